@@ -1,0 +1,1 @@
+//! The harness of the tests that run several processes.
