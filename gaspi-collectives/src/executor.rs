@@ -1,0 +1,262 @@
+//! Runs a schedule, step by step, over a [`Port`]. It knows no algorithm and no transport.
+//!
+//! The number of the step to run is kept in the port as its cursor, which outlives a call that
+//! timed out: the same call continues there. Only an await can time out, and everything before it
+//! has happened by then, so no step runs twice and nothing of the call has to be kept elsewhere.
+
+use gaspi_core::{Deadline, Error, Rank, Result};
+
+use crate::datatype::{DataType, Operation};
+use crate::kernel::{self, Source, Target};
+use crate::schedule::{LINE_BYTES, Payload, Place, Schedule, SourcePlace, Sources, Span, Step};
+use crate::user::UserReduction;
+
+/// The payload of a line.
+pub type LinePayload = [u8; LINE_BYTES as usize];
+
+/// One call on one group, as the executor needs it.
+pub trait Port {
+    /// Index of this rank among the members.
+    fn me(&self) -> u32;
+
+    /// Members of the group.
+    fn size(&self) -> u32;
+
+    /// The rank of a member, for messages.
+    fn rank(&self, member: u32) -> Rank;
+
+    /// The step to run; 0 for a new call.
+    fn cursor(&self) -> u64;
+
+    /// Remembers the step to run.
+    fn set_cursor(&mut self, step: u64);
+
+    /// Publishes this rank's next line with this payload, and its staging.
+    fn arrive(&mut self, payload: &[u8]);
+
+    /// Waits until all members have arrived as often as this rank.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] leaves the call continuable; all others end it.
+    fn await_all(&mut self, deadline: Deadline) -> Result<()>;
+
+    /// The payload of a member's line of the arrival awaited last.
+    fn line(&self, member: u32) -> LinePayload;
+
+    /// The member's staging that the next arrival will publish.
+    fn next_stage(&self, member: u32) -> Target<'_>;
+
+    /// The member's staging that the arrival awaited last has published.
+    fn last_stage(&self, member: u32) -> Source<'_>;
+}
+
+/// What the caller handed in: equally long; the same memory or disjoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers<'a> {
+    /// What this rank contributes.
+    pub input: Source<'a>,
+    /// Where the result goes.
+    pub output: Target<'a>,
+}
+
+/// How contributions are combined.
+#[derive(Debug)]
+pub enum Reduction<'a> {
+    /// By a kernel.
+    BuiltIn(Operation, DataType),
+    /// By the caller's function, which may fail.
+    User(UserReduction<'a>),
+}
+
+/// Runs the schedule from the port's cursor to its end.
+///
+/// # Errors
+/// Those of [`Port::await_all`], and [`Error::Reduction`] on all ranks, at the same step, when the
+/// caller's function failed on one of them.
+pub fn run(
+    port: &mut impl Port,
+    schedule: &impl Schedule,
+    buffers: Buffers<'_>,
+    reduction: &mut Reduction<'_>,
+    deadline: Deadline,
+) -> Result<()> {
+    let mut index = port.cursor();
+    let mut arrivals = schedule.arrivals_before(index);
+    // A failure is told by the next arrival. No await lies between, so it need not outlive the call.
+    let mut failed = false;
+    loop {
+        match schedule.step(index) {
+            Step::Copy { dst, src } => {
+                if dst.bytes > 0 {
+                    let src = source(port, arrivals, buffers, src);
+                    kernel::copy(target(port, arrivals, buffers, dst), src);
+                }
+            }
+            Step::Reduce { dst, srcs } => {
+                if dst.bytes > 0 && !failed {
+                    failed = reduce(port, arrivals, buffers, dst, srcs, reduction).is_err();
+                }
+            }
+            Step::Arrive(payload) => {
+                arrive(port, arrivals, buffers, payload, failed);
+                arrivals += 1;
+            }
+            Step::Await => port.await_all(deadline)?,
+            Step::Check => check(port)?,
+            Step::Done => return Ok(()),
+        }
+        index += 1;
+        port.set_cursor(index);
+    }
+}
+
+fn arrive(
+    port: &mut impl Port,
+    arrivals: u64,
+    buffers: Buffers<'_>,
+    payload: Payload,
+    failed: bool,
+) {
+    match payload {
+        Payload::Nothing => port.arrive(&[]),
+        Payload::Status => port.arrive(&[u8::from(failed)]),
+        Payload::Data(span) => {
+            let mut line = [0; LINE_BYTES as usize];
+            let bytes = &mut line[..span.bytes as usize];
+            kernel::copy(Target::of(bytes), source(port, arrivals, buffers, span));
+            port.arrive(bytes);
+        }
+    }
+}
+
+/// The error of the lowest member whose line says that a reduction failed.
+fn check(port: &impl Port) -> Result<()> {
+    match (0..port.size()).find(|member| port.line(*member)[0] != 0) {
+        Some(member) => Err(Error::Reduction { rank: port.rank(member) }),
+        None => Ok(()),
+    }
+}
+
+fn reduce(
+    port: &impl Port,
+    arrivals: u64,
+    buffers: Buffers<'_>,
+    dst: Span,
+    srcs: Sources,
+    reduction: &mut Reduction<'_>,
+) -> std::result::Result<(), crate::user::ReductionFailed> {
+    let target = target(port, arrivals, buffers, dst);
+    match (reduction, srcs.place) {
+        (Reduction::BuiltIn(op, ty), SourcePlace::Line) => {
+            reduce_lines(port, target, srcs, *op, *ty);
+            Ok(())
+        }
+        (Reduction::BuiltIn(op, ty), SourcePlace::Scratch { parity, offset }) => {
+            reduce_staged(target, srcs, *op, *ty, |member| {
+                let place = Place::Scratch { member, parity };
+                source(port, arrivals, buffers, Span { place, offset, bytes: dst.bytes })
+            });
+            Ok(())
+        }
+        (Reduction::User(user), SourcePlace::Scratch { parity, offset }) => {
+            user.reduce(target, srcs.first..srcs.end, |member| {
+                let place = Place::Scratch { member, parity };
+                source(port, arrivals, buffers, Span { place, offset, bytes: dst.bytes })
+            })
+        }
+        (Reduction::User(_), SourcePlace::Line) => {
+            unreachable!("a line that carries data has no room for the status of a reduction")
+        }
+    }
+}
+
+/// Sources that are handed to the kernel at once.
+const BATCH: usize = 4;
+
+fn reduce_lines(port: &impl Port, target: Target<'_>, srcs: Sources, op: Operation, ty: DataType) {
+    // The result comes together here: a line is read once, and the output is written once.
+    let mut sum = [0; LINE_BYTES as usize];
+    let sum = Target::of(&mut sum[..target.len()]);
+    let mut first = srcs.first;
+    while first < srcs.end {
+        let members = (srcs.end - first).min(BATCH as u32);
+        let mut lines = [[0; LINE_BYTES as usize]; BATCH];
+        for (line, member) in lines.iter_mut().zip(first..first + members) {
+            *line = port.line(member);
+        }
+        let batch = lines.each_ref().map(|line| Source::of(&line[..target.len()]));
+        fold_batch(op, ty, sum, &batch[..members as usize], first == srcs.first);
+        first += members;
+    }
+    kernel::copy(target, sum.source());
+}
+
+fn reduce_staged<'a>(
+    target: Target<'_>,
+    srcs: Sources,
+    op: Operation,
+    ty: DataType,
+    source: impl Fn(u32) -> Source<'a>,
+) {
+    let mut first = srcs.first;
+    while first < srcs.end {
+        let members = (srcs.end - first).min(BATCH as u32);
+        let batch: [Source<'_>; BATCH] =
+            std::array::from_fn(|i| source(first + (i as u32).min(members - 1)));
+        fold_batch(op, ty, target, &batch[..members as usize], first == srcs.first);
+        first += members;
+    }
+}
+
+fn fold_batch(op: Operation, ty: DataType, target: Target<'_>, batch: &[Source<'_>], begin: bool) {
+    if begin {
+        kernel::fold(op, ty, target, batch);
+    } else {
+        kernel::accumulate(op, ty, target, batch);
+    }
+}
+
+/// Memory to read, `arrivals` into the call.
+fn source<'a>(port: &'a impl Port, arrivals: u64, buffers: Buffers<'a>, span: Span) -> Source<'a> {
+    let memory = match span.place {
+        Place::Input(member) => {
+            assert_eq!(member, port.me(), "only the own input can be reached");
+            buffers.input
+        }
+        Place::Output(member) => {
+            assert_eq!(member, port.me(), "only the own output can be reached");
+            buffers.output.source()
+        }
+        Place::Scratch { member, parity } if is_next(arrivals, parity) => {
+            port.next_stage(member).source()
+        }
+        Place::Scratch { member, .. } => port.last_stage(member),
+    };
+    memory.part(span.offset, span.bytes)
+}
+
+/// Memory to write, `arrivals` into the call.
+fn target<'a>(port: &'a impl Port, arrivals: u64, buffers: Buffers<'a>, span: Span) -> Target<'a> {
+    let memory = match span.place {
+        Place::Output(member) => {
+            assert_eq!(member, port.me(), "only the own output can be reached");
+            buffers.output
+        }
+        Place::Scratch { member, parity } => {
+            assert_eq!(member, port.me(), "only the own staging may be written");
+            assert!(is_next(arrivals, parity), "staging that was published may not be written");
+            port.next_stage(member)
+        }
+        Place::Input(_) => unreachable!("an input is never written"),
+    };
+    memory.part(span.offset, span.bytes)
+}
+
+/// Whether this parity is published by the next arrival, rather than by the one before.
+fn is_next(arrivals: u64, parity: u32) -> bool {
+    arrivals % 2 == u64::from(parity)
+}
+
+#[cfg(test)]
+#[path = "executor_tests.rs"]
+mod tests;

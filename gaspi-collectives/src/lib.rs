@@ -1,0 +1,30 @@
+//! Collective operations that move user data, over the groups of gaspi-core.
+//!
+//! - [`allreduce()`], [`allreduce_slice`], [`allreduce_in_place`] and [`allreduce_user`] are the
+//!   all-reduces of the standard (GASPI 17.1, 11.3).
+//! - Algorithms are data: [`schedule`] says what they are made of, the files `allreduce_*` each
+//!   hold one, [`executor`] runs them, [`checker`] proves them.
+//!
+//! Invariant: algorithms know no pointers, the executor knows no algorithm, nothing here knows a
+//! transport. `unsafe` is in [`kernel`] and where the public functions take pointers.
+
+mod allreduce;
+mod allreduce_line;
+mod allreduce_sliced;
+mod allreduce_staged;
+pub mod checker;
+mod datatype;
+pub mod executor;
+mod fingerprint;
+pub mod kernel;
+mod port;
+pub mod schedule;
+mod user;
+
+pub use allreduce::{allreduce, allreduce_in_place, allreduce_slice, allreduce_user};
+pub use allreduce_line::Line;
+pub use allreduce_sliced::Sliced;
+pub use allreduce_staged::Staged;
+pub use datatype::{DataType, Element, Operation};
+pub use fingerprint::describe;
+pub use user::{ReductionFailed, UserReduce, UserReduction};

@@ -1,0 +1,64 @@
+//! The executor's port to gaspi-core.
+
+use gaspi_core::{Deadline, GroupCall, Rank, Result};
+
+use crate::executor::{LinePayload, Port};
+use crate::kernel::{Source, Target};
+
+/// A call on a group.
+pub(crate) struct CallPort<'a> {
+    call: GroupCall<'a>,
+}
+
+impl<'a> CallPort<'a> {
+    pub(crate) fn new(call: GroupCall<'a>) -> CallPort<'a> {
+        CallPort { call }
+    }
+
+    /// The call has ended.
+    pub(crate) fn finish(self) {
+        self.call.finish();
+    }
+}
+
+impl Port for CallPort<'_> {
+    fn me(&self) -> u32 {
+        self.call.me() as u32
+    }
+
+    fn size(&self) -> u32 {
+        self.call.ranks().len() as u32
+    }
+
+    fn rank(&self, member: u32) -> Rank {
+        self.call.ranks()[member as usize]
+    }
+
+    fn cursor(&self) -> u64 {
+        self.call.cursor()
+    }
+
+    fn set_cursor(&mut self, step: u64) {
+        self.call.set_cursor(step);
+    }
+
+    fn arrive(&mut self, payload: &[u8]) {
+        self.call.arrive(payload);
+    }
+
+    fn await_all(&mut self, deadline: Deadline) -> Result<()> {
+        self.call.await_all(deadline)
+    }
+
+    fn line(&self, member: u32) -> LinePayload {
+        self.call.inline(member as usize)
+    }
+
+    fn next_stage(&self, member: u32) -> Target<'_> {
+        Target::of_peer(self.call.stage(member as usize))
+    }
+
+    fn last_stage(&self, member: u32) -> Source<'_> {
+        Target::of_peer(self.call.stage(member as usize)).source()
+    }
+}
