@@ -1,3 +1,100 @@
-//! The commands of the project.
+//! What CI runs and a person can run: `cargo xtask NAME`. Without a name it lists the commands.
+//!
+//! Only the standard library is used, so that the first command of a fresh checkout starts at once.
+//! Everything else is done by the programs that a developer would call by hand: cargo, cc, nm,
+//! objcopy, valgrind.
 
-fn main() {}
+mod build;
+mod demo;
+mod headers;
+mod install;
+mod lint;
+mod machine;
+mod process;
+mod stages;
+mod symbols;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+/// The result of a command; the text is shown to the person as it is.
+type Result<T> = std::result::Result<T, String>;
+
+/// One command of `cargo xtask`.
+struct Task {
+    name: &'static str,
+    arguments: &'static str,
+    about: &'static str,
+    run: fn(&[String]) -> Result<()>,
+}
+
+const TASKS: [Task; 6] = [
+    Task {
+        name: "demo",
+        arguments: "[-n RANKS] [--points N]",
+        about: "build everything and run a checked halo exchange on 4 ranks, with a table of times",
+        run: demo::run,
+    },
+    Task {
+        name: "test",
+        arguments: "[--full] [--install] [--skip-missing] [--only STAGE,...] [--list]",
+        about: "run the tests in stages and print a table of them",
+        run: test::run,
+    },
+    Task {
+        name: "build",
+        arguments: "",
+        about: "release build: libgaspi.so, libgaspi.a and the tools in target/release",
+        run: build::run,
+    },
+    Task {
+        name: "install",
+        arguments: "--prefix DIR [--destdir DIR]",
+        about: "libraries, headers, Fortran sources, pkg-config files, GPI2 names and tools",
+        run: install::run,
+    },
+    Task {
+        name: "lint",
+        arguments: "",
+        about: "formatting, clippy, house rules; warnings are errors when CI=true",
+        run: lint::run,
+    },
+    Task { name: "fmt", arguments: "", about: "format all Rust code", run: lint::format },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((name, rest)) = arguments.split_first() else {
+        println!("{}", usage());
+        return ExitCode::SUCCESS;
+    };
+    if matches!(name.as_str(), "-h" | "--help" | "help") {
+        println!("{}", usage());
+        return ExitCode::SUCCESS;
+    }
+    let Some(task) = TASKS.iter().find(|task| task.name == name) else {
+        eprintln!("xtask: there is no command {name:?}\n\n{}", usage());
+        return ExitCode::from(2);
+    };
+    match (task.run)(rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("xtask {name}: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> String {
+    let mut text = String::from("cargo xtask COMMAND\n");
+    for task in &TASKS {
+        text.push_str(&format!("\n  {} {}\n      {}", task.name, task.arguments, task.about));
+    }
+    text
+}
+
+/// Refuses the first argument that a command does not know.
+fn unknown(argument: &str) -> String {
+    format!("unknown argument {argument:?}; `cargo xtask` lists what each command takes")
+}

@@ -1,0 +1,101 @@
+//! Which programs the tests use beside cargo, which Debian package has them, and installing them.
+
+use std::process::Command;
+
+use crate::{Result, process};
+
+/// A program that some stage of the tests needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tool {
+    /// C compiler.
+    Cc,
+    /// C++ compiler.
+    Cxx,
+    /// nm, objcopy, readelf and ld.
+    Binutils,
+    /// Fortran compiler.
+    Fortran,
+    /// Memory checker.
+    Valgrind,
+    /// Debugger; without it the watchdog shows less.
+    Gdb,
+    /// What asks the .pc files.
+    PkgConfig,
+}
+
+impl Tool {
+    pub(crate) const ALL: [Tool; 7] = [
+        Tool::Cc,
+        Tool::Cxx,
+        Tool::Binutils,
+        Tool::Fortran,
+        Tool::Valgrind,
+        Tool::Gdb,
+        Tool::PkgConfig,
+    ];
+
+    fn program(self) -> &'static str {
+        match self {
+            Tool::Cc => "cc",
+            Tool::Cxx => "c++",
+            Tool::Binutils => "objcopy",
+            Tool::Fortran => "gfortran",
+            Tool::Valgrind => "valgrind",
+            Tool::Gdb => "gdb",
+            Tool::PkgConfig => "pkg-config",
+        }
+    }
+
+    /// The Debian package.
+    pub(crate) fn package(self) -> &'static str {
+        match self {
+            Tool::Cc => "gcc libc6-dev",
+            Tool::Cxx => "g++",
+            Tool::Binutils => "binutils",
+            Tool::Fortran => "gfortran",
+            Tool::Valgrind => "valgrind",
+            Tool::Gdb => "gdb",
+            Tool::PkgConfig => "pkg-config",
+        }
+    }
+
+    /// Whether it is in the search path.
+    pub(crate) fn is_there(self) -> bool {
+        let Some(path) = std::env::var_os("PATH") else { return false };
+        std::env::split_paths(&path).any(|directory| directory.join(self.program()).is_file())
+    }
+}
+
+/// The tools that are not there.
+pub(crate) fn missing() -> Vec<Tool> {
+    Tool::ALL.into_iter().filter(|tool| !tool.is_there()).collect()
+}
+
+/// The one line that installs `tools`.
+pub(crate) fn apt_line(tools: &[Tool]) -> String {
+    let packages: Vec<&str> = tools.iter().map(|tool| tool.package()).collect();
+    format!("apt-get install -y --no-install-recommends {}", packages.join(" "))
+}
+
+/// Installs `tools`, once, after one `apt-get update`.
+pub(crate) fn install(tools: &[Tool]) -> Result<()> {
+    println!("installing: {}", apt_line(tools));
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive").arg("-qq");
+        command
+    };
+    process::run(apt().arg("update"))?;
+    let packages = tools.iter().flat_map(|tool| tool.package().split(' '));
+    process::run(apt().args(["install", "-y", "--no-install-recommends"]).args(packages))
+}
+
+/// Whether the standard library for 64-bit Arm is there to check against.
+pub(crate) fn has_aarch64() -> bool {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    process::output(Command::new(rustc).args(["--print", "sysroot"])).is_ok_and(|sysroot| {
+        std::path::Path::new(sysroot.trim())
+            .join("lib/rustlib/aarch64-unknown-linux-gnu/lib")
+            .is_dir()
+    })
+}

@@ -1,0 +1,229 @@
+//! The stages of `cargo xtask test`, from quick to slow, each with its budget on two cores.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::machine::Tool;
+use crate::process::{End, guarded};
+use crate::{Result, build, headers, install, lint, machine, symbols, workspace};
+
+/// Tests of a stage.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Count {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+}
+
+impl Count {
+    const ONE: Count = Count { passed: 1, failed: 0 };
+}
+
+/// What a stage is told.
+pub(crate) struct Context {
+    /// More seeds, sizes and ranks.
+    pub(crate) full: bool,
+    /// After this a stage hangs.
+    pub(crate) limit: Duration,
+}
+
+/// One stage.
+pub(crate) struct Stage {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) budget_s: u64,
+    pub(crate) needs: &'static [Tool],
+    pub(crate) full_only: bool,
+    /// Why it cannot run on this machine, if it cannot and that is all right.
+    pub(crate) not_here: Option<fn() -> Option<String>>,
+    pub(crate) run: fn(&Context) -> Result<Count>,
+}
+
+const fn stage(
+    name: &'static str,
+    budget_s: u64,
+    needs: &'static [Tool],
+    run: fn(&Context) -> Result<Count>,
+    about: &'static str,
+) -> Stage {
+    Stage { name, about, budget_s, needs, full_only: false, not_here: None, run }
+}
+
+pub(crate) const STAGES: [Stage; 18] = [
+    stage("fmt", 10, &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
+    stage("rules", 5, &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
+    stage("clippy", 120, &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
+    stage(
+        "build",
+        240,
+        &[Tool::Cc],
+        |_| build::release().map(|()| Count::ONE),
+        "release build of the library and the tools",
+    ),
+    stage(
+        "headers",
+        20,
+        &[Tool::Cc, Tool::Cxx],
+        |_| headers::check(),
+        "headers in C99, C11, C++17",
+    ),
+    stage("symbols", 5, &[Tool::Binutils], |_| symbols::check(), "what libgaspi.so exports"),
+    stage("unit", 240, &[Tool::Cc], unit, "unit, property and conformance tests of every crate"),
+    stage("doc", 90, &[], doc, "examples in the documentation"),
+    stage("loom", 180, &[], loom, "all interleavings of the lock-free pieces"),
+    stage("c", 150, &[Tool::Cc], |context| harness(context, "c_programs", &[]), "C programs"),
+    stage(
+        "fortran",
+        40,
+        &[Tool::Fortran],
+        |context| harness(context, "fortran", &[]),
+        "Fortran programs",
+    ),
+    stage(
+        "installed",
+        60,
+        &[Tool::Cc, Tool::Cxx, Tool::Binutils, Tool::PkgConfig],
+        installed,
+        "the installed tree: C, C++, static, profiling tools, old sonames",
+    ),
+    stage("jobs", 60, &[], |context| harness(context, "two_jobs", &[]), "jobs beside each other"),
+    stage("faults", 120, &[], |context| harness(context, "faults", &[]), "kill -9 and SIGSTOP"),
+    stage(
+        "leftovers",
+        30,
+        &[],
+        |context| harness(context, "leftovers", &[]),
+        "nothing is left after any end of a job",
+    ),
+    stage(
+        "valgrind",
+        180,
+        &[Tool::Cc, Tool::Valgrind],
+        |context| harness(context, "valgrind", &[]),
+        "C programs under valgrind",
+    ),
+    Stage {
+        name: "aarch64",
+        about: "the libraries for 64-bit Arm, checked only",
+        budget_s: 60,
+        needs: &[],
+        full_only: false,
+        not_here: Some(without_aarch64),
+        run: aarch64,
+    },
+    Stage {
+        name: "loom-full",
+        about: "loom without a bound on preemptions",
+        budget_s: 600,
+        needs: &[],
+        full_only: true,
+        not_here: None,
+        run: loom,
+    },
+];
+
+/// Runs `cargo` and sums what its test programs report.
+fn cargo_test(context: &Context, command: &mut Command) -> Result<Count> {
+    let mut count = Count::default();
+    let end = guarded(command, context.limit, |line| {
+        let found = line.strip_prefix("test result: ").map(result_line);
+        if let Some(found) = found {
+            count.passed += found.passed;
+            count.failed += found.failed;
+        }
+    })?;
+    match end {
+        End::Failure(reason) if count.failed == 0 => Err(reason),
+        _ if count.passed + count.failed == 0 => Err("no test ran".into()),
+        _ => Ok(count),
+    }
+}
+
+/// `ok. 12 passed; 0 failed; 1 ignored; ...`
+fn result_line(line: &str) -> Count {
+    let number = |word: &str| {
+        let mut before = "";
+        for part in line.split([' ', ';']).filter(|part| !part.is_empty()) {
+            if part == word {
+                return before.parse().unwrap_or(0);
+            }
+            before = part;
+        }
+        0
+    };
+    Count { passed: number("passed"), failed: number("failed") }
+}
+
+fn unit(context: &Context) -> Result<Count> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--quiet", "--workspace", "--exclude", "gaspi-tests", "--no-fail-fast"]);
+    cargo.args(["--lib", "--bins", "--tests"]);
+    cargo_test(context, &mut cargo)
+}
+
+fn doc(context: &Context) -> Result<Count> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--quiet", "--doc", "--no-fail-fast"]);
+    cargo.args(["-p", "gaspi-core", "-p", "gaspi-collectives", "-p", "gaspi"]);
+    cargo_test(context, &mut cargo)
+}
+
+fn loom(context: &Context) -> Result<Count> {
+    let mut cargo = workspace::cargo();
+    // A target directory of its own: the flag would otherwise rebuild everything twice per run.
+    cargo.env("CARGO_TARGET_DIR", workspace::target().join("loom"));
+    cargo.env("RUSTFLAGS", "--cfg loom");
+    if !context.full {
+        cargo.env("LOOM_MAX_PREEMPTIONS", "3");
+    }
+    cargo.args(["test", "--quiet", "-p", "gaspi-core", "--lib", "--", "loom"]);
+    cargo_test(context, &mut cargo)
+}
+
+/// Runs one test program of the `tests` package against the release build.
+fn harness(context: &Context, name: &str, variables: &[(&str, String)]) -> Result<Count> {
+    if !workspace::release().join("gaspi_run").is_file() {
+        return Err("gaspi_run is not there; `cargo xtask build` makes it".into());
+    }
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--quiet", "-p", "gaspi-tests", "--test", name]);
+    cargo.env("GASPI_TEST_BUILD", workspace::release());
+    if context.full {
+        cargo.env("GASPI_TEST_FULL", "1");
+    }
+    cargo.envs(variables.iter().map(|(name, value)| (name, value)));
+    cargo_test(context, &mut cargo)
+}
+
+fn installed(context: &Context) -> Result<Count> {
+    let destdir = workspace::scratch("destdir");
+    let prefix = std::path::Path::new("/opt/gaspi");
+    let tree = install::install(prefix, &destdir)?;
+    let variables = [
+        ("GASPI_TEST_TREE", tree.display().to_string()),
+        ("GASPI_TEST_DESTDIR", destdir.display().to_string()),
+    ];
+    harness(context, "installed", &variables)
+}
+
+fn without_aarch64() -> Option<String> {
+    let remedy = "rustup target add aarch64-unknown-linux-gnu";
+    (!machine::has_aarch64()).then(|| format!("no Rust standard library for it; {remedy}"))
+}
+
+fn aarch64(_: &Context) -> Result<Count> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["check", "--quiet", "--target", "aarch64-unknown-linux-gnu"]);
+    cargo.args(["-p", "gaspi-core", "-p", "gaspi-collectives", "-p", "gaspi", "-p", "gaspi-tools"]);
+    crate::process::run(&mut cargo).map(|()| Count::ONE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::result_line;
+
+    #[test]
+    fn counts_are_read_from_result_lines() {
+        let count = result_line("FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered");
+        assert_eq!((count.passed, count.failed), (12, 3));
+    }
+}

@@ -1,0 +1,174 @@
+//! `cargo xtask test`: runs the stages of `stages.rs`, each with a budget, and prints a table.
+
+use std::time::{Duration, Instant};
+
+use crate::machine::Tool;
+use crate::stages::{Context, Count, STAGES, Stage};
+use crate::{Result, machine, unknown, workspace};
+
+/// A stage that takes this many times its budget hangs and is killed.
+const PATIENCE: u32 = 6;
+
+/// What became of a stage.
+enum Outcome {
+    Ran(Count),
+    Broken(String),
+    Missing(Vec<Tool>),
+    NotHere(String),
+}
+
+struct Row {
+    stage: &'static Stage,
+    took: Duration,
+    outcome: Outcome,
+}
+
+#[derive(Default)]
+struct Options {
+    full: bool,
+    install: bool,
+    skip_missing: bool,
+    only: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let Some(options) = options(arguments)? else { return Ok(()) };
+    let missing = provide(&options)?;
+    let mut rows = Vec::new();
+    for stage in &STAGES {
+        let chosen = options.only.is_empty() || options.only.iter().any(|name| name == stage.name);
+        if chosen && (!stage.full_only || options.full) {
+            rows.push(run_stage(stage, &options, &missing));
+        }
+    }
+    report(&rows, &missing, options.skip_missing)
+}
+
+fn options(arguments: &[String]) -> Result<Option<Options>> {
+    let mut options = Options::default();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--full" => options.full = true,
+            "--install" => options.install = true,
+            "--skip-missing" => options.skip_missing = true,
+            "--only" => {
+                let names = rest.next().ok_or("--only needs stages, separated by commas")?;
+                options.only = names.split(',').map(str::to_owned).collect();
+            }
+            "--list" => {
+                for stage in &STAGES {
+                    println!("{:<12} {:>4} s  {}", stage.name, stage.budget_s, stage.about);
+                }
+                return Ok(None);
+            }
+            _ => return Err(unknown(argument)),
+        }
+    }
+    for name in &options.only {
+        if !STAGES.iter().any(|stage| stage.name == name) {
+            return Err(format!("there is no stage {name:?}; --list shows them"));
+        }
+    }
+    Ok(Some(options))
+}
+
+/// Installs what is missing where that is wanted; otherwise says what will not run. Returns what is
+/// still missing.
+fn provide(options: &Options) -> Result<Vec<Tool>> {
+    let missing = machine::missing();
+    if missing.is_empty() {
+        return Ok(missing);
+    }
+    if options.install || workspace::is_ci() {
+        if let Err(reason) = machine::install(&missing) {
+            println!("installing failed: {reason}");
+        }
+        return Ok(machine::missing());
+    }
+    println!("some programs are missing; as root (or with --install):\n");
+    println!("    {}\n", machine::apt_line(&missing));
+    for stage in &STAGES {
+        let lacks: Vec<&str> = stage
+            .needs
+            .iter()
+            .filter(|tool| missing.contains(tool))
+            .map(|tool| tool.package())
+            .collect();
+        if !lacks.is_empty() {
+            println!("without {} the stage {} cannot run", lacks.join(", "), stage.name);
+        }
+    }
+    if missing.contains(&Tool::Gdb) {
+        println!("without gdb the watchdog of a hung test shows kernel states only, no stacks");
+    }
+    Ok(missing)
+}
+
+fn run_stage(stage: &'static Stage, options: &Options, missing: &[Tool]) -> Row {
+    println!("\n== {}: {}", stage.name, stage.about);
+    let start = Instant::now();
+    let lacks: Vec<Tool> =
+        stage.needs.iter().copied().filter(|tool| missing.contains(tool)).collect();
+    let budget = Duration::from_secs(stage.budget_s) * if options.full { 4 } else { 1 };
+    let context = Context { full: options.full, limit: budget * PATIENCE };
+    let outcome = if !lacks.is_empty() {
+        Outcome::Missing(lacks)
+    } else if let Some(reason) = stage.not_here.and_then(|ask| ask()) {
+        Outcome::NotHere(reason)
+    } else {
+        match (stage.run)(&context) {
+            Ok(count) => Outcome::Ran(count),
+            Err(reason) => Outcome::Broken(reason),
+        }
+    };
+    if let Outcome::Broken(reason) = &outcome {
+        println!("{}: {reason}", stage.name);
+    }
+    let took = start.elapsed();
+    if took > budget {
+        let (took, budget) = (took.as_secs_f64(), budget.as_secs());
+        println!("WARNING: {} took {took:.0} s, its budget is {budget} s", stage.name);
+    }
+    Row { stage, took, outcome }
+}
+
+fn report(rows: &[Row], missing: &[Tool], skip_missing: bool) -> Result<()> {
+    println!("\n{:<12} {:>8} {:>8}  result", "stage", "seconds", "budget");
+    let mut total = Count::default();
+    let mut unable = 0;
+    for Row { stage, took, outcome } in rows {
+        let result = match outcome {
+            Outcome::Ran(count) => {
+                total.passed += count.passed;
+                total.failed += count.failed;
+                format!("{} passed, {} failed", count.passed, count.failed)
+            }
+            Outcome::Broken(reason) => {
+                total.failed += 1;
+                format!("FAILED: {}", reason.lines().next().unwrap_or_default())
+            }
+            Outcome::Missing(tools) => {
+                unable += 1;
+                let names: Vec<&str> = tools.iter().map(|tool| tool.package()).collect();
+                format!("DID NOT RUN: {} is missing", names.join(", "))
+            }
+            Outcome::NotHere(reason) => format!("not run: {reason}"),
+        };
+        let late = if took.as_secs() > stage.budget_s { "  OVER BUDGET" } else { "" };
+        let (name, budget) = (stage.name, stage.budget_s);
+        println!("{name:<12} {:>8.1} {budget:>8}  {result}{late}", took.as_secs_f64());
+    }
+    let took: Duration = rows.iter().map(|row| row.took).sum();
+    println!("{:<12} {:>8.1}", "total", took.as_secs_f64());
+    if unable > 0 {
+        println!("\n{unable} stages did not run: {}", machine::apt_line(missing));
+        if !skip_missing {
+            // Never green without having run.
+            total.failed += unable;
+        }
+    }
+    println!("\n{} passed, {} failed", total.passed, total.failed);
+    // The line above is the last one of stdout; the exit status says the rest.
+    if total.failed == 0 { Ok(()) } else { Err("there are failures".into()) }
+}

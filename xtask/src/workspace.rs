@@ -1,0 +1,60 @@
+//! Where things are: the checkout, the target directory, what the release build makes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The root of the checkout.
+pub(crate) fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+/// The target directory that cargo uses for this checkout.
+pub(crate) fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(directory) => root().join(directory),
+        None => root().join("target"),
+    }
+}
+
+/// Where the release build puts libraries and tools.
+pub(crate) fn release() -> PathBuf {
+    target().join("release")
+}
+
+/// A directory of xtask's own below the target directory.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    target().join("xtask").join(name)
+}
+
+/// The cargo that runs this program, started in the root of the checkout.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    // `cargo run` describes xtask in these; a nested cargo would rebuild crates that look at them.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_")) {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("CARGO_MANIFEST_DIR").env_remove("CARGO_MANIFEST_PATH");
+    command
+}
+
+/// Whether warnings are errors and missing programs are installed.
+pub(crate) fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
+}
+
+/// Files directly in `directory` whose names end in `.extension`, sorted.
+pub(crate) fn files(directory: &Path, extension: &str) -> crate::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(directory)
+        .map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
+    let mut files: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_file() && path.extension().is_some_and(|found| found == extension))
+        .collect();
+    files.sort();
+    Ok(files)
+}
