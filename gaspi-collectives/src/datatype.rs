@@ -65,9 +65,9 @@ impl fmt::Display for DataType {
 ///
 /// Contributions are always combined in the order of the ranks, every rank gets the same bits:
 /// - integer sums wrap around;
-/// - a floating-point sum that is not a number is the one canonical quiet NaN;
-/// - minimum and maximum of a contribution that is NaN are that NaN (of several, the lowest
-///   rank's): a NaN never disappears. Zeros of either sign are equal, the lowest rank's is kept.
+/// - a NaN never disappears: where a contribution is NaN, or a sum becomes NaN, the result is the
+///   one canonical quiet NaN, for minimum and maximum too;
+/// - zeros of either sign are equal, minimum and maximum keep the lowest rank's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 #[repr(u8)]

@@ -43,7 +43,6 @@ macro_rules! float_oracle {
                 .iter()
                 .map(|raw| <$element>::from_le_bytes(raw[..width].try_into().unwrap()))
                 .collect();
-            let nan = values.iter().copied().find(|value| value.is_nan());
             let mut result = values[0];
             for value in &values[1..] {
                 match op {
@@ -53,10 +52,10 @@ macro_rules! float_oracle {
                     _ => {}
                 }
             }
-            match op {
-                Operation::Sum if result.is_nan() && column.len() > 1 => result = <$element>::NAN,
-                Operation::Sum => {}
-                _ => result = nan.unwrap_or(result),
+            // One contribution is copied, whatever it is.
+            let nan = result.is_nan() || values.iter().any(|value| value.is_nan());
+            if nan && values.len() > 1 {
+                result = <$element>::NAN;
             }
             result.to_le_bytes().to_vec()
         }

@@ -147,9 +147,9 @@ pub enum Allreduce {
     Sliced(Sliced),
 }
 
-/// Members from which on slicing pays: with two or three members combining everything moves no
-/// more bytes than combining a slice and fetching the others.
-const SLICED_MEMBERS_MIN: u32 = 4;
+/// Where slicing begins to pay: a rank saves reading its bytes (n - 3) times, and has one more
+/// arrival to wait for. With two or three members there is nothing to save.
+const SLICED_SAVES_BYTES_MIN: u64 = 128 << 10;
 
 impl Allreduce {
     /// The algorithm for a shape; uses only what all members know.
@@ -157,7 +157,8 @@ impl Allreduce {
         if shape.bytes() <= LINE_BYTES {
             return Allreduce::Line(Line::new(shape));
         }
-        let slices = shape.size >= SLICED_MEMBERS_MIN && shape.bytes() > shape.stage_bytes;
+        let saved = shape.bytes().saturating_mul(u64::from(shape.size).saturating_sub(3));
+        let slices = saved > SLICED_SAVES_BYTES_MIN;
         match Sliced::new(shape) {
             Some(sliced) if slices => Allreduce::Sliced(sliced),
             _ => Allreduce::Staged(Staged::new(shape)),
