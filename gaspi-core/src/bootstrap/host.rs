@@ -1,0 +1,333 @@
+//! Who takes part in a meeting: the pure state machine of the host.
+//!
+//! Fed with what happened on numbered connections, it answers with what to do. It knows neither
+//! sockets nor clocks. A job may meet several times (init, term, init again): each rank takes part
+//! in round 0, 1, 2, ... of its own count, and a round ends for all ranks together.
+//!
+//! Invariant: a rank hears of exactly one outcome per round, the table or one failure; a failure
+//! is kept until every rank that can still ask has been told.
+
+use super::Card;
+use super::message::{Failure, Join, MISSING_MAX, Message};
+use crate::ids::Rank;
+use std::collections::BTreeMap;
+
+/// A connection, numbered by whoever owns the sockets; never reused.
+pub(crate) type Connection = u64;
+
+/// What the owner of the sockets has to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Say this.
+    Send(Connection, Message),
+    /// Say this, then close the connection.
+    Refuse(Connection, Message),
+    /// All are here: send the table, with a fresh node area, to these connections.
+    Table {
+        /// By rank.
+        connections: Vec<Connection>,
+        /// By rank.
+        cards: Vec<Card>,
+        /// The `group_max` that all agreed on.
+        group_max: u32,
+    },
+    /// A member asks for the end of this rank.
+    Kill(Rank),
+}
+
+/// What came of a join.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Joined {
+    /// These have to be done.
+    Done(Vec<Action>),
+    /// The rank is claimed by that connection: see whether it has ended, then ask again or call
+    /// [`Rounds::refuse`].
+    Claimed(Connection),
+}
+
+#[derive(Debug, Default)]
+struct Round {
+    joined: BTreeMap<u16, Join>,
+    /// Set once it has failed.
+    failure: Option<Failure>,
+}
+
+#[derive(Debug)]
+struct Claim {
+    connection: Connection,
+    pid: i32,
+}
+
+/// The host's view of all rounds.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    job: String,
+    size: u32,
+    claims: Vec<Option<Claim>>,
+    /// Outcomes that each rank has heard of: the number of its next round.
+    told: Vec<u64>,
+    /// How a rank ended for good.
+    gone: BTreeMap<u16, String>,
+    /// Rounds that wait for ranks, or whose failure is not known to all.
+    rounds: BTreeMap<u64, Round>,
+}
+
+impl Rounds {
+    /// The job `job` of `size` ranks, before anybody has come.
+    pub(crate) fn new(job: &str, size: u32) -> Rounds {
+        let count = size as usize;
+        Rounds {
+            job: job.to_owned(),
+            size,
+            claims: (0..count).map(|_| None).collect(),
+            told: vec![0; count],
+            gone: BTreeMap::new(),
+            rounds: BTreeMap::new(),
+        }
+    }
+
+    /// Somebody wants to take part.
+    pub(crate) fn join(&mut self, connection: Connection, join: Join) -> Joined {
+        let rank = join.card.rank;
+        if join.job != self.job {
+            let reason = format!(
+                "{rank} of job {} came to the meeting of job {}; check GASPI_JOB_ID and \
+                 GASPI_MEETING",
+                join.job, self.job
+            );
+            return Joined::Done(refusal(connection, Failure::Environment(reason)));
+        }
+        if join.size != self.size {
+            return Joined::Done(self.other_size(connection, &join));
+        }
+        let Some(claim) = self.claims.get(rank.index()) else {
+            let reason =
+                format!("{rank} does not exist in job {} of {} ranks", self.job, self.size);
+            return Joined::Done(refusal(connection, Failure::Environment(reason)));
+        };
+        if let Some(claim) = claim {
+            return Joined::Claimed(claim.connection);
+        }
+        Joined::Done(self.admit(connection, join))
+    }
+
+    /// The answer to a join for a rank whose other process is still there.
+    pub(crate) fn refuse(&self, connection: Connection, rank: Rank) -> Vec<Action> {
+        let claim = self.claims.get(rank.index()).and_then(Option::as_ref);
+        let holder = claim.map_or(0, |claim| claim.pid);
+        let reason = format!(
+            "{rank} of job {} is already claimed by process {holder}; give every process its own \
+             GASPI_RANK",
+            self.job
+        );
+        refusal(connection, Failure::Environment(reason))
+    }
+
+    /// A message other than a join came from this connection.
+    pub(crate) fn hear(&self, connection: Connection, message: &Message) -> Vec<Action> {
+        let member = self.claimed_by(connection).is_some();
+        match message {
+            Message::Kill(rank) if member && rank.index() < self.claims.len() => {
+                vec![Action::Kill(*rank)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The connection has ended. Its rank is free again; if it was waiting for a round, that round
+    /// cannot be completed.
+    pub(crate) fn closed(&mut self, connection: Connection) -> Vec<Action> {
+        let Some(rank) = self.claimed_by(connection) else { return Vec::new() };
+        let pid = self.claims[rank.index()].take().map_or(0, |claim| claim.pid);
+        let number = self.told[rank.index()];
+        let waiting = self.rounds.get(&number).is_some_and(|r| r.joined.contains_key(&rank.0));
+        if !waiting {
+            return Vec::new();
+        }
+        self.told[rank.index()] += 1;
+        let reason = format!("{rank} (process {pid}) ended during init");
+        self.fail(number, Failure::Meeting(reason))
+    }
+
+    /// The process of `rank` has ended for good; `how` is a phrase such as "exit status 1".
+    pub(crate) fn gone(&mut self, rank: Rank, how: &str) -> Vec<Action> {
+        if rank.index() >= self.claims.len() || self.gone.contains_key(&rank.0) {
+            return Vec::new();
+        }
+        let number = self.told[rank.index()];
+        self.gone.insert(rank.0, how.to_owned());
+        self.claims[rank.index()] = None;
+        let failure = self.missing_for_good(rank);
+        let open: Vec<u64> = self
+            .rounds
+            .iter()
+            .filter(|(n, round)| **n >= number && round.failure.is_none())
+            .map(|(n, _)| *n)
+            .collect();
+        open.into_iter().flat_map(|n| self.fail(n, failure.clone())).collect()
+    }
+
+    /// The ranks that have not come to the round that is under way.
+    pub(crate) fn missing(&self) -> Vec<Rank> {
+        let open = self.rounds.values().find(|round| round.failure.is_none());
+        let here = |rank: u16| open.is_some_and(|round| round.joined.contains_key(&rank));
+        (0..self.size).map(|rank| rank as u16).filter(|rank| !here(*rank)).map(Rank).collect()
+    }
+
+    fn claimed_by(&self, connection: Connection) -> Option<Rank> {
+        let holds = |claim: &Option<Claim>| matches!(claim, Some(c) if c.connection == connection);
+        self.claims.iter().position(holds).map(|rank| Rank(rank as u16))
+    }
+
+    fn missing_for_good(&self, rank: Rank) -> Failure {
+        let how = self.gone.get(&rank.0).map_or("", String::as_str);
+        let when =
+            if self.told[rank.index()] == 0 { "before it joined the job" } else { "already" };
+        Failure::Meeting(format!("{rank} has ended {when} ({how})"))
+    }
+
+    /// A rank that counts the job's ranks differently: no round can be complete for both.
+    fn other_size(&mut self, connection: Connection, join: &Join) -> Vec<Action> {
+        let open = self.rounds.iter().find(|(_, round)| round.failure.is_none());
+        let first = open.and_then(|(n, round)| Some((*n, Rank(*round.joined.keys().next()?))));
+        let Some((number, left)) = first else {
+            let reason = format!(
+                "{} was told of {} ranks (GASPI_NRANKS), but job {} has {}",
+                join.card.rank, join.size, self.job, self.size
+            );
+            return refusal(connection, Failure::Environment(reason));
+        };
+        let failure = Failure::Mismatch {
+            field: "number of ranks (GASPI_NRANKS)".to_owned(),
+            left,
+            left_value: self.size.to_string(),
+            right: join.card.rank,
+            right_value: join.size.to_string(),
+        };
+        let mut actions = refusal(connection, failure.clone());
+        actions.extend(self.fail(number, failure));
+        actions
+    }
+
+    fn admit(&mut self, connection: Connection, join: Join) -> Vec<Action> {
+        let rank = join.card.rank;
+        let number = self.told[rank.index()];
+        let gone = self.gone.keys().next().map(|rank| self.missing_for_good(Rank(*rank)));
+        let round = self.rounds.entry(number).or_default();
+        if round.failure.is_none() {
+            round.failure = gone;
+        }
+        if let Some(failure) = round.failure.clone() {
+            self.told[rank.index()] += 1;
+            self.forget();
+            return refusal(connection, failure);
+        }
+        self.claims[rank.index()] = Some(Claim { connection, pid: join.card.pid });
+        round.joined.insert(rank.0, join);
+        let missing = self.size as usize - round.joined.len();
+        if missing > 0 {
+            return self.announce(number, connection, missing);
+        }
+        self.complete(number)
+    }
+
+    /// Tells the newcomer who is missing, and all others when it is worth while: a message to all
+    /// whenever the number has halved, and for each of the last few.
+    fn announce(&self, number: u64, newcomer: Connection, missing: usize) -> Vec<Action> {
+        let round = &self.rounds[&number];
+        let first: Vec<Rank> = (0..self.size as u16)
+            .filter(|rank| !round.joined.contains_key(rank))
+            .take(MISSING_MAX)
+            .map(Rank)
+            .collect();
+        let message = Message::Missing { count: missing as u32, first };
+        if missing > MISSING_MAX && !missing.is_power_of_two() {
+            return vec![Action::Send(newcomer, message)];
+        }
+        let connections = round.joined.keys().filter_map(|rank| self.connection_of(*rank));
+        connections.map(|connection| Action::Send(connection, message.clone())).collect()
+    }
+
+    fn connection_of(&self, rank: u16) -> Option<Connection> {
+        self.claims[usize::from(rank)].as_ref().map(|claim| claim.connection)
+    }
+
+    /// All are here: the table, or what they differ in.
+    fn complete(&mut self, number: u64) -> Vec<Action> {
+        if let Some(failure) = self.rounds.get(&number).and_then(difference) {
+            return self.fail(number, failure);
+        }
+        let Some(round) = self.rounds.remove(&number) else { return Vec::new() };
+        for told in &mut self.told {
+            *told = number + 1;
+        }
+        let connections =
+            round.joined.keys().filter_map(|rank| self.connection_of(*rank)).collect();
+        let group_max = round.joined.values().next().map_or(0, |join| value(join, "group_max"));
+        let cards = round.joined.into_values().map(|join| join.card).collect();
+        vec![Action::Table { connections, cards, group_max: group_max as u32 }]
+    }
+
+    /// Ends a round: tells those who wait, and keeps the failure for those who have not come yet.
+    fn fail(&mut self, number: u64, failure: Failure) -> Vec<Action> {
+        let Some(round) = self.rounds.get_mut(&number) else { return Vec::new() };
+        round.failure = Some(failure.clone());
+        let waiting = std::mem::take(&mut round.joined);
+        let mut actions = Vec::new();
+        for rank in waiting.into_keys().map(usize::from) {
+            if let Some(claim) = self.claims[rank].take() {
+                self.told[rank] = number + 1;
+                actions.extend(refusal(claim.connection, failure.clone()));
+            }
+        }
+        self.forget();
+        actions
+    }
+
+    /// Drops the failures that every rank that still lives has heard of.
+    fn forget(&mut self) {
+        let living = |rank: usize| !self.gone.contains_key(&(rank as u16));
+        let told = self.told.iter().enumerate().filter(|(rank, _)| living(*rank));
+        let least = told.map(|(_, told)| *told).min().unwrap_or(u64::MAX);
+        self.rounds.retain(|number, round| round.failure.is_none() || *number >= least);
+    }
+}
+
+fn refusal(connection: Connection, failure: Failure) -> Vec<Action> {
+    vec![Action::Refuse(connection, Message::Failed(failure))]
+}
+
+fn value(join: &Join, field: &str) -> u64 {
+    join.agreed.iter().find(|(name, _)| name == field).map_or(0, |(_, value)| *value)
+}
+
+/// The first thing in which a rank differs from the lowest one.
+fn difference(round: &Round) -> Option<Failure> {
+    let mut joins = round.joined.values();
+    let left = joins.next()?;
+    for right in joins {
+        let pairs = left.agreed.iter().zip(&right.agreed);
+        let differs = pairs.into_iter().find(|(l, r)| l != r);
+        let (field, left_value, right_value) = match differs {
+            Some((l, r)) if l.0 == r.0 => (l.0.clone(), l.1, r.1),
+            None if left.agreed.len() == right.agreed.len() => continue,
+            // Fields themselves differ: libraries of different versions with the same protocol.
+            _ => {
+                let field = "number of configuration fields (different library versions)";
+                (field.to_owned(), left.agreed.len() as u64, right.agreed.len() as u64)
+            }
+        };
+        return Some(Failure::Mismatch {
+            field,
+            left: left.card.rank,
+            left_value: left_value.to_string(),
+            right: right.card.rank,
+            right_value: right_value.to_string(),
+        });
+    }
+    None
+}
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

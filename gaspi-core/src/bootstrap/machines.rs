@@ -1,0 +1,165 @@
+//! Machine files, and the names that this machine goes by.
+//!
+//! A machine file names one host per line; line r is the host of rank r. Spaces around a name,
+//! blank lines, comments from `#` on, Windows line ends and a missing final newline are all fine.
+
+use super::system;
+use crate::error::{Error, Result};
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::Path;
+
+/// Bytes of the largest machine file that is read.
+const FILE_MAX: u64 = 64 << 20;
+
+/// The hosts of a machine file, by rank.
+///
+/// # Errors
+/// [`Error::Environment`] if it cannot be read or is empty.
+pub fn read(path: &Path) -> Result<Vec<String>> {
+    let wrong = |reason: String| Error::Environment {
+        reason: format!("machine file {}: {reason}", path.display()),
+    };
+    let about = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
+    if about.is_dir() {
+        return Err(wrong("it is a directory; name a file with one host per line".to_owned()));
+    }
+    if about.len() > FILE_MAX {
+        return Err(wrong(format!("{} bytes cannot be a list of hosts", about.len())));
+    }
+    let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let hosts = parse(&text);
+    if hosts.is_empty() {
+        return Err(wrong(
+            "it names no host; write one host per line, line r for rank r".to_owned(),
+        ));
+    }
+    Ok(hosts)
+}
+
+/// The hosts in the text of a machine file.
+pub fn parse(text: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(text);
+    let text = text.trim_start_matches('\u{feff}');
+    let names = text.split(['\n', '\r']).map(|line| line.split('#').next().unwrap_or("").trim());
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// What this machine is called, looked up once.
+#[derive(Debug, Clone)]
+pub struct ThisMachine {
+    name: String,
+    addresses: Vec<IpAddr>,
+}
+
+impl ThisMachine {
+    /// Asks the kernel for the machine's name and its interfaces' addresses.
+    pub fn look_up() -> ThisMachine {
+        ThisMachine { name: system::host_name(), addresses: system::interface_addresses() }
+    }
+
+    /// The machine's own name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether `spelling` means this machine: its name with or without domain, localhost, an
+    /// address of any interface, or whatever the resolver maps to one.
+    pub fn is(&self, spelling: &str) -> bool {
+        let spelling = spelling.trim_end_matches('.');
+        let unbracketed = spelling.strip_prefix('[').and_then(|s| s.strip_suffix(']'));
+        let address = unbracketed.unwrap_or(spelling);
+        // A link-local address may carry its interface.
+        let address = address.split('%').next().unwrap_or(address);
+        if let Ok(address) = address.parse::<IpAddr>() {
+            return self.has(address);
+        }
+        if self.is_name(spelling) {
+            return true;
+        }
+        match (spelling, 0).to_socket_addrs() {
+            Ok(found) => found.map(|address| address.ip()).any(|address| self.has(address)),
+            // Not known to the resolver: believe a name whose first part is ours.
+            Err(_) => !self.name.contains('.') && first_label(spelling, &self.name),
+        }
+    }
+
+    fn is_name(&self, spelling: &str) -> bool {
+        const LOOPBACK: [&str; 4] =
+            ["localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"];
+        let own = self.name.trim_end_matches('.');
+        LOOPBACK.iter().any(|name| name.eq_ignore_ascii_case(spelling))
+            || own.eq_ignore_ascii_case(spelling)
+            || (!spelling.contains('.') && first_label(own, spelling))
+    }
+
+    fn has(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        address.is_loopback() || self.addresses.iter().any(|own| own.to_canonical() == address)
+    }
+}
+
+/// Whether the part of `name` before its first dot is `label`.
+fn first_label(name: &str, label: &str) -> bool {
+    name.split('.').next().is_some_and(|first| first.eq_ignore_ascii_case(label))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_write_a_file() {
+        let expected = ["a", "b.example.org", "10.0.0.1", "::1"];
+        for text in [
+            "a\nb.example.org\n10.0.0.1\n::1\n",
+            "a\r\nb.example.org\r\n10.0.0.1\r\n::1",
+            "\u{feff}# hosts\n\n  a\t\n\tb.example.org # second\n10.0.0.1\n\n::1",
+        ] {
+            assert_eq!(parse(text.as_bytes()), expected, "{text:?}");
+        }
+        assert!(parse(b"\n\r\n # nothing\n").is_empty());
+        assert_eq!(parse(b"\xff\n").len(), 1);
+    }
+
+    #[test]
+    fn this_machine_in_any_spelling() {
+        let machine = ThisMachine {
+            name: "Node7.example.org".to_owned(),
+            addresses: vec!["192.0.2.2".parse().expect("v4"), "fd00::2".parse().expect("v6")],
+        };
+        for ours in [
+            "node7.example.org",
+            "NODE7",
+            "node7",
+            "Node7.Example.Org.",
+            "localhost",
+            "LOCALHOST",
+            "127.0.0.1",
+            "127.1.2.3",
+            "::1",
+            "[::1]",
+            "192.0.2.2",
+            "fd00::2",
+            "FD00:0::2",
+            "::ffff:192.0.2.2",
+            "fd00::2%eth0",
+        ] {
+            assert!(machine.is(ours), "{ours}");
+        }
+        for other in ["192.0.2.3", "fd00::3", "node70", "node8.example.org", ""] {
+            assert!(!machine.is(other), "{other}");
+        }
+        let real = ThisMachine::look_up();
+        assert!(real.is(real.name()) && real.is(&real.name().to_uppercase()));
+    }
+
+    #[test]
+    fn files_that_are_none() {
+        let missing = read(Path::new("/nonexistent/hosts")).expect_err("missing").to_string();
+        assert!(missing.contains("/nonexistent/hosts"), "{missing}");
+        let directory = read(Path::new("/")).expect_err("directory").to_string();
+        assert!(directory.contains("directory"), "{directory}");
+        let empty = read(Path::new("/dev/null")).expect_err("empty").to_string();
+        assert!(empty.contains("names no host"), "{empty}");
+    }
+}

@@ -1,0 +1,180 @@
+//! From the environment to a connected job: find out who this process is, meet the other ranks,
+//! exchange cards.
+//!
+//! The ranks of a job meet at a *host*: gaspi_run under its own name, or, in a job started by hand,
+//! the first rank to take a name that all ranks derive alike. Each rank joins with its [`Card`]; once
+//! all are there the host makes the node area, a sealed memory file, and sends it with all cards as
+//! the [`Table`]. Names are abstract (nothing to delete), and both sides check that the kernel vouches
+//! for the same user.
+//!
+//! [`message`] is pure bytes, [`host`] a pure state machine; sockets are in [`server`] and
+//! [`gathering`]. Another way to start (TCP hosts, Slurm, PMI) adds a [`MeetingPlace`].
+//!
+//! Invariant: no wait here outlives its deadline, and the end of any rank before the table went out
+//! ends the meeting for all that take part in it.
+
+mod environment;
+mod gathering;
+mod host;
+pub mod machines;
+mod message;
+mod server;
+mod system;
+mod wire;
+
+pub use environment::RANKS_MAX;
+pub use gathering::Gathering;
+pub use server::{Host, Request};
+
+use crate::error::{Error, Result};
+use crate::ids::Rank;
+use crate::os::socket::{self, Piece};
+use message::Message;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Which job this process belongs to, and as what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Names the job in messages and in its processes' environment.
+    pub id: String,
+    /// This rank.
+    pub rank: Rank,
+    /// Ranks of the job, 1..=65535.
+    pub size: u32,
+    /// This rank's number among those on its machine.
+    pub local_rank: u16,
+    /// The machine of each rank.
+    pub hosts: Vec<String>,
+    pub(crate) place: MeetingPlace,
+}
+
+/// Where the ranks meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MeetingPlace {
+    /// A job of one rank meets nobody.
+    Nowhere,
+    /// The launcher hosts under this abstract name.
+    Launcher(String),
+    /// All ranks know this abstract name; the first to take it hosts.
+    Agreed(String),
+}
+
+impl Job {
+    /// A job of one rank, without a launcher.
+    pub fn single() -> Job {
+        Job {
+            id: format!("single-{}", std::process::id()),
+            rank: Rank(0),
+            size: 1,
+            local_rank: 0,
+            hosts: vec![system::host_name()],
+            place: MeetingPlace::Nowhere,
+        }
+    }
+
+    /// A rank of a job whose ranks are threads of this process and share `id`.
+    pub fn in_process(id: &str, rank: Rank, size: u32) -> Job {
+        let name = format!("thread-{}-{id}", std::process::id());
+        Job {
+            id: id.to_owned(),
+            rank,
+            size,
+            local_rank: rank.0,
+            hosts: vec![system::host_name(); size as usize],
+            place: MeetingPlace::Agreed(environment::agreed_name(name.as_bytes())),
+        }
+    }
+}
+
+/// What the other ranks need to know about a rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Card {
+    /// The rank; the meeting sets it from the job.
+    pub rank: Rank,
+    /// Its process as the host's kernel vouches, 0 where it is not visible. The meeting sets it.
+    pub pid: i32,
+    /// When that process was started (field 22 of /proc/PID/stat): with the pid it names one process.
+    pub start_time: u64,
+    /// Random; tells ranks that are threads of one process apart.
+    pub instance: u64,
+    /// The abstract name of the rank's own listener.
+    pub address: String,
+    /// Its machine.
+    pub host: String,
+    /// The cores that it may use, as a mask.
+    pub cpus: Vec<u64>,
+}
+
+/// What comes out of a meeting.
+#[derive(Debug)]
+pub struct Table {
+    /// The cards of all ranks, by rank.
+    pub cards: Vec<Card>,
+    /// The node area: a memory file sealed in size.
+    pub area: OwnedFd,
+    /// Random and known to the ranks of this meeting only.
+    pub token: [u8; 16],
+    /// Keeps the launcher informed; to be dropped when the rank leaves the job.
+    pub membership: Membership,
+}
+
+/// A rank's connection to its launcher, open for as long as the rank is in the job. Dropping it
+/// says that the rank has left.
+#[derive(Debug)]
+pub struct Membership {
+    /// With the process that made it: a forked child must not end its parent's membership.
+    launcher: Option<(OwnedFd, u32)>,
+}
+
+impl Membership {
+    fn none() -> Membership {
+        Membership { launcher: None }
+    }
+
+    fn new(fd: OwnedFd) -> Membership {
+        Membership { launcher: Some((fd, std::process::id())) }
+    }
+
+    /// Asks the launcher to end the process of `rank` at once (SIGKILL).
+    ///
+    /// # Errors
+    /// No launcher hosts this job, or it has ended.
+    pub fn request_kill(&self, rank: Rank) -> Result<()> {
+        let call = format!("asking the launcher to kill {rank}");
+        let Some((fd, _)) = &self.launcher else {
+            let reason = "the job was started without gaspi_run".to_owned();
+            return Err(Error::System { call, reason });
+        };
+        let frame = Message::Kill(rank).encode();
+        // SAFETY: the frame lives across the call.
+        let sent = unsafe { socket::send(fd.as_fd(), [Piece::of(&frame), Piece::of(&[])], &[]) };
+        match sent {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::os(call, &error)),
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if let Some((fd, owner)) = &self.launcher
+            && *owner == std::process::id()
+        {
+            // Forked children may hold copies: closing alone would not end the connection.
+            system::shut_down(fd.as_fd());
+        }
+    }
+}
+
+/// Random bytes of the kernel.
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| Error::System {
+        call: "getrandom".to_owned(),
+        reason: error.to_string(),
+    })?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;
