@@ -8,13 +8,18 @@
 //! | 12..28 | count, bits 0..16 | bits 8..24 |
 //! | 28..64 | bits 16..52 | count, 36 bits |
 //!
-//! Kind 1 is the barrier, whose fingerprint is made by gaspi-core.
+//! The fingerprints of other kinds are made by gaspi-core, but this module's words are asked for
+//! when a rank that called an all-reduce meets one.
+
+use gaspi_core::CallKind;
 
 use crate::datatype::{DataType, Operation};
 
-const BARRIER: u64 = 1;
-const ALLREDUCE: u64 = 2;
-const ALLREDUCE_USER: u64 = 3;
+const BARRIER: u64 = CallKind::Barrier as u64;
+const ALLREDUCE: u64 = CallKind::Allreduce as u64;
+const ALLREDUCE_USER: u64 = CallKind::AllreduceUser as u64;
+const SEGMENT_CREATE: u64 = CallKind::SegmentCreate as u64;
+const SEGMENT_USE: u64 = CallKind::SegmentUse as u64;
 
 /// Elements that fit into the fingerprint of an all-reduce.
 pub(crate) const COUNT_MAX: u64 = (1 << 52) - 1;
@@ -26,13 +31,13 @@ pub(crate) const USER_ELEMENT_MAX: u64 = (1 << 24) - 1;
 /// The fingerprint of an all-reduce.
 pub(crate) fn allreduce(count: u64, op: Operation, ty: DataType) -> u64 {
     debug_assert!(count <= COUNT_MAX);
-    ALLREDUCE | op.code() << 4 | ty.code() << 8 | count << 12
+    CallKind::Allreduce.fingerprint(op.code() | ty.code() << 4 | count << 8)
 }
 
 /// The fingerprint of a user-defined all-reduce.
 pub(crate) fn allreduce_user(count: u64, element_bytes: u64) -> u64 {
     debug_assert!(count <= USER_COUNT_MAX && element_bytes <= USER_ELEMENT_MAX);
-    ALLREDUCE_USER | element_bytes << 4 | count << 28
+    CallKind::AllreduceUser.fingerprint(element_bytes | count << 24)
 }
 
 /// A fingerprint in words, such as "allreduce of 4 x f64 sum".
@@ -53,6 +58,8 @@ pub fn describe(fingerprint: u64) -> String {
             let count = fingerprint >> 28;
             format!("allreduce_user of {count} x {element_bytes} bytes")
         }
+        SEGMENT_CREATE => format!("segment_create of segment {}", fingerprint >> 4),
+        SEGMENT_USE => format!("segment_use of segment {}", fingerprint >> 4),
         kind => format!("collective of kind {kind}"),
     }
 }
@@ -84,7 +91,9 @@ mod tests {
         assert_eq!(describe(allreduce_user(7, 24)), "allreduce_user of 7 x 24 bytes");
         let largest = describe(allreduce_user(USER_COUNT_MAX, USER_ELEMENT_MAX));
         assert_eq!(largest, "allreduce_user of 68719476735 x 16777215 bytes");
-        assert_eq!(describe(1 | 99 << 4), "barrier");
+        assert_eq!(describe(CallKind::Barrier.fingerprint(0)), "barrier");
+        let create = describe(CallKind::SegmentCreate.fingerprint(7));
+        assert_eq!(create, "segment_create of segment 7");
         assert_eq!(describe(9), "collective of kind 9");
     }
 

@@ -78,8 +78,8 @@ impl<'a> Target<'a> {
         Target { start, len, lifetime: PhantomData }
     }
 
-    /// Staging that gaspi-core keeps mapped for as long as the call it belongs to.
-    pub(crate) fn of_peer(slice: PeerSlice) -> Target<'a> {
+    /// Staging, which gaspi-core keeps mapped for as long as the slice's borrow.
+    pub(crate) fn of_peer(slice: PeerSlice<'a>) -> Target<'a> {
         Target { start: slice.as_ptr(), len: slice.len(), lifetime: PhantomData }
     }
 

@@ -55,10 +55,10 @@ impl Port for CallPort<'_> {
     }
 
     fn next_stage(&self, member: u32) -> Target<'_> {
-        Target::of_peer(self.call.stage(member as usize))
+        Target::of_peer(self.call.next_stage(member as usize))
     }
 
     fn last_stage(&self, member: u32) -> Source<'_> {
-        Target::of_peer(self.call.stage(member as usize)).source()
+        Target::of_peer(self.call.last_stage(member as usize)).source()
     }
 }

@@ -1,0 +1,224 @@
+//! The all-reduces over gaspi-core, with the ranks of a job as threads of this process.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gaspi_collectives::{
+    DataType, Operation, ReductionFailed, allreduce, allreduce_in_place, allreduce_slice,
+    allreduce_user,
+};
+use gaspi_core::{Config, Error, GroupId, Job, Joining, Rank, Result, Runtime, Timeout};
+
+/// A generous guard against a hang, which would otherwise be all that one sees.
+const GUARD: Timeout = Timeout::Millis(60_000);
+
+/// Runs `body` on every rank of a job; `meet` is a barrier of the threads, outside of the job.
+fn job(size: u32, body: impl Fn(&Runtime, &Barrier) + Sync) {
+    static JOBS: AtomicU32 = AtomicU32::new(0);
+    let number = JOBS.fetch_add(1, Ordering::Relaxed);
+    let id = format!("collectives-{}-{number}", std::process::id());
+    let meet = Barrier::new(size as usize);
+    std::thread::scope(|scope| {
+        for rank in 0..size {
+            let (id, meet, body) = (&id, &meet, &body);
+            scope.spawn(move || {
+                let config = Config { allreduce_elem_max: 1 << 20, ..Config::default() };
+                let job = Job::in_process(id, Rank(rank as u16), size);
+                let rt = Joining::new(job, config).unwrap().wait(GUARD).unwrap();
+                body(&rt, meet);
+                // Nobody leaves while others still talk.
+                rt.barrier(GroupId::ALL, GUARD).unwrap();
+                rt.term(GUARD).unwrap();
+            });
+        }
+    });
+}
+
+fn input(rank: Rank, count: usize, call: usize) -> Vec<f64> {
+    (0..count).map(|i| 1e15 / (1 + rank.0) as f64 + (i * 7 + call) as f64 * 0.1).collect()
+}
+
+fn expected(size: u32, count: usize, call: usize) -> Vec<f64> {
+    let mut sum = input(Rank(0), count, call);
+    for rank in 1..size {
+        let more = input(Rank(rank as u16), count, call);
+        sum.iter_mut().zip(more).for_each(|(sum, value)| *sum += value);
+    }
+    sum
+}
+
+#[test]
+fn sums_are_those_in_the_order_of_the_ranks() {
+    for size in [1, 2, 3, 5, 8] {
+        job(size, |rt, _| {
+            let counts = [1, 6, 7, 255, 2048, 2049, 1, 20_000, 3, 100_003];
+            for (call, count) in counts.into_iter().enumerate() {
+                let mut data = input(rt.rank(), count, call);
+                let mut sum = vec![0.0; count];
+                let (op, group) = (Operation::Sum, GroupId::ALL);
+                allreduce_slice(rt, &data, &mut sum, op, group, GUARD).unwrap();
+                assert_eq!(sum, expected(size, count, call));
+                if call % 3 == 0 {
+                    rt.barrier(group, GUARD).unwrap();
+                }
+                allreduce_in_place(rt, &mut data, op, group, GUARD).unwrap();
+                assert_eq!(data, sum);
+            }
+        });
+    }
+}
+
+#[test]
+fn thousands_of_small_calls_stay_in_step() {
+    job(3, |rt, _| {
+        let sum = u64::from(rt.size() * (rt.size() - 1) / 2);
+        for call in 0..5000_u64 {
+            let mut data = [u64::from(rt.rank().0), call];
+            allreduce_in_place(rt, &mut data, Operation::Sum, GroupId::ALL, GUARD).unwrap();
+            assert_eq!(data, [sum, call * u64::from(rt.size())]);
+            let mut data = [i32::from(rt.rank().0), -1];
+            allreduce_in_place(rt, &mut data, Operation::Max, GroupId::ALL, GUARD).unwrap();
+            assert_eq!(data, [rt.size() as i32 - 1, -1]);
+        }
+    });
+}
+
+#[test]
+fn a_call_that_timed_out_continues_and_nothing_else_does() {
+    job(2, |rt, meet| {
+        let count = 5000;
+        let (op, group) = (Operation::Sum, GroupId::ALL);
+        for call in 0..3 {
+            let data = input(rt.rank(), count, call);
+            let mut sum = vec![0.0; count];
+            let late = rt.rank().index() == call % 2;
+            if late {
+                meet.wait();
+            } else {
+                let error = allreduce_slice(rt, &data, &mut sum, op, group, Timeout::Test);
+                assert!(error.unwrap_err().is_timeout());
+                let other = allreduce_slice(rt, &data, &mut sum, Operation::Min, group, GUARD);
+                assert!(matches!(other, Err(Error::ActiveCollective { .. })), "{other:?}");
+                let other = rt.barrier(group, GUARD);
+                assert!(matches!(other, Err(Error::ActiveCollective { .. })), "{other:?}");
+                let mut elsewhere = vec![0.0; count];
+                let other = allreduce_slice(rt, &data, &mut elsewhere, op, group, GUARD);
+                assert!(matches!(other, Err(Error::ActiveCollective { .. })), "{other:?}");
+                let error = allreduce_slice(rt, &data, &mut sum, op, group, Timeout::Millis(5));
+                assert!(error.unwrap_err().is_timeout());
+                meet.wait();
+            }
+            // Many attempts, each of which may get a chunk further.
+            let timeout = if call == 2 { GUARD } else { Timeout::Test };
+            loop {
+                match allreduce_slice(rt, &data, &mut sum, op, group, timeout) {
+                    Err(error) if error.is_timeout() => std::thread::yield_now(),
+                    result => break result.unwrap(),
+                }
+            }
+            assert_eq!(sum, expected(2, count, call));
+        }
+    });
+}
+
+#[test]
+fn ranks_that_disagree_are_all_told_in_what() {
+    job(3, |rt, _| {
+        let count = if rt.rank().0 == 2 { 5 } else { 4 };
+        let mut data = vec![1.0_f64; count];
+        let result = allreduce_in_place(rt, &mut data, Operation::Sum, GroupId::ALL, GUARD);
+        let Err(Error::Mismatch { group, difference }) = result else { panic!("{result:?}") };
+        assert_eq!(group, GroupId::ALL);
+        for words in ["allreduce of 4 x f64 sum", "allreduce of 5 x f64 sum", "rank 2"] {
+            assert!(difference.contains(words), "{difference}");
+        }
+        assert_eq!(data, vec![1.0; count], "the data is touched only after all agree");
+    });
+}
+
+#[test]
+fn a_barrier_against_an_allreduce_is_named() {
+    job(2, |rt, _| {
+        let result = if rt.rank().0 == 0 {
+            rt.barrier(GroupId::ALL, GUARD)
+        } else {
+            allreduce_in_place(rt, &mut [1_u32; 4], Operation::Max, GroupId::ALL, GUARD)
+        };
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("barrier"), "{text}");
+        // gaspi-core does not know what an all-reduce is of.
+        let allreduce = if rt.rank().0 == 0 { "allreduce" } else { "allreduce of 4 x u32 max" };
+        assert!(text.contains(allreduce), "{text}");
+    });
+}
+
+#[test]
+fn arguments_are_checked_first() {
+    job(1, |rt, _| {
+        let (op, ty, group) = (Operation::Sum, DataType::F64, GroupId::ALL);
+        let mut data = vec![0.0_f64; 8];
+        let bytes: *mut u8 = data.as_mut_ptr().cast();
+        let number = |count: u64| {
+            // SAFETY: what is larger than the buffer is refused.
+            let result = unsafe { allreduce(rt, bytes, bytes, count, op, ty, group, GUARD) };
+            assert!(matches!(result, Err(Error::Number { number, .. }) if number == count));
+        };
+        number(0);
+        number((1 << 20) + 1);
+        number(u64::MAX);
+
+        // SAFETY: both are inside of the buffer of 64 bytes.
+        let result = unsafe { allreduce(rt, bytes, bytes.add(8), 4, op, ty, group, GUARD) };
+        assert!(matches!(result, Err(Error::Size { size: 32, .. })), "{result:?}");
+        // SAFETY: as above; the two halves do not overlap.
+        unsafe { allreduce(rt, bytes, bytes.add(32), 4, op, ty, group, GUARD) }.unwrap();
+
+        let mut function = |_: &[u8], _: &[u8], _: &mut [u8]| Err(ReductionFailed);
+        for (count, element, good) in
+            [(0, 8, false), (4, 0, false), (1, 1 << 15, false), (1 << 21, 8, false), (4, 8, true)]
+        {
+            // SAFETY: what is larger than the buffer is refused.
+            let result = unsafe {
+                allreduce_user(rt, bytes, bytes, count, element, &mut function, group, GUARD)
+            };
+            assert_eq!(result.is_ok(), good, "{count} x {element}: {result:?}");
+        }
+        let result = allreduce_slice(rt, &[1, 2], &mut [0], op, group, GUARD);
+        assert!(matches!(result, Err(Error::Number { number: 2, .. })));
+        let nowhere = allreduce_in_place(rt, &mut [1], op, GroupId(9), GUARD);
+        assert!(matches!(nowhere, Err(Error::InvalidGroup { .. })), "{nowhere:?}");
+    });
+}
+
+fn user_sum(rt: &Runtime, data: &mut [u64], fails: bool) -> Result<()> {
+    let mut function = |one: &[u8], two: &[u8], result: &mut [u8]| {
+        if fails {
+            return Err(ReductionFailed);
+        }
+        for ((one, two), result) in one.chunks(8).zip(two.chunks(8)).zip(result.chunks_exact_mut(8))
+        {
+            let value = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+            result.copy_from_slice(&value(one).wrapping_add(value(two)).to_le_bytes());
+        }
+        Ok(())
+    };
+    let count = data.len() as u64;
+    let data: *mut u8 = data.as_mut_ptr().cast();
+    // SAFETY: the slice has `count` elements of 8 bytes and is borrowed for the call.
+    unsafe { allreduce_user(rt, data, data, count, 8, &mut function, GroupId::ALL, GUARD) }
+}
+
+#[test]
+fn functions_of_the_caller_work_or_fail_together() {
+    job(3, |rt, _| {
+        for count in [1, 7, 2048, 5000] {
+            let mut data: Vec<u64> = (0..count).map(|i| i + u64::from(rt.rank().0)).collect();
+            user_sum(rt, &mut data, false).unwrap();
+            assert!(data.iter().zip(0..).all(|(sum, i)| *sum == 3 * i + 3));
+
+            let result = user_sum(rt, &mut data, rt.rank().0 == 1);
+            assert_eq!(result, Err(Error::Reduction { rank: Rank(1) }));
+        }
+        rt.barrier(GroupId::ALL, GUARD).unwrap();
+    });
+}
