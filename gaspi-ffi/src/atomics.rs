@@ -1,0 +1,55 @@
+//! Global atomics (GASPI 17.1, 10).
+
+use crate::error::Failure;
+use crate::runtime::attempt;
+use crate::types::*;
+use gaspi_core::{Rank, SegmentId};
+
+procedures! {
+    /// GASPI.h: adds to 8 bytes of another rank's segment.
+    fn atomic_fetch_add(
+        segment_id: gaspi_segment_id_t,
+        offset: gaspi_offset_t,
+        rank: gaspi_rank_t,
+        value_add: gaspi_atomic_value_t,
+        value_old: *mut gaspi_atomic_value_t,
+        milliseconds: gaspi_timeout_t,
+    ) {
+        let old = attempt(milliseconds, |rt, timeout| {
+            if value_old.is_null() {
+                return Ok(Err(Failure::Null("value_old")));
+            }
+            let (segment, rank) = (SegmentId(segment_id), Rank(rank));
+            rt.atomic_fetch_add(segment, offset, rank, value_add, timeout).map(Ok)
+        })??;
+        out!(value_old).set(old);
+        Ok(())
+    }
+
+    /// GASPI.h: replaces 8 bytes of another rank's segment if they are as expected.
+    fn atomic_compare_swap(
+        segment_id: gaspi_segment_id_t,
+        offset: gaspi_offset_t,
+        rank: gaspi_rank_t,
+        comparator: gaspi_atomic_value_t,
+        value_new: gaspi_atomic_value_t,
+        value_old: *mut gaspi_atomic_value_t,
+        milliseconds: gaspi_timeout_t,
+    ) {
+        let old = attempt(milliseconds, |rt, timeout| {
+            if value_old.is_null() {
+                return Ok(Err(Failure::Null("value_old")));
+            }
+            let (segment, rank) = (SegmentId(segment_id), Rank(rank));
+            rt.atomic_compare_swap(segment, offset, rank, comparator, value_new, timeout).map(Ok)
+        })??;
+        out!(value_old).set(old);
+        Ok(())
+    }
+
+    /// GASPI.h: the largest value of an atomic.
+    fn atomic_max(max_value: *mut gaspi_atomic_value_t) with _rt {
+        out!(max_value).set(gaspi_atomic_value_t::MAX);
+        Ok(())
+    }
+}

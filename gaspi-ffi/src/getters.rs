@@ -1,0 +1,72 @@
+//! Limits of the job (GASPI 17.1, 12).
+
+use crate::types::*;
+
+/// Bytes of the smallest message.
+const TRANSFER_SIZE_MIN: gaspi_size_t = 1;
+/// Bytes of the largest element of an allreduce.
+const ELEMENT_BYTES: gaspi_size_t = 8;
+/// Bytes of a notification.
+const NOTIFICATION_BYTES: gaspi_number_t = 4;
+
+procedures! {
+    /// GASPI.h: bytes of the smallest transfer.
+    fn transfer_size_min(transfer_size_min: *mut gaspi_size_t) with _rt {
+        out!(transfer_size_min).set(TRANSFER_SIZE_MIN);
+        Ok(())
+    }
+
+    /// GASPI.h: bytes of the largest transfer.
+    fn transfer_size_max(transfer_size_max: *mut gaspi_size_t) with rt {
+        out!(transfer_size_max).set(rt.config().transfer_size_max);
+        Ok(())
+    }
+
+    /// GASPI.h: notifications of a segment.
+    fn notification_num(notification_num: *mut gaspi_number_t) with rt {
+        out!(notification_num).set(rt.config().notification_num);
+        Ok(())
+    }
+
+    /// GASPI_Ext.h: bytes of the notifications of a segment.
+    fn notifications_space_size(size: *mut gaspi_number_t) with rt {
+        out!(size).set(rt.config().notification_num * NOTIFICATION_BYTES);
+        Ok(())
+    }
+
+    /// GASPI.h: bytes of the smallest passive message.
+    fn passive_transfer_size_min(passive_transfer_size_min: *mut gaspi_size_t) with _rt {
+        out!(passive_transfer_size_min).set(TRANSFER_SIZE_MIN);
+        Ok(())
+    }
+
+    /// GASPI.h: bytes of the largest passive message.
+    fn passive_transfer_size_max(passive_transfer_size_max: *mut gaspi_size_t) with rt {
+        out!(passive_transfer_size_max).set(rt.config().passive_transfer_size_max.into());
+        Ok(())
+    }
+
+    /// GASPI.h: bytes of the largest gaspi_allreduce_user.
+    fn allreduce_buf_size(buf_size: *mut gaspi_size_t) with rt {
+        out!(buf_size).set(ELEMENT_BYTES * gaspi_size_t::from(rt.config().allreduce_elem_max));
+        Ok(())
+    }
+
+    /// GASPI.h: elements of the largest gaspi_allreduce.
+    fn allreduce_elem_max(elem_max: *mut gaspi_number_t) with rt {
+        out!(elem_max).set(rt.config().allreduce_elem_max);
+        Ok(())
+    }
+
+    /// GASPI_Ext.h: elements of the longest list.
+    fn rw_list_elem_max(elem_max: *mut gaspi_number_t) with rt {
+        out!(elem_max).set(rt.config().rw_list_elem_max);
+        Ok(())
+    }
+
+    /// GASPI.h: the network between hosts.
+    fn network_type(network_type: *mut gaspi_network_t) with _rt {
+        out!(network_type).set(GASPI_ETHERNET);
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! One definition per procedure: `gaspi_x` and `pgaspi_x` with the same signature, no panic past
+//! the boundary, and (in tests) the signature as text for the comparison with the headers.
+
+/// A signature as written in Rust.
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct Prototype {
+    /// Without `gaspi_`.
+    pub(crate) name: &'static str,
+    /// The type returned.
+    pub(crate) returns: &'static str,
+    /// The types of the arguments.
+    pub(crate) arguments: &'static [&'static str],
+}
+
+/// Defines procedures that return a `gaspi_return_t`. The body is a `Result<(), Failure>`:
+///
+/// - `fn x(...) { .. }` works at any time;
+/// - `fn x(...) with rt { .. }` runs under an epoch guard and must not wait;
+/// - `fn x(...) holding rt { .. }` holds the runtime alive by its count and may wait.
+///
+/// In the latter two `rt` is the current runtime; without one the procedure is ERR_NOINIT, before
+/// any argument is looked at.
+macro_rules! procedures {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($($argument:ident: $type:ty),* $(,)?)
+        $(with $guarded:ident)? $(holding $held:ident)? $body:block
+    )*) => {
+        $(
+            $(#[$doc])*
+            #[allow(clippy::too_many_arguments, reason = "the arguments of the C procedure")]
+            #[inline]
+            unsafe fn $name($($argument: $type),*) -> $crate::error::Outcome {
+                procedures!(@body [$($guarded)?] [$($held)?] $body)
+            }
+            const _: () = {
+                /// See the header.
+                #[unsafe(export_name = concat!("gaspi_", stringify!($name)))]
+                unsafe extern "C" fn gaspi(
+                    $($argument: $type),*
+                ) -> $crate::types::gaspi_return_t {
+                    // SAFETY: the caller keeps the contract of the C declaration.
+                    $crate::error::boundary(stringify!($name), || unsafe {
+                        self::$name($($argument),*)
+                    })
+                }
+                /// See the header.
+                #[unsafe(export_name = concat!("pgaspi_", stringify!($name)))]
+                unsafe extern "C" fn pgaspi(
+                    $($argument: $type),*
+                ) -> $crate::types::gaspi_return_t {
+                    // SAFETY: the caller keeps the contract of the C declaration.
+                    $crate::error::boundary(stringify!($name), || unsafe {
+                        self::$name($($argument),*)
+                    })
+                }
+            };
+        )*
+        #[cfg(test)]
+        pub(crate) const PROTOTYPES: &[$crate::macros::Prototype] = &[$(
+            $crate::macros::Prototype {
+                name: stringify!($name),
+                returns: "gaspi_return_t",
+                arguments: &[$(stringify!($type)),*],
+            }
+        ),*];
+    };
+    (@body [] [] $body:block) => { $body };
+    (@body [$rt:ident] [] $body:block) => { $crate::runtime::with(|$rt| $body) };
+    (@body [] [$rt:ident] $body:block) => {{
+        let held = $crate::runtime::hold()?;
+        let $rt: &gaspi_core::Runtime = &held;
+        $body
+    }};
+}
+
+/// Defines the few procedures that return something else; `else` is the value after a panic.
+macro_rules! plain_procedures {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($($argument:ident: $type:ty),*) -> $returns:ty { $($body:tt)* }
+        else $panicked:expr;
+    )*) => {
+        $(
+            $(#[$doc])*
+            unsafe fn $name($($argument: $type),*) -> $returns { $($body)* }
+            const _: () = {
+                /// See the header.
+                #[unsafe(export_name = concat!("gaspi_", stringify!($name)))]
+                unsafe extern "C" fn gaspi($($argument: $type),*) -> $returns {
+                    // SAFETY: the caller keeps the contract of the C declaration.
+                    $crate::error::plain_boundary(stringify!($name), $panicked, || unsafe {
+                        self::$name($($argument),*)
+                    })
+                }
+                /// See the header.
+                #[unsafe(export_name = concat!("pgaspi_", stringify!($name)))]
+                unsafe extern "C" fn pgaspi($($argument: $type),*) -> $returns {
+                    // SAFETY: the caller keeps the contract of the C declaration.
+                    $crate::error::plain_boundary(stringify!($name), $panicked, || unsafe {
+                        self::$name($($argument),*)
+                    })
+                }
+            };
+        )*
+        #[cfg(test)]
+        pub(crate) const PLAIN_PROTOTYPES: &[$crate::macros::Prototype] = &[$(
+            $crate::macros::Prototype {
+                name: stringify!($name),
+                returns: stringify!($returns),
+                arguments: &[$(stringify!($type)),*],
+            }
+        ),*];
+    };
+}
+
+/// The out-argument of that name, or ERR_NULLPTR from the procedure.
+macro_rules! out {
+    ($argument:ident) => {{
+        // SAFETY: the caller of the C function passes NULL or a pointer that may be written.
+        unsafe { $crate::pointers::Out::new($argument, stringify!($argument))? }
+    }};
+}
+
+/// Ends the procedure with ERR_NULLPTR if the argument of that name is NULL.
+macro_rules! not_null {
+    ($($argument:ident),+) => {
+        $(
+            if $argument.is_null() {
+                return Err($crate::error::Failure::Null(stringify!($argument)));
+            }
+        )+
+    };
+}

@@ -1,0 +1,301 @@
+//! Writes, reads and notifications (GASPI 17.1, 8).
+//!
+//! Posting never waits, so the timeout is passed on and the guard is enough.
+
+use crate::error::Failure;
+use crate::pointers::list;
+use crate::runtime::{attempt, timeout};
+use crate::types::*;
+use gaspi_core::{
+    Error, NotificationId, QueueId, Rank, Runtime, SegmentId, Transfer, TransferList,
+};
+
+/// The first arguments of a transfer, as in the C call.
+#[inline]
+fn transfer(
+    local: gaspi_segment_id_t,
+    local_offset: gaspi_offset_t,
+    rank: gaspi_rank_t,
+    remote: gaspi_segment_id_t,
+    remote_offset: gaspi_offset_t,
+    size: gaspi_size_t,
+) -> Transfer {
+    Transfer {
+        local: SegmentId(local),
+        local_offset,
+        rank: Rank(rank),
+        remote: SegmentId(remote),
+        remote_offset,
+        size,
+    }
+}
+
+/// The arguments of a list call, as in the C call. The count is checked before the lists are
+/// believed to be that long.
+///
+/// # Safety
+/// Each pointer is NULL or points to `num` elements that nobody changes during the call.
+#[inline]
+unsafe fn transfers<'a>(
+    rt: &'a Runtime,
+    num: gaspi_number_t,
+    rank: gaspi_rank_t,
+    segments: [(*mut gaspi_segment_id_t, &'static str); 2],
+    offsets: [(*mut gaspi_offset_t, &'static str); 2],
+    size: *mut gaspi_size_t,
+) -> Result<TransferList<'a>, Failure> {
+    let limit = rt.config().rw_list_elem_max;
+    let count = if (1..=limit).contains(&num) { num } else { 0 };
+    let [local, remote] = segments;
+    let [local_offset, remote_offset] = offsets;
+    // SAFETY: the caller promises `num` elements, `count` is at most that, ids are their integers.
+    let lists = unsafe {
+        TransferList {
+            rank: Rank(rank),
+            local: list::<_, SegmentId>(local.0, count, local.1)?,
+            local_offsets: list(local_offset.0, count, local_offset.1)?,
+            remote: list::<_, SegmentId>(remote.0, count, remote.1)?,
+            remote_offsets: list(remote_offset.0, count, remote_offset.1)?,
+            sizes: list(size, count, "size")?,
+        }
+    };
+    if count == 0 {
+        let reason = format!("a list has 1..={limit} elements (rw_list_elem_max)");
+        return Err(Error::Number { number: num.into(), reason }.into());
+    }
+    Ok(lists)
+}
+
+/// [`transfers`] with the names that all four list calls use.
+macro_rules! transfers {
+    ($rt:ident, $num:ident, $rank:ident, $local:ident, $local_offset:ident, $remote:ident,
+     $remote_offset:ident, $size:ident) => {{
+        let segments = [($local, stringify!($local)), ($remote, stringify!($remote))];
+        let offsets = [
+            ($local_offset, stringify!($local_offset)),
+            ($remote_offset, stringify!($remote_offset)),
+        ];
+        // SAFETY: the caller of the C function passes lists of `num` elements.
+        unsafe { transfers($rt, $num, $rank, segments, offsets, $size)? }
+    }};
+}
+
+procedures! {
+    /// GASPI.h: writes to another rank's segment.
+    fn write(
+        segment_id_local: gaspi_segment_id_t,
+        offset_local: gaspi_offset_t,
+        rank: gaspi_rank_t,
+        segment_id_remote: gaspi_segment_id_t,
+        offset_remote: gaspi_offset_t,
+        size: gaspi_size_t,
+        queue: gaspi_queue_id_t,
+        milliseconds: gaspi_timeout_t,
+    ) with rt {
+        let transfer = transfer(
+            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
+        );
+        Ok(rt.write(&transfer, QueueId(queue), timeout(milliseconds))?)
+    }
+
+    /// GASPI.h: reads from another rank's segment.
+    fn read(
+        segment_id_local: gaspi_segment_id_t,
+        offset_local: gaspi_offset_t,
+        rank: gaspi_rank_t,
+        segment_id_remote: gaspi_segment_id_t,
+        offset_remote: gaspi_offset_t,
+        size: gaspi_size_t,
+        queue: gaspi_queue_id_t,
+        milliseconds: gaspi_timeout_t,
+    ) with rt {
+        let transfer = transfer(
+            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
+        );
+        Ok(rt.read(&transfer, QueueId(queue), timeout(milliseconds))?)
+    }
+
+    /// GASPI.h: writes and then notifies.
+    fn write_notify(
+        segment_id_local: gaspi_segment_id_t,
+        offset_local: gaspi_offset_t,
+        rank: gaspi_rank_t,
+        segment_id_remote: gaspi_segment_id_t,
+        offset_remote: gaspi_offset_t,
+        size: gaspi_size_t,
+        notification_id: gaspi_notification_id_t,
+        notification_value: gaspi_notification_t,
+        queue: gaspi_queue_id_t,
+        milliseconds: gaspi_timeout_t,
+    ) with rt {
+        let transfer = transfer(
+            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
+        );
+        let notification = NotificationId(notification_id);
+        let (queue, timeout) = (QueueId(queue), timeout(milliseconds));
+        Ok(rt.write_notify(&transfer, notification, notification_value, queue, timeout)?)
+    }
+
+    /// GASPI.h: reads and then notifies this rank.
+    fn read_notify(
+        segment_id_local: gaspi_segment_id_t,
+        offset_local: gaspi_offset_t,
+        rank: gaspi_rank_t,
+        segment_id_remote: gaspi_segment_id_t,
+        offset_remote: gaspi_offset_t,
+        size: gaspi_size_t,
+        notification_id: gaspi_notification_id_t,
+        queue: gaspi_queue_id_t,
+        milliseconds: gaspi_timeout_t,
+    ) with rt {
+        let transfer = transfer(
+            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
+        );
+        let notification = NotificationId(notification_id);
+        Ok(rt.read_notify(&transfer, notification, QueueId(queue), timeout(milliseconds))?)
+    }
+
+    /// GASPI.h: several writes.
+    fn write_list(
+        num: gaspi_number_t,
+        segment_id_local: *mut gaspi_segment_id_t,
+        offset_local: *mut gaspi_offset_t,
+        rank: gaspi_rank_t,
+        segment_id_remote: *mut gaspi_segment_id_t,
+        offset_remote: *mut gaspi_offset_t,
+        size: *mut gaspi_size_t,
+        queue: gaspi_queue_id_t,
+        milliseconds: gaspi_timeout_t,
+    ) with rt {
+        let list = transfers!(
+            rt, num, rank, segment_id_local, offset_local, segment_id_remote, offset_remote, size
+        );
+        Ok(rt.write_list(&list, QueueId(queue), timeout(milliseconds))?)
+    }
+
+    /// GASPI.h: several reads.
+    fn read_list(
+        num: gaspi_number_t,
+        segment_id_local: *mut gaspi_segment_id_t,
+        offset_local: *mut gaspi_offset_t,
+        rank: gaspi_rank_t,
+        segment_id_remote: *mut gaspi_segment_id_t,
+        offset_remote: *mut gaspi_offset_t,
+        size: *mut gaspi_size_t,
+        queue: gaspi_queue_id_t,
+        milliseconds: gaspi_timeout_t,
+    ) with rt {
+        let list = transfers!(
+            rt, num, rank, segment_id_local, offset_local, segment_id_remote, offset_remote, size
+        );
+        Ok(rt.read_list(&list, QueueId(queue), timeout(milliseconds))?)
+    }
+
+    /// GASPI.h: several writes and then a notification.
+    fn write_list_notify(
+        num: gaspi_number_t,
+        segment_id_local: *mut gaspi_segment_id_t,
+        offset_local: *mut gaspi_offset_t,
+        rank: gaspi_rank_t,
+        segment_id_remote: *mut gaspi_segment_id_t,
+        offset_remote: *mut gaspi_offset_t,
+        size: *mut gaspi_size_t,
+        segment_id_notification: gaspi_segment_id_t,
+        notification_id: gaspi_notification_id_t,
+        notification_value: gaspi_notification_t,
+        queue: gaspi_queue_id_t,
+        milliseconds: gaspi_timeout_t,
+    ) with rt {
+        let list = transfers!(
+            rt, num, rank, segment_id_local, offset_local, segment_id_remote, offset_remote, size
+        );
+        Ok(rt.write_list_notify(
+            &list,
+            SegmentId(segment_id_notification),
+            NotificationId(notification_id),
+            notification_value,
+            QueueId(queue),
+            timeout(milliseconds),
+        )?)
+    }
+
+    /// GASPI.h: several reads and then a notification of this rank.
+    fn read_list_notify(
+        num: gaspi_number_t,
+        segment_id_local: *mut gaspi_segment_id_t,
+        offset_local: *mut gaspi_offset_t,
+        rank: gaspi_rank_t,
+        segment_id_remote: *mut gaspi_segment_id_t,
+        offset_remote: *mut gaspi_offset_t,
+        size: *mut gaspi_size_t,
+        segment_id_notification: gaspi_segment_id_t,
+        notification_id: gaspi_notification_id_t,
+        queue: gaspi_queue_id_t,
+        milliseconds: gaspi_timeout_t,
+    ) with rt {
+        let list = transfers!(
+            rt, num, rank, segment_id_local, offset_local, segment_id_remote, offset_remote, size
+        );
+        Ok(rt.read_list_notify(
+            &list,
+            SegmentId(segment_id_notification),
+            NotificationId(notification_id),
+            QueueId(queue),
+            timeout(milliseconds),
+        )?)
+    }
+
+    /// GASPI.h: sets a notification of another rank's segment.
+    fn notify(
+        segment_id_remote: gaspi_segment_id_t,
+        rank: gaspi_rank_t,
+        notification_id: gaspi_notification_id_t,
+        notification_value: gaspi_notification_t,
+        queue: gaspi_queue_id_t,
+        milliseconds: gaspi_timeout_t,
+    ) with rt {
+        Ok(rt.notify(
+            Rank(rank),
+            SegmentId(segment_id_remote),
+            NotificationId(notification_id),
+            notification_value,
+            QueueId(queue),
+            timeout(milliseconds),
+        )?)
+    }
+
+    /// GASPI.h: waits for one of several notifications.
+    fn notify_waitsome(
+        segment_id_local: gaspi_segment_id_t,
+        notification_begin: gaspi_notification_id_t,
+        notification_num: gaspi_number_t,
+        first_id: *mut gaspi_notification_id_t,
+        milliseconds: gaspi_timeout_t,
+    ) {
+        let first = attempt(milliseconds, |rt, timeout| {
+            if first_id.is_null() {
+                return Ok(Err(Failure::Null("first_id")));
+            }
+            let (segment, begin) = (SegmentId(segment_id_local), notification_begin);
+            rt.notify_waitsome(segment, begin, notification_num, timeout).map(Ok)
+        })??;
+        if let Some(first) = first {
+            out!(first_id).set(first.0);
+        }
+        Ok(())
+    }
+
+    /// GASPI.h: takes a notification.
+    fn notify_reset(
+        segment_id_local: gaspi_segment_id_t,
+        notification_id: gaspi_notification_id_t,
+        old_notification_val: *mut gaspi_notification_t,
+    ) with rt {
+        let old = rt.notify_reset(SegmentId(segment_id_local), NotificationId(notification_id))?;
+        // NULL: the caller does not want to know.
+        if !old_notification_val.is_null() {
+            out!(old_notification_val).set(old);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! `gaspi_printf`: one datagram to the logger on another rank's host.
+//!
+//! Stable Rust cannot define variadic functions, so the exported names are stubs that jump into
+//! `printf.c`, which formats and calls [`deliver`] back.
+
+use crate::config;
+use crate::logging;
+use crate::runtime;
+use gaspi_core::{Rank, Runtime};
+use std::arch::naked_asm;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+
+/// Where `gaspi_logger` listens.
+const PORT: u16 = 17825;
+/// Bytes of the largest datagram, its opening included.
+const DATAGRAM_BYTES: usize = 1024;
+
+unsafe extern "C" {
+    /// Defined in printf.c; variadic, reached by a jump only.
+    fn gaspiffi_printf();
+    /// Defined in printf.c; variadic, reached by a jump only.
+    fn gaspiffi_printf_to();
+    /// Defined in printf.c: C's standard output.
+    fn gaspiffi_print(text: *const u8, size: usize);
+}
+
+/// A stub that leaves all argument registers as they are.
+macro_rules! jump {
+    ($name:literal, $target:ident) => {
+        const _: () = {
+            /// See the header.
+            #[unsafe(naked)]
+            #[unsafe(export_name = $name)]
+            unsafe extern "C" fn stub() {
+                #[cfg(target_arch = "x86_64")]
+        naked_asm!("jmp {}", sym $target);
+                #[cfg(target_arch = "aarch64")]
+        naked_asm!("b {}", sym $target);
+            }
+        };
+    };
+}
+
+jump!("gaspi_printf", gaspiffi_printf);
+jump!("pgaspi_printf", gaspiffi_printf);
+jump!("gaspi_printf_to", gaspiffi_printf_to);
+jump!("pgaspi_printf_to", gaspiffi_printf_to);
+
+// The way back from C. A name made by the assembler is visible to the linker but not exported from
+// the shared library, which a `no_mangle` function would be.
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".globl gaspiffi_deliver",
+    ".hidden gaspiffi_deliver",
+    ".type gaspiffi_deliver, @function",
+    "gaspiffi_deliver:",
+    "jmp {}",
+    sym deliver_from_c,
+);
+#[cfg(target_arch = "aarch64")]
+std::arch::global_asm!(
+    ".globl gaspiffi_deliver",
+    ".hidden gaspiffi_deliver",
+    ".type gaspiffi_deliver, @function",
+    "gaspiffi_deliver:",
+    "b {}",
+    sym deliver_from_c,
+);
+
+/// Called by printf.c with a formatted text.
+unsafe extern "C" fn deliver_from_c(rank: u32, text: *const u8, size: usize) {
+    // SAFETY: printf.c passes its buffer, which holds `size` bytes and which nobody else knows.
+    let text = unsafe { std::slice::from_raw_parts(text, size) };
+    // Nobody to tell: the C procedure returns nothing.
+    let _ = catch_unwind(AssertUnwindSafe(|| deliver(rank as u16, text)));
+}
+
+/// Sends a text to the logger of a rank, or prints it where there is no job.
+pub(crate) fn deliver(rank: u16, text: &[u8]) {
+    if runtime::refuse_fork().is_err() || !config::logger() {
+        return;
+    }
+    let Ok(rt) = runtime::hold() else {
+        // SAFETY: the text has that many bytes.
+        unsafe { gaspiffi_print(text.as_ptr(), text.len()) };
+        return;
+    };
+    if let Err(reason) = send(&rt, Rank(rank), text) {
+        logging::report("printf", &reason);
+    }
+}
+
+fn send(rt: &Runtime, to: Rank, text: &[u8]) -> Result<(), String> {
+    let host = rt.host_of(to).map_err(|error| error.to_string())?;
+    let address = if host == rt.host() {
+        IpAddr::V4(Ipv4Addr::LOCALHOST)
+    } else {
+        resolve(host).ok_or_else(|| format!("host {host} of {to} has no address"))?
+    };
+    let datagram = datagram(rt.host(), rt.rank().0, rt.local_rank(), text);
+    let own: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // A socket per text: cheap enough, and none is left behind in the program.
+    UdpSocket::bind(SocketAddr::new(own, 0))
+        .and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            socket.send_to(&datagram, SocketAddr::new(address, PORT))
+        })
+        .map(drop)
+        .map_err(|error| format!("sending to the logger of {to} on {host}: {error}"))
+}
+
+/// Opening and text, cut to what a datagram holds.
+fn datagram(host: &str, rank: u16, local_rank: u16, text: &[u8]) -> Vec<u8> {
+    let mut datagram = format!("[{host}:{rank:4}:{local_rank}] ").into_bytes();
+    datagram.extend_from_slice(text);
+    datagram.truncate(DATAGRAM_BYTES);
+    datagram
+}
+
+/// The address of a host, asked for once.
+fn resolve(host: &str) -> Option<IpAddr> {
+    static KNOWN: Mutex<Option<HashMap<String, Option<IpAddr>>>> = Mutex::new(None);
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(&address) = known().get_or_insert_default().get(host) {
+        return address;
+    }
+    // Outside of the lock: a name server may take its time.
+    let mut addresses: Vec<IpAddr> =
+        (host, PORT).to_socket_addrs().map_or(vec![], |found| found.map(|a| a.ip()).collect());
+    addresses.sort_by_key(IpAddr::is_ipv6);
+    let address = addresses.first().copied();
+    known().get_or_insert_default().insert(host.to_owned(), address);
+    address
+}
+
+#[cfg(test)]
+pub(crate) const VARIADIC: [(&str, &str); 2] = [
+    ("printf", "void {}(char const *, ...)"),
+    ("printf_to", "void {}(gaspi_rank_t, char const *, ...)"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_opens_with_its_sender_and_is_bounded() {
+        assert_eq!(datagram("node7", 12, 3, b"hello\n"), b"[node7:  12:3] hello\n");
+        let long = datagram("node7", 12345, 3, &[b'x'; 5000]);
+        assert_eq!(long.len(), DATAGRAM_BYTES);
+        assert!(long.starts_with(b"[node7:12345:3] xxx"));
+    }
+
+    #[test]
+    fn addresses_are_found_once() {
+        assert_eq!(resolve("127.0.0.1"), Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(resolve("127.0.0.1"), Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(resolve("no such host"), None);
+    }
+}

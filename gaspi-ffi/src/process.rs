@@ -1,0 +1,155 @@
+//! Start, end and ranks (GASPI 17.1, 5).
+
+use crate::error::Failure;
+use crate::runtime::{self, timeout};
+use crate::types::*;
+use crate::{clock, config, logging, topology};
+use gaspi_core::{Error, Job, Joining, Rank, State};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+/// A start that ran into its timeout and will be continued by the next `proc_init`. Locked by
+/// whoever starts or ends the rank.
+static LIFECYCLE: Mutex<Option<Joining>> = Mutex::new(None);
+
+/// Only one thread starts or ends the rank; another one is told instead of made to wait past its
+/// timeout.
+fn lifecycle() -> Result<MutexGuard<'static, Option<Joining>>, Failure> {
+    match LIFECYCLE.try_lock() {
+        Ok(guard) => Ok(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => Err(Failure::Rejected(
+            "another thread is inside gaspi_proc_init or gaspi_proc_term; wait for it".to_owned(),
+        )),
+    }
+}
+
+/// Whether the configuration is in use already.
+pub(crate) fn is_starting() -> bool {
+    LIFECYCLE.try_lock().map_or(true, |joining| joining.is_some())
+}
+
+fn joining() -> Result<Joining, Failure> {
+    topology::bind_as_launched();
+    Ok(Joining::new(Job::from_environment()?, config::for_core()?)?)
+}
+
+procedures! {
+    /// GASPI.h: joins the job.
+    fn proc_init(milliseconds: gaspi_timeout_t) {
+        runtime::refuse_fork()?;
+        logging::level();
+        let mut pending = lifecycle()?;
+        if runtime::is_present() {
+            return Err(Failure::Initialised);
+        }
+        clock::start();
+        runtime::watch_forks();
+        let mut start = match pending.take() {
+            Some(start) => start,
+            None => joining()?,
+        };
+        match start.wait(timeout(milliseconds)) {
+            Ok(runtime) => {
+                logging::identify(Some((runtime.rank().0, runtime.host().to_owned())));
+                runtime::publish(Arc::new(runtime));
+                Ok(())
+            }
+            Err(error @ Error::Timeout { .. }) => {
+                *pending = Some(start);
+                Err(error.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// GASPI.h: leaves the job.
+    fn proc_term(milliseconds: gaspi_timeout_t) {
+        runtime::refuse_fork()?;
+        let _lifecycle = lifecycle()?;
+        let runtime = runtime::unlink()?;
+        match runtime.term(timeout(milliseconds)) {
+            Err(error @ Error::Timeout { .. }) => {
+                runtime::publish(runtime);
+                Err(error.into())
+            }
+            // The rank has left, whatever did not go well on the way out.
+            outcome => {
+                runtime::retire(runtime);
+                logging::identify(None);
+                Ok(outcome?)
+            }
+        }
+    }
+
+    /// GASPI_Ext.h: whether the process is part of a job.
+    fn initialized(initialized: *mut gaspi_number_t) {
+        runtime::refuse_fork()?;
+        out!(initialized).set(runtime::is_present().into());
+        Ok(())
+    }
+
+    /// GASPI.h: the rank of this process.
+    fn proc_rank(rank: *mut gaspi_rank_t) with rt {
+        out!(rank).set(rt.rank().0);
+        Ok(())
+    }
+
+    /// GASPI.h: the number of ranks.
+    fn proc_num(proc_num: *mut gaspi_rank_t) with rt {
+        out!(proc_num).set(gaspi_rank_t::try_from(rt.size()).unwrap_or(gaspi_rank_t::MAX));
+        Ok(())
+    }
+
+    /// GASPI_Ext.h: the rank among those of its host.
+    fn proc_local_rank(local_rank: *mut gaspi_rank_t) with rt {
+        out!(local_rank).set(rt.local_rank());
+        Ok(())
+    }
+
+    /// GASPI_Ext.h: the number of ranks of this host.
+    fn proc_local_num(local_num: *mut gaspi_rank_t) with rt {
+        let ranks = gaspi_rank_t::try_from(rt.local_size()).unwrap_or(gaspi_rank_t::MAX);
+        out!(local_num).set(ranks);
+        Ok(())
+    }
+
+    /// GASPI.h: ends another rank.
+    fn proc_kill(rank: gaspi_rank_t, milliseconds: gaspi_timeout_t) holding rt {
+        Ok(rt.kill(Rank(rank), timeout(milliseconds))?)
+    }
+
+    /// GASPI_Ext.h: asks another rank's library for a sign of life.
+    fn proc_ping(rank: gaspi_rank_t, milliseconds: gaspi_timeout_t) holding rt {
+        Ok(rt.ping(Rank(rank), timeout(milliseconds))?)
+    }
+
+    /// GASPI.h: makes the connection to another rank.
+    fn connect(rank: gaspi_rank_t, milliseconds: gaspi_timeout_t) holding rt {
+        Ok(rt.connect(Rank(rank), timeout(milliseconds))?)
+    }
+
+    /// GASPI.h: gives the connection to another rank up.
+    fn disconnect(rank: gaspi_rank_t, milliseconds: gaspi_timeout_t) holding rt {
+        Ok(rt.disconnect(Rank(rank), timeout(milliseconds))?)
+    }
+
+    /// GASPI.h: one state per rank.
+    fn state_vec_get(state_vector: gaspi_state_vector_t) with rt {
+        let mut states = Vec::with_capacity(rt.size() as usize);
+        let out = out!(state_vector);
+        rt.state_vector(|_, state| {
+            states.push(match state {
+                State::Healthy => GASPI_STATE_HEALTHY,
+                State::Corrupt => GASPI_STATE_CORRUPT,
+            });
+        });
+        out.fill(states);
+        Ok(())
+    }
+
+    /// GASPI.h: the topology in use.
+    fn build_infrastructure(build_infrastructure: *mut gaspi_number_t) with rt {
+        out!(build_infrastructure).set(rt.build_infrastructure());
+        Ok(())
+    }
+}

@@ -1,0 +1,54 @@
+//! Queues (GASPI 17.1, 8.6).
+
+use crate::runtime::{attempt, timeout};
+use crate::types::*;
+use gaspi_core::QueueId;
+
+procedures! {
+    /// GASPI.h: waits until all requests of a queue are complete.
+    fn wait(queue: gaspi_queue_id_t, milliseconds: gaspi_timeout_t) {
+        attempt(milliseconds, |rt, timeout| rt.wait(QueueId(queue), timeout))
+    }
+
+    /// GASPI.h: makes a queue.
+    fn queue_create(queue: *mut gaspi_queue_id_t, milliseconds: gaspi_timeout_t) holding rt {
+        let out = out!(queue);
+        out.set(rt.queue_create(timeout(milliseconds))?.0);
+        Ok(())
+    }
+
+    /// GASPI.h: deletes a queue.
+    fn queue_delete(queue: gaspi_queue_id_t) holding rt {
+        Ok(rt.queue_delete(QueueId(queue))?)
+    }
+
+    /// GASPI.h: requests that were posted and not yet waited for.
+    fn queue_size(queue: gaspi_queue_id_t, queue_size: *mut gaspi_number_t) with rt {
+        let out = out!(queue_size);
+        out.set(rt.queue_size(QueueId(queue))?);
+        Ok(())
+    }
+
+    /// GASPI.h: the number of queues.
+    fn queue_num(queue_num: *mut gaspi_number_t) with rt {
+        out!(queue_num).set(rt.queue_num());
+        Ok(())
+    }
+
+    /// GASPI.h: requests that fit into a queue.
+    fn queue_size_max(queue_size_max: *mut gaspi_number_t) with rt {
+        out!(queue_size_max).set(rt.queue_size_max());
+        Ok(())
+    }
+
+    /// GASPI.h: how many queues there can be.
+    fn queue_max(queue_max: *mut gaspi_number_t) with rt {
+        out!(queue_max).set(rt.queue_max());
+        Ok(())
+    }
+
+    /// GASPI.h: forgets the failed requests of a queue.
+    fn queue_purge(queue: gaspi_queue_id_t, milliseconds: gaspi_timeout_t) holding rt {
+        Ok(rt.queue_purge(QueueId(queue), timeout(milliseconds))?)
+    }
+}

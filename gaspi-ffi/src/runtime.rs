@@ -1,0 +1,130 @@
+//! The one global of the project: the runtime of this process.
+//!
+//! Hot calls read it under an epoch guard, without a lock or a count; calls that may wait hold it
+//! by its count, so that nothing waits inside a guard. `proc_term` unlinks it, waits until no
+//! guard that may have seen it is alive, and gives up its own count.
+
+use crate::error::{Failure, Outcome};
+use crate::types::*;
+use gaspi_core::sync::epoch;
+use gaspi_core::{Error, Runtime, Timeout};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// From `Arc::into_raw`; NULL without a runtime.
+static CURRENT: AtomicPtr<Runtime> = AtomicPtr::new(ptr::null_mut());
+/// Set in a child that was forked from a rank.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// The timeout of a C call.
+#[inline]
+pub(crate) fn timeout(milliseconds: gaspi_timeout_t) -> Timeout {
+    match milliseconds {
+        GASPI_TEST => Timeout::Test,
+        GASPI_BLOCK => Timeout::Block,
+        limit => Timeout::Millis(limit),
+    }
+}
+
+/// Whether this process was forked from a rank, and so may take none of the library's locks.
+pub(crate) fn refuse_fork() -> Outcome {
+    if FORKED.load(Ordering::Relaxed) { Err(Failure::Forked) } else { Ok(()) }
+}
+
+/// Why there is no runtime.
+#[cold]
+fn absent() -> Failure {
+    refuse_fork().err().unwrap_or(Failure::NotInitialised)
+}
+
+/// Runs a call that does not wait.
+#[inline(always)]
+pub(crate) fn with<T>(call: impl FnOnce(&Runtime) -> Result<T, Failure>) -> Result<T, Failure> {
+    // The slots of the epochs are taken under a lock, which a forked child must not touch.
+    if CURRENT.load(Ordering::Relaxed).is_null() {
+        return Err(absent());
+    }
+    let _guard = epoch::enter();
+    // Acquire: the runtime was built before it was published; pairs with the Release in `publish`.
+    let current = CURRENT.load(Ordering::Acquire);
+    if current.is_null() {
+        return Err(absent());
+    }
+    // SAFETY: it was current inside the guard, so `retire` waits for the guard before it drops.
+    call(unsafe { &*current })
+}
+
+/// The runtime, alive as long as the result.
+#[inline]
+pub(crate) fn hold() -> Result<Arc<Runtime>, Failure> {
+    with(|current| {
+        let current: *const Runtime = current;
+        // SAFETY: the pointer is from `Arc::into_raw`, and the guard keeps its count above zero.
+        unsafe { Arc::increment_strong_count(current) };
+        // SAFETY: the count taken above becomes the one of the result.
+        Ok(unsafe { Arc::from_raw(current) })
+    })
+}
+
+/// Runs a call that may wait but mostly need not: one attempt inside a guard, then, held, with the
+/// whole timeout. An attempt that times out has to be continued by the same call.
+#[inline(always)]
+pub(crate) fn attempt<T>(
+    milliseconds: gaspi_timeout_t,
+    mut call: impl FnMut(&Runtime, Timeout) -> gaspi_core::Result<T>,
+) -> Result<T, Failure> {
+    match with(|rt| Ok(call(rt, Timeout::Test)))? {
+        Err(Error::Timeout { .. }) if milliseconds != GASPI_TEST => {
+            let held = hold()?;
+            Ok(call(&held, timeout(milliseconds))?)
+        }
+        done => Ok(done?),
+    }
+}
+
+/// Whether there is a runtime.
+pub(crate) fn is_present() -> bool {
+    !CURRENT.load(Ordering::Relaxed).is_null()
+}
+
+/// Makes a runtime current. The caller has made sure that there is none.
+pub(crate) fn publish(runtime: Arc<Runtime>) {
+    // Release: pairs with the Acquire in `with`.
+    CURRENT.store(Arc::into_raw(runtime).cast_mut(), Ordering::Release);
+}
+
+/// Takes the runtime away from all further calls. Calls that run on it go on.
+pub(crate) fn unlink() -> Result<Arc<Runtime>, Failure> {
+    let current = CURRENT.swap(ptr::null_mut(), Ordering::AcqRel);
+    if current.is_null() {
+        return Err(absent());
+    }
+    // SAFETY: from `Arc::into_raw`; the swap took over the count that came with it.
+    Ok(unsafe { Arc::from_raw(current) })
+}
+
+/// Gives up an unlinked runtime once nobody can reach it without a count of his own.
+pub(crate) fn retire(runtime: Arc<Runtime>) {
+    epoch::synchronize();
+    drop(runtime);
+}
+
+/// Runs in the child of a fork: what was copied is left alone, and every call says so.
+extern "C" fn forked() {
+    if !CURRENT.swap(ptr::null_mut(), Ordering::Relaxed).is_null() {
+        FORKED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// From now on children of this process know that they are no ranks.
+pub(crate) fn watch_forks() {
+    static WATCHING: AtomicBool = AtomicBool::new(false);
+    if !WATCHING.swap(true, Ordering::Relaxed) {
+        // SAFETY: the handler only touches atomics, and the library is never unloaded.
+        let failed = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        if failed != 0 {
+            log::warn!("pthread_atfork failed; forked children must not call the library");
+        }
+    }
+}
