@@ -68,8 +68,9 @@ fn describe(get: Lookup<'_>, machine: &dyn Fn() -> ThisMachine) -> Result<Job> {
     let (rank, size) = (Rank(rank as u16), size as u32);
     let launched = text(get, "GASPI_MEETING")?;
     let file = get("GASPI_MFILE");
-    if let Some(file) = &file {
-        check_file(Path::new(file), rank, size, launched.is_none().then_some(machine))?;
+    // A launcher has checked it, and it may be gone by now.
+    if let (Some(file), None) = (&file, &launched) {
+        check_file(Path::new(file), rank, size, machine)?;
     }
     let local_rank = match number(get, "GASPI_SOCKET")? {
         // So far all ranks are on one machine.
@@ -121,13 +122,8 @@ fn text(get: Lookup<'_>, name: &str) -> Result<Option<String>> {
     }
 }
 
-/// Checks the machine file; its names only if there is no launcher that has done so.
-fn check_file(
-    path: &Path,
-    rank: Rank,
-    size: u32,
-    machine: Option<&dyn Fn() -> ThisMachine>,
-) -> Result<()> {
+/// Checks that the machine file has enough lines and that all of them are this machine.
+fn check_file(path: &Path, rank: Rank, size: u32, machine: &dyn Fn() -> ThisMachine) -> Result<()> {
     let hosts = machines::read(path)?;
     if hosts.len() < size as usize {
         return wrong(format!(
@@ -137,7 +133,6 @@ fn check_file(
             hosts.len()
         ));
     }
-    let Some(machine) = machine else { return Ok(()) };
     let machine = machine();
     // Each distinct name is resolved once.
     let mut known: Vec<&str> = Vec::new();
@@ -225,7 +220,8 @@ mod tests {
 
     #[test]
     fn contradictions_are_named() {
-        let cases: &[(&[(&str, &str)], &[&str])] = &[
+        type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
+        let cases: &[Case<'_>] = &[
             (&[("GASPI_RANK", "0")], &["GASPI_RANK", "GASPI_NRANKS"]),
             (&[("GASPI_NRANKS", "2")], &["GASPI_NRANKS", "GASPI_RANK"]),
             (&[("GASPI_MFILE", "/x")], &["GASPI_MFILE", "GASPI_RANK"]),

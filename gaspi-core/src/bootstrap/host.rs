@@ -56,6 +56,7 @@ struct Round {
 struct Claim {
     connection: Connection,
     pid: i32,
+    start_time: u64,
 }
 
 /// The host's view of all rounds.
@@ -167,6 +168,12 @@ impl Rounds {
         open.into_iter().flat_map(|n| self.fail(n, failure.clone())).collect()
     }
 
+    /// The process that is `rank` now, and when it was started.
+    pub(crate) fn member(&self, rank: Rank) -> Option<(i32, u64)> {
+        let claim = self.claims.get(rank.index())?.as_ref()?;
+        Some((claim.pid, claim.start_time))
+    }
+
     /// The ranks that have not come to the round that is under way.
     pub(crate) fn missing(&self) -> Vec<Rank> {
         let open = self.rounds.values().find(|round| round.failure.is_none());
@@ -222,7 +229,8 @@ impl Rounds {
             self.forget();
             return refusal(connection, failure);
         }
-        self.claims[rank.index()] = Some(Claim { connection, pid: join.card.pid });
+        self.claims[rank.index()] =
+            Some(Claim { connection, pid: join.card.pid, start_time: join.card.start_time });
         round.joined.insert(rank.0, join);
         let missing = self.size as usize - round.joined.len();
         if missing > 0 {

@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use message::Message;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Which job this process belongs to, and as what.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,6 +133,12 @@ impl Membership {
 
     fn new(fd: OwnedFd) -> Membership {
         Membership { launcher: Some((fd, std::process::id())) }
+    }
+
+    /// The connection, if a launcher hosts the job: it becomes readable when the launcher has ended,
+    /// which says nothing else.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.launcher.as_ref().map(|(fd, _)| fd.as_fd())
     }
 
     /// Asks the launcher to end the process of `rank` at once (SIGKILL).

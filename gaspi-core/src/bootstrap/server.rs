@@ -11,7 +11,7 @@ use super::wire::Wire;
 use super::{Card, random};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
-use crate::os::{memory, socket};
+use crate::os::{memory, process, socket};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -23,11 +23,17 @@ const PROCESS: u64 = 1 << 63;
 const PASSES_MAX: usize = 64;
 
 /// What a member asks its launcher to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Request {
     /// End this rank's process at once.
-    Kill(Rank),
+    Kill {
+        /// The rank.
+        rank: Rank,
+        /// A pidfd of the process that joined as this rank, which need not be the one that the
+        /// launcher started (a script's child); `None` if none has.
+        process: Option<OwnedFd>,
+    },
 }
 
 #[derive(Debug)]
@@ -264,7 +270,11 @@ impl Host {
             match action {
                 Action::Send(to, message) => self.send(to, message.encode().into(), None),
                 Action::Refuse(to, message) => self.refuse(to, &message),
-                Action::Kill(rank) => self.requests.push(Request::Kill(rank)),
+                Action::Kill(rank) => {
+                    let member = self.rounds.member(rank);
+                    let process = member.and_then(|(pid, start)| process::open(pid, start).ok());
+                    self.requests.push(Request::Kill { rank, process: process.flatten() });
+                }
                 Action::Table { connections, cards, group_max } => {
                     self.send_table(&connections, &cards, group_max);
                 }

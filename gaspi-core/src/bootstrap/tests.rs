@@ -14,7 +14,7 @@ fn card(job: &Job) -> Card {
     Card {
         rank: job.rank,
         pid: 0,
-        start_time: 5,
+        start_time: crate::os::process::start_time(std::process::id() as i32).expect("own"),
         instance: u64::from(job.rank.0) + 100,
         address: format!("address-{}", job.rank.0),
         host: job.hosts[job.rank.index()].clone(),
@@ -141,7 +141,10 @@ fn ranks_meet_at_a_launcher_and_again() {
         tables[2].membership.request_kill(Rank(1)).expect("request");
         let guard = Duration::from_secs(20);
         let request = launcher.requests.recv_timeout(guard).expect("request");
-        assert_eq!(request, Request::Kill(Rank(1)));
+        let Request::Kill { rank, process } = request;
+        assert_eq!(rank, Rank(1));
+        // A pidfd of this process, whose ranks are threads.
+        assert!(!system::readable(process.expect("it has joined").as_fd()));
     });
     launcher.stop();
 }
