@@ -84,13 +84,22 @@ pub(crate) fn deliver(rank: u16, text: &[u8]) {
         return;
     }
     let Ok(rt) = runtime::hold() else {
-        // SAFETY: the text has that many bytes.
-        unsafe { gaspiffi_print(text.as_ptr(), text.len()) };
+        print_bytes(text);
         return;
     };
     if let Err(reason) = send(&rt, Rank(rank), text) {
         logging::report("printf", &reason);
     }
+}
+
+/// Prints a text to C's standard output, in order with what the program prints.
+pub(crate) fn print(text: &str) {
+    print_bytes(text.as_bytes());
+}
+
+fn print_bytes(text: &[u8]) {
+    // SAFETY: the text has that many bytes.
+    unsafe { gaspiffi_print(text.as_ptr(), text.len()) };
 }
 
 fn send(rt: &Runtime, to: Rank, text: &[u8]) -> Result<(), String> {

@@ -1,10 +1,10 @@
 //! Start, end and ranks (GASPI 17.1, 5).
 
-use crate::error::Failure;
+use crate::error::{Failure, Outcome};
 use crate::runtime::{self, timeout};
 use crate::types::*;
-use crate::{clock, config, logging, topology};
-use gaspi_core::{Error, Job, Joining, Rank, State};
+use crate::{clock, config, logging, printf, topology};
+use gaspi_core::{Error, Job, Joining, Rank, Runtime, State, Timeout};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 /// A start that ran into its timeout and will be continued by the next `proc_init`. Locked by
@@ -33,6 +33,36 @@ fn joining() -> Result<Joining, Failure> {
     Ok(Joining::new(Job::from_environment()?, config::for_core()?)?)
 }
 
+/// What carries the data of this rank, for `net_info`.
+fn transports(runtime: &Runtime) -> String {
+    let (rank, host) = (runtime.rank().0, runtime.host());
+    let ranks = runtime.local_size();
+    format!("[{rank} {host}] transport to the {ranks} ranks of this host: shared memory\n")
+}
+
+/// Starts, or continues the start that `pending` keeps over a timeout.
+fn start(pending: &mut Option<Joining>, timeout: Timeout) -> Outcome {
+    let mut start = match pending.take() {
+        Some(start) => start,
+        None => joining()?,
+    };
+    match start.wait(timeout) {
+        Ok(runtime) => {
+            logging::identify(Some((runtime.rank().0, runtime.host().to_owned())));
+            if runtime.config().net_info {
+                printf::print(&transports(&runtime));
+            }
+            runtime::publish(Arc::new(runtime));
+            Ok(())
+        }
+        Err(error @ Error::Timeout { .. }) => {
+            *pending = Some(start);
+            Err(error.into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 procedures! {
     /// GASPI.h: joins the job.
     fn proc_init(milliseconds: gaspi_timeout_t) {
@@ -44,22 +74,10 @@ procedures! {
         }
         clock::start();
         runtime::watch_forks();
-        let mut start = match pending.take() {
-            Some(start) => start,
-            None => joining()?,
-        };
-        match start.wait(timeout(milliseconds)) {
-            Ok(runtime) => {
-                logging::identify(Some((runtime.rank().0, runtime.host().to_owned())));
-                runtime::publish(Arc::new(runtime));
-                Ok(())
-            }
-            Err(error @ Error::Timeout { .. }) => {
-                *pending = Some(start);
-                Err(error.into())
-            }
-            Err(error) => Err(error.into()),
-        }
+        runtime::engage(true);
+        let outcome = start(&mut pending, timeout(milliseconds));
+        runtime::engage(outcome.is_ok() || pending.is_some());
+        outcome
     }
 
     /// GASPI.h: leaves the job.
@@ -75,6 +93,7 @@ procedures! {
             // The rank has left, whatever did not go well on the way out.
             outcome => {
                 runtime::retire(runtime);
+                runtime::engage(false);
                 logging::identify(None);
                 Ok(outcome?)
             }

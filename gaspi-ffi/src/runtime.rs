@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// From `Arc::into_raw`; NULL without a runtime.
 static CURRENT: AtomicPtr<Runtime> = AtomicPtr::new(ptr::null_mut());
-/// Set in a child that was forked from a rank.
+/// Set from the start of `proc_init` to the end of `proc_term`, also where init timed out.
+static ENGAGED: AtomicBool = AtomicBool::new(false);
+/// Set in a child that was forked while this process was engaged.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// The timeout of a C call.
@@ -112,9 +114,16 @@ pub(crate) fn retire(runtime: Arc<Runtime>) {
 
 /// Runs in the child of a fork: what was copied is left alone, and every call says so.
 extern "C" fn forked() {
-    if !CURRENT.swap(ptr::null_mut(), Ordering::Relaxed).is_null() {
+    CURRENT.store(ptr::null_mut(), Ordering::Relaxed);
+    if ENGAGED.swap(false, Ordering::Relaxed) {
         FORKED.store(true, Ordering::Relaxed);
     }
+}
+
+/// Whether this process is about to become a rank, is one, or is about to end being one: a child
+/// forked then gets copies that are not its own.
+pub(crate) fn engage(engaged: bool) {
+    ENGAGED.store(engaged, Ordering::Relaxed);
 }
 
 /// From now on children of this process know that they are no ranks.

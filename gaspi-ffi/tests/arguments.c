@@ -26,6 +26,9 @@ static void check(int line, const char *call, gaspi_return_t got, gaspi_return_t
 
 #define CHECK(call, wanted) check(__LINE__, #call, (call), (wanted))
 
+#define TRUE(condition) \
+  check(__LINE__, #condition, (condition) ? GASPI_SUCCESS : GASPI_ERROR, GASPI_SUCCESS)
+
 /* Both names of a procedure. */
 #define BOTH(name, arguments, wanted)      \
   do {                                     \
@@ -171,19 +174,16 @@ static void need_nothing(int initialised) {
   BOTH(time_ticks, (&ticks), GASPI_SUCCESS);
   BOTH(cpu_frequency, (&megahertz), GASPI_SUCCESS);
   BOTH(initialized, (&number), GASPI_SUCCESS);
-  CHECK(number == (gaspi_number_t)initialised ? GASPI_SUCCESS : GASPI_ERROR, GASPI_SUCCESS);
+  TRUE(number == (gaspi_number_t)initialised);
   BOTH(statistic_counter_max, (&number), GASPI_SUCCESS);
   BOTH(statistic_counter_info, (0, &argument, &text, &description, &level), GASPI_SUCCESS);
-  CHECK(strcmp(text, "BytesWritten") == 0 ? GASPI_SUCCESS : GASPI_ERROR, GASPI_SUCCESS);
-  CHECK(number >= 18 && level >= 1 ? GASPI_SUCCESS : GASPI_ERROR, GASPI_SUCCESS);
-  CHECK(version == 1.6f && milliseconds >= 0 && ticks > 0 && megahertz > 0 ? GASPI_SUCCESS
-                                                                          : GASPI_ERROR,
-        GASPI_SUCCESS);
+  TRUE(strcmp(text, "BytesWritten") == 0);
+  TRUE(number >= 18 && level >= 1);
+  TRUE(version == 1.6f && milliseconds >= 0 && ticks > 0 && megahertz > 0);
   CHECK(gaspi_print_error(GASPI_QUEUE_FULL, &text), GASPI_SUCCESS);
-  CHECK(strcmp(text, "Queue is full") == 0 ? GASPI_SUCCESS : GASPI_ERROR, GASPI_SUCCESS);
+  TRUE(strcmp(text, "Queue is full") == 0);
   free(text);
-  CHECK(strcmp(gaspi_error_str((gaspi_return_t)77), "unknown") == 0 ? GASPI_SUCCESS : GASPI_ERROR,
-        GASPI_SUCCESS);
+  TRUE(strcmp(gaspi_error_str((gaspi_return_t)77), "unknown") == 0);
   BOTH(pcontrol, (NULL), GASPI_SUCCESS);
   BOTH(statistic_verbosity_level, (1), GASPI_SUCCESS);
   gaspi_delay();
@@ -202,7 +202,9 @@ static void without_job(void) {
 static void forked(void) {
   gaspi_config_t config;
   gaspi_number_t number;
-  pid_t child = fork();
+  pid_t child;
+  fflush(stdout);
+  child = fork();
   if (child == 0) {
     when = "in a forked child";
     need_job(GASPI_ERR_NOINIT);
@@ -217,7 +219,7 @@ static void forked(void) {
   {
     int status = 0;
     waitpid(child, &status, 0);
-    CHECK(status == 0 ? GASPI_SUCCESS : GASPI_ERROR, GASPI_SUCCESS);
+    TRUE(status == 0);
   }
 }
 
@@ -237,7 +239,7 @@ static void numbers_that_do_not_exist(void) {
   BOTH(threads_init_user, (0), GASPI_ERROR);
   CHECK(gaspi_allreduce(&one, &sum, 1, GASPI_OP_SUM, GASPI_TYPE_INT, GASPI_GROUP_ALL, B),
         GASPI_SUCCESS);
-  CHECK(sum == 1 ? GASPI_SUCCESS : GASPI_ERROR, GASPI_SUCCESS);
+  TRUE(sum == 1);
 }
 
 int main(void) {
@@ -261,10 +263,10 @@ int main(void) {
     CHECK(gaspi_proc_init(B), GASPI_ERR_INITED);
     CHECK(gaspi_config_set(config), GASPI_ERR_INITED);
     CHECK(gaspi_queue_num(&queues), GASPI_SUCCESS);
-    CHECK(queues == 3 ? GASPI_SUCCESS : GASPI_ERROR, GASPI_SUCCESS);
+    TRUE(queues == 3);
     memset(&config, 0, sizeof config);
     CHECK(gaspi_config_get(&config), GASPI_SUCCESS);
-    CHECK(config.user_defined == &round ? GASPI_SUCCESS : GASPI_ERROR, GASPI_SUCCESS);
+    TRUE(config.user_defined == &round);
     need_job(GASPI_ERR_NULLPTR);
     need_nothing(1);
     numbers_that_do_not_exist();

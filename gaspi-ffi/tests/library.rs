@@ -95,6 +95,8 @@ fn declared() -> BTreeSet<String> {
         .filter(|(at, _)| !text[at + 1..].starts_with('*'))
         .filter_map(|(at, _)| text[..at].trim_end().rsplit([' ', '*', '\n', '(']).next())
         .filter(|name| name.starts_with("gaspi_") || name.starts_with("pgaspi_"))
+        // The name of a type of functions stands in parentheses of its own.
+        .filter(|name| !name.ends_with(')'))
         .map(str::to_owned)
         .collect()
 }
@@ -112,7 +114,8 @@ fn exported_is_what_the_headers_declare_and_nothing_else() {
         .collect();
     let declared = declared();
     assert!(declared.len() > 200, "the headers were not understood: {declared:?}");
-    assert_eq!(exported, declared);
+    let differing: Vec<_> = exported.symmetric_difference(&declared).collect();
+    assert!(differing.is_empty(), "only declared or only exported: {differing:?}");
 }
 
 #[test]
