@@ -10,9 +10,10 @@
  *  - Sizes and offsets are bytes; an offset counts from the start of its segment.
  *  - Any thread may call any procedure at any time.
  *  - Arguments are checked. A NULL pointer is GASPI_ERR_NULLPTR, a call before gaspi_proc_init,
- *    after gaspi_proc_term or in a forked child is GASPI_ERR_NOINIT, a group, rank, segment, queue
- *    or notification that is not there GASPI_ERR_INV_GROUP, _RANK, _SEG, _QUEUE or _NOTIF_ID. The
- *    lists below name these only where there is more to say.
+ *    after gaspi_proc_term or in a forked child is GASPI_ERR_NOINIT (configuration, version, texts
+ *    of errors, clocks and statistics need no job), a group, rank, segment, queue or notification
+ *    that is not there GASPI_ERR_INV_GROUP, _RANK, _SEG, _QUEUE or _NOTIF_ID. The lists below name
+ *    these only where there is more to say.
  *  - GASPI_TIMEOUT and GASPI_QUEUE_FULL are ordinary results. After any other code than
  *    GASPI_SUCCESS, gaspi_error_detail (gaspi_collectives.h) tells the cause in words.
  *  - A procedure that does not succeed leaves its out-arguments as they were.
@@ -138,7 +139,7 @@ gaspi_return_t gaspi_group_create(gaspi_group_t *group);
 gaspi_return_t gaspi_group_delete(gaspi_group_t group);
 
 /**
- * Adds a rank to a group that is not committed yet. Local.
+ * Adds a rank to a group, before its commit. Local.
  * @return GASPI_SUCCESS; GASPI_ERR_INV_RANK, for a rank that is in the group too;
  *         GASPI_ERR_INV_GROUP
  */

@@ -44,7 +44,7 @@ gaspi_return_t gaspi_proc_local_num(gaspi_rank_t *local_num);
 /**
  * Frequency of the clock that gaspi_time_ticks counts.
  * @param cpu_mhz  out: MHz
- * @return GASPI_SUCCESS, GASPI_ERR_NOINIT, GASPI_ERR_NULLPTR
+ * @return GASPI_SUCCESS, GASPI_ERR_NULLPTR
  */
 gaspi_return_t gaspi_cpu_frequency(gaspi_float *cpu_mhz);
 
@@ -116,14 +116,14 @@ gaspi_return_t gaspi_segment_size(gaspi_segment_id_t segment_id, gaspi_rank_t ra
 /**
  * Largest number of entries of a list call (gaspi_write_list and its kin).
  * @param elem_max  out: entries
- * @return GASPI_SUCCESS, GASPI_ERR_NULLPTR
+ * @return GASPI_SUCCESS, GASPI_ERR_NOINIT, GASPI_ERR_NULLPTR
  */
 gaspi_return_t gaspi_rw_list_elem_max(gaspi_number_t *elem_max);
 
 /**
  * Bytes that the notifications of one segment take.
  * @param size  out: bytes
- * @return GASPI_SUCCESS, GASPI_ERR_NULLPTR
+ * @return GASPI_SUCCESS, GASPI_ERR_NOINIT, GASPI_ERR_NULLPTR
  */
 gaspi_return_t gaspi_notifications_space_size(gaspi_number_t *size);
 

@@ -108,6 +108,32 @@ static inline void all_noinit_communication(void) {
                               LIMIT));
 }
 
+/* The limits are those of a job. */
+static inline void all_noinit_limits(void) {
+  gaspi_number_t number = 0;
+  gaspi_size_t size = 0;
+  gaspi_atomic_value_t value = 0;
+  gaspi_network_t network = GASPI_ETHERNET;
+
+  NOINIT(gaspi_build_infrastructure(&number));
+  NOINIT(gaspi_group_max(&number));
+  NOINIT(gaspi_segment_max(&number));
+  NOINIT(gaspi_queue_num(&number));
+  NOINIT(gaspi_queue_size_max(&number));
+  NOINIT(gaspi_queue_max(&number));
+  NOINIT(gaspi_atomic_max(&value));
+  NOINIT(gaspi_transfer_size_min(&size));
+  NOINIT(gaspi_transfer_size_max(&size));
+  NOINIT(gaspi_notification_num(&number));
+  NOINIT(gaspi_notifications_space_size(&number));
+  NOINIT(gaspi_passive_transfer_size_min(&size));
+  NOINIT(gaspi_passive_transfer_size_max(&size));
+  NOINIT(gaspi_allreduce_buf_size(&size));
+  NOINIT(gaspi_allreduce_elem_max(&number));
+  NOINIT(gaspi_rw_list_elem_max(&number));
+  NOINIT(gaspi_network_type(&network));
+}
+
 static inline void all_noinit_threads(void) {
   gaspi_int number = 0;
 
@@ -118,6 +144,7 @@ static inline void all_noinit_threads(void) {
   NOINIT(gaspi_threads_register(&number));
   NOINIT(gaspi_threads_get_tid(&number));
   NOINIT(gaspi_threads_get_total(&number));
+  NOINIT(gaspi_threads_get_num_cores(&number));
   NOINIT(gaspi_threads_sync_all(GASPI_GROUP_ALL, LIMIT));
 }
 
@@ -128,6 +155,7 @@ static inline void all_noinit(void) {
   all_noinit_process();
   all_noinit_groups_and_segments();
   all_noinit_communication();
+  all_noinit_limits();
   all_noinit_threads();
   CHECK_OK(gaspi_initialized(&initialized));
   CHECK(initialized == 0);
