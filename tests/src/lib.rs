@@ -1,1 +1,36 @@
 //! The harness of the tests that run several processes.
+//!
+//! A test compiles or names a program, starts it as a job under gaspi_run (or without any launcher)
+//! and looks at how it ended. Every job runs under a watchdog: when its time is over, the stacks of
+//! all its processes are printed and the processes are killed through pidfds. Processes are told
+//! apart by a mark in their environment, so that tests may run beside each other and beside
+//! anything else on the machine, and so that whatever a job leaves behind is found.
+
+mod built;
+mod compile;
+mod job;
+mod processes;
+mod program;
+mod seed;
+
+pub use built::{build_directory, gaspi_run, is_full, library_directory, root};
+pub use compile::{Linkage, c_compiler, fortran, make, run_compiler};
+pub use job::{Failed, Job, Outcome, Running};
+pub use processes::{Pid, Process, monotonic_us};
+pub use program::{Product, Program};
+pub use seed::{Seed, base_seed};
+
+/// The result of a test; the text is what the person reads.
+pub type Result<T> = std::result::Result<T, Failed>;
+
+/// Turns the tests of a program into a run of libtest-mimic, or one failing test that says why
+/// there are none.
+pub fn run_trials(
+    arguments: libtest_mimic::Arguments,
+    trials: Result<Vec<libtest_mimic::Trial>>,
+) -> std::process::ExitCode {
+    let trials = trials.unwrap_or_else(|reason| {
+        vec![libtest_mimic::Trial::test("prepare", move || Err(reason.into()))]
+    });
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

@@ -1,0 +1,61 @@
+//! The C and C++ programs of `tests/c`, each on each number of ranks that it names.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use gaspi_tests::{Product, Program, Result, run_trials};
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    run_trials(Arguments::from_args(), trials())
+}
+
+fn trials() -> Result<Vec<Trial>> {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("c");
+    std::fs::create_dir_all(&directory)?;
+    let programs: HashMap<String, Arc<Program>> = Program::all("tests/c", &["c", "cpp"])?
+        .into_iter()
+        .map(|program| (program.source.display().to_string(), Arc::new(program)))
+        .collect();
+    let libraries: HashMap<String, Arc<Program>> = programs
+        .values()
+        .filter(|program| program.product == Product::SharedLibrary)
+        .map(|program| (program.name.clone(), Arc::clone(program)))
+        .collect();
+    let mut sorted: Vec<&Arc<Program>> = programs.values().collect();
+    sorted.sort_by(|left, right| left.source.cmp(&right.source));
+    let mut trials = Vec::new();
+    for program in sorted {
+        // Ways of linking that need the installed tree are tested in installed.rs.
+        if program.links.iter().any(|link| link != "shared" && link != "static") {
+            continue;
+        }
+        let file = program.source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if program.product != Product::Program {
+            let (program, directory) = (Arc::clone(program), directory.clone());
+            trials.push(Trial::test(format!("{file}/compiles"), move || {
+                program.compiled(&directory).map(drop).map_err(Into::into)
+            }));
+            continue;
+        }
+        for ranks in program.ranks.clone() {
+            let (program, directory) = (Arc::clone(program), directory.clone());
+            let library = program.preload.as_ref().map(|name| libraries.get(name).cloned());
+            trials.push(Trial::test(format!("{file}/{ranks}"), move || {
+                let mut prefix = Vec::new();
+                if let Some(library) = library {
+                    let library = library.ok_or("the library to preload is not there")?;
+                    let path = library.compiled(&directory)?;
+                    // Into the ranks, not into gaspi_run.
+                    let preload = format!("LD_PRELOAD={}", path.display());
+                    prefix = vec!["/usr/bin/env".to_owned(), preload];
+                }
+                let binary = program.compiled(&directory)?;
+                program.run(&binary, ranks, &prefix).map(drop).map_err(Into::into)
+            }));
+        }
+    }
+    Ok(trials)
+}

@@ -1,0 +1,60 @@
+//! C programs under valgrind's memcheck: on the least number of ranks above one that they name.
+//!
+//! All of them in the long tier; the quick one leaves out those that do thousands of rounds.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use gaspi_tests::{Product, Program, Result, is_full, run_trials};
+use libtest_mimic::{Arguments, Trial};
+
+/// Each chapter is there; cycles, threads and the like would take minutes.
+const QUICK: [&str; 11] = [
+    "errors",
+    "environment",
+    "groups",
+    "notifications",
+    "onesided",
+    "passive",
+    "process",
+    "queues",
+    "segments",
+    "single",
+    "statistics",
+];
+
+fn main() -> ExitCode {
+    run_trials(Arguments::from_args(), trials())
+}
+
+fn trials() -> Result<Vec<Trial>> {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("valgrind");
+    std::fs::create_dir_all(&directory)?;
+    let mut trials = Vec::new();
+    for program in Program::all("tests/c", &["c", "cpp"])? {
+        let is_plain = program.links.is_empty() && program.preload.is_none();
+        let is_chosen = is_full() || QUICK.contains(&program.name.as_str());
+        if program.product != Product::Program || !is_plain || !is_chosen {
+            continue;
+        }
+        let ranks = program.ranks.iter().copied().filter(|ranks| *ranks > 1).min().unwrap_or(1);
+        let (program, directory) = (Arc::new(program), directory.clone());
+        let name = format!("{}/{ranks}", program.name);
+        trials.push(Trial::test(name, move || {
+            let prefix = [
+                "/usr/bin/valgrind",
+                "--quiet",
+                "--error-exitcode=99",
+                "--leak-check=full",
+                "--errors-for-leak-kinds=definite",
+                // Ranks take turns instead of one thread of each starving the others.
+                "--fair-sched=try",
+            ];
+            let prefix: Vec<String> = prefix.map(str::to_owned).to_vec();
+            let binary = program.compiled(&directory)?;
+            program.run(&binary, ranks, &prefix).map(drop).map_err(Into::into)
+        }));
+    }
+    Ok(trials)
+}
