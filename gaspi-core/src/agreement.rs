@@ -1,0 +1,367 @@
+//! Steps that all members of a group take together, and the barrier (GASPI 17.1, 11).
+//!
+//! A step is one arrival line per member ([`Line`]): a rank publishes its own and waits for those of
+//! all others. The line carries a fingerprint of the call, so that ranks that called different
+//! things find out before they touch each other's data, and a small payload; behind it lies the
+//! rank's staging. Barrier, segment create and the collectives are built on it.
+//!
+//! Invariants: one collective is active per group; one whose timeout ran out stays active and is
+//! continued by the same call. A rank goes from step k to k + 1 only after it has read all lines of
+//! k, so two lines (and two stages) alternate. After an error that is not a timeout the call has
+//! ended on this rank.
+
+use crate::error::{Error, Result};
+use crate::fabric::peers::waiting_group;
+use crate::group::CallState;
+use crate::ids::{GroupId, Rank};
+use crate::node::STAGE_BYTES;
+use crate::runtime::{Inner, Runtime};
+use crate::statistics::Counter;
+use crate::sync::AtomicU64;
+use crate::sync::line::{Line, PAYLOAD_WORDS};
+use crate::timeout::{Deadline, Timeout};
+use crate::wait::Call;
+use std::marker::PhantomData;
+use std::sync::{Arc, MutexGuard};
+
+/// Bytes that ride in a line.
+pub const INLINE_MAX: usize = PAYLOAD_WORDS * 8;
+
+/// What a group does together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+#[non_exhaustive]
+pub enum CallKind {
+    /// A barrier.
+    Barrier = 1,
+    /// An all-reduce by a built-in operation.
+    Allreduce = 2,
+    /// An all-reduce by a function of the program.
+    AllreduceUser = 3,
+    /// A segment made by all.
+    SegmentCreate = 4,
+    /// A segment on the program's memory made by all.
+    SegmentUse = 5,
+}
+
+/// Bits of a fingerprint that hold the kind.
+const KIND_BITS: u32 = 4;
+
+impl CallKind {
+    /// A fingerprint of this kind: the kind in the lowest 4 bits, `details` above.
+    pub const fn fingerprint(self, details: u64) -> u64 {
+        self as u64 | details << KIND_BITS
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            CallKind::Barrier => "barrier",
+            CallKind::Allreduce => "allreduce",
+            CallKind::AllreduceUser => "allreduce_user",
+            CallKind::SegmentCreate => "segment_create",
+            CallKind::SegmentUse => "segment_use",
+        }
+    }
+}
+
+/// The call that a fingerprint stands for, in words.
+pub fn describe_call(fingerprint: u64) -> String {
+    let details = fingerprint >> KIND_BITS;
+    match fingerprint & ((1 << KIND_BITS) - 1) {
+        1 => "barrier".to_owned(),
+        2 => "allreduce".to_owned(),
+        3 => "allreduce_user".to_owned(),
+        4 => format!("segment_create of segment {details}"),
+        5 => format!("segment_use of segment {details}"),
+        kind => format!("a collective of kind {kind}"),
+    }
+}
+
+/// Which call this is.
+#[derive(Debug, Clone, Copy)]
+pub struct CallKey {
+    /// What is called.
+    pub kind: CallKind,
+    /// A hash of the arguments of this rank: a continued call must have the same.
+    pub arguments: u64,
+    /// What must be the same on all ranks.
+    pub fingerprint: u64,
+    /// A fingerprint in words.
+    pub describe: fn(u64) -> String,
+}
+
+impl CallKey {
+    fn is_same(&self, other: &CallKey) -> bool {
+        self.kind == other.kind
+            && self.arguments == other.arguments
+            && self.fingerprint == other.fingerprint
+    }
+}
+
+/// The collective that a group has not finished.
+#[derive(Debug)]
+pub(crate) struct Active {
+    key: CallKey,
+    arrived: bool,
+    cursor: u64,
+}
+
+/// A range of memory that a peer may read or write at any time: pointer and length, without Rust
+/// references.
+#[derive(Debug, Clone, Copy)]
+pub struct PeerSlice<'a> {
+    pointer: *mut u8,
+    len: usize,
+    _life: PhantomData<&'a u8>,
+}
+
+impl PeerSlice<'_> {
+    /// First byte, aligned to a cache line.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.pointer
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A collective under way on a group. Dropped without [`finish`](GroupCall::finish) it stays active,
+/// and the same call continues it.
+#[derive(Debug)]
+pub struct GroupCall<'r> {
+    inner: &'r Inner,
+    group: GroupId,
+    state: MutexGuard<'r, CallState>,
+    ranks: Arc<[Rank]>,
+    me: usize,
+    key: CallKey,
+}
+
+impl Inner {
+    pub(crate) fn group_call(&self, group: GroupId, key: CallKey) -> Result<GroupCall<'_>> {
+        self.check_open()?;
+        let mut state = self.groups.claim(group)?;
+        let Some(committed) = &state.committed else {
+            return Err(self.groups.not_committed(group));
+        };
+        let (ranks, me) = (Arc::clone(&committed.ranks), committed.me);
+        match &state.active {
+            None => state.active = Some(Active { key, arrived: false, cursor: 0 }),
+            Some(active) if active.key.is_same(&key) => {}
+            Some(active) => {
+                let active = (active.key.describe)(active.key.fingerprint);
+                return Err(Error::ActiveCollective { group, active });
+            }
+        }
+        Ok(GroupCall { inner: self, group, state, ranks, me, key })
+    }
+}
+
+impl GroupCall<'_> {
+    /// The members, ascending.
+    pub fn ranks(&self) -> &[Rank] {
+        &self.ranks
+    }
+
+    pub(crate) fn ranks_shared(&self) -> Arc<[Rank]> {
+        Arc::clone(&self.ranks)
+    }
+
+    /// This rank's index among the members.
+    pub fn me(&self) -> usize {
+        self.me
+    }
+
+    /// How far the executor has come: 0 for a new call, kept across timeouts.
+    pub fn cursor(&self) -> u64 {
+        self.state.active.as_ref().map_or(0, |active| active.cursor)
+    }
+
+    /// Remembers how far the executor has come.
+    pub fn set_cursor(&mut self, cursor: u64) {
+        if let Some(active) = &mut self.state.active {
+            active.cursor = cursor;
+        }
+    }
+
+    /// Sequence of the last step that this rank has finished.
+    fn step(&self) -> u64 {
+        self.state.committed.as_ref().map_or(0, |committed| committed.step)
+    }
+
+    fn line(&self, member: usize, step: u64) -> &Line<AtomicU64> {
+        &self.inner.area.lines(self.ranks[member], self.group.index())[(step % 2) as usize]
+    }
+
+    /// Publishes this rank's next line with up to [`INLINE_MAX`] bytes of payload, and its staging.
+    /// Does nothing where a continued call has published it already.
+    pub fn arrive(&mut self, payload: &[u8]) {
+        let step = self.step() + 1;
+        match &mut self.state.active {
+            Some(active) if !active.arrived => active.arrived = true,
+            _ => return,
+        }
+        debug_assert!(payload.len() <= INLINE_MAX);
+        let mut words = [0u64; PAYLOAD_WORDS];
+        let used = payload.len().div_ceil(8);
+        for (word, bytes) in words.iter_mut().zip(payload.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_ne_bytes(whole);
+        }
+        self.line(self.me, step).publish(step, self.key.fingerprint, &words[..used]);
+        for rank in self.ranks.iter().filter(|rank| **rank != self.inner.rank) {
+            self.inner.area.ring(*rank);
+        }
+    }
+
+    /// Waits until all members have arrived as often as this rank.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] leaves the call active. [`Error::Mismatch`] if a member arrived with
+    /// another fingerprint; [`Error::RankDied`] and [`Error::RankLeft`] if one cannot arrive any
+    /// more: these end the call on this rank.
+    pub fn await_all(&mut self, deadline: Deadline) -> Result<()> {
+        let step = self.step() + 1;
+        let mut next = 0;
+        let mut attempt = || {
+            while let Some(rank) = self.ranks.get(next) {
+                let line = self.line(next, step);
+                let mut arrived = line.arrived(step);
+                if arrived.is_none() {
+                    let Err(error) = self.inner.check_alive(*rank, self.key.kind.name()) else {
+                        return None;
+                    };
+                    // It may have arrived just before its end.
+                    arrived = line.arrived(step);
+                    if arrived.is_none() {
+                        return Some(Err(error));
+                    }
+                }
+                if let Some(other) = arrived.filter(|other| *other != self.key.fingerprint) {
+                    return Some(Err(self.mismatch(*rank, other)));
+                }
+                next += 1;
+            }
+            Some(Ok(()))
+        };
+        let mut outcome = attempt();
+        if outcome.is_none() && deadline != Deadline::Now {
+            let (call, counter) = match self.key.kind {
+                CallKind::Barrier => (Call::Barrier, Counter::TimeInBarrier),
+                CallKind::SegmentCreate | CallKind::SegmentUse => {
+                    (Call::Create, Counter::TimeWaiting)
+                }
+                _ => (Call::Collective, Counter::TimeWaiting),
+            };
+            let waiting = waiting_group(call, self.group);
+            outcome = self.inner.timed(counter, || self.inner.until(deadline, waiting, attempt));
+        }
+        let Some(outcome) = outcome else { return Err(self.timed_out(step)) };
+        if let Some(committed) = &mut self.state.committed {
+            committed.step = step;
+        }
+        match outcome {
+            Ok(()) => {
+                if let Some(active) = &mut self.state.active {
+                    active.arrived = false;
+                }
+            }
+            Err(_) => self.state.active = None,
+        }
+        outcome
+    }
+
+    #[cold]
+    fn mismatch(&self, rank: Rank, other: u64) -> Error {
+        let difference = format!(
+            "{} called {}, {rank} called {}",
+            self.inner.rank,
+            (self.key.describe)(self.key.fingerprint),
+            (self.key.describe)(other),
+        );
+        Error::Mismatch { group: self.group, difference }
+    }
+
+    #[cold]
+    fn timed_out(&self, step: u64) -> Error {
+        let missing: Vec<String> = (0..self.ranks.len())
+            .filter(|member| self.line(*member, step).arrived(step).is_none())
+            .take(8)
+            .map(|member| self.ranks[member].0.to_string())
+            .collect();
+        let kind = self.key.kind.name();
+        let pending = format!("rank {} to arrive at {kind} of {}", missing.join(", "), self.group);
+        Error::Timeout { pending }
+    }
+
+    /// The payload of a member's line, of the step awaited last. Valid until this rank's next but
+    /// one arrival.
+    pub fn inline(&self, member: usize) -> [u8; INLINE_MAX] {
+        let words = self.line(member, self.step()).payload();
+        let mut bytes = [0; INLINE_MAX];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn stage(&self, member: usize, step: u64) -> PeerSlice<'_> {
+        let (rank, group) = (self.ranks[member], self.group.index());
+        let pointer = self.inner.area.stage(rank, group, (step % 2) as usize);
+        PeerSlice { pointer, len: STAGE_BYTES, _life: PhantomData }
+    }
+
+    /// A member's staging that its next arrival will publish.
+    pub fn next_stage(&self, member: usize) -> PeerSlice<'_> {
+        self.stage(member, self.step() + 1)
+    }
+
+    /// A member's staging that the arrival awaited last has published. Valid until this rank's next
+    /// but one arrival.
+    pub fn last_stage(&self, member: usize) -> PeerSlice<'_> {
+        self.stage(member, self.step())
+    }
+
+    /// The collective is complete, or has failed in the same way on all ranks: the group is free.
+    pub fn finish(mut self) {
+        self.state.active = None;
+    }
+}
+
+impl Runtime {
+    /// Starts or continues a collective on `group`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidGroup`] if it is not committed; [`Error::ActiveCollective`] while another
+    /// thread is in a collective of the group, or another one is not finished.
+    pub fn group_call(&self, group: GroupId, key: CallKey) -> Result<GroupCall<'_>> {
+        self.inner().group_call(group, key)
+    }
+
+    /// Waits until all ranks of `group` have called it (GASPI 17.1, 11.2). After a timeout, call
+    /// again to continue.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::InvalidGroup`], [`Error::ActiveCollective`],
+    /// [`Error::Mismatch`], [`Error::RankDied`], [`Error::RankLeft`].
+    pub fn barrier(&self, group: GroupId, timeout: Timeout) -> Result<()> {
+        let inner = self.inner();
+        let fingerprint = CallKind::Barrier.fingerprint(0);
+        let key =
+            CallKey { kind: CallKind::Barrier, arguments: 0, fingerprint, describe: describe_call };
+        let mut call = inner.group_call(group, key)?;
+        call.arrive(&[]);
+        call.await_all(timeout.deadline())?;
+        call.finish();
+        inner.count(Counter::Barriers, 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! Atomic operations on 8 bytes of any rank's segment (GASPI 17.1, 10).
+//!
+//! One CPU instruction where the target is mapped; where it is memory of another process, its owner's
+//! progress executes the same instruction, so that all are atomic among each other and against the
+//! owner's own.
+
+use crate::error::{Error, Result};
+use crate::fabric::connection::Outgoing;
+use crate::fabric::frame::{AtomicOperation, Frame, Place};
+use crate::fabric::peers::{CallKey, waiting};
+use crate::fabric::progress::apply;
+use crate::ids::{Rank, SegmentId};
+use crate::runtime::{Inner, Runtime};
+use crate::sync::{AtomicU64, epoch};
+use crate::timeout::Timeout;
+use crate::wait::Call;
+
+const SIZE: u64 = size_of::<u64>() as u64;
+
+impl Inner {
+    #[inline]
+    fn atomic(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        rank: Rank,
+        operation: AtomicOperation,
+        timeout: Timeout,
+    ) -> Result<u64> {
+        let inside = epoch::enter();
+        let target = self.target(rank, segment, &inside)?;
+        if offset >= target.size || target.size - offset < SIZE {
+            return Err(Error::RemoteOffset { rank, segment, offset, size: target.size });
+        }
+        if !offset.is_multiple_of(SIZE) {
+            return Err(Error::Unaligned { offset });
+        }
+        let word = target.data(offset).cast::<AtomicU64>();
+        // Bound memory may begin anywhere.
+        if target.alive() && !word.is_null() && word.is_aligned() {
+            // SAFETY: inside of the mapping, which exists while the guard lives, and aligned; peers
+            // access it with atomics or as raw memory.
+            return Ok(apply(unsafe { &*word }, operation));
+        }
+        let (alive, generation) = (target.alive(), target.generation);
+        drop(inside);
+        if !alive {
+            self.check_alive(rank, "atomic")?;
+            self.set_corrupt(rank);
+            let reason = format!("it has deleted {segment}");
+            return Err(Error::Refused { rank, reason });
+        }
+        if rank == self.rank {
+            return Err(Error::Unaligned { offset });
+        }
+        self.ask_owner(Place { segment, generation, offset }, rank, operation, timeout)
+    }
+
+    /// Has the owner's progress do it.
+    #[cold]
+    fn ask_owner(
+        &self,
+        place: Place,
+        rank: Rank,
+        operation: AtomicOperation,
+        timeout: Timeout,
+    ) -> Result<u64> {
+        let Place { segment, offset, .. } = place;
+        let key = CallKey::Atomic { segment, offset, rank, operation };
+        let call = self.peers.call(self, key, rank, |request| {
+            Ok(Outgoing::new(&Frame::Atomic { request, place, operation }))
+        })?;
+        let waiting = waiting(Call::Atomic, segment.0);
+        self.peers.finish_call(self, key, rank, call, timeout.deadline(), waiting)
+    }
+}
+
+impl Runtime {
+    /// Adds to 8 bytes at `offset` of a segment of `rank` and returns the former value
+    /// (GASPI 17.1, 10.1). Wraps.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSegment`], [`Error::InvalidRank`], [`Error::RemoteOffset`],
+    /// [`Error::Unaligned`], [`Error::Timeout`], [`Error::RankDied`], [`Error::RankLeft`],
+    /// [`Error::Refused`].
+    #[inline]
+    pub fn atomic_fetch_add(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        rank: Rank,
+        add: u64,
+        timeout: Timeout,
+    ) -> Result<u64> {
+        self.inner().atomic(segment, offset, rank, AtomicOperation::FetchAdd { add }, timeout)
+    }
+
+    /// Replaces 8 bytes at `offset` of a segment of `rank` by `new` if they are `comparator`, and
+    /// returns the former value (GASPI 17.1, 10.2).
+    ///
+    /// # Errors
+    /// As [`atomic_fetch_add`](Runtime::atomic_fetch_add).
+    #[inline]
+    pub fn atomic_compare_swap(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        rank: Rank,
+        comparator: u64,
+        new: u64,
+        timeout: Timeout,
+    ) -> Result<u64> {
+        let operation = AtomicOperation::CompareSwap { comparator, new };
+        self.inner().atomic(segment, offset, rank, operation, timeout)
+    }
+}

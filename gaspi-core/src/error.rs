@@ -1,0 +1,292 @@
+//! What can go wrong, with everything a person needs to act on it.
+//!
+//! One variant per cause that a caller may want to tell apart; the texts name rank, object and
+//! remedy. `Timeout` and `QueueFull` are ordinary outcomes that travel the same way because every
+//! caller has to look at them.
+
+use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
+
+/// The result of every procedure of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a procedure did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The timeout ran out; calling again with the same arguments continues. `pending` says what
+    /// was waited for.
+    #[error("timeout while waiting for {pending}")]
+    Timeout {
+        /// What had not happened yet.
+        pending: String,
+    },
+    /// The queue holds `queue_size_max` requests; wait on it, then post again.
+    #[error("{queue} holds {limit} requests that were not waited for; call wait, then post again")]
+    QueueFull {
+        /// The full queue.
+        queue: QueueId,
+        /// Its size.
+        limit: u32,
+    },
+    /// A value of the configuration is outside of what is accepted.
+    #[error("configuration field {field}: {reason}")]
+    Config {
+        /// Field of the configuration.
+        field: &'static str,
+        /// What is wrong and what is accepted.
+        reason: String,
+    },
+    /// Ranks were started with configurations that do not fit together.
+    #[error(
+        "configuration field {field} is {left_value} on {left} and {right_value} on {right}; \
+         it must be the same on all ranks"
+    )]
+    ConfigMismatch {
+        /// Field of the configuration.
+        field: String,
+        /// First rank.
+        left: Rank,
+        /// Its value.
+        left_value: String,
+        /// Second rank.
+        right: Rank,
+        /// Its value.
+        right_value: String,
+    },
+    /// The environment variables that describe the job make no sense.
+    #[error("environment: {reason}")]
+    Environment {
+        /// Which variables, what is wrong, what to do.
+        reason: String,
+    },
+    /// The ranks of the job could not meet.
+    #[error("the ranks of the job could not meet: {reason}")]
+    Meeting {
+        /// Who failed and why.
+        reason: String,
+    },
+    /// The procedure may not be called before the rank has joined its job, or after it left.
+    #[error("this rank is not part of a job (before init, after term, or in a forked child)")]
+    NotInitialised,
+    /// A segment of size zero was asked for.
+    #[error("invalid segment size {size}: {reason}")]
+    SegmentSize {
+        /// Bytes.
+        size: u64,
+        /// What is accepted.
+        reason: String,
+    },
+    /// The segment does not exist, exists already, or its id is out of range.
+    #[error("{segment}: {reason}")]
+    InvalidSegment {
+        /// The segment id as passed.
+        segment: SegmentId,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The group does not exist, or is not in the state that the call needs.
+    #[error("{group}: {reason}")]
+    InvalidGroup {
+        /// The group id as passed.
+        group: GroupId,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The rank does not exist or may not be used here.
+    #[error("{rank}: {reason}")]
+    InvalidRank {
+        /// The rank as passed.
+        rank: Rank,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The queue does not exist.
+    #[error("{queue} does not exist: queues are {reason}")]
+    InvalidQueue {
+        /// The queue as passed.
+        queue: QueueId,
+        /// Which queues there are.
+        reason: String,
+    },
+    /// The local offset lies outside of the segment.
+    #[error("local offset {offset} is outside of {segment}, which has {size} bytes")]
+    LocalOffset {
+        /// The local segment.
+        segment: SegmentId,
+        /// Bytes.
+        offset: u64,
+        /// Size of the segment in bytes.
+        size: u64,
+    },
+    /// The remote offset lies outside of the segment.
+    #[error("remote offset {offset} is outside of {segment} of {rank}, which has {size} bytes")]
+    RemoteOffset {
+        /// The target.
+        rank: Rank,
+        /// The remote segment.
+        segment: SegmentId,
+        /// Bytes.
+        offset: u64,
+        /// Size of the segment in bytes.
+        size: u64,
+    },
+    /// The transfer is too large or runs past the end of a segment.
+    #[error("transfer of {size} bytes: {reason}")]
+    CommSize {
+        /// Bytes.
+        size: u64,
+        /// Which limit it breaks.
+        reason: String,
+    },
+    /// A notification value of 0.
+    #[error("a notification value must be greater than 0")]
+    NotificationValue,
+    /// A notification id outside of the notification space.
+    #[error("{notification} does not exist: ids are 0..{limit}")]
+    NotificationRange {
+        /// The id (or the last id of the range) as passed.
+        notification: NotificationId,
+        /// notification_num.
+        limit: u32,
+    },
+    /// A count outside of its limits.
+    #[error("number {number}: {reason}")]
+    Number {
+        /// The number as passed.
+        number: u64,
+        /// What is accepted.
+        reason: String,
+    },
+    /// A size outside of its limits.
+    #[error("size {size}: {reason}")]
+    Size {
+        /// Bytes.
+        size: u64,
+        /// What is accepted.
+        reason: String,
+    },
+    /// All segments are in use.
+    #[error("{limit} segments exist already, which is segment_max")]
+    TooManySegments {
+        /// segment_max.
+        limit: u32,
+    },
+    /// All groups are in use.
+    #[error("{limit} groups exist already, which is group_max")]
+    TooManyGroups {
+        /// group_max.
+        limit: u32,
+    },
+    /// All queues are in use.
+    #[error("{limit} queues exist already, which is the maximum")]
+    TooManyQueues {
+        /// queue_max.
+        limit: u32,
+    },
+    /// The offset of an atomic is not a multiple of 8.
+    #[error("offset {offset} of an atomic is not a multiple of 8 bytes")]
+    Unaligned {
+        /// Bytes.
+        offset: u64,
+    },
+    /// Another collective, or the same with other arguments, is not finished on this group.
+    #[error("{group}: {active} is not finished; continue it with the same arguments first")]
+    ActiveCollective {
+        /// The group.
+        group: GroupId,
+        /// The collective that is under way.
+        active: String,
+    },
+    /// Ranks called different collectives, or the same one with different arguments.
+    #[error("the ranks of {group} do not agree: {difference}")]
+    Mismatch {
+        /// The group.
+        group: GroupId,
+        /// Which ranks differ in what.
+        difference: String,
+    },
+    /// A user-defined reduction reported a failure.
+    #[error("the reduction function failed on {rank}")]
+    Reduction {
+        /// The rank on which it failed.
+        rank: Rank,
+    },
+    /// A rank that this call needs has died.
+    #[error("{rank} has died; {pending} cannot complete")]
+    RankDied {
+        /// The dead rank.
+        rank: Rank,
+        /// What needs it.
+        pending: String,
+    },
+    /// A rank that this call needs has left the job by proc_term.
+    #[error("{rank} has left the job by proc_term; {pending} cannot complete")]
+    RankLeft {
+        /// The rank that left.
+        rank: Rank,
+        /// What needs it.
+        pending: String,
+    },
+    /// Requests of a queue failed; `reason` is the first failure. Purge the queue to go on.
+    #[error("{queue}: {failed} requests failed, the first: {reason}; queue_purge clears the queue")]
+    RequestFailed {
+        /// The queue.
+        queue: QueueId,
+        /// How many requests failed.
+        failed: u32,
+        /// The first failure.
+        reason: String,
+    },
+    /// The target refused the request or could not carry it out.
+    #[error("{rank} refused: {reason}")]
+    Refused {
+        /// The target.
+        rank: Rank,
+        /// In its words.
+        reason: String,
+    },
+    /// There is not enough memory.
+    #[error("{needed} bytes of memory are needed, {available} are available: {reason}")]
+    Memory {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes that may be used.
+        available: u64,
+        /// Which limit, and how to raise it.
+        reason: String,
+    },
+    /// Descriptors ran out.
+    #[error("{call}: too many open files; raise the limit with ulimit -n")]
+    TooManyFiles {
+        /// The system call.
+        call: &'static str,
+    },
+    /// The operating system refused something that should work.
+    #[error("{call}: {reason}")]
+    System {
+        /// The system call and its object.
+        call: String,
+        /// The error of the operating system.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Whether this is the ordinary outcome of a timeout that ran out.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Error::Timeout { .. })
+    }
+
+    /// A failed system call, with the reason in `errno`.
+    pub(crate) fn last_os(call: impl Into<String>) -> Error {
+        Error::os(call, &std::io::Error::last_os_error())
+    }
+
+    /// A failed system call.
+    pub(crate) fn os(call: impl Into<String>, source: &std::io::Error) -> Error {
+        if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+            return Error::TooManyFiles { call: "opening a descriptor" };
+        }
+        Error::System { call: call.into(), reason: source.to_string() }
+    }
+}

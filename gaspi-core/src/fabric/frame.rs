@@ -1,0 +1,416 @@
+//! The messages between the libraries of two ranks, as bytes. No sockets here.
+//!
+//! ```text
+//! frame    length u32 of what follows | kind u8 | fields, little-endian | payload, not counted
+//! text     length u32 | UTF-8
+//! ranks    count u32 | u16 each
+//! ```
+//!
+//! Only `Put` and `Data` have a payload, whose length is a field. Lengths are bounded before they
+//! are used.
+
+use crate::ids::{GroupId, NotificationId, Rank, SegmentId};
+
+/// Bytes of the length in front of a frame.
+pub(crate) const PREFIX: usize = 4;
+/// The longest frame without its payload: a list of 65535 ranks and some fields.
+pub(crate) const FRAME_MAX: usize = 256 * 1024;
+/// The largest payload: transfer_size_max.
+pub(crate) const PAYLOAD_MAX: u64 = 1 << 30;
+/// The first word of a connection; changes with the format.
+const MAGIC: u32 = 0x4741_0001;
+
+/// A segment as its owner describes it to a peer; its descriptors travel beside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Register {
+    pub(crate) request: u64,
+    pub(crate) segment: SegmentId,
+    pub(crate) generation: u32,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Where bound memory lies in the owner, 0 for memory that comes as a descriptor.
+    pub(crate) address: u64,
+    /// Where the owner keeps `nonce`, to find out whether its memory can be read.
+    pub(crate) nonce_address: u64,
+    pub(crate) nonce: u64,
+}
+
+/// A range of a segment of the receiver's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) segment: SegmentId,
+    pub(crate) generation: u32,
+    /// Bytes.
+    pub(crate) offset: u64,
+}
+
+/// An atomic operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum AtomicOperation {
+    FetchAdd { add: u64 },
+    CompareSwap { comparator: u64, new: u64 },
+}
+
+/// A list of group members on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Announce {
+    pub(crate) group: GroupId,
+    /// Counts the commits of the sender.
+    pub(crate) attempt: u64,
+    /// The lowest incarnation that is fresh for the sender.
+    pub(crate) incarnation: u32,
+    pub(crate) ranks: Vec<Rank>,
+}
+
+/// A message between two libraries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// First on every connection: who connects.
+    Hello {
+        rank: Rank,
+        token: [u8; 16],
+    },
+    /// The answer to `request`: a value, or why not.
+    Reply {
+        request: u64,
+        outcome: Result<u64, String>,
+    },
+    Register(Register),
+    /// A registered segment was deleted.
+    Revoke {
+        segment: SegmentId,
+        generation: u32,
+    },
+    Ping {
+        request: u64,
+    },
+    /// The receiver ends at once with status 255.
+    Kill,
+    Announce(Announce),
+    /// The sender's commit of this number no longer wants to be answered.
+    Withdraw {
+        group: GroupId,
+        attempt: u64,
+    },
+    /// The sender's commit of this number failed.
+    Abort {
+        group: GroupId,
+        attempt: u64,
+        reason: String,
+    },
+    /// `size` bytes of payload for a place, then a notification unless its value is 0.
+    Put {
+        request: u64,
+        place: Place,
+        size: u64,
+        notification: NotificationId,
+        value: u32,
+    },
+    /// A notification behind earlier frames.
+    Notify {
+        request: u64,
+        place: Place,
+        notification: NotificationId,
+        value: u32,
+    },
+    /// Asks for `size` bytes of a place.
+    Get {
+        request: u64,
+        place: Place,
+        size: u64,
+    },
+    /// The answer to `Get`, with `size` bytes of payload.
+    Data {
+        request: u64,
+        size: u64,
+    },
+    Atomic {
+        request: u64,
+        place: Place,
+        operation: AtomicOperation,
+    },
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u8(&mut self, value: u8) -> &mut Self {
+        self.0.push(value);
+        self
+    }
+    fn u16(&mut self, value: u16) -> &mut Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+    fn u32(&mut self, value: u32) -> &mut Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+    fn u64(&mut self, value: u64) -> &mut Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+    fn text(&mut self, value: &str) -> &mut Self {
+        // A reason longer than a frame helps nobody.
+        let end = value.floor_char_boundary(4096);
+        self.u32(end as u32).0.extend(value[..end].bytes());
+        self
+    }
+    fn place(&mut self, place: &Place) -> &mut Self {
+        self.u8(place.segment.0).u32(place.generation).u64(place.offset)
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(head)
+    }
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+    fn text(&mut self) -> Option<String> {
+        let len = self.u32()? as usize;
+        String::from_utf8(self.take(len)?.to_vec()).ok()
+    }
+    fn ranks(&mut self) -> Option<Vec<Rank>> {
+        let count = self.u32()? as usize;
+        let bytes = self.take(count.checked_mul(2)?)?;
+        Some(bytes.chunks_exact(2).map(|b| Rank(u16::from_le_bytes([b[0], b[1]]))).collect())
+    }
+    fn place(&mut self) -> Option<Place> {
+        Some(Place { segment: SegmentId(self.u8()?), generation: self.u32()?, offset: self.u64()? })
+    }
+    fn size(&mut self) -> Option<u64> {
+        self.u64().filter(|size| *size <= PAYLOAD_MAX)
+    }
+}
+
+impl Frame {
+    /// The frame as bytes, its length in front.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer(vec![0; PREFIX]);
+        match self {
+            Frame::Hello { rank, token } => {
+                w.u8(0).u32(MAGIC).u16(rank.0).0.extend(token);
+            }
+            Frame::Reply { request, outcome: Ok(value) } => {
+                w.u8(1).u64(*request).u64(*value);
+            }
+            Frame::Reply { request, outcome: Err(reason) } => {
+                w.u8(2).u64(*request).text(reason);
+            }
+            Frame::Register(r) => {
+                w.u8(3).u64(r.request).u8(r.segment.0).u32(r.generation).u64(r.size);
+                w.u64(r.address).u64(r.nonce_address).u64(r.nonce);
+            }
+            Frame::Revoke { segment, generation } => {
+                w.u8(4).u8(segment.0).u32(*generation);
+            }
+            Frame::Ping { request } => {
+                w.u8(5).u64(*request);
+            }
+            Frame::Kill => {
+                w.u8(6);
+            }
+            Frame::Announce(a) => {
+                w.u8(7).u8(a.group.0).u64(a.attempt).u32(a.incarnation);
+                w.u32(a.ranks.len() as u32);
+                for rank in &a.ranks {
+                    w.u16(rank.0);
+                }
+            }
+            Frame::Withdraw { group, attempt } => {
+                w.u8(8).u8(group.0).u64(*attempt);
+            }
+            Frame::Abort { group, attempt, reason } => {
+                w.u8(9).u8(group.0).u64(*attempt).text(reason);
+            }
+            Frame::Put { request, place, size, notification, value } => {
+                w.u8(10).u64(*request).place(place).u64(*size).u32(notification.0).u32(*value);
+            }
+            Frame::Notify { request, place, notification, value } => {
+                w.u8(11).u64(*request).place(place).u32(notification.0).u32(*value);
+            }
+            Frame::Get { request, place, size } => {
+                w.u8(12).u64(*request).place(place).u64(*size);
+            }
+            Frame::Data { request, size } => {
+                w.u8(13).u64(*request).u64(*size);
+            }
+            Frame::Atomic { request, place, operation } => {
+                w.u8(14).u64(*request).place(place);
+                match operation {
+                    AtomicOperation::FetchAdd { add } => w.u8(0).u64(*add).u64(0),
+                    AtomicOperation::CompareSwap { comparator, new } => {
+                        w.u8(1).u64(*comparator).u64(*new)
+                    }
+                };
+            }
+        }
+        let len = (w.0.len() - PREFIX) as u32;
+        w.0[..PREFIX].copy_from_slice(&len.to_le_bytes());
+        w.0
+    }
+
+    /// The frame from its bytes without the length; `None` if they are not one.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Frame> {
+        let mut r = Reader(bytes);
+        let frame = match r.u8()? {
+            0 => {
+                if r.u32()? != MAGIC {
+                    return None;
+                }
+                Frame::Hello { rank: Rank(r.u16()?), token: r.array()? }
+            }
+            1 => Frame::Reply { request: r.u64()?, outcome: Ok(r.u64()?) },
+            2 => Frame::Reply { request: r.u64()?, outcome: Err(r.text()?) },
+            3 => Frame::Register(Register {
+                request: r.u64()?,
+                segment: SegmentId(r.u8()?),
+                generation: r.u32()?,
+                size: r.u64()?,
+                address: r.u64()?,
+                nonce_address: r.u64()?,
+                nonce: r.u64()?,
+            }),
+            4 => Frame::Revoke { segment: SegmentId(r.u8()?), generation: r.u32()? },
+            5 => Frame::Ping { request: r.u64()? },
+            6 => Frame::Kill,
+            7 => Frame::Announce(Announce {
+                group: GroupId(r.u8()?),
+                attempt: r.u64()?,
+                incarnation: r.u32()?,
+                ranks: r.ranks()?,
+            }),
+            8 => Frame::Withdraw { group: GroupId(r.u8()?), attempt: r.u64()? },
+            9 => Frame::Abort { group: GroupId(r.u8()?), attempt: r.u64()?, reason: r.text()? },
+            10 => Frame::Put {
+                request: r.u64()?,
+                place: r.place()?,
+                size: r.size()?,
+                notification: NotificationId(r.u32()?),
+                value: r.u32()?,
+            },
+            11 => Frame::Notify {
+                request: r.u64()?,
+                place: r.place()?,
+                notification: NotificationId(r.u32()?),
+                value: r.u32()?,
+            },
+            12 => Frame::Get { request: r.u64()?, place: r.place()?, size: r.size()? },
+            13 => Frame::Data { request: r.u64()?, size: r.size()? },
+            14 => {
+                let (request, place) = (r.u64()?, r.place()?);
+                let operation = match (r.u8()?, r.u64()?, r.u64()?) {
+                    (0, add, _) => AtomicOperation::FetchAdd { add },
+                    (1, comparator, new) => AtomicOperation::CompareSwap { comparator, new },
+                    _ => return None,
+                };
+                Frame::Atomic { request, place, operation }
+            }
+            _ => return None,
+        };
+        r.0.is_empty().then_some(frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frames() -> impl Strategy<Value = Frame> {
+        let place =
+            (any::<u8>(), any::<u32>(), any::<u64>()).prop_map(|(s, generation, offset)| Place {
+                segment: SegmentId(s),
+                generation,
+                offset,
+            });
+        prop_oneof![
+            (any::<u16>(), any::<[u8; 16]>())
+                .prop_map(|(rank, token)| Frame::Hello { rank: Rank(rank), token }),
+            (any::<u64>(), any::<Result<u64, String>>())
+                .prop_map(|(request, outcome)| Frame::Reply { request, outcome }),
+            (any::<u64>(), any::<u8>(), any::<u32>(), any::<[u64; 4]>()).prop_map(
+                |(request, segment, generation, [size, address, nonce_address, nonce])| {
+                    let segment = SegmentId(segment);
+                    let register = Register {
+                        request,
+                        segment,
+                        generation,
+                        size,
+                        address,
+                        nonce_address,
+                        nonce,
+                    };
+                    Frame::Register(register)
+                }
+            ),
+            (any::<u8>(), any::<u64>(), any::<u32>(), any::<Vec<u16>>()).prop_map(
+                |(group, attempt, incarnation, ranks)| Frame::Announce(Announce {
+                    group: GroupId(group),
+                    attempt,
+                    incarnation,
+                    ranks: ranks.into_iter().map(Rank).collect(),
+                })
+            ),
+            (any::<u8>(), any::<u64>(), any::<String>()).prop_map(|(group, attempt, reason)| {
+                Frame::Abort { group: GroupId(group), attempt, reason }
+            }),
+            (any::<u64>(), place.clone(), 0..=PAYLOAD_MAX, any::<u32>(), any::<u32>()).prop_map(
+                |(request, place, size, id, value)| Frame::Put {
+                    request,
+                    place,
+                    size,
+                    notification: NotificationId(id),
+                    value,
+                }
+            ),
+            (any::<u64>(), place, any::<u64>(), any::<u64>()).prop_map(
+                |(request, place, comparator, new)| Frame::Atomic {
+                    request,
+                    place,
+                    operation: AtomicOperation::CompareSwap { comparator, new },
+                }
+            ),
+            Just(Frame::Kill),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(frame in frames()) {
+            let bytes = frame.encode();
+            let len = u32::from_le_bytes(bytes[..PREFIX].try_into().expect("prefix"));
+            prop_assert_eq!(len as usize, bytes.len() - PREFIX);
+            prop_assert_eq!(Frame::decode(&bytes[PREFIX..]), Some(frame));
+        }
+
+        #[test]
+        fn a_truncated_frame_is_refused(frame in frames(), cut in any::<prop::sample::Index>()) {
+            let bytes = &frame.encode()[PREFIX..];
+            prop_assert_eq!(Frame::decode(&bytes[..cut.index(bytes.len())]), None);
+        }
+
+        #[test]
+        fn garbage_does_no_harm(bytes in any::<Vec<u8>>()) {
+            Frame::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! The progress thread: serves other ranks while the program computes, and notices deaths.
+//!
+//! It sleeps in one poll set (listener, connections, process descriptors, its bell) and never waits
+//! for anything else. What it receives for a segment goes there straight from the socket; here the
+//! library is the network card, so segment, generation and range of every access are checked.
+
+use super::connection::{Broken, Connection, Inbox, Outgoing, Payload, receive};
+use super::frame::{Announce, AtomicOperation, Frame, Place, Register};
+use super::peers::{BELL, Failure, LISTENER, PROCESSES, Request, finish};
+use crate::ids::{NotificationId, Rank, SegmentId};
+use crate::node::life;
+use crate::os::process;
+use crate::os::socket::{self, Piece};
+use crate::runtime::Inner;
+use crate::segment::{Segment, Target};
+use crate::sync::{AtomicU64, Ordering, slots};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, PoisonError};
+
+/// Rounds of receiving before other connections get a turn.
+const ROUNDS: usize = 16;
+/// Status of a process that proc_kill ended.
+const KILLED: i32 = 255;
+/// Processes that one rank watches; beyond, each is watched by so many others.
+const WATCHED: u32 = 128;
+
+/// What to do with the payload that is arriving.
+enum Sink {
+    Put { segment: Arc<Segment>, request: u64, notification: NotificationId, value: u32 },
+    Get { request: Request, segment: Arc<Segment> },
+    Discard { refuse: Option<(u64, String)> },
+}
+
+struct Body {
+    sink: Sink,
+    /// Bytes: where the next ones go, and how many are still to come.
+    offset: u64,
+    left: u64,
+}
+
+#[derive(Default)]
+struct Incoming {
+    inbox: Inbox,
+    body: Option<Body>,
+}
+
+/// The state of the thread.
+pub(crate) struct Progress {
+    inner: Arc<Inner>,
+    incoming: HashMap<u64, Incoming>,
+    watched: HashMap<u64, (Rank, OwnedFd)>,
+    discard: Vec<u8>,
+}
+
+impl Progress {
+    /// Prepares to serve `inner`, and opens the descriptors of the processes to watch.
+    pub(crate) fn new(inner: Arc<Inner>) -> crate::error::Result<Progress> {
+        let mut progress =
+            Progress { inner, incoming: HashMap::new(), watched: HashMap::new(), discard: vec![] };
+        progress.watch()?;
+        Ok(progress)
+    }
+
+    fn watch(&mut self) -> crate::error::Result<()> {
+        let inner = Arc::clone(&self.inner);
+        for step in 1..inner.size.min(WATCHED + 1) {
+            let rank = Rank(((u32::from(inner.rank.0) + step) % inner.size) as u16);
+            let card = &inner.cards[rank.index()];
+            if card.pid == inner.cards[inner.rank.index()].pid || card.pid == 0 {
+                continue;
+            }
+            match process::open(card.pid, card.start_time)? {
+                Some(fd) => {
+                    let token = PROCESSES + u64::from(rank.0);
+                    inner.peers.poll.add(fd.as_fd(), token)?;
+                    self.watched.insert(token, (rank, fd));
+                }
+                None => inner.peer_ended(rank),
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves until the runtime stops it.
+    pub(crate) fn run(mut self) {
+        let mut events = Vec::new();
+        while !self.inner.peers.stop.load(Ordering::Acquire) {
+            events.clear();
+            self.inner.peers.poll.wait(&mut events);
+            for event in &events {
+                match event.token {
+                    BELL => self.inner.peers.bell.clear(),
+                    LISTENER => self.accept(),
+                    token if self.watched.contains_key(&token) => self.process_ended(token),
+                    token => self.serve(token, event.readable, event.writable),
+                }
+            }
+        }
+    }
+
+    fn process_ended(&mut self, token: u64) {
+        if let Some((rank, fd)) = self.watched.remove(&token) {
+            self.inner.peers.poll.remove(fd.as_fd());
+            self.inner.peer_ended(rank);
+        }
+    }
+
+    fn accept(&mut self) {
+        let inner = &self.inner;
+        let Some(listener) = &inner.peers.listener else { return };
+        loop {
+            match socket::accept(listener.as_fd()) {
+                Ok(Some(fd)) => {
+                    // Nobody else's processes: the kernel vouches for the user.
+                    let known = socket::credentials(fd.as_fd())
+                        .is_ok_and(|peer| peer.uid == socket::own_uid());
+                    if !known {
+                        continue;
+                    }
+                    if let Ok(connection) =
+                        inner.peers.adopt(|token| Connection::accepted(fd, token))
+                    {
+                        self.incoming.insert(connection.token, Incoming::default());
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    log::error!(
+                        "accepting a connection: {error}; peers cannot reach this rank, raise the \
+                         limit of open files with ulimit -n"
+                    );
+                    return;
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, token: u64, readable: bool, writable: bool) {
+        let Some(connection) = self.inner.peers.connection(token) else { return };
+        let inner = Arc::clone(&self.inner);
+        let mut result = Ok(());
+        if writable {
+            result = connection.flush(&inner.peers.poll);
+        }
+        if readable && result.is_ok() {
+            let mut incoming = self.incoming.remove(&token).unwrap_or_default();
+            result = self.read(&connection, &mut incoming);
+            self.incoming.insert(token, incoming);
+        }
+        if result.is_err() {
+            self.incoming.remove(&token);
+            inner.peers.drop_connection(&inner, &connection);
+        }
+    }
+
+    fn read(&mut self, connection: &Connection, incoming: &mut Incoming) -> Result<(), Broken> {
+        for _ in 0..ROUNDS {
+            loop {
+                if incoming.body.is_some() {
+                    self.body_from_inbox(connection, incoming)?;
+                    if incoming.body.is_some() {
+                        break;
+                    }
+                }
+                let Some(frame) = incoming.inbox.next()? else { break };
+                self.handle(connection, incoming, frame)?;
+            }
+            let more = match &mut incoming.body {
+                Some(body) => self.body_from_socket(connection, body)?,
+                None => incoming.inbox.fill(connection.as_fd())?,
+            };
+            if !more {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Payload that came along with its frame.
+    fn body_from_inbox(
+        &self,
+        connection: &Connection,
+        incoming: &mut Incoming,
+    ) -> Result<(), Broken> {
+        let Some(body) = &mut incoming.body else { return Ok(()) };
+        let bytes = incoming.inbox.take(usize::try_from(body.left).unwrap_or(usize::MAX));
+        let len = bytes.len() as u64;
+        if let Sink::Put { segment, .. } | Sink::Get { segment, .. } = &body.sink {
+            let accepts = segment.accepts.lock().unwrap_or_else(PoisonError::into_inner);
+            if *accepts {
+                let to = segment.pointer().wrapping_add(body.offset as usize);
+                // SAFETY: the range was checked when the frame came, and the segment exists while
+                // the lock is held.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+            }
+        }
+        body.offset += len;
+        body.left -= len;
+        if body.left == 0
+            && let Some(body) = incoming.body.take()
+        {
+            self.arrived(connection, body)?;
+        }
+        Ok(())
+    }
+
+    /// Payload straight from the socket into its place.
+    fn body_from_socket(
+        &mut self,
+        connection: &Connection,
+        body: &mut Body,
+    ) -> Result<bool, Broken> {
+        let left = usize::try_from(body.left).unwrap_or(usize::MAX);
+        let (accepts, pointer) = match &body.sink {
+            Sink::Put { segment, .. } | Sink::Get { segment, .. } => {
+                let accepts = segment.accepts.lock().unwrap_or_else(PoisonError::into_inner);
+                let pointer = segment.pointer().wrapping_add(body.offset as usize);
+                (accepts.then_some(accepts), pointer)
+            }
+            Sink::Discard { .. } => (None, std::ptr::null_mut()),
+        };
+        let piece = if accepts.is_some() {
+            Piece { pointer, len: left }
+        } else {
+            self.discard.resize(64 * 1024, 0);
+            Piece { pointer: self.discard.as_mut_ptr(), len: left.min(self.discard.len()) }
+        };
+        // SAFETY: either the scratch buffer, or a checked range of a segment that exists while the
+        // lock is held.
+        let received = unsafe { receive(connection.as_fd(), piece, &mut Vec::new()) }?;
+        drop(accepts);
+        let received = received.unwrap_or(0);
+        body.offset += received as u64;
+        body.left -= received as u64;
+        Ok(received > 0)
+    }
+
+    /// A payload is complete.
+    fn arrived(&self, connection: &Connection, body: Body) -> Result<(), Broken> {
+        let inner = &self.inner;
+        match body.sink {
+            Sink::Put { segment, request, notification, value } => {
+                let accepts = *segment.accepts.lock().unwrap_or_else(PoisonError::into_inner);
+                let outcome = if accepts {
+                    if value != 0 {
+                        slots::set(segment.notification(notification.index()), value);
+                    }
+                    Ok(0)
+                } else {
+                    Err(format!("{} was deleted", segment.id))
+                };
+                inner.area.ring(inner.rank);
+                self.reply(connection, request, outcome)
+            }
+            Sink::Get { request, .. } => {
+                if let Request::Get { landing, .. } = &request
+                    && let Some((segment, id)) = &landing.notify
+                {
+                    slots::set(segment.notification(id.index()), 1);
+                }
+                if let Some(peer) = connection.peer() {
+                    finish(inner, Rank(peer), request, Ok(0));
+                }
+                Ok(())
+            }
+            Sink::Discard { refuse: Some((request, reason)) } => {
+                self.reply(connection, request, Err(reason))
+            }
+            Sink::Discard { refuse: None } => Ok(()),
+        }
+    }
+
+    fn reply(
+        &self,
+        connection: &Connection,
+        request: u64,
+        outcome: Result<u64, String>,
+    ) -> Result<(), Broken> {
+        let frame = Frame::Reply { request, outcome };
+        connection.send(&self.inner.peers.poll, Outgoing::new(&frame))
+    }
+
+    fn handle(
+        &self,
+        connection: &Connection,
+        incoming: &mut Incoming,
+        frame: Frame,
+    ) -> Result<(), Broken> {
+        let inner = &self.inner;
+        // Connections that this rank opened know their peer; all others have to say who they are
+        // before anything else.
+        let Some(peer) = connection.peer().map(Rank) else {
+            return self.greet(connection, &frame);
+        };
+        match frame {
+            Frame::Hello { .. } => return Err(Broken),
+            Frame::Reply { request, outcome } => {
+                if let Some(request) = inner.peers.answered(request, peer) {
+                    finish(inner, peer, request, outcome.map_err(Failure::Refused));
+                }
+            }
+            Frame::Register(register) => {
+                let descriptors = std::mem::take(&mut incoming.inbox.descriptors);
+                let outcome = self.import(peer, &register, &descriptors);
+                return self.reply(connection, register.request, outcome);
+            }
+            Frame::Revoke { segment, generation } => {
+                inner.forget_target(peer, segment, Some(generation))
+            }
+            Frame::Ping { request } => return self.reply(connection, request, Ok(0)),
+            Frame::Kill => process::exit_now(KILLED),
+            Frame::Announce(announce) => self.announced(peer, announce),
+            Frame::Withdraw { group, attempt } => inner.groups.withdrawn(peer, group, attempt),
+            Frame::Abort { group, attempt, reason } => {
+                inner.groups.aborted(peer, group, attempt, &reason);
+                inner.area.ring(inner.rank);
+            }
+            Frame::Put { request, place, size, notification, value } => {
+                self.put(incoming, request, place, size, notification, value);
+            }
+            Frame::Notify { request, place, notification, value } => {
+                let outcome = self.find(place, 0).and_then(|segment| {
+                    self.check_notification(notification)?;
+                    slots::set(segment.notification(notification.index()), value);
+                    inner.area.ring(inner.rank);
+                    Ok(0)
+                });
+                return self.reply(connection, request, outcome);
+            }
+            Frame::Get { request, place, size } => {
+                return self.get(connection, request, place, size);
+            }
+            Frame::Data { request, size } => return self.data(incoming, peer, request, size),
+            Frame::Atomic { request, place, operation } => {
+                return self.reply(connection, request, self.atomic(place, operation));
+            }
+        }
+        Ok(())
+    }
+
+    fn greet(&self, connection: &Connection, frame: &Frame) -> Result<(), Broken> {
+        match frame {
+            Frame::Hello { rank, token }
+                if u32::from(rank.0) < self.inner.size && *token == self.inner.token =>
+            {
+                connection.set_peer(rank.0);
+                Ok(())
+            }
+            _ => Err(Broken),
+        }
+    }
+
+    fn announced(&self, peer: Rank, announce: Announce) {
+        let inner = &self.inner;
+        if usize::from(announce.group.0) < inner.config.group_max as usize {
+            inner.groups.announced(peer, announce);
+            inner.area.ring(inner.rank);
+        }
+    }
+
+    fn import(
+        &self,
+        peer: Rank,
+        register: &Register,
+        descriptors: &[OwnedFd],
+    ) -> Result<u64, String> {
+        let inner = &self.inner;
+        if u32::from(register.segment.0) >= inner.config.segment_max {
+            return Err(format!("{} is out of range", register.segment));
+        }
+        if inner.target_generation(peer, register.segment) == Some(register.generation) {
+            return Ok(0);
+        }
+        let pid = inner.cards[peer.index()].pid;
+        let target = Target::import(register, pid, descriptors, inner.shape)
+            .map_err(|error| error.to_string())?;
+        inner.targets_of(peer).replace(register.segment.index(), Some(Arc::new(target)));
+        Ok(0)
+    }
+
+    /// The segment that a peer's access is for, if the range lies inside.
+    fn find(&self, place: Place, size: u64) -> Result<Arc<Segment>, String> {
+        let SegmentId(id) = place.segment;
+        let segment = self.inner.segments.get_arc(id.into());
+        let segment = segment
+            .filter(|segment| segment.generation == place.generation)
+            .ok_or_else(|| format!("segment {id} was deleted"))?;
+        let fits = place.offset.checked_add(size).is_some_and(|end| end <= segment.size);
+        if !fits {
+            let Place { offset, .. } = place;
+            let limit = segment.size;
+            return Err(format!("{size} bytes at {offset} of segment {id}, which has {limit}"));
+        }
+        Ok(segment)
+    }
+
+    fn check_notification(&self, id: NotificationId) -> Result<(), String> {
+        if id.0 >= self.inner.shape.notifications {
+            return Err(format!("{id} is out of range"));
+        }
+        Ok(())
+    }
+
+    fn put(
+        &self,
+        incoming: &mut Incoming,
+        request: u64,
+        place: Place,
+        size: u64,
+        notification: NotificationId,
+        value: u32,
+    ) {
+        let found = self
+            .find(place, size)
+            .and_then(|segment| self.check_notification(notification).map(|()| segment));
+        let sink = match found {
+            Ok(segment) => Sink::Put { segment, request, notification, value },
+            Err(reason) => Sink::Discard { refuse: Some((request, reason)) },
+        };
+        incoming.body = Some(Body { sink, offset: place.offset, left: size });
+    }
+
+    fn get(
+        &self,
+        connection: &Connection,
+        request: u64,
+        place: Place,
+        size: u64,
+    ) -> Result<(), Broken> {
+        match self.find(place, size) {
+            Ok(segment) => {
+                let payload = Payload::new(segment, place.offset, size);
+                let item = Outgoing::with_payload(&Frame::Data { request, size }, payload);
+                connection.send(&self.inner.peers.poll, item)
+            }
+            Err(reason) => self.reply(connection, request, Err(reason)),
+        }
+    }
+
+    fn data(
+        &self,
+        incoming: &mut Incoming,
+        peer: Rank,
+        request: u64,
+        size: u64,
+    ) -> Result<(), Broken> {
+        let request = self.inner.peers.answered(request, peer).ok_or(Broken)?;
+        let Request::Get { queue, generation, landing } = &request else { return Err(Broken) };
+        if landing.size != size {
+            return Err(Broken);
+        }
+        let offset = landing.offset;
+        // After a purge nobody waits for the bytes, and their place may serve another purpose.
+        let wanted = self.inner.queues[queue.index()].expects(*generation);
+        let sink = if wanted {
+            let segment = Arc::clone(&landing.segment);
+            Sink::Get { request, segment }
+        } else {
+            Sink::Discard { refuse: None }
+        };
+        incoming.body = Some(Body { sink, offset, left: size });
+        Ok(())
+    }
+
+    fn atomic(&self, place: Place, operation: AtomicOperation) -> Result<u64, String> {
+        let segment = self.find(place, 8)?;
+        if !place.offset.is_multiple_of(8) {
+            return Err(format!("offset {} is not a multiple of 8", place.offset));
+        }
+        let accepts = segment.accepts.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*accepts {
+            return Err(format!("{} was deleted", segment.id));
+        }
+        let word = segment.pointer().wrapping_add(place.offset as usize).cast::<AtomicU64>();
+        if !word.is_aligned() {
+            return Err(format!("{} is not aligned to 8 bytes", segment.id));
+        }
+        // SAFETY: inside of the segment, aligned, and the segment exists while the lock is held.
+        let word = unsafe { &*word };
+        Ok(apply(word, operation))
+    }
+}
+
+/// Carries out an atomic operation and returns the former value.
+#[inline]
+pub(crate) fn apply(word: &AtomicU64, operation: AtomicOperation) -> u64 {
+    match operation {
+        AtomicOperation::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
+        AtomicOperation::CompareSwap { comparator, new } => {
+            let order = Ordering::SeqCst;
+            word.compare_exchange(comparator, new, order, order).unwrap_or_else(|found| found)
+        }
+    }
+}
+
+impl Inner {
+    /// The process of `rank` has ended: unless it left, it is dead.
+    pub(crate) fn peer_ended(&self, rank: Rank) {
+        let marked = self.area.mark_dead(rank);
+        if self.area.life(rank) == life::DEAD {
+            let (host, pid) = (&self.cards[rank.index()].host, self.cards[rank.index()].pid);
+            if marked {
+                log::warn!(
+                    "{rank} on {host} (process {pid}) has died; calls that need it will fail"
+                );
+            }
+            self.set_corrupt(rank);
+        }
+        self.peers.disconnect(self, rank);
+        for segment in self.targets_of(rank).indices().collect::<Vec<_>>() {
+            self.forget_target(rank, SegmentId(segment as u8), None);
+        }
+        self.area.ring(self.rank);
+    }
+}

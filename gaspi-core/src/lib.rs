@@ -1,0 +1,74 @@
+//! One rank of one GASPI job: segments, one-sided communication, notifications, queues, groups,
+//! passive messages, atomics, and the transports below them.
+//!
+//! A [`Runtime`] is one rank, an ordinary value; it is `Send` and `Sync`, and every procedure takes
+//! `&self`, so threads share it by reference. There is no global state: several ranks can live in
+//! one process, one per thread, which is how tests run ([`Job::in_process`]). Sections cited are
+//! those of the GASPI standard 17.1.
+//!
+//! ```
+//! use gaspi_core::{Config, Init, Job, Joining, NotificationId, QueueId, SegmentId, Timeout, Transfer};
+//!
+//! # fn main() -> gaspi_core::Result<()> {
+//! // Without a launcher this is a job of one rank.
+//! let rank = Joining::new(Job::from_environment()?, Config::default())?.wait(Timeout::Block)?;
+//! let (segment, queue) = (SegmentId(0), QueueId(0));
+//! rank.segment_create(segment, 4096, gaspi_core::GroupId::ALL, Timeout::Block, Init::Zeroed)?;
+//! rank.segment_write(segment, 0, b"hello")?;
+//! let transfer = Transfer {
+//!     local: segment,
+//!     local_offset: 0,
+//!     rank: rank.rank(),
+//!     remote: segment,
+//!     remote_offset: 1024,
+//!     size: 5,
+//! };
+//! rank.write_notify(&transfer, NotificationId(7), 1, queue, Timeout::Block)?;
+//! let first = rank.notify_waitsome(segment, 0, 16, Timeout::Block)?;
+//! assert_eq!(first, Some(NotificationId(7)));
+//! let mut text = [0; 5];
+//! rank.segment_read(segment, 1024, &mut text)?;
+//! assert_eq!(&text, b"hello");
+//! rank.term(Timeout::Block)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod agreement;
+mod atomic;
+pub mod config;
+mod error;
+mod fabric;
+mod group;
+mod ids;
+mod node;
+mod notification;
+mod one_sided;
+mod passive;
+mod process;
+mod queue;
+mod runtime;
+mod segment;
+mod segments;
+mod state;
+mod statistics;
+mod timeout;
+mod wait;
+
+pub mod bootstrap;
+pub mod os;
+pub mod sync;
+
+pub use agreement::{CallKey, CallKind, GroupCall, INLINE_MAX, PeerSlice, describe_call};
+pub use bootstrap::Job;
+pub use config::{Config, Network, QUEUE_MAX, Topology};
+pub use error::{Error, Result};
+pub use fabric::Link;
+pub use ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
+pub use node::STAGE_BYTES;
+pub use one_sided::{Transfer, TransferList};
+pub use runtime::{Joining, Runtime};
+pub use segment::Init;
+pub use state::State;
+pub use statistics::CounterInfo;
+pub use timeout::{Deadline, Timeout};

@@ -1,0 +1,257 @@
+//! The memory that all ranks of a node map: control pages, passive slots, collective lines.
+//!
+//! One memory file per job and node, made by whoever hosts the meeting, sparse: only what is used
+//! takes memory. Each part has one writer (a control page: its rank, but for state and bell; a
+//! slot or line: its sender), so a process that dies leaves nothing locked. Layout in bytes, for
+//! `n` ranks and `g` groups:
+//!
+//! ```text
+//! control pages    n * 4096
+//! lines            n * g * 2 * 64
+//! passive slots    n * n * 64             by receiver, then sender
+//! passive outbox   n * 64 * 65536         by sender
+//! staging          n * g * 2 * 16384
+//! ```
+
+use crate::error::{Error, Result};
+use crate::ids::Rank;
+use crate::os::memory::{Mapping, PAGE, check_sealed};
+use crate::os::{futex, memory};
+use crate::sync::eventcount::EventCount;
+use crate::sync::line::Line;
+use crate::sync::membarrier::{self, Light};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Bytes of staging for one step of a collective.
+pub const STAGE_BYTES: usize = 16384;
+/// Passive messages that one rank can have under way at once.
+pub(crate) const OUTBOX_BUFFERS: usize = 64;
+/// Bytes of one of them; at least passive_transfer_size_max.
+pub(crate) const OUTBOX_BYTES: usize = 65536;
+
+/// Where a rank is in its life. Written by the rank itself, and `DEAD` by whoever notices.
+pub(crate) mod life {
+    /// Has not joined yet.
+    pub(crate) const ABSENT: u32 = 0;
+    /// Takes part.
+    pub(crate) const JOINED: u32 = 1;
+    /// Has left by proc_term.
+    pub(crate) const LEFT: u32 = 2;
+    /// Ended without proc_term. Final.
+    pub(crate) const DEAD: u32 = 3;
+}
+
+/// What the sleeper of a rank waits for; written before it sleeps, read by tools.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Note {
+    /// The call, 0 while nobody sleeps.
+    pub(crate) call: AtomicU32,
+    /// Segment, group or queue of the call.
+    pub(crate) object: AtomicU32,
+    /// CLOCK_MONOTONIC in milliseconds.
+    pub(crate) since_ms: AtomicU64,
+}
+
+#[repr(C, align(64))]
+struct BellWords {
+    sequence: AtomicU32,
+    sleepers: AtomicU32,
+    /// How to wake this rank. 0: its futex. Sockets will add an eventfd that peers get.
+    kind: AtomicU32,
+}
+
+#[repr(C, align(4096))]
+struct ControlPage {
+    life: AtomicU32,
+    /// Whether this process can use membarrier; valid once joined.
+    membarrier: AtomicU32,
+    bell: BellWords,
+    note: Note,
+}
+
+/// One passive message between two ranks: written by the sender, taken by the receiver.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct PassiveSlot {
+    pub(crate) word: AtomicU64,
+    pub(crate) size: AtomicU32,
+    pub(crate) buffer: AtomicU32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    ranks: u64,
+    groups: u64,
+}
+
+impl Layout {
+    fn lines(self) -> u64 {
+        self.ranks * PAGE
+    }
+    fn passive_slots(self) -> u64 {
+        self.lines() + self.ranks * self.groups * 2 * 64
+    }
+    fn outbox(self) -> u64 {
+        (self.passive_slots() + self.ranks * self.ranks * 64).next_multiple_of(PAGE)
+    }
+    fn staging(self) -> u64 {
+        self.outbox() + self.ranks * (OUTBOX_BUFFERS * OUTBOX_BYTES) as u64
+    }
+    fn end(self) -> u64 {
+        self.staging() + self.ranks * self.groups * 2 * STAGE_BYTES as u64
+    }
+}
+
+/// Bytes of the node area for `ranks` ranks and `group_max` groups.
+pub(crate) fn area_size(ranks: u32, group_max: u32) -> u64 {
+    Layout { ranks: ranks.into(), groups: group_max.into() }.end()
+}
+
+/// The node area as one rank maps it.
+#[derive(Debug)]
+pub(crate) struct NodeArea {
+    mapping: Mapping,
+    layout: Layout,
+    own: Rank,
+    /// Set once every process of the node has said that it can use membarrier.
+    membarrier: AtomicBool,
+}
+
+impl NodeArea {
+    /// Maps the area; `own` is the rank that maps it.
+    pub(crate) fn map(fd: &OwnedFd, ranks: u32, group_max: u32, own: Rank) -> Result<NodeArea> {
+        let layout = Layout { ranks: ranks.into(), groups: group_max.into() };
+        check_sealed(fd.as_fd(), layout.end())?;
+        let mapping = Mapping::new(fd.as_fd(), 0, layout.end())
+            .map_err(|error| Error::os("mapping the node area", &error))?;
+        Ok(NodeArea { mapping, layout, own, membarrier: AtomicBool::new(false) })
+    }
+
+    /// An area of its own for a job of one rank.
+    pub(crate) fn single(group_max: u32) -> Result<NodeArea> {
+        let fd = memory::create(c"gaspi-node", area_size(1, group_max), false)?;
+        NodeArea::map(&fd, 1, group_max, Rank(0))
+    }
+
+    fn at<T>(&self, offset: u64) -> &T {
+        debug_assert!(offset as usize + size_of::<T>() <= self.mapping.len());
+        let pointer = self.mapping.as_ptr().wrapping_add(offset as usize).cast::<T>();
+        // SAFETY: inside of the mapping and aligned by the layout; all structures of the area
+        // consist of atomics only, for which zeroes and anything that peers write are valid.
+        unsafe { &*pointer }
+    }
+
+    fn page(&self, rank: Rank) -> &ControlPage {
+        self.at(u64::from(rank.0) * PAGE)
+    }
+
+    /// Where `rank` is in its life.
+    #[inline]
+    pub(crate) fn life(&self, rank: Rank) -> u32 {
+        // Acquire: what the rank published before it joined or left is visible.
+        self.page(rank).life.load(Ordering::Acquire)
+    }
+
+    /// Announces that this rank takes part.
+    pub(crate) fn join(&self) {
+        let page = self.page(self.own);
+        page.membarrier.store(membarrier::register_global().into(), Ordering::Relaxed);
+        // Release: pairs with the Acquire in `life`.
+        page.life.store(life::JOINED, Ordering::Release);
+        self.ring_all();
+    }
+
+    /// Once all have joined: whether wakers can go without a fence.
+    pub(crate) fn settle_fences(&self) {
+        let usable = |rank| self.page(Rank(rank as u16)).membarrier.load(Ordering::Relaxed) == 1;
+        self.membarrier.store((0..self.layout.ranks).all(usable), Ordering::Relaxed);
+    }
+
+    /// Announces that this rank has left.
+    pub(crate) fn leave(&self) {
+        self.page(self.own).life.store(life::LEFT, Ordering::Release);
+        self.ring_all();
+    }
+
+    /// Marks `rank` dead unless it has left; true if this call did it.
+    pub(crate) fn mark_dead(&self, rank: Rank) -> bool {
+        let word = &self.page(rank).life;
+        let change = |from| {
+            word.compare_exchange(from, life::DEAD, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        let marked = change(life::JOINED) || change(life::ABSENT);
+        // Also where another rank marked it: that one may not live to ring.
+        if self.life(rank) == life::DEAD {
+            self.ring_all();
+        }
+        marked
+    }
+
+    fn bell(&self, rank: Rank) -> EventCount<'_, AtomicU32> {
+        let words = &self.page(rank).bell;
+        EventCount { sequence: &words.sequence, sleepers: &words.sleepers }
+    }
+
+    /// This rank's own eventcount, to sleep on.
+    pub(crate) fn own_bell(&self) -> EventCount<'_, AtomicU32> {
+        self.bell(self.own)
+    }
+
+    /// What this rank's sleeper waits for.
+    pub(crate) fn own_note(&self) -> &Note {
+        &self.page(self.own).note
+    }
+
+    /// Wakes `rank` if somebody sleeps there; to be called after the store that it waits for.
+    #[inline]
+    pub(crate) fn ring(&self, rank: Rank) {
+        let light =
+            if self.membarrier.load(Ordering::Relaxed) { Light::Compiler } else { Light::Full };
+        let bell = self.bell(rank);
+        if bell.someone_sleeps(|| light.fence()) {
+            self.wake(&bell);
+        }
+    }
+
+    #[cold]
+    fn wake(&self, bell: &EventCount<'_, AtomicU32>) {
+        bell.advance();
+        futex::wake(bell.sequence);
+    }
+
+    /// Wakes all ranks of the node.
+    pub(crate) fn ring_all(&self) {
+        for rank in 0..self.layout.ranks {
+            self.ring(Rank(rank as u16));
+        }
+    }
+
+    /// The two lines of `rank` in `group`, by the parity of the step.
+    pub(crate) fn lines(&self, rank: Rank, group: usize) -> &[Line<AtomicU64>; 2] {
+        let index = u64::from(rank.0) * self.layout.groups + group as u64;
+        self.at(self.layout.lines() + index * 2 * 64)
+    }
+
+    /// Staging of `rank` in `group` for steps of this parity, STAGE_BYTES long.
+    pub(crate) fn stage(&self, rank: Rank, group: usize, parity: usize) -> *mut u8 {
+        let index = (u64::from(rank.0) * self.layout.groups + group as u64) * 2 + parity as u64;
+        let offset = self.layout.staging() + index * STAGE_BYTES as u64;
+        self.mapping.as_ptr().wrapping_add(offset as usize)
+    }
+
+    /// The slot of messages from `sender` to `receiver`.
+    pub(crate) fn passive_slot(&self, receiver: Rank, sender: Rank) -> &PassiveSlot {
+        let index = u64::from(receiver.0) * self.layout.ranks + u64::from(sender.0);
+        self.at(self.layout.passive_slots() + index * 64)
+    }
+
+    /// A buffer of `sender`'s outbox, OUTBOX_BYTES long.
+    pub(crate) fn outbox(&self, sender: Rank, buffer: usize) -> *mut u8 {
+        debug_assert!(buffer < OUTBOX_BUFFERS);
+        let index = u64::from(sender.0) * OUTBOX_BUFFERS as u64 + buffer as u64;
+        let offset = self.layout.outbox() + index * OUTBOX_BYTES as u64;
+        self.mapping.as_ptr().wrapping_add(offset as usize)
+    }
+}

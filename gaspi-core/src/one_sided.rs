@@ -1,0 +1,593 @@
+//! Writes, reads, notifications, and their lists (GASPI 17.1, 8).
+//!
+//! The way of a write: find both segments (one load each), check the ranges, take a slot of the
+//! queue, look whether the target still exists, copy, done. Everything else is out of line: targets
+//! that are gone, memory that is not mapped here, notifications behind copies that are under way.
+
+use crate::error::{Error, Result};
+use crate::fabric::connection::{Outgoing, Payload};
+use crate::fabric::frame::{Frame, Place};
+use crate::fabric::peers::{Landing, Request};
+use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
+use crate::node::life;
+use crate::os::cross_memory;
+use crate::queue::Queue;
+use crate::runtime::{Inner, Runtime};
+use crate::segment::{Reach, Segment, Target};
+use crate::statistics::Counter;
+use crate::sync::{epoch, slots};
+use crate::timeout::Timeout;
+use std::sync::Arc;
+
+/// From where to where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfer {
+    /// Segment of this rank.
+    pub local: SegmentId,
+    /// Bytes.
+    pub local_offset: u64,
+    /// The other rank; may be this one.
+    pub rank: Rank,
+    /// Segment of the other rank.
+    pub remote: SegmentId,
+    /// Bytes.
+    pub remote_offset: u64,
+    /// Bytes, at most transfer_size_max; 0 moves nothing.
+    pub size: u64,
+}
+
+/// Several transfers with one rank; all lists have the same length, 1..=rw_list_elem_max.
+#[derive(Debug, Clone, Copy)]
+pub struct TransferList<'a> {
+    /// The other rank.
+    pub rank: Rank,
+    /// Segments of this rank.
+    pub local: &'a [SegmentId],
+    /// Bytes.
+    pub local_offsets: &'a [u64],
+    /// Segments of the other rank.
+    pub remote: &'a [SegmentId],
+    /// Bytes.
+    pub remote_offsets: &'a [u64],
+    /// Bytes.
+    pub sizes: &'a [u64],
+}
+
+impl TransferList<'_> {
+    fn check(&self, limit: u32) -> Result<()> {
+        let len = self.sizes.len();
+        let others = [
+            self.local.len(),
+            self.local_offsets.len(),
+            self.remote.len(),
+            self.remote_offsets.len(),
+        ];
+        if len == 0 || len > limit as usize || others.iter().any(|other| *other != len) {
+            let reason =
+                format!("a list has 1 to {limit} elements (rw_list_elem_max), of each kind");
+            return Err(Error::Number { number: len as u64, reason });
+        }
+        Ok(())
+    }
+
+    fn elements(&self) -> impl Iterator<Item = Transfer> + '_ {
+        (0..self.sizes.len()).map(|i| Transfer {
+            local: self.local[i],
+            local_offset: self.local_offsets[i],
+            rank: self.rank,
+            remote: self.remote[i],
+            remote_offset: self.remote_offsets[i],
+            size: self.sizes[i],
+        })
+    }
+}
+
+/// A notification at its target.
+#[derive(Debug, Clone, Copy)]
+struct Signal {
+    rank: Rank,
+    segment: SegmentId,
+    id: NotificationId,
+    value: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Write,
+    Read,
+}
+
+impl Inner {
+    /// Checks both ends of a transfer.
+    #[inline]
+    fn check(&self, t: &Transfer, local: &Segment, target: &Target) -> Result<()> {
+        let local_ok = t.local_offset < local.size && t.size <= local.size - t.local_offset;
+        let remote_ok = t.remote_offset < target.size && t.size <= target.size - t.remote_offset;
+        if local_ok && remote_ok && t.size <= self.config.transfer_size_max {
+            return Ok(());
+        }
+        Err(self.out_of_range(t, local.size, target.size))
+    }
+
+    #[cold]
+    fn out_of_range(&self, t: &Transfer, local: u64, remote: u64) -> Error {
+        if t.local_offset >= local {
+            return Error::LocalOffset { segment: t.local, offset: t.local_offset, size: local };
+        }
+        if t.remote_offset >= remote {
+            let (rank, segment, offset) = (t.rank, t.remote, t.remote_offset);
+            return Error::RemoteOffset { rank, segment, offset, size: remote };
+        }
+        let limit = self.config.transfer_size_max;
+        let reason = if t.size > limit {
+            format!("the limit is {limit} (transfer_size_max)")
+        } else if t.size > local - t.local_offset {
+            let left = local - t.local_offset;
+            format!("only {left} are left at local offset {} of {}", t.local_offset, t.local)
+        } else {
+            let (left, offset) = (remote - t.remote_offset, t.remote_offset);
+            format!("only {left} are left at remote offset {offset} of {} of {}", t.remote, t.rank)
+        };
+        Error::CommSize { size: t.size, reason }
+    }
+
+    /// Checks a notification to be set, except for its segment.
+    #[inline]
+    fn check_signal(&self, id: NotificationId, value: u32) -> Result<()> {
+        if value == 0 {
+            return Err(Error::NotificationValue);
+        }
+        self.check_notifications(id.0, 1)
+    }
+
+    #[cold]
+    fn queue_full(&self, queue: QueueId) -> Error {
+        Error::QueueFull { queue, limit: self.config.queue_size_max }
+    }
+
+    /// Posts one transfer, and a notification at the target behind it.
+    #[inline]
+    fn post(
+        &self,
+        direction: Direction,
+        t: &Transfer,
+        signal: Option<Signal>,
+        queue: QueueId,
+    ) -> Result<()> {
+        let inside = epoch::enter();
+        let q = self.queue(queue)?;
+        let local = self.local(t.local, &inside)?;
+        let target = self.target(t.rank, t.remote, &inside)?;
+        self.check(t, local, target)?;
+        if t.size == 0 && signal.is_none() {
+            return Ok(());
+        }
+        if !q.reserve(1, self.config.queue_size_max) {
+            return Err(self.queue_full(queue));
+        }
+        self.count_transfer(&inside, direction, t.size, signal.is_some());
+        if let Some(signal) = signal.filter(|_| q.is_busy() || !fast(direction, t, local, target)) {
+            drop(inside);
+            self.move_slowly(direction, t, q, queue);
+            self.signal_slowly(direction, t, signal, q, queue);
+        } else if signal.is_none() && !fast(direction, t, local, target) {
+            drop(inside);
+            self.move_slowly(direction, t, q, queue);
+        } else if let Some(signal) = signal {
+            let word = match direction {
+                Direction::Write => target.notification(signal.id.index()),
+                Direction::Read => local.notification(signal.id.index()),
+            };
+            slots::set(word, signal.value);
+            self.area.ring(signal.rank);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn count_transfer(&self, inside: &epoch::Guard, direction: Direction, size: u64, signal: bool) {
+        let (bytes, plain, notified) = match direction {
+            Direction::Write => (Counter::BytesWritten, Counter::Writes, Counter::WriteNotifys),
+            Direction::Read => (Counter::BytesRead, Counter::Reads, Counter::ReadNotifys),
+        };
+        self.count_inside(inside, bytes, size);
+        self.count_inside(inside, if signal { notified } else { plain }, 1);
+    }
+
+    /// A transfer that is not a plain copy: its outcome goes to the queue.
+    #[cold]
+    fn move_slowly(&self, direction: Direction, t: &Transfer, q: &Queue, queue: QueueId) {
+        let local = self.segments.get_arc(t.local.index());
+        let target = self.targets_of(t.rank).get_arc(t.remote.index());
+        let (Some(local), Some(target)) = (local, target) else {
+            return q.fail("a segment was deleted while it was used");
+        };
+        if !target.alive() {
+            return self.target_gone(t.rank, t.remote, q);
+        }
+        if t.size == 0 || fast(direction, t, &local, &target) {
+            return;
+        }
+        if let Reach::CrossMemory { pid, address } = target.reach
+            && self.copy_across(direction, t, &local, &target, pid, address, q)
+        {
+            return;
+        }
+        self.stage(direction, t, &local, target.generation, None, q, queue);
+    }
+
+    /// A request to a segment that was deleted, or whose owner left or died.
+    #[cold]
+    fn target_gone(&self, rank: Rank, segment: SegmentId, q: &Queue) {
+        let reason = match self.area.life(rank) {
+            life::DEAD => format!("{rank} has died"),
+            life::LEFT => format!("{rank} has left the job by proc_term"),
+            _ => format!("{rank} has deleted {segment}"),
+        };
+        q.fail(&reason);
+        if self.area.life(rank) != life::LEFT {
+            self.set_corrupt(rank);
+        }
+    }
+
+    /// Copies between processes; false if the kernel refuses now, so that the peer has to help.
+    #[allow(clippy::too_many_arguments, reason = "what move_slowly has looked up")]
+    fn copy_across(
+        &self,
+        direction: Direction,
+        t: &Transfer,
+        local: &Segment,
+        target: &Target,
+        pid: i32,
+        address: u64,
+        q: &Queue,
+    ) -> bool {
+        // While this lives, the owner's delete waits.
+        let Some(_copying) = target.copying(self.rank) else {
+            self.target_gone(t.rank, t.remote, q);
+            return true;
+        };
+        // The number may serve another process once the owner has died.
+        if self.area.life(t.rank) == life::DEAD {
+            self.target_gone(t.rank, t.remote, q);
+            return true;
+        }
+        let pointer = local.pointer().wrapping_add(t.local_offset as usize);
+        let remote = address + t.remote_offset;
+        let len = t.size as usize;
+        // SAFETY: the local range was checked and its segment is kept alive by the caller.
+        let copied = unsafe {
+            match direction {
+                Direction::Write => cross_memory::write(pid, remote, pointer, len),
+                Direction::Read => cross_memory::read(pid, remote, pointer, len),
+            }
+        };
+        match copied {
+            Ok(()) => true,
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => false,
+            Err(error) => {
+                q.fail(&format!(
+                    "copying {len} bytes from or to the memory of {}: {error}",
+                    t.rank
+                ));
+                self.set_corrupt(t.rank);
+                true
+            }
+        }
+    }
+
+    /// Has the owner's progress copy.
+    #[allow(clippy::too_many_arguments, reason = "what move_slowly has looked up")]
+    fn stage(
+        &self,
+        direction: Direction,
+        t: &Transfer,
+        local: &Arc<Segment>,
+        generation: u32,
+        notify: Option<(Arc<Segment>, NotificationId)>,
+        q: &Queue,
+        queue: QueueId,
+    ) {
+        let place = Place { segment: t.remote, generation, offset: t.remote_offset };
+        let size = t.size;
+        let queued = q.begin(t.rank);
+        let posted = match direction {
+            Direction::Write => {
+                let request = Request::Post { queue, generation: queued };
+                self.peers.request(self, t.rank, request, |request| {
+                    let notification = NotificationId(0);
+                    let frame = Frame::Put { request, place, size, notification, value: 0 };
+                    let payload = Payload::new(Arc::clone(local), t.local_offset, size);
+                    Ok(Outgoing::with_payload(&frame, payload))
+                })
+            }
+            Direction::Read => {
+                let segment = Arc::clone(local);
+                let landing = Landing { segment, offset: t.local_offset, size, notify };
+                let request = Request::Get { queue, generation: queued, landing };
+                self.peers.request(self, t.rank, request, |request| {
+                    Ok(Outgoing::new(&Frame::Get { request, place, size }))
+                })
+            }
+        };
+        if let Err(error) = posted {
+            q.complete(t.rank, queued, Some(&error.to_string()));
+            self.set_corrupt(t.rank);
+        }
+    }
+
+    /// A notification behind transfers that may be under way.
+    #[cold]
+    fn signal_slowly(
+        &self,
+        direction: Direction,
+        t: &Transfer,
+        signal: Signal,
+        q: &Queue,
+        queue: QueueId,
+    ) {
+        match direction {
+            Direction::Write => self.notify_behind(signal, q, queue),
+            Direction::Read => self.notify_after_reads(t, signal, q, queue),
+        }
+    }
+
+    /// Sets a peer's notification after what this queue has under way to that peer.
+    fn notify_behind(&self, signal: Signal, q: &Queue, queue: QueueId) {
+        let Some(target) = self.targets_of(signal.rank).get_arc(signal.segment.index()) else {
+            return q.fail("a segment was deleted while it was used");
+        };
+        if !target.alive() {
+            return self.target_gone(signal.rank, signal.segment, q);
+        }
+        if !q.is_pending(signal.rank) {
+            slots::set(target.notification(signal.id.index()), signal.value);
+            self.area.ring(signal.rank);
+            return;
+        }
+        let queued = q.begin(signal.rank);
+        let request = Request::Post { queue, generation: queued };
+        let generation = target.generation;
+        let place = Place { segment: signal.segment, generation, offset: 0 };
+        let (notification, value) = (signal.id, signal.value);
+        let posted = self.peers.request(self, signal.rank, request, |request| {
+            Ok(Outgoing::new(&Frame::Notify { request, place, notification, value }))
+        });
+        if let Err(error) = posted {
+            q.complete(signal.rank, queued, Some(&error.to_string()));
+        }
+    }
+
+    /// Sets a notification of this rank after the reads that this queue has under way.
+    fn notify_after_reads(&self, t: &Transfer, signal: Signal, q: &Queue, queue: QueueId) {
+        let own = self.segments.get_arc(signal.segment.index());
+        let target = self.targets_of(t.rank).get_arc(t.remote.index());
+        let (Some(own), Some(target)) = (own, target) else {
+            return q.fail("a segment was deleted while it was used");
+        };
+        // Data that failed to arrive is not announced.
+        if !target.alive() {
+            return;
+        }
+        if !q.is_pending(t.rank) {
+            slots::set(own.notification(signal.id.index()), signal.value);
+            self.area.ring(self.rank);
+            return;
+        }
+        // Answers come in order: an empty read behind the others carries the notification.
+        let empty = Transfer { size: 0, ..*t };
+        let notify = Some((Arc::clone(&own), signal.id));
+        self.stage(Direction::Read, &empty, &own, target.generation, notify, q, queue);
+    }
+
+    fn post_list(
+        &self,
+        direction: Direction,
+        list: &TransferList<'_>,
+        signal: Option<Signal>,
+        queue: QueueId,
+    ) -> Result<()> {
+        list.check(self.config.rw_list_elem_max)?;
+        let inside = epoch::enter();
+        let q = self.queue(queue)?;
+        let mut slots_needed = u32::from(signal.is_some());
+        for t in list.elements() {
+            let local = self.local(t.local, &inside)?;
+            self.check(&t, local, self.target(t.rank, t.remote, &inside)?)?;
+            slots_needed += u32::from(t.size > 0);
+        }
+        if let Some(signal) = signal {
+            self.target(signal.rank, signal.segment, &inside)?;
+        }
+        if !q.reserve(slots_needed, self.config.queue_size_max) {
+            return Err(self.queue_full(queue));
+        }
+        drop(inside);
+        let mut last = None;
+        for t in list.elements().inspect(|t| last = Some(*t)).filter(|t| t.size > 0) {
+            let inside = epoch::enter();
+            self.count_transfer(&inside, direction, t.size, false);
+            drop(inside);
+            self.move_slowly(direction, &t, q, queue);
+        }
+        if let (Some(signal), Some(last)) = (signal, last) {
+            self.signal_slowly(direction, &last, signal, q, queue);
+        }
+        Ok(())
+    }
+}
+
+/// A plain copy, where both ends are mapped here and the target still exists; false where not.
+#[inline]
+fn fast(direction: Direction, t: &Transfer, local: &Segment, target: &Target) -> bool {
+    if !target.alive() {
+        return false;
+    }
+    let remote = target.data(t.remote_offset);
+    if remote.is_null() {
+        return false;
+    }
+    let near = local.pointer().wrapping_add(t.local_offset as usize);
+    let (from, to) = match direction {
+        Direction::Write => (near.cast_const(), remote),
+        Direction::Read => (remote.cast_const(), near),
+    };
+    // SAFETY: both ranges were checked, and both mappings exist while the caller is inside of an
+    // epoch or holds both; on one's own segments they may overlap.
+    unsafe { std::ptr::copy(from, to, t.size as usize) };
+    true
+}
+
+impl Runtime {
+    /// Writes `size` bytes of this rank's segment into a segment of another (GASPI 17.1, 8.2.1).
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`], and those of wrong arguments. What goes wrong afterwards shows in
+    /// [`wait`](Runtime::wait).
+    #[inline]
+    pub fn write(&self, t: &Transfer, queue: QueueId, _timeout: Timeout) -> Result<()> {
+        self.inner().post(Direction::Write, t, None, queue)
+    }
+
+    /// Reads `size` bytes of another rank's segment into a segment of this one (GASPI 17.1, 8.2.2).
+    ///
+    /// # Errors
+    /// As [`write`](Runtime::write).
+    #[inline]
+    pub fn read(&self, t: &Transfer, queue: QueueId, _timeout: Timeout) -> Result<()> {
+        self.inner().post(Direction::Read, t, None, queue)
+    }
+
+    /// A write and, visible after it and after all earlier writes of this queue to that rank, a
+    /// notification of the remote segment (GASPI 17.1, 8.3.4). Takes one slot.
+    ///
+    /// # Errors
+    /// As [`write`](Runtime::write), and [`Error::NotificationValue`], [`Error::NotificationRange`].
+    #[inline]
+    pub fn write_notify(
+        &self,
+        t: &Transfer,
+        notification: NotificationId,
+        value: u32,
+        queue: QueueId,
+        _timeout: Timeout,
+    ) -> Result<()> {
+        let inner = self.inner();
+        inner.check_signal(notification, value)?;
+        let signal = Signal { rank: t.rank, segment: t.remote, id: notification, value };
+        inner.post(Direction::Write, t, Some(signal), queue)
+    }
+
+    /// A read and, after the data has arrived, the notification of the local segment with value 1
+    /// (GASPI 17.1, 8.3.5). Takes one slot.
+    ///
+    /// # Errors
+    /// As [`read`](Runtime::read), and [`Error::NotificationRange`].
+    #[inline]
+    pub fn read_notify(
+        &self,
+        t: &Transfer,
+        notification: NotificationId,
+        queue: QueueId,
+        _timeout: Timeout,
+    ) -> Result<()> {
+        let inner = self.inner();
+        inner.check_signal(notification, 1)?;
+        let signal = Signal { rank: inner.rank, segment: t.local, id: notification, value: 1 };
+        inner.post(Direction::Read, t, Some(signal), queue)
+    }
+
+    /// Several writes to one rank (GASPI 17.1, 8.4.1). Takes one slot per element that is not empty;
+    /// all or none are posted.
+    ///
+    /// # Errors
+    /// As [`write`](Runtime::write), and [`Error::Number`].
+    pub fn write_list(&self, list: &TransferList<'_>, queue: QueueId, _t: Timeout) -> Result<()> {
+        self.inner().post_list(Direction::Write, list, None, queue)
+    }
+
+    /// Several reads from one rank (GASPI 17.1, 8.4.2).
+    ///
+    /// # Errors
+    /// As [`write_list`](Runtime::write_list).
+    pub fn read_list(&self, list: &TransferList<'_>, queue: QueueId, _t: Timeout) -> Result<()> {
+        self.inner().post_list(Direction::Read, list, None, queue)
+    }
+
+    /// Several writes, then a notification of the rank's segment `notified` (GASPI 17.1, 8.4.3).
+    /// Takes one more slot.
+    ///
+    /// # Errors
+    /// As [`write_list`](Runtime::write_list) and [`write_notify`](Runtime::write_notify).
+    pub fn write_list_notify(
+        &self,
+        list: &TransferList<'_>,
+        notified: SegmentId,
+        notification: NotificationId,
+        value: u32,
+        queue: QueueId,
+        _timeout: Timeout,
+    ) -> Result<()> {
+        let inner = self.inner();
+        inner.check_signal(notification, value)?;
+        let signal = Signal { rank: list.rank, segment: notified, id: notification, value };
+        inner.post_list(Direction::Write, list, Some(signal), queue)?;
+        inner.count(Counter::WriteNotifys, 1);
+        Ok(())
+    }
+
+    /// Several reads, then, after all data has arrived, a notification of this rank's segment
+    /// `notified` with value 1 (GASPI 17.1, 8.4.4). Takes one more slot.
+    ///
+    /// # Errors
+    /// As [`read_list`](Runtime::read_list) and [`read_notify`](Runtime::read_notify).
+    pub fn read_list_notify(
+        &self,
+        list: &TransferList<'_>,
+        notified: SegmentId,
+        notification: NotificationId,
+        queue: QueueId,
+        _timeout: Timeout,
+    ) -> Result<()> {
+        let inner = self.inner();
+        inner.check_signal(notification, 1)?;
+        let signal = Signal { rank: inner.rank, segment: notified, id: notification, value: 1 };
+        inner.post_list(Direction::Read, list, Some(signal), queue)?;
+        inner.count(Counter::ReadNotifys, 1);
+        Ok(())
+    }
+
+    /// Sets a notification of another rank's segment, visible after all earlier writes of this queue
+    /// to that rank (GASPI 17.1, 8.3.1). Takes one slot.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`], [`Error::NotificationValue`], [`Error::NotificationRange`],
+    /// [`Error::InvalidSegment`], [`Error::InvalidRank`], [`Error::InvalidQueue`].
+    #[inline]
+    pub fn notify(
+        &self,
+        rank: Rank,
+        segment: SegmentId,
+        notification: NotificationId,
+        value: u32,
+        queue: QueueId,
+        _timeout: Timeout,
+    ) -> Result<()> {
+        let inner = self.inner();
+        let inside = epoch::enter();
+        let q = inner.queue(queue)?;
+        let target = inner.target(rank, segment, &inside)?;
+        inner.check_signal(notification, value)?;
+        if !q.reserve(1, inner.config.queue_size_max) {
+            return Err(inner.queue_full(queue));
+        }
+        if target.alive() && !q.is_busy() {
+            slots::set(target.notification(notification.index()), value);
+            inner.area.ring(rank);
+        } else {
+            drop(inside);
+            inner.notify_behind(Signal { rank, segment, id: notification, value }, q, queue);
+        }
+        Ok(())
+    }
+}

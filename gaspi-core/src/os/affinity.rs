@@ -1,0 +1,35 @@
+//! Which cores this process may use.
+
+/// The affinity mask of the calling thread, 64 cores a word.
+pub fn mask() -> Vec<u64> {
+    let mut words = vec![0u64; 16];
+    // SAFETY: the kernel writes at most the given number of bytes into the vector.
+    let written = unsafe {
+        libc::syscall(libc::SYS_sched_getaffinity, 0, words.len() * 8, words.as_mut_ptr())
+    };
+    match usize::try_from(written) {
+        Ok(bytes) => words.truncate(bytes / 8),
+        // More than 1024 cores, or refused: everything the machine has counts as usable.
+        Err(_) => {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            words = (0..cores.div_ceil(64)).map(|_| u64::MAX).collect();
+            if let Some(last) = words.last_mut().filter(|_| cores % 64 != 0) {
+                *last = (1 << (cores % 64)) - 1;
+            }
+        }
+    }
+    words
+}
+
+/// Cores in the union of masks, limited by the control group's quota.
+pub fn usable_cores<'a>(masks: impl Iterator<Item = &'a [u64]>) -> u32 {
+    let mut union: Vec<u64> = Vec::new();
+    for mask in masks {
+        union.resize(union.len().max(mask.len()), 0);
+        for (word, bits) in union.iter_mut().zip(mask) {
+            *word |= bits;
+        }
+    }
+    let cores: u32 = union.iter().map(|word| word.count_ones()).sum();
+    super::limits::cpu_quota().map_or(cores, |quota| cores.min(quota)).max(1)
+}

@@ -1,0 +1,138 @@
+//! Limits of control groups and of the process: how much memory and how many cores there are.
+//!
+//! At a control group's memory limit the kernel kills instead of failing, so the limit is looked
+//! at before memory is promised. Version 1 and 2 of control groups are understood.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Memory that can still be used, and which limit says so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Headroom {
+    /// Bytes.
+    pub available: u64,
+    /// The limit and how to raise it.
+    pub limit: String,
+}
+
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// A field in kilobytes of /proc/meminfo, in bytes.
+fn meminfo(field: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with(field))?;
+    let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// Bytes in `file` of the form `name value` lines.
+fn stat_field(file: &Path, field: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(' '))?;
+    value.trim().parse().ok()
+}
+
+/// The directories of this process's control group for `controller` (empty for version 2), from
+/// its own up to the root of the mounted hierarchy.
+fn group_directories(controller: &str) -> Vec<PathBuf> {
+    let Ok(groups) = fs::read_to_string("/proc/self/cgroup") else { return Vec::new() };
+    let path = groups.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let controllers = parts.next()?;
+        let path = parts.next()?;
+        controllers.split(',').any(|name| name == controller).then(|| path.to_owned())
+    });
+    let Some(path) = path else { return Vec::new() };
+    let roots = match controller {
+        "" => vec![PathBuf::from("/sys/fs/cgroup"), PathBuf::from("/sys/fs/cgroup/unified")],
+        name => vec![Path::new("/sys/fs/cgroup").join(name)],
+    };
+    let mut directories = Vec::new();
+    for root in roots {
+        let mut directory = root.join(path.trim_start_matches('/'));
+        // In a container the path may be that of the host: the mount then shows the own group.
+        if !directory.exists() {
+            directory.clone_from(&root);
+        }
+        while directory.starts_with(&root) {
+            directories.push(directory.clone());
+            if directory == root || !directory.pop() {
+                break;
+            }
+        }
+    }
+    directories
+}
+
+/// The smallest headroom of memory among the machine and all enclosing control groups.
+pub fn memory() -> Headroom {
+    let mut headroom = Headroom {
+        available: meminfo("MemAvailable:").unwrap_or(u64::MAX),
+        limit: "this is what the machine has free (MemAvailable); use smaller segments or fewer \
+                ranks"
+            .to_owned(),
+    };
+    let version1 =
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
+    let version2 = ("", "memory.max", "memory.current", "inactive_file");
+    for (controller, limit_file, usage_file, cache) in [version1, version2] {
+        for directory in group_directories(controller) {
+            let limit = number(&directory.join(limit_file));
+            let usage = number(&directory.join(usage_file));
+            let (Some(limit), Some(usage)) = (limit, usage) else { continue };
+            // Page cache that can be dropped counts as free.
+            let cache = stat_field(&directory.join("memory.stat"), cache).unwrap_or(0);
+            let available = limit.saturating_sub(usage.saturating_sub(cache));
+            if available < headroom.available {
+                headroom.available = available;
+                headroom.limit = format!(
+                    "the control group's limit is {limit} bytes ({}); raise it",
+                    directory.join(limit_file).display()
+                );
+            }
+        }
+    }
+    headroom
+}
+
+/// Whole cores that the control group's quota allows, at least 1; `None` without a quota.
+pub fn cpu_quota() -> Option<u32> {
+    let cores = |quota: u64, period: u64| {
+        (period > 0).then(|| u32::try_from((quota / period).max(1)).unwrap_or(u32::MAX))
+    };
+    let version2 = group_directories("").into_iter().filter_map(|directory| {
+        let text = fs::read_to_string(directory.join("cpu.max")).ok()?;
+        let mut words = text.split_whitespace();
+        let quota = words.next()?.parse().ok()?;
+        cores(quota, words.next()?.parse().ok()?)
+    });
+    let version1 = group_directories("cpu").into_iter().filter_map(|directory| {
+        // -1 (no quota) does not parse as unsigned.
+        let quota = number(&directory.join("cpu.cfs_quota_us"))?;
+        cores(quota, number(&directory.join("cpu.cfs_period_us"))?)
+    });
+    version2.chain(version1).min()
+}
+
+/// The process's limit for the size of files, which holds for memory files too and is enforced by
+/// a signal.
+pub fn file_size() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+    // SAFETY: getrlimit writes the struct that it is given.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_this_machine_is_plausible() {
+        let headroom = memory();
+        assert!(headroom.available > 1 << 20, "{headroom:?}");
+        assert!(headroom.available < 1 << 50, "{headroom:?}");
+    }
+}

@@ -1,0 +1,225 @@
+//! Memory shared between processes: sealed memory files and their mappings.
+//!
+//! Never named files, so nothing is left behind; sealed in size, so that no peer can make an
+//! access fault; never MAP_NORESERVE, so that huge pages that are not there fail here and not at
+//! the first touch.
+
+use super::limits;
+use crate::error::{Error, Result};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
+/// Bytes of a huge page: mappings from this size on are aligned to it.
+pub const HUGE_PAGE: u64 = 2 << 20;
+
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Whether `needed` bytes may be promised.
+///
+/// # Errors
+/// [`Error::Memory`] with the figures and the limit.
+pub fn check_available(needed: u64) -> Result<()> {
+    let headroom = limits::memory();
+    if needed > headroom.available {
+        return Err(Error::Memory {
+            needed,
+            available: headroom.available,
+            reason: headroom.limit,
+        });
+    }
+    Ok(())
+}
+
+/// A memory file of `size` bytes, sealed in size. `huge` asks for reserved huge pages, which only
+/// the mapping will find missing.
+///
+/// # Errors
+/// Descriptors ran out, or a limit of the process forbids the size.
+pub fn create(name: &std::ffi::CStr, size: u64, huge: bool) -> Result<OwnedFd> {
+    // Beyond this limit ftruncate does not fail but kills the process by SIGXFSZ.
+    let limit = limits::file_size();
+    if size > limit {
+        let reason = "limit of the file size; raise it with ulimit -f".to_owned();
+        return Err(Error::Memory { needed: size, available: limit, reason });
+    }
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let flags = if huge { flags | libc::MFD_HUGETLB } else { flags };
+    // SAFETY: the name is a C string; the call makes a new descriptor.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+    if fd < 0 {
+        return Err(Error::last_os("memfd_create"));
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let length = libc::off_t::try_from(size).map_err(|_| Error::Memory {
+        needed: size,
+        available: i64::MAX as u64,
+        reason: "no file can be larger".to_owned(),
+    })?;
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::ftruncate(fd.as_raw_fd(), length) } != 0 {
+        return Err(Error::last_os(format!("ftruncate of a memory file to {size} bytes")));
+    }
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } != 0 {
+        return Err(Error::last_os("sealing a memory file"));
+    }
+    Ok(fd)
+}
+
+/// Checks that a peer's memory file has at least `size` bytes and can never shrink.
+///
+/// # Errors
+/// It can, or is smaller: accessing it could kill this process.
+pub fn check_sealed(fd: BorrowedFd<'_>, size: u64) -> Result<()> {
+    // SAFETY: the descriptor is open.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        return Err(Error::System {
+            call: "importing memory of a peer".to_owned(),
+            reason: "it is not sealed against shrinking".to_owned(),
+        });
+    }
+    // SAFETY: all zeroes is a valid stat.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open and fstat writes the struct that it is given.
+    let failed = unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } != 0;
+    if failed || u64::try_from(stat.st_size).unwrap_or(0) < size {
+        return Err(Error::System {
+            call: "importing memory of a peer".to_owned(),
+            reason: format!("it has {} bytes instead of {size}", stat.st_size),
+        });
+    }
+    Ok(())
+}
+
+/// A shared mapping of a part of a memory file.
+#[derive(Debug)]
+pub struct Mapping {
+    address: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a mapping is an address range that belongs to the process; what is in it is only reached
+// through raw pointers and atomics.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes at `offset`. From the size of a huge page on the address is aligned to one,
+    /// and the kernel is asked for huge pages.
+    ///
+    /// # Errors
+    /// There is no room, or no reserved huge page.
+    pub fn new(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Mapping> {
+        let invalid = || io::Error::from_raw_os_error(libc::ENOMEM);
+        let len = usize::try_from(len).map_err(|_| invalid())?;
+        let offset = libc::off_t::try_from(offset).map_err(|_| invalid())?;
+        let align = if len as u64 >= HUGE_PAGE { HUGE_PAGE as usize } else { PAGE as usize };
+        let room = len.next_multiple_of(PAGE as usize).checked_add(align).ok_or_else(invalid)?;
+        // A reservation with room to align in; the real mapping then replaces a part of it.
+        // SAFETY: a fresh anonymous mapping without access.
+        let reserved = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            libc::mmap(std::ptr::null_mut(), room, libc::PROT_NONE, flags, -1, 0)
+        };
+        if reserved == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = reserved as usize;
+        let address = start.next_multiple_of(align);
+        let end = address + len.next_multiple_of(PAGE as usize);
+        let unmap = |from: usize, to: usize| {
+            if to > from {
+                // SAFETY: the range lies in our own reservation and is not used.
+                unsafe { libc::munmap(from as *mut libc::c_void, to - from) };
+            }
+        };
+        // SAFETY: MAP_FIXED replaces pages of our own reservation only.
+        let mapped = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+            libc::mmap(address as *mut _, len, access, flags, fd.as_raw_fd(), offset)
+        };
+        if mapped == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            unmap(start, start + room);
+            return Err(error);
+        }
+        unmap(start, address);
+        unmap(end, start + room);
+        if len as u64 >= HUGE_PAGE {
+            // SAFETY: the range is mapped; the advice changes no contents and may be refused.
+            unsafe { libc::madvise(mapped, len, libc::MADV_HUGEPAGE) };
+        }
+        Ok(Mapping { address: mapped.cast(), len })
+    }
+
+    /// First byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.address
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Touches every page for writing from the calling thread, so that placement is the caller's.
+    pub fn populate(&self) {
+        const MADV_POPULATE_WRITE: libc::c_int = 23;
+        // SAFETY: the range is mapped and belongs to this mapping.
+        let failed = unsafe { libc::madvise(self.address.cast(), self.len, MADV_POPULATE_WRITE) };
+        if failed != 0 {
+            // Kernels before 5.14: a fresh memory file reads as zero, so storing zero is the same.
+            for offset in (0..self.len).step_by(PAGE as usize) {
+                // SAFETY: inside of the mapping; nobody else knows this memory yet.
+                unsafe { self.address.add(offset).write_volatile(0) };
+            }
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new` and nothing uses it any more.
+        unsafe { libc::munmap(self.address.cast(), self.len.next_multiple_of(PAGE as usize)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_memory_file_is_sealed_and_shared() {
+        let fd = create(c"test", 8192, false).expect("memory file");
+        check_sealed(fd.as_fd(), 8192).expect("sealed");
+        assert!(check_sealed(fd.as_fd(), 8193).is_err());
+        let one = Mapping::new(fd.as_fd(), 0, 8192).expect("mapping");
+        let two = Mapping::new(fd.as_fd(), 4096, 4096).expect("mapping");
+        // SAFETY: both addresses are mapped.
+        unsafe { one.as_ptr().add(4096).write_volatile(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { two.as_ptr().read_volatile() }, 7);
+        // SAFETY: the descriptor is open.
+        assert_ne!(unsafe { libc::ftruncate(fd.as_raw_fd(), 0) }, 0, "the size is sealed");
+    }
+
+    #[test]
+    fn large_mappings_are_aligned_to_huge_pages() {
+        let fd = create(c"test", 4 << 20, false).expect("memory file");
+        let mapping = Mapping::new(fd.as_fd(), 0, 3 << 20).expect("mapping");
+        assert_eq!(mapping.as_ptr() as u64 % HUGE_PAGE, 0);
+    }
+
+    #[test]
+    fn memory_beyond_the_machine_is_refused_with_figures() {
+        let error = check_available(1 << 60).expect_err("no machine has an exabyte");
+        assert!(matches!(error, Error::Memory { needed, .. } if needed == 1 << 60), "{error}");
+    }
+}

@@ -1,0 +1,13 @@
+//! The operating system: memory, futexes, sockets with descriptors, processes, affinity.
+//!
+//! Every system call of the crate is made here or in `sync::membarrier`; callers get safe
+//! functions and errors in words.
+
+pub mod affinity;
+pub mod cross_memory;
+pub mod event;
+pub mod futex;
+pub mod limits;
+pub mod memory;
+pub mod process;
+pub mod socket;

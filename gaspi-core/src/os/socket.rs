@@ -1,0 +1,265 @@
+//! Unix stream sockets with abstract names (nothing to delete) that also carry descriptors.
+//!
+//! All are close-on-exec and non-blocking, and no call raises SIGPIPE.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Descriptors that one message may carry.
+pub const DESCRIPTORS_MAX: usize = 4;
+const CONTROL_WORDS: usize = 8;
+
+/// Who is on the other side of a connection, as the kernel vouches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credentials {
+    /// Process, 0 where it is not visible from here.
+    pub pid: i32,
+    /// User.
+    pub uid: u32,
+}
+
+fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // The first byte of an abstract name is 0.
+    let room = address.sun_path.get_mut(1..=name.len()).ok_or(io::ErrorKind::InvalidInput)?;
+    for (to, from) in room.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let len = size_of::<libc::sa_family_t>() + 1 + name.len();
+    Ok((address, len as libc::socklen_t))
+}
+
+fn owned(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: makes a new descriptor.
+    owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+}
+
+/// A listener under the abstract name `name`.
+///
+/// # Errors
+/// The name is taken (`AddrInUse`) or too long, or descriptors ran out.
+pub fn listen(name: &str) -> io::Result<OwnedFd> {
+    let fd = socket()?;
+    let (address, len) = address(name)?;
+    // SAFETY: the address lives on this stack and has the given length.
+    if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is open; the kernel caps the backlog.
+    if unsafe { libc::listen(fd.as_raw_fd(), 65536) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(fd)
+}
+
+/// The next connection to a listener, `None` if there is none.
+///
+/// # Errors
+/// Descriptors ran out.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let none = std::ptr::null_mut();
+    // SAFETY: the descriptor is open; the peer's address is not asked for.
+    match owned(unsafe { libc::accept4(listener.as_raw_fd(), none, std::ptr::null_mut(), flags) }) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// A connection to the listener under the abstract name `name`.
+///
+/// # Errors
+/// Nobody listens (`ConnectionRefused`), or the listener has too many waiting (`WouldBlock`).
+pub fn connect(name: &str) -> io::Result<OwnedFd> {
+    let fd = socket()?;
+    let (address, len) = address(name)?;
+    // SAFETY: the address lives on this stack and has the given length.
+    if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(fd)
+}
+
+/// Who is on the other side.
+///
+/// # Errors
+/// The kernel's.
+pub fn credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into the struct.
+    let failed = unsafe {
+        let option = libc::SO_PEERCRED;
+        let to = (&raw mut found).cast();
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, to, &raw mut len)
+    };
+    if failed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Credentials { pid: found.pid, uid: found.uid })
+}
+
+/// The user of this process.
+pub fn own_uid() -> u32 {
+    // SAFETY: geteuid has no arguments.
+    unsafe { libc::geteuid() }
+}
+
+/// A piece of memory to send or to receive into.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece {
+    /// First byte.
+    pub pointer: *mut u8,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl Piece {
+    /// The piece that a slice is.
+    pub fn of(bytes: &[u8]) -> Piece {
+        Piece { pointer: bytes.as_ptr().cast_mut(), len: bytes.len() }
+    }
+}
+
+fn message(pieces: &[Piece; 2]) -> ([libc::iovec; 2], libc::msghdr) {
+    let vectors =
+        pieces.map(|piece| libc::iovec { iov_base: piece.pointer.cast(), iov_len: piece.len });
+    // SAFETY: all zeroes is a valid header.
+    (vectors, unsafe { std::mem::zeroed() })
+}
+
+/// Sends as much of two pieces as there is room for, and `descriptors` with the first byte.
+///
+/// # Errors
+/// The kernel's; `WouldBlock` where there is no room.
+///
+/// # Safety
+/// Both pieces are readable.
+pub unsafe fn send(
+    fd: BorrowedFd<'_>,
+    pieces: [Piece; 2],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    let (mut vectors, mut header) = message(&pieces);
+    header.msg_iov = vectors.as_mut_ptr();
+    header.msg_iovlen = vectors.len();
+    let mut control = [0u64; CONTROL_WORDS];
+    let count = descriptors.len().min(DESCRIPTORS_MAX);
+    if count > 0 {
+        let bytes = (count * size_of::<RawFd>()) as u32;
+        header.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: pure computation; the buffer has room for DESCRIPTORS_MAX.
+        header.msg_controllen = unsafe { libc::CMSG_SPACE(bytes) } as usize;
+        // SAFETY: the header has a control buffer of this size.
+        let first = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+        // SAFETY: `first` points into the control buffer, which is aligned to 8.
+        unsafe {
+            (*first).cmsg_level = libc::SOL_SOCKET;
+            (*first).cmsg_type = libc::SCM_RIGHTS;
+            (*first).cmsg_len = libc::CMSG_LEN(bytes) as usize;
+        }
+        for (i, descriptor) in descriptors.iter().take(count).enumerate() {
+            // SAFETY: the data area of the control message has room for `count` descriptors.
+            unsafe {
+                let to = libc::CMSG_DATA(first).cast::<RawFd>().add(i);
+                to.write_unaligned(descriptor.as_raw_fd());
+            }
+        }
+    }
+    // SAFETY: the caller vouches for the pieces, the rest lives on this stack.
+    let sent = unsafe {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        libc::sendmsg(fd.as_raw_fd(), &raw const header, flags)
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives into `piece`; descriptors that come along are appended. 0 means that the other side
+/// has closed.
+///
+/// # Errors
+/// The kernel's; `WouldBlock` where there is nothing.
+///
+/// # Safety
+/// The piece is writable.
+pub unsafe fn receive(
+    fd: BorrowedFd<'_>,
+    piece: Piece,
+    descriptors: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let empty = Piece { pointer: std::ptr::null_mut(), len: 0 };
+    let (mut vectors, mut header) = message(&[piece, empty]);
+    let mut control = [0u64; CONTROL_WORDS];
+    header.msg_iov = vectors.as_mut_ptr();
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control);
+    // SAFETY: the caller vouches for the piece, the rest lives on this stack.
+    let received = unsafe {
+        let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+        libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags)
+    };
+    let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the header describes the control buffer as the kernel filled it.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+    while !next.is_null() {
+        // SAFETY: `next` points to a control message inside of the buffer.
+        let found = unsafe { next.read_unaligned() };
+        if found.cmsg_level == libc::SOL_SOCKET && found.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: pure computation.
+            let overhead = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = (found.cmsg_len as usize).saturating_sub(overhead) / size_of::<RawFd>();
+            for i in 0..count {
+                // SAFETY: the kernel filled in `count` descriptors behind the message's header.
+                let fd = unsafe { libc::CMSG_DATA(next).cast::<RawFd>().add(i).read_unaligned() };
+                // SAFETY: the kernel has just made this descriptor for us.
+                descriptors.push(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+        }
+        // SAFETY: both point into the control buffer.
+        next = unsafe { libc::CMSG_NXTHDR(&raw const header, next) };
+    }
+    Ok(received)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn bytes_and_descriptors_arrive() {
+        let name = format!("gaspi-socket-test-{}", std::process::id());
+        let listener = listen(&name).expect("listener");
+        assert_eq!(listen(&name).expect_err("taken").kind(), io::ErrorKind::AddrInUse);
+        let client = connect(&name).expect("connection");
+        let server = accept(listener.as_fd()).expect("accept").expect("a connection waits");
+        let who = credentials(server.as_fd()).expect("credentials");
+        assert_eq!((who.uid, who.pid), (own_uid(), std::process::id() as i32));
+        let pieces = [Piece::of(b"hello "), Piece::of(b"world")];
+        // SAFETY: both pieces are constants.
+        let sent = unsafe { send(client.as_fd(), pieces, &[listener.as_fd()]) }.expect("send");
+        assert_eq!(sent, 11);
+        let mut buffer = [0u8; 32];
+        let mut descriptors = Vec::new();
+        let piece = Piece { pointer: buffer.as_mut_ptr(), len: buffer.len() };
+        // SAFETY: the buffer is writable.
+        let got = unsafe { receive(server.as_fd(), piece, &mut descriptors) }.expect("receive");
+        assert_eq!((&buffer[..got], descriptors.len()), (&b"hello world"[..], 1));
+    }
+}

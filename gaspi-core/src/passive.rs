@@ -1,0 +1,320 @@
+//! Passive messages (GASPI 17.1, 9): a sender waits until a receiver took its message.
+//!
+//! Every pair of ranks has a slot, written by the sender; the payload lies in a buffer of the
+//! sender's outbox. The receiver copies first and takes then: if the sender took the message back
+//! meanwhile, taking fails and the copy is thrown away. So nobody ever holds a message, and nobody
+//! can die holding it.
+
+use crate::error::{Error, Result};
+use crate::ids::{Rank, SegmentId};
+use crate::node::{OUTBOX_BUFFERS, life};
+use crate::runtime::{Inner, Runtime};
+use crate::sync::slots::{Passive, passive_end, passive_pending, passive_post, passive_taken};
+use crate::sync::{AtomicU32, Ordering, epoch};
+use crate::timeout::{Deadline, Timeout};
+use crate::wait::{Call, Waiting};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a message consists of; the same call after a timeout has the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Message {
+    segment: SegmentId,
+    offset: u64,
+    size: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    Idle,
+    /// A thread is sending.
+    Busy,
+    /// A message was posted, and its call timed out.
+    TimedOut {
+        message: Message,
+        number: u64,
+        buffer: usize,
+    },
+}
+
+#[derive(Debug)]
+struct Sending {
+    lane: Lane,
+    /// Messages posted so far.
+    number: u64,
+}
+
+/// The sender's side: one lane to each receiver.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    lanes: Box<[Mutex<Sending>]>,
+    free: Mutex<Vec<usize>>,
+    /// Where a receive begins to look, so that no sender is preferred.
+    next: AtomicU32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Outbox {
+    pub(crate) fn new(size: u32) -> Outbox {
+        let idle = || Mutex::new(Sending { lane: Lane::Idle, number: 0 });
+        Outbox {
+            lanes: (0..size).map(|_| idle()).collect(),
+            free: Mutex::new((0..OUTBOX_BUFFERS).rev().collect()),
+            next: AtomicU32::new(0),
+        }
+    }
+}
+
+/// A lane taken by this thread; given back when dropped.
+struct Taken<'a> {
+    inner: &'a Inner,
+    receiver: Rank,
+    /// What the lane becomes.
+    then: Lane,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        lock(&self.inner.outbox.lanes[self.receiver.index()]).lane = self.then;
+        // Another thread of this rank may wait for the lane.
+        self.inner.area.ring(self.inner.rank);
+    }
+}
+
+impl Inner {
+    fn free_buffer(&self, buffer: usize) {
+        lock(&self.outbox.free).push(buffer);
+        self.area.ring(self.rank);
+    }
+
+    /// Takes the lane to `receiver`, and what a timed-out call left there.
+    fn take_lane(&self, receiver: Rank, deadline: Deadline) -> Result<(Taken<'_>, Lane)> {
+        let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
+        let before = self.until(deadline, waiting, || {
+            let mut sending = lock(&self.outbox.lanes[receiver.index()]);
+            match sending.lane {
+                Lane::Busy => None,
+                before => {
+                    sending.lane = Lane::Busy;
+                    Some(before)
+                }
+            }
+        });
+        let timeout = || {
+            let pending = format!("another thread's message to {receiver}");
+            Error::Timeout { pending }
+        };
+        let before = before.ok_or_else(timeout)?;
+        Ok((Taken { inner: self, receiver, then: Lane::Idle }, before))
+    }
+
+    /// Posts a message; gives its number and buffer.
+    fn post_passive(
+        &self,
+        message: Message,
+        receiver: Rank,
+        deadline: Deadline,
+    ) -> Result<(u64, usize)> {
+        let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
+        let buffer = self.until(deadline, waiting, || lock(&self.outbox.free).pop());
+        let Some(buffer) = buffer else {
+            let pending = format!("one of {OUTBOX_BUFFERS} passive messages to be received");
+            return Err(Error::Timeout { pending });
+        };
+        let copied = self.copy_out(message, buffer);
+        if let Err(error) = copied {
+            self.free_buffer(buffer);
+            return Err(error);
+        }
+        let number = {
+            let mut sending = lock(&self.outbox.lanes[receiver.index()]);
+            sending.number += 1;
+            sending.number
+        };
+        let slot = self.area.passive_slot(receiver, self.rank);
+        slot.size.store(message.size as u32, Ordering::Relaxed);
+        slot.buffer.store(buffer as u32, Ordering::Relaxed);
+        passive_post(&slot.word, number);
+        self.area.ring(receiver);
+        Ok((number, buffer))
+    }
+
+    fn copy_out(&self, message: Message, buffer: usize) -> Result<()> {
+        let inside = epoch::enter();
+        let segment = self.local(message.segment, &inside)?;
+        let from = segment.pointer().wrapping_add(message.offset as usize);
+        // SAFETY: the range was checked against the segment, which exists while the guard lives; a
+        // buffer of the outbox holds passive_transfer_size_max bytes and belongs to this call.
+        unsafe {
+            let to = self.area.outbox(self.rank, buffer);
+            std::ptr::copy_nonoverlapping(from, to, message.size as usize);
+        }
+        Ok(())
+    }
+
+    fn check_passive(&self, segment: SegmentId, offset: u64, size: u64, limit: u64) -> Result<()> {
+        let inside = epoch::enter();
+        let found = self.local(segment, &inside)?;
+        if offset >= found.size {
+            return Err(Error::LocalOffset { segment, offset, size: found.size });
+        }
+        if size == 0 || size > limit || size > found.size - offset {
+            let left = found.size - offset;
+            let reason = format!(
+                "a passive message has 1 to {limit} bytes (passive_transfer_size_max), and {left} \
+                 are left at {offset} of {segment}"
+            );
+            return Err(Error::CommSize { size, reason });
+        }
+        Ok(())
+    }
+
+    fn send(&self, message: Message, receiver: Rank, deadline: Deadline) -> Result<()> {
+        self.check_alive(receiver, "passive_send").inspect_err(|_| {
+            self.set_corrupt_if_dead(receiver);
+        })?;
+        let (mut lane, before) = self.take_lane(receiver, deadline)?;
+        let slot = self.area.passive_slot(receiver, self.rank);
+        let (number, buffer) = match before {
+            Lane::TimedOut { message: pending, number, buffer } if pending == message => {
+                (number, buffer)
+            }
+            Lane::TimedOut { buffer, .. } => {
+                // Another message: take the old one back, if it is not taken.
+                if let Some(posted) = passive_pending(&slot.word) {
+                    passive_end(&slot.word, posted, Passive::Empty);
+                }
+                self.free_buffer(buffer);
+                self.post_passive(message, receiver, deadline)?
+            }
+            Lane::Idle | Lane::Busy => self.post_passive(message, receiver, deadline)?,
+        };
+        let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
+        let taken = self.until(deadline, waiting, || {
+            if passive_taken(&slot.word, number) {
+                return Some(Ok(()));
+            }
+            // It may have been taken just before the receiver's end.
+            let alive = self.check_open().and_then(|()| self.check_alive(receiver, "passive_send"));
+            alive
+                .err()
+                .map(|error| if passive_taken(&slot.word, number) { Ok(()) } else { Err(error) })
+        });
+        match taken {
+            Some(outcome) => {
+                if outcome.is_err() {
+                    self.set_corrupt_if_dead(receiver);
+                }
+                self.free_buffer(buffer);
+                outcome
+            }
+            None => {
+                lane.then = Lane::TimedOut { message, number, buffer };
+                Err(Error::Timeout { pending: format!("{receiver} to receive a passive message") })
+            }
+        }
+    }
+
+    /// Copies a waiting message that fits, and takes it.
+    fn receive(&self, segment: SegmentId, offset: u64, size: u64) -> Result<Option<Rank>> {
+        let inside = epoch::enter();
+        let found = self.local(segment, &inside)?;
+        let to = found.pointer().wrapping_add(offset as usize);
+        let first = self.outbox.next.load(Ordering::Relaxed);
+        for step in 0..self.size {
+            let sender = Rank(((first + step) % self.size) as u16);
+            let slot = self.area.passive_slot(self.rank, sender);
+            let Some(posted) = passive_pending(&slot.word) else { continue };
+            let len = u64::from(slot.size.load(Ordering::Relaxed));
+            let buffer = slot.buffer.load(Ordering::Relaxed) as usize;
+            // A message taken back meanwhile may have left anything here; taking it then fails.
+            if len > size || buffer >= OUTBOX_BUFFERS {
+                continue;
+            }
+            if self.area.life(sender) != life::JOINED {
+                continue;
+            }
+            // SAFETY: `len` fits into the range, which was checked and whose segment exists while
+            // the guard lives; an outbox buffer is larger than any message.
+            unsafe {
+                let from = self.area.outbox(sender, buffer);
+                std::ptr::copy_nonoverlapping(from, to, len as usize);
+            }
+            if passive_end(&slot.word, posted, Passive::Taken) {
+                self.outbox.next.store(u32::from(sender.0) + 1, Ordering::Relaxed);
+                self.area.ring(sender);
+                return Ok(Some(sender));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Runtime {
+    /// Sends `size` bytes of a segment to whoever receives at `rank` (GASPI 17.1, 9.2.1); returns
+    /// once the message was taken. After a timeout, call again to continue.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::CommSize`], [`Error::LocalOffset`], [`Error::InvalidSegment`],
+    /// [`Error::InvalidRank`], [`Error::RankDied`], [`Error::RankLeft`].
+    pub fn passive_send(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        rank: Rank,
+        size: u64,
+        timeout: Timeout,
+    ) -> Result<()> {
+        let inner = self.inner();
+        inner.check_open()?;
+        let limit = u64::from(inner.config.passive_transfer_size_max);
+        inner.check_passive(segment, offset, size, limit)?;
+        inner.check_rank(rank)?;
+        inner.send(Message { segment, offset, size }, rank, timeout.deadline())
+    }
+
+    /// Receives a message of up to `size` bytes from any rank, and returns which
+    /// (GASPI 17.1, 9.2.2). Larger ones are left for a larger receive.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::CommSize`], [`Error::LocalOffset`], [`Error::InvalidSegment`].
+    pub fn passive_receive(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        size: u64,
+        timeout: Timeout,
+    ) -> Result<Rank> {
+        let inner = self.inner();
+        inner.check_open()?;
+        inner.check_passive(segment, offset, size, u64::MAX)?;
+        let waiting = Waiting { call: Call::PassiveReceive, object: segment.0.into() };
+        let received = inner.until(timeout.deadline(), waiting, || {
+            inner.check_open().and_then(|()| inner.receive(segment, offset, size)).transpose()
+        });
+        received.unwrap_or_else(|| Err(Error::Timeout { pending: "a passive message".to_owned() }))
+    }
+
+    /// Takes back the messages whose sends timed out (GASPI 17.1, 9.2.3).
+    ///
+    /// # Errors
+    /// [`Error::NotInitialised`].
+    pub fn passive_queue_purge(&self, _timeout: Timeout) -> Result<()> {
+        let inner = self.inner();
+        inner.check_open()?;
+        for receiver in (0..inner.size).map(|rank| Rank(rank as u16)) {
+            let mut sending = lock(&inner.outbox.lanes[receiver.index()]);
+            let Lane::TimedOut { buffer, .. } = sending.lane else { continue };
+            let slot = inner.area.passive_slot(receiver, inner.rank);
+            if let Some(posted) = passive_pending(&slot.word) {
+                passive_end(&slot.word, posted, Passive::Empty);
+            }
+            sending.lane = Lane::Idle;
+            drop(sending);
+            inner.free_buffer(buffer);
+        }
+        Ok(())
+    }
+}

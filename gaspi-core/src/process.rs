@@ -1,0 +1,138 @@
+//! Procedures about other ranks: connect, ping, kill (GASPI 17.1, 5.3 and 5.4).
+
+use crate::error::{Error, Result};
+use crate::fabric::Link;
+use crate::fabric::connection::Outgoing;
+use crate::fabric::frame::Frame;
+use crate::fabric::peers::{CallKey, waiting};
+use crate::ids::Rank;
+use crate::node::life;
+use crate::os::process;
+use crate::runtime::{Inner, Runtime};
+use crate::sync::Ordering;
+use crate::timeout::{Deadline, Timeout};
+use crate::wait::Call;
+use std::time::Duration;
+
+/// How long the end of a process may take after SIGKILL.
+const KILL_LIMIT: Duration = Duration::from_secs(1);
+
+impl Inner {
+    /// Asks the library of `rank` for an answer.
+    fn ask(&self, rank: Rank, deadline: Deadline, call: Call) -> Result<()> {
+        self.check_open()?;
+        self.check_rank(rank)?;
+        if rank == self.rank {
+            return Ok(());
+        }
+        let key = CallKey::Ping { rank };
+        let pending = self
+            .peers
+            .call(self, key, rank, |request| Ok(Outgoing::new(&Frame::Ping { request })))?;
+        let waiting = waiting(call, rank.0);
+        self.peers.finish_call(self, key, rank, pending, deadline, waiting).map(|_| ())
+    }
+
+    fn end_process(&self, rank: Rank) {
+        let card = &self.cards[rank.index()];
+        if let Ok(Some(pidfd)) = process::open(card.pid, card.start_time) {
+            process::signal(&pidfd, libc::SIGKILL);
+        } else if let Some(membership) = self.membership().as_ref() {
+            // Not visible from here: whoever started it can end it. Where nobody did, the timeout
+            // says so.
+            let _ = membership.request_kill(rank);
+        }
+    }
+}
+
+impl Runtime {
+    /// How `rank` is reached.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`].
+    pub fn link(&self, rank: Rank) -> Result<Link> {
+        self.inner().check_rank(rank)?;
+        Ok(if rank == self.rank() { Link::Own } else { Link::SharedMemory })
+    }
+
+    /// Connects to `rank`; its library answers, not its program (GASPI 17.1, 5.3.2). A success after
+    /// a repaired path makes the rank healthy again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`], [`Error::Timeout`], [`Error::RankDied`], [`Error::RankLeft`].
+    pub fn connect(&self, rank: Rank, timeout: Timeout) -> Result<()> {
+        self.inner().ask(rank, timeout.deadline(), Call::Connect)?;
+        self.inner().corrupt[rank.index()].store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Closes the connection to `rank`; the next request opens it again (GASPI 17.1, 5.3.3).
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`], [`Error::Timeout`] while requests to it are under way.
+    pub fn disconnect(&self, rank: Rank, timeout: Timeout) -> Result<()> {
+        let inner = self.inner();
+        inner.check_open()?;
+        inner.check_rank(rank)?;
+        let waiting = waiting(Call::Connect, rank.0);
+        let idle = || !inner.queues.iter().any(|queue| queue.is_pending(rank));
+        let drained = inner.until(timeout.deadline(), waiting, || {
+            (idle() && inner.peers.is_drained(rank)).then_some(())
+        });
+        if drained.is_none() {
+            return Err(Error::Timeout { pending: format!("requests to {rank}") });
+        }
+        inner.peers.disconnect(inner, rank);
+        Ok(())
+    }
+
+    /// Whether the library of `rank` answers. A stopped process does not.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`], [`Error::Timeout`], [`Error::RankDied`], [`Error::RankLeft`].
+    pub fn ping(&self, rank: Rank, timeout: Timeout) -> Result<()> {
+        self.inner().ask(rank, timeout.deadline(), Call::Ping)
+    }
+
+    /// Ends the process of `rank` (GASPI 17.1, 5.4.3): its library exits at once with status 255; one
+    /// that does not within the timeout is killed by SIGKILL.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`] also for this rank itself; [`Error::RankLeft`]; [`Error::Timeout`] if
+    /// it lives on, or for one attempt.
+    pub fn kill(&self, rank: Rank, timeout: Timeout) -> Result<()> {
+        let inner = self.inner();
+        inner.check_open()?;
+        inner.check_rank(rank)?;
+        if rank == inner.rank {
+            let reason = "a rank cannot kill itself by proc_kill".to_owned();
+            return Err(Error::InvalidRank { rank, reason });
+        }
+        let ended = || match inner.area.life(rank) {
+            life::DEAD => Some(Ok(())),
+            life::LEFT => {
+                let pending = "proc_kill".to_owned();
+                Some(Err(Error::RankLeft { rank, pending }))
+            }
+            _ => None,
+        };
+        if let Some(outcome) = ended() {
+            return outcome;
+        }
+        match inner.peers.send(inner, rank, Outgoing::new(&Frame::Kill)) {
+            Err(Error::RankDied { .. }) => return Ok(()),
+            other => other?,
+        }
+        let waiting = waiting(Call::Kill, rank.0);
+        if let Some(outcome) = inner.until(timeout.deadline(), waiting, ended) {
+            return outcome;
+        }
+        let pending = format!("the end of {rank}");
+        if timeout == Timeout::Test {
+            return Err(Error::Timeout { pending });
+        }
+        inner.end_process(rank);
+        let limit = Deadline::Never.at_most(KILL_LIMIT);
+        inner.until(limit, waiting, ended).unwrap_or(Err(Error::Timeout { pending }))
+    }
+}

@@ -1,0 +1,271 @@
+//! Queues: counting requests, completing them, keeping their failures (GASPI 17.1, 8.6).
+//!
+//! Slots, wait and purge exist once, above the transports. A request that is done when it is posted
+//! only takes a slot; one that completes later is counted as pending and carries the queue's
+//! generation, which a purge advances, so that late answers to purged requests are ignored.
+
+use crate::config::QUEUE_MAX;
+use crate::error::{Error, Result};
+use crate::ids::{QueueId, Rank};
+use crate::runtime::{Inner, Runtime};
+use crate::statistics::Counter;
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::timeout::Timeout;
+use crate::wait::{Call, Waiting};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug, Default)]
+struct Later {
+    generation: u32,
+    /// Requests under way, by target.
+    pending: HashMap<Rank, u32>,
+    failed: u32,
+    first_failure: String,
+}
+
+/// One queue. All that can exist are there from the start; `exists` says which do.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Queue {
+    exists: AtomicBool,
+    /// Posted and not yet waited for.
+    posted: AtomicU32,
+    /// Whether there is anything in `later`.
+    busy: AtomicBool,
+    later: Mutex<Later>,
+}
+
+impl Queue {
+    fn later(&self) -> MutexGuard<'_, Later> {
+        self.later.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `slots` slots, all or none.
+    #[inline]
+    pub(crate) fn reserve(&self, slots: u32, limit: u32) -> bool {
+        let mut posted = self.posted.load(Ordering::Relaxed);
+        loop {
+            if posted + slots > limit {
+                return false;
+            }
+            // Relaxed: the count orders nothing; completions are ordered by `later`.
+            let order = Ordering::Relaxed;
+            match self.posted.compare_exchange_weak(posted, posted + slots, order, order) {
+                Ok(_) => return true,
+                Err(found) => posted = found,
+            }
+        }
+    }
+
+    /// Whether something may be pending or has failed.
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Acquire)
+    }
+
+    /// Counts a request that completes later; returns the generation that it belongs to.
+    pub(crate) fn begin(&self, rank: Rank) -> u32 {
+        let mut later = self.later();
+        *later.pending.entry(rank).or_default() += 1;
+        self.busy.store(true, Ordering::Release);
+        later.generation
+    }
+
+    /// Whether requests to `rank` are under way, so that later ones have to queue behind them.
+    pub(crate) fn is_pending(&self, rank: Rank) -> bool {
+        self.is_busy() && self.later().pending.contains_key(&rank)
+    }
+
+    /// Whether requests of this generation have not been purged.
+    pub(crate) fn expects(&self, generation: u32) -> bool {
+        self.later().generation == generation
+    }
+
+    /// Completes a request begun earlier.
+    pub(crate) fn complete(&self, rank: Rank, generation: u32, failure: Option<&str>) {
+        let mut later = self.later();
+        if later.generation != generation {
+            return;
+        }
+        if let Some(count) = later.pending.get_mut(&rank) {
+            *count -= 1;
+            if *count == 0 {
+                later.pending.remove(&rank);
+            }
+        }
+        if let Some(reason) = failure {
+            fail_locked(&mut later, reason);
+        }
+        let busy = !later.pending.is_empty() || later.failed > 0;
+        self.busy.store(busy, Ordering::Release);
+    }
+
+    /// Records a request that failed when it was posted.
+    pub(crate) fn fail(&self, reason: &str) {
+        fail_locked(&mut self.later(), reason);
+        self.busy.store(true, Ordering::Release);
+    }
+
+    fn purge(&self) {
+        let mut later = self.later();
+        let generation = later.generation.wrapping_add(1);
+        *later = Later { generation, ..Later::default() };
+        self.busy.store(false, Ordering::Release);
+        self.posted.store(0, Ordering::Relaxed);
+    }
+
+    /// What `wait` finds, `None` while requests are under way.
+    fn outcome(&self, id: QueueId) -> Option<Result<()>> {
+        if !self.is_busy() {
+            return Some(Ok(()));
+        }
+        let later = self.later();
+        if later.failed > 0 {
+            let (failed, reason) = (later.failed, later.first_failure.clone());
+            return Some(Err(Error::RequestFailed { queue: id, failed, reason }));
+        }
+        later.pending.is_empty().then_some(Ok(()))
+    }
+
+    /// How many requests are under way.
+    pub(crate) fn pending(&self) -> u32 {
+        self.later().pending.values().sum()
+    }
+}
+
+fn fail_locked(later: &mut Later, reason: &str) {
+    if later.failed == 0 {
+        reason.clone_into(&mut later.first_failure);
+    }
+    later.failed += 1;
+}
+
+/// The queues of a fresh rank.
+pub(crate) fn queues(existing: u32) -> [Queue; QUEUE_MAX as usize] {
+    std::array::from_fn(|i| Queue {
+        exists: AtomicBool::new((i as u32) < existing),
+        ..Queue::default()
+    })
+}
+
+impl Inner {
+    #[inline]
+    pub(crate) fn queue(&self, id: QueueId) -> Result<&Queue> {
+        match self.queues.get(id.index()) {
+            Some(queue) if queue.exists.load(Ordering::Relaxed) => Ok(queue),
+            _ => Err(self.no_queue(id)),
+        }
+    }
+
+    #[cold]
+    fn no_queue(&self, queue: QueueId) -> Error {
+        let exist = |queue: &&Queue| queue.exists.load(Ordering::Relaxed);
+        let count = self.queues.iter().filter(exist).count();
+        let reason = format!("numbered from 0, and {count} exist; queue_create makes more");
+        Error::InvalidQueue { queue, reason }
+    }
+}
+
+impl Runtime {
+    /// Waits until all requests posted to `queue` so far are complete: local memory may be reused,
+    /// data read has arrived, data written is visible at its target (GASPI 17.1, 8.6.1).
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: the rest stays pending. [`Error::RequestFailed`] if a request failed;
+    /// [`queue_purge`](Runtime::queue_purge) clears it.
+    #[inline]
+    pub fn wait(&self, queue: QueueId, timeout: Timeout) -> Result<()> {
+        let inner = self.inner();
+        let q = inner.queue(queue)?;
+        inner.count(Counter::Waits, 1);
+        // Requests that are done when posted leave only their count.
+        if !q.is_busy() {
+            q.posted.store(0, Ordering::Relaxed);
+            return Ok(());
+        }
+        wait_busy(inner, q, queue, timeout)
+    }
+
+    /// Makes a queue and returns the lowest free id (GASPI 17.1, 5.6).
+    ///
+    /// # Errors
+    /// [`Error::TooManyQueues`].
+    pub fn queue_create(&self, _timeout: Timeout) -> Result<QueueId> {
+        for (id, queue) in self.inner().queues.iter().enumerate() {
+            if !queue.exists.swap(true, Ordering::AcqRel) {
+                queue.purge();
+                return Ok(QueueId(id as u8));
+            }
+        }
+        Err(Error::TooManyQueues { limit: QUEUE_MAX })
+    }
+
+    /// Deletes a queue; requests that were not waited for are forgotten.
+    ///
+    /// # Errors
+    /// [`Error::InvalidQueue`].
+    pub fn queue_delete(&self, queue: QueueId) -> Result<()> {
+        let q = self.inner().queue(queue)?;
+        q.purge();
+        q.exists.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Requests posted to `queue` and not yet waited for.
+    ///
+    /// # Errors
+    /// [`Error::InvalidQueue`].
+    pub fn queue_size(&self, queue: QueueId) -> Result<u32> {
+        Ok(self.inner().queue(queue)?.posted.load(Ordering::Relaxed))
+    }
+
+    /// Queues that exist.
+    pub fn queue_num(&self) -> u32 {
+        let exists = |queue: &&Queue| queue.exists.load(Ordering::Relaxed);
+        self.inner().queues.iter().filter(exists).count() as u32
+    }
+
+    /// Requests that fit into one queue.
+    pub fn queue_size_max(&self) -> u32 {
+        self.inner().config.queue_size_max
+    }
+
+    /// Queues that can exist at once.
+    pub fn queue_max(&self) -> u32 {
+        QUEUE_MAX
+    }
+
+    /// Forgets all requests of `queue` and its failures, so that it can be used again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidQueue`].
+    pub fn queue_purge(&self, queue: QueueId, _timeout: Timeout) -> Result<()> {
+        self.inner().queue(queue)?.purge();
+        Ok(())
+    }
+}
+
+#[cold]
+fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Result<()> {
+    let waiting = Waiting { call: Call::Wait, object: queue.0.into() };
+    let before = q.posted.load(Ordering::Relaxed);
+    let outcome = inner.timed(Counter::TimeInWait, || {
+        inner.until(timeout.deadline(), waiting, || q.outcome(queue))
+    });
+    match outcome {
+        Some(Ok(())) => {
+            // Requests posted meanwhile by other threads keep their slots.
+            let remaining = |posted: u32| Some(posted.saturating_sub(before));
+            let order = Ordering::Relaxed;
+            // Never refuses.
+            let _ = q.posted.fetch_update(order, order, remaining);
+            Ok(())
+        }
+        Some(Err(error)) => Err(error),
+        None => {
+            let pending = format!("{} requests of {queue}", q.pending());
+            Err(Error::Timeout { pending })
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! A rank of a job: how it comes to be, what it consists of, how it ends.
+
+use crate::bootstrap::{Card, Gathering, Job, Membership};
+use crate::config::{Config, Topology};
+use crate::error::{Error, Result};
+use crate::fabric::peers::Peers;
+use crate::fabric::progress::Progress;
+use crate::fabric::table::Table;
+use crate::group::Groups;
+use crate::ids::{GroupId, Rank, SegmentId};
+use crate::node::{NodeArea, life};
+use crate::os::{affinity, process, socket};
+use crate::passive::Outbox;
+use crate::queue::{Queue, queues};
+use crate::segment::{Segment, Shape, Target};
+use crate::statistics::Statistics;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, Ordering, epoch};
+use crate::timeout::{Deadline, Timeout};
+use crate::wait::{Call, Waiter, Waiting};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Segment ids that a type of one byte can name.
+const SEGMENT_IDS: usize = 256;
+
+/// Everything that the threads of a rank share, the progress thread included.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    /// Tells the ranks of one process apart.
+    pub(crate) id: u64,
+    pub(crate) job: Job,
+    pub(crate) config: Config,
+    pub(crate) rank: Rank,
+    pub(crate) size: u32,
+    pub(crate) cards: Vec<Card>,
+    pub(crate) token: [u8; 16],
+    pub(crate) shape: Shape,
+    pub(crate) area: NodeArea,
+    waiter: Waiter,
+    pub(crate) segments: Table<Segment>,
+    targets: Box<[OnceLock<Table<Target>>]>,
+    /// Held while segments come and go.
+    pub(crate) segment_changes: Mutex<()>,
+    pub(crate) next_generation: AtomicU32,
+    /// Read by peers to find out whether they may copy from this process.
+    pub(crate) nonce: u64,
+    pub(crate) queues: [Queue; crate::config::QUEUE_MAX as usize],
+    pub(crate) groups: Groups,
+    pub(crate) peers: Peers,
+    pub(crate) outbox: Outbox,
+    /// Ranks to which a request failed, one byte each.
+    pub(crate) corrupt: Box<[AtomicU8]>,
+    pub(crate) statistics: Statistics,
+    membership: Mutex<Option<Membership>>,
+    closed: AtomicBool,
+}
+
+impl Inner {
+    /// Waits until `attempt` gives something; see [`Waiter::until`].
+    #[inline]
+    pub(crate) fn until<T>(
+        &self,
+        deadline: Deadline,
+        waiting: Waiting,
+        attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        self.waiter.until(&self.area, deadline, waiting, attempt)
+    }
+
+    #[inline]
+    pub(crate) fn check_rank(&self, rank: Rank) -> Result<()> {
+        if u32::from(rank.0) < self.size {
+            return Ok(());
+        }
+        let reason = format!("the job has ranks 0..{}", self.size);
+        Err(Error::InvalidRank { rank, reason })
+    }
+
+    /// Errors once this rank has left its job.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::NotInitialised) } else { Ok(()) }
+    }
+
+    /// Errors if `rank` has died or left; `pending` is what needs it.
+    #[inline]
+    pub(crate) fn check_alive(&self, rank: Rank, pending: &str) -> Result<()> {
+        match self.area.life(rank) {
+            life::DEAD => Err(Error::RankDied { rank, pending: pending.to_owned() }),
+            life::LEFT => Err(Error::RankLeft { rank, pending: pending.to_owned() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the news of `rank`'s end a moment to arrive.
+    pub(crate) fn explain(&self, rank: Rank, limit: Duration) {
+        let waiting = Waiting { call: Call::Connect, object: rank.0.into() };
+        self.until(Deadline::Never.at_most(limit), waiting, || {
+            self.check_alive(rank, "").is_err().then_some(())
+        });
+    }
+
+    /// The segments of `rank` as this rank reaches them.
+    pub(crate) fn targets_of(&self, rank: Rank) -> &Table<Target> {
+        self.targets[rank.index()].get_or_init(|| Table::new(SEGMENT_IDS))
+    }
+
+    /// A segment of `rank`, if it was made known to this rank.
+    #[inline]
+    pub(crate) fn target<'g>(
+        &self,
+        rank: Rank,
+        segment: SegmentId,
+        inside: &'g epoch::Guard,
+    ) -> Result<&'g Target> {
+        let table = self.targets.get(rank.index()).and_then(OnceLock::get);
+        match table.and_then(|table| table.get(segment.index(), inside)) {
+            Some(target) => Ok(target),
+            None => Err(self.no_target(rank, segment)),
+        }
+    }
+
+    #[cold]
+    fn no_target(&self, rank: Rank, segment: SegmentId) -> Error {
+        if let Err(error) = self.check_rank(rank) {
+            return error;
+        }
+        let reason = if u32::from(segment.0) >= self.config.segment_max {
+            format!("ids are 0..{} (segment_max)", self.config.segment_max)
+        } else {
+            format!("{rank} has not registered it with {}", self.rank)
+        };
+        Error::InvalidSegment { segment, reason }
+    }
+
+    /// A segment of this rank.
+    #[inline]
+    pub(crate) fn local<'g>(
+        &self,
+        segment: SegmentId,
+        inside: &'g epoch::Guard,
+    ) -> Result<&'g Segment> {
+        match self.segments.get(segment.index(), inside) {
+            Some(found) => Ok(found),
+            None => Err(self.no_segment(segment)),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn no_segment(&self, segment: SegmentId) -> Error {
+        if self.closed.load(Ordering::Acquire) {
+            return Error::NotInitialised;
+        }
+        let reason = format!("{} has no such segment", self.rank);
+        Error::InvalidSegment { segment, reason }
+    }
+
+    /// A request to `rank` failed.
+    pub(crate) fn set_corrupt(&self, rank: Rank) {
+        self.corrupt[rank.index()].store(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn membership(&self) -> MutexGuard<'_, Option<Membership>> {
+        self.membership.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How far a start has come.
+#[derive(Debug)]
+enum Stage {
+    Single,
+    Gathering {
+        gathering: Gathering,
+        listener: Option<OwnedFd>,
+    },
+    /// All have met; some may not have mapped the node area yet.
+    Started(Box<Runtime>),
+    Done,
+}
+
+/// A start that is under way. It survives timeouts: wait again to continue.
+#[derive(Debug)]
+pub struct Joining {
+    job: Job,
+    config: Config,
+    stage: Stage,
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| Error::System {
+        call: "getrandom".to_owned(),
+        reason: error.to_string(),
+    })?;
+    Ok(bytes)
+}
+
+fn random_u64() -> Result<u64> {
+    random().map(u64::from_ne_bytes)
+}
+
+/// What the others of the job have to know about this rank.
+fn card(job: &Job, address: String) -> Result<Card> {
+    let pid = std::process::id().cast_signed();
+    Ok(Card {
+        rank: job.rank,
+        pid,
+        start_time: process::start_time(pid).unwrap_or(0),
+        instance: random_u64()?,
+        address,
+        host: job.hosts.get(job.rank.index()).cloned().unwrap_or_default(),
+        cpus: affinity::mask(),
+    })
+}
+
+impl Joining {
+    /// Prepares to join `job`; other ranks can see this one from the first [`wait`](Joining::wait)
+    /// on.
+    ///
+    /// # Errors
+    /// [`Error::Config`], or what the operating system refuses.
+    pub fn new(job: Job, config: Config) -> Result<Joining> {
+        config.check()?;
+        let stage = if job.size == 1 {
+            Stage::Single
+        } else {
+            let address = format!("gaspi-rank-{:032x}", u128::from_ne_bytes(random()?));
+            let listener = socket::listen(&address)
+                .map_err(|error| Error::os("making the listener of this rank", &error))?;
+            let gathering = Gathering::new(&job, &config, card(&job, address)?)?;
+            Stage::Gathering { gathering, listener: Some(listener) }
+        };
+        Ok(Joining { job, config, stage })
+    }
+
+    /// Joins (GASPI 17.1, 5.3.1): returns once all ranks of the job have met.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] says who is missing and leaves this value usable.
+    /// [`Error::ConfigMismatch`] and [`Error::Meeting`] end the start on all ranks.
+    pub fn wait(&mut self, timeout: Timeout) -> Result<Runtime> {
+        let deadline = timeout.deadline();
+        match &mut self.stage {
+            Stage::Single => {
+                let own = card(&self.job, String::new())?;
+                let area = NodeArea::single(self.config.group_max)?;
+                let peers = Peers::new(None, 1)?;
+                let runtime = self.assemble(vec![own], area, [0; 16], None, peers)?;
+                self.stage = Stage::Started(Box::new(runtime));
+            }
+            Stage::Gathering { gathering, listener } => {
+                let table = gathering.poll(deadline)?;
+                let (size, rank) = (self.job.size, self.job.rank);
+                let area = NodeArea::map(&table.area, size, self.config.group_max, rank)?;
+                let peers = Peers::new(listener.take(), size)?;
+                let membership = Some(table.membership);
+                let runtime = self.assemble(table.cards, area, table.token, membership, peers)?;
+                self.stage = Stage::Started(Box::new(runtime));
+            }
+            Stage::Started(_) | Stage::Done => {}
+        }
+        let Stage::Started(runtime) = &self.stage else { return Err(Error::NotInitialised) };
+        runtime.inner().await_all_joined(deadline)?;
+        match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Started(runtime) => Ok(*runtime),
+            _ => Err(Error::NotInitialised),
+        }
+    }
+
+    fn assemble(
+        &self,
+        cards: Vec<Card>,
+        area: NodeArea,
+        token: [u8; 16],
+        membership: Option<Membership>,
+        peers: Peers,
+    ) -> Result<Runtime> {
+        let (config, size) = (self.config.clone(), self.job.size);
+        let cores = affinity::usable_cores(cards.iter().map(|card| card.cpus.as_slice()));
+        let inner = Arc::new(Inner {
+            id: random_u64()? | 1,
+            rank: self.job.rank,
+            job: self.job.clone(),
+            size,
+            cards,
+            token,
+            shape: Shape { ranks: size, notifications: config.notification_num },
+            area,
+            waiter: Waiter::new(size, cores),
+            segments: Table::new(SEGMENT_IDS),
+            targets: (0..size).map(|_| OnceLock::new()).collect(),
+            segment_changes: Mutex::default(),
+            next_generation: AtomicU32::new(1),
+            nonce: random_u64()?,
+            queues: queues(config.queue_num),
+            groups: Groups::new(&config, self.job.rank, size),
+            peers,
+            outbox: Outbox::new(size),
+            corrupt: (0..size).map(|_| AtomicU8::new(0)).collect(),
+            statistics: Statistics::default(),
+            membership: Mutex::new(membership),
+            closed: AtomicBool::new(false),
+            config,
+        });
+        let thread = (size > 1).then(|| start_progress(&inner)).transpose()?;
+        inner.area.join();
+        Ok(Runtime { inner, thread: Mutex::new(thread) })
+    }
+}
+
+fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
+    let progress = Progress::new(Arc::clone(inner))?;
+    // A thread inherits the mask of signals: none of the program's are delivered to it.
+    process::with_signals_blocked(|| {
+        std::thread::Builder::new()
+            .name("gaspi-progress".to_owned())
+            .stack_size(256 * 1024)
+            .spawn(move || progress.run())
+    })
+    .map_err(|error| Error::os("starting the progress thread", &error))
+}
+
+impl Inner {
+    /// Waits until every rank has mapped the node area.
+    fn await_all_joined(&self, deadline: Deadline) -> Result<()> {
+        let waiting = Waiting { call: Call::Init, object: 0 };
+        let mut next = 0;
+        let outcome = self.until(deadline, waiting, || {
+            while next < self.size {
+                match self.area.life(Rank(next as u16)) {
+                    life::ABSENT => return None,
+                    life::DEAD => return Some(Err(Rank(next as u16))),
+                    _ => next += 1,
+                }
+            }
+            Some(Ok(()))
+        });
+        match outcome {
+            Some(Ok(())) => {
+                self.area.settle_fences();
+                Ok(())
+            }
+            Some(Err(rank)) => {
+                let reason =
+                    format!("{rank} on {} died while joining", self.cards[rank.index()].host);
+                Err(Error::Meeting { reason })
+            }
+            None => {
+                Err(Error::Timeout { pending: format!("rank {next} to map the node's memory") })
+            }
+        }
+    }
+}
+
+/// One rank of a job. `Send` and `Sync`; all procedures may be called from several threads at once.
+///
+/// Dropping it leaves the job as [`term`](Runtime::term) does, without waiting. Where a thread that
+/// owns one panics, the others see a death.
+#[derive(Debug)]
+pub struct Runtime {
+    inner: Arc<Inner>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Runtime {
+    #[inline]
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
+    /// This rank.
+    #[inline]
+    pub fn rank(&self) -> Rank {
+        self.inner.rank
+    }
+
+    /// Ranks of the job.
+    #[inline]
+    pub fn size(&self) -> u32 {
+        self.inner.size
+    }
+
+    /// This rank's number among those of its host.
+    pub fn local_rank(&self) -> u16 {
+        self.inner.job.local_rank
+    }
+
+    /// Ranks on this rank's host.
+    pub fn local_size(&self) -> u32 {
+        // Shared memory is the only transport: all ranks are on one host.
+        self.inner.size
+    }
+
+    /// The configuration that all ranks agreed on.
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    /// The job.
+    pub fn job(&self) -> &Job {
+        &self.inner.job
+    }
+
+    /// The host of this rank.
+    pub fn host(&self) -> &str {
+        &self.inner.cards[self.inner.rank.index()].host
+    }
+
+    /// The host of `rank`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`].
+    pub fn host_of(&self, rank: Rank) -> Result<&str> {
+        self.inner.check_rank(rank)?;
+        Ok(&self.inner.cards[rank.index()].host)
+    }
+
+    /// Connections that init makes: 1 for all, 2 for on first use, 0 for none.
+    pub fn build_infrastructure(&self) -> u32 {
+        match self.inner.config.topology {
+            Topology::None => 0,
+            Topology::Static => 1,
+            Topology::Dynamic => 2,
+        }
+    }
+
+    /// Leaves the job (GASPI 17.1, 5.3.5): local, others go on. Requests that are under way are
+    /// given until the timeout. Afterwards every procedure fails with [`Error::NotInitialised`].
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if requests are still under way; this rank then still takes part.
+    pub fn term(&self, timeout: Timeout) -> Result<()> {
+        let inner = &*self.inner;
+        inner.check_open()?;
+        let waiting = Waiting { call: Call::Term, object: inner.rank.0.into() };
+        let pending = || inner.queues.iter().map(Queue::pending).sum::<u32>();
+        let drained = inner.until(timeout.deadline(), waiting, || {
+            let peers = (0..inner.size).map(|rank| Rank(rank as u16));
+            let handed_over = peers.into_iter().all(|rank| inner.peers.is_drained(rank));
+            (pending() == 0 && handed_over).then_some(())
+        });
+        if drained.is_none() {
+            let pending = format!("{} requests that are under way", pending());
+            return Err(Error::Timeout { pending });
+        }
+        self.close();
+        Ok(())
+    }
+
+    /// Leaves without waiting.
+    fn close(&self) {
+        let inner = &*self.inner;
+        if inner.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // Nobody is left waiting for this rank, and no peer keeps its memory.
+        for segment in inner.segments.indices().collect::<Vec<_>>() {
+            inner.end_segment(SegmentId(segment as u8));
+        }
+        if std::thread::panicking() {
+            inner.area.mark_dead(inner.rank);
+        } else {
+            inner.area.leave();
+        }
+        inner.peers.stop.store(true, Ordering::Release);
+        inner.peers.bell.ring();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // It does not panic; if it did, there is nothing left to do for it.
+            let _ = thread.join();
+        }
+        // After the announcement: whoever hosts the job sees the connection close.
+        *inner.membership() = None;
+        epoch::release_counters(inner.id);
+    }
+
+    /// Whether the group of all ranks exists.
+    pub(crate) fn has_group_all(&self) -> bool {
+        self.inner.config.topology != Topology::None
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The group of all ranks, for a fresh rank.
+pub(crate) fn initial_group(config: &Config, size: u32) -> Option<(GroupId, Vec<Rank>)> {
+    (config.topology != Topology::None)
+        .then(|| (GroupId::ALL, (0..size).map(|rank| Rank(rank as u16)).collect()))
+}

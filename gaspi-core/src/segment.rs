@@ -1,0 +1,438 @@
+//! Segments: memory that other ranks may write, read and notify (GASPI 17.1, 7).
+//!
+//! A segment is one sealed memory file: a header page that says whether it still exists, its
+//! notification space, and its data; bound user memory has the first two only. Registering hands
+//! the descriptor to a peer, which maps it ([`Target`]).
+//!
+//! Invariants: an access looks at the header first, so that one that comes after a delete is an
+//! error; one that races with it lands in pages that nobody reads any more.
+
+use crate::error::{Error, Result};
+use crate::fabric::frame::Register;
+use crate::ids::{Rank, SegmentId};
+use crate::os::cross_memory;
+use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE, check_available};
+use crate::sync::{AtomicU32, Ordering};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+/// What fresh memory of a segment holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Init {
+    /// Anything; pages are placed by whoever touches them first.
+    Uninitialized,
+    /// Zeroes, placed by the calling thread.
+    Zeroed,
+}
+
+const ALIVE: u32 = 1;
+const DELETED: u32 = 0;
+
+/// Where the parts of a segment's memory file begin.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    notifications_at: u64,
+    control_len: u64,
+}
+
+impl Layout {
+    fn new(ranks: u32, notifications: u32) -> Layout {
+        // One word for existence, one per rank that copies across processes.
+        let notifications_at = (64 + u64::from(ranks) * 4).next_multiple_of(64);
+        let control_len = (notifications_at + u64::from(notifications) * 4).next_multiple_of(PAGE);
+        Layout { notifications_at, control_len }
+    }
+
+    fn data_at(self, size: u64) -> u64 {
+        self.control_len.next_multiple_of(if size >= HUGE_PAGE { HUGE_PAGE } else { PAGE })
+    }
+}
+
+/// Header and notification space of a segment, as mapped by its owner or by a peer.
+#[derive(Debug)]
+pub(crate) struct Control {
+    mapping: Mapping,
+    layout: Layout,
+}
+
+impl Control {
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        debug_assert!(offset as usize + 4 <= self.mapping.len());
+        let pointer = self.mapping.as_ptr().wrapping_add(offset as usize).cast::<AtomicU32>();
+        // SAFETY: inside of the mapping, aligned to 4, and used as an atomic by everybody.
+        unsafe { &*pointer }
+    }
+
+    fn alive(&self) -> &AtomicU32 {
+        self.word(0)
+    }
+
+    fn in_use(&self, rank: Rank) -> &AtomicU32 {
+        self.word(64 + u64::from(rank.0) * 4)
+    }
+
+    fn notifications(&self) -> *const AtomicU32 {
+        self.word(self.layout.notifications_at)
+    }
+}
+
+#[derive(Debug)]
+enum Data {
+    Mapped { mapping: Mapping, file: Option<OwnedFd> },
+    Bound(*mut u8),
+}
+
+/// A segment of this rank.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) id: SegmentId,
+    pub(crate) generation: u32,
+    /// Bytes.
+    pub(crate) size: u64,
+    control: Control,
+    file: OwnedFd,
+    data: Data,
+    /// Who has been told about it, and has to be told that it is gone.
+    pub(crate) registered: Mutex<BTreeSet<Rank>>,
+    /// Who has mapped it, as far as a collective make has heard.
+    pub(crate) answered: Mutex<BTreeSet<Rank>>,
+    /// Held while the progress thread writes into it; false once it is deleted.
+    pub(crate) accepts: Mutex<bool>,
+}
+
+// SAFETY: the pointer of bound memory is only used for copies that the caller of `bind` vouched
+// for; everything else is Send.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+/// What all segments of a rank share.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) ranks: u32,
+    pub(crate) notifications: u32,
+}
+
+impl Segment {
+    fn with(
+        id: SegmentId,
+        generation: u32,
+        size: u64,
+        shape: Shape,
+        bound: Option<*mut u8>,
+        init: Init,
+    ) -> Result<Segment> {
+        let layout = Layout::new(shape.ranks, shape.notifications);
+        let own_data = if bound.is_some() { 0 } else { size };
+        let file_len = layout.data_at(own_data).checked_add(own_data).ok_or(Error::Memory {
+            needed: size,
+            available: u64::MAX,
+            reason: "no address space is so large".to_owned(),
+        })?;
+        check_available(file_len)?;
+        let out_of_memory = |error: &std::io::Error| {
+            if error.raw_os_error() == Some(libc::ENOMEM) {
+                let available = crate::os::limits::memory().available;
+                let reason = format!(
+                    "the kernel refused to map it ({error}); see ulimit -v and \
+                                      vm.max_map_count"
+                );
+                return Error::Memory { needed: size, available, reason };
+            }
+            Error::os(format!("mapping {id}"), error)
+        };
+        let file = memory::create(c"gaspi-segment", file_len, false)?;
+        let mapping = Mapping::new(file.as_fd(), 0, layout.control_len)
+            .map_err(|error| out_of_memory(&error))?;
+        let data = match bound {
+            Some(pointer) => Data::Bound(pointer),
+            None => match huge(size) {
+                Some((mapping, file)) => Data::Mapped { mapping, file: Some(file) },
+                None => {
+                    let mapping = Mapping::new(file.as_fd(), layout.data_at(size), size)
+                        .map_err(|error| out_of_memory(&error))?;
+                    Data::Mapped { mapping, file: None }
+                }
+            },
+        };
+        if let (Data::Mapped { mapping, .. }, Init::Zeroed) = (&data, init) {
+            mapping.populate();
+        }
+        let control = Control { mapping, layout };
+        control.alive().store(ALIVE, Ordering::Release);
+        Ok(Segment {
+            id,
+            generation,
+            size,
+            control,
+            file,
+            data,
+            registered: Mutex::default(),
+            answered: Mutex::default(),
+            accepts: Mutex::new(true),
+        })
+    }
+
+    /// A segment with memory of its own.
+    pub(crate) fn new(
+        id: SegmentId,
+        generation: u32,
+        size: u64,
+        init: Init,
+        shape: Shape,
+    ) -> Result<Segment> {
+        Segment::with(id, generation, size, shape, None, init)
+    }
+
+    /// A segment on memory of the caller's.
+    pub(crate) fn bound(
+        id: SegmentId,
+        generation: u32,
+        pointer: *mut u8,
+        size: u64,
+        shape: Shape,
+    ) -> Result<Segment> {
+        Segment::with(id, generation, size, shape, Some(pointer), Init::Uninitialized)
+    }
+
+    /// First byte of the data.
+    #[inline]
+    pub(crate) fn pointer(&self) -> *mut u8 {
+        match &self.data {
+            Data::Mapped { mapping, .. } => mapping.as_ptr(),
+            Data::Bound(pointer) => *pointer,
+        }
+    }
+
+    /// A word of the notification space; the caller has checked the id.
+    #[inline]
+    pub(crate) fn notification(&self, id: usize) -> &AtomicU32 {
+        // SAFETY: the space has notification_num words, and ids are checked against that.
+        unsafe { &*self.control.notifications().add(id) }
+    }
+
+    /// What a peer has to know to reach it, and the descriptors that go along.
+    pub(crate) fn describe(&self, nonce: &u64) -> (Register, Vec<BorrowedFd<'_>>) {
+        let mut descriptors = vec![self.file.as_fd()];
+        let address = match &self.data {
+            Data::Mapped { file, .. } => {
+                descriptors.extend(file.iter().map(AsFd::as_fd));
+                0
+            }
+            Data::Bound(pointer) => *pointer as u64,
+        };
+        let register = Register {
+            request: 0,
+            segment: self.id,
+            generation: self.generation,
+            size: self.size,
+            address,
+            nonce_address: std::ptr::from_ref(nonce) as u64,
+            nonce: *nonce,
+        };
+        (register, descriptors)
+    }
+
+    /// Ends its existence for all accesses that come later, of whatever rank.
+    pub(crate) fn end(&self) {
+        self.control.alive().store(DELETED, Ordering::SeqCst);
+        *self.accepts.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = false;
+    }
+
+    /// The first of `ranks` that is copying from or to it right now.
+    pub(crate) fn copied_by(&self, mut ranks: impl Iterator<Item = Rank>) -> Option<Rank> {
+        match self.data {
+            // What a peer maps are pages of its own after the delete.
+            Data::Mapped { .. } => None,
+            Data::Bound(_) => {
+                ranks.find(|rank| self.control.in_use(*rank).load(Ordering::SeqCst) != 0)
+            }
+        }
+    }
+}
+
+/// Reserved huge pages, where there are any: only the mapping finds out.
+fn huge(size: u64) -> Option<(Mapping, OwnedFd)> {
+    if size < HUGE_PAGE {
+        return None;
+    }
+    let file = memory::create(c"gaspi-segment", size.next_multiple_of(HUGE_PAGE), true).ok()?;
+    let mapping = Mapping::new(file.as_fd(), 0, size.next_multiple_of(HUGE_PAGE)).ok()?;
+    Some((mapping, file))
+}
+
+/// How this rank gets at a peer's bound memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// It is mapped here.
+    Mapped,
+    /// By copying across processes.
+    CrossMemory { pid: i32, address: u64 },
+    /// By its owner's progress.
+    Staged,
+}
+
+#[derive(Debug)]
+enum Keep {
+    Own(Arc<Segment>),
+    Imported { control: Control, _data: Option<Mapping> },
+    Gone,
+}
+
+/// What a [`Target`] that is gone points to.
+static GONE: AtomicU32 = AtomicU32::new(DELETED);
+
+/// A segment of any rank as this rank reaches it: what a write looks at.
+#[derive(Debug)]
+pub(crate) struct Target {
+    alive: *const AtomicU32,
+    notifications: *const AtomicU32,
+    /// Null unless `reach` is `Mapped`.
+    data: *mut u8,
+    /// Bytes.
+    pub(crate) size: u64,
+    pub(crate) generation: u32,
+    pub(crate) reach: Reach,
+    keep: Keep,
+}
+
+// SAFETY: the pointers lead into the mappings (or the segment) that `keep` holds.
+unsafe impl Send for Target {}
+// SAFETY: as above; what they lead to is only used through atomics and copies.
+unsafe impl Sync for Target {}
+
+impl Target {
+    /// A segment of this rank itself.
+    pub(crate) fn own(segment: Arc<Segment>) -> Target {
+        Target {
+            alive: segment.control.alive(),
+            notifications: segment.control.notifications(),
+            data: segment.pointer(),
+            size: segment.size,
+            generation: segment.generation,
+            reach: Reach::Mapped,
+            keep: Keep::Own(segment),
+        }
+    }
+
+    /// Maps a peer's segment from what it sent.
+    pub(crate) fn import(
+        register: &Register,
+        pid: i32,
+        descriptors: &[OwnedFd],
+        shape: Shape,
+    ) -> Result<Target> {
+        let missing = || Error::System {
+            call: format!("importing {}", register.segment),
+            reason: "its descriptor did not arrive; the limit of open files may be reached, \
+                     raise it with ulimit -n"
+                .to_owned(),
+        };
+        let file = descriptors.first().ok_or_else(missing)?;
+        let layout = Layout::new(shape.ranks, shape.notifications);
+        let failed =
+            |error: std::io::Error| Error::os(format!("mapping {}", register.segment), &error);
+        memory::check_sealed(file.as_fd(), layout.control_len)?;
+        let mapping = Mapping::new(file.as_fd(), 0, layout.control_len).map_err(failed)?;
+        let control = Control { mapping, layout };
+        let (data, reach) = if register.address != 0 {
+            (None, probe(register, pid))
+        } else {
+            let (file, at, len) = match descriptors.get(1) {
+                Some(huge) => (huge, 0, register.size.next_multiple_of(HUGE_PAGE)),
+                None => (file, layout.data_at(register.size), register.size),
+            };
+            let end = at.checked_add(len).ok_or_else(missing)?;
+            memory::check_sealed(file.as_fd(), end)?;
+            (Some(Mapping::new(file.as_fd(), at, len).map_err(failed)?), Reach::Mapped)
+        };
+        Ok(Target {
+            alive: control.alive(),
+            notifications: control.notifications(),
+            data: data.as_ref().map_or(std::ptr::null_mut(), Mapping::as_ptr),
+            size: register.size,
+            generation: register.generation,
+            reach,
+            keep: Keep::Imported { control, _data: data },
+        })
+    }
+
+    /// What remains of a segment whose owner deleted it, left or died: every access fails.
+    pub(crate) fn gone(size: u64, generation: u32) -> Target {
+        Target {
+            alive: &raw const GONE,
+            notifications: std::ptr::null(),
+            data: std::ptr::null_mut(),
+            size,
+            generation,
+            reach: Reach::Mapped,
+            keep: Keep::Gone,
+        }
+    }
+
+    /// Whether it still exists: asked before each access.
+    #[inline]
+    pub(crate) fn alive(&self) -> bool {
+        // SAFETY: points into `keep`'s mapping, or to a constant.
+        let word = unsafe { &*self.alive };
+        // Acquire is not needed: what follows is ordered by the segment having been registered.
+        word.load(Ordering::Relaxed) == ALIVE
+    }
+
+    /// The mapped data at `offset`, null where it is not mapped. Only if `alive`.
+    #[inline]
+    pub(crate) fn data(&self, offset: u64) -> *mut u8 {
+        if self.data.is_null() { self.data } else { self.data.wrapping_add(offset as usize) }
+    }
+
+    /// A word of the notification space; the id was checked. Only if `alive`.
+    #[inline]
+    pub(crate) fn notification(&self, id: usize) -> &AtomicU32 {
+        debug_assert!(!self.notifications.is_null());
+        // SAFETY: the space has notification_num words, which agrees on all ranks.
+        unsafe { &*self.notifications.add(id) }
+    }
+
+    /// Marks this rank as copying, unless the segment has ended: its delete waits for the mark.
+    pub(crate) fn copying(&self, rank: Rank) -> Option<Copying<'_>> {
+        let control = match &self.keep {
+            Keep::Own(segment) => &segment.control,
+            Keep::Imported { control, .. } => control,
+            Keep::Gone => return None,
+        };
+        let word = control.in_use(rank);
+        // SeqCst: either the delete sees this mark, or the look below sees the delete.
+        word.fetch_add(1, Ordering::SeqCst);
+        let copying = Copying { word };
+        (control.alive().load(Ordering::SeqCst) == ALIVE).then_some(copying)
+    }
+}
+
+/// While it lives, the owner of the segment waits with its delete.
+#[derive(Debug)]
+pub(crate) struct Copying<'a> {
+    word: &'a AtomicU32,
+}
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        self.word.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Whether the kernel lets this rank copy from the owner's memory: reads a number that only the
+/// owner knows where to find. Yama, seccomp and namespaces all show here.
+fn probe(register: &Register, pid: i32) -> Reach {
+    let mut found = 0u64;
+    // SAFETY: writes 8 bytes onto this stack.
+    let read = unsafe {
+        let target = (&raw mut found).cast();
+        cross_memory::read(pid, register.nonce_address, target, size_of::<u64>())
+    };
+    if pid != 0 && read.is_ok() && found == register.nonce {
+        Reach::CrossMemory { pid, address: register.address }
+    } else {
+        Reach::Staged
+    }
+}

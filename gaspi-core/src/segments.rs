@@ -1,0 +1,482 @@
+//! The procedures of segments (GASPI 17.1, 7), and their memory for Rust programs.
+
+use crate::agreement::{CallKey, CallKind, GroupCall, describe_call};
+use crate::error::{Error, Result};
+use crate::fabric::connection::Outgoing;
+use crate::fabric::frame::{Frame, Register};
+use crate::fabric::peers::{CallKey as PeerCall, PendingCall, waiting};
+use crate::ids::{GroupId, Rank, SegmentId};
+use crate::node::life;
+use crate::runtime::{Inner, Runtime};
+use crate::segment::{Init, Segment, Target};
+use crate::statistics::Counter;
+use crate::sync::{Ordering, epoch, membarrier};
+use crate::timeout::{Deadline, Timeout};
+use crate::wait::Call;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a delete waits for peers that are copying from or to bound memory.
+const COPY_LIMIT: Duration = Duration::from_secs(10);
+
+impl Inner {
+    fn segment_changes(&self) -> MutexGuard<'_, ()> {
+        self.segment_changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a segment known to this rank itself.
+    fn insert(&self, segment: Segment) {
+        let segment = Arc::new(segment);
+        let target = Arc::new(Target::own(Arc::clone(&segment)));
+        self.targets_of(self.rank).replace(segment.id.index(), Some(target));
+        self.segments.replace(segment.id.index(), Some(segment));
+    }
+
+    fn check_free(&self, segment: SegmentId) -> Result<()> {
+        self.check_open()?;
+        let limit = self.config.segment_max;
+        if u32::from(segment.0) >= limit {
+            let reason = format!("ids are 0..{limit} (segment_max)");
+            return Err(Error::InvalidSegment { segment, reason });
+        }
+        if self.segments.get_arc(segment.index()).is_some() {
+            let reason = "it exists already; delete it first".to_owned();
+            return Err(Error::InvalidSegment { segment, reason });
+        }
+        if self.segments.indices().count() >= limit as usize {
+            return Err(Error::TooManySegments { limit });
+        }
+        Ok(())
+    }
+
+    fn check_size(size: u64) -> Result<()> {
+        if size == 0 {
+            return Err(Error::SegmentSize {
+                size,
+                reason: "it must be greater than 0".to_owned(),
+            });
+        }
+        if size > i64::MAX as u64 {
+            let reason = "it is larger than any address space".to_owned();
+            return Err(Error::SegmentSize { size, reason });
+        }
+        Ok(())
+    }
+
+    fn generation(&self) -> u32 {
+        self.next_generation.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn alloc(&self, segment: SegmentId, size: u64, init: Init) -> Result<()> {
+        let _changes = self.segment_changes();
+        self.check_free(segment)?;
+        Self::check_size(size)?;
+        self.insert(Segment::new(segment, self.generation(), size, init, self.shape)?);
+        Ok(())
+    }
+
+    fn bind(&self, segment: SegmentId, pointer: *mut u8, size: u64) -> Result<()> {
+        let _changes = self.segment_changes();
+        self.check_free(segment)?;
+        Self::check_size(size)?;
+        self.insert(Segment::bound(segment, self.generation(), pointer, size, self.shape)?);
+        Ok(())
+    }
+
+    /// Ends a segment for everybody; false if there is none.
+    pub(crate) fn end_segment(&self, id: SegmentId) -> bool {
+        let Some(segment) = self.segments.replace(id.index(), None) else { return false };
+        self.targets_of(self.rank).replace(id.index(), None);
+        segment.end();
+        let frame = Frame::Revoke { segment: id, generation: segment.generation };
+        let registered = segment.registered.lock().unwrap_or_else(PoisonError::into_inner);
+        for rank in registered.iter().filter(|rank| self.area.life(**rank) == life::JOINED) {
+            // Whoever cannot be told any more does not use it any more.
+            let _ = self.peers.send(self, *rank, Outgoing::new(&frame));
+        }
+        true
+    }
+
+    /// Forgets a peer's segment: later accesses fail. With a generation, only that one.
+    pub(crate) fn forget_target(&self, peer: Rank, segment: SegmentId, generation: Option<u32>) {
+        let table = self.targets_of(peer);
+        let Some(known) = table.get_arc(segment.index()) else { return };
+        if generation.is_none_or(|generation| generation == known.generation) {
+            let gone = Target::gone(known.size, known.generation);
+            drop(known);
+            table.replace(segment.index(), Some(Arc::new(gone)));
+        }
+    }
+
+    /// The generation of a peer's segment that this rank can use.
+    pub(crate) fn target_generation(&self, peer: Rank, segment: SegmentId) -> Option<u32> {
+        let known = self.targets_of(peer).get_arc(segment.index())?;
+        known.alive().then_some(known.generation)
+    }
+
+    /// Tells `rank` about a segment; the answer is to come.
+    fn start_register(
+        &self,
+        segment: &Arc<Segment>,
+        rank: Rank,
+    ) -> Result<(PeerCall, Arc<PendingCall>)> {
+        let (id, generation) = (segment.id, segment.generation);
+        let key = PeerCall::Register { segment: id, generation, rank };
+        segment.registered.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
+        let call = self.peers.call(self, key, rank, |request| {
+            let (register, descriptors) = segment.describe(&self.nonce);
+            let frame = Frame::Register(Register { request, ..register });
+            Outgoing::with_descriptors(&frame, &descriptors)
+        })?;
+        Ok((key, call))
+    }
+
+    fn register(&self, segment: SegmentId, rank: Rank, deadline: Deadline) -> Result<()> {
+        let found = self.segments.get_arc(segment.index());
+        let found = found.ok_or_else(|| self.no_segment(segment))?;
+        self.check_rank(rank)?;
+        if rank == self.rank {
+            return Ok(());
+        }
+        self.check_alive(rank, "segment_register")?;
+        let (key, call) = self.start_register(&found, rank)?;
+        let waiting = waiting(Call::Register, segment.0);
+        self.peers.finish_call(self, key, rank, call, deadline, waiting).map(|_| ()).inspect_err(
+            |error| {
+                if !error.is_timeout() {
+                    self.set_corrupt(rank);
+                }
+            },
+        )
+    }
+
+    /// Registers with every member, all at once.
+    fn register_all(&self, segment: SegmentId, ranks: &[Rank], deadline: Deadline) -> Result<()> {
+        let found = self.segments.get_arc(segment.index());
+        let found = found.ok_or_else(|| self.no_segment(segment))?;
+        let mut calls = Vec::with_capacity(ranks.len());
+        for rank in ranks.iter().filter(|rank| **rank != self.rank) {
+            if self.is_registered(&found, *rank) {
+                continue;
+            }
+            let (key, call) = self.start_register(&found, *rank)?;
+            calls.push((key, *rank, call));
+        }
+        let mut result = Ok(());
+        for (key, rank, call) in calls {
+            let waiting = waiting(Call::Create, segment.0);
+            // Every call is finished or kept for the continuation, also after an error.
+            let one = self.peers.finish_call(self, key, rank, call, deadline, waiting);
+            match one {
+                Ok(_) => {
+                    self.note_registered(&found, rank);
+                }
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
+    }
+
+    fn is_registered(&self, segment: &Segment, rank: Rank) -> bool {
+        segment.answered.lock().unwrap_or_else(PoisonError::into_inner).contains(&rank)
+    }
+
+    fn note_registered(&self, segment: &Segment, rank: Rank) {
+        segment.answered.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
+    }
+
+    /// The collective part of create and use: `make` the segment, register it with the group, meet.
+    fn make_together(
+        &self,
+        kind: CallKind,
+        segment: SegmentId,
+        arguments: u64,
+        group: GroupId,
+        timeout: Timeout,
+        make: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let deadline = timeout.deadline();
+        let fingerprint = kind.fingerprint(segment.0.into());
+        let key = CallKey { kind, arguments, fingerprint, describe: describe_call };
+        let mut call = self.group_call(group, key)?;
+        if call.cursor() == 0 {
+            let made = make();
+            // Wrong arguments are this rank's own affair, as they are in the local procedures; what
+            // goes wrong from here on concerns the others, who are told.
+            if let Err(error) = made {
+                if !matches!(
+                    error,
+                    Error::Memory { .. } | Error::System { .. } | Error::TooManyFiles { .. }
+                ) {
+                    call.finish();
+                    return Err(error);
+                }
+                return self.fail_together(call, deadline, error);
+            }
+            call.set_cursor(1);
+        }
+        if call.cursor() == 1 {
+            let ranks = call.ranks_shared();
+            match self.register_all(segment, &ranks, deadline) {
+                Err(error) if error.is_timeout() => return Err(error),
+                Err(error) => {
+                    self.end_segment(segment);
+                    return self.fail_together(call, deadline, error);
+                }
+                Ok(()) => call.set_cursor(2),
+            }
+        }
+        call.arrive(&[0]);
+        match call.await_all(deadline) {
+            Err(error) if error.is_timeout() => return Err(error),
+            Err(error) => {
+                self.end_segment(segment);
+                call.finish();
+                return Err(error);
+            }
+            Ok(()) => {}
+        }
+        let failed = (0..call.ranks().len()).find(|member| call.inline(*member)[0] != 0);
+        let failed = failed.map(|member| call.ranks()[member]);
+        call.finish();
+        match failed {
+            None => Ok(()),
+            Some(rank) => {
+                self.end_segment(segment);
+                let reason = format!("it could not make {segment}; its own error says why");
+                Err(Error::Refused { rank, reason })
+            }
+        }
+    }
+
+    /// Tells the group that this rank could not do its part.
+    fn fail_together(
+        &self,
+        mut call: GroupCall<'_>,
+        deadline: Deadline,
+        error: Error,
+    ) -> Result<()> {
+        call.arrive(&[1]);
+        // Whatever the others say, this rank's own reason is the one to report.
+        let _ = call.await_all(deadline);
+        call.finish();
+        Err(error)
+    }
+}
+
+impl Runtime {
+    /// Allocates a segment of `size` bytes of shared memory (GASPI 17.1, 7.2.1). Local.
+    ///
+    /// # Errors
+    /// [`Error::SegmentSize`], [`Error::InvalidSegment`] if the id is in use or out of range,
+    /// [`Error::TooManySegments`], [`Error::Memory`].
+    pub fn segment_alloc(&self, segment: SegmentId, size: u64, init: Init) -> Result<()> {
+        self.inner().alloc(segment, size, init)?;
+        self.inner().count(Counter::SegmentAlloc, 1);
+        Ok(())
+    }
+
+    /// Deletes a segment of this rank. Local; accesses of others that come later fail.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSegment`]; [`Error::Refused`] if a peer does not finish copying from or to
+    /// bound memory within 10 s: the memory must then not be freed.
+    pub fn segment_delete(&self, segment: SegmentId) -> Result<()> {
+        let inner = self.inner();
+        inner.check_open()?;
+        let _changes = inner.segment_changes();
+        let found = inner.segments.get_arc(segment.index());
+        let found = found.ok_or_else(|| inner.no_segment(segment))?;
+        inner.end_segment(segment);
+        inner.count(Counter::SegmentDelete, 1);
+        membarrier::heavy_global();
+        let copied_by = || {
+            let alive = |rank: &Rank| inner.area.life(*rank) == life::JOINED;
+            found.copied_by((0..inner.size).map(|rank| Rank(rank as u16)).filter(alive))
+        };
+        if copied_by().is_none() {
+            return Ok(());
+        }
+        // Copies end by themselves within microseconds; their end is not announced.
+        let deadline = Deadline::Never.at_most(COPY_LIMIT);
+        while let Some(rank) = copied_by() {
+            if deadline.passed() {
+                let reason =
+                    format!("it has been copying from or to {segment} for 10 s; is it stopped?");
+                return Err(Error::Refused { rank, reason });
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Makes a segment of this rank accessible to `rank` (GASPI 17.1, 7.2.2).
+    ///
+    /// # Errors
+    /// [`Error::InvalidSegment`], [`Error::InvalidRank`], [`Error::Timeout`], [`Error::RankDied`],
+    /// [`Error::RankLeft`], [`Error::Refused`] if `rank` cannot map it.
+    pub fn segment_register(&self, segment: SegmentId, rank: Rank, timeout: Timeout) -> Result<()> {
+        self.inner().register(segment, rank, timeout.deadline())?;
+        self.inner().count(Counter::SegmentRegister, 1);
+        Ok(())
+    }
+
+    /// Allocates a segment, registers it with all ranks of `group`, and waits for them to do the
+    /// same (GASPI 17.1, 7.2.3). Sizes may differ between ranks. If one rank cannot, all fail and
+    /// none keeps the segment.
+    ///
+    /// # Errors
+    /// Those of alloc, register and barrier.
+    pub fn segment_create(
+        &self,
+        segment: SegmentId,
+        size: u64,
+        group: GroupId,
+        timeout: Timeout,
+        init: Init,
+    ) -> Result<()> {
+        let inner = self.inner();
+        let kind = CallKind::SegmentCreate;
+        inner.make_together(kind, segment, size, group, timeout, || {
+            inner.alloc(segment, size, init)
+        })?;
+        inner.count(Counter::SegmentCreate, 1);
+        Ok(())
+    }
+
+    /// Makes memory of the program a segment (GASPI 17.1, 7.2.5). Local. Segments may overlap.
+    ///
+    /// # Errors
+    /// As [`segment_alloc`](Runtime::segment_alloc).
+    ///
+    /// # Safety
+    /// `pointer` is valid for reads and writes of `size` bytes until the segment was deleted, and
+    /// the program accesses it as memory that others write: not through Rust references.
+    pub unsafe fn segment_bind(
+        &self,
+        segment: SegmentId,
+        pointer: *mut u8,
+        size: u64,
+    ) -> Result<()> {
+        self.inner().bind(segment, pointer, size)?;
+        self.inner().count(Counter::SegmentBind, 1);
+        Ok(())
+    }
+
+    /// [`segment_bind`](Runtime::segment_bind), then as
+    /// [`segment_create`](Runtime::segment_create) (GASPI 17.1, 7.2.6).
+    ///
+    /// # Errors
+    /// Those of bind, register and barrier.
+    ///
+    /// # Safety
+    /// As [`segment_bind`](Runtime::segment_bind).
+    pub unsafe fn segment_use(
+        &self,
+        segment: SegmentId,
+        pointer: *mut u8,
+        size: u64,
+        group: GroupId,
+        timeout: Timeout,
+    ) -> Result<()> {
+        let inner = self.inner();
+        let arguments = size ^ (pointer as u64).rotate_left(32);
+        inner.make_together(CallKind::SegmentUse, segment, arguments, group, timeout, || {
+            inner.bind(segment, pointer, size)
+        })?;
+        inner.count(Counter::SegmentUse, 1);
+        Ok(())
+    }
+
+    /// Segments of this rank.
+    pub fn segment_num(&self) -> u32 {
+        self.inner().segments.indices().count() as u32
+    }
+
+    /// Ids of the segments of this rank, ascending.
+    pub fn segment_list(&self) -> Vec<SegmentId> {
+        self.inner().segments.indices().map(|id| SegmentId(id as u8)).collect()
+    }
+
+    /// The first byte of a segment of this rank. Others may write there at any time.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSegment`].
+    pub fn segment_ptr(&self, segment: SegmentId) -> Result<*mut u8> {
+        let inside = epoch::enter();
+        Ok(self.inner().local(segment, &inside)?.pointer())
+    }
+
+    /// Segments that may exist at once.
+    pub fn segment_max(&self) -> u32 {
+        self.inner().config.segment_max
+    }
+
+    /// The lowest free segment id.
+    ///
+    /// # Errors
+    /// [`Error::TooManySegments`].
+    pub fn segment_avail_local(&self) -> Result<SegmentId> {
+        let limit = self.inner().config.segment_max;
+        let used: Vec<usize> = self.inner().segments.indices().collect();
+        let free = (0..limit as usize).find(|id| !used.contains(id));
+        free.map(|id| SegmentId(id as u8)).ok_or(Error::TooManySegments { limit })
+    }
+
+    /// Bytes of a segment of this rank, or of one that `rank` registered with it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`], [`Error::InvalidSegment`].
+    pub fn segment_size(&self, segment: SegmentId, rank: Rank) -> Result<u64> {
+        let inside = epoch::enter();
+        self.inner().check_rank(rank)?;
+        let target = self.inner().target(rank, segment, &inside)?;
+        if !target.alive() {
+            let reason = format!("{rank} has deleted it");
+            return Err(Error::InvalidSegment { segment, reason });
+        }
+        Ok(target.size)
+    }
+
+    /// Copies bytes into a segment of this rank.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSegment`], [`Error::LocalOffset`], [`Error::CommSize`].
+    pub fn segment_write(&self, segment: SegmentId, offset: u64, bytes: &[u8]) -> Result<()> {
+        let inside = epoch::enter();
+        let found = self.inner().local(segment, &inside)?;
+        check_range(found, offset, bytes.len() as u64)?;
+        let to = found.pointer().wrapping_add(offset as usize);
+        // SAFETY: the range lies inside of the segment, which exists while the guard lives; a
+        // caller's slice cannot overlap with it without unsafe code of his.
+        unsafe { std::ptr::copy(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes out of a segment of this rank.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSegment`], [`Error::LocalOffset`], [`Error::CommSize`].
+    pub fn segment_read(&self, segment: SegmentId, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let inside = epoch::enter();
+        let found = self.inner().local(segment, &inside)?;
+        check_range(found, offset, bytes.len() as u64)?;
+        let from = found.pointer().wrapping_add(offset as usize);
+        // SAFETY: as in `segment_write`.
+        unsafe { std::ptr::copy(from, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+}
+
+fn check_range(segment: &Segment, offset: u64, size: u64) -> Result<()> {
+    let limit = segment.size;
+    if offset > limit || (offset == limit && size > 0) {
+        return Err(Error::LocalOffset { segment: segment.id, offset, size: limit });
+    }
+    if size > limit - offset {
+        let reason =
+            format!("only {} bytes are left at {offset} of {}", limit - offset, segment.id);
+        return Err(Error::CommSize { size, reason });
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! The arrival line of one rank in one group: sequence, fingerprint and a small payload in one
+//! cache line.
+//!
+//! One writer, many readers. Two lines alternate by the parity of the step: a rank writes step
+//! k + 2 into the line of step k only after everybody arrived at k + 1, and a rank arrives at
+//! k + 1 only after it read all lines of step k. So a line is never overwritten while it is read.
+
+use super::{Ordering, Word64};
+
+/// Words of payload that ride in a line.
+pub const PAYLOAD_WORDS: usize = 6;
+
+/// One cache line of a collective.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Line<W> {
+    /// Incarnation of the group and step: equal to what a reader expects once the rank arrived.
+    pub sequence: W,
+    /// What must be the same on all ranks.
+    pub fingerprint: W,
+    /// A payload small enough to travel in the line.
+    pub payload: [W; PAYLOAD_WORDS],
+}
+
+impl<W: Word64> Line<W> {
+    /// Publishes this rank's arrival at `sequence`.
+    #[inline]
+    pub fn publish(&self, sequence: u64, fingerprint: u64, payload: &[u64]) {
+        self.fingerprint.store(fingerprint, Ordering::Relaxed);
+        for (word, value) in self.payload.iter().zip(payload) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        // Release: publishes the line and whatever was staged before; pairs with the Acquire in
+        // `arrived`.
+        self.sequence.store(sequence, Ordering::Release);
+    }
+
+    /// The fingerprint, once the rank has arrived at `sequence`.
+    #[inline]
+    pub fn arrived(&self, sequence: u64) -> Option<u64> {
+        // Acquire: pairs with the Release in `publish`.
+        (self.sequence.load(Ordering::Acquire) == sequence)
+            .then(|| self.fingerprint.load(Ordering::Relaxed))
+    }
+
+    /// The payload of an arrived line.
+    #[inline]
+    pub fn payload(&self) -> [u64; PAYLOAD_WORDS] {
+        std::array::from_fn(|i| self.payload[i].load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,91 @@
+//! Fences whose cost is paid by the rare side.
+//!
+//! "Store a flag, then look whether somebody sleeps" needs a full fence between the store and the
+//! load. Instead of paying it per notification, the sleeper (or whoever frees memory) makes the
+//! kernel execute one on every running thread that takes part: membarrier(2). Where the kernel
+//! refuses, both sides execute the fence themselves.
+
+use super::{AtomicU8, Ordering};
+use std::sync::atomic::{compiler_fence, fence};
+
+const CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+const CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+const CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+const CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier takes three integers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Registers this process as one whose threads take part in [`heavy_global`]. False where the
+/// kernel refuses; every process of the node then has to use the full fence on both sides.
+pub fn register_global() -> bool {
+    membarrier(CMD_REGISTER_GLOBAL_EXPEDITED) && membarrier(CMD_GLOBAL_EXPEDITED)
+}
+
+/// A full fence here and, where the kernel offers it, on every running thread of all registered
+/// processes.
+pub fn heavy_global() {
+    fence(Ordering::SeqCst);
+    membarrier(CMD_GLOBAL_EXPEDITED);
+}
+
+/// Which fence the frequent side has to execute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Light {
+    /// All sleepers use membarrier: keeping the compiler from reordering is enough.
+    Compiler,
+    /// Some process cannot use membarrier.
+    Full,
+}
+
+impl Light {
+    /// The fence of the frequent side, between its store and its load.
+    #[inline]
+    pub fn fence(self) {
+        match self {
+            Light::Compiler => compiler_fence(Ordering::SeqCst),
+            Light::Full => fence(Ordering::SeqCst),
+        }
+    }
+}
+
+const UNKNOWN: u8 = 0;
+const PRIVATE: u8 = 1;
+const REFUSED: u8 = 2;
+
+/// Whether threads of this process can be fenced by membarrier: a fact about the process.
+static PRIVATE_MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+#[cold]
+fn register_private() -> u8 {
+    let mode = if membarrier(CMD_REGISTER_PRIVATE_EXPEDITED) { PRIVATE } else { REFUSED };
+    PRIVATE_MODE.store(mode, Ordering::Relaxed);
+    mode
+}
+
+/// The frequent side's fence within a process.
+#[inline]
+pub(super) fn light_private() {
+    let mut mode = PRIVATE_MODE.load(Ordering::Relaxed);
+    if mode == UNKNOWN {
+        mode = register_private();
+    }
+    if mode == PRIVATE {
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The rare side's fence within a process.
+pub(super) fn heavy_private() {
+    fence(Ordering::SeqCst);
+    if PRIVATE_MODE.load(Ordering::Relaxed) == UNKNOWN {
+        register_private();
+    }
+    if PRIVATE_MODE.load(Ordering::Relaxed) == PRIVATE {
+        membarrier(CMD_PRIVATE_EXPEDITED);
+    }
+}

@@ -1,0 +1,193 @@
+//! The only place that waits.
+//!
+//! Spin while it pays, then yield, then sleep on the rank's futex. Where the node's ranks outnumber
+//! the usable cores nobody spins: whoever is waited for needs the core. Every wait has a deadline,
+//! and a rank that waits long uses no CPU.
+
+use crate::node::{NodeArea, Note};
+use crate::os::futex;
+use crate::sync::{Ordering, membarrier};
+use crate::timeout::Deadline;
+use std::time::{Duration, Instant};
+
+/// How long to spin where every rank has a core of its own.
+const SPIN: Duration = Duration::from_micros(100);
+/// How long to yield before sleeping.
+const YIELD: Duration = Duration::from_micros(100);
+/// Looks between two readings of the clock while spinning; a reading costs 27 ns.
+const LOOKS_PER_CLOCK: u32 = 32;
+/// A call without a limit that waits for so long says so in the log.
+const REPORT_AFTER: Duration = Duration::from_secs(60);
+
+/// What is waited for, for the control page and the log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Waiting {
+    /// The procedure as a user knows it.
+    pub(crate) call: Call,
+    /// Segment, group, queue or rank that it was called for.
+    pub(crate) object: u32,
+}
+
+macro_rules! calls {
+    ($($name:ident = $number:literal $text:literal,)*) => {
+        /// The procedures that can wait.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u32)]
+        pub(crate) enum Call { $($name = $number,)* }
+
+        impl Call {
+            pub(crate) fn name(self) -> &'static str {
+                match self { $(Call::$name => $text,)* }
+            }
+        }
+    };
+}
+
+calls! {
+    Init = 1 "proc_init",
+    Term = 2 "proc_term",
+    Barrier = 3 "barrier",
+    Collective = 4 "allreduce",
+    Commit = 5 "group_commit",
+    Register = 6 "segment_register",
+    Create = 7 "segment_create",
+    Wait = 8 "wait",
+    WaitSome = 9 "notify_waitsome",
+    PassiveSend = 10 "passive_send",
+    PassiveReceive = 11 "passive_receive",
+    Atomic = 12 "atomic",
+    Ping = 13 "proc_ping",
+    Kill = 14 "proc_kill",
+    Connect = 15 "connect",
+}
+
+/// How this rank waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Waiter {
+    spin: bool,
+}
+
+impl Waiter {
+    /// `cores` usable by the `ranks` of this node.
+    pub(crate) fn new(ranks: u32, cores: u32) -> Waiter {
+        Waiter { spin: ranks <= cores }
+    }
+
+    /// Repeats `attempt` until it gives something or the deadline has passed. The attempt is made
+    /// at least once, and once more after the deadline.
+    #[inline]
+    pub(crate) fn until<T>(
+        self,
+        area: &NodeArea,
+        deadline: Deadline,
+        waiting: Waiting,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        if let Some(value) = attempt() {
+            return Some(value);
+        }
+        if deadline == Deadline::Now {
+            return None;
+        }
+        self.slow(area, deadline, waiting, attempt)
+    }
+
+    #[cold]
+    fn slow<T>(
+        self,
+        area: &NodeArea,
+        deadline: Deadline,
+        waiting: Waiting,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let started = Instant::now();
+        let mut waited = Duration::ZERO;
+        if self.spin {
+            while waited < SPIN {
+                for _ in 0..LOOKS_PER_CLOCK {
+                    std::hint::spin_loop();
+                    if let Some(value) = attempt() {
+                        return Some(value);
+                    }
+                }
+                waited = started.elapsed();
+            }
+        }
+        let yield_until = waited + YIELD;
+        while waited < yield_until {
+            std::thread::yield_now();
+            if let Some(value) = attempt() {
+                return Some(value);
+            }
+            waited = started.elapsed();
+        }
+        if deadline.passed() {
+            return attempt();
+        }
+        let noted = NoteGuard::new(area.own_note(), waiting);
+        let found = sleep(area, deadline, waiting, started, attempt);
+        drop(noted);
+        found
+    }
+}
+
+/// Announce, look, sleep, until found or the deadline has passed.
+fn sleep<T>(
+    area: &NodeArea,
+    deadline: Deadline,
+    waiting: Waiting,
+    started: Instant,
+    mut attempt: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    let bell = area.own_bell();
+    let mut reported = started;
+    loop {
+        let ticket = bell.announce(membarrier::heavy_global);
+        if let Some(value) = attempt() {
+            bell.leave();
+            return Some(value);
+        }
+        if !deadline.passed() {
+            let limit = deadline.remaining().map_or(REPORT_AFTER, |left| left.min(REPORT_AFTER));
+            futex::wait(bell.sequence, ticket, Some(limit));
+        }
+        bell.leave();
+        if let Some(value) = attempt() {
+            return Some(value);
+        }
+        if deadline.passed() {
+            return None;
+        }
+        if deadline == Deadline::Never && reported.elapsed() >= REPORT_AFTER {
+            reported = Instant::now();
+            let seconds = started.elapsed().as_secs();
+            let (call, object) = (waiting.call.name(), waiting.object);
+            log::warn!("{call}({object}): still waiting after {seconds} s without a timeout");
+        }
+    }
+}
+
+/// Shows in the control page what this rank waits for.
+struct NoteGuard<'a>(&'a Note);
+
+impl<'a> NoteGuard<'a> {
+    fn new(note: &'a Note, waiting: Waiting) -> NoteGuard<'a> {
+        note.object.store(waiting.object, Ordering::Relaxed);
+        note.since_ms.store(monotonic_ms(), Ordering::Relaxed);
+        note.call.store(waiting.call as u32, Ordering::Release);
+        NoteGuard(note)
+    }
+}
+
+impl Drop for NoteGuard<'_> {
+    fn drop(&mut self) {
+        self.0.call.store(0, Ordering::Relaxed);
+    }
+}
+
+fn monotonic_ms() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: clock_gettime writes the struct that it is given.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+}

@@ -1,0 +1,71 @@
+//! Ranks as threads of the test process: the real transport, descriptors and progress threads
+//! included.
+
+use gaspi_core::{Config, Job, Joining, Rank, Runtime, Timeout};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Long enough for anything that is right; a test that hangs ends by it.
+pub(crate) const LIMIT: Timeout = Timeout::Millis(60_000);
+
+static JOBS: AtomicU64 = AtomicU64::new(0);
+
+/// Ends the process with what all threads do if a test hangs.
+fn watchdog(name: String) -> std::sync::mpsc::Sender<()> {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        if let Err(std::sync::mpsc::RecvTimeoutError::Timeout) =
+            wait.recv_timeout(Duration::from_secs(120))
+        {
+            eprintln!("{name}: hangs; stacks of all threads follow");
+            let pid = std::process::id().to_string();
+            let gdb = ["-p", &pid, "-batch", "-ex", "thread apply all bt"];
+            if let Err(error) = std::process::Command::new("gdb").args(gdb).status() {
+                eprintln!("no stacks: gdb: {error}");
+            }
+            std::process::abort();
+        }
+    });
+    done
+}
+
+/// Runs `body` on `size` ranks with this configuration and hands out the results by rank.
+pub(crate) fn run_with<T: Send>(
+    size: u32,
+    config: &Config,
+    body: impl Fn(&Runtime) -> T + Sync,
+) -> Vec<T> {
+    let id = format!("test-{}", JOBS.fetch_add(1, Ordering::Relaxed));
+    let name = std::thread::current().name().unwrap_or("test").to_owned();
+    let done = watchdog(name);
+    let results = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..size)
+            .map(|rank| {
+                let (id, body) = (&id, &body);
+                scope.spawn(move || {
+                    let job = Job::in_process(id, Rank(rank as u16), size);
+                    let mut joining = Joining::new(job, config.clone()).expect("joining");
+                    let runtime = joining.wait(LIMIT).expect("all ranks meet");
+                    let result = body(&runtime);
+                    // A rank that has left already did so on purpose.
+                    let _ = runtime.term(LIMIT);
+                    result
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().expect("the rank ended well")).collect()
+    });
+    drop(done);
+    results
+}
+
+/// Runs `body` on `size` ranks.
+pub(crate) fn run<T: Send>(size: u32, body: impl Fn(&Runtime) -> T + Sync) -> Vec<T> {
+    run_with(size, &Config::default(), body)
+}
+
+/// Ranks other than `own`.
+pub(crate) fn others(rt: &Runtime) -> impl Iterator<Item = Rank> {
+    let own = rt.rank();
+    (0..rt.size()).map(|rank| Rank(rank as u16)).filter(move |rank| *rank != own)
+}
