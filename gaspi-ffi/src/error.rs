@@ -29,6 +29,8 @@ pub(crate) enum Failure {
     Rejected(String),
     /// Ordinary outcome of a call of this layer that may wait.
     Timeout,
+    /// A poll found nothing. Programs poll millions of times a second, so no words are kept.
+    NotYet,
     /// Memory from malloc, this many bytes.
     Memory(usize),
     /// A buffer of no bytes.
@@ -51,7 +53,7 @@ impl Failure {
             Failure::NotInitialised | Failure::Forked => GASPI_ERR_NOINIT,
             Failure::Initialised => GASPI_ERR_INITED,
             Failure::Rejected(_) => GASPI_ERROR,
-            Failure::Timeout => GASPI_TIMEOUT,
+            Failure::Timeout | Failure::NotYet => GASPI_TIMEOUT,
             Failure::Memory(_) => GASPI_ERR_MEMALLOC,
             Failure::NoRoom => GASPI_ERR_INV_SIZE,
         }
@@ -76,7 +78,7 @@ impl Failure {
                 "not allowed after gaspi_proc_init; call gaspi_proc_term first".into()
             }
             Failure::Rejected(reason) => reason.clone().into(),
-            Failure::Timeout => "timeout".into(),
+            Failure::Timeout | Failure::NotYet => "timeout".into(),
             Failure::Memory(size) => format!("malloc of {size} bytes failed").into(),
             Failure::NoRoom => "size is 0; a text needs at least its final zero byte".into(),
         }
@@ -118,6 +120,7 @@ fn core_code(error: &Error) -> gaspi_return_t {
 pub(crate) fn boundary(call: &'static str, body: impl FnOnce() -> Outcome) -> gaspi_return_t {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => GASPI_SUCCESS,
+        Ok(Err(Failure::NotYet)) => GASPI_TIMEOUT,
         Ok(Err(failure)) => report(call, &failure),
         Err(panic) => panicked(call, panic),
     }
@@ -135,12 +138,6 @@ pub(crate) fn plain_boundary<T>(call: &'static str, otherwise: T, body: impl FnO
 #[inline(never)]
 fn report(call: &'static str, failure: &Failure) -> gaspi_return_t {
     let code = failure.code();
-    // A poll that found nothing: millions per second, and without words worth keeping.
-    if let Failure::Core(Error::Timeout { pending }) = failure
-        && pending.is_empty()
-    {
-        return code;
-    }
     let words = failure.words();
     keep(&format!("gaspi_{call}: {words}"));
     if !failure.is_ordinary() {

@@ -100,9 +100,8 @@ procedures! {
         }
     }
 
-    /// GASPI_Ext.h: whether the process is part of a job.
+    /// GASPI_Ext.h: whether the process is part of a job; a forked child is not.
     fn initialized(initialized: *mut gaspi_number_t) {
-        runtime::refuse_fork()?;
         out!(initialized).set(runtime::is_present().into());
         Ok(())
     }

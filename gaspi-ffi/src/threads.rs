@@ -2,7 +2,9 @@
 //!
 //! Invariant: the lock is never held while a function of the program runs or a rank is waited for.
 //! A barrier counts the registered threads and those that were given a function and have not
-//! registered yet, so that early ones wait for late starters.
+//! registered yet. Programs fill the pool thread by thread while the first ones already run into
+//! their barrier, so a barrier of a pool that is not full completes only once nobody has joined
+//! for [`SETTLING`]; a full pool never waits for that.
 
 use crate::error::Failure;
 use crate::runtime::{self, timeout};
@@ -13,10 +15,15 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use std::{mem, ptr};
 
 /// Threads of the largest pool.
 const THREADS_MAX: u32 = 4096;
+
+/// How long nobody has to have joined before a pool that is not full counts as complete. Programs
+/// start their threads in a loop without pauses. (Tests run on machines that are busy.)
+const SETTLING: Duration = Duration::from_millis(if cfg!(test) { 1000 } else { 100 });
 
 /// A function of the program and what it is handed.
 struct Task {
@@ -37,6 +44,8 @@ struct Pool {
     /// Tasks under way whose threads have not registered.
     unregistered: usize,
     closing: bool,
+    /// When the last thread joined, until that is settled.
+    joined: Option<Instant>,
     /// Threads that came to the present barrier.
     arrived: usize,
     /// Barriers that were completed.
@@ -54,6 +63,7 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
     tasks: VecDeque::new(),
     unregistered: 0,
     closing: false,
+    joined: None,
     arrived: 0,
     phase: 0,
     leading: false,
@@ -83,8 +93,17 @@ fn rejected(reason: &str) -> Failure {
 
 impl Pool {
     fn exists(&self) -> Result<(), Failure> {
-        match self.numbers.is_empty() || self.closing {
+        match self.numbers.is_empty() {
             true => Err(rejected("there is no pool; call gaspi_threads_init first")),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether threads from outside may still come in. Those of the pool may until they end.
+    fn is_open(&self) -> Result<(), Failure> {
+        self.exists()?;
+        match self.closing && WORKER.get().is_none() {
+            true => Err(rejected("another thread is inside gaspi_threads_term")),
             false => Ok(()),
         }
     }
@@ -101,6 +120,23 @@ impl Pool {
     fn participants(&self) -> usize {
         let registered = self.numbers.iter().filter(|taken| **taken).count();
         registered + self.unregistered + self.tasks.len()
+    }
+
+    /// A thread registered or was given something to run.
+    fn join(&mut self) {
+        let full = self.participants() >= self.numbers.len();
+        self.joined = if full { None } else { Some(Instant::now()) };
+        CHANGED.notify_all();
+    }
+
+    /// When it is settled who takes part, `None` if it is.
+    fn settled_at(&mut self) -> Option<Instant> {
+        let at = self.joined? + SETTLING;
+        if Instant::now() < at {
+            return Some(at);
+        }
+        self.joined = None;
+        None
     }
 
     /// Takes the calling thread, whose task ended, out of everything.
@@ -151,7 +187,7 @@ fn start(size: u32) -> Result<(), Failure> {
     }
     pool.generation += 1;
     pool.numbers = vec![false; size as usize];
-    (pool.arrived, pool.leading, pool.outcome) = (0, false, Ok(()));
+    (pool.arrived, pool.leading, pool.outcome, pool.joined) = (0, false, Ok(()), None);
     for started in 0..size {
         let mut worker = mem::MaybeUninit::uninit();
         // SAFETY: `work` may run on any thread; default attributes give the program's stack size.
@@ -190,14 +226,19 @@ fn stop(mut pool: MutexGuard<'static, Pool>) -> MutexGuard<'static, Pool> {
     pool
 }
 
-/// Sleeps until something changed.
+/// Sleeps until something changed, at most until `wake`.
 fn sleep(
     pool: MutexGuard<'static, Pool>,
     deadline: Deadline,
+    wake: Option<Instant>,
 ) -> Result<MutexGuard<'static, Pool>, Failure> {
-    match deadline.remaining() {
+    let left = deadline.remaining();
+    if left.is_some_and(|left| left.is_zero()) {
+        return Err(Failure::Timeout);
+    }
+    let until_wake = wake.map(|wake| wake.saturating_duration_since(Instant::now()));
+    match left.into_iter().chain(until_wake).min() {
         None => Ok(CHANGED.wait(pool).unwrap_or_else(PoisonError::into_inner)),
-        Some(left) if left.is_zero() => Err(Failure::Timeout),
         Some(left) => {
             Ok(CHANGED.wait_timeout(pool, left).unwrap_or_else(PoisonError::into_inner).0)
         }
@@ -252,7 +293,11 @@ fn meet(
             return Ok(pool.outcome.clone()?);
         }
         if pool.arrived < pool.participants() || pool.leading {
-            pool = sleep(pool, deadline)?;
+            pool = sleep(pool, deadline, None)?;
+            continue;
+        }
+        if let Some(wake) = pool.settled_at() {
+            pool = sleep(pool, deadline, Some(wake))?;
             continue;
         }
         pool.leading = true;
@@ -312,15 +357,13 @@ procedures! {
         start(use_nthreads)
     }
 
-    /// GASPI_Threads.h: ends the pool once its threads finished what they run. Works after
-    /// gaspi_proc_term too.
-    fn threads_term() {
-        runtime::refuse_fork()?;
+    /// GASPI_Threads.h: ends the pool once its threads finished what they run.
+    fn threads_term() holding _rt {
         if WORKER.get().is_some() {
             return Err(rejected("a thread of the pool cannot end the pool"));
         }
         let pool = lock();
-        pool.exists()?;
+        pool.is_open()?;
         drop(stop(pool));
         Ok(())
     }
@@ -329,9 +372,9 @@ procedures! {
     fn threads_run(function: thread_function, arg: gaspi_pointer_t) with _rt {
         let function = function.ok_or(Failure::Null("function"))?;
         let mut pool = lock();
-        pool.exists()?;
+        pool.is_open()?;
         pool.tasks.push_back(Task { function, argument: arg });
-        CHANGED.notify_all();
+        pool.join();
         Ok(())
     }
 
@@ -339,7 +382,7 @@ procedures! {
     fn threads_register(tid: *mut gaspi_int) with _rt {
         let out = out!(tid);
         let mut pool = lock();
-        pool.exists()?;
+        pool.is_open()?;
         let number = match pool.number() {
             Some(number) => number,
             None => {
@@ -354,6 +397,7 @@ procedures! {
                     WORKER.set(Some(false));
                     pool.unregistered -= 1;
                 }
+                pool.join();
                 free
             }
         };
@@ -363,6 +407,8 @@ procedures! {
 
     /// GASPI_Threads.h: barrier of the registered threads of all ranks of a group.
     fn threads_sync_all(group: gaspi_group_t, milliseconds: gaspi_timeout_t) holding rt {
+        // A wrong group is told to all threads, not only to the last one.
+        rt.group_size(GroupId(group))?;
         let deadline = timeout(milliseconds).deadline();
         meet(deadline, || rt.barrier(GroupId(group), remaining(deadline)))
     }
@@ -398,6 +444,17 @@ mod tests {
 
     extern "C" fn count(_: *mut c_void) -> *mut c_void {
         ENTERED.fetch_add(1, Ordering::SeqCst);
+        ptr::null_mut()
+    }
+
+    static PASSED: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn cross(_: *mut c_void) -> *mut c_void {
+        register();
+        WORKER.set(Some(false));
+        lock().unregistered -= 1;
+        meet(Deadline::Never, || Ok(())).unwrap();
+        PASSED.fetch_add(1, Ordering::SeqCst);
         ptr::null_mut()
     }
 
@@ -443,6 +500,32 @@ mod tests {
         }
         second.join().unwrap();
         assert_eq!(lock().arrived, 0);
+        lock().leave();
+        drop(stop(lock()));
+
+        // A function that runs into its barrier before the others were even given away.
+        start(3).unwrap();
+        PASSED.store(0, Ordering::SeqCst);
+        for started in 0..3 {
+            let mut pool = lock();
+            pool.tasks.push_back(Task { function: cross, argument: ptr::null_mut() });
+            pool.join();
+            drop(pool);
+            while started == 0 && lock().arrived == 0 {
+                std::thread::yield_now();
+            }
+            assert_eq!(PASSED.load(Ordering::SeqCst), 0);
+        }
+        drop(stop(lock()));
+        assert_eq!(PASSED.load(Ordering::SeqCst), 3);
+
+        // Alone in a larger pool: it takes a moment, but it does not hang.
+        start(3).unwrap();
+        register();
+        lock().join();
+        let began = Instant::now();
+        meet(Deadline::Never, || Ok(())).unwrap();
+        assert!(began.elapsed() >= SETTLING);
         drop(stop(lock()));
         assert!(matches!(sync(), Err(Failure::Rejected(_))), "registered with an earlier pool");
     }
