@@ -1,0 +1,112 @@
+//! The command line.
+
+use clap::Parser;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Starts the ranks of a GASPI job on this machine and looks after them.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gaspi_run",
+    version,
+    override_usage = "gaspi_run -n N [OPTIONS] PROGRAM [ARGUMENTS]...\n       \
+                      gaspi_run -m FILE [OPTIONS] PROGRAM [ARGUMENTS]...",
+    after_help = AFTER_HELP
+)]
+pub(crate) struct Arguments {
+    /// Start N ranks [default: as many as the machine file has lines]
+    #[arg(short = 'n', long = "nodes", visible_alias = "ranks", value_name = "N",
+          value_parser = ranks)]
+    pub(crate) ranks: Option<u32>,
+
+    /// Take the host of rank r from line r of FILE; blank lines and # comments do not count. Every
+    /// line has to name this machine: its name, localhost, or one of its addresses
+    #[arg(short = 'm', long = "machinefile", value_name = "FILE")]
+    pub(crate) machine_file: Option<PathBuf>,
+
+    /// Bind each rank to the NUMA node that its local rank selects (GASPI_SET_NUMA_SOCKET=1)
+    #[arg(short = 'N', long = "NUMA")]
+    pub(crate) numa: bool,
+
+    /// Run PROGRAM as rank 0 instead, with the same arguments
+    #[arg(short = 'b', long = "binary", value_name = "PROGRAM")]
+    pub(crate) binary: Option<OsString>,
+
+    /// Run rank 0 under gdb, with this terminal
+    #[arg(short = 'd', long = "debug")]
+    pub(crate) debug: bool,
+
+    /// Say for every host of the job whether it can be reached before starting
+    #[arg(short = 'p', long = "ping")]
+    pub(crate) ping: bool,
+
+    /// Begin each line of output with the rank that wrote it
+    #[arg(long)]
+    pub(crate) label: bool,
+
+    /// End the whole job as soon as one rank fails: SIGTERM, and SIGKILL three seconds later
+    #[arg(long)]
+    pub(crate) kill_on_failure: bool,
+
+    /// The program, then its arguments, passed on exactly as they are
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub(crate) command: Vec<OsString>,
+}
+
+const AFTER_HELP: &str = "\
+Each rank gets the environment and working directory of gaspi_run, and finds its place in
+GASPI_RANK, GASPI_NRANKS and GASPI_SOCKET (its number on this machine). Standard input goes to
+rank 0; the output of all ranks comes out line by line, unmixed.
+
+A rank that dies leaves the others running, as GASPI programs may go on without it; use
+--kill-on-failure to end the job instead. Signals that gaspi_run gets go to all ranks; a second
+interrupt (Ctrl-C) kills them. If gaspi_run itself is killed, its ranks are killed too.
+
+The exit status is that of the first rank that failed (128 + the signal's number if a signal
+killed it), 0 if none did; 2 for a wrong command line, 127 and 126 for a program that does not
+exist or cannot be executed, 125 if gaspi_run itself could not go on.
+
+Examples:
+  gaspi_run -n 4 ./heat input.txt             four ranks
+  gaspi_run -n 4 --label ./heat               ... and who said what
+  gaspi_run -m machines -b ./master ./worker  hosts from a file, another program as rank 0
+  gaspi_run -n 2 -d ./heat                    rank 0 under gdb";
+
+fn ranks(text: &str) -> Result<u32, String> {
+    let max = gaspi_core::bootstrap::RANKS_MAX;
+    match text.parse() {
+        Ok(ranks) if (1..=max).contains(&ranks) => Ok(ranks),
+        _ => Err(format!("a job has 1 to {max} ranks")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_the_program_is_its_own() {
+        let line = ["gaspi_run", "-n", "2", "prog", "-n", "5", "--help", "--", "-d"];
+        let parsed = Arguments::try_parse_from(line).expect("parsed");
+        assert_eq!(parsed.ranks, Some(2));
+        assert_eq!(parsed.command, ["prog", "-n", "5", "--help", "--", "-d"]);
+        assert!(!parsed.debug);
+        let line = ["gaspi_run", "-n", "2", "--", "-odd-name", "x"];
+        assert_eq!(Arguments::try_parse_from(line).expect("parsed").command, ["-odd-name", "x"]);
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (line, word) in [
+            (&["gaspi_run", "-n", "0", "p"][..], "1 to 65535"),
+            (&["gaspi_run", "-n", "100000", "p"], "1 to 65535"),
+            (&["gaspi_run", "-n", "-1", "p"], "-1"),
+            (&["gaspi_run", "-n", "x", "p"], "1 to 65535"),
+            (&["gaspi_run", "-n", "2"], "PROGRAM"),
+            (&["gaspi_run", "--lable", "-n", "2", "p"], "--label"),
+        ] {
+            let text = Arguments::try_parse_from(line).expect_err("accepted").to_string();
+            assert!(text.contains(word), "{line:?}: {text}");
+        }
+    }
+}

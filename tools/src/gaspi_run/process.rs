@@ -1,0 +1,215 @@
+//! Starting a rank and reaping what ends.
+//!
+//! A rank is tied to gaspi_run from before it exists: between fork and exec it asks the kernel to be
+//! killed when its parent dies. gaspi_run is a subreaper, so processes that a rank leaves behind
+//! become its children and can be ended with the job.
+
+use crate::plan::{Command, Plan};
+use crate::{Refusal, system};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It exited with this status.
+    Exited(i32),
+    /// This signal killed it.
+    Killed { signal: i32, core: bool },
+}
+
+impl Ending {
+    pub(crate) fn failed(self) -> bool {
+        self != Ending::Exited(0)
+    }
+
+    /// The status that a shell would report.
+    pub(crate) fn status(self) -> u8 {
+        match self {
+            Ending::Exited(status) => status as u8,
+            Ending::Killed { signal, .. } => (128 + signal) as u8,
+        }
+    }
+}
+
+/// The process of a rank.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pidfd: OwnedFd,
+}
+
+/// A rank that has just been started, with our ends of its pipes.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) process: Process,
+    pub(crate) stdout: Option<File>,
+    pub(crate) stderr: Option<File>,
+}
+
+/// What all ranks get, whatever they run.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    pub(crate) job: String,
+    pub(crate) meeting: String,
+    /// To be restored in the ranks.
+    pub(crate) signal_mask: libc::sigset_t,
+    /// To be restored in the ranks.
+    pub(crate) descriptors: libc::rlimit,
+}
+
+/// Makes processes whose parents end children of this process.
+pub(crate) fn adopt_orphans() {
+    // SAFETY: an integer option; a kernel without it leaves orphans to init.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
+/// Starts `rank`.
+pub(crate) fn start(plan: &Plan, setting: &Setting, rank: usize) -> Result<Started, Refusal> {
+    let command = &plan.commands[rank];
+    // Under gdb rank 0 has the terminal to itself.
+    let terminal = plan.debug && rank == 0;
+    let mut spawn = std::process::Command::new(&command.program);
+    spawn.args(&command.arguments);
+    spawn.stdin(if rank == 0 { Stdio::inherit() } else { Stdio::null() });
+    if !terminal {
+        spawn.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+    if plan.debug && rank != 0 {
+        // What is typed at the debugger (Ctrl-C) is not for the others.
+        spawn.process_group(0);
+    }
+    spawn.env("GASPI_RANK", rank.to_string());
+    spawn.env("GASPI_NRANKS", plan.commands.len().to_string());
+    spawn.env("GASPI_SOCKET", rank.to_string());
+    spawn.env("GASPI_JOB_ID", &setting.job);
+    spawn.env("GASPI_MEETING", &setting.meeting);
+    match &plan.machine_file {
+        Some(file) => spawn.env("GASPI_MFILE", file),
+        // One that is inherited speaks of another job.
+        None => spawn.env_remove("GASPI_MFILE"),
+    };
+    if plan.numa {
+        spawn.env("GASPI_SET_NUMA_SOCKET", "1");
+    }
+    let (mask, limit) = (setting.signal_mask, setting.descriptors);
+    let parent = std::process::id() as i32;
+    // SAFETY: only async-signal-safe calls between fork and exec.
+    unsafe { spawn.pre_exec(move || prepare(parent, &mask, limit)) };
+    let mut child = spawn.spawn().map_err(|error| refusal(command, rank, &error))?;
+    let pid = child.id() as i32;
+    let stdout = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+    let stderr = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+    let pidfd = open(pid).map_err(|error| {
+        // It was started but cannot be looked after: it ends with gaspi_run.
+        Refusal::launcher(format!("rank {rank}: pidfd_open: {error}"))
+    })?;
+    Ok(Started { process: Process { pid, pidfd }, stdout, stderr })
+}
+
+/// In the new process, before it becomes the rank's program.
+fn prepare(parent: i32, mask: &libc::sigset_t, limit: libc::rlimit) -> io::Result<()> {
+    // SAFETY: an integer option.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
+    // SAFETY: no arguments.
+    if unsafe { libc::getppid() } != parent {
+        // gaspi_run died before the kernel was told.
+        // SAFETY: does not return.
+        unsafe { libc::_exit(EXIT_ORPHAN) };
+    }
+    system::set_descriptor_limit(limit);
+    // SAFETY: the set was filled in by the kernel.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
+    Ok(())
+}
+
+const EXIT_ORPHAN: i32 = 125;
+
+/// Why a rank could not be started, in words and as a status.
+fn refusal(command: &Command, rank: usize, error: &io::Error) -> Refusal {
+    let name = command.program.display();
+    let (status, reason) = match error.raw_os_error() {
+        Some(libc::ENOENT) => (
+            127,
+            "the program, or the interpreter that its first line names, does not exist".into(),
+        ),
+        Some(libc::EACCES) => (126, "permission denied; is it executable?".into()),
+        Some(libc::ENOEXEC | libc::EISDIR | libc::ELIBBAD) => (126, error.to_string()),
+        Some(libc::E2BIG) => (126, "arguments and environment are too long".into()),
+        Some(libc::EAGAIN) => (
+            crate::EXIT_LAUNCHER,
+            "no more processes may be started; see ulimit -u and the control group's pids.max, or \
+             start fewer ranks"
+                .into(),
+        ),
+        Some(libc::EMFILE | libc::ENFILE) => (
+            crate::EXIT_LAUNCHER,
+            "no more files may be opened; raise the limit with ulimit -n, or start fewer ranks"
+                .into(),
+        ),
+        Some(libc::ENOMEM) => (crate::EXIT_LAUNCHER, "not enough memory".into()),
+        _ => (crate::EXIT_LAUNCHER, error.to_string()),
+    };
+    Refusal { status, message: format!("starting rank {rank} ({name}): {reason}") }
+}
+
+/// A pidfd of a child that has not been reaped.
+fn open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open takes two integers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sends a signal through a pidfd. That the process has ended does not matter.
+pub(crate) fn signal(pidfd: &OwnedFd, signal: i32) {
+    let info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: the descriptor is open and the signal information may be null.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, info, 0) };
+}
+
+impl Process {
+    pub(crate) fn signal(&self, number: i32) {
+        signal(&self.pidfd, number);
+    }
+}
+
+/// The next child that has ended, a rank or an adopted orphan.
+pub(crate) fn reap() -> Option<(i32, Ending)> {
+    // SAFETY: all zeroes is a valid record.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOHANG;
+    // SAFETY: writes the record that it is given.
+    if unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, flags) } != 0 {
+        return None;
+    }
+    // SAFETY: a record of a child has these fields; if none ended they are zero.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    let ending = match info.si_code {
+        _ if pid == 0 => return None,
+        libc::CLD_EXITED => Ending::Exited(status),
+        code => Ending::Killed { signal: status, core: code == libc::CLD_DUMPED },
+    };
+    Some((pid, ending))
+}
+
+/// Kills the children that are not ranks: what ended ranks left behind. True if there were any.
+pub(crate) fn kill_orphans(is_rank: impl Fn(i32) -> bool) -> bool {
+    let file = format!("/proc/self/task/{}/children", std::process::id());
+    let children = std::fs::read_to_string(file).unwrap_or_default();
+    let mut any = false;
+    for pid in children.split_whitespace().filter_map(|pid| pid.parse().ok()) {
+        // A child that was not reaped keeps its number, so this is the one that was listed.
+        if !is_rank(pid)
+            && let Ok(pidfd) = open(pid)
+        {
+            signal(&pidfd, libc::SIGKILL);
+            any = true;
+        }
+    }
+    any
+}

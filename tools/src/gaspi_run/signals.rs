@@ -1,0 +1,95 @@
+//! Signals as something to read, and their names.
+
+use crate::Refusal;
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// What is passed on to the ranks.
+const FORWARDED: [i32; 8] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGCONT,
+    libc::SIGWINCH,
+];
+
+/// A signal that came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) signal: i32,
+    /// Sent by the kernel, so by the terminal, which sends it to every process in the foreground:
+    /// the ranks have it already.
+    pub(crate) from_terminal: bool,
+}
+
+/// Signals of this process, to be read instead of interrupting.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    fd: OwnedFd,
+    /// What was blocked before, to be restored in the ranks.
+    pub(crate) before: libc::sigset_t,
+}
+
+impl Signals {
+    /// Blocks the signals that are forwarded, and SIGCHLD. Ignored ones (nohup) stay ignored.
+    pub(crate) fn take() -> Result<Signals, Refusal> {
+        let failed =
+            |what: &str| Refusal::launcher(format!("{what}: {}", io::Error::last_os_error()));
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: initialises the set.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        // SAFETY: initialised by the line before.
+        let mut set = unsafe { set.assume_init() };
+        for signal in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
+            // SAFETY: the set is initialised and the signal exists.
+            unsafe { libc::sigaddset(&raw mut set, signal) };
+        }
+        let mut before = set;
+        // SAFETY: both sets live on this stack; the process has one thread.
+        if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut before) } != 0 {
+            return Err(failed("blocking signals"));
+        }
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: makes a new descriptor.
+        let fd = unsafe { libc::signalfd(-1, &raw const set, flags) };
+        if fd < 0 {
+            return Err(failed("signalfd"));
+        }
+        // SAFETY: the kernel has just made this descriptor for us.
+        Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before })
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The next signal that has come; SIGCHLD too.
+    pub(crate) fn next(&self) -> Option<Arrival> {
+        // SAFETY: all zeroes is a valid record.
+        let mut record: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+        let len = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: writes at most one record.
+        let got = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut record).cast(), len) };
+        (usize::try_from(got) == Ok(len)).then_some(Arrival {
+            signal: record.ssi_signo as i32,
+            from_terminal: record.ssi_code == libc::SI_KERNEL,
+        })
+    }
+}
+
+/// "SIGKILL" for 9.
+pub(crate) fn name(signal: i32) -> String {
+    const NAMES: [&str; 32] = [
+        "0", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV",
+        "USR2", "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU",
+        "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    ];
+    match usize::try_from(signal).ok().and_then(|index| NAMES.get(index)) {
+        Some(name) => format!("SIG{name}"),
+        None => format!("SIGRTMIN+{}", signal - libc::SIGRTMIN()),
+    }
+}

@@ -1,0 +1,87 @@
+//! System calls of the launcher's loop, as safe functions.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+/// Something to wait for in [`wait`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watch<'a> {
+    pub(crate) fd: BorrowedFd<'a>,
+    /// Room to write instead of something to read.
+    pub(crate) room: bool,
+}
+
+/// Sleeps until a descriptor is ready or the time is over, and says which are.
+pub(crate) fn wait(watches: &[Watch<'_>], timeout: Option<Duration>) -> Vec<bool> {
+    let entry = |watch: &Watch<'_>| libc::pollfd {
+        fd: watch.fd.as_raw_fd(),
+        events: if watch.room { libc::POLLOUT } else { libc::POLLIN },
+        revents: 0,
+    };
+    let mut entries: Vec<libc::pollfd> = watches.iter().map(entry).collect();
+    let time = timeout.map(|time| libc::timespec {
+        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let count = entries.len() as libc::nfds_t;
+    // SAFETY: the array and the time live on this stack.
+    let ready = unsafe { libc::ppoll(entries.as_mut_ptr(), count, time, std::ptr::null()) };
+    // Interrupted: nothing is known.
+    entries.iter().map(|entry| ready > 0 && entry.revents != 0).collect()
+}
+
+/// Whether a read or, with `room`, a write of a small piece would not block.
+pub(crate) fn ready(fd: BorrowedFd<'_>, room: bool) -> bool {
+    wait(&[Watch { fd, room }], Some(Duration::ZERO))[0]
+}
+
+/// The limit for open descriptors of this process.
+pub(crate) fn descriptor_limit() -> libc::rlimit {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: writes the struct that it is given.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit
+}
+
+/// Sets the limit for open descriptors of this process. Async-signal-safe.
+pub(crate) fn set_descriptor_limit(limit: libc::rlimit) {
+    // SAFETY: reads the struct that it is given. What cannot be raised stays as it was.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+}
+
+/// Bytes that fit into a pipe.
+pub(crate) fn pipe_size(fd: BorrowedFd<'_>) -> usize {
+    // SAFETY: the descriptor is open.
+    let size = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETPIPE_SZ) };
+    usize::try_from(size).unwrap_or(1 << 20)
+}
+
+/// What a descriptor is open on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: libc::dev_t,
+    inode: libc::ino_t,
+    /// A file that is always ready and never blocks.
+    pub(crate) regular: bool,
+}
+
+/// What `fd` is open on.
+pub(crate) fn identity(fd: BorrowedFd<'_>) -> Option<Identity> {
+    // SAFETY: all zeroes is a valid stat.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open and fstat writes the struct that it is given.
+    if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } != 0 {
+        return None;
+    }
+    let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+    Some(Identity { device: stat.st_dev, inode: stat.st_ino, regular })
+}
+
+/// Writes without the buffer that `std` puts before standard output.
+pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: reads at most the length of the slice.
+    let written = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
+}
