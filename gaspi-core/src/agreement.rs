@@ -302,8 +302,8 @@ impl GroupCall<'_> {
         Error::Timeout { pending }
     }
 
-    /// The payload of a member's line, of the step awaited last. Valid until this rank's next but
-    /// one arrival.
+    /// The payload of a member's line, of the step awaited last. Valid until this rank's next
+    /// arrival.
     pub fn inline(&self, member: usize) -> [u8; INLINE_MAX] {
         let words = self.line(member, self.step()).payload();
         let mut bytes = [0; INLINE_MAX];
@@ -325,7 +325,7 @@ impl GroupCall<'_> {
     }
 
     /// A member's staging that the arrival awaited last has published. Valid until this rank's next
-    /// but one arrival.
+    /// arrival: a peer that has seen it may write there again.
     pub fn last_stage(&self, member: usize) -> PeerSlice<'_> {
         self.stage(member, self.step())
     }

@@ -53,6 +53,7 @@ mod segments;
 mod state;
 mod statistics;
 mod timeout;
+mod view;
 mod wait;
 
 pub mod bootstrap;
@@ -72,3 +73,4 @@ pub use segment::Init;
 pub use state::State;
 pub use statistics::CounterInfo;
 pub use timeout::{Deadline, Timeout};
+pub use view::View;
