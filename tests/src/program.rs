@@ -83,7 +83,8 @@ impl Program {
             let refuse = || Failed(format!("{}: strange {key:?} {value:?}", source.display()));
             match key {
                 "ranks" => {
-                    let numbers: std::result::Result<Vec<u32>, _> = words().map(str::parse).collect();
+                    let numbers: std::result::Result<Vec<u32>, _> =
+                        words().map(str::parse).collect();
                     program.ranks = numbers.map_err(|_| refuse())?;
                 }
                 "args" => program.arguments = words().map(str::to_owned).collect(),

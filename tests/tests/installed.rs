@@ -1,1 +1,230 @@
-fn main(){}
+//! The installed tree as users and old programs meet it. `cargo xtask test` installs it first and
+//! tells where by `GASPI_TEST_TREE` (the prefix as it lies on disk) and `GASPI_TEST_DESTDIR`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use gaspi_tests::{Job, Program, Result, c_compiler, root, run_compiler, run_trials};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+const HELLO: &str = "tests/tests/installed/hello.c";
+
+fn main() -> ExitCode {
+    run_trials(Arguments::from_args(), trials())
+}
+
+/// The installed tree.
+#[derive(Clone, Debug)]
+struct Tree {
+    prefix: PathBuf,
+    destdir: PathBuf,
+    scratch: PathBuf,
+}
+
+impl Tree {
+    fn library(&self) -> PathBuf {
+        self.prefix.join("lib")
+    }
+
+    fn include(&self) -> PathBuf {
+        self.prefix.join("include")
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.scratch.join(name)
+    }
+
+    /// Runs a program under the installed gaspi_run with the installed libraries.
+    fn run(&self, ranks: u32, program: &Path) -> Result<()> {
+        self.job(ranks, program).run()?.success().map(drop)
+    }
+
+    fn job(&self, ranks: u32, program: &Path) -> Job {
+        Job::plain(&self.prefix.join("bin/gaspi_run"))
+            .arg("-n")
+            .arg(ranks.to_string())
+            .arg(program)
+            .env("LD_LIBRARY_PATH", self.library().into_os_string())
+    }
+}
+
+fn trials() -> Result<Vec<Trial>> {
+    let place = |name: &str| {
+        let why = format!("{name} is not set; `cargo xtask test --only installed` sets it");
+        std::env::var_os(name).map(PathBuf::from).ok_or(gaspi_tests::Failed(why))
+    };
+    let scratch = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("installed");
+    std::fs::create_dir_all(&scratch)?;
+    let tree =
+        Tree { prefix: place("GASPI_TEST_TREE")?, destdir: place("GASPI_TEST_DESTDIR")?, scratch };
+    let mut trials = Vec::new();
+    let mut add = |name: &str, test: fn(&Tree) -> std::result::Result<(), Failed>| {
+        let tree = tree.clone();
+        trials.push(Trial::test(name, move || test(&tree)));
+    };
+    add("pkg-config/c", |tree| by_pkg_config(tree, "gaspi", false));
+    add("pkg-config/c++", |tree| by_pkg_config(tree, "gaspi", true));
+    add("pkg-config/gpi2", |tree| by_pkg_config(tree, "GPI2", false));
+    add("pkg-config/static", statically);
+    add("names", names);
+    add("one-image", one_image);
+    add("static-symbols", static_symbols);
+    for program in Program::all("tests/c", &["c"])? {
+        let program = Arc::new(program);
+        for link in program.links.clone() {
+            for ranks in program.ranks.clone() {
+                let (tree, program, link) = (tree.clone(), Arc::clone(&program), link.clone());
+                let name = format!("{link}/{}/{ranks}", program.name);
+                trials.push(Trial::test(name, move || linked(&tree, &program, &link, ranks)));
+            }
+        }
+    }
+    Ok(trials)
+}
+
+fn compiler(tree: &Tree, is_cxx: bool) -> Command {
+    let mut command = c_compiler(is_cxx);
+    command.arg("-I").arg(tree.include());
+    command
+}
+
+/// What pkg-config says about a package of the tree.
+fn pkg_config(tree: &Tree, arguments: &[&str]) -> Result<Vec<String>> {
+    let mut command = Command::new("pkg-config");
+    command.env("PKG_CONFIG_PATH", tree.library().join("pkgconfig"));
+    command.env("PKG_CONFIG_SYSROOT_DIR", &tree.destdir).args(arguments);
+    let words = run_compiler(&mut command)?;
+    Ok(words.split_whitespace().map(str::to_owned).collect())
+}
+
+fn by_pkg_config(tree: &Tree, package: &str, is_cxx: bool) -> std::result::Result<(), Failed> {
+    let to = tree.program(&format!("hello-{package}-{is_cxx}"));
+    let mut command = c_compiler(is_cxx);
+    command.args(["-x", if is_cxx { "c++" } else { "c" }]).arg(root().join(HELLO));
+    command.args(["-x", "none"]).args(pkg_config(tree, &["--cflags", "--libs", package])?);
+    run_compiler(command.arg("-o").arg(&to))?;
+    tree.run(3, &to)?;
+    Ok(())
+}
+
+fn statically(tree: &Tree) -> std::result::Result<(), Failed> {
+    let to = tree.program("hello-static");
+    let mut command = c_compiler(false);
+    command.arg(root().join(HELLO)).args(pkg_config(tree, &["--cflags", "gaspi"])?);
+    command.arg(tree.library().join("libgaspi.a"));
+    let libraries = pkg_config(tree, &["--static", "--libs-only-l", "gaspi"])?;
+    command.args(libraries.iter().filter(|word| *word != "-lgaspi"));
+    run_compiler(command.arg("-o").arg(&to))?;
+    let needed = run_compiler(Command::new("readelf").arg("-d").arg(&to))?;
+    if needed.contains("libgaspi") {
+        return Err("the static program still needs libgaspi.so".into());
+    }
+    tree.run(3, &to)?;
+    Ok(())
+}
+
+/// All names lead to one file, and it carries the right soname.
+fn names(tree: &Tree) -> std::result::Result<(), Failed> {
+    let real = tree.library().join("libgaspi.so").canonicalize()?;
+    for name in
+        ["libgaspi.so.1", "libGPI2.so", "libGPI2.so.0", "libGPI2-dbg.so.0", "libGPI2-stats.so.0"]
+    {
+        let found = tree.library().join(name).canonicalize()?;
+        if found != real {
+            return Err(format!("{name} leads to {}", found.display()).into());
+        }
+    }
+    for name in ["libGPI2.a", "libGPI2-dbg.a", "libGPI2-stats.a"] {
+        tree.library().join(name).canonicalize()?;
+    }
+    let dynamic = run_compiler(Command::new("readelf").arg("-d").arg(&real))?;
+    if !dynamic.contains("[libgaspi.so.1]") {
+        return Err(format!("soname is not libgaspi.so.1:\n{dynamic}").into());
+    }
+    Ok(())
+}
+
+/// A process that needs the old and the new name maps the library once.
+fn one_image(tree: &Tree) -> std::result::Result<(), Failed> {
+    let to = tree.program("both-names");
+    let old = empty_library(tree)?;
+    let mut command = compiler(tree, false);
+    command.arg(root().join("tests/tests/installed/one_image.c")).arg("-Wl,--no-as-needed");
+    command.arg("-L").arg(old).arg("-lGPI2");
+    command.arg("-L").arg(tree.library()).arg("-lgaspi");
+    run_compiler(command.arg("-o").arg(&to))?;
+    tree.run(1, &to)?;
+    Ok(())
+}
+
+/// An empty library with the soname that old programs recorded.
+fn empty_library(tree: &Tree) -> Result<PathBuf> {
+    let directory = tree.program("old");
+    std::fs::create_dir_all(&directory)?;
+    let to = directory.join("libGPI2.so");
+    let mut command = Command::new("cc");
+    command.args(["-shared", "-Wl,-soname,libGPI2.so.0", "-x", "c", "/dev/null", "-o"]).arg(to);
+    run_compiler(&mut command)?;
+    Ok(directory)
+}
+
+/// libgaspi.a shows nothing but the C names, the profiled ones weak.
+fn static_symbols(tree: &Tree) -> std::result::Result<(), Failed> {
+    let archive = tree.library().join("libgaspi.a");
+    let table =
+        run_compiler(Command::new("nm").args(["--defined-only", "--extern-only"]).arg(&archive))?;
+    let mut symbols = 0;
+    for line in table.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, kind, name] = words.as_slice() else { continue };
+        symbols += 1;
+        let right = match *kind {
+            "W" | "V" => name.starts_with("gaspi_"),
+            _ => name.starts_with("pgaspi_"),
+        };
+        if !right {
+            return Err(format!("libgaspi.a shows {name} as {kind}").into());
+        }
+    }
+    if symbols < 100 {
+        return Err(format!("libgaspi.a shows only {symbols} symbols:\n{table}").into());
+    }
+    Ok(())
+}
+
+/// The programs of `tests/c` whose comment asks for a way to link.
+fn linked(
+    tree: &Tree,
+    program: &Program,
+    link: &str,
+    ranks: u32,
+) -> std::result::Result<(), Failed> {
+    let to = tree.program(&format!("{}-{link}-{ranks}", program.name));
+    let mut command = compiler(tree, false);
+    command.arg(&program.source);
+    match link {
+        "shared" => {
+            command.arg("-L").arg(tree.library()).arg("-lgaspi");
+        }
+        "static" => {
+            command.arg(tree.library().join("libgaspi.a"));
+            let libraries = pkg_config(tree, &["--static", "--libs-only-l", "gaspi"])?;
+            command.args(libraries.iter().filter(|word| *word != "-lgaspi"));
+        }
+        "legacy" => {
+            command.arg("-Wl,--no-as-needed").arg("-L").arg(empty_library(tree)?);
+            command.args(["-lGPI2", "-Wl,--unresolved-symbols=ignore-all"]);
+        }
+        _ => return Err(format!("there is no way to link {link:?}").into()),
+    }
+    run_compiler(command.arg("-o").arg(&to))?;
+    let outcome = tree.job(ranks, &to).args(&program.arguments).run()?.success()?;
+    if let Some(expected) = &program.expected {
+        let found = outcome.stdout.lines().filter(|line| *line == expected).count();
+        if found != ranks as usize {
+            return Err(outcome.failure(&format!("{found} of {ranks} print {expected:?}")).into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,348 @@
+//! A rank of the fault tests: `victim SCENARIO OPERATION VICTIM`.
+//!
+//! - `die`: all ranks repeat OPERATION until rank VICTIM is dead, which the test sees to. The others
+//!   print when they knew, check that what needs it fails and names it, and go on without it.
+//! - `stop`: all ranks repeat OPERATION with short timeouts for a while; VICTIM is stopped and
+//!   continued meanwhile. Nothing but timeouts may come of it.
+//! - `init`: VICTIM is killed while all are joining. Each other rank is refused, by name, or joins
+//!   and learns of the death.
+//! - `wait`: all ranks join, say so and block in a barrier that never completes.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use gaspi::collectives::{Operation, allreduce_slice};
+use gaspi::{
+    Config, Error, GroupId, Init, Job, Joining, NotificationId, QueueId, Rank, Runtime, SegmentId,
+    State, Timeout, Transfer,
+};
+use gaspi_tests::monotonic_us;
+
+type Result<T> = std::result::Result<T, String>;
+
+const SEGMENT: SegmentId = SegmentId(0);
+const QUEUE: QueueId = QueueId(0);
+const SEGMENT_BYTES: u64 = 1 << 20;
+/// Bytes that a write of the loop carries: enough that some writes are interrupted half way.
+const WRITE_BYTES: u64 = 256 << 10;
+const PASSIVE_BYTES: u64 = 4096;
+/// A guard: nothing that has to succeed may take longer.
+const GUARD: Timeout = Timeout::Millis(20_000);
+/// Of calls that may well wait for the victim.
+const SHORT: Timeout = Timeout::Millis(20);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [scenario, operation, victim] = arguments.as_slice() else {
+        eprintln!("usage: victim die|stop|init|wait OPERATION VICTIM");
+        return ExitCode::from(2);
+    };
+    let Ok(victim) = victim.parse().map(Rank) else {
+        eprintln!("victim: {victim:?} is no rank");
+        return ExitCode::from(2);
+    };
+    let result = match scenario.as_str() {
+        "die" => die(operation, victim),
+        "stop" => stop(operation, victim),
+        "init" => init(victim),
+        "wait" => wait(),
+        _ => Err(format!("there is no scenario {scenario:?}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            let rank = std::env::var("GASPI_RANK").unwrap_or_default();
+            eprintln!("FAILED on rank {rank}: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Adds what was being done to an error.
+trait During<T> {
+    fn during(self, what: &str) -> Result<T>;
+}
+
+impl<T> During<T> for gaspi::Result<T> {
+    fn during(self, what: &str) -> Result<T> {
+        self.map_err(|error| format!("{what}: {error}"))
+    }
+}
+
+fn join() -> Result<Runtime> {
+    let job = Job::from_environment().during("environment")?;
+    let mut joining = Joining::new(job, Config::default()).during("joining")?;
+    joining.wait(Timeout::Block).during("joining")
+}
+
+/// Joins and prepares the memory that the operations use.
+fn prepare() -> Result<Runtime> {
+    let rt = join()?;
+    rt.segment_create(SEGMENT, SEGMENT_BYTES, GroupId::ALL, GUARD, Init::Zeroed)
+        .during("segment_create")?;
+    println!("ready {}", rt.rank().0);
+    Ok(rt)
+}
+
+/// Whether the error is about the victim and says so.
+fn names(error: &Error, victim: Rank) -> bool {
+    // With the space, so that rank 1 is not found in rank 12.
+    format!("{error} ").replace([',', ';', ':'], " ").contains(&format!("{victim} "))
+}
+
+fn neighbour(rt: &Runtime) -> Rank {
+    Rank(((u32::from(rt.rank().0) + 1) % rt.size()) as u16)
+}
+
+/// One round of an operation. Pairs use short timeouts, because a neighbour may have gone on.
+fn round(rt: &Runtime, operation: &str, number: u32, collective: Timeout) -> gaspi::Result<()> {
+    let to = neighbour(rt);
+    match operation {
+        "barrier" => rt.barrier(GroupId::ALL, collective),
+        "allreduce" => sum_all(rt, GroupId::ALL, 1, collective).map(drop),
+        "large-allreduce" => sum_all(rt, GroupId::ALL, 255, collective).map(drop),
+        "passive" => {
+            // Even ranks send first; any receiver takes any sender.
+            if (u32::from(rt.rank().0) + number).is_multiple_of(2) {
+                rt.passive_send(SEGMENT, 0, to, PASSIVE_BYTES, SHORT)
+            } else {
+                let room = SEGMENT_BYTES / 2;
+                rt.passive_receive(SEGMENT, room, PASSIVE_BYTES, SHORT).map(drop)
+            }
+        }
+        "write" => {
+            let transfer = Transfer {
+                local: SEGMENT,
+                local_offset: 0,
+                rank: to,
+                remote: SEGMENT,
+                remote_offset: SEGMENT_BYTES / 2,
+                size: WRITE_BYTES,
+            };
+            let id = NotificationId(u32::from(rt.rank().0));
+            rt.write_notify(&transfer, id, number | 1, QUEUE, SHORT)?;
+            rt.wait(QUEUE, SHORT)?;
+            if let Some(first) = rt.notify_waitsome(SEGMENT, 0, rt.size(), SHORT)? {
+                rt.notify_reset(SEGMENT, first)?;
+            }
+            Ok(())
+        }
+        "atomic" => rt.atomic_fetch_add(SEGMENT, 8, to, 1, SHORT).map(drop),
+        "segment" => {
+            let id = SegmentId(1 + (number % 100) as u8);
+            let made = rt.segment_create(id, 65536, GroupId::ALL, collective, Init::Zeroed);
+            if made.is_ok() {
+                rt.segment_delete(id)?;
+            }
+            made
+        }
+        "ping" => rt.ping(to, SHORT),
+        "commit" => {
+            let group = rt.group_create()?;
+            for rank in 0..rt.size() {
+                rt.group_add(group, Rank(rank as u16))?;
+            }
+            let committed = rt.group_commit(group, collective);
+            rt.group_delete(group)?;
+            committed
+        }
+        "idle" => {
+            std::thread::yield_now();
+            Ok(())
+        }
+        _ => Err(Error::Environment { reason: format!("there is no operation {operation:?}") }),
+    }
+}
+
+/// Adds `count` ones over the group and checks the sums.
+fn sum_all(rt: &Runtime, group: GroupId, count: usize, timeout: Timeout) -> gaspi::Result<u32> {
+    let members = rt.group_size(group)?;
+    let ones = vec![1_i64; count];
+    let mut sums = vec![0_i64; count];
+    allreduce_slice(rt, &ones, &mut sums, Operation::Sum, group, timeout)?;
+    assert!(sums.iter().all(|sum| *sum == i64::from(members)), "wrong sum {sums:?}");
+    Ok(members)
+}
+
+fn die(operation: &str, victim: Rank) -> Result<()> {
+    let rt = prepare()?;
+    let me = rt.rank();
+    let mut number = 0;
+    let knew = loop {
+        if is_corrupt(&rt, victim)? {
+            break monotonic_us();
+        }
+        match round(&rt, operation, number, Timeout::Block) {
+            Ok(()) => {}
+            Err(error) if error.is_timeout() => {}
+            // Survivors that already know do not take part in the old group any more.
+            Err(error) if names(&error, victim) => break monotonic_us(),
+            Err(error) => return Err(format!("round {number} of {operation}: {error}")),
+        }
+        number += 1;
+    };
+    if me == victim {
+        return Err("the victim thinks that it is dead".into());
+    }
+    println!("knows {} {knew}", me.0);
+    await_corrupt(&rt, victim)?;
+    needs_the_dead(&rt, operation, victim)?;
+    go_on(&rt, victim)?;
+    rt.term(GUARD).during("term")?;
+    println!("survived {}", me.0);
+    Ok(())
+}
+
+fn is_corrupt(rt: &Runtime, victim: Rank) -> Result<bool> {
+    Ok(rt.state(victim).during("state")? == State::Corrupt)
+}
+
+fn await_corrupt(rt: &Runtime, victim: Rank) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !is_corrupt(rt, victim)? {
+        if Instant::now() > end {
+            return Err(format!("{victim} is not CORRUPT 10 s after a call said that it died"));
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// Everything that needs the dead rank fails at once and names it, without any limit of time.
+fn needs_the_dead(rt: &Runtime, operation: &str, victim: Rank) -> Result<()> {
+    let transfer = Transfer {
+        local: SEGMENT,
+        local_offset: 0,
+        rank: victim,
+        remote: SEGMENT,
+        remote_offset: 0,
+        size: 8,
+    };
+    let expect = |what: &str, result: gaspi::Result<()>| match result {
+        Err(error) if names(&error, victim) => Ok(()),
+        Err(error) => Err(format!("{what} does not name {victim}: {error}")),
+        Ok(()) => Err(format!("{what} succeeded although {victim} is dead")),
+    };
+    // What was given up above has to be given up for good before another collective may run.
+    let collective = if matches!(operation, "allreduce" | "large-allreduce" | "segment") {
+        round(rt, operation, 0, Timeout::Block)
+    } else {
+        rt.barrier(GroupId::ALL, Timeout::Block)
+    };
+    expect("a collective", collective)?;
+    expect("ping", rt.ping(victim, Timeout::Block))?;
+    expect("atomic", rt.atomic_fetch_add(SEGMENT, 0, victim, 1, Timeout::Block).map(drop))?;
+    expect("passive_send", rt.passive_send(SEGMENT, 0, victim, 64, Timeout::Block))?;
+    let written = rt.write(&transfer, QUEUE, Timeout::Block);
+    expect("write and wait", written.and_then(|()| rt.wait(QUEUE, Timeout::Block)))?;
+    rt.queue_purge(QUEUE, GUARD).during("queue_purge")
+}
+
+/// The survivors form a group, work in it, and use each other's memory.
+fn go_on(rt: &Runtime, victim: Rank) -> Result<()> {
+    let group = rt.group_create().during("group_create")?;
+    let mut survivors = Vec::new();
+    for rank in (0..rt.size()).map(|rank| Rank(rank as u16)).filter(|rank| *rank != victim) {
+        rt.group_add(group, rank).during("group_add")?;
+        survivors.push(rank);
+    }
+    rt.group_commit(group, GUARD).during("group_commit of the survivors")?;
+    rt.barrier(group, GUARD).during("barrier of the survivors")?;
+    for _ in 0..10 {
+        sum_all(rt, group, 100, GUARD).during("allreduce of the survivors")?;
+    }
+    let segment = SegmentId(200);
+    rt.segment_create(segment, 4096, group, GUARD, Init::Zeroed)
+        .during("segment_create of the survivors")?;
+    let me = survivors.iter().position(|rank| *rank == rt.rank()).unwrap_or(0);
+    let transfer = Transfer {
+        local: segment,
+        local_offset: 0,
+        rank: survivors[(me + 1) % survivors.len()],
+        remote: segment,
+        remote_offset: 64,
+        size: 64,
+    };
+    rt.segment_write(segment, 0, &[me as u8 + 1; 64]).during("segment_write")?;
+    rt.write_notify(&transfer, NotificationId(3), 1, QUEUE, GUARD).during("write_notify")?;
+    rt.wait(QUEUE, GUARD).during("wait")?;
+    rt.notify_waitsome(segment, 3, 1, GUARD).during("notify_waitsome")?;
+    let mut bytes = [0; 64];
+    rt.segment_read(segment, 64, &mut bytes).during("segment_read")?;
+    let before = (me + survivors.len() - 1) % survivors.len();
+    if bytes != [before as u8 + 1; 64] {
+        return Err(format!("survivor {before} wrote {bytes:?}"));
+    }
+    rt.barrier(group, GUARD).during("last barrier of the survivors")
+}
+
+fn stop(operation: &str, victim: Rank) -> Result<()> {
+    let rt = prepare()?;
+    let start = Instant::now();
+    let mut number = 0;
+    loop {
+        repeat(|| round(&rt, operation, number, SHORT), is_pairwise(operation))
+            .during(&format!("round {number} of {operation}"))?;
+        // Rank 0 looks at the clock, all end with the same round.
+        let over = [u32::from(rt.rank() == Rank(0) && start.elapsed() > Duration::from_secs(1))];
+        let mut all_over = [0];
+        repeat(
+            || allreduce_slice(&rt, &over, &mut all_over, Operation::Max, GroupId::ALL, SHORT),
+            false,
+        )
+        .during(&format!("agreeing after round {number} of {operation}"))?;
+        number += 1;
+        if all_over == [1] {
+            break;
+        }
+    }
+    if is_corrupt(&rt, victim)? {
+        return Err(format!("{victim} was stopped for a while and counts as CORRUPT"));
+    }
+    rt.barrier(GroupId::ALL, GUARD).during("barrier at the end")?;
+    rt.term(GUARD).during("term")?;
+    println!("finished {} after {number} rounds", rt.rank().0);
+    Ok(())
+}
+
+/// Whether a timeout ends a round, because a partner may be in another one.
+fn is_pairwise(operation: &str) -> bool {
+    matches!(operation, "passive" | "write" | "ping" | "atomic")
+}
+
+/// Calls again after each timeout.
+fn repeat(mut call: impl FnMut() -> gaspi::Result<()>, once: bool) -> gaspi::Result<()> {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match call() {
+            Err(error) if error.is_timeout() && once => return Ok(()),
+            Err(error) if error.is_timeout() && Instant::now() < end => {}
+            other => return other,
+        }
+    }
+}
+
+fn init(victim: Rank) -> Result<()> {
+    let name = std::env::var("GASPI_RANK").unwrap_or_default();
+    let rt = match join() {
+        Ok(rt) => rt,
+        Err(reason) if reason.contains(&victim.to_string()) => {
+            println!("refused {name}: {reason}");
+            return Ok(());
+        }
+        Err(reason) => return Err(format!("the start failed without naming {victim}: {reason}")),
+    };
+    await_corrupt(&rt, victim)?;
+    rt.term(GUARD).during("term")?;
+    println!("joined {name}");
+    Ok(())
+}
+
+fn wait() -> Result<()> {
+    let rt = prepare()?;
+    if rt.rank() == Rank(0) {
+        // The others wait for this rank, which waits for a message that nobody sends.
+        rt.passive_receive(SEGMENT, 0, 64, Timeout::Block).during("passive_receive")?;
+    }
+    rt.barrier(GroupId::ALL, Timeout::Block).during("barrier")
+}

@@ -1,0 +1,126 @@
+//! After any end of a job nothing is left on the machine: no process, file or socket.
+//!
+//! Each job runs in namespaces of its own (processes, mounts with empty /tmp, /dev/shm and /run,
+//! network, System V IPC), so that whatever is found there afterwards came from it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use gaspi_tests::{Job, Outcome, Result, gaspi_run};
+
+/// Runs `$2` (a shell text in which `$run` and `$victim` are programs) and then prints what is
+/// left. /mnt holds the programs, because a build may lie below /tmp.
+const INSIDE: &str = r#"
+set -e
+mount --make-rprivate /
+mount -t tmpfs none /mnt
+cp "$1/gaspi_run" "$3" /mnt/
+for place in /tmp /dev/shm /run /var/tmp; do
+    if [ -d "$place" ]; then mount -t tmpfs none "$place"; fi
+done
+cd /mnt
+run=/mnt/gaspi_run
+victim=/mnt/victim
+eval "$2"
+wait
+# Processes that are being killed need a moment. This shell is process 1 of its namespace.
+end=$((SECONDS + 5))
+while :; do
+    left=
+    for place in /proc/[0-9]*; do
+        [ "$place" = /proc/1 ] && continue
+        read -r stat 2> /dev/null < "$place/stat" || continue
+        state=${stat##*) }
+        [ "${state%% *}" = Z ] || left="$left ${stat%%) *})"
+    done
+    [ -n "$left" ] && [ "$SECONDS" -lt "$end" ] || break
+done
+[ -z "$left" ] || echo "LEFT process $left"
+for place in /tmp /dev/shm /run /var/tmp; do
+    find "$place" -mindepth 1 2> /dev/null | sed 's/^/LEFT file /'
+done
+tail -n +2 /proc/net/unix | awk '$8 ~ /^@/ { print "LEFT socket " $8 }'
+tail -n +2 /proc/sysvipc/shm | sed 's/^/LEFT shm /'
+echo examined
+"#;
+
+fn examine(script: &str) -> Result<Outcome> {
+    let build = gaspi_run()?;
+    let build = build.parent().unwrap_or(Path::new("/")).to_path_buf();
+    let outcome = Job::plain(Path::new("unshare"))
+        .args(["--mount", "--pid", "--fork", "--mount-proc", "--net", "--ipc"])
+        .args(if is_root() { &[][..] } else { &["--user", "--map-root-user"][..] })
+        .args(["bash", "-c", INSIDE, "leftovers"])
+        .arg(build)
+        .arg(script)
+        .arg(PathBuf::from(env!("CARGO_BIN_EXE_victim")))
+        .limit(Duration::from_secs(60))
+        .run()?
+        .success()?
+        .says("examined")?;
+    if outcome.stdout.contains("LEFT ") {
+        return Err(outcome.failure("something is left"));
+    }
+    Ok(outcome)
+}
+
+fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").output();
+    output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+#[test]
+fn the_examination_finds_what_is_left() -> Result<()> {
+    for script in ["touch /tmp/x", "touch /dev/shm/x", "(sleep 100 &)"] {
+        let found = examine(script).expect_err("the examination has to find it");
+        assert!(found.0.contains("LEFT "), "{found}");
+    }
+    Ok(())
+}
+
+#[test]
+fn after_an_ordinary_end() -> Result<()> {
+    examine("$run -n 3 $victim stop barrier 0")?.says("finished 2").map(drop)
+}
+
+#[test]
+fn after_kill_of_everything_at_once() -> Result<()> {
+    // kill -1 reaches every process of the namespace but this shell.
+    examine(
+        "$run -n 4 $victim wait none 0 > /mnt/out 2>&1 &
+         until [ \"$(grep -c ready /mnt/out)\" = 4 ]; do :; done
+         kill -9 -1",
+    )
+    .map(drop)
+}
+
+#[test]
+fn after_kill_of_the_launcher() -> Result<()> {
+    examine(
+        "$run -n 4 $victim wait none 0 > /mnt/out 2>&1 &
+         until [ \"$(grep -c ready /mnt/out)\" = 4 ]; do :; done
+         kill -9 $!",
+    )
+    .map(drop)
+}
+
+#[test]
+fn after_kill_in_the_middle_of_the_start() -> Result<()> {
+    examine(
+        "for delay in 0.001 0.003 0.006 0.01 0.02; do
+             timeout -s KILL $delay $run -n 4 $victim wait none 0 > /mnt/out 2>&1 || true
+         done",
+    )
+    .map(drop)
+}
+
+#[test]
+fn after_termination_by_signal() -> Result<()> {
+    examine(
+        "$run -n 4 $victim wait none 0 > /mnt/out 2>&1 &
+         until [ \"$(grep -c ready /mnt/out)\" = 4 ]; do :; done
+         kill -TERM $!",
+    )
+    .map(drop)
+}
