@@ -254,7 +254,7 @@ fn remaining(deadline: Deadline) -> Timeout {
     }
 }
 
-/// Gives the lead back, also when the barrier of the ranks panics.
+/// Gives the lead back when the barrier of the ranks panics.
 struct Lead;
 
 impl Drop for Lead {
@@ -304,18 +304,17 @@ fn meet(
         drop(pool);
         let lead = Lead;
         let outcome = last();
-        drop(lead);
+        mem::forget(lead);
+        // The lead ends together with the phase: nobody may do `last` for it once more.
         pool = lock();
-        match outcome {
-            Err(error @ Error::Timeout { .. }) => return Err(error.into()),
-            _ if pool.phase != phase => {}
-            outcome => {
-                pool.outcome = outcome;
-                pool.phase += 1;
-                pool.arrived = 0;
-                CHANGED.notify_all();
-            }
+        pool.leading = false;
+        CHANGED.notify_all();
+        if let Err(error @ Error::Timeout { .. }) = outcome {
+            return Err(error.into());
         }
+        pool.outcome = outcome;
+        pool.phase += 1;
+        pool.arrived = 0;
     }
 }
 
@@ -447,6 +446,13 @@ mod tests {
         ptr::null_mut()
     }
 
+    static LED: AtomicU32 = AtomicU32::new(0);
+
+    fn lead() -> gaspi_core::Result<()> {
+        LED.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
     static PASSED: AtomicU32 = AtomicU32::new(0);
 
     extern "C" fn cross(_: *mut c_void) -> *mut c_void {
@@ -487,7 +493,7 @@ mod tests {
             ready.send(()).unwrap();
             start_second.recv().unwrap();
             for _ in 0..1000 {
-                meet(Deadline::Never, || Ok(())).unwrap();
+                meet(Deadline::Never, lead).unwrap();
             }
         });
         wait.recv().unwrap();
@@ -496,9 +502,10 @@ mod tests {
         go.send(()).unwrap();
         // The first of these continues what timed out: one arrival per barrier.
         for _ in 0..1000 {
-            meet(Deadline::Never, || Ok(())).unwrap();
+            meet(Deadline::Never, lead).unwrap();
         }
         second.join().unwrap();
+        assert_eq!(LED.load(Ordering::SeqCst), 1000, "one lead per barrier");
         assert_eq!(lock().arrived, 0);
         lock().leave();
         drop(stop(lock()));
