@@ -35,6 +35,7 @@ static void without_job(void) {
   CHECK_OK(gaspi_print_error(GASPI_TIMEOUT, &text));
   free(text);
   CHECK_OK(gaspi_initialized(&count));
+  CHECK(count == 0);
   CHECK_OK(gaspi_pcontrol(NULL));
 }
 
@@ -329,7 +330,8 @@ static void other(void) {
   CHECK_ERR(gaspi_proc_kill(ranks, LIMIT), GASPI_ERR_INV_RANK);
   CHECK_ERR(gaspi_proc_kill(my_rank, LIMIT), GASPI_ERR_INV_RANK);
   CHECK_ERR(gaspi_proc_ping(ranks, LIMIT), GASPI_ERR_INV_RANK);
-  CHECK_ERR(gaspi_threads_sync_all(NO_GROUP, LIMIT), GASPI_ERR_INV_GROUP);
+  CHECK_ERR(gaspi_threads_term(), GASPI_ERROR);
+  CHECK_ERR(gaspi_threads_sync_all(GASPI_GROUP_ALL, LIMIT), GASPI_ERROR);
   /* A rank that does not exist is named by nothing: printing to it is ignored. */
   gaspi_printf_to(ranks, "nobody reads this\n");
 }

@@ -40,6 +40,8 @@ static void *work(void *argument) {
   for (unsigned round = 0; round < 10; round++) {
     CHECK_OK(gaspi_threads_sync_all(GASPI_GROUP_ALL, LIMIT));
   }
+  CHECK_ERR(gaspi_threads_sync_all(99, LIMIT), GASPI_ERR_INV_GROUP);
+  gaspi_threads_sync();
   atomic_fetch_add(&finished, 1);
   return NULL;
 }
