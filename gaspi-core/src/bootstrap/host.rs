@@ -174,13 +174,6 @@ impl Rounds {
         Some((claim.pid, claim.start_time))
     }
 
-    /// The ranks that have not come to the round that is under way.
-    pub(crate) fn missing(&self) -> Vec<Rank> {
-        let open = self.rounds.values().find(|round| round.failure.is_none());
-        let here = |rank: u16| open.is_some_and(|round| round.joined.contains_key(&rank));
-        (0..self.size).map(|rank| rank as u16).filter(|rank| !here(*rank)).map(Rank).collect()
-    }
-
     fn claimed_by(&self, connection: Connection) -> Option<Rank> {
         let holds = |claim: &Option<Claim>| matches!(claim, Some(c) if c.connection == connection);
         self.claims.iter().position(holds).map(|rank| Rank(rank as u16))

@@ -1,0 +1,164 @@
+//! Running the real gaspi_run under a guard: a run that does not end is killed, and the test fails
+//! with its output.
+
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Far beyond what anything here takes.
+pub(crate) const GUARD: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Outcome {
+    #[track_caller]
+    pub(crate) fn success(self) -> Outcome {
+        assert_eq!(self.code, Some(0), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        self
+    }
+
+    pub(crate) fn sorted(&self) -> Vec<&str> {
+        let mut lines: Vec<&str> = self.stdout.lines().collect();
+        lines.sort_unstable();
+        lines
+    }
+}
+
+pub(crate) fn gaspi_run(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gaspi_run"));
+    command.args(arguments).stdin(Stdio::null());
+    for name in [
+        "GASPI_RANK",
+        "GASPI_NRANKS",
+        "GASPI_SOCKET",
+        "GASPI_MFILE",
+        "GASPI_JOB_ID",
+        "GASPI_MEETING",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// A run that is under way, with its output being collected.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) child: Child,
+    pub(crate) stdout: mpsc::Receiver<Vec<u8>>,
+    pub(crate) stderr: mpsc::Receiver<Vec<u8>>,
+    pub(crate) seen: Vec<u8>,
+}
+
+pub(crate) fn collect(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(count) = pipe.read(&mut buffer) {
+            if count == 0 || sender.send(buffer[..count].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+impl Run {
+    pub(crate) fn start(mut command: Command) -> Run {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("gaspi_run");
+        let stdout = collect(child.stdout.take().expect("stdout"));
+        let stderr = collect(child.stderr.take().expect("stderr"));
+        Run { child, stdout, stderr, seen: Vec::new() }
+    }
+
+    /// Waits until `count` lines have come out.
+    pub(crate) fn lines(&mut self, count: usize) -> Vec<String> {
+        let deadline = Instant::now() + GUARD;
+        while self.seen.iter().filter(|byte| **byte == b'\n').count() < count {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.stdout.recv_timeout(left) {
+                Ok(bytes) => self.seen.extend(bytes),
+                Err(error) => {
+                    let _ = self.child.kill();
+                    let seen = String::from_utf8_lossy(&self.seen);
+                    panic!("{error} before {count} lines came: {seen}");
+                }
+            }
+        }
+        String::from_utf8_lossy(&self.seen).lines().map(str::to_owned).collect()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args(["-s", name, &pid]).status().expect("kill");
+        assert!(status.success());
+    }
+
+    pub(crate) fn finish(mut self) -> Outcome {
+        let drain = |from: &mpsc::Receiver<Vec<u8>>, into: &mut Vec<u8>| {
+            let deadline = Instant::now() + GUARD;
+            loop {
+                match from.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                    Ok(bytes) => into.extend(bytes),
+                    Err(mpsc::RecvTimeoutError::Disconnected) => return true,
+                    Err(mpsc::RecvTimeoutError::Timeout) => return false,
+                }
+            }
+        };
+        let (mut stdout, mut stderr) = (std::mem::take(&mut self.seen), Vec::new());
+        let ended = drain(&self.stdout, &mut stdout) && drain(&self.stderr, &mut stderr);
+        if !ended {
+            let _ = self.child.kill();
+        }
+        let status = self.child.wait().expect("wait");
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let (stdout, stderr) = (text(stdout), text(stderr));
+        assert!(ended, "did not end\nstdout: {stdout}\nstderr: {stderr}");
+        Outcome { code: status.code(), signal: status.signal(), stdout, stderr }
+    }
+}
+
+/// Waits for a process under the guard.
+pub(crate) fn ended(mut child: Child) -> ExitStatus {
+    let deadline = Instant::now() + GUARD;
+    loop {
+        if let Some(status) = child.try_wait().expect("wait") {
+            return status;
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            panic!("did not end");
+        }
+        // Only how often is looked: nothing depends on it.
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs gaspi_run to its end.
+pub(crate) fn run(arguments: &[&str]) -> Outcome {
+    Run::start(gaspi_run(arguments)).finish()
+}
+
+/// Runs a shell script on `ranks` ranks.
+pub(crate) fn script(ranks: &str, text: &str) -> Outcome {
+    run(&["-n", ranks, "sh", "-c", text])
+}
+
+/// Runs a shell command that ends in gaspi_run.
+pub(crate) fn shell(line: &str) -> Outcome {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).stdin(Stdio::null());
+    Run::start(command).finish()
+}

@@ -1,0 +1,269 @@
+//! Real processes that meet: under gaspi_run, and started by hand.
+//!
+//! The ranks are this test program itself: `as_a_rank` plays the part that GASPI_TEST_PART names.
+
+mod harness;
+
+use gaspi_core::bootstrap::{Card, Gathering, Table};
+use gaspi_core::{Config, Job, Joining, Result, Timeout};
+use harness::{Outcome, Run, gaspi_run};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+const PART: &str = "GASPI_TEST_PART";
+/// Far beyond what a meeting takes.
+const LIMIT: Timeout = Timeout::Millis(30_000);
+
+fn meet(config: &Config, timeout: Timeout) -> Result<Table> {
+    let job = Job::from_environment()?;
+    let pid = std::process::id() as i32;
+    let card = Card {
+        rank: job.rank,
+        pid,
+        start_time: gaspi_core::os::process::start_time(pid).expect("own process"),
+        instance: 1,
+        address: format!("none-{pid}"),
+        host: job.hosts[job.rank.index()].clone(),
+        cpus: vec![1],
+    };
+    Gathering::new(&job, config, card)?.poll(timeout.deadline())
+}
+
+/// Says how a meeting ended, on a line of its own.
+fn say(rank: &str, met: &Result<Table>) {
+    match met {
+        Ok(table) => println!("rank {rank} met {} ranks", table.cards.len()),
+        Err(error) => println!("rank {rank} failed: {error}"),
+    }
+}
+
+#[test]
+#[ignore = "the part of a rank, played when another test starts this program"]
+fn as_a_rank() {
+    let part = std::env::var(PART).expect("started by another test");
+    let rank = std::env::var("GASPI_RANK").unwrap_or_else(|_| "none".to_owned());
+    // The test framework has begun a line.
+    println!();
+    match part.as_str() {
+        "meet" => say(&rank, &meet(&Config::default(), LIMIT)),
+        "block" => say(&rank, &meet(&Config::default(), Timeout::Block)),
+        "again" => {
+            for _ in 0..10 {
+                meet(&Config::default(), LIMIT).expect("table");
+            }
+            say(&rank, &meet(&Config::default(), LIMIT));
+        }
+        "differ" => {
+            let queue_num = if rank == "2" { 3 } else { 8 };
+            say(&rank, &meet(&Config { queue_num, ..Config::default() }, LIMIT));
+        }
+        "end-before" if rank == "1" => std::process::exit(3),
+        "end-before" => say(&rank, &meet(&Config::default(), Timeout::Block)),
+        "kill" => {
+            let table = meet(&Config::default(), LIMIT).expect("table");
+            if rank == "0" {
+                table.membership.request_kill(gaspi_core::Rank(1)).expect("request");
+            } else {
+                std::thread::sleep(std::time::Duration::from_secs(1000));
+            }
+        }
+        "runtime" => {
+            let job = Job::from_environment().expect("job");
+            let mut joining = Joining::new(job, Config::default()).expect("joining");
+            let runtime = joining.wait(LIMIT).expect("runtime");
+            runtime.barrier(gaspi_core::GroupId::ALL, LIMIT).expect("barrier");
+            println!("rank {} of {} is through", runtime.rank().0, runtime.size());
+            runtime.term(LIMIT).expect("term");
+        }
+        other => panic!("unknown part {other}"),
+    }
+}
+
+/// This program as a rank.
+fn rank_program() -> Vec<String> {
+    let program = std::env::current_exe().expect("own path").to_string_lossy().into_owned();
+    let arguments = ["--exact", "as_a_rank", "--ignored", "--nocapture", "--quiet"];
+    std::iter::once(program).chain(arguments.map(str::to_owned)).collect()
+}
+
+fn launched(options: &[&str], part: &str) -> Outcome {
+    let program = rank_program();
+    let line: Vec<&str> =
+        options.iter().copied().chain(program.iter().map(String::as_str)).collect();
+    let mut command = gaspi_run(&line);
+    command.env(PART, part);
+    Run::start(command).finish()
+}
+
+/// What the ranks said, sorted.
+fn said(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> =
+        text.lines().filter(|line| line.starts_with("rank ")).map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn ranks_meet_under_gaspi_run() {
+    for (part, ranks) in [("meet", 1), ("meet", 5), ("again", 4)] {
+        let outcome = launched(&["-n", &ranks.to_string()], part).success();
+        let expected: Vec<String> =
+            (0..ranks).map(|rank| format!("rank {rank} met {ranks} ranks")).collect();
+        assert_eq!(said(&outcome.stdout), expected);
+    }
+}
+
+#[test]
+fn the_library_joins_under_gaspi_run() {
+    let outcome = launched(&["-n", "4"], "runtime").success();
+    let expected: Vec<String> = (0..4).map(|rank| format!("rank {rank} of 4 is through")).collect();
+    assert_eq!(said(&outcome.stdout), expected);
+}
+
+#[test]
+fn a_difference_is_told_to_all() {
+    let outcome = launched(&["-n", "3"], "differ").success();
+    let lines = said(&outcome.stdout);
+    assert_eq!(lines.len(), 3, "{}", outcome.stdout);
+    for line in lines {
+        assert!(line.contains("queue_num is 8 on rank 0 and 3 on rank 2"), "{line}");
+    }
+}
+
+#[test]
+fn a_rank_that_never_joins_ends_the_init_of_all() {
+    let outcome = launched(&["-n", "3"], "end-before");
+    assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+    let lines = said(&outcome.stdout);
+    assert_eq!(lines.len(), 2, "{}", outcome.stdout);
+    for line in lines {
+        assert!(
+            line.contains("rank 1 has ended before it joined the job (exit status 3)"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_can_have_another_killed() {
+    let outcome = launched(&["-n", "2"], "kill");
+    assert_eq!(outcome.code, Some(137), "{}", outcome.stderr);
+    assert!(outcome.stderr.starts_with("gaspi_run: rank 1 (pid "), "{}", outcome.stderr);
+    // Under a script it is the program that is killed, not the shell.
+    let program = rank_program();
+    let script = "\"$@\"; echo rank $GASPI_RANK ended with $?; exit 0";
+    let mut line = vec!["-n", "2", "sh", "-c", script, "sh"];
+    line.extend(program.iter().map(String::as_str));
+    let mut command = gaspi_run(&line);
+    command.env(PART, "kill");
+    let outcome = Run::start(command).finish().success();
+    assert_eq!(said(&outcome.stdout), ["rank 0 ended with 0", "rank 1 ended with 137"]);
+}
+
+/// Ranks started by hand, one process each.
+fn by_hand(part: &str, environments: &[&[(&str, &str)]]) -> Vec<Outcome> {
+    let program = rank_program();
+    let start = |environment: &&[(&str, &str)]| {
+        let mut command = Command::new(&program[0]);
+        command.args(&program[1..]).env(PART, part).stdin(Stdio::null()).process_group(0);
+        for name in ["GASPI_RANK", "GASPI_NRANKS", "GASPI_SOCKET", "GASPI_MFILE", "GASPI_JOB_ID"] {
+            command.env_remove(name);
+        }
+        Run::start(command_with(command, environment))
+    };
+    let runs: Vec<Run> = environments.iter().map(start).collect();
+    runs.into_iter().map(Run::finish).collect()
+}
+
+fn command_with(mut command: Command, environment: &[(&str, &str)]) -> Command {
+    command.envs(environment.iter().copied());
+    command
+}
+
+#[test]
+fn ranks_started_by_hand_meet() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("hosts");
+    std::fs::write(&path, "localhost\r\n127.0.0.1\r\n::1").expect("write");
+    let file = path.to_string_lossy().into_owned();
+    for part in ["meet", "again", "runtime"] {
+        let ranks: Vec<[(&str, &str); 4]> = ["0", "1", "2"]
+            .map(|rank| {
+                let mfile = ("GASPI_MFILE", file.as_str());
+                [("GASPI_RANK", rank), ("GASPI_NRANKS", "3"), ("GASPI_SOCKET", rank), mfile]
+            })
+            .to_vec();
+        let ranks: Vec<&[(&str, &str)]> = ranks.iter().map(|rank| &rank[..]).collect();
+        for outcome in by_hand(part, &ranks) {
+            let outcome = outcome.success();
+            let lines = said(&outcome.stdout);
+            assert!(lines.len() == 1 && !lines[0].contains("failed"), "{}", outcome.stdout);
+        }
+    }
+}
+
+#[test]
+fn two_processes_with_one_rank() {
+    let id = format!("claimed-twice-{}", std::process::id());
+    let rank = |number| [("GASPI_RANK", number), ("GASPI_NRANKS", "2"), ("GASPI_JOB_ID", &*id)];
+    // Two are rank 0, so one of them has to be refused; the other waits for rank 1, which comes last.
+    let program = rank_program();
+    let start = |number| {
+        let mut command = Command::new(&program[0]);
+        command.args(&program[1..]).env(PART, "block").stdin(Stdio::null());
+        Run::start(command_with(command, &rank(number)))
+    };
+    let (mut one, mut two) = (start("0"), start("0"));
+    let refused = loop {
+        if one.child.try_wait().expect("wait").is_some() {
+            break std::mem::replace(&mut one, start("1"));
+        }
+        if two.child.try_wait().expect("wait").is_some() {
+            break std::mem::replace(&mut two, start("1"));
+        }
+        std::thread::yield_now();
+    };
+    let lines = said(&refused.finish().stdout);
+    assert!(lines[0].contains("already claimed by process"), "{lines:?}");
+    let mut lines = [said(&one.finish().stdout), said(&two.finish().stdout)].concat();
+    lines.sort_unstable();
+    assert_eq!(lines, ["rank 0 met 2 ranks", "rank 1 met 2 ranks"]);
+}
+
+#[test]
+fn environments_that_contradict_themselves() {
+    let cases: &[(&[(&str, &str)], &str)] = &[
+        (&[("GASPI_RANK", "0")], "GASPI_NRANKS"),
+        (&[("GASPI_RANK", "5"), ("GASPI_NRANKS", "2")], "ranks are 0 to 1"),
+        (&[("GASPI_RANK", "0"), ("GASPI_NRANKS", "1"), ("GASPI_SOCKET", "z")], "GASPI_SOCKET"),
+        (&[("GASPI_RANK", "0"), ("GASPI_NRANKS", "1"), ("GASPI_MFILE", "/none")], "/none"),
+    ];
+    for (environment, word) in cases {
+        let outcome = by_hand("block", &[environment]).remove(0);
+        let lines = said(&outcome.stdout);
+        assert!(lines.len() == 1 && lines[0].contains(word), "{word}: {}", outcome.stdout);
+    }
+    let id = format!("sizes-{}", std::process::id());
+    let two = [("GASPI_RANK", "0"), ("GASPI_NRANKS", "2"), ("GASPI_JOB_ID", &*id)];
+    let three = [("GASPI_RANK", "1"), ("GASPI_NRANKS", "3"), ("GASPI_JOB_ID", &*id)];
+    for outcome in by_hand("block", &[&two, &three]) {
+        assert!(said(&outcome.stdout)[0].contains("GASPI_NRANKS"), "{}", outcome.stdout);
+    }
+}
+
+#[test]
+fn two_jobs_at_once_do_not_meet() {
+    let runs: Vec<Run> = (0..4)
+        .map(|_| {
+            let program = rank_program();
+            let line: Vec<&str> =
+                ["-n", "3"].into_iter().chain(program.iter().map(String::as_str)).collect();
+            let mut command = gaspi_run(&line);
+            command.env(PART, "again");
+            Run::start(command)
+        })
+        .collect();
+    for run in runs {
+        assert_eq!(said(&run.finish().success().stdout).len(), 3);
+    }
+}
