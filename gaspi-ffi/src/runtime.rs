@@ -9,10 +9,12 @@ use crate::types::*;
 use gaspi_core::sync::epoch;
 use gaspi_core::{Error, Runtime, Timeout};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// From `Arc::into_raw`; NULL without a runtime.
+/// The count of the process itself; a forked child leaves it alone.
+static OWNED: Mutex<Option<Arc<Runtime>>> = Mutex::new(None);
+/// Where the owned runtime lies; NULL without one.
 static CURRENT: AtomicPtr<Runtime> = AtomicPtr::new(ptr::null_mut());
 /// Set from the start of `proc_init` to the end of `proc_term`, also where init timed out.
 static ENGAGED: AtomicBool = AtomicBool::new(false);
@@ -62,7 +64,7 @@ pub(crate) fn with<T>(call: impl FnOnce(&Runtime) -> Result<T, Failure>) -> Resu
 pub(crate) fn hold() -> Result<Arc<Runtime>, Failure> {
     with(|current| {
         let current: *const Runtime = current;
-        // SAFETY: the pointer is from `Arc::into_raw`, and the guard keeps its count above zero.
+        // SAFETY: it lies in an `Arc`, and the guard keeps its count above zero.
         unsafe { Arc::increment_strong_count(current) };
         // SAFETY: the count taken above becomes the one of the result.
         Ok(unsafe { Arc::from_raw(current) })
@@ -91,20 +93,22 @@ pub(crate) fn is_present() -> bool {
     !CURRENT.load(Ordering::Relaxed).is_null()
 }
 
+fn owned() -> MutexGuard<'static, Option<Arc<Runtime>>> {
+    OWNED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Makes a runtime current. The caller has made sure that there is none.
 pub(crate) fn publish(runtime: Arc<Runtime>) {
+    let mut owned = owned();
+    let current = Arc::as_ptr(owned.insert(runtime)).cast_mut();
     // Release: pairs with the Acquire in `with`.
-    CURRENT.store(Arc::into_raw(runtime).cast_mut(), Ordering::Release);
+    CURRENT.store(current, Ordering::Release);
 }
 
 /// Takes the runtime away from all further calls. Calls that run on it go on.
 pub(crate) fn unlink() -> Result<Arc<Runtime>, Failure> {
-    let current = CURRENT.swap(ptr::null_mut(), Ordering::AcqRel);
-    if current.is_null() {
-        return Err(absent());
-    }
-    // SAFETY: from `Arc::into_raw`; the swap took over the count that came with it.
-    Ok(unsafe { Arc::from_raw(current) })
+    CURRENT.store(ptr::null_mut(), Ordering::Release);
+    owned().take().ok_or_else(absent)
 }
 
 /// Gives up an unlinked runtime once nobody can reach it without a count of his own.
