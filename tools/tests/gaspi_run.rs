@@ -449,3 +449,75 @@ fn many_ranks() {
     let outcome = script("200", "echo $GASPI_RANK").success();
     assert_eq!(outcome.stdout.lines().count(), 200);
 }
+
+/// Starts gaspi_run on a terminal of its own, whose keyboard is the pipe.
+fn on_a_terminal(arguments: &str) -> (Run, std::process::ChildStdin) {
+    let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_gaspi_run"));
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped());
+    let mut run = Run::start(command);
+    let keyboard = run.child.stdin.take().expect("stdin");
+    (run, keyboard)
+}
+
+#[test]
+fn an_interrupt_from_the_terminal_arrives_once() {
+    let text = "trap \"echo got INT\" INT; echo ready; \
+                for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done; echo end";
+    let (mut run, mut keyboard) = on_a_terminal(&format!("-n 2 sh -c '{text}'"));
+    run.lines(2);
+    keyboard.write_all(&[3]).expect("write");
+    let outcome = run.finish().success();
+    assert_eq!(outcome.stdout.matches("got INT").count(), 2, "{}", outcome.stdout);
+    assert_eq!(outcome.stdout.matches("end").count(), 2, "{}", outcome.stdout);
+}
+
+#[test]
+fn a_prompt_is_shown_before_its_line_is_finished() {
+    let text = "if [ $GASPI_RANK = 0 ]; then printf \"name? \"; read n; echo hello $n; fi";
+    let (mut run, mut keyboard) = on_a_terminal(&format!("-n 2 sh -c '{text}'"));
+    run.until("name? ");
+    keyboard.write_all(b"ada\n").expect("write");
+    let outcome = run.finish().success();
+    assert!(outcome.stdout.contains("hello ada"), "{}", outcome.stdout);
+}
+
+#[test]
+fn rank_0_under_a_debugger() {
+    let mut command = gaspi_run(&["-n", "2", "-d", "echo", "two words", "x"]);
+    command.stdin(Stdio::piped());
+    let mut run = Run::start(command);
+    let mut keyboard = run.child.stdin.take().expect("stdin");
+    keyboard.write_all(b"set confirm off\nshow args\nquit 0\n").expect("write");
+    drop(keyboard);
+    let outcome = run.finish();
+    if outcome.code == Some(127) {
+        assert!(outcome.stderr.contains("-d needs gdb"), "{}", outcome.stderr);
+        return;
+    }
+    assert!(outcome.stdout.contains("two\\ words x"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("two words x\n"), "rank 1: {}", outcome.stdout);
+}
+
+#[test]
+fn a_reader_that_does_not_read_holds_up_neither_signals_nor_memory() {
+    let mut command = gaspi_run(&["-n", "2", "yes"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("gaspi_run");
+    let pid = child.id().to_string();
+    // Not read until the end.
+    let mut stdout = child.stdout.take().expect("stdout");
+    let mut first = [0; 1];
+    stdout.read_exact(&mut first).expect("first byte");
+    let deadline = Instant::now() + GUARD;
+    // The first signal ends the ranks, a further one the waiting for the reader.
+    while child.try_wait().expect("wait").is_none() {
+        assert!(Instant::now() < deadline, "signals are held up");
+        let _ = Command::new("kill").args(["-s", "TERM", &pid]).status();
+        thread::sleep(std::time::Duration::from_millis(20));
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = resident.and_then(|text| text.split_whitespace().next()?.parse().ok());
+        assert!(kilobytes.unwrap_or(0u64) < 100_000, "{status}");
+    }
+    assert_eq!(child.wait().expect("wait").code(), Some(143));
+}

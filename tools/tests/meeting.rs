@@ -5,7 +5,7 @@
 mod harness;
 
 use gaspi_core::bootstrap::{Card, Gathering, Table};
-use gaspi_core::{Config, Job, Joining, Result, Timeout};
+use gaspi_core::{Config, Error, Job, Joining, Result, Timeout};
 use harness::{Outcome, Run, gaspi_run};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ const PART: &str = "GASPI_TEST_PART";
 /// Far beyond what a meeting takes.
 const LIMIT: Timeout = Timeout::Millis(30_000);
 
-fn meet(config: &Config, timeout: Timeout) -> Result<Table> {
+fn gathering(config: &Config) -> Result<Gathering> {
     let job = Job::from_environment()?;
     let pid = std::process::id() as i32;
     let card = Card {
@@ -26,7 +26,11 @@ fn meet(config: &Config, timeout: Timeout) -> Result<Table> {
         host: job.hosts[job.rank.index()].clone(),
         cpus: vec![1],
     };
-    Gathering::new(&job, config, card)?.poll(timeout.deadline())
+    Gathering::new(&job, config, card)
+}
+
+fn meet(config: &Config, timeout: Timeout) -> Result<Table> {
+    gathering(config)?.poll(timeout.deadline())
 }
 
 /// Says how a meeting ended, on a line of its own.
@@ -56,6 +60,20 @@ fn as_a_rank() {
         "differ" => {
             let queue_num = if rank == "2" { 3 } else { 8 };
             say(&rank, &meet(&Config { queue_num, ..Config::default() }, LIMIT));
+        }
+        "patient" => {
+            let mut gathering = gathering(&Config::default()).expect("gathering");
+            let mut last = String::new();
+            loop {
+                match gathering.poll(Timeout::Millis(5).deadline()) {
+                    Err(Error::Timeout { pending }) if pending == last => {}
+                    Err(Error::Timeout { pending }) => {
+                        println!("rank {rank} waits for {pending}");
+                        last = pending;
+                    }
+                    met => return say(&rank, &met),
+                }
+            }
         }
         "end-before" if rank == "1" => std::process::exit(3),
         "end-before" => say(&rank, &meet(&Config::default(), Timeout::Block)),
@@ -265,5 +283,34 @@ fn two_jobs_at_once_do_not_meet() {
         .collect();
     for run in runs {
         assert_eq!(said(&run.finish().success().stdout).len(), 3);
+    }
+}
+
+#[test]
+fn the_death_of_host_or_guest_during_init_is_told() {
+    for victim in ["host", "guest"] {
+        let id = format!("dies-{victim}-{}", std::process::id());
+        let program = rank_program();
+        let start = |number| {
+            let rank = [("GASPI_RANK", number), ("GASPI_NRANKS", "3"), ("GASPI_JOB_ID", &*id)];
+            let mut command = Command::new(&program[0]);
+            command.args(&program[1..]).env(PART, "patient").stdin(Stdio::null());
+            Run::start(command_with(command, &rank))
+        };
+        // The first takes the name and hosts; both say when they wait for rank 2 alone.
+        let mut host = start("0");
+        host.until("waits for ranks 1, 2");
+        let mut guest = start("1");
+        guest.until("waits for rank 2");
+        let (killed, survivor) = if victim == "host" { (host, guest) } else { (guest, host) };
+        let pid = killed.child.id();
+        killed.signal("KILL");
+        assert_eq!(killed.finish().signal, Some(9));
+        let lines = said(&survivor.finish().stdout);
+        let last = lines.iter().find(|line| line.contains("failed")).expect("failed");
+        assert!(
+            last.contains(&format!("process {pid}")) && last.contains("ended during init"),
+            "{last}"
+        );
     }
 }

@@ -20,6 +20,8 @@ const GRACE: Duration = Duration::from_secs(3);
 const ORPHANS: Duration = Duration::from_secs(2);
 /// Bytes read from a rank at a time.
 const READ: usize = 64 * 1024;
+/// After how much silence an unfinished line of rank 0 on a terminal is taken for a prompt.
+const PROMPT: Duration = Duration::from_millis(100);
 
 /// A rank's standard output or error.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ struct Stream {
     pipe: File,
     lines: Lines,
     sink: usize,
+    /// Rank 0 on a terminal: it may prompt for input.
+    asks: bool,
 }
 
 /// A job whose ranks have been started.
@@ -47,6 +51,9 @@ pub(crate) struct Running {
     ending: bool,
     /// When SIGKILL follows.
     kill_at: Option<Instant>,
+    /// When an unfinished line of rank 0 is shown, as somebody may be asked to answer it.
+    prompt_at: Option<Instant>,
+    buffer: Vec<u8>,
 }
 
 impl Running {
@@ -76,6 +83,8 @@ impl Running {
             interrupts: 0,
             ending: false,
             kill_at: None,
+            prompt_at: None,
+            buffer: vec![0; READ],
         };
         for rank in 0..ranks {
             match process::start(&running.plan, &setting, rank) {
@@ -98,7 +107,8 @@ impl Running {
             if let Some(pipe) = pipe {
                 // A number of its own, though streams come and go.
                 let lines = Lines::new(2 * rank + number, label.clone());
-                self.streams.push(Stream { pipe, lines, sink });
+                let asks = rank == 0 && self.sinks[sink].is_terminal();
+                self.streams.push(Stream { pipe, lines, sink, asks });
             }
         }
     }
@@ -145,7 +155,8 @@ impl Running {
         if taking {
             watches.extend(self.streams.iter().map(|stream| watch(stream.pipe.as_fd(), false)));
         }
-        let left = self.kill_at.map(|at| at.saturating_duration_since(Instant::now()));
+        let next = [self.kill_at, self.prompt_at].into_iter().flatten().min();
+        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         let ready = system::wait(&watches, left);
         let streams = ready[first..].to_vec();
         // What ranks wrote before they ended comes before what is said about their end.
@@ -161,14 +172,29 @@ impl Running {
 
     /// Reads once from the streams that have something.
     fn read(&mut self, ready: &[bool]) {
-        let mut buffer = vec![0; READ];
         let mut index = 0;
-        let sinks = &mut self.sinks;
+        let (sinks, buffer) = (&mut self.sinks, &mut self.buffer);
+        let mut prompt = None;
         self.streams.retain_mut(|stream| {
             let is_ready = ready.get(index).copied().unwrap_or(false);
             index += 1;
-            !is_ready || read_some(stream, sinks, &mut buffer) != Some(0)
+            let stays = !is_ready || read_some(stream, sinks, buffer) != Some(0);
+            if stream.asks && stream.lines.unfinished() {
+                prompt = Some(is_ready);
+            }
+            stays
         });
+        match prompt {
+            None => self.prompt_at = None,
+            Some(true) => self.prompt_at = Some(Instant::now() + PROMPT),
+            Some(false) if self.prompt_at.is_some_and(|at| Instant::now() >= at) => {
+                self.prompt_at = None;
+                for stream in self.streams.iter_mut().filter(|stream| stream.asks) {
+                    stream.lines.finish(&mut self.sinks[stream.sink]);
+                }
+            }
+            Some(false) => {}
+        }
     }
 
     fn serve(&mut self) {
@@ -248,11 +274,10 @@ impl Running {
     /// Passes on what the ranks wrote before they ended. A process that they left behind may keep a
     /// pipe open and go on writing: what does not fit into a pipe now came later.
     fn drain(&mut self) {
-        let mut buffer = vec![0; READ];
         for mut stream in std::mem::take(&mut self.streams) {
             let mut left = system::pipe_size(stream.pipe.as_fd());
             while left > 0 && system::ready(stream.pipe.as_fd(), false) {
-                match read_some(&mut stream, &mut self.sinks, &mut buffer) {
+                match read_some(&mut stream, &mut self.sinks, &mut self.buffer) {
                     None | Some(0) => break,
                     Some(count) => left = left.saturating_sub(count),
                 }
@@ -312,7 +337,8 @@ fn read_some(stream: &mut Stream, sinks: &mut [Sink], buffer: &mut [u8]) -> Opti
             stream.lines.push(&buffer[..count], sink);
             Some(count)
         }
-        Err(_) => None,
+        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => None,
+        Err(_) => Some(0),
     }
 }
 

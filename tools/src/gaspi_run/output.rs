@@ -5,7 +5,7 @@
 //! writer's bytes are never changed.
 
 use crate::system::{self, Identity};
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes of an unfinished line that are kept back.
@@ -51,6 +51,10 @@ impl Sink {
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.fd.is_terminal()
     }
 
     /// Whether there is something that waits to be written.
@@ -142,6 +146,11 @@ impl Lines {
         if self.rest.len() > LINE_MAX {
             self.finish(sink);
         }
+    }
+
+    /// Whether a line has begun and not ended.
+    pub(crate) fn unfinished(&self) -> bool {
+        !self.rest.is_empty()
     }
 
     /// Passes on what is there, though its line is not finished.

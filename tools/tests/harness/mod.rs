@@ -85,19 +85,28 @@ impl Run {
 
     /// Waits until `count` lines have come out.
     pub(crate) fn lines(&mut self, count: usize) -> Vec<String> {
+        self.wait_for(|seen| seen.iter().filter(|byte| **byte == b'\n').count() >= count);
+        String::from_utf8_lossy(&self.seen).lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until `text` has come out.
+    pub(crate) fn until(&mut self, text: &str) {
+        self.wait_for(|seen| seen.windows(text.len()).any(|part| part == text.as_bytes()));
+    }
+
+    fn wait_for(&mut self, enough: impl Fn(&[u8]) -> bool) {
         let deadline = Instant::now() + GUARD;
-        while self.seen.iter().filter(|byte| **byte == b'\n').count() < count {
+        while !enough(&self.seen) {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.stdout.recv_timeout(left) {
                 Ok(bytes) => self.seen.extend(bytes),
                 Err(error) => {
                     let _ = self.child.kill();
                     let seen = String::from_utf8_lossy(&self.seen);
-                    panic!("{error} before {count} lines came: {seen}");
+                    panic!("{error}: not enough came out: {seen}");
                 }
             }
         }
-        String::from_utf8_lossy(&self.seen).lines().map(str::to_owned).collect()
     }
 
     pub(crate) fn signal(&self, name: &str) {
