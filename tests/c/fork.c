@@ -13,9 +13,10 @@ enum { CHILDREN = 3 };
 /* Ends by exit, so that the handlers and destructors of the library run in the child too. */
 static void child(void) {
   gaspi_number_t initialized = 0;
+  const gaspi_return_t told = gaspi_initialized(&initialized);
 
+  CHECK(initialized == 0 && (told == GASPI_SUCCESS || told == GASPI_ERR_NOINIT));
   all_noinit();
-  NOINIT(gaspi_initialized(&initialized));
   NOINIT(gaspi_proc_init(LIMIT));
   exit(0);
 }

@@ -207,6 +207,7 @@ static void deleted_at_target(void) {
   } else {
     CHECK_ERR(gaspi_write(0, 0, right, 1, 0, 64, 2, LIMIT), GASPI_ERR_INV_SEG);
   }
+  sync_all();
   /* Later requests are tried, and the id is good for a new segment. */
   (void)segment_on_all(1, 2 * SIZE);
   CHECK_OK(gaspi_write(0, 0, right, 1, SIZE, SIZE, 2, LIMIT));
