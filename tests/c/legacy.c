@@ -1,11 +1,11 @@
 /* ranks: 1 2 5 */
 /* link: legacy */
 /*
- * An old binary: linked against an empty library with the soname libGPI2.so.0, long before ours
- * existed, and run on ours under that name:
+ * An old binary: linked against a library of empty functions with the soname libGPI2.so.0, as if
+ * long before ours existed, and run on ours under that name:
  *
- *   cc -shared -Wl,-soname,libGPI2.so.0 -o old/libGPI2.so -x c /dev/null
- *   cc legacy.c -o legacy -Wl,--no-as-needed -Lold -lGPI2 -Wl,--unresolved-symbols=ignore-all
+ *   cc -shared -fPIC -Wl,-soname,libGPI2.so.0 legacy_stub.c -o old/libGPI2.so
+ *   cc legacy.c -o legacy -Lold -lGPI2
  *
  * It uses nothing that is ours alone, so it checks by itself.
  */

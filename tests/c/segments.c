@@ -161,9 +161,9 @@ static void user_memory(void) {
   CHECK_OK(gaspi_segment_use(2, memory + 3, 2 * SIZE - 3, GASPI_GROUP_ALL, LIMIT, 0));
   CHECK(segment_at(2) == memory + 3);
   CHECK_OK(gaspi_segment_register(1, left, LIMIT));
+  memory[7] = (char)(0x40 + my_rank);
   sync_all();
 
-  memory[7] = (char)(0x40 + my_rank);
   CHECK_OK(gaspi_write(1, 7, right, 2, 1000 - 3, 1, 0, LIMIT));
   CHECK_OK(gaspi_notify(2, right, 4, 1, 0, LIMIT));
   CHECK_OK(gaspi_wait(0, LIMIT));
