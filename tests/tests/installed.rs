@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gaspi_tests::{Job, Program, Result, c_compiler, root, run_compiler, run_trials};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -148,7 +148,7 @@ fn names(tree: &Tree) -> std::result::Result<(), Failed> {
 /// A process that needs the old and the new name maps the library once.
 fn one_image(tree: &Tree) -> std::result::Result<(), Failed> {
     let to = tree.program("both-names");
-    let old = empty_library(tree)?;
+    let old = old_library(tree)?;
     let mut command = compiler(tree, false);
     command.arg(root().join("tests/tests/installed/one_image.c")).arg("-Wl,--no-as-needed");
     command.arg("-L").arg(old).arg("-lGPI2");
@@ -158,15 +158,27 @@ fn one_image(tree: &Tree) -> std::result::Result<(), Failed> {
     Ok(())
 }
 
-/// An empty library with the soname that old programs recorded.
-fn empty_library(tree: &Tree) -> Result<PathBuf> {
-    let directory = tree.program("old");
-    std::fs::create_dir_all(&directory)?;
-    let to = directory.join("libGPI2.so");
-    let mut command = Command::new("cc");
-    command.args(["-shared", "-Wl,-soname,libGPI2.so.0", "-x", "c", "/dev/null", "-o"]).arg(to);
-    run_compiler(&mut command)?;
-    Ok(directory)
+/// A library with the soname that old programs recorded. Its procedures do nothing and fail; the
+/// linker needs them, the loader never sees them.
+fn old_library(tree: &Tree) -> Result<PathBuf> {
+    static OLD: OnceLock<Result<PathBuf>> = OnceLock::new();
+    let build = || {
+        let directory = tree.program("old");
+        std::fs::create_dir_all(&directory)?;
+        let table = std::fs::read_to_string(root().join("docs/conformance.md"))?;
+        let source: String = table
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `gaspi_")?.split('`').next())
+            .map(|name| format!("int gaspi_{name}(void) {{ return -1; }}\n"))
+            .collect();
+        let file = directory.join("old.c");
+        std::fs::write(&file, source)?;
+        let mut command = Command::new("cc");
+        command.args(["-shared", "-fPIC", "-Wl,-soname,libGPI2.so.0"]).arg(file);
+        run_compiler(command.arg("-o").arg(directory.join("libGPI2.so")))?;
+        Ok(directory)
+    };
+    OLD.get_or_init(build).clone()
 }
 
 /// libgaspi.a shows nothing but the C names, the profiled ones weak.
@@ -213,8 +225,8 @@ fn linked(
             command.args(libraries.iter().filter(|word| *word != "-lgaspi"));
         }
         "legacy" => {
-            command.arg("-Wl,--no-as-needed").arg("-L").arg(empty_library(tree)?);
-            command.args(["-lGPI2", "-Wl,--unresolved-symbols=ignore-all"]);
+            command.arg("-Wl,--no-as-needed").arg("-L").arg(old_library(tree)?);
+            command.arg("-lGPI2");
         }
         _ => return Err(format!("there is no way to link {link:?}").into()),
     }

@@ -16,12 +16,19 @@ set -e
 mount --make-rprivate /
 mount -t tmpfs none /mnt
 cp "$1/gaspi_run" "$3" /mnt/
-for place in /tmp /dev/shm /run /var/tmp; do
+# /run last: mount itself notes there what it did.
+for place in /tmp /dev/shm /var/tmp /run; do
     if [ -d "$place" ]; then mount -t tmpfs none "$place"; fi
 done
 cd /mnt
 run=/mnt/gaspi_run
 victim=/mnt/victim
+# Until all four ranks said so, or the job has ended early.
+until_ready() {
+    until [ "$(grep -c ready /mnt/out)" = 4 ]; do
+        kill -0 "$1" || { echo "LEFT early:"; cat /mnt/out; exit 1; }
+    done
+}
 eval "$2"
 wait
 # Processes that are being killed need a moment. This shell is process 1 of its namespace.
@@ -89,7 +96,7 @@ fn after_kill_of_everything_at_once() -> Result<()> {
     // kill -1 reaches every process of the namespace but this shell.
     examine(
         "$run -n 4 $victim wait none 0 > /mnt/out 2>&1 &
-         until [ \"$(grep -c ready /mnt/out)\" = 4 ]; do :; done
+         until_ready $!
          kill -9 -1",
     )
     .map(drop)
@@ -99,7 +106,7 @@ fn after_kill_of_everything_at_once() -> Result<()> {
 fn after_kill_of_the_launcher() -> Result<()> {
     examine(
         "$run -n 4 $victim wait none 0 > /mnt/out 2>&1 &
-         until [ \"$(grep -c ready /mnt/out)\" = 4 ]; do :; done
+         until_ready $!
          kill -9 $!",
     )
     .map(drop)
@@ -119,7 +126,7 @@ fn after_kill_in_the_middle_of_the_start() -> Result<()> {
 fn after_termination_by_signal() -> Result<()> {
     examine(
         "$run -n 4 $victim wait none 0 > /mnt/out 2>&1 &
-         until [ \"$(grep -c ready /mnt/out)\" = 4 ]; do :; done
+         until_ready $!
          kill -TERM $!",
     )
     .map(drop)

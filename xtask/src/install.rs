@@ -134,6 +134,9 @@ fn static_library(from: &Path, to: &Path) -> Result<()> {
             .arg("--wildcard")
             .args(["--keep-global-symbol=gaspi_*", "--keep-global-symbol=pgaspi_*"])
             .arg("--weaken-symbol=gaspi_*")
+            // LLVM bitcode of the Rust runtime: binutils with an LLVM plugin of another version
+            // would take the object for one that it cannot read.
+            .args(["--remove-section=.llvmbc", "--remove-section=.llvmcmd"])
             .arg(&object),
     )?;
     match fs::remove_file(to) {

@@ -1,6 +1,7 @@
 //! The stages of `cargo xtask test`, from quick to slow, each with its budget on two cores.
 
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::machine::Tool;
@@ -56,7 +57,7 @@ pub(crate) const STAGES: [Stage; 18] = [
         "build",
         240,
         &[Tool::Cc],
-        |_| build::release().map(|()| Count::ONE),
+        |_| built().map(|()| Count::ONE),
         "release build of the library and the tools",
     ),
     stage(
@@ -66,7 +67,13 @@ pub(crate) const STAGES: [Stage; 18] = [
         |_| headers::check(),
         "headers in C99, C11, C++17",
     ),
-    stage("symbols", 5, &[Tool::Binutils], |_| symbols::check(), "what libgaspi.so exports"),
+    stage(
+        "symbols",
+        5,
+        &[Tool::Binutils],
+        |_| built().and_then(|()| symbols::check()),
+        "what libgaspi.so exports",
+    ),
     stage("unit", 240, &[Tool::Cc], unit, "unit, property and conformance tests of every crate"),
     stage("doc", 90, &[], doc, "examples in the documentation"),
     stage("loom", 180, &[], loom, "all interleavings of the lock-free pieces"),
@@ -179,11 +186,15 @@ fn loom(context: &Context) -> Result<Count> {
     cargo_test(context, &mut cargo)
 }
 
+/// Makes the release build once per run: stages test it as it is now, `--only` included.
+fn built() -> Result<()> {
+    static BUILT: OnceLock<Result<()>> = OnceLock::new();
+    BUILT.get_or_init(build::release).clone()
+}
+
 /// Runs one test program of the `tests` package against the release build.
 fn harness(context: &Context, name: &str, variables: &[(&str, String)]) -> Result<Count> {
-    if !workspace::release().join("gaspi_run").is_file() {
-        return Err("gaspi_run is not there; `cargo xtask build` makes it".into());
-    }
+    built()?;
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "-p", "gaspi-tests", "--test", name]);
     cargo.env("GASPI_TEST_BUILD", workspace::release());
@@ -195,6 +206,7 @@ fn harness(context: &Context, name: &str, variables: &[(&str, String)]) -> Resul
 }
 
 fn installed(context: &Context) -> Result<Count> {
+    built()?;
     let destdir = workspace::scratch("destdir");
     let prefix = std::path::Path::new("/opt/gaspi");
     let tree = install::install(prefix, &destdir)?;
