@@ -55,7 +55,7 @@ pub(crate) fn install(prefix: &Path, destdir: &Path) -> Result<PathBuf> {
         destdir.join(prefix.strip_prefix("/").unwrap_or(prefix))
     };
     let library = tree.join("lib");
-    for directory in ["lib/pkgconfig", "include", "bin"] {
+    for directory in ["lib/pkgconfig", "include/fortran", "bin"] {
         let directory = tree.join(directory);
         fs::create_dir_all(&directory)
             .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
@@ -68,10 +68,10 @@ pub(crate) fn install(prefix: &Path, destdir: &Path) -> Result<PathBuf> {
     for name in STATIC_LINKS {
         build::link("libgaspi.a", &library.join(name))?;
     }
-    for extension in ["h", "f90", "F90"] {
-        for file in workspace::files(&workspace::root().join("include"), extension)? {
+    for (folder, extension) in [("include", "h"), ("include/fortran", "f90")] {
+        for file in workspace::files(&workspace::root().join(folder), extension)? {
             let name = file.file_name().unwrap_or_default();
-            copy(&file, &tree.join("include").join(name), 0o644)?;
+            copy(&file, &tree.join(folder).join(name), 0o644)?;
         }
     }
     for (name, description) in [

@@ -95,12 +95,18 @@ fn neighbour(rt: &Runtime) -> Rank {
 }
 
 /// One round of an operation. Pairs use short timeouts, because a neighbour may have gone on.
-fn round(rt: &Runtime, operation: &str, number: u32, collective: Timeout) -> gaspi::Result<()> {
+fn round(
+    rt: &Runtime,
+    operation: &str,
+    number: u32,
+    collective: Timeout,
+    sums: &mut Sums,
+) -> gaspi::Result<()> {
     let to = neighbour(rt);
     match operation {
         "barrier" => rt.barrier(GroupId::ALL, collective),
-        "allreduce" => sum_all(rt, GroupId::ALL, 1, collective).map(drop),
-        "large-allreduce" => sum_all(rt, GroupId::ALL, 255, collective).map(drop),
+        "allreduce" => sums.run(rt, GroupId::ALL, 1, collective),
+        "large-allreduce" => sums.run(rt, GroupId::ALL, 255, collective),
         "passive" => {
             // Even ranks send first; any receiver takes any sender.
             if (u32::from(rt.rank().0) + number).is_multiple_of(2) {
@@ -154,25 +160,47 @@ fn round(rt: &Runtime, operation: &str, number: u32, collective: Timeout) -> gas
     }
 }
 
-/// Adds `count` ones over the group and checks the sums.
-fn sum_all(rt: &Runtime, group: GroupId, count: usize, timeout: Timeout) -> gaspi::Result<u32> {
-    let members = rt.group_size(group)?;
-    let ones = vec![1_i64; count];
-    let mut sums = vec![0_i64; count];
-    allreduce_slice(rt, &ones, &mut sums, Operation::Sum, group, timeout)?;
-    assert!(sums.iter().all(|sum| *sum == i64::from(members)), "wrong sum {sums:?}");
-    Ok(members)
+/// The buffers of an all-reduce. They live as long as the call is repeated: one that continues
+/// after a timeout has to come with the same arguments.
+struct Sums {
+    ones: Vec<i64>,
+    sums: Vec<i64>,
+}
+
+impl Sums {
+    fn new() -> Sums {
+        Sums { ones: vec![1; 255], sums: vec![0; 255] }
+    }
+
+    /// Adds `count` ones over the group and checks the sums.
+    fn run(
+        &mut self,
+        rt: &Runtime,
+        group: GroupId,
+        count: usize,
+        timeout: Timeout,
+    ) -> gaspi::Result<()> {
+        let members = i64::from(rt.group_size(group)?);
+        let (ones, sums) = (&self.ones[..count], &mut self.sums[..count]);
+        allreduce_slice(rt, ones, sums, Operation::Sum, group, timeout)?;
+        assert!(sums.iter().all(|sum| *sum == members), "wrong sums {sums:?}");
+        Ok(())
+    }
 }
 
 fn die(operation: &str, victim: Rank) -> Result<()> {
     let rt = prepare()?;
     let me = rt.rank();
+    // Made first, so that its id is not one that the loop uses: a survivor that is still in the
+    // loop would commit another group by the same id.
+    let survivors = rt.group_create().during("group_create")?;
+    let mut sums = Sums::new();
     let mut number = 0;
     let knew = loop {
         if is_corrupt(&rt, victim)? {
             break monotonic_us();
         }
-        match round(&rt, operation, number, Timeout::Block) {
+        match round(&rt, operation, number, Timeout::Block, &mut sums) {
             Ok(()) => {}
             Err(error) if error.is_timeout() => {}
             // Survivors that already know do not take part in the old group any more.
@@ -187,7 +215,7 @@ fn die(operation: &str, victim: Rank) -> Result<()> {
     println!("knows {} {knew}", me.0);
     await_corrupt(&rt, victim)?;
     needs_the_dead(&rt, operation, victim)?;
-    go_on(&rt, victim)?;
+    go_on(&rt, survivors, victim)?;
     rt.term(GUARD).during("term")?;
     println!("survived {}", me.0);
     Ok(())
@@ -218,29 +246,40 @@ fn needs_the_dead(rt: &Runtime, operation: &str, victim: Rank) -> Result<()> {
         remote_offset: 0,
         size: 8,
     };
-    let expect = |what: &str, result: gaspi::Result<()>| match result {
-        Err(error) if names(&error, victim) => Ok(()),
-        Err(error) => Err(format!("{what} does not name {victim}: {error}")),
-        Ok(()) => Err(format!("{what} succeeded although {victim} is dead")),
+    // What the victim still took part in may succeed, but not for longer than it takes to know.
+    let end = Instant::now() + Duration::from_secs(1);
+    let expect = |what: &str, call: &mut dyn FnMut() -> gaspi::Result<()>| {
+        loop {
+            match call() {
+                Err(error) if names(&error, victim) => return Ok(()),
+                Err(error) => return Err(format!("{what} does not name {victim}: {error}")),
+                Ok(()) if Instant::now() > end => {
+                    return Err(format!("{what} succeeds although {victim} is dead"));
+                }
+                Ok(()) => {}
+            }
+        }
     };
     // What was given up above has to be given up for good before another collective may run.
     let collective = if matches!(operation, "allreduce" | "large-allreduce" | "segment") {
-        round(rt, operation, 0, Timeout::Block)
+        operation
     } else {
-        rt.barrier(GroupId::ALL, Timeout::Block)
+        "barrier"
     };
-    expect("a collective", collective)?;
-    expect("ping", rt.ping(victim, Timeout::Block))?;
-    expect("atomic", rt.atomic_fetch_add(SEGMENT, 0, victim, 1, Timeout::Block).map(drop))?;
-    expect("passive_send", rt.passive_send(SEGMENT, 0, victim, 64, Timeout::Block))?;
-    let written = rt.write(&transfer, QUEUE, Timeout::Block);
-    expect("write and wait", written.and_then(|()| rt.wait(QUEUE, Timeout::Block)))?;
+    let mut sums = Sums::new();
+    expect("a collective", &mut || round(rt, collective, 0, Timeout::Block, &mut sums))?;
+    expect("ping", &mut || rt.ping(victim, Timeout::Block))?;
+    expect("atomic", &mut || rt.atomic_fetch_add(SEGMENT, 0, victim, 1, Timeout::Block).map(drop))?;
+    expect("passive_send", &mut || rt.passive_send(SEGMENT, 0, victim, 64, Timeout::Block))?;
+    expect("write and wait", &mut || {
+        rt.write(&transfer, QUEUE, Timeout::Block)?;
+        rt.wait(QUEUE, Timeout::Block)
+    })?;
     rt.queue_purge(QUEUE, GUARD).during("queue_purge")
 }
 
 /// The survivors form a group, work in it, and use each other's memory.
-fn go_on(rt: &Runtime, victim: Rank) -> Result<()> {
-    let group = rt.group_create().during("group_create")?;
+fn go_on(rt: &Runtime, group: GroupId, victim: Rank) -> Result<()> {
     let mut survivors = Vec::new();
     for rank in (0..rt.size()).map(|rank| Rank(rank as u16)).filter(|rank| *rank != victim) {
         rt.group_add(group, rank).during("group_add")?;
@@ -248,8 +287,9 @@ fn go_on(rt: &Runtime, victim: Rank) -> Result<()> {
     }
     rt.group_commit(group, GUARD).during("group_commit of the survivors")?;
     rt.barrier(group, GUARD).during("barrier of the survivors")?;
+    let mut sums = Sums::new();
     for _ in 0..10 {
-        sum_all(rt, group, 100, GUARD).during("allreduce of the survivors")?;
+        sums.run(rt, group, 100, GUARD).during("allreduce of the survivors")?;
     }
     let segment = SegmentId(200);
     rt.segment_create(segment, 4096, group, GUARD, Init::Zeroed)
@@ -279,9 +319,10 @@ fn go_on(rt: &Runtime, victim: Rank) -> Result<()> {
 fn stop(operation: &str, victim: Rank) -> Result<()> {
     let rt = prepare()?;
     let start = Instant::now();
+    let mut sums = Sums::new();
     let mut number = 0;
     loop {
-        repeat(|| round(&rt, operation, number, SHORT), is_pairwise(operation))
+        repeat(|| round(&rt, operation, number, SHORT, &mut sums), is_pairwise(operation))
             .during(&format!("round {number} of {operation}"))?;
         // Rank 0 looks at the clock, all end with the same round.
         let over = [u32::from(rt.rank() == Rank(0) && start.elapsed() > Duration::from_secs(1))];
