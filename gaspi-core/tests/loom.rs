@@ -1,0 +1,495 @@
+//! The lock-free hand-overs between ranks under loom: all interleavings of at most three preemptions
+//! and all values that weak memory may give.
+//!
+//! The structures of `gaspi_core::sync` run here on loom's atomics. What they hand over lies in
+//! `loom::cell::UnsafeCell`s, so that an access that is not ordered is found even where its value
+//! happens to be right. Every model has twins in which an ordering is weakened or a fence is left
+//! out; loom has to find each of them broken, or the model would prove nothing.
+
+use gaspi_core::sync::eventcount::EventCount;
+use gaspi_core::sync::line::Line;
+use gaspi_core::sync::slots::{
+    Passive, passive_end, passive_pending, passive_post, passive_taken, peek, set, take,
+};
+use gaspi_core::sync::{Word32, Word64};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use loom::thread;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Preemptions per execution, unless `LOOM_MAX_PREEMPTIONS` says otherwise; 0 for no bound.
+const PREEMPTIONS: usize = 3;
+
+/// What is left of an ordering.
+const AS_WRITTEN: u8 = 0;
+const NO_RELEASE: u8 = 1;
+const NO_ACQUIRE: u8 = 2;
+/// As written, with stores as exchanges: loom lets a plain store slip between the load and the store
+/// of an exchange of another thread, which no machine does. An exchange is no stronger here, as
+/// nothing reads what it returns.
+const EXCHANGED: u8 = 3;
+
+const fn weaken(order: Ordering, how: u8) -> Ordering {
+    match (order, how) {
+        (Ordering::Release, NO_RELEASE) | (Ordering::Acquire, NO_ACQUIRE) => Ordering::Relaxed,
+        (Ordering::AcqRel, NO_RELEASE) => Ordering::Acquire,
+        (Ordering::AcqRel, NO_ACQUIRE) => Ordering::Release,
+        _ => order,
+    }
+}
+
+/// A word of loom's whose orderings are weakened.
+#[derive(Debug, Default)]
+struct W32<const HOW: u8>(AtomicU32);
+
+impl<const HOW: u8> Word32 for W32<HOW> {
+    fn load(&self, order: Ordering) -> u32 {
+        self.0.load(weaken(order, HOW))
+    }
+    fn store(&self, value: u32, order: Ordering) {
+        if HOW == EXCHANGED {
+            self.0.swap(value, order);
+        } else {
+            self.0.store(value, weaken(order, HOW));
+        }
+    }
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.0.swap(value, weaken(order, HOW))
+    }
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        self.0.fetch_add(value, weaken(order, HOW))
+    }
+    fn fetch_sub(&self, value: u32, order: Ordering) -> u32 {
+        self.0.fetch_sub(value, weaken(order, HOW))
+    }
+}
+
+#[derive(Debug, Default)]
+struct W64<const HOW: u8>(AtomicU64);
+
+impl<const HOW: u8> Word64 for W64<HOW> {
+    fn load(&self, order: Ordering) -> u64 {
+        self.0.load(weaken(order, HOW))
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        self.0.store(value, weaken(order, HOW));
+    }
+    fn compare_exchange(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64> {
+        // As std's words in shared memory do it: Acquire on failure.
+        let failure = weaken(Ordering::Acquire, HOW);
+        self.0.compare_exchange(current, new, weaken(order, HOW), failure)
+    }
+}
+
+/// Memory handed over: loom objects to every access that is not ordered.
+#[derive(Debug, Default)]
+struct Payload(UnsafeCell<u64>);
+
+// SAFETY: loom checks that accesses are ordered; that is what these models are about.
+unsafe impl Sync for Payload {}
+// SAFETY: a number.
+unsafe impl Send for Payload {}
+
+impl Payload {
+    fn write(&self, value: u64) {
+        // SAFETY: loom's pointer is valid, and loom checks that nobody else accesses it.
+        self.0.with_mut(|pointer| unsafe { *pointer = value });
+    }
+    fn read(&self) -> u64 {
+        // SAFETY: as in `write`.
+        self.0.with(|pointer| unsafe { *pointer })
+    }
+}
+
+fn holds(model: impl Fn() + Send + Sync + 'static) {
+    builder().check(model);
+}
+
+fn builder() -> loom::model::Builder {
+    let mut builder = loom::model::Builder::new();
+    // Waiting takes branches too.
+    builder.max_branches = 20_000;
+    builder.preemption_bound = match std::env::var("LOOM_MAX_PREEMPTIONS") {
+        Ok(text) => match text.parse().expect("LOOM_MAX_PREEMPTIONS is a number") {
+            0 => None,
+            bound => Some(bound),
+        },
+        Err(_) => Some(PREEMPTIONS),
+    };
+    builder
+}
+
+/// Loom finds the model broken, by a race or by an assertion, not by giving up.
+fn breaks(model: impl Fn() + Send + Sync + 'static) {
+    let found = catch_unwind(AssertUnwindSafe(|| holds(model)));
+    let reason = found.expect_err("the weakened twin holds: the model does not see the ordering");
+    let text = reason
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| reason.downcast_ref::<&str>().copied())
+        .unwrap_or("");
+    assert!(!text.contains("exceeded"), "loom gave up: {text}");
+}
+
+fn until(mut condition: impl FnMut() -> bool) {
+    while !condition() {
+        thread::yield_now();
+    }
+}
+
+// Notifications.
+
+/// A writer sets a notification behind its payload; two threads take it once they have seen it.
+fn notification_of_one<const HOW: u8>() {
+    let shared = Arc::new((W32::<HOW>::default(), Payload::default()));
+    let takers: Vec<_> = (0..2)
+        .map(|_| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let value = if peek(&shared.0) { take(&shared.0) } else { 0 };
+                if value != 0 {
+                    assert_eq!((value, shared.1.read()), (5, 77));
+                }
+                value
+            })
+        })
+        .collect();
+    shared.1.write(77);
+    set(&shared.0, 5);
+    let taken: u32 = takers.into_iter().map(|taker| taker.join().expect("taker")).sum();
+    let left = take(&shared.0);
+    assert_eq!(taken + left, 5, "exactly one gets it");
+}
+
+/// A thread that has seen the notification may read the payload before anybody takes it.
+fn notification_seen<const HOW: u8>() {
+    let shared = Arc::new((W32::<HOW>::default(), Payload::default()));
+    let seen = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || {
+            until(|| peek(&shared.0));
+            assert_eq!(shared.1.read(), 77);
+            assert_eq!(take(&shared.0), 5);
+            assert!(!peek(&shared.0));
+        })
+    };
+    shared.1.write(77);
+    set(&shared.0, 5);
+    seen.join().expect("reader");
+}
+
+/// Values set one after the other while they are taken: the last is never lost, none is seen twice.
+/// `take` is the exchange, or the wrong thing.
+fn notification_of_several(take: fn(&W32<EXCHANGED>) -> u32) {
+    let word = Arc::new(W32::<EXCHANGED>::default());
+    let taker = {
+        let word = Arc::clone(&word);
+        thread::spawn(move || [take(&word), take(&word)])
+    };
+    for value in 1..=3 {
+        set(&*word, value);
+    }
+    let taken = taker.join().expect("taker");
+    let mut seen: Vec<u32> = taken.into_iter().filter(|value| *value != 0).collect();
+    seen.extend(Some(take(&word)).filter(|value| *value != 0));
+    assert!(seen.is_sorted_by(|a, b| a < b), "in order, none twice: {seen:?}");
+    assert_eq!(seen.last(), Some(&3), "the last one is not lost");
+}
+
+#[test]
+fn notifications() {
+    holds(notification_of_one::<AS_WRITTEN>);
+    holds(notification_seen::<AS_WRITTEN>);
+    holds(|| notification_of_several(take));
+}
+
+#[test]
+fn notifications_weakened() {
+    breaks(notification_of_one::<NO_RELEASE>);
+    breaks(notification_of_one::<NO_ACQUIRE>);
+    breaks(notification_seen::<NO_RELEASE>);
+    breaks(notification_seen::<NO_ACQUIRE>);
+    breaks(|| {
+        notification_of_several(|word| {
+            let value = word.load(Ordering::Acquire);
+            word.store(0, Ordering::Release);
+            value
+        });
+    });
+}
+
+// Eventcount.
+
+#[derive(Debug, Default)]
+struct Bell {
+    sequence: W32<AS_WRITTEN>,
+    sleepers: W32<AS_WRITTEN>,
+    flags: [W32<AS_WRITTEN>; 2],
+}
+
+impl Bell {
+    fn count(&self) -> EventCount<'_, W32<AS_WRITTEN>> {
+        EventCount { sequence: &self.sequence, sleepers: &self.sleepers }
+    }
+
+    /// Sets a flag and wakes who sleeps, as the sender of a notification does.
+    fn wake(&self, flag: usize, light: fn()) {
+        set(&self.flags[flag], 1);
+        let bell = self.count();
+        if bell.someone_sleeps(light) {
+            bell.advance();
+        }
+    }
+}
+
+// The light fence stops the compiler only; the heavy one makes every running thread of the node
+// execute a full fence. Fences on both sides are what the two amount to.
+fn full() {
+    fence(Ordering::SeqCst);
+}
+fn nothing() {}
+
+/// `sleepers` threads look, announce, look again and go to sleep while one wakes them. Asleep for ever
+/// is whoever sleeps on the sequence that is still there at the end.
+fn lost_wake_up(sleepers: usize, heavy: fn(), light: fn()) {
+    let bell = Arc::new(Bell::default());
+    let sleeping: Vec<_> = (0..sleepers)
+        .map(|_| {
+            let bell = Arc::clone(&bell);
+            thread::spawn(move || {
+                let count = bell.count();
+                let ticket = count.announce(heavy);
+                let found = peek(&bell.flags[0]);
+                if found {
+                    count.leave();
+                }
+                (!found).then_some(ticket)
+            })
+        })
+        .collect();
+    bell.wake(0, light);
+    let tickets: Vec<_> =
+        sleeping.into_iter().map(|thread| thread.join().expect("sleeper")).collect();
+    let now = bell.sequence.load(Ordering::Relaxed);
+    for ticket in tickets.into_iter().flatten() {
+        assert_ne!(now, ticket, "sleeps for ever");
+    }
+}
+
+/// A sleeper waits for two wakers in turn, sleeping until the sequence has left its ticket.
+fn two_wakers() {
+    let bell = Arc::new(Bell::default());
+    let wakers: Vec<_> = (0..2)
+        .map(|flag| {
+            let bell = Arc::clone(&bell);
+            thread::spawn(move || bell.wake(flag, full))
+        })
+        .collect();
+    let count = bell.count();
+    for flag in &bell.flags {
+        loop {
+            let ticket = count.announce(full);
+            if peek(flag) {
+                count.leave();
+                break;
+            }
+            // The futex.
+            until(|| bell.sequence.load(Ordering::Relaxed) != ticket);
+            count.leave();
+            if peek(flag) {
+                break;
+            }
+        }
+    }
+    for waker in wakers {
+        waker.join().expect("waker");
+    }
+    assert_eq!(bell.sleepers.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn eventcount() {
+    holds(|| lost_wake_up(1, full, full));
+    holds(|| lost_wake_up(2, full, full));
+    holds(two_wakers);
+}
+
+#[test]
+fn eventcount_without_a_fence() {
+    breaks(|| lost_wake_up(1, nothing, full));
+    breaks(|| lost_wake_up(1, full, nothing));
+    breaks(|| lost_wake_up(2, nothing, nothing));
+}
+
+// Passive slots.
+
+/// Messages of one sender, whose outbox is reused as soon as a message was taken.
+fn passive_taken_one_after_the_other<const HOW: u8>() {
+    let shared = Arc::new((W64::<HOW>::default(), Payload::default()));
+    let receiver = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || {
+            for message in 1..=2 {
+                let mut posted = None;
+                until(|| {
+                    posted = passive_pending(&shared.0);
+                    posted.is_some()
+                });
+                let posted = posted.expect("pending");
+                let copy = shared.1.read();
+                assert!(passive_end(&shared.0, posted, Passive::Taken));
+                assert_eq!(copy, message * 10);
+            }
+        })
+    };
+    for message in 1..=2 {
+        shared.1.write(message * 10);
+        passive_post(&shared.0, message);
+        until(|| passive_taken(&shared.0, message));
+    }
+    receiver.join().expect("receiver");
+}
+
+/// A message and its description as shared memory holds them: a receiver that comes too late may
+/// read anything, so these are atomics, and only a copy that was then taken counts.
+#[derive(Debug, Default)]
+struct Mailbox<const HOW: u8> {
+    word: W64<HOW>,
+    text: [AtomicU64; 2],
+}
+
+/// `number` of a message, for a receiver that mixes them up.
+fn post<const HOW: u8>(mailbox: &Mailbox<HOW>, number: u64, text: u64) {
+    for half in &mailbox.text {
+        half.store(text, Ordering::Relaxed);
+    }
+    passive_post(&mailbox.word, number);
+}
+
+fn try_receive<const HOW: u8>(mailbox: &Mailbox<HOW>) -> Option<u64> {
+    let posted = passive_pending(&mailbox.word)?;
+    let copy: Vec<u64> = mailbox.text.iter().map(|half| half.load(Ordering::Relaxed)).collect();
+    passive_end(&mailbox.word, posted, Passive::Taken).then(|| {
+        assert_eq!(copy[0], copy[1], "the outbox was overwritten while it was read");
+        copy[0]
+    })
+}
+
+/// A sender takes its message back and posts another one while `receivers` threads receive. `second`
+/// is the number of the second message.
+fn passive_taken_back<const HOW: u8>(receivers: usize, second: u64) {
+    let mailbox = Arc::new(Mailbox::<HOW>::default());
+    let receivers: Vec<_> = (0..receivers)
+        .map(|_| {
+            let mailbox = Arc::clone(&mailbox);
+            thread::spawn(move || try_receive(&mailbox))
+        })
+        .collect();
+    post(&mailbox, 1, 10);
+    let back = match passive_pending(&mailbox.word) {
+        Some(posted) => passive_end(&mailbox.word, posted, Passive::Empty),
+        None => false,
+    };
+    assert_eq!(!back, passive_taken(&mailbox.word, 1), "exactly one ends it");
+    post(&mailbox, second, 20);
+    let mut got: Vec<u64> =
+        receivers.into_iter().filter_map(|thread| thread.join().expect("receiver")).collect();
+    got.extend(try_receive(&mailbox));
+    got.sort_unstable();
+    let expected: &[u64] = if back { &[20] } else { &[10, 20] };
+    assert_eq!(got, expected, "taken back: {back}");
+}
+
+#[test]
+fn passive() {
+    holds(passive_taken_one_after_the_other::<AS_WRITTEN>);
+    holds(|| passive_taken_back::<AS_WRITTEN>(1, 2));
+    holds(|| passive_taken_back::<AS_WRITTEN>(2, 2));
+}
+
+#[test]
+fn passive_weakened() {
+    breaks(passive_taken_one_after_the_other::<NO_RELEASE>);
+    breaks(passive_taken_one_after_the_other::<NO_ACQUIRE>);
+    breaks(|| passive_taken_back::<NO_RELEASE>(1, 2));
+    breaks(|| passive_taken_back::<NO_ACQUIRE>(1, 2));
+    // Without numbers a receiver takes the second message for the first.
+    breaks(|| passive_taken_back::<AS_WRITTEN>(1, 1));
+}
+
+// Arrival lines.
+
+#[derive(Debug)]
+struct Member<const HOW: u8> {
+    lines: [Line<W64<HOW>>; 2],
+    stages: [Payload; 2],
+}
+
+impl<const HOW: u8> Default for Member<HOW> {
+    fn default() -> Member<HOW> {
+        let line = || Line {
+            sequence: W64::default(),
+            fingerprint: W64::default(),
+            payload: Default::default(),
+        };
+        Member { lines: [line(), line()], stages: Default::default() }
+    }
+}
+
+/// `ranks` members take `steps` steps over `lines` alternating lines.
+fn agreement<const HOW: u8>(ranks: usize, steps: u64, lines: u64) {
+    let members: Arc<Vec<Member<HOW>>> = Arc::new((0..ranks).map(|_| Member::default()).collect());
+    let text = |member: usize, step: u64| 100 * step + member as u64;
+    let take_part = move |members: &[Member<HOW>], me: usize| {
+        for step in 1..=steps {
+            let parity = (step % lines) as usize;
+            members[me].stages[parity].write(text(me, step));
+            members[me].lines[parity].publish(step, 7, &[text(me, step)]);
+            for (other, member) in members.iter().enumerate().filter(|(other, _)| *other != me) {
+                let line = &member.lines[parity];
+                let mut fingerprint = None;
+                until(|| {
+                    fingerprint = line.arrived(step);
+                    fingerprint.is_some()
+                });
+                assert_eq!(fingerprint, Some(7));
+                assert_eq!(line.payload()[0], text(other, step));
+                assert_eq!(member.stages[parity].read(), text(other, step));
+            }
+        }
+    };
+    let threads: Vec<_> = (1..ranks)
+        .map(|me| {
+            let members = Arc::clone(&members);
+            thread::spawn(move || take_part(&members, me))
+        })
+        .collect();
+    take_part(&members, 0);
+    for thread in threads {
+        thread.join().expect("member");
+    }
+}
+
+#[test]
+fn agreement_lines() {
+    holds(|| agreement::<AS_WRITTEN>(2, 3, 2));
+}
+
+#[test]
+fn agreement_lines_of_three() {
+    // Three that wait for each other have more interleavings than anybody can run: as many as fit.
+    let mut builder = builder();
+    builder.max_duration = builder.max_duration.or(Some(std::time::Duration::from_secs(15)));
+    builder.check(|| agreement::<AS_WRITTEN>(3, 3, 2));
+}
+
+#[test]
+fn agreement_lines_weakened() {
+    breaks(|| agreement::<NO_RELEASE>(2, 3, 2));
+    breaks(|| agreement::<NO_ACQUIRE>(2, 3, 2));
+    breaks(|| agreement::<AS_WRITTEN>(2, 3, 1));
+    breaks(|| agreement::<NO_RELEASE>(3, 3, 2));
+    breaks(|| agreement::<NO_ACQUIRE>(3, 3, 2));
+    breaks(|| agreement::<AS_WRITTEN>(3, 3, 1));
+}
