@@ -49,7 +49,7 @@ const fn stage(
     Stage { name, about, budget_s, needs, full_only: false, not_here: None, run }
 }
 
-pub(crate) const STAGES: [Stage; 18] = [
+pub(crate) const STAGES: [Stage; 19] = [
     stage("fmt", 10, &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", 5, &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", 120, &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -74,7 +74,14 @@ pub(crate) const STAGES: [Stage; 18] = [
         |_| built().and_then(|()| symbols::check()),
         "what libgaspi.so exports",
     ),
-    stage("unit", 240, &[Tool::Cc], unit, "unit, property and conformance tests of every crate"),
+    stage(
+        "core",
+        120,
+        &[],
+        core,
+        "gaspi-core: unit, property and conformance tests, ranks as threads",
+    ),
+    stage("unit", 150, &[Tool::Cc], unit, "the same of the other crates"),
     stage("doc", 90, &[], doc, "examples in the documentation"),
     stage("loom", 180, &[], loom, "all interleavings of the lock-free pieces"),
     stage("c", 150, &[Tool::Cc], |context| harness(context, "c_programs", &[]), "C programs"),
@@ -124,7 +131,7 @@ pub(crate) const STAGES: [Stage; 18] = [
         needs: &[],
         full_only: true,
         not_here: None,
-        run: loom,
+        run: loom_unbounded,
     },
 ];
 
@@ -160,9 +167,23 @@ fn result_line(line: &str) -> Count {
     Count { passed: number("passed"), failed: number("failed") }
 }
 
+/// What only gaspi-core's own stages run.
+fn core(context: &Context) -> Result<Count> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--quiet", "-p", "gaspi-core", "--no-fail-fast", "--lib"]);
+    for file in workspace::files(&workspace::root().join("gaspi-core/tests"), "rs")? {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if name != LOOM {
+            cargo.args(["--test", &name]);
+        }
+    }
+    cargo_test(context, &mut cargo)
+}
+
 fn unit(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
-    cargo.args(["test", "--quiet", "--workspace", "--exclude", "gaspi-tests", "--no-fail-fast"]);
+    cargo.args(["test", "--quiet", "--no-fail-fast", "--workspace"]);
+    cargo.args(["--exclude", "gaspi-core", "--exclude", "gaspi-tests"]);
     cargo.args(["--lib", "--bins", "--tests"]);
     cargo_test(context, &mut cargo)
 }
@@ -174,15 +195,19 @@ fn doc(context: &Context) -> Result<Count> {
     cargo_test(context, &mut cargo)
 }
 
+/// The test program of gaspi-core that holds the loom models.
+const LOOM: &str = "loom";
+
 fn loom(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
-    // A target directory of its own: the flag would otherwise rebuild everything twice per run.
-    cargo.env("CARGO_TARGET_DIR", workspace::target().join("loom"));
-    cargo.env("RUSTFLAGS", "--cfg loom");
-    if !context.full {
-        cargo.env("LOOM_MAX_PREEMPTIONS", "3");
-    }
-    cargo.args(["test", "--quiet", "-p", "gaspi-core", "--lib", "--", "loom"]);
+    cargo.args(["test", "--quiet", "-p", "gaspi-core", "--test", LOOM]);
+    cargo_test(context, &mut cargo)
+}
+
+fn loom_unbounded(context: &Context) -> Result<Count> {
+    let mut cargo = workspace::cargo();
+    cargo.env("LOOM_MAX_PREEMPTIONS", "0");
+    cargo.args(["test", "--quiet", "-p", "gaspi-core", "--test", LOOM]);
     cargo_test(context, &mut cargo)
 }
 
