@@ -18,7 +18,7 @@ use crate::node::STAGE_BYTES;
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::Counter;
 use crate::sync::AtomicU64;
-use crate::sync::line::{Line, PAYLOAD_WORDS};
+use crate::sync::line::{Line, Look, PAYLOAD_WORDS};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::Call;
 use std::marker::PhantomData;
@@ -104,6 +104,8 @@ pub(crate) struct Active {
     key: CallKey,
     arrived: bool,
     cursor: u64,
+    /// Why this rank cannot do its part, once it has told the others.
+    failure: Option<Error>,
 }
 
 /// A range of memory that a peer may read or write at any time: pointer and length, without Rust
@@ -153,7 +155,7 @@ impl Inner {
         };
         let (ranks, me) = (Arc::clone(&committed.ranks), committed.me);
         match &state.active {
-            None => state.active = Some(Active { key, arrived: false, cursor: 0 }),
+            None => state.active = Some(Active { key, arrived: false, cursor: 0, failure: None }),
             Some(active) if active.key.is_same(&key) => {}
             Some(active) => {
                 let active = (active.key.describe)(active.key.fingerprint);
@@ -188,6 +190,18 @@ impl GroupCall<'_> {
     pub fn set_cursor(&mut self, cursor: u64) {
         if let Some(active) = &mut self.state.active {
             active.cursor = cursor;
+        }
+    }
+
+    /// Why this rank could not do its part of a call that is continued.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.state.active.as_ref().and_then(|active| active.failure.clone())
+    }
+
+    /// Remembers why this rank cannot do its part.
+    pub(crate) fn set_failure(&mut self, failure: Error) {
+        if let Some(active) = &mut self.state.active {
+            active.failure = Some(failure);
         }
     }
 
@@ -231,27 +245,7 @@ impl GroupCall<'_> {
     pub fn await_all(&mut self, deadline: Deadline) -> Result<()> {
         let step = self.step() + 1;
         let mut next = 0;
-        let mut attempt = || {
-            while let Some(rank) = self.ranks.get(next) {
-                let line = self.line(next, step);
-                let mut arrived = line.arrived(step);
-                if arrived.is_none() {
-                    let Err(error) = self.inner.check_alive(*rank, self.key.kind.name()) else {
-                        return None;
-                    };
-                    // It may have arrived just before its end.
-                    arrived = line.arrived(step);
-                    if arrived.is_none() {
-                        return Some(Err(error));
-                    }
-                }
-                if let Some(other) = arrived.filter(|other| *other != self.key.fingerprint) {
-                    return Some(Err(self.mismatch(*rank, other)));
-                }
-                next += 1;
-            }
-            Some(Ok(()))
-        };
+        let mut attempt = || self.scan(step, &mut next);
         let mut outcome = attempt();
         if outcome.is_none() && deadline != Deadline::Now {
             let (call, counter) = match self.key.kind {
@@ -274,9 +268,43 @@ impl GroupCall<'_> {
                     active.arrived = false;
                 }
             }
-            Err(_) => self.state.active = None,
+            Err(_) => self.end(),
         }
         outcome
+    }
+
+    /// Looks at the lines of a step from member `next` on, which all before have arrived at.
+    #[inline]
+    fn scan(&self, step: u64, next: &mut usize) -> Option<Result<()>> {
+        let (mut missing, mut passed) = (false, None);
+        for member in *next..self.ranks.len() {
+            let (rank, line) = (self.ranks[member], self.line(member, step));
+            let mut look = line.look(step);
+            if look == Look::Missing
+                && let Err(error) = self.inner.check_alive(rank, self.key.kind.name())
+            {
+                // It may have arrived just before its end.
+                look = line.look(step);
+                if look == Look::Missing {
+                    return Some(Err(error));
+                }
+            }
+            match look {
+                Look::Arrived(other) if other != self.key.fingerprint => {
+                    return Some(Err(self.mismatch(rank, other)));
+                }
+                Look::Arrived(_) if missing || passed.is_some() => {}
+                Look::Arrived(_) => *next = member + 1,
+                Look::Passed => passed = passed.or(Some(rank)),
+                Look::Missing => missing = true,
+            }
+        }
+        // A death or a mismatch among the others would have been the better reason.
+        if let Some(rank) = passed {
+            let reason = "this collective failed there; its own error says why".to_owned();
+            return Some(Err(Error::Refused { rank, reason }));
+        }
+        (!missing).then_some(Ok(()))
     }
 
     #[cold]
@@ -293,7 +321,7 @@ impl GroupCall<'_> {
     #[cold]
     fn timed_out(&self, step: u64) -> Error {
         let missing: Vec<String> = (0..self.ranks.len())
-            .filter(|member| self.line(*member, step).arrived(step).is_none())
+            .filter(|member| self.line(*member, step).look(step) == Look::Missing)
             .take(8)
             .map(|member| self.ranks[member].0.to_string())
             .collect();
@@ -332,7 +360,14 @@ impl GroupCall<'_> {
 
     /// The collective is complete, or has failed in the same way on all ranks: the group is free.
     pub fn finish(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
         self.state.active = None;
+        if self.ranks.len() > 1 {
+            self.inner.area.finish_step(self.group.index(), self.step());
+        }
     }
 }
 

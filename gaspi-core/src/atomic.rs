@@ -65,13 +65,13 @@ impl Inner {
         operation: AtomicOperation,
         timeout: Timeout,
     ) -> Result<u64> {
-        let Place { segment, offset, .. } = place;
-        let key = CallKey::Atomic { segment, offset, rank, operation };
-        let call = self.peers.call(self, key, rank, |request| {
+        let key = CallKey::Atomic { place, rank, operation };
+        let deadline = timeout.deadline();
+        let call = self.peers.call(self, key, rank, deadline, |request| {
             Ok(Outgoing::new(&Frame::Atomic { request, place, operation }))
         })?;
-        let waiting = waiting(Call::Atomic, segment.0);
-        self.peers.finish_call(self, key, rank, call, timeout.deadline(), waiting)
+        let waiting = waiting(Call::Atomic, place.segment.0);
+        self.peers.finish_call(self, key, rank, call, deadline, waiting)
     }
 }
 

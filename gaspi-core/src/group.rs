@@ -5,7 +5,8 @@
 //! one per member and commit: a faster rank's next use of an id waits for the slower ones. Members
 //! whose lists differ find out from each other's announcement, and tell all they had announced to.
 //! The members agree on the largest incarnation that any of them proposed, which is fresh for all,
-//! so that a reused id never meets the lines of its former life.
+//! so that a reused id never meets the lines of its former life. A commit also waits until the members
+//! of this rank's former use of the id have read its last lines there: they lie in the same place.
 
 use crate::agreement::Active;
 use crate::config::Config;
@@ -14,8 +15,9 @@ use crate::fabric::connection::Outgoing;
 use crate::fabric::frame::{Announce, Frame};
 use crate::fabric::peers::waiting_group;
 use crate::ids::{GroupId, Rank};
+use crate::node::{WatchSteps, life};
 use crate::runtime::{Inner, Runtime, initial_group};
-use crate::timeout::Timeout;
+use crate::timeout::{Deadline, Timeout};
 use crate::wait::Call;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -39,6 +41,19 @@ pub(crate) struct Committed {
 pub(crate) struct CallState {
     pub(crate) committed: Option<Committed>,
     pub(crate) active: Option<Active>,
+    /// Members of the id's former use, and the last step that this rank finished with them: they may
+    /// still be reading its line.
+    former: Option<(Arc<[Rank]>, u64)>,
+}
+
+impl CallState {
+    /// The group is no longer committed.
+    fn retire(&mut self) {
+        self.active = None;
+        if let Some(committed) = self.committed.take() {
+            self.former = Some((committed.ranks, committed.step));
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +87,8 @@ struct Attempt {
     seen: BTreeMap<Rank, (u64, u32)>,
     incarnation: u32,
     failed: Option<String>,
+    /// The largest incarnation in lists that made it fail.
+    failed_round: u32,
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +98,39 @@ struct Board {
     commits: u64,
     /// The lowest incarnation that is fresh for this rank, by group.
     fresh: Vec<u32>,
+    /// Lists with a lower incarnation belong to a commit of this rank that failed.
+    floors: HashMap<(GroupId, Rank), u32>,
+}
+
+impl Board {
+    /// Gives up the commit under way without a failure: what was taken from the others is put back,
+    /// since it belongs to a commit that may still come.
+    fn withdraw(&mut self, group: GroupId) -> Option<(u64, Vec<Rank>)> {
+        let Attempt { number, ranks, seen, .. } = self.attempts.remove(&group)?;
+        for (rank, (attempt, incarnation)) in seen {
+            let announce = Announce { group, attempt, incarnation, ranks: ranks.clone() };
+            let queue = self.announced.entry((group, rank)).or_default();
+            queue.push_front(Entry { announce, aborted: None });
+        }
+        Some((number, ranks))
+    }
+
+    /// Ends the commit under way as failed: what its members have announced for it is dropped, also
+    /// what is still to come. Gives number, list and the incarnation of the failed round.
+    fn fail(&mut self, group: GroupId) -> Option<(u64, Vec<Rank>, u32)> {
+        let attempt = self.attempts.remove(&group)?;
+        let seen = attempt.seen.values().map(|(_, incarnation)| *incarnation);
+        let round = seen.fold(attempt.incarnation, u32::max).max(attempt.failed_round);
+        let fresh = &mut self.fresh[group.index()];
+        *fresh = (*fresh).max(round.saturating_add(1));
+        for rank in &attempt.ranks {
+            self.floors.insert((group, *rank), round.saturating_add(1));
+            if let Some(queue) = self.announced.get_mut(&(group, *rank)) {
+                queue.retain(|entry| entry.announce.incarnation > round);
+            }
+        }
+        Some((attempt.number, attempt.ranks, round))
+    }
 }
 
 /// How a commit stands.
@@ -173,27 +223,44 @@ impl Groups {
     /// A list of `peer` has arrived.
     pub(crate) fn announced(&self, peer: Rank, announce: Announce) {
         let mut board = lock(&self.board);
-        let queue = board.announced.entry((announce.group, peer)).or_default();
-        queue.push_back(Entry { announce, aborted: None });
+        let key = (announce.group, peer);
+        // Its sender has been told that this round failed, and fails too.
+        if board.floors.get(&key).is_none_or(|floor| announce.incarnation >= *floor) {
+            board.announced.entry(key).or_default().push_back(Entry { announce, aborted: None });
+        }
     }
 
     /// `peer` no longer waits for its commit to be answered.
     pub(crate) fn withdrawn(&self, peer: Rank, group: GroupId, attempt: u64) {
         let mut board = lock(&self.board);
-        if let Some(queue) = board.announced.get_mut(&(group, peer)) {
+        if let Some(own) = board.attempts.get_mut(&group)
+            && own.seen.get(&peer).is_some_and(|(number, _)| *number == attempt)
+        {
+            own.seen.remove(&peer);
+        } else if let Some(queue) = board.announced.get_mut(&(group, peer)) {
             queue.retain(|entry| entry.announce.attempt != attempt);
         }
     }
 
-    /// The commit of `peer` failed: so does the one of this rank that belongs to it, be it under way
-    /// or still to come.
-    pub(crate) fn aborted(&self, peer: Rank, group: GroupId, attempt: u64, reason: &str) {
+    /// The commit of `peer` failed in this round: so does the one of this rank that belongs to it, be
+    /// it under way or still to come.
+    pub(crate) fn aborted(
+        &self,
+        peer: Rank,
+        group: GroupId,
+        attempt: u64,
+        round: u32,
+        reason: &str,
+    ) {
         let mut board = lock(&self.board);
+        if let Some(fresh) = board.fresh.get_mut(group.index()) {
+            *fresh = (*fresh).max(round.saturating_add(1));
+        }
         if let Some(own) = board.attempts.get_mut(&group)
-            && own.ranks.contains(&peer)
             && own.seen.get(&peer).is_some_and(|(number, _)| *number == attempt)
         {
             own.failed = Some(reason.to_owned());
+            own.failed_round = own.failed_round.max(round);
         } else if let Some(queue) = board.announced.get_mut(&(group, peer)) {
             for entry in queue.iter_mut().filter(|entry| entry.announce.attempt == attempt) {
                 entry.aborted = Some(reason.to_owned());
@@ -212,7 +279,7 @@ impl Groups {
         if board.attempts.get(&group).is_some_and(|attempt| attempt.ranks == ranks) {
             return (None, None);
         }
-        let replaced = board.attempts.remove(&group).map(|old| (old.number, old.ranks));
+        let replaced = board.withdraw(group);
         board.commits += 1;
         let incarnation = board.fresh[group.index()];
         let attempt = Attempt {
@@ -221,6 +288,7 @@ impl Groups {
             seen: BTreeMap::new(),
             incarnation,
             failed: None,
+            failed_round: 0,
         };
         let announce =
             Announce { group, attempt: attempt.number, incarnation, ranks: ranks.to_vec() };
@@ -236,28 +304,38 @@ impl Groups {
         if let Some(reason) = &attempt.failed {
             return Standing::Aborted(reason.clone());
         }
-        let mut missing = Vec::new();
+        let (mut missing, mut bad) = (Vec::new(), None);
         for rank in attempt.ranks.iter().copied().filter(|rank| *rank != own) {
             if attempt.seen.contains_key(&rank) {
                 continue;
             }
-            let Some(entry) = announced.get_mut(&(group, rank)).and_then(VecDeque::pop_front)
-            else {
+            let queue = announced.entry((group, rank)).or_default();
+            // What failed before this commit began concerned an earlier one.
+            while queue.front().is_some_and(|entry| {
+                entry.aborted.is_some() && entry.announce.incarnation < attempt.incarnation
+            }) {
+                queue.pop_front();
+            }
+            let Some(entry) = queue.pop_front() else {
                 missing.push(rank);
                 continue;
             };
-            if let Some(reason) = entry.aborted {
-                return Standing::Aborted(reason);
-            }
             let theirs = entry.announce;
-            if theirs.ranks != attempt.ranks {
-                return Standing::Differs(format!(
+            attempt.failed_round = attempt.failed_round.max(theirs.incarnation);
+            if let Some(reason) = entry.aborted {
+                bad = bad.or(Some(Standing::Aborted(reason)));
+            } else if theirs.ranks == attempt.ranks {
+                attempt.seen.insert(rank, (theirs.attempt, theirs.incarnation));
+            } else {
+                bad = bad.or(Some(Standing::Differs(format!(
                     "{own} commits {}, {rank} commits {}",
                     list(&attempt.ranks),
                     list(&theirs.ranks)
-                ));
+                ))));
             }
-            attempt.seen.insert(rank, (theirs.attempt, theirs.incarnation));
+        }
+        if let Some(bad) = bad {
+            return bad;
         }
         if !missing.is_empty() {
             return Standing::Waiting(missing);
@@ -266,13 +344,16 @@ impl Groups {
         Standing::Agreed(proposed.fold(attempt.incarnation, u32::max))
     }
 
-    /// Ends the commit under way, and gives its number and list.
-    fn end(&self, group: GroupId, agreed: Option<u32>) -> Option<(u64, Vec<Rank>)> {
+    /// The commit under way has succeeded.
+    fn agreed(&self, group: GroupId, incarnation: u32) {
         let mut board = lock(&self.board);
-        if let Some(incarnation) = agreed {
-            board.fresh[group.index()] = incarnation.wrapping_add(1);
-        }
-        board.attempts.remove(&group).map(|attempt| (attempt.number, attempt.ranks))
+        board.fresh[group.index()] = incarnation.saturating_add(1);
+        board.attempts.remove(&group);
+    }
+
+    /// The commit under way is given up without having failed.
+    fn withdraw(&self, group: GroupId) -> Option<(u64, Vec<Rank>)> {
+        lock(&self.board).withdraw(group)
     }
 
     /// What a member that is missing does instead, where it is known.
@@ -290,16 +371,25 @@ impl Groups {
 }
 
 impl Inner {
-    /// Tells the members of a commit that it has ended without success.
-    fn give_up(&self, group: GroupId, ended: Option<(u64, Vec<Rank>)>, reason: Option<&str>) {
-        let Some((attempt, ranks)) = ended else { return };
-        let frame = match reason {
-            Some(reason) => Frame::Abort { group, attempt, reason: reason.to_owned() },
-            None => Frame::Withdraw { group, attempt },
-        };
+    fn tell(&self, ranks: Vec<Rank>, frame: &Frame) {
         for rank in ranks.into_iter().filter(|rank| *rank != self.rank) {
             // Who cannot be told any more does not wait any more.
-            let _ = self.peers.send(self, rank, Outgoing::new(&frame));
+            let _ = self.peers.send(self, rank, Outgoing::new(frame), Deadline::Now);
+        }
+    }
+
+    /// Tells the members of a commit under way that this rank no longer wants it.
+    fn withdraw(&self, group: GroupId) {
+        if let Some((attempt, ranks)) = self.groups.withdraw(group) {
+            self.tell(ranks, &Frame::Withdraw { group, attempt });
+        }
+    }
+
+    /// Tells the members of a commit under way that it has failed.
+    fn abort(&self, group: GroupId, reason: &str) {
+        let failed = lock(&self.groups.board).fail(group);
+        if let Some((attempt, ranks, round)) = failed {
+            self.tell(ranks, &Frame::Abort { group, attempt, round, reason: reason.to_owned() });
         }
     }
 
@@ -316,65 +406,93 @@ impl Inner {
             return Err(Error::InvalidGroup { group, reason });
         };
         let (announce, replaced) = self.groups.begin(group, &ranks);
-        self.give_up(group, replaced, None);
+        if let Some((attempt, ranks)) = replaced {
+            self.tell(ranks, &Frame::Withdraw { group, attempt });
+        }
+        let deadline = timeout.deadline();
         if let Some(announce) = announce {
             let frame = Frame::Announce(announce);
             for rank in ranks.iter().filter(|rank| **rank != self.rank) {
-                if let Err(error) = self.peers.send(self, *rank, Outgoing::new(&frame)) {
-                    self.give_up(group, self.groups.end(group, None), Some(&error.to_string()));
+                if let Err(error) = self.peers.send(self, *rank, Outgoing::new(&frame), deadline) {
+                    self.abort(group, &error.to_string());
                     return Err(error);
                 }
             }
         }
         let waiting = waiting_group(Call::Commit, group);
-        let standing = self.until(timeout.deadline(), waiting, || self.settled(group));
+        // Committing again replaces what was committed, once the others have agreed to it.
+        let former = match (&state.committed, &state.former) {
+            (Some(committed), _) => Some((Arc::clone(&committed.ranks), committed.step)),
+            (None, former) => former.clone(),
+        };
+        let slow: Vec<WatchSteps<'_>> = former
+            .iter()
+            .flat_map(|(ranks, _)| ranks.iter())
+            .map(|rank| self.area.watch_steps(*rank, group.index()))
+            .collect();
+        let standing = self.until(deadline, waiting, || {
+            self.settled(group).filter(|settled| settled.is_err() || self.is_free(group, &former))
+        });
+        drop(slow);
         let incarnation = match standing {
             Some(Ok(incarnation)) => incarnation,
-            Some(Err((error, tell))) => {
-                let ended = self.groups.end(group, None);
-                self.give_up(group, ended, tell.as_deref());
+            Some(Err((error, reason))) => {
+                self.abort(group, &reason);
                 return Err(error);
             }
             None => return Err(self.commit_timed_out(group)),
         };
-        self.groups.end(group, Some(incarnation));
+        self.groups.agreed(group, incarnation);
         let step = first_step(incarnation);
+        state.former = None;
         state.committed = Some(Committed { ranks: ranks.into(), me, step });
         self.groups.members(group)?.committed = true;
         Ok(())
     }
 
+    /// Whether the members of a former use of the id have read this rank's lines.
+    fn is_free(&self, group: GroupId, former: &Option<(Arc<[Rank]>, u64)>) -> bool {
+        former.as_ref().is_none_or(|(ranks, step)| {
+            ranks.iter().filter(|rank| **rank != self.rank).all(|rank| {
+                self.area.has_finished(*rank, group.index(), *step)
+                    || self.area.life(*rank) != life::JOINED
+            })
+        })
+    }
+
     /// The end of the commit under way, if it has one: the incarnation, or the error and what the
     /// other members should be told.
     #[allow(clippy::type_complexity, reason = "used once, right above")]
-    fn settled(&self, group: GroupId) -> Option<Result<u32, (Error, Option<String>)>> {
+    fn settled(&self, group: GroupId) -> Option<Result<u32, (Error, String)>> {
         match self.groups.standing(group, self.rank) {
             Standing::Agreed(incarnation) => Some(Ok(incarnation)),
             Standing::Differs(difference) => {
                 let error = Error::Mismatch { group, difference: difference.clone() };
-                Some(Err((error, Some(difference))))
+                Some(Err((error, difference)))
             }
-            // Whoever found the difference has told everybody.
-            Standing::Aborted(difference) => {
-                Some(Err((Error::Mismatch { group, difference }, None)))
+            Standing::Aborted(reason) => {
+                let error = Error::Mismatch { group, difference: reason.clone() };
+                Some(Err((error, reason)))
             }
             Standing::Waiting(missing) => missing.iter().find_map(|rank| {
                 let error = self.check_alive(*rank, "group_commit").err()?;
                 self.set_corrupt_if_dead(*rank);
                 let text = error.to_string();
-                Some(Err((error, Some(text))))
+                Some(Err((error, text)))
             }),
         }
     }
 
     #[cold]
     fn commit_timed_out(&self, group: GroupId) -> Error {
-        let missing = match self.groups.standing(group, self.rank) {
-            Standing::Waiting(missing) => list(&missing),
-            _ => "nobody any more".to_owned(),
+        let pending = match self.groups.standing(group, self.rank) {
+            Standing::Waiting(missing) => {
+                let hint = self.groups.hint(group, self.rank);
+                format!("ranks {} to commit {group}{hint}", list(&missing))
+            }
+            _ => format!("ranks that used {group} before to finish their last collective there"),
         };
-        let hint = self.groups.hint(group, self.rank);
-        Error::Timeout { pending: format!("ranks {missing} to commit {group}{hint}") }
+        Error::Timeout { pending }
     }
 }
 
@@ -411,8 +529,8 @@ impl Runtime {
             return Err(Error::InvalidGroup { group, reason });
         }
         let mut state = inner.groups.claim(group)?;
-        inner.give_up(group, inner.groups.end(group, None), None);
-        *state = CallState::default();
+        inner.withdraw(group);
+        state.retire();
         *inner.groups.members(group)? = Members::default();
         Ok(())
     }

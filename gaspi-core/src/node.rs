@@ -8,6 +8,7 @@
 //! ```text
 //! control pages    n * 4096
 //! lines            n * g * 2 * 64
+//! progress marks   n * g * 64
 //! passive slots    n * n * 64             by receiver, then sender
 //! passive outbox   n * 64 * 65536         by sender
 //! staging          n * g * 2 * 16384
@@ -80,6 +81,29 @@ pub(crate) struct PassiveSlot {
     pub(crate) buffer: AtomicU32,
 }
 
+/// How far a rank has come in one group: written by the rank after each step, read by members that
+/// want to use the group's id for other members.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Mark {
+    /// The last step whose lines the rank no longer needs.
+    finished: AtomicU64,
+    /// How many wait for it to advance.
+    wanted: AtomicU32,
+}
+
+/// Keeps a rank telling that it has finished a step.
+#[derive(Debug)]
+pub(crate) struct WatchSteps<'a> {
+    wanted: &'a AtomicU32,
+}
+
+impl Drop for WatchSteps<'_> {
+    fn drop(&mut self) {
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     ranks: u64,
@@ -88,10 +112,13 @@ struct Layout {
 
 impl Layout {
     fn lines(self) -> u64 {
-        self.ranks * PAGE
+        self.ranks * size_of::<ControlPage>() as u64
+    }
+    fn marks(self) -> u64 {
+        self.lines() + self.ranks * self.groups * 2 * 64
     }
     fn passive_slots(self) -> u64 {
-        self.lines() + self.ranks * self.groups * 2 * 64
+        self.marks() + self.ranks * self.groups * 64
     }
     fn outbox(self) -> u64 {
         (self.passive_slots() + self.ranks * self.ranks * 64).next_multiple_of(PAGE)
@@ -144,7 +171,7 @@ impl NodeArea {
     }
 
     fn page(&self, rank: Rank) -> &ControlPage {
-        self.at(u64::from(rank.0) * PAGE)
+        self.at(u64::from(rank.0) * size_of::<ControlPage>() as u64)
     }
 
     /// Where `rank` is in its life.
@@ -204,13 +231,16 @@ impl NodeArea {
         &self.page(self.own).note
     }
 
+    #[inline]
+    fn light(&self) -> Light {
+        if self.membarrier.load(Ordering::Relaxed) { Light::Compiler } else { Light::Full }
+    }
+
     /// Wakes `rank` if somebody sleeps there; to be called after the store that it waits for.
     #[inline]
     pub(crate) fn ring(&self, rank: Rank) {
-        let light =
-            if self.membarrier.load(Ordering::Relaxed) { Light::Compiler } else { Light::Full };
         let bell = self.bell(rank);
-        if bell.someone_sleeps(|| light.fence()) {
+        if bell.someone_sleeps(|| self.light().fence()) {
             self.wake(&bell);
         }
     }
@@ -232,6 +262,36 @@ impl NodeArea {
     pub(crate) fn lines(&self, rank: Rank, group: usize) -> &[Line<AtomicU64>; 2] {
         let index = u64::from(rank.0) * self.layout.groups + group as u64;
         self.at(self.layout.lines() + index * 2 * 64)
+    }
+
+    fn mark(&self, rank: Rank, group: usize) -> &Mark {
+        let index = u64::from(rank.0) * self.layout.groups + group as u64;
+        self.at(self.layout.marks() + index * 64)
+    }
+
+    /// This rank no longer needs lines of `group` up to `step`.
+    #[inline]
+    pub(crate) fn finish_step(&self, group: usize, step: u64) {
+        let mark = self.mark(self.own, group);
+        // Release: the reads of the lines stay before it; pairs with the Acquire in `has_finished`.
+        mark.finished.store(step, Ordering::Release);
+        self.light().fence();
+        if mark.wanted.load(Ordering::Relaxed) != 0 {
+            self.ring_all();
+        }
+    }
+
+    /// Whether `rank` no longer needs lines of `group` up to `step`.
+    pub(crate) fn has_finished(&self, rank: Rank, group: usize, step: u64) -> bool {
+        self.mark(rank, group).finished.load(Ordering::Acquire) >= step
+    }
+
+    /// While the value lives, `rank` wakes all when it finishes a step of `group`. A sleeper's fence
+    /// orders it before his last look.
+    pub(crate) fn watch_steps(&self, rank: Rank, group: usize) -> WatchSteps<'_> {
+        let wanted = &self.mark(rank, group).wanted;
+        wanted.fetch_add(1, Ordering::Relaxed);
+        WatchSteps { wanted }
     }
 
     /// Staging of `rank` in `group` for steps of this parity, STAGE_BYTES long.

@@ -10,13 +10,13 @@ use crate::fabric::frame::{Frame, Place};
 use crate::fabric::peers::{Landing, Request};
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::node::life;
-use crate::os::cross_memory;
+use crate::os::{cross_memory, process};
 use crate::queue::Queue;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{Reach, Segment, Target};
 use crate::statistics::Counter;
 use crate::sync::{epoch, slots};
-use crate::timeout::Timeout;
+use crate::timeout::{Deadline, Timeout};
 use std::sync::Arc;
 
 /// From where to where.
@@ -89,6 +89,15 @@ struct Signal {
     segment: SegmentId,
     id: NotificationId,
     value: u32,
+}
+
+/// How a copy between processes ended.
+enum Copied {
+    Done,
+    /// The queue knows why.
+    Failed,
+    /// The kernel does not allow it: the peer has to help.
+    Refused,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,8 +177,9 @@ impl Inner {
         self.count_transfer(&inside, direction, t.size, signal.is_some());
         if let Some(signal) = signal.filter(|_| q.is_busy() || !fast(direction, t, local, target)) {
             drop(inside);
-            self.move_slowly(direction, t, q, queue);
-            self.signal_slowly(direction, t, signal, q, queue);
+            if self.move_slowly(direction, t, q, queue) {
+                self.signal_slowly(direction, t, signal, q, queue);
+            }
         } else if signal.is_none() && !fast(direction, t, local, target) {
             drop(inside);
             self.move_slowly(direction, t, q, queue);
@@ -194,26 +204,36 @@ impl Inner {
         self.count_inside(inside, if signal { notified } else { plain }, 1);
     }
 
-    /// A transfer that is not a plain copy: its outcome goes to the queue.
+    /// A transfer that is not a plain copy: its outcome goes to the queue. False if it has failed
+    /// already, so that it must not be announced.
     #[cold]
-    fn move_slowly(&self, direction: Direction, t: &Transfer, q: &Queue, queue: QueueId) {
+    fn move_slowly(&self, direction: Direction, t: &Transfer, q: &Queue, queue: QueueId) -> bool {
         let local = self.segments.get_arc(t.local.index());
         let target = self.targets_of(t.rank).get_arc(t.remote.index());
         let (Some(local), Some(target)) = (local, target) else {
-            return q.fail("a segment was deleted while it was used");
+            q.fail("a segment was deleted while it was used");
+            return false;
         };
         if !target.alive() {
-            return self.target_gone(t.rank, t.remote, q);
+            self.target_gone(t.rank, t.remote, q);
+            return false;
+        }
+        // It may have been replaced by a smaller one since it was checked.
+        if let Err(error) = self.check(t, &local, &target) {
+            q.fail(&format!("a segment was replaced while it was used: {error}"));
+            return false;
         }
         if t.size == 0 || fast(direction, t, &local, &target) {
-            return;
+            return true;
         }
-        if let Reach::CrossMemory { pid, address } = target.reach
-            && self.copy_across(direction, t, &local, &target, pid, address, q)
-        {
-            return;
+        if let Reach::CrossMemory { pid, address } = target.reach {
+            match self.copy_across(direction, t, &local, &target, pid, address, q) {
+                Copied::Done => return true,
+                Copied::Failed => return false,
+                Copied::Refused => {}
+            }
         }
-        self.stage(direction, t, &local, target.generation, None, q, queue);
+        self.stage(direction, t, &local, target.generation, None, q, queue)
     }
 
     /// A request to a segment that was deleted, or whose owner left or died.
@@ -225,12 +245,10 @@ impl Inner {
             _ => format!("{rank} has deleted {segment}"),
         };
         q.fail(&reason);
-        if self.area.life(rank) != life::LEFT {
-            self.set_corrupt(rank);
-        }
+        self.set_corrupt(rank);
     }
 
-    /// Copies between processes; false if the kernel refuses now, so that the peer has to help.
+    /// Copies between processes.
     #[allow(clippy::too_many_arguments, reason = "what move_slowly has looked up")]
     fn copy_across(
         &self,
@@ -241,16 +259,14 @@ impl Inner {
         pid: i32,
         address: u64,
         q: &Queue,
-    ) -> bool {
+    ) -> Copied {
         // While this lives, the owner's delete waits.
-        let Some(_copying) = target.copying(self.rank) else {
+        let copying = target.copying(self.rank);
+        // The number may serve another process once the owner has ended.
+        let ended = self.processes[t.rank.index()].get().is_some_and(process::has_ended);
+        if copying.is_none() || ended || self.area.life(t.rank) != life::JOINED {
             self.target_gone(t.rank, t.remote, q);
-            return true;
-        };
-        // The number may serve another process once the owner has died.
-        if self.area.life(t.rank) == life::DEAD {
-            self.target_gone(t.rank, t.remote, q);
-            return true;
+            return Copied::Failed;
         }
         let pointer = local.pointer().wrapping_add(t.local_offset as usize);
         let remote = address + t.remote_offset;
@@ -263,20 +279,20 @@ impl Inner {
             }
         };
         match copied {
-            Ok(()) => true,
-            Err(error) if error.raw_os_error() == Some(libc::EPERM) => false,
+            Ok(()) => Copied::Done,
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Copied::Refused,
             Err(error) => {
                 q.fail(&format!(
                     "copying {len} bytes from or to the memory of {}: {error}",
                     t.rank
                 ));
                 self.set_corrupt(t.rank);
-                true
+                Copied::Failed
             }
         }
     }
 
-    /// Has the owner's progress copy.
+    /// Has the owner's progress copy; false if that could not even be asked for.
     #[allow(clippy::too_many_arguments, reason = "what move_slowly has looked up")]
     fn stage(
         &self,
@@ -287,14 +303,14 @@ impl Inner {
         notify: Option<(Arc<Segment>, NotificationId)>,
         q: &Queue,
         queue: QueueId,
-    ) {
+    ) -> bool {
         let place = Place { segment: t.remote, generation, offset: t.remote_offset };
         let size = t.size;
         let queued = q.begin(t.rank);
         let posted = match direction {
             Direction::Write => {
                 let request = Request::Post { queue, generation: queued };
-                self.peers.request(self, t.rank, request, |request| {
+                self.peers.request(self, t.rank, request, Deadline::Now, |request| {
                     let notification = NotificationId(0);
                     let frame = Frame::Put { request, place, size, notification, value: 0 };
                     let payload = Payload::new(Arc::clone(local), t.local_offset, size);
@@ -305,15 +321,16 @@ impl Inner {
                 let segment = Arc::clone(local);
                 let landing = Landing { segment, offset: t.local_offset, size, notify };
                 let request = Request::Get { queue, generation: queued, landing };
-                self.peers.request(self, t.rank, request, |request| {
+                self.peers.request(self, t.rank, request, Deadline::Now, |request| {
                     Ok(Outgoing::new(&Frame::Get { request, place, size }))
                 })
             }
         };
-        if let Err(error) = posted {
+        if let Err(error) = &posted {
             q.complete(t.rank, queued, Some(&error.to_string()));
             self.set_corrupt(t.rank);
         }
+        posted.is_ok()
     }
 
     /// A notification behind transfers that may be under way.
@@ -350,7 +367,7 @@ impl Inner {
         let generation = target.generation;
         let place = Place { segment: signal.segment, generation, offset: 0 };
         let (notification, value) = (signal.id, signal.value);
-        let posted = self.peers.request(self, signal.rank, request, |request| {
+        let posted = self.peers.request(self, signal.rank, request, Deadline::Now, |request| {
             Ok(Outgoing::new(&Frame::Notify { request, place, notification, value }))
         });
         if let Err(error) = posted {
@@ -403,14 +420,14 @@ impl Inner {
             return Err(self.queue_full(queue));
         }
         drop(inside);
-        let mut last = None;
+        let (mut last, mut moved) = (None, true);
         for t in list.elements().inspect(|t| last = Some(*t)).filter(|t| t.size > 0) {
             let inside = epoch::enter();
             self.count_transfer(&inside, direction, t.size, false);
             drop(inside);
-            self.move_slowly(direction, &t, q, queue);
+            moved &= self.move_slowly(direction, &t, q, queue);
         }
-        if let (Some(signal), Some(last)) = (signal, last) {
+        if let (Some(signal), Some(last), true) = (signal, last, moved) {
             self.signal_slowly(direction, &last, signal, q, queue);
         }
         Ok(())

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Rank, SegmentId};
 use crate::node::{OUTBOX_BUFFERS, life};
 use crate::runtime::{Inner, Runtime};
+use crate::segment::Segment;
 use crate::sync::slots::{Passive, passive_end, passive_pending, passive_post, passive_taken};
 use crate::sync::{AtomicU32, Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
@@ -144,6 +145,7 @@ impl Inner {
     fn copy_out(&self, message: Message, buffer: usize) -> Result<()> {
         let inside = epoch::enter();
         let segment = self.local(message.segment, &inside)?;
+        fits(segment, message.offset, message.size)?;
         let from = segment.pointer().wrapping_add(message.offset as usize);
         // SAFETY: the range was checked against the segment, which exists while the guard lives; a
         // buffer of the outbox holds passive_transfer_size_max bytes and belongs to this call.
@@ -221,6 +223,7 @@ impl Inner {
     fn receive(&self, segment: SegmentId, offset: u64, size: u64) -> Result<Option<Rank>> {
         let inside = epoch::enter();
         let found = self.local(segment, &inside)?;
+        fits(found, offset, size)?;
         let to = found.pointer().wrapping_add(offset as usize);
         let first = self.outbox.next.load(Ordering::Relaxed);
         for step in 0..self.size {
@@ -250,6 +253,14 @@ impl Inner {
         }
         Ok(None)
     }
+}
+
+/// Checks once more: the segment may have been replaced by a smaller one while the call waited.
+fn fits(segment: &Segment, offset: u64, size: u64) -> Result<()> {
+    if offset >= segment.size || size > segment.size - offset {
+        return Err(Error::LocalOffset { segment: segment.id, offset, size: segment.size });
+    }
+    Ok(())
 }
 
 impl Runtime {

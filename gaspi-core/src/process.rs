@@ -26,9 +26,9 @@ impl Inner {
             return Ok(());
         }
         let key = CallKey::Ping { rank };
-        let pending = self
-            .peers
-            .call(self, key, rank, |request| Ok(Outgoing::new(&Frame::Ping { request })))?;
+        let pending = self.peers.call(self, key, rank, deadline, |request| {
+            Ok(Outgoing::new(&Frame::Ping { request }))
+        })?;
         let waiting = waiting(call, rank.0);
         self.peers.finish_call(self, key, rank, pending, deadline, waiting).map(|_| ())
     }
@@ -119,7 +119,7 @@ impl Runtime {
         if let Some(outcome) = ended() {
             return outcome;
         }
-        match inner.peers.send(inner, rank, Outgoing::new(&Frame::Kill)) {
+        match inner.peers.send(inner, rank, Outgoing::new(&Frame::Kill), timeout.deadline()) {
             Err(Error::RankDied { .. }) => return Ok(()),
             other => other?,
         }

@@ -209,6 +209,7 @@ impl Runtime {
         let q = self.inner().queue(queue)?;
         q.purge();
         q.exists.store(false, Ordering::Release);
+        self.inner().area.ring(self.rank());
         Ok(())
     }
 
@@ -242,6 +243,8 @@ impl Runtime {
     /// [`Error::InvalidQueue`].
     pub fn queue_purge(&self, queue: QueueId, _timeout: Timeout) -> Result<()> {
         self.inner().queue(queue)?.purge();
+        // Another thread may be waiting for it.
+        self.inner().area.ring(self.rank());
         Ok(())
     }
 }

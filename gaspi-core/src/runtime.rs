@@ -20,7 +20,6 @@ use crate::wait::{Call, Waiter, Waiting};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Segment ids that a type of one byte can name.
 const SEGMENT_IDS: usize = 256;
@@ -30,11 +29,15 @@ const SEGMENT_IDS: usize = 256;
 pub(crate) struct Inner {
     /// Tells the ranks of one process apart.
     pub(crate) id: u64,
+    /// The process that joined; a forked child is another one.
+    process: u32,
     pub(crate) job: Job,
     pub(crate) config: Config,
     pub(crate) rank: Rank,
     pub(crate) size: u32,
     pub(crate) cards: Vec<Card>,
+    /// Descriptors of the other ranks' processes, as far as they are watched.
+    pub(crate) processes: Box<[OnceLock<OwnedFd>]>,
     pub(crate) token: [u8; 16],
     pub(crate) shape: Shape,
     pub(crate) area: NodeArea,
@@ -94,11 +97,9 @@ impl Inner {
     }
 
     /// Gives the news of `rank`'s end a moment to arrive.
-    pub(crate) fn explain(&self, rank: Rank, limit: Duration) {
+    pub(crate) fn explain(&self, rank: Rank, deadline: Deadline) {
         let waiting = Waiting { call: Call::Connect, object: rank.0.into() };
-        self.until(Deadline::Never.at_most(limit), waiting, || {
-            self.check_alive(rank, "").is_err().then_some(())
-        });
+        self.until(deadline, waiting, || self.check_alive(rank, "").is_err().then_some(()));
     }
 
     /// The segments of `rank` as this rank reaches them.
@@ -156,9 +157,11 @@ impl Inner {
         Error::InvalidSegment { segment, reason }
     }
 
-    /// A request to `rank` failed.
+    /// A request to `rank` failed. One that has left is not at fault.
     pub(crate) fn set_corrupt(&self, rank: Rank) {
-        self.corrupt[rank.index()].store(1, Ordering::Relaxed);
+        if self.area.life(rank) != life::LEFT {
+            self.corrupt[rank.index()].store(1, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn membership(&self) -> MutexGuard<'_, Option<Membership>> {
@@ -280,10 +283,12 @@ impl Joining {
         let cores = affinity::usable_cores(cards.iter().map(|card| card.cpus.as_slice()));
         let inner = Arc::new(Inner {
             id: random_u64()? | 1,
+            process: std::process::id(),
             rank: self.job.rank,
             job: self.job.clone(),
             size,
             cards,
+            processes: (0..size).map(|_| OnceLock::new()).collect(),
             token,
             shape: Shape { ranks: size, notifications: config.notification_num },
             area,
@@ -451,18 +456,18 @@ impl Runtime {
     /// Leaves without waiting.
     fn close(&self) {
         let inner = &*self.inner;
-        if inner.closed.swap(true, Ordering::AcqRel) {
+        // A forked child has neither the thread nor a right to leave for its parent.
+        if inner.process != std::process::id() || inner.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        // Nobody is left waiting for this rank, and no peer keeps its memory.
-        for segment in inner.segments.indices().collect::<Vec<_>>() {
-            inner.end_segment(SegmentId(segment as u8));
-        }
+        // First the announcement, so that what fails from here on is known to be no fault; then
+        // nobody keeps this rank's memory.
         if std::thread::panicking() {
             inner.area.mark_dead(inner.rank);
         } else {
             inner.area.leave();
         }
+        inner.end_all_segments();
         inner.peers.stop.store(true, Ordering::Release);
         inner.peers.bell.ring();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -470,6 +475,7 @@ impl Runtime {
             // It does not panic; if it did, there is nothing left to do for it.
             let _ = thread.join();
         }
+        inner.peers.shut_down();
         // After the announcement: whoever hosts the job sees the connection close.
         *inner.membership() = None;
         epoch::release_counters(inner.id);

@@ -15,7 +15,7 @@ use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE, check_available};
 use crate::sync::{AtomicU32, Ordering};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What fresh memory of a segment holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,7 +98,7 @@ pub(crate) struct Segment {
     /// Who has mapped it, as far as a collective make has heard.
     pub(crate) answered: Mutex<BTreeSet<Rank>>,
     /// Held while the progress thread writes into it; false once it is deleted.
-    pub(crate) accepts: Mutex<bool>,
+    accepts: Mutex<bool>,
 }
 
 // SAFETY: the pointer of bound memory is only used for copies that the caller of `bind` vouched
@@ -157,7 +157,7 @@ impl Segment {
             },
         };
         if let (Data::Mapped { mapping, .. }, Init::Zeroed) = (&data, init) {
-            mapping.populate();
+            mapping.populate().map_err(|error| out_of_memory(&error))?;
         }
         let control = Control { mapping, layout };
         control.alive().store(ALIVE, Ordering::Release);
@@ -230,6 +230,7 @@ impl Segment {
             address,
             nonce_address: std::ptr::from_ref(nonce) as u64,
             nonce: *nonce,
+            descriptors: descriptors.len() as u8,
         };
         (register, descriptors)
     }
@@ -237,7 +238,12 @@ impl Segment {
     /// Ends its existence for all accesses that come later, of whatever rank.
     pub(crate) fn end(&self) {
         self.control.alive().store(DELETED, Ordering::SeqCst);
-        *self.accepts.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = false;
+        *self.accept() = false;
+    }
+
+    /// Keeps it from ending; false if it has ended.
+    pub(crate) fn accept(&self) -> MutexGuard<'_, bool> {
+        self.accepts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The first of `ranks` that is copying from or to it right now.
@@ -258,7 +264,7 @@ fn huge(size: u64) -> Option<(Mapping, OwnedFd)> {
         return None;
     }
     let file = memory::create(c"gaspi-segment", size.next_multiple_of(HUGE_PAGE), true).ok()?;
-    let mapping = Mapping::new(file.as_fd(), 0, size.next_multiple_of(HUGE_PAGE)).ok()?;
+    let mapping = Mapping::huge(file.as_fd(), size.next_multiple_of(HUGE_PAGE)).ok()?;
     Some((mapping, file))
 }
 
@@ -329,6 +335,9 @@ impl Target {
                      raise it with ulimit -n"
                 .to_owned(),
         };
+        if descriptors.len() != usize::from(register.descriptors) {
+            return Err(missing());
+        }
         let file = descriptors.first().ok_or_else(missing)?;
         let layout = Layout::new(shape.ranks, shape.notifications);
         let failed =

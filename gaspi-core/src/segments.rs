@@ -1,6 +1,6 @@
 //! The procedures of segments (GASPI 17.1, 7), and their memory for Rust programs.
 
-use crate::agreement::{CallKey, CallKind, GroupCall, describe_call};
+use crate::agreement::{CallKey, CallKind, describe_call};
 use crate::error::{Error, Result};
 use crate::fabric::connection::Outgoing;
 use crate::fabric::frame::{Frame, Register};
@@ -15,6 +15,11 @@ use crate::timeout::{Deadline, Timeout};
 use crate::wait::Call;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// Stages of a segment made by a group.
+const MAKING: u64 = 0;
+const REGISTERING: u64 = 1;
+const MEETING: u64 = 2;
 
 /// How long a delete waits for peers that are copying from or to bound memory.
 const COPY_LIMIT: Duration = Duration::from_secs(10);
@@ -83,18 +88,69 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends a segment for everybody; false if there is none.
-    pub(crate) fn end_segment(&self, id: SegmentId) -> bool {
-        let Some(segment) = self.segments.replace(id.index(), None) else { return false };
+    /// Ends a segment for everybody, if it is still this one. The caller holds `segment_changes`.
+    fn end_locked(&self, segment: &Segment) {
+        let id = segment.id;
+        let known = self.segments.get_arc(id.index());
+        if known.is_none_or(|known| known.generation != segment.generation) {
+            return;
+        }
+        self.segments.replace(id.index(), None);
         self.targets_of(self.rank).replace(id.index(), None);
         segment.end();
+        self.peers.forget_registrations(id, segment.generation);
         let frame = Frame::Revoke { segment: id, generation: segment.generation };
         let registered = segment.registered.lock().unwrap_or_else(PoisonError::into_inner);
         for rank in registered.iter().filter(|rank| self.area.life(**rank) == life::JOINED) {
             // Whoever cannot be told any more does not use it any more.
-            let _ = self.peers.send(self, *rank, Outgoing::new(&frame));
+            let _ = self.peers.send(self, *rank, Outgoing::new(&frame), Deadline::Now);
         }
-        true
+        drop(registered);
+        // Threads of this rank may wait for something in it.
+        self.area.ring(self.rank);
+    }
+
+    /// Waits until no peer copies from or to the memory of ended segments any more.
+    fn await_copies(&self, ended: &[Arc<Segment>]) -> Result<()> {
+        membarrier::heavy_global();
+        let copied_by = || {
+            let alive = |rank: &Rank| *rank != self.rank && self.area.life(*rank) == life::JOINED;
+            ended.iter().find_map(|segment| {
+                let ranks = (0..self.size).map(|rank| Rank(rank as u16)).filter(alive);
+                Some((segment.id, segment.copied_by(ranks)?))
+            })
+        };
+        let deadline = Deadline::Never.at_most(COPY_LIMIT);
+        while let Some((segment, rank)) = copied_by() {
+            if deadline.passed() {
+                let reason =
+                    format!("it has been copying from or to {segment} for 10 s; is it stopped?");
+                return Err(Error::Refused { rank, reason });
+            }
+            // Copies end by themselves within microseconds; their end is not announced.
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Ends a segment and waits until its memory is no longer used.
+    fn end(&self, segment: &Arc<Segment>) -> Result<()> {
+        let _changes = self.segment_changes();
+        self.end_locked(segment);
+        self.await_copies(std::slice::from_ref(segment))
+    }
+
+    /// Ends all segments of this rank, for good.
+    pub(crate) fn end_all_segments(&self) {
+        let _changes = self.segment_changes();
+        let all: Vec<Arc<Segment>> =
+            self.segments.indices().filter_map(|id| self.segments.get_arc(id)).collect();
+        for segment in &all {
+            self.end_locked(segment);
+        }
+        if let Err(error) = self.await_copies(&all) {
+            log::error!("proc_term: {error}; its memory must not be freed yet");
+        }
     }
 
     /// Forgets a peer's segment: later accesses fail. With a generation, only that one.
@@ -119,11 +175,12 @@ impl Inner {
         &self,
         segment: &Arc<Segment>,
         rank: Rank,
+        deadline: Deadline,
     ) -> Result<(PeerCall, Arc<PendingCall>)> {
         let (id, generation) = (segment.id, segment.generation);
         let key = PeerCall::Register { segment: id, generation, rank };
         segment.registered.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
-        let call = self.peers.call(self, key, rank, |request| {
+        let call = self.peers.call(self, key, rank, deadline, |request| {
             let (register, descriptors) = segment.describe(&self.nonce);
             let frame = Frame::Register(Register { request, ..register });
             Outgoing::with_descriptors(&frame, &descriptors)
@@ -139,7 +196,7 @@ impl Inner {
             return Ok(());
         }
         self.check_alive(rank, "segment_register")?;
-        let (key, call) = self.start_register(&found, rank)?;
+        let (key, call) = self.start_register(&found, rank, deadline)?;
         let waiting = waiting(Call::Register, segment.0);
         self.peers.finish_call(self, key, rank, call, deadline, waiting).map(|_| ()).inspect_err(
             |error| {
@@ -159,7 +216,7 @@ impl Inner {
             if self.is_registered(&found, *rank) {
                 continue;
             }
-            let (key, call) = self.start_register(&found, *rank)?;
+            let (key, call) = self.start_register(&found, *rank, deadline)?;
             calls.push((key, *rank, call));
         }
         let mut result = Ok(());
@@ -199,67 +256,52 @@ impl Inner {
         let fingerprint = kind.fingerprint(segment.0.into());
         let key = CallKey { kind, arguments, fingerprint, describe: describe_call };
         let mut call = self.group_call(group, key)?;
-        if call.cursor() == 0 {
-            let made = make();
-            // Wrong arguments are this rank's own affair, as they are in the local procedures; what
-            // goes wrong from here on concerns the others, who are told.
-            if let Err(error) = made {
-                if !matches!(
-                    error,
-                    Error::Memory { .. } | Error::System { .. } | Error::TooManyFiles { .. }
-                ) {
+        if call.cursor() == MAKING {
+            match make() {
+                Ok(()) => call.set_cursor(REGISTERING),
+                // Memory and descriptors are the others' concern too.
+                Err(
+                    error @ (Error::Memory { .. }
+                    | Error::System { .. }
+                    | Error::TooManyFiles { .. }),
+                ) => {
+                    call.set_failure(error);
+                    call.set_cursor(MEETING);
+                }
+                // Wrong arguments are this rank's own affair, as they are in the local procedures.
+                Err(error) => {
                     call.finish();
                     return Err(error);
                 }
-                return self.fail_together(call, deadline, error);
             }
-            call.set_cursor(1);
         }
-        if call.cursor() == 1 {
-            let ranks = call.ranks_shared();
-            match self.register_all(segment, &ranks, deadline) {
+        let own = self.segments.get_arc(segment.index());
+        if call.cursor() == REGISTERING {
+            match self.register_all(segment, &call.ranks_shared(), deadline) {
                 Err(error) if error.is_timeout() => return Err(error),
-                Err(error) => {
-                    self.end_segment(segment);
-                    return self.fail_together(call, deadline, error);
-                }
-                Ok(()) => call.set_cursor(2),
+                Err(error) => call.set_failure(error),
+                Ok(()) => {}
             }
+            call.set_cursor(MEETING);
         }
-        call.arrive(&[0]);
-        match call.await_all(deadline) {
-            Err(error) if error.is_timeout() => return Err(error),
-            Err(error) => {
-                self.end_segment(segment);
-                call.finish();
-                return Err(error);
-            }
-            Ok(()) => {}
+        let failure = call.failure();
+        call.arrive(&[failure.is_some().into()]);
+        let met = call.await_all(deadline);
+        if met.as_ref().is_err_and(Error::is_timeout) {
+            return met;
         }
-        let failed = (0..call.ranks().len()).find(|member| call.inline(*member)[0] != 0);
-        let failed = failed.map(|member| call.ranks()[member]);
+        let failed = (0..call.ranks().len())
+            .find(|member| met.is_ok() && call.inline(*member)[0] != 0)
+            .map(|member| call.ranks()[member]);
         call.finish();
-        match failed {
-            None => Ok(()),
-            Some(rank) => {
-                self.end_segment(segment);
-                let reason = format!("it could not make {segment}; its own error says why");
-                Err(Error::Refused { rank, reason })
-            }
+        let failed = failed.map(|rank| {
+            let reason = format!("it could not make {segment}; its own error says why");
+            Error::Refused { rank, reason }
+        });
+        let Some(error) = failure.or(met.err()).or(failed) else { return Ok(()) };
+        if let Some(own) = own {
+            self.end(&own)?;
         }
-    }
-
-    /// Tells the group that this rank could not do its part.
-    fn fail_together(
-        &self,
-        mut call: GroupCall<'_>,
-        deadline: Deadline,
-        error: Error,
-    ) -> Result<()> {
-        call.arrive(&[1]);
-        // Whatever the others say, this rank's own reason is the one to report.
-        let _ = call.await_all(deadline);
-        call.finish();
         Err(error)
     }
 }
@@ -284,30 +326,10 @@ impl Runtime {
     pub fn segment_delete(&self, segment: SegmentId) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
-        let _changes = inner.segment_changes();
         let found = inner.segments.get_arc(segment.index());
         let found = found.ok_or_else(|| inner.no_segment(segment))?;
-        inner.end_segment(segment);
         inner.count(Counter::SegmentDelete, 1);
-        membarrier::heavy_global();
-        let copied_by = || {
-            let alive = |rank: &Rank| inner.area.life(*rank) == life::JOINED;
-            found.copied_by((0..inner.size).map(|rank| Rank(rank as u16)).filter(alive))
-        };
-        if copied_by().is_none() {
-            return Ok(());
-        }
-        // Copies end by themselves within microseconds; their end is not announced.
-        let deadline = Deadline::Never.at_most(COPY_LIMIT);
-        while let Some(rank) = copied_by() {
-            if deadline.passed() {
-                let reason =
-                    format!("it has been copying from or to {segment} for 10 s; is it stopped?");
-                return Err(Error::Refused { rank, reason });
-            }
-            std::thread::yield_now();
-        }
-        Ok(())
+        inner.end(&found)
     }
 
     /// Makes a segment of this rank accessible to `rank` (GASPI 17.1, 7.2.2).

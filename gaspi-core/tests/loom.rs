@@ -7,7 +7,7 @@
 //! out; loom has to find each of them broken, or the model would prove nothing.
 
 use gaspi_core::sync::eventcount::EventCount;
-use gaspi_core::sync::line::Line;
+use gaspi_core::sync::line::{Line, Look};
 use gaspi_core::sync::slots::{
     Passive, passive_end, passive_pending, passive_post, passive_taken, peek, set, take,
 };
@@ -450,7 +450,10 @@ fn agreement<const HOW: u8>(ranks: usize, steps: u64, lines: u64) {
                 let line = &member.lines[parity];
                 let mut fingerprint = None;
                 until(|| {
-                    fingerprint = line.arrived(step);
+                    fingerprint = match line.look(step) {
+                        Look::Arrived(fingerprint) => Some(fingerprint),
+                        Look::Missing | Look::Passed => None,
+                    };
                     fingerprint.is_some()
                 });
                 assert_eq!(fingerprint, Some(7));

@@ -21,7 +21,7 @@ const UNKNOWN: u32 = u32::MAX;
 pub(crate) struct Payload {
     pointer: *mut u8,
     len: usize,
-    _segment: Arc<Segment>,
+    segment: Arc<Segment>,
 }
 
 // SAFETY: the pointer leads into the segment, which is kept; it is only read by the kernel.
@@ -31,7 +31,7 @@ impl Payload {
     /// `len` bytes at `offset` of `segment`; the caller has checked the range.
     pub(crate) fn new(segment: Arc<Segment>, offset: u64, len: u64) -> Payload {
         let pointer = segment.pointer().wrapping_add(offset as usize);
-        Payload { pointer, len: len as usize, _segment: segment }
+        Payload { pointer, len: len as usize, segment }
     }
 }
 
@@ -66,6 +66,12 @@ impl Outgoing {
         self.bytes.len() + self.payload.as_ref().map_or(0, |payload| payload.len)
     }
 
+    /// As [`rest`](Outgoing::rest), with zeroes in the place of the payload.
+    fn rest_without_payload(&self) -> [Piece; 2] {
+        let [head, body] = self.rest();
+        [head, Piece::of(&ZEROES[..body.len.min(ZEROES.len())])]
+    }
+
     /// What is left of frame and payload.
     fn rest(&self) -> [Piece; 2] {
         let head = Piece::of(&self.bytes[self.sent.min(self.bytes.len())..]);
@@ -79,6 +85,9 @@ impl Outgoing {
         [head, body]
     }
 }
+
+/// Stands for a payload whose memory is gone.
+static ZEROES: [u8; 4096] = [0; 4096];
 
 #[derive(Debug, Default)]
 struct Out {
@@ -146,16 +155,28 @@ impl Connection {
             let Some(item) = out.queue.front_mut() else { break };
             let descriptors: Vec<BorrowedFd<'_>> =
                 item.descriptors.iter().map(AsFd::as_fd).collect();
-            // SAFETY: the frame is owned by the item, the payload's segment is kept by it.
-            match unsafe { socket::send(self.fd.as_fd(), item.rest(), &descriptors) } {
+            // Memory of the program may be gone once its segment was deleted: what is left of the
+            // frame then goes out as zeroes, so that those behind it arrive.
+            let accepts = item.payload.as_ref().map(|payload| payload.segment.accept());
+            let pieces = if accepts.as_ref().is_none_or(|accepts| **accepts) {
+                item.rest()
+            } else {
+                item.rest_without_payload()
+            };
+            // SAFETY: the frame is owned by the item, the payload's segment accepts while its lock
+            // is held, the zeroes are constant.
+            let sent = unsafe { socket::send(self.fd.as_fd(), pieces, &descriptors) };
+            drop(accepts);
+            match sent {
                 Ok(sent) => {
                     item.sent += sent;
+                    drop(descriptors);
                     item.descriptors.clear();
                     if item.sent == item.len() {
                         out.queue.pop_front();
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => blocked = true,
+                Err(error) if socket::is_full(&error) => blocked = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => out.broken = true,
             }
@@ -168,6 +189,11 @@ impl Connection {
             out.armed = blocked;
         }
         Ok(())
+    }
+
+    /// Ends the stream for both sides.
+    pub(crate) fn shut_down(&self) {
+        socket::shut_down(self.fd.as_fd());
     }
 
     /// Whether everything has been handed to the kernel.

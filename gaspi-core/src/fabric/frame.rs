@@ -33,10 +33,12 @@ pub(crate) struct Register {
     /// Where the owner keeps `nonce`, to find out whether its memory can be read.
     pub(crate) nonce_address: u64,
     pub(crate) nonce: u64,
+    /// How many descriptors come along.
+    pub(crate) descriptors: u8,
 }
 
 /// A range of a segment of the receiver's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) segment: SegmentId,
     pub(crate) generation: u32,
@@ -92,10 +94,11 @@ pub(crate) enum Frame {
         group: GroupId,
         attempt: u64,
     },
-    /// The sender's commit of this number failed.
+    /// The sender's commit of this number failed, in the round of this incarnation.
     Abort {
         group: GroupId,
         attempt: u64,
+        round: u32,
         reason: String,
     },
     /// `size` bytes of payload for a place, then a notification unless its value is 0.
@@ -217,7 +220,7 @@ impl Frame {
             }
             Frame::Register(r) => {
                 w.u8(3).u64(r.request).u8(r.segment.0).u32(r.generation).u64(r.size);
-                w.u64(r.address).u64(r.nonce_address).u64(r.nonce);
+                w.u64(r.address).u64(r.nonce_address).u64(r.nonce).u8(r.descriptors);
             }
             Frame::Revoke { segment, generation } => {
                 w.u8(4).u8(segment.0).u32(*generation);
@@ -238,8 +241,8 @@ impl Frame {
             Frame::Withdraw { group, attempt } => {
                 w.u8(8).u8(group.0).u64(*attempt);
             }
-            Frame::Abort { group, attempt, reason } => {
-                w.u8(9).u8(group.0).u64(*attempt).text(reason);
+            Frame::Abort { group, attempt, round, reason } => {
+                w.u8(9).u8(group.0).u64(*attempt).u32(*round).text(reason);
             }
             Frame::Put { request, place, size, notification, value } => {
                 w.u8(10).u64(*request).place(place).u64(*size).u32(notification.0).u32(*value);
@@ -288,6 +291,7 @@ impl Frame {
                 address: r.u64()?,
                 nonce_address: r.u64()?,
                 nonce: r.u64()?,
+                descriptors: r.u8()?,
             }),
             4 => Frame::Revoke { segment: SegmentId(r.u8()?), generation: r.u32()? },
             5 => Frame::Ping { request: r.u64()? },
@@ -299,7 +303,12 @@ impl Frame {
                 ranks: r.ranks()?,
             }),
             8 => Frame::Withdraw { group: GroupId(r.u8()?), attempt: r.u64()? },
-            9 => Frame::Abort { group: GroupId(r.u8()?), attempt: r.u64()?, reason: r.text()? },
+            9 => Frame::Abort {
+                group: GroupId(r.u8()?),
+                attempt: r.u64()?,
+                round: r.u32()?,
+                reason: r.text()?,
+            },
             10 => Frame::Put {
                 request: r.u64()?,
                 place: r.place()?,
@@ -358,6 +367,7 @@ mod tests {
                         address,
                         nonce_address,
                         nonce,
+                        descriptors: 1,
                     };
                     Frame::Register(register)
                 }
@@ -370,9 +380,14 @@ mod tests {
                     ranks: ranks.into_iter().map(Rank).collect(),
                 })
             ),
-            (any::<u8>(), any::<u64>(), any::<String>()).prop_map(|(group, attempt, reason)| {
-                Frame::Abort { group: GroupId(group), attempt, reason }
-            }),
+            (any::<u8>(), any::<u64>(), any::<u32>(), any::<String>()).prop_map(
+                |(group, attempt, round, reason)| Frame::Abort {
+                    group: GroupId(group),
+                    attempt,
+                    round,
+                    reason
+                }
+            ),
             (any::<u64>(), place.clone(), 0..=PAYLOAD_MAX, any::<u32>(), any::<u32>()).prop_map(
                 |(request, place, size, id, value)| Frame::Put {
                     request,

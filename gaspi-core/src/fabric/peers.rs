@@ -1,7 +1,7 @@
 //! Connections to the libraries of other ranks, and requests that they have not answered yet.
 
 use super::connection::{Connection, Outgoing};
-use super::frame::{AtomicOperation, Frame};
+use super::frame::{AtomicOperation, Frame, Place};
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use crate::node::life;
@@ -20,8 +20,9 @@ use std::time::Duration;
 /// Names of the poll set: pidfds carry their rank, connections count from a base.
 pub(crate) const LISTENER: u64 = 0;
 pub(crate) const BELL: u64 = 1;
+pub(crate) const LAUNCHER: u64 = 2;
 pub(crate) const PROCESSES: u64 = 1 << 32;
-const CONNECTIONS: u64 = 1 << 33;
+pub(crate) const CONNECTIONS: u64 = 1 << 33;
 
 /// How long a broken connection may stay unexplained: the process descriptor tells soon after.
 const EXPLAIN: Duration = Duration::from_secs(1);
@@ -40,7 +41,7 @@ pub(crate) enum Failure {
 pub(crate) enum CallKey {
     Register { segment: SegmentId, generation: u32, rank: Rank },
     Ping { rank: Rank },
-    Atomic { segment: SegmentId, offset: u64, rank: Rank, operation: AtomicOperation },
+    Atomic { place: Place, rank: Rank, operation: AtomicOperation },
 }
 
 /// A call under way.
@@ -77,6 +78,8 @@ pub(crate) struct Peers {
     pub(crate) stop: AtomicBool,
     opened: Box<[Mutex<Option<Arc<Connection>>>]>,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
+    /// Whether connections were dropped that the progress thread may hold something of.
+    dropped: AtomicBool,
     requests: Mutex<HashMap<u64, (Rank, Request)>>,
     /// Calls whose timeout ran out, to be continued.
     timed_out: Mutex<HashMap<CallKey, Vec<Arc<PendingCall>>>>,
@@ -103,6 +106,7 @@ impl Peers {
             stop: AtomicBool::new(false),
             opened: (0..size).map(|_| Mutex::default()).collect(),
             connections: Mutex::default(),
+            dropped: AtomicBool::new(false),
             requests: Mutex::default(),
             timed_out: Mutex::default(),
             next_request: AtomicU64::new(1),
@@ -129,13 +133,28 @@ impl Peers {
     /// Forgets a connection that has ended; what it owed answers for fails.
     pub(crate) fn drop_connection(&self, inner: &Inner, connection: &Arc<Connection>) {
         self.poll.remove(connection.as_fd());
+        connection.shut_down();
         lock(&self.connections).remove(&connection.token);
+        self.dropped.store(true, Ordering::Release);
+        self.bell.ring();
         let Some(peer) = connection.peer().map(Rank) else { return };
         let mut opened = lock(&self.opened[peer.index()]);
         if opened.as_ref().is_some_and(|own| own.token == connection.token) {
             *opened = None;
             drop(opened);
             self.fail_requests(inner, peer);
+        }
+    }
+
+    /// Whether connections were dropped since the last call.
+    pub(crate) fn take_dropped(&self) -> bool {
+        self.dropped.swap(false, Ordering::AcqRel)
+    }
+
+    /// Ends all connections for the other side too, also where a forked child holds them.
+    pub(crate) fn shut_down(&self) {
+        for connection in lock(&self.connections).values() {
+            connection.shut_down();
         }
     }
 
@@ -184,11 +203,17 @@ impl Peers {
     }
 
     /// Sends a frame to `rank`.
-    pub(crate) fn send(&self, inner: &Inner, rank: Rank, item: Outgoing) -> Result<()> {
+    pub(crate) fn send(
+        &self,
+        inner: &Inner,
+        rank: Rank,
+        item: Outgoing,
+        deadline: Deadline,
+    ) -> Result<()> {
         let mut result = self.open(inner, rank);
-        if result.is_err() {
+        if matches!(result, Err(Error::System { .. })) {
             // Somebody who ends refuses connections a moment before his end is known.
-            inner.explain(rank, EXPLAIN);
+            inner.explain(rank, deadline.at_most(EXPLAIN));
             inner.check_alive(rank, "a connection to it")?;
             result = self.open(inner, rank);
         }
@@ -205,12 +230,13 @@ impl Peers {
         inner: &Inner,
         rank: Rank,
         request: Request,
+        deadline: Deadline,
         item: impl FnOnce(u64) -> std::io::Result<Outgoing>,
     ) -> Result<()> {
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let item = item(id).map_err(|error| Error::os("duplicating a descriptor", &error))?;
         lock(&self.requests).insert(id, (rank, request));
-        self.send(inner, rank, item).inspect_err(|_| {
+        self.send(inner, rank, item, deadline).inspect_err(|_| {
             lock(&self.requests).remove(&id);
         })
     }
@@ -225,19 +251,49 @@ impl Peers {
         }
     }
 
+    fn continued(&self, key: &CallKey) -> Option<Arc<PendingCall>> {
+        let mut timed_out = lock(&self.timed_out);
+        let calls = timed_out.get_mut(key)?;
+        let call = calls.pop();
+        if calls.is_empty() {
+            timed_out.remove(key);
+        }
+        // An old answer says nothing about a peer that is asked whether it answers now.
+        call.filter(|call| !matches!(key, CallKey::Ping { .. }) || call.outcome.get().is_none())
+    }
+
+    /// Forgets timed-out registrations of a segment that no longer exists.
+    pub(crate) fn forget_registrations(&self, gone: SegmentId, of: u32) {
+        lock(&self.timed_out).retain(|key, _| {
+            !matches!(key, CallKey::Register { segment, generation, .. }
+                if *segment == gone && *generation == of)
+        });
+    }
+
+    /// Where the answer to a get goes, if `from` was asked.
+    pub(crate) fn landing(&self, id: u64, from: Rank) -> Option<(QueueId, u32, Landing)> {
+        match lock(&self.requests).get(&id)? {
+            (to, Request::Get { queue, generation, landing }) if *to == from => {
+                Some((*queue, *generation, landing.clone()))
+            }
+            _ => None,
+        }
+    }
+
     /// Starts a call, or continues one whose timeout ran out.
     pub(crate) fn call(
         &self,
         inner: &Inner,
         key: CallKey,
         rank: Rank,
+        deadline: Deadline,
         item: impl FnOnce(u64) -> std::io::Result<Outgoing>,
     ) -> Result<Arc<PendingCall>> {
-        if let Some(call) = lock(&self.timed_out).get_mut(&key).and_then(Vec::pop) {
+        if let Some(call) = self.continued(&key) {
             return Ok(call);
         }
         let call = Arc::new(PendingCall::default());
-        self.request(inner, rank, Request::Call(Arc::clone(&call)), item)?;
+        self.request(inner, rank, Request::Call(Arc::clone(&call)), deadline, item)?;
         Ok(call)
     }
 
@@ -251,7 +307,14 @@ impl Peers {
         deadline: Deadline,
         waiting: Waiting,
     ) -> Result<u64> {
-        let outcome = inner.until(deadline, waiting, || call.outcome.get().cloned());
+        let outcome = inner.until(deadline, waiting, || {
+            let answered = || call.outcome.get().cloned();
+            // A forked child may hold the connection of somebody who has left.
+            answered().or_else(|| match inner.check_alive(rank, "") {
+                Ok(()) => None,
+                Err(_) => Some(answered().unwrap_or(Err(Failure::Lost))),
+            })
+        });
         let Some(outcome) = outcome else {
             lock(&self.timed_out).entry(key).or_default().push(call);
             return Err(Error::Timeout { pending: format!("an answer of {rank}") });
@@ -260,7 +323,7 @@ impl Peers {
             Ok(value) => Ok(value),
             Err(Failure::Refused(reason)) => Err(Error::Refused { rank, reason }),
             Err(Failure::Lost) => {
-                inner.explain(rank, EXPLAIN);
+                inner.explain(rank, deadline.at_most(EXPLAIN));
                 inner.check_alive(rank, waiting.call.name())?;
                 Err(Error::Refused { rank, reason: "the connection to it broke".to_owned() })
             }

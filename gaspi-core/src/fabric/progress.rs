@@ -6,9 +6,12 @@
 
 use super::connection::{Broken, Connection, Inbox, Outgoing, Payload, receive};
 use super::frame::{Announce, AtomicOperation, Frame, Place, Register};
-use super::peers::{BELL, Failure, LISTENER, PROCESSES, Request, finish};
-use crate::ids::{NotificationId, Rank, SegmentId};
+use super::peers::{BELL, CONNECTIONS, Failure, LAUNCHER, LISTENER, Landing, PROCESSES, finish};
+use crate::bootstrap::Membership;
+use crate::error::{Error, Result as CoreResult};
+use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::node::life;
+use crate::os::event::Bell;
 use crate::os::process;
 use crate::os::socket::{self, Piece};
 use crate::runtime::Inner;
@@ -16,19 +19,17 @@ use crate::segment::{Segment, Target};
 use crate::sync::{AtomicU64, Ordering, slots};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// Rounds of receiving before other connections get a turn.
 const ROUNDS: usize = 16;
 /// Status of a process that proc_kill ended.
 const KILLED: i32 = 255;
-/// Processes that one rank watches; beyond, each is watched by so many others.
-const WATCHED: u32 = 128;
 
 /// What to do with the payload that is arriving.
 enum Sink {
     Put { segment: Arc<Segment>, request: u64, notification: NotificationId, value: u32 },
-    Get { request: Request, segment: Arc<Segment> },
+    Get { request: u64, queue: QueueId, generation: u32, landing: Landing },
     Discard { refuse: Option<(u64, String)> },
 }
 
@@ -49,32 +50,49 @@ struct Incoming {
 pub(crate) struct Progress {
     inner: Arc<Inner>,
     incoming: HashMap<u64, Incoming>,
-    watched: HashMap<u64, (Rank, OwnedFd)>,
     discard: Vec<u8>,
+    /// A descriptor to give up when there are no others.
+    reserve: Option<Bell>,
+    /// Whether running out of descriptors was logged.
+    complained: bool,
 }
 
 impl Progress {
     /// Prepares to serve `inner`, and opens the descriptors of the processes to watch.
-    pub(crate) fn new(inner: Arc<Inner>) -> crate::error::Result<Progress> {
-        let mut progress =
-            Progress { inner, incoming: HashMap::new(), watched: HashMap::new(), discard: vec![] };
+    pub(crate) fn new(inner: Arc<Inner>) -> CoreResult<Progress> {
+        let progress = Progress {
+            inner,
+            incoming: HashMap::new(),
+            discard: vec![],
+            reserve: Some(Bell::new()?),
+            complained: false,
+        };
         progress.watch()?;
         Ok(progress)
     }
 
-    fn watch(&mut self) -> crate::error::Result<()> {
+    fn watch(&self) -> CoreResult<()> {
         let inner = Arc::clone(&self.inner);
-        for step in 1..inner.size.min(WATCHED + 1) {
+        if let Some(launcher) = inner.membership().as_ref().and_then(Membership::as_fd) {
+            inner.peers.poll.add(launcher, LAUNCHER)?;
+        }
+        for step in 1..inner.size {
             let rank = Rank(((u32::from(inner.rank.0) + step) % inner.size) as u16);
             let card = &inner.cards[rank.index()];
             if card.pid == inner.cards[inner.rank.index()].pid || card.pid == 0 {
                 continue;
             }
-            match process::open(card.pid, card.start_time)? {
+            let opened = match process::open(card.pid, card.start_time) {
+                // Those that follow are watched by others, and by their launcher.
+                Err(Error::TooManyFiles { .. }) => break,
+                opened => opened?,
+            };
+            match opened {
                 Some(fd) => {
                     let token = PROCESSES + u64::from(rank.0);
                     inner.peers.poll.add(fd.as_fd(), token)?;
-                    self.watched.insert(token, (rank, fd));
+                    // Set here only.
+                    let _ = inner.processes[rank.index()].set(fd);
                 }
                 None => inner.peer_ended(rank),
             }
@@ -92,48 +110,71 @@ impl Progress {
                 match event.token {
                     BELL => self.inner.peers.bell.clear(),
                     LISTENER => self.accept(),
-                    token if self.watched.contains_key(&token) => self.process_ended(token),
+                    // A job does not outlive its launcher.
+                    LAUNCHER => process::exit_now(KILLED),
+                    token @ PROCESSES..CONNECTIONS => {
+                        self.process_ended(Rank((token - PROCESSES) as u16));
+                    }
                     token => self.serve(token, event.readable, event.writable),
                 }
+            }
+            if self.inner.peers.take_dropped() {
+                let peers = &self.inner.peers;
+                self.incoming.retain(|token, _| peers.connection(*token).is_some());
             }
         }
     }
 
-    fn process_ended(&mut self, token: u64) {
-        if let Some((rank, fd)) = self.watched.remove(&token) {
+    fn process_ended(&self, rank: Rank) {
+        if let Some(fd) = self.inner.processes[rank.index()].get() {
             self.inner.peers.poll.remove(fd.as_fd());
-            self.inner.peer_ended(rank);
         }
+        self.inner.peer_ended(rank);
     }
 
     fn accept(&mut self) {
-        let inner = &self.inner;
+        let inner = Arc::clone(&self.inner);
         let Some(listener) = &inner.peers.listener else { return };
         loop {
             match socket::accept(listener.as_fd()) {
-                Ok(Some(fd)) => {
-                    // Nobody else's processes: the kernel vouches for the user.
-                    let known = socket::credentials(fd.as_fd())
-                        .is_ok_and(|peer| peer.uid == socket::own_uid());
-                    if !known {
-                        continue;
-                    }
-                    if let Ok(connection) =
-                        inner.peers.adopt(|token| Connection::accepted(fd, token))
-                    {
-                        self.incoming.insert(connection.token, Incoming::default());
-                    }
-                }
+                Ok(Some(fd)) => self.admit(fd),
                 Ok(None) => return,
                 Err(error) => {
-                    log::error!(
-                        "accepting a connection: {error}; peers cannot reach this rank, raise the \
-                         limit of open files with ulimit -n"
-                    );
+                    if self.refuse(listener) {
+                        continue;
+                    }
+                    if !std::mem::replace(&mut self.complained, true) {
+                        log::error!(
+                            "accepting a connection: {error}; peers cannot reach this rank, raise \
+                             the limit of open files with ulimit -n"
+                        );
+                    }
                     return;
                 }
             }
         }
+    }
+
+    /// Takes a connection from one of this user's processes, for whom the kernel vouches.
+    fn admit(&mut self, fd: OwnedFd) {
+        let known = socket::credentials(fd.as_fd()).is_ok_and(|peer| peer.uid == socket::own_uid());
+        if known
+            && let Ok(connection) = self.inner.peers.adopt(|token| Connection::accepted(fd, token))
+        {
+            self.incoming.insert(connection.token, Incoming::default());
+        }
+    }
+
+    /// Without a free descriptor: accepts and closes one connection in the place of the reserve, so
+    /// that the listener does not stay ready for ever. False if that is not possible either.
+    fn refuse(&mut self, listener: &OwnedFd) -> bool {
+        let had_reserve = self.reserve.take().is_some();
+        let refused = had_reserve && matches!(socket::accept(listener.as_fd()), Ok(Some(_)));
+        self.reserve = Bell::new().ok();
+        if self.reserve.is_none() {
+            self.inner.peers.poll.remove(listener.as_fd());
+        }
+        refused
     }
 
     fn serve(&mut self, token: u64, readable: bool, writable: bool) {
@@ -142,6 +183,8 @@ impl Progress {
         let mut result = Ok(());
         if writable {
             result = connection.flush(&inner.peers.poll);
+            // Somebody may wait until everything has been handed over.
+            inner.area.ring(inner.rank);
         }
         if readable && result.is_ok() {
             let mut incoming = self.incoming.remove(&token).unwrap_or_default();
@@ -156,16 +199,6 @@ impl Progress {
 
     fn read(&mut self, connection: &Connection, incoming: &mut Incoming) -> Result<(), Broken> {
         for _ in 0..ROUNDS {
-            loop {
-                if incoming.body.is_some() {
-                    self.body_from_inbox(connection, incoming)?;
-                    if incoming.body.is_some() {
-                        break;
-                    }
-                }
-                let Some(frame) = incoming.inbox.next()? else { break };
-                self.handle(connection, incoming, frame)?;
-            }
             let more = match &mut incoming.body {
                 Some(body) => self.body_from_socket(connection, body)?,
                 None => incoming.inbox.fill(connection.as_fd())?,
@@ -173,8 +206,36 @@ impl Progress {
             if !more {
                 return Ok(());
             }
+            self.drain(connection, incoming)?;
         }
         Ok(())
+    }
+
+    /// Handles everything that has been received.
+    fn drain(&self, connection: &Connection, incoming: &mut Incoming) -> Result<(), Broken> {
+        loop {
+            if incoming.body.is_some() {
+                self.body_from_inbox(connection, incoming)?;
+                if incoming.body.is_some() {
+                    return Ok(());
+                }
+            }
+            let Some(frame) = incoming.inbox.next()? else { return Ok(()) };
+            self.handle(connection, incoming, frame)?;
+        }
+    }
+
+    /// Where a payload goes; nowhere if nobody wants it any more.
+    fn wanted<'s>(&self, sink: &'s Sink) -> Option<&'s Arc<Segment>> {
+        match sink {
+            Sink::Put { segment, .. } => Some(segment),
+            // After a purge the place may serve another purpose.
+            Sink::Get { queue, generation, landing, .. } => {
+                let expected = self.inner.queues[queue.index()].expects(*generation);
+                expected.then_some(&landing.segment)
+            }
+            Sink::Discard { .. } => None,
+        }
     }
 
     /// Payload that came along with its frame.
@@ -186,8 +247,8 @@ impl Progress {
         let Some(body) = &mut incoming.body else { return Ok(()) };
         let bytes = incoming.inbox.take(usize::try_from(body.left).unwrap_or(usize::MAX));
         let len = bytes.len() as u64;
-        if let Sink::Put { segment, .. } | Sink::Get { segment, .. } = &body.sink {
-            let accepts = segment.accepts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(segment) = self.wanted(&body.sink) {
+            let accepts = segment.accept();
             if *accepts {
                 let to = segment.pointer().wrapping_add(body.offset as usize);
                 // SAFETY: the range was checked when the frame came, and the segment exists while
@@ -212,13 +273,13 @@ impl Progress {
         body: &mut Body,
     ) -> Result<bool, Broken> {
         let left = usize::try_from(body.left).unwrap_or(usize::MAX);
-        let (accepts, pointer) = match &body.sink {
-            Sink::Put { segment, .. } | Sink::Get { segment, .. } => {
-                let accepts = segment.accepts.lock().unwrap_or_else(PoisonError::into_inner);
+        let (accepts, pointer) = match self.wanted(&body.sink) {
+            Some(segment) => {
+                let accepts = segment.accept();
                 let pointer = segment.pointer().wrapping_add(body.offset as usize);
                 (accepts.then_some(accepts), pointer)
             }
-            Sink::Discard { .. } => (None, std::ptr::null_mut()),
+            None => (None, std::ptr::null_mut()),
         };
         let piece = if accepts.is_some() {
             Piece { pointer, len: left }
@@ -241,7 +302,7 @@ impl Progress {
         let inner = &self.inner;
         match body.sink {
             Sink::Put { segment, request, notification, value } => {
-                let accepts = *segment.accepts.lock().unwrap_or_else(PoisonError::into_inner);
+                let accepts = *segment.accept();
                 let outcome = if accepts {
                     if value != 0 {
                         slots::set(segment.notification(notification.index()), value);
@@ -253,15 +314,14 @@ impl Progress {
                 inner.area.ring(inner.rank);
                 self.reply(connection, request, outcome)
             }
-            Sink::Get { request, .. } => {
-                if let Request::Get { landing, .. } = &request
-                    && let Some((segment, id)) = &landing.notify
-                {
+            Sink::Get { request, queue, generation, landing } => {
+                let Some(peer) = connection.peer().map(Rank) else { return Err(Broken) };
+                let Some(request) = inner.peers.answered(request, peer) else { return Ok(()) };
+                let expected = inner.queues[queue.index()].expects(generation);
+                if let Some((segment, id)) = landing.notify.filter(|_| expected) {
                     slots::set(segment.notification(id.index()), 1);
                 }
-                if let Some(peer) = connection.peer() {
-                    finish(inner, Rank(peer), request, Ok(0));
-                }
+                finish(inner, peer, request, Ok(0));
                 Ok(())
             }
             Sink::Discard { refuse: Some((request, reason)) } => {
@@ -312,8 +372,8 @@ impl Progress {
             Frame::Kill => process::exit_now(KILLED),
             Frame::Announce(announce) => self.announced(peer, announce),
             Frame::Withdraw { group, attempt } => inner.groups.withdrawn(peer, group, attempt),
-            Frame::Abort { group, attempt, reason } => {
-                inner.groups.aborted(peer, group, attempt, &reason);
+            Frame::Abort { group, attempt, round, reason } => {
+                inner.groups.aborted(peer, group, attempt, round, &reason);
                 inner.area.ring(inner.rank);
             }
             Frame::Put { request, place, size, notification, value } => {
@@ -445,20 +505,15 @@ impl Progress {
         request: u64,
         size: u64,
     ) -> Result<(), Broken> {
-        let request = self.inner.peers.answered(request, peer).ok_or(Broken)?;
-        let Request::Get { queue, generation, landing } = &request else { return Err(Broken) };
-        if landing.size != size {
-            return Err(Broken);
-        }
+        // It stays a request until all is here: the peer may end in the middle.
+        let (queue, generation, landing) = self
+            .inner
+            .peers
+            .landing(request, peer)
+            .filter(|get| get.2.size == size)
+            .ok_or(Broken)?;
         let offset = landing.offset;
-        // After a purge nobody waits for the bytes, and their place may serve another purpose.
-        let wanted = self.inner.queues[queue.index()].expects(*generation);
-        let sink = if wanted {
-            let segment = Arc::clone(&landing.segment);
-            Sink::Get { request, segment }
-        } else {
-            Sink::Discard { refuse: None }
-        };
+        let sink = Sink::Get { request, queue, generation, landing };
         incoming.body = Some(Body { sink, offset, left: size });
         Ok(())
     }
@@ -468,7 +523,7 @@ impl Progress {
         if !place.offset.is_multiple_of(8) {
             return Err(format!("offset {} is not a multiple of 8", place.offset));
         }
-        let accepts = segment.accepts.lock().unwrap_or_else(PoisonError::into_inner);
+        let accepts = segment.accept();
         if !*accepts {
             return Err(format!("{} was deleted", segment.id));
         }

@@ -9,8 +9,10 @@ use crate::error::{Error, Result};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Bytes of a page.
-pub const PAGE: u64 = 4096;
+/// Alignment of mappings: the largest page of the machines that Linux runs on.
+pub const PAGE: u64 = 65536;
+/// The smallest page.
+const SMALL_PAGE: usize = 4096;
 /// Bytes of a huge page: mappings from this size on are aligned to it.
 pub const HUGE_PAGE: u64 = 2 << 20;
 
@@ -146,7 +148,10 @@ impl Mapping {
         };
         if mapped == libc::MAP_FAILED {
             let error = io::Error::last_os_error();
-            unmap(start, start + room);
+            // A mapping that failed may have removed what it should have replaced, and another
+            // thread may be there by now: the middle of the reservation is given up.
+            unmap(start, address);
+            unmap(end, start + room);
             return Err(error);
         }
         unmap(start, address);
@@ -154,6 +159,23 @@ impl Mapping {
         if len as u64 >= HUGE_PAGE {
             // SAFETY: the range is mapped; the advice changes no contents and may be refused.
             unsafe { libc::madvise(mapped, len, libc::MADV_HUGEPAGE) };
+        }
+        Ok(Mapping { address: mapped.cast(), len })
+    }
+
+    /// Maps reserved huge pages, which the kernel aligns itself.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn huge(fd: BorrowedFd<'_>, len: u64) -> io::Result<Mapping> {
+        let len = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let mapped = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+        };
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
         }
         Ok(Mapping { address: mapped.cast(), len })
     }
@@ -169,17 +191,25 @@ impl Mapping {
     }
 
     /// Touches every page for writing from the calling thread, so that placement is the caller's.
-    pub fn populate(&self) {
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn populate(&self) -> io::Result<()> {
         const MADV_POPULATE_WRITE: libc::c_int = 23;
         // SAFETY: the range is mapped and belongs to this mapping.
-        let failed = unsafe { libc::madvise(self.address.cast(), self.len, MADV_POPULATE_WRITE) };
-        if failed != 0 {
-            // Kernels before 5.14: a fresh memory file reads as zero, so storing zero is the same.
-            for offset in (0..self.len).step_by(PAGE as usize) {
-                // SAFETY: inside of the mapping; nobody else knows this memory yet.
-                unsafe { self.address.add(offset).write_volatile(0) };
-            }
+        if unsafe { libc::madvise(self.address.cast(), self.len, MADV_POPULATE_WRITE) } == 0 {
+            return Ok(());
         }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINVAL) {
+            return Err(error);
+        }
+        // Kernels before 5.14: a fresh memory file reads as zero, so storing zero is the same.
+        for offset in (0..self.len).step_by(SMALL_PAGE) {
+            // SAFETY: inside of the mapping; nobody else knows this memory yet.
+            unsafe { self.address.add(offset).write_volatile(0) };
+        }
+        Ok(())
     }
 }
 
@@ -197,13 +227,13 @@ mod tests {
 
     #[test]
     fn a_memory_file_is_sealed_and_shared() {
-        let fd = create(c"test", 8192, false).expect("memory file");
-        check_sealed(fd.as_fd(), 8192).expect("sealed");
-        assert!(check_sealed(fd.as_fd(), 8193).is_err());
-        let one = Mapping::new(fd.as_fd(), 0, 8192).expect("mapping");
-        let two = Mapping::new(fd.as_fd(), 4096, 4096).expect("mapping");
+        let fd = create(c"test", 2 * PAGE, false).expect("memory file");
+        check_sealed(fd.as_fd(), 2 * PAGE).expect("sealed");
+        assert!(check_sealed(fd.as_fd(), 2 * PAGE + 1).is_err());
+        let one = Mapping::new(fd.as_fd(), 0, 2 * PAGE).expect("mapping");
+        let two = Mapping::new(fd.as_fd(), PAGE, PAGE).expect("mapping");
         // SAFETY: both addresses are mapped.
-        unsafe { one.as_ptr().add(4096).write_volatile(7) };
+        unsafe { one.as_ptr().add(PAGE as usize).write_volatile(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { two.as_ptr().read_volatile() }, 7);
         // SAFETY: the descriptor is open.

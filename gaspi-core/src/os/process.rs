@@ -13,7 +13,7 @@ pub fn start_time(pid: i32) -> Option<u64> {
     rest.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// A descriptor for the process `pid` that was started at `started`; `None` if it has ended.
+/// A descriptor for the process `pid` that was started at `started` (0: not known); `None` if it has ended.
 ///
 /// # Errors
 /// Descriptors ran out, or the kernel has no pidfds.
@@ -31,7 +31,14 @@ pub fn open(pid: i32, started: u64) -> Result<Option<OwnedFd>> {
     // SAFETY: the kernel has just made this descriptor for us.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // The number may have been given to another process before the descriptor was opened.
-    Ok((start_time(pid) == Some(started)).then_some(fd))
+    Ok((started == 0 || start_time(pid) == Some(started)).then_some(fd))
+}
+
+/// Whether the process has ended.
+pub fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: the descriptor is open and the struct lives on this stack; it does not wait.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
 }
 
 /// Sends `signal`; false if the process has ended or may not be signalled.

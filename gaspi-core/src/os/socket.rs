@@ -120,6 +120,19 @@ pub fn own_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Ends a connection for both sides, also where a forked child holds a copy of it.
+pub fn shut_down(fd: BorrowedFd<'_>) {
+    // SAFETY: the descriptor is open.
+    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Whether sending failed for lack of room that will come: in the socket, in the kernel's memory, or
+/// among the descriptors that are on their way.
+pub fn is_full(error: &io::Error) -> bool {
+    let lacking = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM, libc::ETOOMANYREFS];
+    error.raw_os_error().is_some_and(|number| lacking.contains(&number))
+}
+
 /// A piece of memory to send or to receive into.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece {

@@ -22,6 +22,17 @@ pub struct Line<W> {
     pub payload: [W; PAYLOAD_WORDS],
 }
 
+/// What a rank's line tells about a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// The rank has not arrived.
+    Missing,
+    /// It has, with this fingerprint.
+    Arrived(u64),
+    /// It has gone on to a later step, which it may only do early where this one failed for it.
+    Passed,
+}
+
 impl<W: Word64> Line<W> {
     /// Publishes this rank's arrival at `sequence`.
     #[inline]
@@ -35,12 +46,15 @@ impl<W: Word64> Line<W> {
         self.sequence.store(sequence, Ordering::Release);
     }
 
-    /// The fingerprint, once the rank has arrived at `sequence`.
+    /// Whether the rank has arrived at `sequence`. Sequences only grow.
     #[inline]
-    pub fn arrived(&self, sequence: u64) -> Option<u64> {
+    pub fn look(&self, sequence: u64) -> Look {
         // Acquire: pairs with the Release in `publish`.
-        (self.sequence.load(Ordering::Acquire) == sequence)
-            .then(|| self.fingerprint.load(Ordering::Relaxed))
+        match self.sequence.load(Ordering::Acquire) {
+            found if found == sequence => Look::Arrived(self.fingerprint.load(Ordering::Relaxed)),
+            found if found > sequence => Look::Passed,
+            _ => Look::Missing,
+        }
     }
 
     /// The payload of an arrived line.
