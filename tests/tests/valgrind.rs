@@ -47,6 +47,7 @@ fn trials() -> Result<Vec<Trial>> {
                 "--quiet",
                 "--error-exitcode=99",
                 "--leak-check=full",
+                "--show-leak-kinds=definite",
                 "--errors-for-leak-kinds=definite",
                 // Ranks take turns instead of one thread of each starving the others.
                 "--fair-sched=try",
