@@ -50,8 +50,17 @@ impl CallState {
     /// The group is no longer committed.
     fn retire(&mut self) {
         self.active = None;
-        if let Some(committed) = self.committed.take() {
-            self.former = Some((committed.ranks, committed.step));
+        self.former = self.former();
+        self.committed = None;
+    }
+
+    /// The use of the id that a new one has to wait for.
+    fn former(&self) -> Option<(Arc<[Rank]>, u64)> {
+        match &self.committed {
+            // Without a step there is no line that anybody could be reading.
+            Some(committed) if committed.step % (1 << STEP_BITS) == 0 => None,
+            Some(committed) => Some((Arc::clone(&committed.ranks), committed.step)),
+            None => self.former.clone(),
         }
     }
 }
@@ -421,10 +430,7 @@ impl Inner {
         }
         let waiting = waiting_group(Call::Commit, group);
         // Committing again replaces what was committed, once the others have agreed to it.
-        let former = match (&state.committed, &state.former) {
-            (Some(committed), _) => Some((Arc::clone(&committed.ranks), committed.step)),
-            (None, former) => former.clone(),
-        };
+        let former = state.former();
         let slow: Vec<WatchSteps<'_>> = former
             .iter()
             .flat_map(|(ranks, _)| ranks.iter())
