@@ -72,7 +72,7 @@ fn start(program: &Path, scenario: &str, operation: &str, ranks: u32, of: u16) -
     Job::launched(ranks, program)?
         .args([scenario, operation])
         .arg(of.to_string())
-        .limit(Duration::from_secs(60))
+        .limit(Duration::from_secs(45))
         .start()
 }
 
