@@ -15,9 +15,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The timeout ran out; calling again with the same arguments continues. `pending` says what
     /// was waited for.
-    #[error("timeout while waiting for {pending}")]
+    #[error("timeout{}{pending}", if pending.is_empty() { "" } else { " while waiting for " })]
     Timeout {
-        /// What had not happened yet.
+        /// What had not happened yet. Empty where a program polls and nobody would read it.
         pending: String,
     },
     /// The queue holds `queue_size_max` requests; wait on it, then post again.

@@ -68,6 +68,8 @@ struct ControlPage {
     life: AtomicU32,
     /// Whether this process can use membarrier; valid once joined.
     membarrier: AtomicU32,
+    /// Bytes that this rank is about to touch, for the others' checks of free memory.
+    claimed: AtomicU64,
     bell: BellWords,
     note: Note,
 }
@@ -90,6 +92,19 @@ pub(crate) struct Mark {
     finished: AtomicU64,
     /// How many wait for it to advance.
     wanted: AtomicU32,
+}
+
+/// Memory that is about to be touched.
+#[derive(Debug)]
+pub(crate) struct Claim<'a> {
+    claimed: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.claimed.fetch_sub(self.bytes, Ordering::SeqCst);
+    }
 }
 
 /// Keeps a rank telling that it has finished a step.
@@ -256,6 +271,22 @@ impl NodeArea {
         for rank in 0..self.layout.ranks {
             self.ring(Rank(rank as u16));
         }
+    }
+
+    /// While the value lives, the others count these bytes as used.
+    pub(crate) fn claim(&self, bytes: u64) -> Claim<'_> {
+        let claimed = &self.page(self.own).claimed;
+        claimed.fetch_add(bytes, Ordering::SeqCst);
+        Claim { claimed, bytes }
+    }
+
+    /// Bytes that other living ranks are about to touch.
+    pub(crate) fn claimed_by_others(&self) -> u64 {
+        (0..self.layout.ranks)
+            .map(|rank| Rank(rank as u16))
+            .filter(|rank| *rank != self.own && self.life(*rank) == life::JOINED)
+            .map(|rank| self.page(rank).claimed.load(Ordering::SeqCst))
+            .fold(0, u64::saturating_add)
     }
 
     /// The two lines of `rank` in `group`, by the parity of the step.

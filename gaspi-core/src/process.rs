@@ -15,7 +15,9 @@ use crate::wait::Call;
 use std::time::Duration;
 
 /// How long the end of a process may take after SIGKILL.
-const KILL_LIMIT: Duration = Duration::from_secs(1);
+const KILL_LIMIT: Duration = Duration::from_millis(200);
+/// How long a library may take to obey a kill without a timeout: a stopped process never does.
+const OBEY_LIMIT: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// Asks the library of `rank` for an answer.
@@ -124,7 +126,11 @@ impl Runtime {
             other => other?,
         }
         let waiting = waiting(Call::Kill, rank.0);
-        if let Some(outcome) = inner.until(timeout.deadline(), waiting, ended) {
+        let deadline = match timeout {
+            Timeout::Block => Deadline::Never.at_most(OBEY_LIMIT),
+            limited => limited.deadline(),
+        };
+        if let Some(outcome) = inner.until(deadline, waiting, ended) {
             return outcome;
         }
         let pending = format!("the end of {rank}");

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fabric::frame::Register;
 use crate::ids::{Rank, SegmentId};
 use crate::os::cross_memory;
-use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE, check_available};
+use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE};
 use crate::sync::{AtomicU32, Ordering};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -130,7 +130,6 @@ impl Segment {
             available: u64::MAX,
             reason: "no address space is so large".to_owned(),
         })?;
-        check_available(file_len)?;
         let out_of_memory = |error: &std::io::Error| {
             if error.raw_os_error() == Some(libc::ENOMEM) {
                 let available = crate::os::limits::memory().available;

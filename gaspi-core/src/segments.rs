@@ -7,6 +7,7 @@ use crate::fabric::frame::{Frame, Register};
 use crate::fabric::peers::{CallKey as PeerCall, PendingCall, waiting};
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::node::life;
+use crate::os::memory::check_available;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{Init, Segment, Target};
 use crate::statistics::Counter;
@@ -76,7 +77,11 @@ impl Inner {
         let _changes = self.segment_changes();
         self.check_free(segment)?;
         Self::check_size(size)?;
+        // Ranks often allocate at the same time: each counts what the others are about to touch.
+        let claim = (init == Init::Zeroed).then(|| self.area.claim(size));
+        check_available(size, self.area.claimed_by_others())?;
         self.insert(Segment::new(segment, self.generation(), size, init, self.shape)?);
+        drop(claim);
         Ok(())
     }
 

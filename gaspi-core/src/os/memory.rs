@@ -18,18 +18,15 @@ pub const HUGE_PAGE: u64 = 2 << 20;
 
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Whether `needed` bytes may be promised.
+/// Whether `needed` bytes may be promised, while others are about to use `claimed` bytes.
 ///
 /// # Errors
 /// [`Error::Memory`] with the figures and the limit.
-pub fn check_available(needed: u64) -> Result<()> {
+pub fn check_available(needed: u64, claimed: u64) -> Result<()> {
     let headroom = limits::memory();
-    if needed > headroom.available {
-        return Err(Error::Memory {
-            needed,
-            available: headroom.available,
-            reason: headroom.limit,
-        });
+    let available = headroom.available.saturating_sub(claimed);
+    if needed > available {
+        return Err(Error::Memory { needed, available, reason: headroom.limit });
     }
     Ok(())
 }
@@ -249,7 +246,7 @@ mod tests {
 
     #[test]
     fn memory_beyond_the_machine_is_refused_with_figures() {
-        let error = check_available(1 << 60).expect_err("no machine has an exabyte");
+        let error = check_available(1 << 60, 0).expect_err("no machine has an exabyte");
         assert!(matches!(error, Error::Memory { needed, .. } if needed == 1 << 60), "{error}");
     }
 }
