@@ -80,7 +80,10 @@ fn main() -> ExitCode {
     match (task.run)(rest) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            eprintln!("xtask {name}: {reason}");
+            // Empty when the command has said everything itself.
+            if !reason.is_empty() {
+                eprintln!("xtask {name}: {reason}");
+            }
             ExitCode::FAILURE
         }
     }

@@ -169,6 +169,6 @@ fn report(rows: &[Row], missing: &[Tool], skip_missing: bool) -> Result<()> {
         }
     }
     println!("\n{} passed, {} failed", total.passed, total.failed);
-    // The line above is the last one of stdout; the exit status says the rest.
-    if total.failed == 0 { Ok(()) } else { Err("there are failures".into()) }
+    // The line above is the last one; the exit status says the rest.
+    if total.failed == 0 { Ok(()) } else { Err(String::new()) }
 }
