@@ -171,8 +171,7 @@ fn result_line(line: &str) -> Count {
 fn core(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "-p", "gaspi-core", "--no-fail-fast", "--lib"]);
-    for file in workspace::files(&workspace::root().join("gaspi-core/tests"), "rs")? {
-        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    for name in workspace::test_programs("gaspi-core")? {
         if name != LOOM {
             cargo.args(["--test", &name]);
         }

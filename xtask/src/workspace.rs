@@ -58,3 +58,20 @@ pub(crate) fn files(directory: &Path, extension: &str) -> crate::Result<Vec<Path
     files.sort();
     Ok(files)
 }
+
+/// The names of a package's integration tests: files, and folders that hold a `main.rs`.
+pub(crate) fn test_programs(package: &str) -> crate::Result<Vec<String>> {
+    let directory = root().join(package).join("tests");
+    let entries = std::fs::read_dir(&directory)
+        .map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
+    let mut names: Vec<String> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.join("main.rs").is_file() || path.extension().is_some_and(|found| found == "rs")
+        })
+        .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
+        .collect();
+    names.sort();
+    Ok(names)
+}
