@@ -262,9 +262,8 @@ impl Groups {
         reason: &str,
     ) {
         let mut board = lock(&self.board);
-        if let Some(fresh) = board.fresh.get_mut(group.index()) {
-            *fresh = (*fresh).max(round.saturating_add(1));
-        }
+        // A commit that is still to come belongs to this round, so it must not begin above it.
+        let mut to_come = false;
         if let Some(own) = board.attempts.get_mut(&group)
             && own.seen.get(&peer).is_some_and(|(number, _)| *number == attempt)
         {
@@ -273,7 +272,12 @@ impl Groups {
         } else if let Some(queue) = board.announced.get_mut(&(group, peer)) {
             for entry in queue.iter_mut().filter(|entry| entry.announce.attempt == attempt) {
                 entry.aborted = Some(reason.to_owned());
+                entry.announce.incarnation = entry.announce.incarnation.max(round);
+                to_come = true;
             }
+        }
+        if !to_come && let Some(fresh) = board.fresh.get_mut(group.index()) {
+            *fresh = (*fresh).max(round.saturating_add(1));
         }
     }
 
