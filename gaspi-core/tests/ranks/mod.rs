@@ -1,6 +1,8 @@
 //! Ranks as threads of the test process: the real transport, descriptors and progress threads
 //! included.
 
+#![allow(dead_code, reason = "each test program uses its share")]
+
 use gaspi_core::{Config, Job, Joining, Rank, Runtime, Timeout};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,6 +37,20 @@ pub(crate) fn run_with<T: Send>(
     config: &Config,
     body: impl Fn(&Runtime) -> T + Sync,
 ) -> Vec<T> {
+    run_owned(size, config, |runtime| {
+        let result = body(&runtime);
+        // A rank that has left already did so on purpose.
+        let _ = runtime.term(LIMIT);
+        result
+    })
+}
+
+/// As [`run_with`], but what becomes of a rank is up to the body.
+pub(crate) fn run_owned<T: Send>(
+    size: u32,
+    config: &Config,
+    body: impl Fn(Runtime) -> T + Sync,
+) -> Vec<T> {
     let id = format!("test-{}", JOBS.fetch_add(1, Ordering::Relaxed));
     let name = std::thread::current().name().unwrap_or("test").to_owned();
     let done = watchdog(name);
@@ -46,10 +62,7 @@ pub(crate) fn run_with<T: Send>(
                     let job = Job::in_process(id, Rank(rank as u16), size);
                     let mut joining = Joining::new(job, config.clone()).expect("joining");
                     let runtime = joining.wait(LIMIT).expect("all ranks meet");
-                    let result = body(&runtime);
-                    // A rank that has left already did so on purpose.
-                    let _ = runtime.term(LIMIT);
-                    result
+                    body(runtime)
                 })
             })
             .collect();
@@ -62,6 +75,16 @@ pub(crate) fn run_with<T: Send>(
 /// Runs `body` on `size` ranks.
 pub(crate) fn run<T: Send>(size: u32, body: impl Fn(&Runtime) -> T + Sync) -> Vec<T> {
     run_with(size, &Config::default(), body)
+}
+
+/// A death, as far as the others can see: the thread that owns the rank panics.
+pub(crate) fn die(runtime: Runtime) {
+    let death = std::panic::AssertUnwindSafe(move || {
+        let _dying = runtime;
+        // Not a panic!, whose message would look like a failure.
+        std::panic::resume_unwind(Box::new("death"));
+    });
+    assert!(std::panic::catch_unwind(death).is_err());
 }
 
 /// Ranks other than `own`.

@@ -1,24 +1,6 @@
-//! GASPI as programs rely on it, over ranks that are threads.
+//! The usual ways through the interface, at several sizes.
 
-mod ranks;
-
-use gaspi_core::*;
-use ranks::{LIMIT, others, run, run_with};
-
-const SIZES: [u32; 4] = [1, 2, 3, 8];
-const S0: SegmentId = SegmentId(0);
-const S1: SegmentId = SegmentId(1);
-const Q0: QueueId = QueueId(0);
-
-fn get_u64(rt: &Runtime, segment: SegmentId, offset: u64) -> u64 {
-    let mut bytes = [0; 8];
-    rt.segment_read(segment, offset, &mut bytes).expect("inside");
-    u64::from_ne_bytes(bytes)
-}
-
-fn put_u64(rt: &Runtime, segment: SegmentId, offset: u64, value: u64) {
-    rt.segment_write(segment, offset, &value.to_ne_bytes()).expect("inside");
-}
+use super::*;
 
 #[test]
 fn every_rank_writes_to_every_rank() {

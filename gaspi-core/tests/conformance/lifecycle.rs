@@ -1,0 +1,232 @@
+//! Joining, leaving, dying, and what the others see of it (GASPI 17.1, 5.3 to 5.5).
+
+use super::*;
+use gaspi_core::Joining;
+
+fn joining(id: &str, rank: u16, size: u32, config: &Config) -> Joining {
+    Joining::new(Job::in_process(id, Rank(rank), size), config.clone()).expect("joining")
+}
+
+#[test]
+fn every_rank_knows_itself_and_the_others() {
+    for size in SIZES {
+        run(size, |rt| {
+            assert_eq!((rt.size(), rt.local_size()), (size, size));
+            assert_eq!(rt.local_rank(), rt.rank().0);
+            for rank in all(rt) {
+                assert!(!rt.host_of(rank).expect("rank").is_empty());
+                assert_eq!(rt.state(rank), Ok(State::Healthy));
+            }
+            let beyond = Rank(size as u16);
+            fails!(rt.host_of(beyond), Error::InvalidRank { .. });
+            fails!(rt.state(beyond), Error::InvalidRank { .. });
+            let mut seen = Vec::new();
+            rt.state_vector(|rank, state| seen.push((rank, state)));
+            assert!(seen.into_iter().eq(all(rt).map(|rank| (rank, State::Healthy))));
+            meet(rt);
+        });
+    }
+}
+
+#[test]
+fn connect_ping_and_kill_check_their_rank() {
+    run(2, |rt| {
+        let peer = Rank(1 - rt.rank().0);
+        for _ in 0..3 {
+            rt.connect(peer, LIMIT).expect("connect");
+            rt.connect(rt.rank(), LIMIT).expect("to oneself");
+            rt.ping(peer, LIMIT).expect("ping");
+            rt.disconnect(peer, LIMIT).expect("disconnect");
+        }
+        for rank in [Rank(2), Rank(u16::MAX)] {
+            fails!(rt.connect(rank, LIMIT), Error::InvalidRank { .. });
+            fails!(rt.disconnect(rank, LIMIT), Error::InvalidRank { .. });
+            fails!(rt.ping(rank, LIMIT), Error::InvalidRank { .. });
+            fails!(rt.kill(rank, LIMIT), Error::InvalidRank { .. });
+        }
+        fails!(rt.kill(rt.rank(), LIMIT), Error::InvalidRank { .. });
+        meet(rt);
+    });
+}
+
+#[test]
+fn a_start_that_timed_out_continues() {
+    let config = Config::default();
+    let mut first = joining("late-start", 0, 2, &config);
+    let error = within(AT_ONCE, "TEST", || first.wait(Timeout::Test)).expect_err("rank 1 is late");
+    assert!(error.is_timeout(), "{error}");
+    let error = first.wait(Timeout::Millis(30)).expect_err("rank 1 is late");
+    assert!(error.is_timeout(), "{error}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let rt = joining("late-start", 1, 2, &config).wait(LIMIT).expect("all meet");
+            meet(&rt);
+            rt.term(LIMIT).expect("term");
+        });
+        let rt = first.wait(LIMIT).expect("all meet");
+        meet(&rt);
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+#[test]
+fn init_after_term_works_again_and_again() {
+    for round in 0..5 {
+        let config = Config::default();
+        std::thread::scope(|scope| {
+            for rank in 0..3 {
+                let config = &config;
+                scope.spawn(move || {
+                    let rt = joining("again", rank, 3, config).wait(LIMIT).expect("all meet");
+                    make(&rt, S0, 64);
+                    assert_eq!(get_u64(&rt, S0, 0), 0, "round {round}");
+                    put_u64(&rt, S0, 0, 1);
+                    meet(&rt);
+                    rt.term(LIMIT).expect("term");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn differing_configurations_are_an_error_on_all() {
+    std::thread::scope(|scope| {
+        for rank in 0..3 {
+            scope.spawn(move || {
+                let queue_num = if rank == 1 { 7 } else { 8 };
+                let config = Config { queue_num, ..Config::default() };
+                let error =
+                    joining("configured", rank, 3, &config).wait(LIMIT).expect_err("differ");
+                let text = error.to_string();
+                for part in ["queue_num", "rank 1", "7", "8"] {
+                    assert!(text.contains(part), "{text}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_gives_up_before_the_start_ends_it_for_all() {
+    let config = Config::default();
+    let mut waiting = [0, 1].map(|rank| joining("deserted", rank, 4, &config));
+    for waiting in &mut waiting {
+        assert!(waiting.wait(Timeout::Test).expect_err("too few").is_timeout());
+    }
+    let mut deserter = joining("deserted", 2, 4, &config);
+    assert!(deserter.wait(Timeout::Millis(200)).expect_err("rank 3 is missing").is_timeout());
+    drop(deserter);
+    std::thread::scope(|scope| {
+        for mut waiting in waiting {
+            scope.spawn(move || {
+                let error = waiting.wait(LIMIT).map(|_| ()).expect_err("rank 2 gave up");
+                assert!(error.to_string().contains("rank 2"), "{error}");
+            });
+        }
+    });
+}
+
+/// Writes until that fails: an end that is only just known may leave the memory for a moment.
+fn failing_write(rt: &Runtime, t: &Transfer) -> String {
+    let started = Instant::now();
+    loop {
+        assert!(started.elapsed() < Duration::from_secs(10), "writes to {} succeed", t.rank);
+        rt.write(t, Q0, LIMIT).expect("posted");
+        match rt.wait(Q0, LIMIT) {
+            Ok(()) => std::thread::yield_now(),
+            Err(Error::RequestFailed { reason, .. }) => return reason,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_rank_leaves_and_the_others_go_on() {
+    run(3, |rt| {
+        make(rt, S0, 64);
+        rt.segment_alloc(S1, 64, Init::Zeroed).expect("alloc");
+        let pair = rt.group_create().expect("create");
+        rt.group_add(pair, Rank(0)).expect("add");
+        rt.group_add(pair, Rank(1)).expect("add");
+        if rt.rank() == Rank(2) {
+            meet(rt);
+            return within(AT_ONCE, "term", || rt.term(LIMIT)).expect("term");
+        }
+        rt.group_commit(pair, LIMIT).expect("commit");
+        meet(rt);
+        fails!(rt.barrier(GroupId::ALL, Timeout::Block), Error::RankLeft { rank: Rank(2), .. });
+        // Its segments are gone with it; it is not at fault.
+        let t = Transfer { local: S1, ..eight(Rank(2)) };
+        let reason = failing_write(rt, &t);
+        assert!(reason.contains("rank 2 has left"), "{reason}");
+        rt.queue_purge(Q0, LIMIT).expect("purge");
+        let add = rt.atomic_fetch_add(S0, 0, Rank(2), 1, LIMIT);
+        fails!(add, Error::RankLeft { rank: Rank(2), .. });
+        fails!(rt.ping(Rank(2), LIMIT), Error::RankLeft { .. });
+        fails!(rt.connect(Rank(2), LIMIT), Error::RankLeft { .. });
+        assert_eq!(rt.state(Rank(2)), Ok(State::Healthy));
+        for _ in 0..10 {
+            rt.barrier(pair, LIMIT).expect("barrier");
+        }
+        rt.write(&eight(Rank(1 - rt.rank().0)), Q0, LIMIT).expect("write");
+        rt.wait(Q0, LIMIT).expect("wait");
+        rt.barrier(pair, LIMIT).expect("barrier");
+    });
+}
+
+#[test]
+fn a_death_is_seen_without_a_call_and_is_final() {
+    run_owned(3, &Config::default(), |rt| {
+        make(&rt, S0, 64);
+        rt.segment_alloc(S1, 64, Init::Zeroed).expect("alloc");
+        meet(&rt);
+        if rt.rank() == Rank(1) {
+            return die(rt);
+        }
+        let started = Instant::now();
+        while rt.state(Rank(1)) == Ok(State::Healthy) {
+            assert!(started.elapsed() < Duration::from_secs(10), "nobody noticed the death");
+            std::thread::yield_now();
+        }
+        let t = Transfer { local: S1, ..eight(Rank(1)) };
+        let reason = failing_write(&rt, &t);
+        assert!(reason.contains("rank 1 has died"), "{reason}");
+        rt.queue_purge(Q0, LIMIT).expect("purge");
+        fails!(
+            rt.atomic_fetch_add(S0, 0, Rank(1), 1, LIMIT),
+            Error::RankDied { rank: Rank(1), .. }
+        );
+        fails!(rt.ping(Rank(1), LIMIT), Error::RankDied { .. });
+        fails!(rt.connect(Rank(1), LIMIT), Error::RankDied { .. });
+        assert_eq!(rt.state(Rank(1)), Ok(State::Corrupt), "no connect heals a death");
+        let peer = Rank(2 - rt.rank().0);
+        assert_eq!(rt.state(peer), Ok(State::Healthy));
+        rt.write_notify(&eight(peer), NotificationId(0), 1, Q0, LIMIT).expect("write");
+        rt.notify_waitsome(S0, 0, 1, LIMIT).expect("the others go on");
+        rt.wait(Q0, LIMIT).expect("wait");
+        // Not to leave before the other has had its notification.
+        rt.notify(peer, S0, NotificationId(1), 1, Q0, LIMIT).expect("notify");
+        rt.notify_waitsome(S0, 1, 1, LIMIT).expect("done");
+    });
+}
+
+#[test]
+fn configurations_out_of_range_are_refused() {
+    let base = Config::default();
+    let wrong = [
+        Config { queue_size_max: 0, ..base.clone() },
+        Config { queue_size_max: 4097, ..base.clone() },
+        Config { queue_num: 17, ..base.clone() },
+        Config { group_max: 256, ..base.clone() },
+        Config { segment_max: 0, ..base.clone() },
+        Config { transfer_size_max: (1 << 30) + 1, ..base.clone() },
+        Config { notification_num: (1 << 20) + 1, ..base.clone() },
+        Config { passive_transfer_size_max: 65536, ..base.clone() },
+        Config { rw_list_elem_max: 256, ..base },
+    ];
+    for config in wrong {
+        let refused = Joining::new(Job::in_process("refused", Rank(0), 1), config.clone());
+        assert!(matches!(refused, Err(Error::Config { .. })), "{config:?}");
+    }
+}
