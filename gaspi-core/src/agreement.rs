@@ -299,7 +299,13 @@ impl GroupCall<'_> {
                 Look::Missing => missing = true,
             }
         }
-        // A death or a mismatch among the others would have been the better reason.
+        if (missing || passed.is_some())
+            && let Some(rank) = self.inner.dead_among(&self.ranks)
+        {
+            // Also where it had arrived: survivors that know do not come any more.
+            let pending = self.key.kind.name().to_owned();
+            return Some(Err(Error::RankDied { rank, pending }));
+        }
         if let Some(rank) = passed {
             let reason = "this collective failed there; its own error says why".to_owned();
             return Some(Err(Error::Refused { rank, reason }));

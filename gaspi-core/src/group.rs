@@ -441,7 +441,8 @@ impl Inner {
             .map(|rank| self.area.watch_steps(*rank, group.index()))
             .collect();
         let standing = self.until(deadline, waiting, || {
-            self.settled(group).filter(|settled| settled.is_err() || self.is_free(group, &former))
+            self.settled(group, &ranks)
+                .filter(|settled| settled.is_err() || self.is_free(group, &former))
         });
         drop(slow);
         let incarnation = match standing {
@@ -473,8 +474,17 @@ impl Inner {
     /// The end of the commit under way, if it has one: the incarnation, or the error and what the
     /// other members should be told.
     #[allow(clippy::type_complexity, reason = "used once, right above")]
-    fn settled(&self, group: GroupId) -> Option<Result<u32, (Error, String)>> {
-        match self.groups.standing(group, self.rank) {
+    fn settled(&self, group: GroupId, ranks: &[Rank]) -> Option<Result<u32, (Error, String)>> {
+        let standing = self.groups.standing(group, self.rank);
+        if !matches!(standing, Standing::Agreed(_))
+            && let Some(rank) = self.dead_among(ranks)
+        {
+            self.set_corrupt(rank);
+            let error = Error::RankDied { rank, pending: "group_commit".to_owned() };
+            let text = error.to_string();
+            return Some(Err((error, text)));
+        }
+        match standing {
             Standing::Agreed(incarnation) => Some(Ok(incarnation)),
             Standing::Differs(difference) => {
                 let error = Error::Mismatch { group, difference: difference.clone() };
@@ -486,7 +496,6 @@ impl Inner {
             }
             Standing::Waiting(missing) => missing.iter().find_map(|rank| {
                 let error = self.check_alive(*rank, "group_commit").err()?;
-                self.set_corrupt_if_dead(*rank);
                 let text = error.to_string();
                 Some(Err((error, text)))
             }),

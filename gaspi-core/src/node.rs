@@ -165,7 +165,10 @@ impl NodeArea {
     /// Maps the area; `own` is the rank that maps it.
     pub(crate) fn map(fd: &OwnedFd, ranks: u32, group_max: u32, own: Rank) -> Result<NodeArea> {
         let layout = Layout { ranks: ranks.into(), groups: group_max.into() };
-        check_sealed(fd.as_fd(), layout.end())?;
+        check_sealed(fd.as_fd(), layout.end()).map_err(|_| Error::Meeting {
+            reason: "the launcher and this program use different versions of this library"
+                .to_owned(),
+        })?;
         let mapping = Mapping::new(fd.as_fd(), 0, layout.end())
             .map_err(|error| Error::os("mapping the node area", &error))?;
         Ok(NodeArea { mapping, layout, own, membarrier: AtomicBool::new(false) })

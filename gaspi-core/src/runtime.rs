@@ -174,7 +174,7 @@ impl Inner {
 enum Stage {
     Single,
     Gathering {
-        gathering: Gathering,
+        gathering: Box<Gathering>,
         listener: Option<OwnedFd>,
     },
     /// All have met; some may not have mapped the node area yet.
@@ -231,7 +231,7 @@ impl Joining {
             let address = format!("gaspi-rank-{:032x}", u128::from_ne_bytes(random()?));
             let listener = socket::listen(&address)
                 .map_err(|error| Error::os("making the listener of this rank", &error))?;
-            let gathering = Gathering::new(&job, &config, card(&job, address)?)?;
+            let gathering = Box::new(Gathering::new(&job, &config, card(&job, address)?)?);
             Stage::Gathering { gathering, listener: Some(listener) }
         };
         Ok(Joining { job, config, stage })

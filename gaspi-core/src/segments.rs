@@ -298,8 +298,13 @@ impl Inner {
         let failed = (0..call.ranks().len())
             .find(|member| met.is_ok() && call.inline(*member)[0] != 0)
             .map(|member| call.ranks()[member]);
+        let dead = self.dead_among(call.ranks());
         call.finish();
         let failed = failed.map(|rank| {
+            // The others failed because of it.
+            if let Some(rank) = dead {
+                return Error::RankDied { rank, pending: "segment_create".to_owned() };
+            }
             let reason = format!("it could not make {segment}; its own error says why");
             Error::Refused { rank, reason }
         });

@@ -21,6 +21,11 @@ impl Inner {
         if failed || self.area.life(rank) == life::DEAD { State::Corrupt } else { State::Healthy }
     }
 
+    /// The first of `ranks` that has died.
+    pub(crate) fn dead_among(&self, ranks: &[Rank]) -> Option<Rank> {
+        ranks.iter().copied().find(|rank| self.area.life(*rank) == life::DEAD)
+    }
+
     /// A call that needed `rank` failed: unless it left, it is at fault.
     pub(crate) fn set_corrupt_if_dead(&self, rank: Rank) {
         if self.area.life(rank) == life::DEAD {

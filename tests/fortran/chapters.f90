@@ -112,7 +112,8 @@ contains
 
   subroutine configuration()
     type(gaspi_config_t) :: config, again
-    integer(c_int), target :: mine
+    ! save: the compiler does not see that the address lives on in the configuration.
+    integer(c_int), target, save :: mine
     real(c_float) :: version
 
     call check(storage_size(config) == 8 * 144, 'the configuration has 144 bytes')

@@ -195,7 +195,11 @@ impl Rounds {
                 "{} was told of {} ranks (GASPI_NRANKS), but job {} has {}",
                 join.card.rank, join.size, self.job, self.size
             );
-            return refusal(connection, Failure::Environment(reason));
+            // The others come later, and wait for this rank: their round has failed too.
+            let failure = Failure::Environment(reason);
+            let number = self.told.iter().copied().min().unwrap_or(0);
+            self.rounds.entry(number).or_default().failure.get_or_insert(failure.clone());
+            return refusal(connection, failure);
         };
         let failure = Failure::Mismatch {
             field: "number of ranks (GASPI_NRANKS)".to_owned(),

@@ -8,7 +8,7 @@ use super::connection::{Broken, Connection, Inbox, Outgoing, Payload, receive};
 use super::frame::{Announce, AtomicOperation, Frame, Place, Register};
 use super::peers::{BELL, CONNECTIONS, Failure, LAUNCHER, LISTENER, Landing, PROCESSES, finish};
 use crate::bootstrap::Membership;
-use crate::error::{Error, Result as CoreResult};
+use crate::error::Result as CoreResult;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::node::life;
 use crate::os::event::Bell;
@@ -23,6 +23,8 @@ use std::sync::Arc;
 
 /// Rounds of receiving before other connections get a turn.
 const ROUNDS: usize = 16;
+/// How often to look at processes for which there is no descriptor, in milliseconds.
+const POLL_MS: i32 = 200;
 /// Status of a process that proc_kill ended.
 const KILLED: i32 = 255;
 
@@ -51,6 +53,8 @@ pub(crate) struct Progress {
     inner: Arc<Inner>,
     incoming: HashMap<u64, Incoming>,
     discard: Vec<u8>,
+    /// Ranks whose end nobody tells.
+    polled: Vec<Rank>,
     /// A descriptor to give up when there are no others.
     reserve: Option<Bell>,
     /// Whether running out of descriptors was logged.
@@ -60,10 +64,11 @@ pub(crate) struct Progress {
 impl Progress {
     /// Prepares to serve `inner`, and opens the descriptors of the processes to watch.
     pub(crate) fn new(inner: Arc<Inner>) -> CoreResult<Progress> {
-        let progress = Progress {
+        let mut progress = Progress {
             inner,
             incoming: HashMap::new(),
             discard: vec![],
+            polled: vec![],
             reserve: Some(Bell::new()?),
             complained: false,
         };
@@ -71,7 +76,7 @@ impl Progress {
         Ok(progress)
     }
 
-    fn watch(&self) -> CoreResult<()> {
+    fn watch(&mut self) -> CoreResult<()> {
         let inner = Arc::clone(&self.inner);
         if let Some(launcher) = inner.membership().as_ref().and_then(Membership::as_fd) {
             inner.peers.poll.add(launcher, LAUNCHER)?;
@@ -83,9 +88,12 @@ impl Progress {
                 continue;
             }
             let opened = match process::open(card.pid, card.start_time) {
-                // Those that follow are watched by others, and by their launcher.
-                Err(Error::TooManyFiles { .. }) => break,
-                opened => opened?,
+                Ok(opened) => opened,
+                // No descriptors left, or none of this kind (valgrind, seccomp, old kernels).
+                Err(_) => {
+                    self.polled.push(rank);
+                    continue;
+                }
             };
             match opened {
                 Some(fd) => {
@@ -105,7 +113,9 @@ impl Progress {
         let mut events = Vec::new();
         while !self.inner.peers.stop.load(Ordering::Acquire) {
             events.clear();
-            self.inner.peers.poll.wait(&mut events);
+            let limit_ms = if self.polled.is_empty() { -1 } else { POLL_MS };
+            self.inner.peers.poll.wait(&mut events, limit_ms);
+            self.look_for_ends();
             for event in &events {
                 match event.token {
                     BELL => self.inner.peers.bell.clear(),
@@ -123,6 +133,19 @@ impl Progress {
                 self.incoming.retain(|token, _| peers.connection(*token).is_some());
             }
         }
+    }
+
+    /// Looks after processes for which there is no descriptor.
+    fn look_for_ends(&mut self) {
+        let inner = &self.inner;
+        self.polled.retain(|rank| {
+            let card = &inner.cards[rank.index()];
+            let running = process::is_running(card.pid, card.start_time);
+            if !running {
+                inner.peer_ended(*rank);
+            }
+            running
+        });
     }
 
     fn process_ended(&self, rank: Rank) {

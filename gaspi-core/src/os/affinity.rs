@@ -13,7 +13,7 @@ pub fn mask() -> Vec<u64> {
         Err(_) => {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             words = (0..cores.div_ceil(64)).map(|_| u64::MAX).collect();
-            if let Some(last) = words.last_mut().filter(|_| cores % 64 != 0) {
+            if let Some(last) = words.last_mut().filter(|_| !cores.is_multiple_of(64)) {
                 *last = (1 << (cores % 64)) - 1;
             }
         }

@@ -70,13 +70,18 @@ impl Poll {
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
-    /// Sleeps until something happens and appends it to `events`.
-    pub fn wait(&self, events: &mut Vec<Event>) {
+    /// Sleeps until something happens, at most `limit_ms` (-1: no limit), and appends it to `events`.
+    pub fn wait(&self, events: &mut Vec<Event>, limit_ms: i32) {
         const NONE: libc::epoll_event = libc::epoll_event { events: 0, u64: 0 };
         let mut ready = [NONE; 32];
         // SAFETY: the kernel writes at most as many events as the array holds.
         let count = unsafe {
-            libc::epoll_wait(self.epoll.as_raw_fd(), ready.as_mut_ptr(), ready.len() as i32, -1)
+            libc::epoll_wait(
+                self.epoll.as_raw_fd(),
+                ready.as_mut_ptr(),
+                ready.len() as i32,
+                limit_ms,
+            )
         };
         // Interrupted by a signal: nothing happened.
         for event in ready.iter().take(usize::try_from(count).unwrap_or(0)) {

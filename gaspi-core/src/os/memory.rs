@@ -187,6 +187,11 @@ impl Mapping {
         self.len
     }
 
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Touches every page for writing from the calling thread, so that placement is the caller's.
     ///
     /// # Errors

@@ -13,6 +13,17 @@ pub fn start_time(pid: i32) -> Option<u64> {
     rest.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// Whether the process `pid` that was started at `started` still runs. A process that has ended but was
+/// not waited for does not.
+pub fn is_running(pid: i32, started: u64) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let Some(end) = stat.rfind(')') else { return false };
+    let mut fields = stat[end + 1..].split_whitespace();
+    let ended = matches!(fields.next(), Some("Z" | "X"));
+    let found = fields.nth(18).and_then(|field| field.parse().ok());
+    !ended && (started == 0 || found == Some(started))
+}
+
 /// A descriptor for the process `pid` that was started at `started` (0: not known); `None` if it has ended.
 ///
 /// # Errors
