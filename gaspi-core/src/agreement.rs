@@ -387,7 +387,7 @@ impl Runtime {
         self.inner().group_call(group, key)
     }
 
-    /// Waits until all ranks of `group` have called it (GASPI 17.1, 11.2). After a timeout, call
+    /// Waits until all ranks of `group` have called it (GASPI 17.1, 11.2.1). After a timeout, call
     /// again to continue.
     ///
     /// # Errors

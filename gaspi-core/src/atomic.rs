@@ -77,7 +77,7 @@ impl Inner {
 
 impl Runtime {
     /// Adds to 8 bytes at `offset` of a segment of `rank` and returns the former value
-    /// (GASPI 17.1, 10.1). Wraps.
+    /// (GASPI 17.1, 10.2.1). Wraps.
     ///
     /// # Errors
     /// [`Error::InvalidSegment`], [`Error::InvalidRank`], [`Error::RemoteOffset`],
@@ -96,7 +96,7 @@ impl Runtime {
     }
 
     /// Replaces 8 bytes at `offset` of a segment of `rank` by `new` if they are `comparator`, and
-    /// returns the former value (GASPI 17.1, 10.2).
+    /// returns the former value (GASPI 17.1, 10.2.2).
     ///
     /// # Errors
     /// As [`atomic_fetch_add`](Runtime::atomic_fetch_add).

@@ -1,4 +1,4 @@
-//! What a job can be configured to (GASPI 17.1, 5.1), with limits checked in one place.
+//! What a job can be configured to (GASPI 17.1, 5.2), with limits checked in one place.
 
 use crate::error::{Error, Result};
 

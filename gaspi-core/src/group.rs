@@ -516,7 +516,7 @@ impl Inner {
 }
 
 impl Runtime {
-    /// Makes an empty group and returns the lowest free id (GASPI 17.1, 6.2).
+    /// Makes an empty group and returns the lowest free id (GASPI 17.1, 6.3.1).
     ///
     /// # Errors
     /// [`Error::TooManyGroups`].
@@ -579,7 +579,7 @@ impl Runtime {
         }
     }
 
-    /// Commits a group together with all its members (GASPI 17.1, 6.2.4), which then can use it for
+    /// Commits a group together with all its members (GASPI 17.1, 6.3.3), which then can use it for
     /// collectives. After a timeout, call again to continue.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ macro_rules! id {
 }
 
 id!(
-    /// A process of the job, `0..size` (GASPI 17.1, 5.4).
+    /// A process of the job, `0..size` (GASPI 17.1, 5.3).
     Rank(u16), "rank"
 );
 id!(
@@ -38,7 +38,7 @@ id!(
     GroupId(u8), "group"
 );
 id!(
-    /// A communication queue of this rank (GASPI 17.1, 8.6).
+    /// A communication queue of this rank (GASPI 17.1, 8.5).
     QueueId(u8), "queue"
 );
 id!(

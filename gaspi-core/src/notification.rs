@@ -1,4 +1,4 @@
-//! Notifications at their target (GASPI 17.1, 8.3.2 and 8.3.3). Setting them is in `one_sided`.
+//! Notifications at their target (GASPI 17.1, 8.3.3 and 8.3.4). Setting them is in `one_sided`.
 
 use crate::error::{Error, Result};
 use crate::ids::{NotificationId, SegmentId};

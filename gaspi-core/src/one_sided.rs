@@ -476,7 +476,7 @@ impl Runtime {
     }
 
     /// A write and, visible after it and after all earlier writes of this queue to that rank, a
-    /// notification of the remote segment (GASPI 17.1, 8.3.4). Takes one slot.
+    /// notification of the remote segment (GASPI 17.1, 8.4.1). Takes one slot.
     ///
     /// # Errors
     /// As [`write`](Runtime::write), and [`Error::NotificationValue`], [`Error::NotificationRange`].
@@ -496,7 +496,7 @@ impl Runtime {
     }
 
     /// A read and, after the data has arrived, the notification of the local segment with value 1
-    /// (GASPI 17.1, 8.3.5). Takes one slot.
+    /// (GASPI 17.1, 8.4.4). Takes one slot.
     ///
     /// # Errors
     /// As [`read`](Runtime::read), and [`Error::NotificationRange`].
@@ -514,7 +514,7 @@ impl Runtime {
         inner.post(Direction::Read, t, Some(signal), queue)
     }
 
-    /// Several writes to one rank (GASPI 17.1, 8.4.1). Takes one slot per element that is not empty;
+    /// Several writes to one rank (GASPI 17.1, 8.4.2). Takes one slot per element that is not empty;
     /// all or none are posted.
     ///
     /// # Errors
@@ -523,7 +523,7 @@ impl Runtime {
         self.inner().post_list(Direction::Write, list, None, queue)
     }
 
-    /// Several reads from one rank (GASPI 17.1, 8.4.2).
+    /// Several reads from one rank (GASPI 17.1, 8.4.5).
     ///
     /// # Errors
     /// As [`write_list`](Runtime::write_list).
@@ -554,7 +554,7 @@ impl Runtime {
     }
 
     /// Several reads, then, after all data has arrived, a notification of this rank's segment
-    /// `notified` with value 1 (GASPI 17.1, 8.4.4). Takes one more slot.
+    /// `notified` with value 1 (GASPI 17.1, 8.4.6). Takes one more slot.
     ///
     /// # Errors
     /// As [`read_list`](Runtime::read_list) and [`read_notify`](Runtime::read_notify).
@@ -575,7 +575,7 @@ impl Runtime {
     }
 
     /// Sets a notification of another rank's segment, visible after all earlier writes of this queue
-    /// to that rank (GASPI 17.1, 8.3.1). Takes one slot.
+    /// to that rank (GASPI 17.1, 8.3.2). Takes one slot.
     ///
     /// # Errors
     /// [`Error::QueueFull`], [`Error::NotificationValue`], [`Error::NotificationRange`],

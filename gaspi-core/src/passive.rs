@@ -308,7 +308,7 @@ impl Runtime {
         received.unwrap_or_else(|| Err(Error::Timeout { pending: "a passive message".to_owned() }))
     }
 
-    /// Takes back the messages whose sends timed out (GASPI 17.1, 9.2.3).
+    /// Takes back the messages whose sends timed out (GASPI 17.1, 9.3.1).
     ///
     /// # Errors
     /// [`Error::NotInitialised`].

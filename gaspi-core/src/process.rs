@@ -57,7 +57,7 @@ impl Runtime {
         Ok(if rank == self.rank() { Link::Own } else { Link::SharedMemory })
     }
 
-    /// Connects to `rank`; its library answers, not its program (GASPI 17.1, 5.3.2). A success after
+    /// Connects to `rank`; its library answers, not its program (GASPI 17.1, 5.4.1). A success after
     /// a repaired path makes the rank healthy again.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Closes the connection to `rank`; the next request opens it again (GASPI 17.1, 5.3.3).
+    /// Closes the connection to `rank`; the next request opens it again (GASPI 17.1, 5.4.2).
     ///
     /// # Errors
     /// [`Error::InvalidRank`], [`Error::Timeout`] while requests to it are under way.
@@ -96,7 +96,7 @@ impl Runtime {
         self.inner().ask(rank, timeout.deadline(), Call::Ping)
     }
 
-    /// Ends the process of `rank` (GASPI 17.1, 5.4.3): its library exits at once with status 255; one
+    /// Ends the process of `rank` (GASPI 17.1, 5.3.5): its library exits at once with status 255; one
     /// that does not within the timeout is killed by SIGKILL.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Queues: counting requests, completing them, keeping their failures (GASPI 17.1, 8.6).
+//! Queues: counting requests, completing them, keeping their failures (GASPI 17.1, 8.5).
 //!
 //! Slots, wait and purge exist once, above the transports. A request that is done when it is posted
 //! only takes a slot; one that completes later is counted as pending and carries the queue's
@@ -169,7 +169,7 @@ impl Inner {
 
 impl Runtime {
     /// Waits until all requests posted to `queue` so far are complete: local memory may be reused,
-    /// data read has arrived, data written is visible at its target (GASPI 17.1, 8.6.1).
+    /// data read has arrived, data written is visible at its target (GASPI 17.1, 8.2.3).
     ///
     /// # Errors
     /// [`Error::Timeout`]: the rest stays pending. [`Error::RequestFailed`] if a request failed;
@@ -187,7 +187,7 @@ impl Runtime {
         wait_busy(inner, q, queue, timeout)
     }
 
-    /// Makes a queue and returns the lowest free id (GASPI 17.1, 5.6).
+    /// Makes a queue and returns the lowest free id (GASPI 17.1, 8.5.1).
     ///
     /// # Errors
     /// [`Error::TooManyQueues`].

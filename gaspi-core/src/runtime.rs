@@ -430,7 +430,7 @@ impl Runtime {
         }
     }
 
-    /// Leaves the job (GASPI 17.1, 5.3.5): local, others go on. Requests that are under way are
+    /// Leaves the job (GASPI 17.1, 5.3.4): local, others go on. Requests that are under way are
     /// given until the timeout. Afterwards every procedure fails with [`Error::NotInitialised`].
     ///
     /// # Errors

@@ -376,7 +376,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Makes memory of the program a segment (GASPI 17.1, 7.2.5). Local. Segments may overlap.
+    /// Makes memory of the program a segment (GASPI 17.1, 7.2.4). Local. Segments may overlap.
     ///
     /// # Errors
     /// As [`segment_alloc`](Runtime::segment_alloc).
@@ -396,7 +396,7 @@ impl Runtime {
     }
 
     /// [`segment_bind`](Runtime::segment_bind), then as
-    /// [`segment_create`](Runtime::segment_create) (GASPI 17.1, 7.2.6).
+    /// [`segment_create`](Runtime::segment_create) (GASPI 17.1, 7.2.5).
     ///
     /// # Errors
     /// Those of bind, register and barrier.

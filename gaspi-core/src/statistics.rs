@@ -1,4 +1,4 @@
-//! Counters of what a rank did (GASPI 17.1, 12). Counting costs a plain addition in the calling
+//! Counters of what a rank did (GASPI 17.1, 14.1). Counting costs a plain addition in the calling
 //! thread's slot; times are taken only on paths that really wait.
 
 use crate::error::{Error, Result};

@@ -5,7 +5,7 @@
 
 use super::{Ordering, Word32, Word64};
 
-/// Sets a notification; the last value wins (GASPI 17.1, 8.3.1).
+/// Sets a notification; the last value wins (GASPI 17.1, 8.3.2).
 #[inline]
 pub fn set<W: Word32>(word: &W, value: u32) {
     // Release: publishes the payload; pairs with the Acquire in `peek` and `take`.
