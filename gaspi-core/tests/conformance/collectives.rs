@@ -235,8 +235,11 @@ fn mismatches_in_a_row_are_found_by_all() {
 
 #[test]
 fn a_death_ends_the_barrier_of_the_others_soon() {
+    let ready = Barrier::new(5);
     run_owned(5, &Config::default(), |rt| {
         meet(&rt);
+        // Nobody is still on the way when one of them ends.
+        ready.wait();
         if rt.rank() == Rank(3) {
             return die(rt);
         }

@@ -177,10 +177,13 @@ fn a_rank_leaves_and_the_others_go_on() {
 
 #[test]
 fn a_death_is_seen_without_a_call_and_is_final() {
+    let ready = std::sync::Barrier::new(3);
     run_owned(3, &Config::default(), |rt| {
         make(&rt, S0, 64);
         rt.segment_alloc(S1, 64, Init::Zeroed).expect("alloc");
         meet(&rt);
+        // Nobody is still on the way when one of them ends.
+        ready.wait();
         if rt.rank() == Rank(1) {
             return die(rt);
         }

@@ -274,9 +274,11 @@ fn a_create_of_one_group_does_not_concern_the_others() {
 
 #[test]
 fn register_with_a_rank_that_died_or_left_is_an_error() {
+    let ready = std::sync::Barrier::new(3);
     run_owned(3, &Config::default(), |rt| {
         rt.segment_alloc(S0, 64, Init::Zeroed).expect("alloc");
-        meet(&rt);
+        // Nobody is still on the way when one of them ends.
+        ready.wait();
         match rt.rank() {
             Rank(1) => die(rt),
             Rank(2) => rt.term(LIMIT).expect("term"),
