@@ -240,6 +240,7 @@ contains
     right = rank_after(1)
     left = rank_after(-1)
     memory(1:100) = 1000 + my_rank
+    call barrier()
     call ok(gaspi_write(seg, 0_c_long, right, seg, 8000_c_long, 800_c_long, 1_c_signed_char, &
         limit), 'write')
     call ok(gaspi_notify(seg, right, 3, 17, 1_c_signed_char, limit), 'notify')
