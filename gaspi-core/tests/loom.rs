@@ -28,10 +28,10 @@ const NO_ACQUIRE: u8 = 2;
 /// As written, with stores as exchanges: loom lets a plain store slip between the load and the store
 /// of an exchange of another thread, which no machine does. An exchange is no stronger here, as
 /// nothing reads what it returns.
-const EXCHANGED: u8 = 3;
+const EXCHANGED: u8 = 4;
 
 const fn weaken(order: Ordering, how: u8) -> Ordering {
-    match (order, how) {
+    match (order, how & !EXCHANGED) {
         (Ordering::Release, NO_RELEASE) | (Ordering::Acquire, NO_ACQUIRE) => Ordering::Relaxed,
         (Ordering::AcqRel, NO_RELEASE) => Ordering::Acquire,
         (Ordering::AcqRel, NO_ACQUIRE) => Ordering::Release,
@@ -48,8 +48,8 @@ impl<const HOW: u8> Word32 for W32<HOW> {
         self.0.load(weaken(order, HOW))
     }
     fn store(&self, value: u32, order: Ordering) {
-        if HOW == EXCHANGED {
-            self.0.swap(value, order);
+        if HOW & EXCHANGED != 0 {
+            self.0.swap(value, weaken(order, HOW));
         } else {
             self.0.store(value, weaken(order, HOW));
         }
@@ -179,6 +179,21 @@ fn notification_seen<const HOW: u8>() {
     seen.join().expect("reader");
 }
 
+/// A thread takes the notification without having looked before: what it took orders the payload.
+fn notification_taken_blindly<const HOW: u8>() {
+    let shared = Arc::new((W32::<HOW>::default(), Payload::default()));
+    let taker = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || {
+            until(|| take(&shared.0) != 0);
+            assert_eq!(shared.1.read(), 77);
+        })
+    };
+    shared.1.write(77);
+    set(&shared.0, 5);
+    taker.join().expect("taker");
+}
+
 /// Values set one after the other while they are taken: the last is never lost, none is seen twice.
 /// `take` is the exchange, or the wrong thing.
 fn notification_of_several(take: fn(&W32<EXCHANGED>) -> u32) {
@@ -201,6 +216,7 @@ fn notification_of_several(take: fn(&W32<EXCHANGED>) -> u32) {
 fn notifications() {
     holds(notification_of_one::<AS_WRITTEN>);
     holds(notification_seen::<AS_WRITTEN>);
+    holds(notification_taken_blindly::<EXCHANGED>);
     holds(|| notification_of_several(take));
 }
 
@@ -208,6 +224,8 @@ fn notifications() {
 fn notifications_weakened() {
     breaks(notification_of_one::<NO_RELEASE>);
     breaks(notification_of_one::<NO_ACQUIRE>);
+    breaks(notification_taken_blindly::<{ EXCHANGED | NO_RELEASE }>);
+    breaks(notification_taken_blindly::<{ EXCHANGED | NO_ACQUIRE }>);
     breaks(notification_seen::<NO_RELEASE>);
     breaks(notification_seen::<NO_ACQUIRE>);
     breaks(|| {

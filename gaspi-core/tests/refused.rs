@@ -317,6 +317,10 @@ fn targets_are_deleted_while_requests_are_under_way() {
             let memory = Memory::bind(rt);
             if rt.rank() == Rank(1) {
                 both.wait();
+                // In the midst of the first write.
+                while bytes_at(rt, BOUND, 0, 1) == [0] {
+                    std::thread::yield_now();
+                }
                 rt.segment_delete(BOUND).expect("delete");
                 both.wait();
                 // From here on nobody may touch it, whatever is still under way.

@@ -79,7 +79,9 @@ impl Job {
         let mark = format!("{}-{number}-{}", std::process::id(), processes::monotonic_us());
         let mut command = Command::new(program);
         command.env(MARK, &mark);
-        for name in ["GASPI_RANK", "GASPI_NRANKS", "GASPI_SOCKET", "GASPI_MFILE"] {
+        // cargo test names its own directory, and with it a library that is not the one under test.
+        let foreign = "LD_LIBRARY_PATH";
+        for name in ["GASPI_RANK", "GASPI_NRANKS", "GASPI_SOCKET", "GASPI_MFILE", foreign] {
             command.env_remove(name);
         }
         let name = program.display().to_string();

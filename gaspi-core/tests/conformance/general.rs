@@ -3,8 +3,11 @@
 use super::*;
 use std::sync::Barrier;
 
-/// Calls that cannot succeed while rank 1 does nothing, by name.
-fn waiting_calls<'a>(rt: &'a Runtime) -> Vec<(&'static str, Box<dyn Fn(Timeout) -> Error + 'a>)> {
+/// A call that has to fail, by name.
+type Failing<'a> = (&'static str, Box<dyn Fn(Timeout) -> Error + 'a>);
+
+/// Calls that cannot succeed while rank 1 does nothing.
+fn waiting_calls(rt: &Runtime) -> Vec<Failing<'_>> {
     let group = rt.group_create().expect("create");
     for rank in all(rt) {
         rt.group_add(group, rank).expect("add");

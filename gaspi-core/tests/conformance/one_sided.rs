@@ -8,7 +8,8 @@ fn ranges_are_checked_on_both_sides() {
     run_with(2, &config, |rt| {
         make(rt, S0, 4096);
         let good = eight(Rank(1));
-        let calls: [(&str, &dyn Fn(&Transfer) -> Result<()>); 4] = [
+        type Call<'a> = (&'a str, &'a dyn Fn(&Transfer) -> Result<()>);
+        let calls: [Call<'_>; 4] = [
             ("write", &|t| rt.write(t, Q0, LIMIT)),
             ("read", &|t| rt.read(t, Q0, LIMIT)),
             ("write_notify", &|t| rt.write_notify(t, NotificationId(0), 1, Q0, LIMIT)),

@@ -1,6 +1,7 @@
 //! Segments (GASPI 17.1, 7).
 
 use super::*;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
@@ -221,6 +222,37 @@ fn segments_are_deleted_while_others_write_to_them() {
 }
 
 #[test]
+fn a_write_that_comes_after_the_delete_always_fails() {
+    // However soon it comes: the news of the delete need not have been told yet.
+    let deleted = Barrier::new(2);
+    run(2, |rt| {
+        rt.segment_alloc(S1, 64, Init::Zeroed).expect("alloc");
+        for round in 0..200 {
+            if rt.rank() == Rank(1) {
+                rt.segment_alloc(S0, 64, Init::Zeroed).expect("alloc");
+                rt.segment_register(S0, Rank(0), LIMIT).expect("register");
+                deleted.wait();
+                rt.segment_delete(S0).expect("delete");
+                deleted.wait();
+            } else {
+                let t = Transfer { local: S1, ..eight(Rank(1)) };
+                deleted.wait();
+                deleted.wait();
+                rt.write_notify(&t, NotificationId(0), 1, Q0, LIMIT).expect("posted");
+                match rt.wait(Q0, LIMIT) {
+                    Err(Error::RequestFailed { reason, .. }) => {
+                        assert!(reason.contains("deleted"), "{reason}");
+                    }
+                    other => panic!("round {round}: {other:?}"),
+                }
+                rt.queue_purge(Q0, LIMIT).expect("purge");
+            }
+            meet(rt);
+        }
+    });
+}
+
+#[test]
 fn bound_memory_may_be_shared_between_segments() {
     run(2, |rt| {
         let mut memory = vec![0u64; 64];
@@ -274,7 +306,7 @@ fn a_create_of_one_group_does_not_concern_the_others() {
 
 #[test]
 fn register_with_a_rank_that_died_or_left_is_an_error() {
-    let ready = std::sync::Barrier::new(3);
+    let ready = Barrier::new(3);
     run_owned(3, &Config::default(), |rt| {
         rt.segment_alloc(S0, 64, Init::Zeroed).expect("alloc");
         // Nobody is still on the way when one of them ends.
