@@ -425,11 +425,16 @@ impl Inner {
         let deadline = timeout.deadline();
         if let Some(announce) = announce {
             let frame = Frame::Announce(announce);
+            // All are told, also after one could not be: the end of a round means something only to
+            // members who know that it began.
+            let mut failed = None;
             for rank in ranks.iter().filter(|rank| **rank != self.rank) {
-                if let Err(error) = self.peers.send(self, *rank, Outgoing::new(&frame), deadline) {
-                    self.abort(group, &error.to_string());
-                    return Err(error);
-                }
+                let sent = self.peers.send(self, *rank, Outgoing::new(&frame), deadline);
+                failed = failed.or(sent.err());
+            }
+            if let Some(error) = failed {
+                self.abort(group, &error.to_string());
+                return Err(error);
             }
         }
         let waiting = waiting_group(Call::Commit, group);
