@@ -178,9 +178,9 @@ impl Runtime {
     pub fn wait(&self, queue: QueueId, timeout: Timeout) -> Result<()> {
         let inner = self.inner();
         let q = inner.queue(queue)?;
-        inner.count(Counter::Waits, 1);
         // Requests that are done when posted leave only their count.
         if !q.is_busy() {
+            inner.count(Counter::Waits, 1);
             q.posted.store(0, Ordering::Relaxed);
             return Ok(());
         }
@@ -256,6 +256,8 @@ fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Resu
     let outcome = inner.timed(Counter::TimeInWait, || {
         inner.until(timeout.deadline(), waiting, || q.outcome(queue))
     });
+    // A wait that timed out is continued by the next.
+    inner.count(Counter::Waits, u64::from(outcome.is_some()));
     match outcome {
         Some(Ok(())) => {
             // Requests posted meanwhile by other threads keep their slots.
