@@ -627,7 +627,8 @@ gaspi_return_t gaspi_print_error(gaspi_return_t error_code, gaspi_string_t *erro
 gaspi_return_t gaspi_pcontrol(gaspi_pointer_t argument);
 
 /**
- * Sets which counters count: those whose verbosity level is at most this one.
+ * Sets which counters gaspi_statistic_print_counters shows: those whose verbosity level is at most
+ * this one. All count at any level.
  * @param verbosity_level  0: none
  * @return GASPI_SUCCESS
  */
@@ -646,7 +647,7 @@ gaspi_return_t gaspi_statistic_counter_max(gaspi_number_t *counter_max);
  * @param counter_argument     out: what its argument means
  * @param counter_name         out: its name
  * @param counter_description  out: what it counts
- * @param verbosity_level      out: the level from which on it counts, at least 1
+ * @param verbosity_level      out: the level from which on it is shown, at least 1
  * @return GASPI_SUCCESS; GASPI_ERROR if there is no such counter
  */
 gaspi_return_t gaspi_statistic_counter_info(gaspi_statistic_counter_t counter,

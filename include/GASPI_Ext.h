@@ -128,7 +128,7 @@ gaspi_return_t gaspi_rw_list_elem_max(gaspi_number_t *elem_max);
 gaspi_return_t gaspi_notifications_space_size(gaspi_number_t *size);
 
 /**
- * gaspi_statistic_counter_get as a floating point number; times keep their fractions.
+ * gaspi_statistic_counter_get as a floating point number.
  * @param counter   the counter
  * @param argument  a rank, where gaspi_statistic_counter_info says so
  * @param value     out
