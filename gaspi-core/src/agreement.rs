@@ -23,6 +23,7 @@ use crate::timeout::{Deadline, Timeout};
 use crate::wait::Call;
 use std::marker::PhantomData;
 use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
 
 /// Bytes that ride in a line.
 pub const INLINE_MAX: usize = PAYLOAD_WORDS * 8;
@@ -77,6 +78,18 @@ pub fn describe_call(fingerprint: u64) -> String {
     }
 }
 
+/// How long a mismatch waits for members that have not arrived.
+const MISMATCH_LIMIT: Duration = Duration::from_secs(1);
+
+/// How a step stands.
+enum Scan {
+    Done(Result<()>),
+    /// Members have not arrived.
+    Missing,
+    /// Members have not arrived, and others differ already.
+    Differs(Error),
+}
+
 /// Which call this is.
 #[derive(Debug, Clone, Copy)]
 pub struct CallKey {
@@ -106,6 +119,8 @@ pub(crate) struct Active {
     cursor: u64,
     /// Why this rank cannot do its part, once it has told the others.
     failure: Option<Error>,
+    /// Since when it is known that members differ.
+    differs_since: Option<Instant>,
 }
 
 /// A range of memory that a peer may read or write at any time: pointer and length, without Rust
@@ -155,7 +170,15 @@ impl Inner {
         };
         let (ranks, me) = (Arc::clone(&committed.ranks), committed.me);
         match &state.active {
-            None => state.active = Some(Active { key, arrived: false, cursor: 0, failure: None }),
+            None => {
+                state.active = Some(Active {
+                    key,
+                    arrived: false,
+                    cursor: 0,
+                    failure: None,
+                    differs_since: None,
+                })
+            }
             Some(active) if active.key.is_same(&key) => {}
             Some(active) => {
                 let active = (active.key.describe)(active.key.fingerprint);
@@ -245,19 +268,11 @@ impl GroupCall<'_> {
     pub fn await_all(&mut self, deadline: Deadline) -> Result<()> {
         let step = self.step() + 1;
         let mut next = 0;
-        let mut attempt = || self.scan(step, &mut next);
-        let mut outcome = attempt();
-        if outcome.is_none() && deadline != Deadline::Now {
-            let (call, counter) = match self.key.kind {
-                CallKind::Barrier => (Call::Barrier, Counter::TimeInBarrier),
-                CallKind::SegmentCreate | CallKind::SegmentUse => {
-                    (Call::Create, Counter::TimeWaiting)
-                }
-                _ => (Call::Collective, Counter::TimeWaiting),
-            };
-            let waiting = waiting_group(call, self.group);
-            outcome = self.inner.timed(counter, || self.inner.until(deadline, waiting, attempt));
-        }
+        let outcome = match self.scan(step, &mut next) {
+            Scan::Done(outcome) => Some(outcome),
+            Scan::Missing if deadline == Deadline::Now => None,
+            Scan::Missing | Scan::Differs(_) => self.await_slowly(deadline, step, &mut next),
+        };
         let Some(outcome) = outcome else { return Err(self.timed_out(step)) };
         if let Some(committed) = &mut self.state.committed {
             committed.step = step;
@@ -273,10 +288,52 @@ impl GroupCall<'_> {
         outcome
     }
 
+    /// Waits for members that have not arrived; `None` once the deadline has passed. A mismatch is
+    /// told when all are there, so that nobody gets ahead of a member that is still in the step
+    /// before; but a member that never comes does not keep it back for long.
+    #[cold]
+    fn await_slowly(
+        &mut self,
+        deadline: Deadline,
+        step: u64,
+        next: &mut usize,
+    ) -> Option<Result<()>> {
+        let (call, counter) = match self.key.kind {
+            CallKind::Barrier => (Call::Barrier, Counter::TimeInBarrier),
+            CallKind::SegmentCreate | CallKind::SegmentUse => (Call::Create, Counter::TimeWaiting),
+            _ => (Call::Collective, Counter::TimeWaiting),
+        };
+        let (inner, waiting) = (self.inner, waiting_group(call, self.group));
+        let seen = inner.timed(counter, || {
+            inner.until(deadline, waiting, || match self.scan(step, next) {
+                Scan::Missing => None,
+                seen => Some(seen),
+            })
+        });
+        let error = match seen? {
+            Scan::Done(outcome) => return Some(outcome),
+            Scan::Missing => return None,
+            Scan::Differs(error) => error,
+        };
+        let now = Instant::now();
+        let since = match &mut self.state.active {
+            Some(active) => *active.differs_since.get_or_insert(now),
+            None => now,
+        };
+        let left = MISMATCH_LIMIT.saturating_sub(now - since);
+        let outcome = inner.timed(counter, || {
+            inner.until(deadline.at_most(left), waiting, || match self.scan(step, next) {
+                Scan::Done(outcome) => Some(outcome),
+                Scan::Missing | Scan::Differs(_) => None,
+            })
+        });
+        outcome.or_else(|| (since.elapsed() >= MISMATCH_LIMIT).then_some(Err(error)))
+    }
+
     /// Looks at the lines of a step from member `next` on, which all before have arrived at.
     #[inline]
-    fn scan(&self, step: u64, next: &mut usize) -> Option<Result<()>> {
-        let (mut missing, mut passed) = (false, None);
+    fn scan(&self, step: u64, next: &mut usize) -> Scan {
+        let (mut missing, mut passed, mut differs) = (false, None, None);
         for member in *next..self.ranks.len() {
             let (rank, line) = (self.ranks[member], self.line(member, step));
             let mut look = line.look(step);
@@ -286,31 +343,36 @@ impl GroupCall<'_> {
                 // It may have arrived just before its end.
                 look = line.look(step);
                 if look == Look::Missing {
-                    return Some(Err(error));
+                    return Scan::Done(Err(error));
                 }
             }
             match look {
                 Look::Arrived(other) if other != self.key.fingerprint => {
-                    return Some(Err(self.mismatch(rank, other)));
+                    differs = differs.or(Some((rank, other)));
                 }
-                Look::Arrived(_) if missing || passed.is_some() => {}
+                Look::Arrived(_) if missing || passed.is_some() || differs.is_some() => {}
                 Look::Arrived(_) => *next = member + 1,
                 Look::Passed => passed = passed.or(Some(rank)),
                 Look::Missing => missing = true,
             }
         }
-        if (missing || passed.is_some())
-            && let Some(rank) = self.inner.dead_among(&self.ranks)
-        {
+        if !missing && passed.is_none() && differs.is_none() {
+            return Scan::Done(Ok(()));
+        }
+        if let Some(rank) = self.inner.dead_among(&self.ranks) {
             // Also where it had arrived: survivors that know do not come any more.
             let pending = self.key.kind.name().to_owned();
-            return Some(Err(Error::RankDied { rank, pending }));
+            return Scan::Done(Err(Error::RankDied { rank, pending }));
         }
-        if let Some(rank) = passed {
-            let reason = "this collective failed there; its own error says why".to_owned();
-            return Some(Err(Error::Refused { rank, reason }));
+        match (differs, passed) {
+            (Some((rank, other)), _) if missing => Scan::Differs(self.mismatch(rank, other)),
+            (Some((rank, other)), _) => Scan::Done(Err(self.mismatch(rank, other))),
+            (None, Some(rank)) => {
+                let reason = "this collective failed there; its own error says why".to_owned();
+                Scan::Done(Err(Error::Refused { rank, reason }))
+            }
+            (None, None) => Scan::Missing,
         }
-        (!missing).then_some(Ok(()))
     }
 
     #[cold]

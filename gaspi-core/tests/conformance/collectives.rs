@@ -223,7 +223,6 @@ fn a_mismatch_is_an_error_on_all_that_names_ranks_and_difference() {
 }
 
 #[test]
-#[ignore = "a rank that found the mismatch early can be two steps ahead of one that has not looked"]
 fn mismatches_in_a_row_are_found_by_all() {
     run(3, |rt| {
         for round in 0..300 {
