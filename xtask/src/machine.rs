@@ -21,10 +21,12 @@ pub(crate) enum Tool {
     Gdb,
     /// What asks the .pc files.
     PkgConfig,
+    /// kill as a program, by which tests of the launcher send signals.
+    Kill,
 }
 
 impl Tool {
-    pub(crate) const ALL: [Tool; 7] = [
+    pub(crate) const ALL: [Tool; 8] = [
         Tool::Cc,
         Tool::Cxx,
         Tool::Binutils,
@@ -32,6 +34,7 @@ impl Tool {
         Tool::Valgrind,
         Tool::Gdb,
         Tool::PkgConfig,
+        Tool::Kill,
     ];
 
     fn program(self) -> &'static str {
@@ -43,6 +46,7 @@ impl Tool {
             Tool::Valgrind => "valgrind",
             Tool::Gdb => "gdb",
             Tool::PkgConfig => "pkg-config",
+            Tool::Kill => "kill",
         }
     }
 
@@ -56,6 +60,7 @@ impl Tool {
             Tool::Valgrind => "valgrind",
             Tool::Gdb => "gdb",
             Tool::PkgConfig => "pkg-config",
+            Tool::Kill => "procps",
         }
     }
 

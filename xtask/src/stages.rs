@@ -81,10 +81,16 @@ pub(crate) const STAGES: [Stage; 19] = [
         core,
         "gaspi-core: unit, property and conformance tests, ranks as threads",
     ),
-    stage("unit", 150, &[Tool::Cc], unit, "the same of the other crates"),
+    stage("unit", 150, &[Tool::Cc, Tool::Kill], unit, "the same of the other crates"),
     stage("doc", 90, &[], doc, "examples in the documentation"),
     stage("loom", 180, &[], loom, "all interleavings of the lock-free pieces"),
-    stage("c", 150, &[Tool::Cc], |context| harness(context, "c_programs", &[]), "C programs"),
+    stage(
+        "c",
+        150,
+        &[Tool::Cc, Tool::Cxx],
+        |context| harness(context, "c_programs", &[]),
+        "C and C++ programs",
+    ),
     stage(
         "fortran",
         40,
