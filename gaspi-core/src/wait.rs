@@ -1,6 +1,6 @@
 //! The only place that waits.
 //!
-//! Spin while it pays, then yield, then sleep on the rank's futex. Where the node's ranks outnumber
+//! Spin while it pays, then yield in between, then sleep on the rank's futex. Where the node's ranks outnumber
 //! the usable cores nobody spins: whoever is waited for needs the core. Every wait has a deadline,
 //! and a rank that waits long uses no CPU.
 
@@ -10,9 +10,11 @@ use crate::sync::{Ordering, membarrier};
 use crate::timeout::Deadline;
 use std::time::{Duration, Instant};
 
-/// How long to spin where every rank has a core of its own.
-const SPIN: Duration = Duration::from_micros(100);
-/// How long to yield before sleeping.
+/// How long to spin without yielding, where every rank has a core of its own.
+const SPIN: Duration = Duration::from_micros(5);
+/// How long to spin with yields in between, before sleeping.
+const SPIN_AND_YIELD: Duration = Duration::from_micros(200);
+/// How long to yield before sleeping, where ranks share cores.
 const YIELD: Duration = Duration::from_micros(100);
 /// Looks between two readings of the clock while spinning; a reading costs 27 ns.
 const LOOKS_PER_CLOCK: u32 = 32;
@@ -102,22 +104,20 @@ impl Waiter {
     ) -> Option<T> {
         let started = Instant::now();
         let mut waited = Duration::ZERO;
-        if self.spin {
-            while waited < SPIN {
-                for _ in 0..LOOKS_PER_CLOCK {
-                    std::hint::spin_loop();
-                    if let Some(value) = attempt() {
-                        return Some(value);
-                    }
-                }
-                waited = started.elapsed();
+        let give_up = if self.spin { SPIN_AND_YIELD } else { YIELD };
+        while waited < give_up {
+            // Also ranks with a core each may have been placed on the same one for now: only the
+            // first spinning is without a yield in between, which costs little on a core of one's
+            // own.
+            if !self.spin || waited >= SPIN {
+                std::thread::yield_now();
             }
-        }
-        let yield_until = waited + YIELD;
-        while waited < yield_until {
-            std::thread::yield_now();
-            if let Some(value) = attempt() {
-                return Some(value);
+            let looks = if self.spin { LOOKS_PER_CLOCK } else { 1 };
+            for _ in 0..looks {
+                if let Some(value) = attempt() {
+                    return Some(value);
+                }
+                std::hint::spin_loop();
             }
             waited = started.elapsed();
         }

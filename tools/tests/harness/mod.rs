@@ -139,6 +139,15 @@ impl Run {
     }
 }
 
+/// A test that fails leaves nothing running.
+impl Drop for Run {
+    fn drop(&mut self) {
+        // It has ended, mostly.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Waits for a process under the guard.
 pub(crate) fn ended(mut child: Child) -> ExitStatus {
     let deadline = Instant::now() + GUARD;
