@@ -359,6 +359,10 @@ impl GroupCall<'_> {
         if !missing && passed.is_none() && differs.is_none() {
             return Scan::Done(Ok(()));
         }
+        // Another thread may have ended this rank's part in the job.
+        if let Err(error) = self.inner.check_open() {
+            return Scan::Done(Err(error));
+        }
         if let Some(rank) = self.inner.dead_among(&self.ranks) {
             // Also where it had arrived: survivors that know do not come any more.
             let pending = self.key.kind.name().to_owned();

@@ -480,6 +480,10 @@ impl Inner {
     /// other members should be told.
     #[allow(clippy::type_complexity, reason = "used once, right above")]
     fn settled(&self, group: GroupId, ranks: &[Rank]) -> Option<Result<u32, (Error, String)>> {
+        if let Err(error) = self.check_open() {
+            let text = error.to_string();
+            return Some(Err((error, text)));
+        }
         let standing = self.groups.standing(group, self.rank);
         if !matches!(standing, Standing::Agreed(_))
             && let Some(rank) = self.dead_among(ranks)

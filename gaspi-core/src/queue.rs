@@ -254,7 +254,9 @@ fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Resu
     let waiting = Waiting { call: Call::Wait, object: queue.0.into() };
     let before = q.posted.load(Ordering::Relaxed);
     let outcome = inner.timed(Counter::TimeInWait, || {
-        inner.until(timeout.deadline(), waiting, || q.outcome(queue))
+        inner.until(timeout.deadline(), waiting, || {
+            q.outcome(queue).or_else(|| inner.check_open().err().map(Err))
+        })
     });
     // A wait that timed out is continued by the next.
     inner.count(Counter::Waits, u64::from(outcome.is_some()));

@@ -233,3 +233,37 @@ fn configurations_out_of_range_are_refused() {
         assert!(matches!(refused, Err(Error::Config { .. })), "{config:?}");
     }
 }
+
+#[test]
+fn leaving_ends_what_other_threads_of_the_rank_wait_for() {
+    run_owned(2, &Config::default(), |rt| {
+        meet(&rt);
+        if rt.rank() == Rank(1) {
+            // Does not come to the barrier, and stays until rank 0 has left.
+            while rt.ping(Rank(0), LIMIT).is_ok() {
+                std::thread::yield_now();
+            }
+            return;
+        }
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                loop {
+                    match rt.barrier(GroupId::ALL, Timeout::Block) {
+                        // The other thread is just looking.
+                        Err(Error::ActiveCollective { .. }) => std::thread::yield_now(),
+                        ended => break ended,
+                    }
+                }
+            });
+            // Refused as soon as the thread is in the barrier.
+            while !matches!(
+                rt.barrier(GroupId::ALL, Timeout::Test),
+                Err(Error::ActiveCollective { .. })
+            ) {
+                std::thread::yield_now();
+            }
+            rt.term(LIMIT).expect("term");
+            assert_eq!(waiting.join().expect("thread"), Err(Error::NotInitialised));
+        });
+    });
+}
