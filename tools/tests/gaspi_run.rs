@@ -452,7 +452,8 @@ fn many_ranks() {
 
 /// Starts gaspi_run on a terminal of its own, whose keyboard is the pipe.
 fn on_a_terminal(arguments: &str) -> (Run, std::process::ChildStdin) {
-    let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_gaspi_run"));
+    // A shell that stayed between would be interrupted too, and its status would be seen.
+    let line = format!("exec {} {arguments}", env!("CARGO_BIN_EXE_gaspi_run"));
     let mut command = Command::new("script");
     command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped());
     let mut run = Run::start(command);
