@@ -514,6 +514,7 @@ mod tests {
         start(3).unwrap();
         PASSED.store(0, Ordering::SeqCst);
         for started in 0..3 {
+            assert_eq!(PASSED.load(Ordering::SeqCst), 0, "the last one has not been given away");
             let mut pool = lock();
             pool.tasks.push_back(Task { function: cross, argument: ptr::null_mut() });
             pool.join();
@@ -521,7 +522,6 @@ mod tests {
             while started == 0 && lock().arrived == 0 {
                 std::thread::yield_now();
             }
-            assert_eq!(PASSED.load(Ordering::SeqCst), 0);
         }
         drop(stop(lock()));
         assert_eq!(PASSED.load(Ordering::SeqCst), 3);
