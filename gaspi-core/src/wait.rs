@@ -191,3 +191,24 @@ fn monotonic_ms() -> u64 {
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::{affinity, limits};
+
+    fn spins(masks: &[[u64; 1]]) -> bool {
+        let cores = affinity::usable_cores(masks.iter().map(|mask| mask.as_slice()));
+        Waiter::new(masks.len() as u32, cores).spin
+    }
+
+    #[test]
+    fn ranks_spin_if_there_is_a_core_for_each_of_them_whether_bound_or_not() {
+        let enough = limits::cpu_quota().is_none_or(|quota| quota >= 2);
+        assert_eq!(spins(&[[0b01], [0b10]]), enough);
+        assert_eq!(spins(&[[0b11], [0b11]]), enough);
+        assert!(!spins(&[[0b01], [0b01]]));
+        assert!(!spins(&[[0b01], [0b10], [0b01], [0b10]]));
+        assert!(!spins(&[[0b11]; 4]));
+    }
+}

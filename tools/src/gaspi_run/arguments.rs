@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::binding::Bind;
 use clap::Parser;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,7 +25,13 @@ pub(crate) struct Arguments {
     #[arg(short = 'm', long = "machinefile", value_name = "FILE")]
     pub(crate) machine_file: Option<PathBuf>,
 
-    /// Bind each rank to the NUMA node that its local rank selects (GASPI_SET_NUMA_SOCKET=1)
+    /// Say which cores each rank may use [default: core if there are no more ranks than usable
+    /// cores, else none; none with -N]
+    #[arg(long, value_name = "WHAT", value_enum, hide_default_value = true)]
+    pub(crate) bind: Option<Bind>,
+
+    /// Let each rank bind itself to the NUMA node that its local rank selects
+    /// (GASPI_SET_NUMA_SOCKET=1)
     #[arg(short = 'N', long = "NUMA")]
     pub(crate) numa: bool,
 
@@ -40,7 +47,8 @@ pub(crate) struct Arguments {
     #[arg(short = 'p', long = "ping")]
     pub(crate) ping: bool,
 
-    /// Begin each line of output with the rank that wrote it
+    /// Begin each line of output with the rank that wrote it, and say at the start which process
+    /// each rank is and on which cores it runs
     #[arg(long)]
     pub(crate) label: bool,
 

@@ -99,6 +99,10 @@ impl Running {
     }
 
     fn add(&mut self, rank: usize, started: Started) {
+        if self.plan.label {
+            let (pid, where_to) = (started.process.pid, self.plan.shares[rank].words());
+            self.say(&format!("gaspi_run: rank {rank} (pid {pid}) {where_to}\n"));
+        }
         self.processes.push(Some(started.process));
         let width = (self.plan.commands.len() - 1).to_string().len();
         let label = if self.plan.label { format!("[{rank:>width$}] ") } else { String::new() };

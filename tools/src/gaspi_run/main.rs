@@ -8,6 +8,7 @@
 //! signalled through pidfds.
 
 mod arguments;
+mod binding;
 mod job;
 mod output;
 mod plan;
@@ -15,6 +16,7 @@ mod process;
 mod report;
 mod signals;
 mod system;
+mod topology;
 
 use arguments::Arguments;
 use clap::Parser;

@@ -1,6 +1,8 @@
 //! What is to be started, worked out and checked before anything is.
 
 use crate::arguments::Arguments;
+use crate::binding::{self, Bind, Share};
+use crate::topology::Topology;
 use crate::{Refusal, system};
 use gaspi_core::bootstrap::machines::{self, ThisMachine};
 use std::ffi::{OsStr, OsString};
@@ -24,6 +26,8 @@ pub(crate) struct Command {
 pub(crate) struct Plan {
     /// By rank.
     pub(crate) commands: Vec<Command>,
+    /// The cores of each rank.
+    pub(crate) shares: Vec<Share>,
     /// The machine that all ranks are on.
     pub(crate) host: String,
     /// As an absolute path.
@@ -57,8 +61,15 @@ impl Plan {
             })?),
             None => None,
         };
+        let topology = Topology::look_up();
+        let bind = match arguments.bind {
+            Some(bind) => bind,
+            None if arguments.numa => Bind::None,
+            None => binding::default(&topology, ranks),
+        };
         Ok(Plan {
             commands: commands(arguments, ranks)?,
+            shares: binding::shares(&topology, bind, ranks as usize),
             host: machine.name().to_owned(),
             machine_file,
             numa: arguments.numa,

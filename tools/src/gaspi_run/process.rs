@@ -5,7 +5,7 @@
 //! become its children and can be ended with the job.
 
 use crate::plan::{Command, Plan};
-use crate::{Refusal, system};
+use crate::{Refusal, binding, system};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -95,10 +95,13 @@ pub(crate) fn start(plan: &Plan, setting: &Setting, rank: usize) -> Result<Start
     if plan.numa {
         spawn.env("GASPI_SET_NUMA_SOCKET", "1");
     }
+    let share = &plan.shares[rank];
+    spawn.env("GASPI_BIND", share.variable());
+    let cores = share.mask();
     let (mask, limit) = (setting.signal_mask, setting.descriptors);
     let parent = std::process::id() as i32;
     // SAFETY: only async-signal-safe calls between fork and exec.
-    unsafe { spawn.pre_exec(move || prepare(parent, &mask, limit)) };
+    unsafe { spawn.pre_exec(move || prepare(parent, &mask, limit, &cores)) };
     let mut child = spawn.spawn().map_err(|error| refusal(command, rank, &error))?;
     let pid = child.id() as i32;
     let stdout = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
@@ -111,7 +114,12 @@ pub(crate) fn start(plan: &Plan, setting: &Setting, rank: usize) -> Result<Start
 }
 
 /// In the new process, before it becomes the rank's program.
-fn prepare(parent: i32, mask: &libc::sigset_t, limit: libc::rlimit) -> io::Result<()> {
+fn prepare(
+    parent: i32,
+    mask: &libc::sigset_t,
+    limit: libc::rlimit,
+    cores: &[u64],
+) -> io::Result<()> {
     // SAFETY: an integer option.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
     // SAFETY: no arguments.
@@ -120,6 +128,9 @@ fn prepare(parent: i32, mask: &libc::sigset_t, limit: libc::rlimit) -> io::Resul
         // SAFETY: does not return.
         unsafe { libc::_exit(EXIT_ORPHAN) };
     }
+    // That cores were taken away meanwhile is no reason not to start: the system then puts the rank
+    // where it may run.
+    let _ = binding::set(cores);
     system::set_descriptor_limit(limit);
     // SAFETY: the set was filled in by the kernel.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
