@@ -12,7 +12,7 @@
  *  - Arguments are checked. A NULL pointer is GASPI_ERR_NULLPTR, a call before gaspi_proc_init,
  *    after gaspi_proc_term or in a forked child is GASPI_ERR_NOINIT (configuration, version, texts
  *    of errors, clocks and statistics need no job), a group, rank, segment, queue or notification
- *    that is not there GASPI_ERR_INV_GROUP, _RANK, _SEG, _QUEUE or _NOTIF_ID. The lists below name
+ *    that is not there GASPI_ERR_INV_GROUP, _RANK, _SEG, _QUEUE or _NOTIF_ID. Lists of codes name
  *    these only where there is more to say.
  *  - GASPI_TIMEOUT and GASPI_QUEUE_FULL are ordinary results. After any other code than
  *    GASPI_SUCCESS, gaspi_error_detail (gaspi_collectives.h) tells the cause in words.

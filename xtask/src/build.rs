@@ -3,7 +3,12 @@
 use crate::{Result, process, unknown, workspace};
 
 /// The tools that are built and installed, as far as the workspace has them.
-pub(crate) const TOOLS: [&str; 4] = ["gaspi_run", "gaspi-bench", "gaspi_logger", "gaspi_cleanup"];
+const TOOLS: [&str; 4] = ["gaspi_run", "gaspi-bench", "gaspi_logger", "gaspi_cleanup"];
+
+/// The tools that the release build has made.
+pub(crate) fn tools() -> Vec<&'static str> {
+    TOOLS.into_iter().filter(|tool| workspace::release().join(tool).is_file()).collect()
+}
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     if let Some(argument) = arguments.first() {
@@ -12,7 +17,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     release()?;
     let directory = workspace::release();
     println!("{}", directory.display());
-    for name in ["libgaspi.so", "libgaspi.a"].into_iter().chain(TOOLS) {
+    for name in ["libgaspi.so", "libgaspi.a"].into_iter().chain(tools()) {
         if let Ok(file) = std::fs::metadata(directory.join(name)) {
             println!("  {:>8} KiB  {name}", file.len() / 1024);
         }

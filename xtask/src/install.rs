@@ -1,20 +1,28 @@
-//! `cargo xtask install`: the tree that C, C++, Fortran and old GPI-2 builds link against.
+//! `cargo xtask install` and `uninstall`: the tree that C, C++, Fortran and old GPI-2 builds link
+//! against.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-use crate::{Result, build, process, symbols, unknown, workspace};
+use crate::tree::{self, Tree};
+use crate::{Result, build, finding, man, process, symbols, unknown, workspace};
+
+/// The version of everything that is installed.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The file behind all names of the shared library.
-const LIBRARY: &str = "libgaspi.so.1.0.0";
+pub(crate) const LIBRARY: &str = "libgaspi.so.1.0.0";
+
+/// What programs record when they link with it.
+pub(crate) const SONAME: &str = "libgaspi.so.1";
 
 /// Names under which programs find the library. All lead to the same file, so that a process which
 /// meets several of them still maps one image.
 const SHARED_LINKS: [(&str, &str); 8] = [
-    ("libgaspi.so.1", LIBRARY),
-    ("libgaspi.so", "libgaspi.so.1"),
+    (SONAME, LIBRARY),
+    ("libgaspi.so", SONAME),
     ("libGPI2.so.0", LIBRARY),
     ("libGPI2.so", "libGPI2.so.0"),
     ("libGPI2-dbg.so.0", LIBRARY),
@@ -25,101 +33,175 @@ const SHARED_LINKS: [(&str, &str); 8] = [
 
 const STATIC_LINKS: [&str; 3] = ["libGPI2.a", "libGPI2-dbg.a", "libGPI2-stats.a"];
 
-pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let mut prefix = None;
-    let mut destdir = PathBuf::new();
-    let mut rest = arguments.iter();
-    while let Some(argument) = rest.next() {
-        let mut value = || rest.next().ok_or(format!("{argument} needs a directory"));
-        match argument.as_str() {
-            "--prefix" => prefix = Some(PathBuf::from(value()?)),
-            "--destdir" => destdir = PathBuf::from(value()?),
-            _ => return Err(unknown(argument)),
+/// Prefixes that other software shares: no link is made there that would concern it.
+const SHARED_PREFIXES: [&str; 2] = ["/usr", "/usr/local"];
+
+/// Where the documentation lies below the prefix.
+pub(crate) const DOCUMENTATION: &str = "share/doc/gaspi";
+
+/// Where to install.
+pub(crate) struct Place {
+    /// Where the tree will lie when it is used.
+    pub(crate) prefix: PathBuf,
+    /// What stands in front of it until then; empty if nothing.
+    pub(crate) destdir: PathBuf,
+    /// The directory of the libraries below the prefix, if the person chose one.
+    pub(crate) libdir: Option<String>,
+}
+
+impl Place {
+    fn new(arguments: &[String]) -> Result<Place> {
+        let mut prefix = None;
+        let mut destdir = PathBuf::new();
+        let mut libdir = None;
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let mut value = || rest.next().ok_or(format!("{argument} needs a directory"));
+            match argument.as_str() {
+                "--prefix" => prefix = Some(PathBuf::from(value()?)),
+                "--destdir" => destdir = PathBuf::from(value()?),
+                "--libdir" => libdir = Some(value()?.trim_end_matches('/').to_owned()),
+                _ => return Err(unknown(argument)),
+            }
+        }
+        let prefix = prefix.ok_or("say where: --prefix DIR, for instance --prefix /usr/local")?;
+        if !prefix.is_absolute() {
+            return Err(format!("the prefix has to be absolute, {} is not", prefix.display()));
+        }
+        if let Some(libdir) = &libdir {
+            let is_inside =
+                Path::new(libdir).components().all(|part| matches!(part, Component::Normal(_)));
+            if libdir.is_empty() || !is_inside {
+                return Err(format!(
+                    "--libdir is a directory below the prefix, such as lib64; {libdir:?} is not"
+                ));
+            }
+        }
+        Ok(Place { prefix, destdir, libdir })
+    }
+
+    /// The prefix as it lies on disk.
+    fn root(&self) -> PathBuf {
+        if self.destdir.as_os_str().is_empty() {
+            self.prefix.clone()
+        } else {
+            self.destdir.join(self.prefix.strip_prefix("/").unwrap_or(&self.prefix))
         }
     }
-    let prefix = prefix.ok_or("say where to: --prefix DIR, for instance --prefix /usr/local")?;
-    if !prefix.is_absolute() {
-        return Err(format!("the prefix has to be absolute, {} is not", prefix.display()));
-    }
+}
+
+/// `cargo xtask install`.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let place = Place::new(arguments)?;
     build::release()?;
-    let tree = install(&prefix, &destdir)?;
-    println!("installed into {}", tree.display());
+    let root = install(&place)?;
+    println!("installed into {}", root.display());
+    if place.destdir.as_os_str().is_empty()
+        && SHARED_PREFIXES.iter().any(|shared| place.prefix == Path::new(shared))
+    {
+        println!("`ldconfig`, as root, lets programs find the library there");
+    }
     Ok(())
 }
 
-/// Copies what the release build made to `destdir`/`prefix` and returns that directory.
-pub(crate) fn install(prefix: &Path, destdir: &Path) -> Result<PathBuf> {
-    let tree = if destdir.as_os_str().is_empty() {
-        prefix.to_path_buf()
-    } else {
-        destdir.join(prefix.strip_prefix("/").unwrap_or(prefix))
-    };
-    let library = tree.join("lib");
-    for directory in ["lib/pkgconfig", "include/fortran", "bin"] {
-        let directory = tree.join(directory);
-        fs::create_dir_all(&directory)
-            .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+/// `cargo xtask uninstall`.
+pub(crate) fn remove(arguments: &[String]) -> Result<()> {
+    let root = Place::new(arguments)?.root();
+    match tree::uninstall(&root)? {
+        Some(files) => {
+            println!("removed {files} files from {}", root.display());
+            Ok(())
+        }
+        None => Err(format!(
+            "nothing is known to be installed in {}: {} is not there",
+            root.display(),
+            tree::MANIFEST
+        )),
     }
-    copy(&workspace::release().join("libgaspi.so"), &library.join(LIBRARY), 0o755)?;
-    for (name, to) in SHARED_LINKS {
-        build::link(to, &library.join(name))?;
-    }
-    static_library(&workspace::release().join("libgaspi.a"), &library.join("libgaspi.a"))?;
-    for name in STATIC_LINKS {
-        build::link("libgaspi.a", &library.join(name))?;
+}
+
+/// Installs what the release build made, in place of an older installation, and returns where it
+/// lies on disk.
+pub(crate) fn install(place: &Place) -> Result<PathBuf> {
+    let root = place.root();
+    // First of all: its directories may be laid out otherwise.
+    tree::uninstall(&root)?;
+    let mut tree = Tree::new(&root);
+    fill(&mut tree, place)?;
+    tree.finish()?;
+    Ok(root)
+}
+
+/// Puts everything into `tree`.
+pub(crate) fn fill(tree: &mut Tree, place: &Place) -> Result<()> {
+    let libdir = place.libdir.as_deref().unwrap_or("lib");
+    libraries(tree, libdir)?;
+    if place.libdir.is_none() {
+        other_layout(tree, place)?;
     }
     for (folder, extension) in [("include", "h"), ("include/fortran", "f90")] {
-        for file in workspace::files(&workspace::root().join(folder), extension)? {
-            let name = file.file_name().unwrap_or_default();
-            copy(&file, &tree.join(folder).join(name), 0o644)?;
-        }
+        copy_all(tree, folder, extension, folder)?;
     }
-    for (name, description) in [
-        ("gaspi", "One-sided communication between the processes of a parallel program (GASPI)"),
-        ("GPI2", "GASPI under the name that GPI-2 programs ask for"),
-    ] {
-        let file = library.join("pkgconfig").join(format!("{name}.pc"));
-        write(&file, &pkg_config(prefix, name, description))?;
+    finding::describe(tree, &place.prefix, libdir)?;
+    for tool in build::tools() {
+        tree.copy(&workspace::release().join(tool), &format!("bin/{tool}"), 0o755)?;
     }
-    for tool in build::TOOLS {
-        let file = workspace::release().join(tool);
-        if file.is_file() {
-            copy(&file, &tree.join("bin").join(tool), 0o755)?;
-        }
+    man::pages(tree)?;
+    for name in ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+        let to = format!("{DOCUMENTATION}/{name}");
+        tree.copy(&workspace::root().join(name), &to, 0o644)?;
     }
-    Ok(tree)
+    copy_all(tree, "docs", "md", &format!("{DOCUMENTATION}/docs"))?;
+    let examples = format!("{DOCUMENTATION}/examples");
+    for extension in ["c", "cc", "f90", "txt"] {
+        copy_all(tree, "packaging/examples", extension, &examples)?;
+    }
+    let makefile = workspace::root().join("packaging/examples/Makefile");
+    tree.copy(&makefile, &format!("{examples}/Makefile"), 0o644)
 }
 
-fn pkg_config(prefix: &Path, name: &str, description: &str) -> String {
-    let library = if name == "gaspi" { "gaspi" } else { "GPI2" };
-    format!(
-        "prefix={}\n\
-         libdir=${{prefix}}/lib\n\
-         includedir=${{prefix}}/include\n\
-         \n\
-         Name: {name}\n\
-         Description: {description}\n\
-         Version: {}\n\
-         Libs: -L${{libdir}} -l{library}\n\
-         Libs.private: -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc\n\
-         Cflags: -I${{includedir}}\n",
-        prefix.display(),
-        version(name),
-    )
+fn libraries(tree: &mut Tree, libdir: &str) -> Result<()> {
+    let release = workspace::release();
+    tree.copy(&release.join("libgaspi.so"), &format!("{libdir}/{LIBRARY}"), 0o755)?;
+    for (name, to) in SHARED_LINKS {
+        tree.link(to, &format!("{libdir}/{name}"))?;
+    }
+    let archive = tree.place(&format!("{libdir}/libgaspi.a"))?;
+    static_library(&release.join("libgaspi.a"), &archive)?;
+    for name in STATIC_LINKS {
+        tree.link("libgaspi.a", &format!("{libdir}/{name}"))?;
+    }
+    Ok(())
 }
 
-/// GPI2.pc tells the version of the interface, because builds compare it.
-fn version(name: &str) -> &'static str {
-    if name == "gaspi" { env!("CARGO_PKG_VERSION") } else { "1.6.0" }
+/// Builds of GPI-2 programs look below lib64, so that leads to lib.
+fn other_layout(tree: &mut Tree, place: &Place) -> Result<()> {
+    if SHARED_PREFIXES.iter().any(|shared| place.prefix == Path::new(shared)) {
+        return Ok(());
+    }
+    let at = tree.root().join("lib64");
+    if fs::symlink_metadata(&at).is_err() {
+        return tree.link("lib", "lib64");
+    }
+    if fs::canonicalize(&at).ok() != fs::canonicalize(tree.root().join("lib")).ok() {
+        println!("{} is there already; for builds that look there: --libdir lib64", at.display());
+    }
+    Ok(())
+}
+
+fn copy_all(tree: &mut Tree, from: &str, extension: &str, to: &str) -> Result<()> {
+    for file in workspace::files(&workspace::root().join(from), extension)? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        tree.copy(&file, &format!("{to}/{name}"), 0o644)?;
+    }
+    Ok(())
 }
 
 /// Turns cargo's archive into one object of which only the C names are seen, with weak `gaspi_*`,
 /// so that a profiling tool that defines them can be linked in front and the Rust runtime inside
 /// collides with nobody else's.
 fn static_library(from: &Path, to: &Path) -> Result<()> {
-    let directory = workspace::scratch("static");
-    fs::create_dir_all(&directory)
-        .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    let directory = workspace::scratch_of_process("static")?;
     let object = directory.join("gaspi.o");
     let mut link = Command::new("ld");
     // Section groups are resolved here: a local symbol must not stay the key of one.
@@ -139,23 +221,8 @@ fn static_library(from: &Path, to: &Path) -> Result<()> {
             .args(["--remove-section=.llvmbc", "--remove-section=.llvmcmd"])
             .arg(&object),
     )?;
-    match fs::remove_file(to) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(format!("cannot replace {}: {error}", to.display()));
-        }
-        _ => {}
-    }
-    process::run(Command::new("ar").arg("crs").arg(to).arg(&object))
-}
-
-fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
-    // A new inode: programs that run from the old file keep it.
-    let _ = fs::remove_file(to);
-    fs::copy(from, to)
-        .and_then(|_| fs::set_permissions(to, fs::Permissions::from_mode(mode)))
-        .map_err(|error| format!("cannot copy {} to {}: {error}", from.display(), to.display()))
-}
-
-fn write(to: &Path, text: &str) -> Result<()> {
-    fs::write(to, text).map_err(|error| format!("cannot write {}: {error}", to.display()))
+    process::run(Command::new("ar").arg("crs").arg(to).arg(&object))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o644))
+        .map_err(|error| format!("cannot open {} to all: {error}", to.display()))?;
+    workspace::remove(&directory)
 }

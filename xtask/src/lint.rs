@@ -1,7 +1,5 @@
 //! Formatting, clippy, and the house rules that no compiler knows.
 
-use std::path::{Path, PathBuf};
-
 use crate::{Result, process, unknown, workspace};
 
 /// A file much longer than this is a sign to look; twice as long fails.
@@ -51,7 +49,7 @@ pub(crate) fn rules() -> Result<()> {
         "xtask",
         "benches",
     ] {
-        rust_files(&root.join(package), &mut files);
+        workspace::rust_files(&root.join(package), &mut files);
     }
     let mut complaints = Vec::new();
     for file in &files {
@@ -80,14 +78,3 @@ pub(crate) fn rules() -> Result<()> {
 
 /// In two parts each, so that this file does not find itself.
 const UNFINISHED: [[&str; 2]; 4] = [["TO", "DO"], ["FIX", "ME"], ["todo", "!("], ["dbg", "!("]];
-
-fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
-    let Ok(entries) = std::fs::read_dir(directory) else { return };
-    for path in entries.flatten().map(|entry| entry.path()) {
-        if path.is_dir() {
-            rust_files(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}

@@ -11,7 +11,7 @@ pub(crate) enum Tool {
     Cc,
     /// C++ compiler.
     Cxx,
-    /// nm, objcopy, readelf and ld.
+    /// ar, ld, nm, objcopy, objdump, readelf and strip.
     Binutils,
     /// Fortran compiler.
     Fortran,
@@ -23,10 +23,16 @@ pub(crate) enum Tool {
     PkgConfig,
     /// kill as a program, by which tests of the launcher send signals.
     Kill,
+    /// What asks the CMake package.
+    Cmake,
+    /// What CMake builds with.
+    Make,
+    /// What packs and unpacks Debian packages.
+    Dpkg,
 }
 
 impl Tool {
-    pub(crate) const ALL: [Tool; 8] = [
+    pub(crate) const ALL: [Tool; 11] = [
         Tool::Cc,
         Tool::Cxx,
         Tool::Binutils,
@@ -35,6 +41,9 @@ impl Tool {
         Tool::Gdb,
         Tool::PkgConfig,
         Tool::Kill,
+        Tool::Cmake,
+        Tool::Make,
+        Tool::Dpkg,
     ];
 
     fn program(self) -> &'static str {
@@ -47,6 +56,9 @@ impl Tool {
             Tool::Gdb => "gdb",
             Tool::PkgConfig => "pkg-config",
             Tool::Kill => "kill",
+            Tool::Cmake => "cmake",
+            Tool::Make => "make",
+            Tool::Dpkg => "dpkg-deb",
         }
     }
 
@@ -61,6 +73,9 @@ impl Tool {
             Tool::Gdb => "gdb",
             Tool::PkgConfig => "pkg-config",
             Tool::Kill => "procps",
+            Tool::Cmake => "cmake",
+            Tool::Make => "make",
+            Tool::Dpkg => "dpkg",
         }
     }
 

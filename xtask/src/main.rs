@@ -6,14 +6,18 @@
 
 mod build;
 mod demo;
+mod finding;
 mod headers;
 mod install;
 mod lint;
 mod machine;
+mod man;
+mod package;
 mod process;
 mod stages;
 mod symbols;
 mod test;
+mod tree;
 mod workspace;
 
 use std::process::ExitCode;
@@ -29,7 +33,7 @@ struct Task {
     run: fn(&[String]) -> Result<()>,
 }
 
-const TASKS: [Task; 6] = [
+const TASKS: [Task; 8] = [
     Task {
         name: "demo",
         arguments: "[-n RANKS] [--points N]",
@@ -50,9 +54,21 @@ const TASKS: [Task; 6] = [
     },
     Task {
         name: "install",
-        arguments: "--prefix DIR [--destdir DIR]",
-        about: "libraries, headers, Fortran sources, pkg-config files, GPI2 names and tools",
+        arguments: "--prefix DIR [--destdir DIR] [--libdir DIR]",
+        about: "libraries, headers, Fortran sources, pkg-config and CMake files, tools, man pages",
         run: install::run,
+    },
+    Task {
+        name: "uninstall",
+        arguments: "--prefix DIR [--destdir DIR]",
+        about: "remove what install put there, and nothing else",
+        run: install::remove,
+    },
+    Task {
+        name: "package",
+        arguments: "[--to DIR]",
+        about: "the installation as a Debian package, in target/debian or DIR",
+        run: package::run,
     },
     Task {
         name: "lint",

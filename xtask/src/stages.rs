@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::machine::Tool;
 use crate::process::{End, guarded};
-use crate::{Result, build, headers, install, lint, machine, symbols, workspace};
+use crate::{Result, build, headers, install, lint, machine, man, package, symbols, workspace};
 
 /// Tests of a stage.
 #[derive(Clone, Copy, Default)]
@@ -49,7 +49,7 @@ const fn stage(
     Stage { name, about, budget_s, needs, full_only: false, not_here: None, run }
 }
 
-pub(crate) const STAGES: [Stage; 19] = [
+pub(crate) const STAGES: [Stage; 20] = [
     stage("fmt", 10, &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", 5, &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", 120, &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -74,6 +74,7 @@ pub(crate) const STAGES: [Stage; 19] = [
         |_| built().and_then(|()| symbols::check()),
         "what libgaspi.so exports",
     ),
+    stage("man", 5, &[], |_| man::check(), "what the manual pages have to tell"),
     stage(
         "core",
         120,
@@ -100,10 +101,19 @@ pub(crate) const STAGES: [Stage; 19] = [
     ),
     stage(
         "installed",
-        60,
-        &[Tool::Cc, Tool::Cxx, Tool::Binutils, Tool::PkgConfig],
+        90,
+        &[
+            Tool::Cc,
+            Tool::Cxx,
+            Tool::Fortran,
+            Tool::Binutils,
+            Tool::PkgConfig,
+            Tool::Cmake,
+            Tool::Make,
+            Tool::Dpkg,
+        ],
         installed,
-        "the installed tree: C, C++, static, profiling tools, old sonames",
+        "the installed tree and the package: C, C++, Fortran, CMake, static, old names",
     ),
     stage("jobs", 60, &[], |context| harness(context, "two_jobs", &[]), "jobs beside each other"),
     stage("faults", 120, &[], |context| harness(context, "faults", &[]), "kill -9 and SIGSTOP"),
@@ -238,11 +248,19 @@ fn harness(context: &Context, name: &str, variables: &[(&str, String)]) -> Resul
 fn installed(context: &Context) -> Result<Count> {
     built()?;
     let destdir = workspace::scratch("destdir");
-    let prefix = std::path::Path::new("/opt/gaspi");
-    let tree = install::install(prefix, &destdir)?;
+    let place = install::Place {
+        prefix: std::path::PathBuf::from("/opt/gaspi"),
+        destdir: destdir.clone(),
+        libdir: None,
+    };
+    let tree = install::install(&place)?;
+    let package = package::package(&workspace::target().join("debian"))?;
+    let xtask = std::env::current_exe().map_err(|error| format!("who am I: {error}"))?;
     let variables = [
         ("GASPI_TEST_TREE", tree.display().to_string()),
         ("GASPI_TEST_DESTDIR", destdir.display().to_string()),
+        ("GASPI_TEST_PACKAGE", package.display().to_string()),
+        ("GASPI_TEST_XTASK", xtask.display().to_string()),
     ];
     harness(context, "installed", &variables)
 }

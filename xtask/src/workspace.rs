@@ -27,6 +27,25 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
     target().join("xtask").join(name)
 }
 
+/// The same for this process alone, empty: others may run beside it.
+pub(crate) fn scratch_of_process(name: &str) -> crate::Result<PathBuf> {
+    let directory = scratch(&format!("{name}-{}", std::process::id()));
+    remove(&directory)?;
+    std::fs::create_dir_all(&directory)
+        .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    Ok(directory)
+}
+
+/// Removes a directory with all that is in it, if it is there.
+pub(crate) fn remove(directory: &Path) -> crate::Result<()> {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("cannot remove {}: {error}", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The cargo that runs this program, started in the root of the checkout.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -74,4 +93,27 @@ pub(crate) fn test_programs(package: &str) -> crate::Result<Vec<String>> {
         .collect();
     names.sort();
     Ok(names)
+}
+
+/// A file of the checkout with `@NAME@` replaced by its value, for each of `values`.
+pub(crate) fn filled(name: &str, values: &[(&str, &str)]) -> crate::Result<String> {
+    let file = root().join(name);
+    let mut text = std::fs::read_to_string(&file)
+        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    for (name, value) in values {
+        text = text.replace(&format!("@{name}@"), value);
+    }
+    Ok(text)
+}
+
+/// Adds all Rust files below `directory`.
+pub(crate) fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
 }

@@ -1,6 +1,13 @@
 //! The installed tree as users and old programs meet it. `cargo xtask test` installs it first and
-//! tells where by `GASPI_TEST_TREE` (the prefix as it lies on disk) and `GASPI_TEST_DESTDIR`.
+//! tells where by `GASPI_TEST_TREE` (the prefix as it lies on disk) and `GASPI_TEST_DESTDIR`; makes the
+//! package, `GASPI_TEST_PACKAGE`; and tells who installs, `GASPI_TEST_XTASK`.
 
+mod builds;
+mod layouts;
+mod manual;
+mod package;
+
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, OnceLock};
@@ -8,7 +15,11 @@ use std::sync::{Arc, OnceLock};
 use gaspi_tests::{Job, Program, Result, c_compiler, root, run_compiler, run_trials};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-const HELLO: &str = "tests/tests/installed/hello.c";
+/// Valid C and C++.
+const HELLO: &str = "packaging/examples/hello.c";
+
+/// How a test ends.
+type Verdict = std::result::Result<(), Failed>;
 
 fn main() -> ExitCode {
     run_trials(Arguments::from_args(), trials())
@@ -50,16 +61,12 @@ impl Tree {
 }
 
 fn trials() -> Result<Vec<Trial>> {
-    let place = |name: &str| {
-        let why = format!("{name} is not set; `cargo xtask test --only installed` sets it");
-        std::env::var_os(name).map(PathBuf::from).ok_or(gaspi_tests::Failed(why))
-    };
     let scratch = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("installed");
     std::fs::create_dir_all(&scratch)?;
-    let tree =
-        Tree { prefix: place("GASPI_TEST_TREE")?, destdir: place("GASPI_TEST_DESTDIR")?, scratch };
+    let (prefix, destdir) = (variable("GASPI_TEST_TREE")?, variable("GASPI_TEST_DESTDIR")?);
+    let tree = Tree { prefix: prefix.into(), destdir: destdir.into(), scratch };
     let mut trials = Vec::new();
-    let mut add = |name: &str, test: fn(&Tree) -> std::result::Result<(), Failed>| {
+    let mut add = |name: &str, test: fn(&Tree) -> Verdict| {
         let tree = tree.clone();
         trials.push(Trial::test(name, move || test(&tree)));
     };
@@ -70,6 +77,21 @@ fn trials() -> Result<Vec<Trial>> {
     add("names", names);
     add("one-image", one_image);
     add("static-symbols", static_symbols);
+    add("cmake/examples", |tree| builds::cmake_examples(&tree.prefix, &tree.scratch));
+    add("cmake/requests", |tree| builds::cmake_requests(&tree.prefix, &tree.scratch));
+    add("make/examples", |tree| builds::make_examples(&tree.prefix, &tree.scratch));
+    add("make/old", |tree| builds::old_makefile(&tree.prefix, &tree.scratch));
+    add("layout/uninstall", |tree| layouts::uninstall(&tree.scratch));
+    add("layout/replaced", |tree| layouts::replaced(&tree.scratch));
+    add("layout/foreign-lib64", |tree| layouts::foreign_lib64(&tree.scratch));
+    add("layout/mistakes", |tree| layouts::mistakes(&tree.scratch));
+    add("package/examples", |tree| package::examples(&tree.scratch));
+    add("package/control", |tree| package::control(&tree.scratch));
+    add("package/manual", |tree| package::manual(&tree.scratch));
+    add("package/reproducible", |tree| package::reproducible(&tree.scratch));
+    add("man/procedures", |tree| manual::procedures(&tree.prefix));
+    add("man/tools", |tree| manual::tools(&tree.prefix));
+    add("man/requests", |tree| manual::requests(&tree.prefix));
     for program in Program::all("tests/c", &["c"])? {
         let program = Arc::new(program);
         for link in program.links.clone() {
@@ -81,6 +103,22 @@ fn trials() -> Result<Vec<Trial>> {
         }
     }
     Ok(trials)
+}
+
+/// What the stage of `cargo xtask test` tells.
+fn variable(name: &str) -> Result<OsString> {
+    let why = format!("{name} is not set; `cargo xtask test --only installed` sets it");
+    std::env::var_os(name).ok_or(gaspi_tests::Failed(why))
+}
+
+/// An empty directory, whatever a former run left there.
+fn fresh(directory: &Path) -> Result<PathBuf> {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    std::fs::create_dir_all(directory)?;
+    Ok(directory.to_path_buf())
 }
 
 fn compiler(tree: &Tree, is_cxx: bool) -> Command {
@@ -98,7 +136,7 @@ fn pkg_config(tree: &Tree, arguments: &[&str]) -> Result<Vec<String>> {
     Ok(words.split_whitespace().map(str::to_owned).collect())
 }
 
-fn by_pkg_config(tree: &Tree, package: &str, is_cxx: bool) -> std::result::Result<(), Failed> {
+fn by_pkg_config(tree: &Tree, package: &str, is_cxx: bool) -> Verdict {
     let to = tree.program(&format!("hello-{package}-{is_cxx}"));
     let mut command = c_compiler(is_cxx);
     command.args(["-x", if is_cxx { "c++" } else { "c" }]).arg(root().join(HELLO));
@@ -108,7 +146,7 @@ fn by_pkg_config(tree: &Tree, package: &str, is_cxx: bool) -> std::result::Resul
     Ok(())
 }
 
-fn statically(tree: &Tree) -> std::result::Result<(), Failed> {
+fn statically(tree: &Tree) -> Verdict {
     let to = tree.program("hello-static");
     let mut command = c_compiler(false);
     command.arg(root().join(HELLO)).args(pkg_config(tree, &["--cflags", "gaspi"])?);
@@ -125,7 +163,7 @@ fn statically(tree: &Tree) -> std::result::Result<(), Failed> {
 }
 
 /// All names lead to one file, and it carries the right soname.
-fn names(tree: &Tree) -> std::result::Result<(), Failed> {
+fn names(tree: &Tree) -> Verdict {
     let real = tree.library().join("libgaspi.so").canonicalize()?;
     for name in
         ["libgaspi.so.1", "libGPI2.so", "libGPI2.so.0", "libGPI2-dbg.so.0", "libGPI2-stats.so.0"]
@@ -146,7 +184,7 @@ fn names(tree: &Tree) -> std::result::Result<(), Failed> {
 }
 
 /// A process that needs the old and the new name maps the library once.
-fn one_image(tree: &Tree) -> std::result::Result<(), Failed> {
+fn one_image(tree: &Tree) -> Verdict {
     let to = tree.program("both-names");
     let old = old_library(tree)?;
     let mut command = compiler(tree, false);
@@ -182,7 +220,7 @@ fn old_library(tree: &Tree) -> Result<PathBuf> {
 }
 
 /// libgaspi.a shows nothing but the C names, the profiled ones weak.
-fn static_symbols(tree: &Tree) -> std::result::Result<(), Failed> {
+fn static_symbols(tree: &Tree) -> Verdict {
     let archive = tree.library().join("libgaspi.a");
     let table =
         run_compiler(Command::new("nm").args(["--defined-only", "--extern-only"]).arg(&archive))?;
@@ -206,12 +244,7 @@ fn static_symbols(tree: &Tree) -> std::result::Result<(), Failed> {
 }
 
 /// The programs of `tests/c` whose comment asks for a way to link.
-fn linked(
-    tree: &Tree,
-    program: &Program,
-    link: &str,
-    ranks: u32,
-) -> std::result::Result<(), Failed> {
+fn linked(tree: &Tree, program: &Program, link: &str, ranks: u32) -> Verdict {
     let to = tree.program(&format!("{}-{link}-{ranks}", program.name));
     let mut command = compiler(tree, false);
     command.arg(&program.source);

@@ -1,4 +1,4 @@
-/* The program of the README: each rank greets the next one. Valid C and C++. */
+/* Each rank greets the next one, in C. Valid C and C++. */
 #include <GASPI.h>
 
 #include <stdio.h>

@@ -1,0 +1,187 @@
+//! Section 1: a page per tool, made from what the tool says to `--help`.
+//!
+//! Headings are lines at the margin that end with a colon. Below them, options and commands become
+//! definitions, everything else is shown as it is; other text at the margin describes the tool.
+
+use std::process::Command;
+
+use super::roff;
+use crate::{Result, build, process, workspace};
+
+/// Name and text of each page.
+pub(super) fn pages() -> Result<Vec<(&'static str, String)>> {
+    let mut pages = Vec::new();
+    for tool in build::tools() {
+        let help = Help::of(tool, None)?;
+        let mut commands = Vec::new();
+        for command in help.commands() {
+            commands.push((command.to_owned(), Help::of(tool, Some(command))?));
+        }
+        pages.push((tool, page(tool, &help, &commands)));
+    }
+    Ok(pages)
+}
+
+/// What a tool says, in parts.
+#[derive(Debug, Default, PartialEq)]
+struct Help {
+    usage: Vec<String>,
+    /// Paragraphs at the margin.
+    text: Vec<String>,
+    sections: Vec<(String, Vec<String>)>,
+}
+
+impl Help {
+    fn of(tool: &str, command: Option<&str>) -> Result<Help> {
+        let mut ask = Command::new(workspace::release().join(tool));
+        Ok(Help::parse(&process::output(ask.args(command).arg("--help"))?))
+    }
+
+    fn parse(help: &str) -> Help {
+        let mut parts = Help::default();
+        let mut lines = help.lines().map(str::trim_end).peekable();
+        while let Some(line) = lines.next() {
+            let below = |next: &str| next.is_empty() || next.starts_with(' ');
+            if let Some(usage) = line.strip_prefix("Usage:") {
+                parts.usage.push(usage.trim().to_owned());
+                while let Some(more) = lines.next_if(|next| next.starts_with(' ')) {
+                    parts.usage.push(more.trim().to_owned());
+                }
+            } else if line.ends_with(':') && lines.peek().is_some_and(|next| next.starts_with(' '))
+            {
+                let mut body = Vec::new();
+                while let Some(more) = lines.next_if(|next| below(next)) {
+                    body.push(more.to_owned());
+                }
+                while body.last().is_some_and(String::is_empty) {
+                    body.pop();
+                }
+                parts.sections.push((line.trim_end_matches(':').to_owned(), body));
+            } else if !line.is_empty() || !parts.text.is_empty() {
+                parts.text.push(line.to_owned());
+            }
+        }
+        parts
+    }
+
+    /// The commands of a tool that has some.
+    fn commands(&self) -> Vec<&str> {
+        let list = self.sections.iter().find(|(heading, _)| heading == "Commands");
+        list.map(|(_, body)| body.as_slice())
+            .unwrap_or_default()
+            .iter()
+            .filter(|line| indent(line) == 2)
+            .filter_map(|line| line.split_whitespace().next())
+            .filter(|name| *name != "help")
+            .collect()
+    }
+}
+
+fn page(tool: &str, help: &Help, commands: &[(String, Help)]) -> String {
+    let mut page = roff::title(tool, 1, "GASPI tools");
+    let summary = help.text.first().map_or("", String::as_str).trim_end_matches('.');
+    page.push_str(&format!(".SH NAME\n{} \\- {}\n", roff::literal(tool), roff::prose(summary)));
+    page.push_str(".SH SYNOPSIS\n");
+    verbatim(&mut page, &help.usage);
+    page.push_str(".SH DESCRIPTION\n");
+    page.push_str(&roff::block(&help.text.iter().map(String::as_str).collect::<Vec<_>>()));
+    for (heading, body) in &help.sections {
+        page.push_str(&format!(".SH \"{}\"\n", roff::literal(&heading.to_uppercase())));
+        section(&mut page, body);
+    }
+    for (name, help) in commands {
+        page.push_str(&format!(".SH \"{} {}\"\n", roff::literal(tool), roff::literal(name)));
+        verbatim(&mut page, &help.usage);
+        page.push_str(&roff::block(&help.text.iter().map(String::as_str).collect::<Vec<_>>()));
+        for (heading, body) in &help.sections {
+            page.push_str(&format!(".SS \"{}\"\n", roff::literal(heading)));
+            section(&mut page, body);
+        }
+    }
+    let others: Vec<String> = build::tools()
+        .into_iter()
+        .filter(|other| *other != tool)
+        .map(|other| format!(",\n.BR {} (1)", roff::literal(other)))
+        .collect();
+    page.push_str(&format!(".SH SEE ALSO\n.BR gaspi (7){}\n", others.concat()));
+    page
+}
+
+/// What stands below a heading.
+fn section(page: &mut String, body: &[String]) {
+    let is_list = body.iter().find(|line| !line.is_empty()).is_some_and(|line| {
+        let words = line.trim_start();
+        words.starts_with(['-', '<', '[']) || (indent(line) == 2 && words.contains("  "))
+    });
+    if !is_list {
+        verbatim(page, body);
+        return;
+    }
+    let mut was_empty = false;
+    for line in body {
+        let words = line.trim();
+        if words.is_empty() {
+            was_empty = true;
+            continue;
+        }
+        if indent(line) < 8 {
+            let (term, meaning) = words.split_once("  ").unwrap_or((words, ""));
+            page.push_str(&format!(".TP\n\\fB{}\\fR\n", roff::literal(term)));
+            if !meaning.is_empty() {
+                page.push_str(&format!("{}\n", roff::prose(meaning.trim())));
+            }
+        } else {
+            if was_empty {
+                page.push_str(".IP\n");
+            }
+            page.push_str(&format!("{}\n", roff::prose(words)));
+        }
+        was_empty = false;
+    }
+}
+
+fn verbatim(page: &mut String, lines: &[String]) {
+    page.push_str(".nf\n");
+    for line in lines {
+        page.push_str(&format!("{}\n", roff::literal(line)));
+    }
+    page.push_str(".fi\n");
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELP: &str = "Does things\n\nUsage: tool [OPTIONS]\n       tool -m FILE\n\nCommands:\n  \
+        one   The first\n  help  Print this\n\nOptions:\n  -n, --nodes <N>  How many\n      --long\n          \
+        Long text\n\n          Second part\n\nIt does them well.\nAlways:\nyes.\n\nExamples:\n  \
+        tool -n 4    four\n";
+
+    #[test]
+    fn help_is_taken_apart() {
+        let help = Help::parse(HELP);
+        assert_eq!(help.usage, ["tool [OPTIONS]", "tool -m FILE"]);
+        assert_eq!(help.commands(), ["one"]);
+        let headings: Vec<&str> = help.sections.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(headings, ["Commands", "Options", "Examples"]);
+        assert!(help.text.contains(&"It does them well.".to_owned()), "{help:?}");
+        assert!(help.text.contains(&"Always:".to_owned()), "{help:?}");
+    }
+
+    #[test]
+    fn options_are_definitions() {
+        let page = page("tool", &Help::parse(HELP), &[]);
+        for part in [
+            ".SH NAME\ntool \\- Does things\n",
+            ".TP\n\\fB\\-n, \\-\\-nodes <N>\\fR\nHow many\n",
+            ".TP\n\\fB\\-\\-long\\fR\nLong text\n.IP\nSecond part\n",
+            ".SH \"OPTIONS\"\n",
+        ] {
+            assert!(page.contains(part), "no {part:?} in\n{page}");
+        }
+    }
+}

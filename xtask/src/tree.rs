@@ -1,0 +1,160 @@
+//! An installation on disk: puts files into it, remembers each, and removes them again.
+//!
+//! The list of what was put there lies in the tree itself, in [`MANIFEST`], relative to the prefix, so
+//! that a tree that was moved can still be removed. Only what the list names is ever deleted, and
+//! directories only if this program made them and they are empty.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+
+use crate::{Result, build};
+
+/// Where the list of installed files lies below the prefix.
+pub(crate) const MANIFEST: &str = "share/gaspi/installed.txt";
+
+const MANIFEST_HEAD: &str =
+    "# What `cargo xtask install` put here; `cargo xtask uninstall` removes it.\n";
+
+/// An installation that is being made.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: PathBuf,
+    files: BTreeSet<String>,
+    /// Those that were not there before, `""` for the prefix itself.
+    directories: BTreeSet<String>,
+}
+
+impl Tree {
+    /// Begins an installation below `root`.
+    pub(crate) fn new(root: &Path) -> Tree {
+        Tree { root: root.to_path_buf(), files: BTreeSet::new(), directories: BTreeSet::new() }
+    }
+
+    /// The prefix as it lies on disk.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What was put there so far, relative to the prefix.
+    pub(crate) fn files(&self) -> &BTreeSet<String> {
+        &self.files
+    }
+
+    /// Copies `from` to the name `to` below the prefix.
+    pub(crate) fn copy(&mut self, from: &Path, to: &str, mode: u32) -> Result<()> {
+        let at = self.place(to)?;
+        fs::copy(from, &at)
+            .and_then(|_| fs::set_permissions(&at, fs::Permissions::from_mode(mode)))
+            .map_err(|error| format!("cannot copy {} to {}: {error}", from.display(), at.display()))
+    }
+
+    /// Writes a text file.
+    pub(crate) fn write(&mut self, to: &str, text: &str) -> Result<()> {
+        let at = self.place(to)?;
+        fs::write(&at, text)
+            .and_then(|()| fs::set_permissions(&at, fs::Permissions::from_mode(0o644)))
+            .map_err(|error| format!("cannot write {}: {error}", at.display()))
+    }
+
+    /// Makes the symbolic link `at` that leads to `to`.
+    pub(crate) fn link(&mut self, to: &str, at: &str) -> Result<()> {
+        let place = self.place(at)?;
+        build::link(to, &place)
+    }
+
+    /// Path of a file that is about to be made: its directory is there, and no older file. A new
+    /// inode takes its place, so programs that run from the old one keep it.
+    pub(crate) fn place(&mut self, to: &str) -> Result<PathBuf> {
+        let at = self.root.join(to);
+        self.make_directory(Path::new(to).parent().unwrap_or(Path::new("")))?;
+        remove(&at)?;
+        self.files.insert(to.to_owned());
+        Ok(at)
+    }
+
+    fn make_directory(&mut self, relative: &Path) -> Result<()> {
+        let at = self.root.join(relative);
+        if at.is_dir() {
+            return Ok(());
+        }
+        let cannot = |error| format!("cannot make {}: {error}", at.display());
+        if relative.as_os_str().is_empty() {
+            fs::create_dir_all(&at).map_err(cannot)?;
+        } else {
+            self.make_directory(relative.parent().unwrap_or(Path::new("")))?;
+            fs::create_dir(&at).map_err(cannot)?;
+        }
+        // Whatever the umask of the person is: others have to get in.
+        fs::set_permissions(&at, fs::Permissions::from_mode(0o755)).map_err(cannot)?;
+        self.directories.insert(relative.display().to_string());
+        Ok(())
+    }
+
+    /// Writes the list of all that was put into the tree.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        let at = self.place(MANIFEST)?;
+        let mut text = String::from(MANIFEST_HEAD);
+        for file in &self.files {
+            text.push_str(&format!("{file}\n"));
+        }
+        for directory in &self.directories {
+            text.push_str(&format!("{directory}/\n"));
+        }
+        fs::write(&at, text)
+            .and_then(|()| fs::set_permissions(&at, fs::Permissions::from_mode(0o644)))
+            .map_err(|error| format!("cannot write {}: {error}", at.display()))
+    }
+}
+
+/// Removes the installation below `root` if its list is there, and returns the number of files.
+pub(crate) fn uninstall(root: &Path) -> Result<Option<usize>> {
+    let manifest = root.join(MANIFEST);
+    let text = match fs::read_to_string(&manifest) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(|error| format!("cannot read {}: {error}", manifest.display()))?,
+    };
+    let mut directories = BTreeSet::new();
+    let mut files = 0;
+    for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+        if line != "/"
+            && !Path::new(line).components().all(|part| matches!(part, Component::Normal(_)))
+        {
+            let manifest = manifest.display();
+            return Err(format!(
+                "{manifest} names {line:?}, which is not below it; nothing follows"
+            ));
+        }
+        match line.strip_suffix('/') {
+            Some(directory) => _ = directories.insert(directory),
+            None => {
+                remove(&root.join(line))?;
+                files += 1;
+            }
+        }
+    }
+    // The reverse of the alphabet: what is in a directory comes before it.
+    for directory in directories.iter().rev() {
+        let at = root.join(directory);
+        match fs::remove_dir(&at) {
+            Err(error)
+                if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) =>
+            {
+                return Err(format!("cannot remove {}: {error}", at.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(Some(files))
+}
+
+fn remove(file: &Path) -> Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(format!("cannot remove {}: {error}", file.display()))
+        }
+        _ => Ok(()),
+    }
+}
