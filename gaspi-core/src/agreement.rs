@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::fabric::peers::waiting_group;
 use crate::group::CallState;
 use crate::ids::{GroupId, Rank};
-use crate::node::STAGE_BYTES;
+use crate::node::{STAGE_BYTES, news};
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::Counter;
 use crate::sync::AtomicU64;
@@ -255,7 +255,7 @@ impl GroupCall<'_> {
         }
         self.line(self.me, step).publish(step, self.key.fingerprint, &words[..used]);
         for rank in self.ranks.iter().filter(|rank| **rank != self.inner.rank) {
-            self.inner.area.ring(*rank);
+            self.inner.area.ring_for(*rank, news::ARRIVAL);
         }
     }
 
@@ -298,17 +298,15 @@ impl GroupCall<'_> {
         step: u64,
         next: &mut usize,
     ) -> Option<Result<()>> {
-        let (call, counter) = match self.key.kind {
-            CallKind::Barrier => (Call::Barrier, Counter::TimeInBarrier),
-            CallKind::SegmentCreate | CallKind::SegmentUse => (Call::Create, Counter::TimeWaiting),
-            _ => (Call::Collective, Counter::TimeWaiting),
+        let call = match self.key.kind {
+            CallKind::Barrier => Call::Barrier,
+            CallKind::SegmentCreate | CallKind::SegmentUse => Call::Create,
+            _ => Call::Collective,
         };
         let (inner, waiting) = (self.inner, waiting_group(call, self.group));
-        let seen = inner.timed(counter, || {
-            inner.until(deadline, waiting, || match self.scan(step, next) {
-                Scan::Missing => None,
-                seen => Some(seen),
-            })
+        let seen = inner.until(deadline, waiting, || match self.scan(step, next) {
+            Scan::Missing => None,
+            seen => Some(seen),
         });
         let error = match seen? {
             Scan::Done(outcome) => return Some(outcome),
@@ -321,12 +319,11 @@ impl GroupCall<'_> {
             None => now,
         };
         let left = MISMATCH_LIMIT.saturating_sub(now - since);
-        let outcome = inner.timed(counter, || {
+        let outcome =
             inner.until(deadline.at_most(left), waiting, || match self.scan(step, next) {
                 Scan::Done(outcome) => Some(outcome),
                 Scan::Missing | Scan::Differs(_) => None,
-            })
-        });
+            });
         outcome.or_else(|| (since.elapsed() >= MISMATCH_LIMIT).then_some(Err(error)))
     }
 

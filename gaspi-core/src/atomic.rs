@@ -10,7 +10,9 @@ use crate::fabric::frame::{AtomicOperation, Frame, Place};
 use crate::fabric::peers::{CallKey, waiting};
 use crate::fabric::progress::apply;
 use crate::ids::{Rank, SegmentId};
+use crate::inside::Inside;
 use crate::runtime::{Inner, Runtime};
+use crate::statistics::PeerCounter;
 use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
 use crate::wait::Call;
@@ -18,7 +20,8 @@ use crate::wait::Call;
 const SIZE: u64 = size_of::<u64>() as u64;
 
 impl Inner {
-    #[inline]
+    /// Executes it, whatever that takes.
+    #[cold]
     fn atomic(
         &self,
         segment: SegmentId,
@@ -35,6 +38,7 @@ impl Inner {
         if !offset.is_multiple_of(SIZE) {
             return Err(Error::Unaligned { offset });
         }
+        self.count_for(&inside, rank, PeerCounter::Atomics, 1);
         let word = target.data(offset).cast::<AtomicU64>();
         // Bound memory may begin anywhere.
         if target.alive() && !word.is_null() && word.is_aligned() {
@@ -57,7 +61,6 @@ impl Inner {
     }
 
     /// Has the owner's progress do it.
-    #[cold]
     fn ask_owner(
         &self,
         place: Place,
@@ -92,7 +95,13 @@ impl Runtime {
         add: u64,
         timeout: Timeout,
     ) -> Result<u64> {
-        self.inner().atomic(segment, offset, rank, AtomicOperation::FetchAdd { add }, timeout)
+        match self.swiftly(|inside| inside.atomic_fetch_add(segment, offset, rank, add)) {
+            Some(old) => Ok(old),
+            None => {
+                let operation = AtomicOperation::FetchAdd { add };
+                self.inner().atomic(segment, offset, rank, operation, timeout)
+            }
+        }
     }
 
     /// Replaces 8 bytes at `offset` of a segment of `rank` by `new` if they are `comparator`, and
@@ -110,7 +119,14 @@ impl Runtime {
         new: u64,
         timeout: Timeout,
     ) -> Result<u64> {
-        let operation = AtomicOperation::CompareSwap { comparator, new };
-        self.inner().atomic(segment, offset, rank, operation, timeout)
+        let swiftly =
+            |inside: Inside<'_>| inside.atomic_compare_swap(segment, offset, rank, comparator, new);
+        match self.swiftly(swiftly) {
+            Some(old) => Ok(old),
+            None => {
+                let operation = AtomicOperation::CompareSwap { comparator, new };
+                self.inner().atomic(segment, offset, rank, operation, timeout)
+            }
+        }
     }
 }

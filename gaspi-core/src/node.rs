@@ -43,6 +43,18 @@ pub(crate) mod life {
     pub(crate) const DEAD: u32 = 3;
 }
 
+/// What a sleeper can wait for, one bit each, so that it is not woken for what others wait for.
+pub(crate) mod news {
+    /// A notification was set.
+    pub(crate) const NOTIFICATION: u32 = 1;
+    /// A rank has arrived at a step of a collective.
+    pub(crate) const ARRIVAL: u32 = 2;
+    /// Everything else.
+    pub(crate) const OTHER: u32 = 4;
+    /// What everybody has to look at, as for instance a death.
+    pub(crate) const ANY: u32 = NOTIFICATION | ARRIVAL | OTHER;
+}
+
 /// What the sleeper of a rank waits for; written before it sleeps, read by tools.
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -58,7 +70,8 @@ pub(crate) struct Note {
 #[repr(C, align(64))]
 struct BellWords {
     sequence: AtomicU32,
-    sleepers: AtomicU32,
+    /// The [`news`] that somebody sleeps for.
+    awaited: AtomicU32,
     /// How to wake this rank. 0: its futex. Sockets will add an eventfd that peers get.
     kind: AtomicU32,
 }
@@ -236,7 +249,7 @@ impl NodeArea {
 
     fn bell(&self, rank: Rank) -> EventCount<'_, AtomicU32> {
         let words = &self.page(rank).bell;
-        EventCount { sequence: &words.sequence, sleepers: &words.sleepers }
+        EventCount { sequence: &words.sequence, awaited: &words.awaited }
     }
 
     /// This rank's own eventcount, to sleep on.
@@ -254,19 +267,19 @@ impl NodeArea {
         if self.membarrier.load(Ordering::Relaxed) { Light::Compiler } else { Light::Full }
     }
 
-    /// Wakes `rank` if somebody sleeps there; to be called after the store that it waits for.
+    /// Wakes `rank` if somebody sleeps there for this kind of [`news`]; to be called after the
+    /// store that it waits for.
     #[inline]
-    pub(crate) fn ring(&self, rank: Rank) {
+    pub(crate) fn ring_for(&self, rank: Rank, news: u32) {
         let bell = self.bell(rank);
-        if bell.someone_sleeps(|| self.light().fence()) {
-            self.wake(&bell);
+        if bell.someone_sleeps(news, || self.light().fence()) {
+            futex::wake(bell.sequence);
         }
     }
 
-    #[cold]
-    fn wake(&self, bell: &EventCount<'_, AtomicU32>) {
-        bell.advance();
-        futex::wake(bell.sequence);
+    /// Wakes whoever sleeps at `rank`.
+    pub(crate) fn ring(&self, rank: Rank) {
+        self.ring_for(rank, news::ANY);
     }
 
     /// Wakes all ranks of the node.

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{NotificationId, SegmentId};
+use crate::inside::first_set;
 use crate::runtime::{Inner, Runtime};
-use crate::statistics::Counter;
 use crate::sync::{epoch, slots};
 use crate::timeout::Timeout;
 use crate::wait::{Call, Waiting};
@@ -20,29 +20,12 @@ impl Inner {
         }
         Ok(())
     }
-
-    /// The lowest set notification of a range.
-    #[inline]
-    fn first_set(
-        &self,
-        segment: SegmentId,
-        begin: u32,
-        num: u32,
-    ) -> Result<Option<NotificationId>> {
-        let inside = epoch::enter();
-        let found = self.local(segment, &inside)?;
-        for id in begin..begin + num {
-            if slots::peek(found.notification(id as usize)) {
-                return Ok(Some(NotificationId(id)));
-            }
-        }
-        Ok(None)
-    }
 }
 
 impl Runtime {
     /// Waits until one of the notifications `begin..begin + num` of this rank's `segment` is set and
-    /// returns the lowest such id, without clearing it. `None` only for `num` = 0.
+    /// returns the lowest such id, without clearing it. `None` only for `num` = 0 (GASPI 17.1,
+    /// 8.3.3).
     ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::InvalidSegment`], [`Error::NotificationRange`].
@@ -54,28 +37,27 @@ impl Runtime {
         num: u32,
         timeout: Timeout,
     ) -> Result<Option<NotificationId>> {
-        let inner = self.inner();
-        inner.check_notifications(begin, num)?;
-        let found = inner.first_set(segment, begin, num)?;
-        if found.is_some() || num == 0 {
-            return Ok(found);
-        }
-        if timeout == Timeout::Test {
+        let once = timeout == Timeout::Test;
+        match self.swiftly(|inside| inside.notify_waitsome(segment, begin, num, once)) {
+            Some(Some(id)) => Ok(Some(id)),
             // The hot path of polling programs: no text is made for it.
-            return Err(Error::Timeout { pending: String::new() });
+            Some(None) if once => Err(Error::Timeout { pending: String::new() }),
+            _ => wait_some(self.inner(), segment, begin, num, timeout),
         }
-        wait_some(inner, segment, begin, num, timeout)
     }
 
     /// Takes a notification of this rank's `segment`: returns its value and sets it to 0 in one
-    /// step, so that of several threads exactly one gets it. 0 if it was not set.
+    /// step, so that of several threads exactly one gets it. 0 if it was not set (GASPI 17.1,
+    /// 8.3.4).
     ///
     /// # Errors
     /// [`Error::InvalidSegment`], [`Error::NotificationRange`].
     #[inline]
     pub fn notify_reset(&self, segment: SegmentId, notification: NotificationId) -> Result<u32> {
-        let inner = self.inner();
-        let inside = epoch::enter();
+        if let Some(value) = self.swiftly(|inside| inside.notify_reset(segment, notification)) {
+            return Ok(value);
+        }
+        let (inner, inside) = (self.inner(), epoch::enter());
         let found = inner.local(segment, &inside)?;
         inner.check_notifications(notification.0, 1)?;
         Ok(slots::take(found.notification(notification.index())))
@@ -96,11 +78,17 @@ fn wait_some(
     num: u32,
     timeout: Timeout,
 ) -> Result<Option<NotificationId>> {
+    inner.check_notifications(begin, num)?;
+    let look = || {
+        let inside = epoch::enter();
+        Ok(first_set(inner.local(segment, &inside)?, begin, begin + num))
+    };
+    if num == 0 {
+        return look();
+    }
     let waiting = Waiting { call: Call::WaitSome, object: segment.0.into() };
-    let found = inner.timed(Counter::TimeInWaitSome, || {
-        inner.until(timeout.deadline(), waiting, || {
-            inner.check_open().and_then(|()| inner.first_set(segment, begin, num)).transpose()
-        })
+    let found = inner.until(timeout.deadline(), waiting, || {
+        inner.check_open().and_then(|()| look()).transpose()
     });
     found.unwrap_or_else(|| Err(not_set(segment, begin, num))).map(Some)
 }

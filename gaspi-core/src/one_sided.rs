@@ -1,21 +1,23 @@
 //! Writes, reads, notifications, and their lists (GASPI 17.1, 8).
 //!
-//! The way of a write: find both segments (one load each), check the ranges, take a slot of the
-//! queue, look whether the target still exists, copy, done. Everything else is out of line: targets
-//! that are gone, memory that is not mapped here, notifications behind copies that are under way.
+//! A request whose both ends are mapped here and in whose way is nothing is posted by [`Inside`].
+//! Everything else comes here: wrong arguments, full queues, targets that are gone, memory that is
+//! not mapped, notifications behind copies that are under way, lists.
 
 use crate::error::{Error, Result};
 use crate::fabric::connection::{Outgoing, Payload};
 use crate::fabric::frame::{Frame, Place};
 use crate::fabric::peers::{Landing, Request};
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
-use crate::node::life;
+use crate::inside::Inside;
+use crate::node::{life, news};
 use crate::os::{cross_memory, process};
 use crate::queue::Queue;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{Reach, Segment, Target};
-use crate::statistics::Counter;
-use crate::sync::{epoch, slots};
+use crate::statistics::PeerCounter;
+use crate::sync::epoch::{self, Guard};
+use crate::sync::slots;
 use crate::timeout::{Deadline, Timeout};
 use std::sync::Arc;
 
@@ -154,8 +156,8 @@ impl Inner {
         Error::QueueFull { queue, limit: self.config.queue_size_max }
     }
 
-    /// Posts one transfer, and a notification at the target behind it.
-    #[inline]
+    /// Posts one transfer, and a notification at the target behind it, whatever that takes.
+    #[cold]
     fn post(
         &self,
         direction: Direction,
@@ -171,45 +173,38 @@ impl Inner {
         if t.size == 0 && signal.is_none() {
             return Ok(());
         }
-        if !q.reserve(1, self.config.queue_size_max) {
+        if !q.reserve(&inside, 1, self.config.queue_size_max) {
             return Err(self.queue_full(queue));
         }
-        self.count_transfer(&inside, direction, t.size, signal.is_some());
-        if let Some(signal) = signal.filter(|_| q.is_busy() || !fast(direction, t, local, target)) {
-            drop(inside);
-            if self.move_slowly(direction, t, q, queue) {
-                self.signal_slowly(direction, t, signal, q, queue);
-            }
-        } else if signal.is_none() && !fast(direction, t, local, target) {
-            drop(inside);
-            self.move_slowly(direction, t, q, queue);
-        } else if let Some(signal) = signal {
-            let word = match direction {
-                Direction::Write => target.notification(signal.id.index()),
-                Direction::Read => local.notification(signal.id.index()),
-            };
-            slots::set(word, signal.value);
-            self.area.ring(signal.rank);
+        self.count_transfer(&inside, direction, t, signal.is_some());
+        drop(inside);
+        let moved = self.move_slowly(direction, t, q, queue);
+        if let (true, Some(signal)) = (moved, signal) {
+            self.signal_slowly(direction, t, signal, q, queue);
         }
         Ok(())
     }
 
-    #[inline]
-    fn count_transfer(&self, inside: &epoch::Guard, direction: Direction, size: u64, signal: bool) {
+    fn count_transfer(&self, inside: &Guard, direction: Direction, t: &Transfer, signal: bool) {
         let (bytes, plain, notified) = match direction {
-            Direction::Write => (Counter::BytesWritten, Counter::Writes, Counter::WriteNotifys),
-            Direction::Read => (Counter::BytesRead, Counter::Reads, Counter::ReadNotifys),
+            Direction::Write => {
+                (PeerCounter::BytesWritten, PeerCounter::Writes, PeerCounter::WriteNotifys)
+            }
+            Direction::Read => {
+                (PeerCounter::BytesRead, PeerCounter::Reads, PeerCounter::ReadNotifys)
+            }
         };
-        self.count_inside(inside, bytes, size);
-        self.count_inside(inside, if signal { notified } else { plain }, 1);
+        let requests = if signal { notified } else { plain };
+        self.count_for(inside, t.rank, bytes, t.size);
+        self.count_for(inside, t.rank, requests, 1);
     }
 
     /// A transfer that is not a plain copy: its outcome goes to the queue. False if it has failed
     /// already, so that it must not be announced.
     #[cold]
     fn move_slowly(&self, direction: Direction, t: &Transfer, q: &Queue, queue: QueueId) -> bool {
-        let local = self.segments.get_arc(t.local.index());
-        let target = self.targets_of(t.rank).get_arc(t.remote.index());
+        let local = self.segments.get_arc(t.local);
+        let target = self.targets_of(t.rank).get_arc(t.remote);
         let (Some(local), Some(target)) = (local, target) else {
             q.fail("a segment was deleted while it was used");
             return false;
@@ -349,9 +344,25 @@ impl Inner {
         }
     }
 
+    /// Posts a notification, whatever that takes.
+    #[cold]
+    fn notify(&self, signal: Signal, queue: QueueId) -> Result<()> {
+        let inside = epoch::enter();
+        let q = self.queue(queue)?;
+        self.target(signal.rank, signal.segment, &inside)?;
+        self.check_signal(signal.id, signal.value)?;
+        if !q.reserve(&inside, 1, self.config.queue_size_max) {
+            return Err(self.queue_full(queue));
+        }
+        self.count_for(&inside, signal.rank, PeerCounter::Notifys, 1);
+        drop(inside);
+        self.notify_behind(signal, q, queue);
+        Ok(())
+    }
+
     /// Sets a peer's notification after what this queue has under way to that peer.
     fn notify_behind(&self, signal: Signal, q: &Queue, queue: QueueId) {
-        let Some(target) = self.targets_of(signal.rank).get_arc(signal.segment.index()) else {
+        let Some(target) = self.targets_of(signal.rank).get_arc(signal.segment) else {
             return q.fail("a segment was deleted while it was used");
         };
         if !target.alive() {
@@ -359,7 +370,7 @@ impl Inner {
         }
         if !q.is_pending(signal.rank) {
             slots::set(target.notification(signal.id.index()), signal.value);
-            self.area.ring(signal.rank);
+            self.area.ring_for(signal.rank, news::NOTIFICATION);
             return;
         }
         let queued = q.begin(signal.rank);
@@ -377,8 +388,8 @@ impl Inner {
 
     /// Sets a notification of this rank after the reads that this queue has under way.
     fn notify_after_reads(&self, t: &Transfer, signal: Signal, q: &Queue, queue: QueueId) {
-        let own = self.segments.get_arc(signal.segment.index());
-        let target = self.targets_of(t.rank).get_arc(t.remote.index());
+        let own = self.segments.get_arc(signal.segment);
+        let target = self.targets_of(t.rank).get_arc(t.remote);
         let (Some(own), Some(target)) = (own, target) else {
             return q.fail("a segment was deleted while it was used");
         };
@@ -388,7 +399,7 @@ impl Inner {
         }
         if !q.is_pending(t.rank) {
             slots::set(own.notification(signal.id.index()), signal.value);
-            self.area.ring(self.rank);
+            self.area.ring_for(self.rank, news::NOTIFICATION);
             return;
         }
         // Answers come in order: an empty read behind the others carries the notification.
@@ -416,17 +427,19 @@ impl Inner {
         if let Some(signal) = signal {
             self.target(signal.rank, signal.segment, &inside)?;
         }
-        if !q.reserve(slots_needed, self.config.queue_size_max) {
+        if !q.reserve(&inside, slots_needed, self.config.queue_size_max) {
             return Err(self.queue_full(queue));
         }
-        drop(inside);
         let (mut last, mut moved) = (None, true);
         for t in list.elements().inspect(|t| last = Some(*t)).filter(|t| t.size > 0) {
-            let inside = epoch::enter();
-            self.count_transfer(&inside, direction, t.size, false);
-            drop(inside);
-            moved &= self.move_slowly(direction, &t, q, queue);
+            self.count_transfer(&inside, direction, &t, false);
+            let local = self.local(t.local, &inside)?;
+            let target = self.target(t.rank, t.remote, &inside)?;
+            // Looked up again, as other threads may replace segments meanwhile.
+            moved &= self.check(&t, local, target).is_ok() && fast(direction, &t, local, target)
+                || self.move_slowly(direction, &t, q, queue);
         }
+        drop(inside);
         if let (Some(signal), Some(last), true) = (signal, last, moved) {
             self.signal_slowly(direction, &last, signal, q, queue);
         }
@@ -435,7 +448,7 @@ impl Inner {
 }
 
 /// A plain copy, where both ends are mapped here and the target still exists; false where not.
-#[inline]
+#[inline(always)]
 fn fast(direction: Direction, t: &Transfer, local: &Segment, target: &Target) -> bool {
     if !target.alive() {
         return false;
@@ -451,8 +464,24 @@ fn fast(direction: Direction, t: &Transfer, local: &Segment, target: &Target) ->
     };
     // SAFETY: both ranges were checked, and both mappings exist while the caller is inside of an
     // epoch or holds both; on one's own segments they may overlap.
-    unsafe { std::ptr::copy(from, to, t.size as usize) };
+    unsafe { copy(from, to, t.size as usize) };
     true
+}
+
+/// Copies without a call where a call would cost more than the copy, and as one word what a program
+/// may look at as one word.
+///
+/// # Safety
+/// As [`std::ptr::copy`].
+#[inline(always)]
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    if len == size_of::<u64>() {
+        // SAFETY: the caller vouches for 8 bytes at both ends.
+        unsafe { to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned()) };
+    } else {
+        // SAFETY: as promised by the caller.
+        unsafe { std::ptr::copy(from, to, len) };
+    }
 }
 
 impl Runtime {
@@ -463,7 +492,10 @@ impl Runtime {
     /// [`wait`](Runtime::wait).
     #[inline]
     pub fn write(&self, t: &Transfer, queue: QueueId, _timeout: Timeout) -> Result<()> {
-        self.inner().post(Direction::Write, t, None, queue)
+        match self.swiftly(|inside| inside.write(t, queue)) {
+            Some(()) => Ok(()),
+            None => self.inner().post(Direction::Write, t, None, queue),
+        }
     }
 
     /// Reads `size` bytes of another rank's segment into a segment of this one (GASPI 17.1, 8.2.2).
@@ -472,7 +504,10 @@ impl Runtime {
     /// As [`write`](Runtime::write).
     #[inline]
     pub fn read(&self, t: &Transfer, queue: QueueId, _timeout: Timeout) -> Result<()> {
-        self.inner().post(Direction::Read, t, None, queue)
+        match self.swiftly(|inside| inside.read(t, queue)) {
+            Some(()) => Ok(()),
+            None => self.inner().post(Direction::Read, t, None, queue),
+        }
     }
 
     /// A write and, visible after it and after all earlier writes of this queue to that rank, a
@@ -489,6 +524,10 @@ impl Runtime {
         queue: QueueId,
         _timeout: Timeout,
     ) -> Result<()> {
+        let swiftly = |inside: Inside<'_>| inside.write_notify(t, notification, value, queue);
+        if self.swiftly(swiftly).is_some() {
+            return Ok(());
+        }
         let inner = self.inner();
         inner.check_signal(notification, value)?;
         let signal = Signal { rank: t.rank, segment: t.remote, id: notification, value };
@@ -500,7 +539,6 @@ impl Runtime {
     ///
     /// # Errors
     /// As [`read`](Runtime::read), and [`Error::NotificationRange`].
-    #[inline]
     pub fn read_notify(
         &self,
         t: &Transfer,
@@ -549,7 +587,7 @@ impl Runtime {
         inner.check_signal(notification, value)?;
         let signal = Signal { rank: list.rank, segment: notified, id: notification, value };
         inner.post_list(Direction::Write, list, Some(signal), queue)?;
-        inner.count(Counter::WriteNotifys, 1);
+        inner.count_for(&epoch::enter(), list.rank, PeerCounter::WriteNotifys, 1);
         Ok(())
     }
 
@@ -570,10 +608,9 @@ impl Runtime {
         inner.check_signal(notification, 1)?;
         let signal = Signal { rank: inner.rank, segment: notified, id: notification, value: 1 };
         inner.post_list(Direction::Read, list, Some(signal), queue)?;
-        inner.count(Counter::ReadNotifys, 1);
+        inner.count_for(&epoch::enter(), list.rank, PeerCounter::ReadNotifys, 1);
         Ok(())
     }
-
     /// Sets a notification of another rank's segment, visible after all earlier writes of this queue
     /// to that rank (GASPI 17.1, 8.3.2). Takes one slot.
     ///
@@ -590,21 +627,10 @@ impl Runtime {
         queue: QueueId,
         _timeout: Timeout,
     ) -> Result<()> {
-        let inner = self.inner();
-        let inside = epoch::enter();
-        let q = inner.queue(queue)?;
-        let target = inner.target(rank, segment, &inside)?;
-        inner.check_signal(notification, value)?;
-        if !q.reserve(1, inner.config.queue_size_max) {
-            return Err(inner.queue_full(queue));
+        let swiftly = |inside: Inside<'_>| inside.notify(rank, segment, notification, value, queue);
+        match self.swiftly(swiftly) {
+            Some(()) => Ok(()),
+            None => self.inner().notify(Signal { rank, segment, id: notification, value }, queue),
         }
-        if target.alive() && !q.is_busy() {
-            slots::set(target.notification(notification.index()), value);
-            inner.area.ring(rank);
-        } else {
-            drop(inside);
-            inner.notify_behind(Signal { rank, segment, id: notification, value }, q, queue);
-        }
-        Ok(())
     }
 }

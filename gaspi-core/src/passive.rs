@@ -10,6 +10,7 @@ use crate::ids::{Rank, SegmentId};
 use crate::node::{OUTBOX_BUFFERS, life};
 use crate::runtime::{Inner, Runtime};
 use crate::segment::Segment;
+use crate::statistics::Counter;
 use crate::sync::slots::{Passive, passive_end, passive_pending, passive_post, passive_taken};
 use crate::sync::{AtomicU32, Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
@@ -283,7 +284,9 @@ impl Runtime {
         let limit = u64::from(inner.config.passive_transfer_size_max);
         inner.check_passive(segment, offset, size, limit)?;
         inner.check_rank(rank)?;
-        inner.send(Message { segment, offset, size }, rank, timeout.deadline())
+        inner.send(Message { segment, offset, size }, rank, timeout.deadline())?;
+        inner.count(Counter::PassiveSends, 1);
+        Ok(())
     }
 
     /// Receives a message of up to `size` bytes from any rank, and returns which
@@ -305,7 +308,10 @@ impl Runtime {
         let received = inner.until(timeout.deadline(), waiting, || {
             inner.check_open().and_then(|()| inner.receive(segment, offset, size)).transpose()
         });
-        received.unwrap_or_else(|| Err(Error::Timeout { pending: "a passive message".to_owned() }))
+        let timed_out = || Err(Error::Timeout { pending: "a passive message".to_owned() });
+        let sender = received.unwrap_or_else(timed_out)?;
+        inner.count(Counter::PassiveReceives, 1);
+        Ok(sender)
     }
 
     /// Takes back the messages whose sends timed out (GASPI 17.1, 9.3.1).

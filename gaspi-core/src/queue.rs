@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::Counter;
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::epoch::{self, Guard, Slot};
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::timeout::Timeout;
 use crate::wait::{Call, Waiting};
 use std::collections::HashMap;
@@ -24,15 +25,29 @@ struct Later {
     first_failure: String,
 }
 
+/// In place of an owner: no thread has used the queue yet.
+const NOBODY: usize = 0;
+/// Several threads use the queue: they count atomically.
+const EVERYBODY: usize = 1;
+/// A thread is taking the queue from its owner.
+const CHANGING: usize = 2;
+
 /// One queue. All that can exist are there from the start; `exists` says which do.
-#[derive(Debug, Default)]
+///
+/// The thread that uses a queue first owns its count and changes it by plain stores, in sections of
+/// its slot; an atomic addition would cost more than all the rest of a small write. As soon as a
+/// second thread comes, it waits until the owner is in no section and the queue belongs to
+/// everybody.
+#[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Queue {
     exists: AtomicBool,
-    /// Posted and not yet waited for.
-    posted: AtomicU32,
     /// Whether there is anything in `later`.
     busy: AtomicBool,
+    /// Posted and not yet waited for.
+    posted: AtomicU32,
+    /// The address of a thread's slot, or one of the constants above.
+    owner: AtomicUsize,
     later: Mutex<Later>,
 }
 
@@ -41,21 +56,93 @@ impl Queue {
         self.later.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the thread of this guard owns the queue. Only in a section.
+    #[inline(always)]
+    fn is_owned(&self, guard: &Guard) -> bool {
+        // Relaxed: whoever takes the queue away waits for the end of the section.
+        self.owner.load(Ordering::Relaxed) == address(guard.slot())
+    }
+
+    /// Takes slots by plain stores; `None` if the calling thread does not own the queue. Only in a
+    /// section.
+    #[inline(always)]
+    pub(crate) fn reserve_owned(&self, guard: &Guard, slots: u32, limit: u32) -> Option<bool> {
+        if !self.is_owned(guard) {
+            return None;
+        }
+        let sum = self.posted.load(Ordering::Relaxed) + slots;
+        if sum <= limit {
+            self.posted.store(sum, Ordering::Relaxed);
+        }
+        Some(sum <= limit)
+    }
+
     /// Takes `slots` slots, all or none.
-    #[inline]
-    pub(crate) fn reserve(&self, slots: u32, limit: u32) -> bool {
-        let mut posted = self.posted.load(Ordering::Relaxed);
-        loop {
-            if posted + slots > limit {
-                return false;
-            }
+    pub(crate) fn reserve(&self, guard: &Guard, slots: u32, limit: u32) -> bool {
+        self.enter(guard.slot());
+        guard.section(|| self.reserve_owned(guard, slots, limit)).unwrap_or_else(|| {
             // Relaxed: the count orders nothing; completions are ordered by `later`.
             let order = Ordering::Relaxed;
-            match self.posted.compare_exchange_weak(posted, posted + slots, order, order) {
-                Ok(_) => return true,
-                Err(found) => posted = found,
+            let sum = |posted: u32| Some(posted + slots).filter(|sum| *sum <= limit);
+            self.posted.fetch_update(order, order, sum).is_ok()
+        })
+    }
+
+    /// Forgets what is posted if the calling thread owns the queue. Only in a section.
+    #[inline(always)]
+    pub(crate) fn reset_owned(&self, guard: &Guard) -> bool {
+        let owned = self.is_owned(guard);
+        if owned {
+            self.posted.store(0, Ordering::Relaxed);
+        }
+        owned
+    }
+
+    /// Forgets what is posted.
+    fn reset(&self, guard: &Guard) {
+        self.enter(guard.slot());
+        if !guard.section(|| self.reset_owned(guard)) {
+            self.posted.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the thread of `slot` the owner of a queue that has none, and takes one from another
+    /// thread. Afterwards the calling thread may change the count atomically.
+    fn enter(&self, slot: &Slot) {
+        // AcqRel: takes over what a former owner counted.
+        let change = |from, to| {
+            self.owner.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        loop {
+            match self.owner.load(Ordering::Acquire) {
+                EVERYBODY => return,
+                NOBODY if change(NOBODY, address(slot)) => return,
+                owner if owner == address(slot) => return,
+                NOBODY => {}
+                // A few instructions of another thread.
+                CHANGING => std::thread::yield_now(),
+                owner if change(owner, CHANGING) => {
+                    // SAFETY: the address of a slot, and slots are never freed.
+                    let owner = unsafe { &*(owner as *const Slot) };
+                    owner.await_section();
+                    self.owner.store(EVERYBODY, Ordering::Release);
+                }
+                _ => {}
             }
         }
+    }
+
+    /// Has all threads count atomically, so that the caller may change the count without its slot.
+    fn share(&self) {
+        let inside = epoch::enter();
+        self.enter(inside.slot());
+        // Its own thread is in no section.
+        let _ = self.owner.compare_exchange(
+            address(inside.slot()),
+            EVERYBODY,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
     }
 
     /// Whether something may be pending or has failed.
@@ -112,7 +199,7 @@ impl Queue {
         let generation = later.generation.wrapping_add(1);
         *later = Later { generation, ..Later::default() };
         self.busy.store(false, Ordering::Release);
-        self.posted.store(0, Ordering::Relaxed);
+        self.reset(&epoch::enter());
     }
 
     /// What `wait` finds, `None` while requests are under way.
@@ -134,6 +221,10 @@ impl Queue {
     }
 }
 
+fn address(slot: &Slot) -> usize {
+    std::ptr::from_ref(slot) as usize
+}
+
 fn fail_locked(later: &mut Later, reason: &str) {
     if later.failed == 0 {
         reason.clone_into(&mut later.first_failure);
@@ -143,9 +234,12 @@ fn fail_locked(later: &mut Later, reason: &str) {
 
 /// The queues of a fresh rank.
 pub(crate) fn queues(existing: u32) -> [Queue; QUEUE_MAX as usize] {
-    std::array::from_fn(|i| Queue {
-        exists: AtomicBool::new((i as u32) < existing),
-        ..Queue::default()
+    std::array::from_fn(|index| Queue {
+        exists: AtomicBool::new((index as u32) < existing),
+        busy: AtomicBool::new(false),
+        posted: AtomicU32::new(0),
+        owner: AtomicUsize::new(NOBODY),
+        later: Mutex::default(),
     })
 }
 
@@ -176,15 +270,11 @@ impl Runtime {
     /// [`queue_purge`](Runtime::queue_purge) clears it.
     #[inline]
     pub fn wait(&self, queue: QueueId, timeout: Timeout) -> Result<()> {
-        let inner = self.inner();
-        let q = inner.queue(queue)?;
-        // Requests that are done when posted leave only their count.
-        if !q.is_busy() {
-            inner.count(Counter::Waits, 1);
-            q.posted.store(0, Ordering::Relaxed);
+        if self.swiftly(|inside| inside.wait(queue)).is_some() {
             return Ok(());
         }
-        wait_busy(inner, q, queue, timeout)
+        let inner = self.inner();
+        wait_busy(inner, inner.queue(queue)?, queue, timeout)
     }
 
     /// Makes a queue and returns the lowest free id (GASPI 17.1, 8.5.1).
@@ -195,6 +285,9 @@ impl Runtime {
         for (id, queue) in self.inner().queues.iter().enumerate() {
             if !queue.exists.swap(true, Ordering::AcqRel) {
                 queue.purge();
+                // Whoever used a former queue of this number does not own this one.
+                queue.share();
+                queue.owner.store(NOBODY, Ordering::Release);
                 return Ok(QueueId(id as u8));
             }
         }
@@ -209,6 +302,8 @@ impl Runtime {
         let q = self.inner().queue(queue)?;
         q.purge();
         q.exists.store(false, Ordering::Release);
+        // Nobody takes a slot of a queue that does not exist.
+        q.share();
         self.inner().area.ring(self.rank());
         Ok(())
     }
@@ -252,11 +347,15 @@ impl Runtime {
 #[cold]
 fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Result<()> {
     let waiting = Waiting { call: Call::Wait, object: queue.0.into() };
+    if !q.is_busy() {
+        q.reset(&epoch::enter());
+        inner.count(Counter::Waits, 1);
+        return Ok(());
+    }
+    q.share();
     let before = q.posted.load(Ordering::Relaxed);
-    let outcome = inner.timed(Counter::TimeInWait, || {
-        inner.until(timeout.deadline(), waiting, || {
-            q.outcome(queue).or_else(|| inner.check_open().err().map(Err))
-        })
+    let outcome = inner.until(timeout.deadline(), waiting, || {
+        q.outcome(queue).or_else(|| inner.check_open().err().map(Err))
     });
     // A wait that timed out is continued by the next.
     inner.count(Counter::Waits, u64::from(outcome.is_some()));

@@ -8,6 +8,7 @@ use crate::fabric::progress::Progress;
 use crate::fabric::table::Table;
 use crate::group::Groups;
 use crate::ids::{GroupId, Rank, SegmentId};
+use crate::inside::Inside;
 use crate::node::{NodeArea, life};
 use crate::os::{affinity, process, socket};
 use crate::passive::Outbox;
@@ -20,9 +21,6 @@ use crate::wait::{Call, Waiter, Waiting};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-
-/// Segment ids that a type of one byte can name.
-const SEGMENT_IDS: usize = 256;
 
 /// Everything that the threads of a rank share, the progress thread included.
 #[derive(Debug)]
@@ -41,9 +39,9 @@ pub(crate) struct Inner {
     pub(crate) token: [u8; 16],
     pub(crate) shape: Shape,
     pub(crate) area: NodeArea,
-    waiter: Waiter,
+    pub(crate) waiter: Waiter,
     pub(crate) segments: Table<Segment>,
-    targets: Box<[OnceLock<Table<Target>>]>,
+    pub(crate) targets: Box<[OnceLock<Box<Table<Target>>>]>,
     /// Held while segments come and go.
     pub(crate) segment_changes: Mutex<()>,
     pub(crate) next_generation: AtomicU32,
@@ -61,15 +59,24 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Waits until `attempt` gives something; see [`Waiter::until`].
+    /// Waits until `attempt` gives something or the deadline has passed, and counts the time that
+    /// this takes beyond a brief look.
     #[inline]
     pub(crate) fn until<T>(
         &self,
         deadline: Deadline,
         waiting: Waiting,
-        attempt: impl FnMut() -> Option<T>,
+        mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        self.waiter.until(&self.area, deadline, waiting, attempt)
+        if deadline == Deadline::Now {
+            return attempt();
+        }
+        if let Some(value) = self.waiter.briefly(&mut attempt) {
+            return Some(value);
+        }
+        let (found, waited) = self.waiter.until(&self.area, deadline, waiting, attempt);
+        self.count_waiting(waiting.call, waited);
+        found
     }
 
     #[inline]
@@ -104,7 +111,7 @@ impl Inner {
 
     /// The segments of `rank` as this rank reaches them.
     pub(crate) fn targets_of(&self, rank: Rank) -> &Table<Target> {
-        self.targets[rank.index()].get_or_init(|| Table::new(SEGMENT_IDS))
+        self.targets[rank.index()].get_or_init(|| Box::new(Table::new()))
     }
 
     /// A segment of `rank`, if it was made known to this rank.
@@ -116,7 +123,7 @@ impl Inner {
         inside: &'g epoch::Guard,
     ) -> Result<&'g Target> {
         let table = self.targets.get(rank.index()).and_then(OnceLock::get);
-        match table.and_then(|table| table.get(segment.index(), inside)) {
+        match table.and_then(|table| table.get(segment, inside)) {
             Some(target) => Ok(target),
             None => Err(self.no_target(rank, segment)),
         }
@@ -142,7 +149,7 @@ impl Inner {
         segment: SegmentId,
         inside: &'g epoch::Guard,
     ) -> Result<&'g Segment> {
-        match self.segments.get(segment.index(), inside) {
+        match self.segments.get(segment, inside) {
             Some(found) => Ok(found),
             None => Err(self.no_segment(segment)),
         }
@@ -293,7 +300,7 @@ impl Joining {
             shape: Shape { ranks: size, notifications: config.notification_num },
             area,
             waiter: Waiter::new(size, cores),
-            segments: Table::new(SEGMENT_IDS),
+            segments: Table::new(),
             targets: (0..size).map(|_| OnceLock::new()).collect(),
             segment_changes: Mutex::default(),
             next_generation: AtomicU32::new(1),
@@ -372,6 +379,13 @@ impl Runtime {
     #[inline]
     pub(crate) fn inner(&self) -> &Inner {
         &self.inner
+    }
+
+    /// Runs what takes nanoseconds, as far as nothing is in its way.
+    #[inline(always)]
+    pub(crate) fn swiftly<T>(&self, call: impl FnOnce(Inside<'_>) -> Option<T>) -> Option<T> {
+        let inside = epoch::enter_swiftly()?;
+        call(Inside::new(self, &inside))
     }
 
     /// This rank.

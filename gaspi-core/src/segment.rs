@@ -83,13 +83,17 @@ enum Data {
     Bound(*mut u8),
 }
 
-/// A segment of this rank.
+/// A segment of this rank. What a transfer looks at comes first, in one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Segment {
-    pub(crate) id: SegmentId,
-    pub(crate) generation: u32,
+    /// First byte of the data.
+    start: *mut u8,
     /// Bytes.
     pub(crate) size: u64,
+    notifications: *const AtomicU32,
+    pub(crate) id: SegmentId,
+    pub(crate) generation: u32,
     control: Control,
     file: OwnedFd,
     data: Data,
@@ -101,8 +105,8 @@ pub(crate) struct Segment {
     accepts: Mutex<bool>,
 }
 
-// SAFETY: the pointer of bound memory is only used for copies that the caller of `bind` vouched
-// for; everything else is Send.
+// SAFETY: the pointers lead into the segment's own mappings, or to bound memory, which is only used
+// for copies that the caller of `bind` vouched for; everything else is Send.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
@@ -161,9 +165,14 @@ impl Segment {
         let control = Control { mapping, layout };
         control.alive().store(ALIVE, Ordering::Release);
         Ok(Segment {
+            start: match &data {
+                Data::Mapped { mapping, .. } => mapping.as_ptr(),
+                Data::Bound(pointer) => *pointer,
+            },
+            size,
+            notifications: control.notifications(),
             id,
             generation,
-            size,
             control,
             file,
             data,
@@ -198,17 +207,23 @@ impl Segment {
     /// First byte of the data.
     #[inline]
     pub(crate) fn pointer(&self) -> *mut u8 {
-        match &self.data {
-            Data::Mapped { mapping, .. } => mapping.as_ptr(),
-            Data::Bound(pointer) => *pointer,
+        self.start
+    }
+
+    /// The data at `offset`, if that many bytes are there.
+    #[inline(always)]
+    pub(crate) fn at(&self, offset: u64, size: u64) -> Option<*mut u8> {
+        if size > self.size || offset > self.size - size {
+            return None;
         }
+        Some(self.start.wrapping_add(offset as usize))
     }
 
     /// A word of the notification space; the caller has checked the id.
     #[inline]
     pub(crate) fn notification(&self, id: usize) -> &AtomicU32 {
         // SAFETY: the space has notification_num words, and ids are checked against that.
-        unsafe { &*self.control.notifications().add(id) }
+        unsafe { &*self.notifications.add(id) }
     }
 
     /// What a peer has to know to reach it, and the descriptors that go along.
@@ -288,13 +303,17 @@ enum Keep {
 /// What a [`Target`] that is gone points to.
 static GONE: AtomicU32 = AtomicU32::new(DELETED);
 
-/// A segment of any rank as this rank reaches it: what a write looks at.
+/// A segment of any rank as this rank reaches it. What a transfer looks at comes first, in one cache
+/// line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Target {
-    alive: *const AtomicU32,
-    notifications: *const AtomicU32,
     /// Null unless `reach` is `Mapped`.
     data: *mut u8,
+    /// Bytes that are mapped at `data`: all or none.
+    mapped: u64,
+    alive: *const AtomicU32,
+    notifications: *const AtomicU32,
     /// Bytes.
     pub(crate) size: u64,
     pub(crate) generation: u32,
@@ -314,6 +333,7 @@ impl Target {
             alive: segment.control.alive(),
             notifications: segment.control.notifications(),
             data: segment.pointer(),
+            mapped: segment.size,
             size: segment.size,
             generation: segment.generation,
             reach: Reach::Mapped,
@@ -359,6 +379,7 @@ impl Target {
             alive: control.alive(),
             notifications: control.notifications(),
             data: data.as_ref().map_or(std::ptr::null_mut(), Mapping::as_ptr),
+            mapped: if data.is_some() { register.size } else { 0 },
             size: register.size,
             generation: register.generation,
             reach,
@@ -372,6 +393,7 @@ impl Target {
             alive: &raw const GONE,
             notifications: std::ptr::null(),
             data: std::ptr::null_mut(),
+            mapped: 0,
             size,
             generation,
             reach: Reach::Mapped,
@@ -386,6 +408,15 @@ impl Target {
         let word = unsafe { &*self.alive };
         // Acquire is not needed: what follows is ordered by the segment having been registered.
         word.load(Ordering::Relaxed) == ALIVE
+    }
+
+    /// The mapped data at `offset`, if the segment exists and that many bytes are there.
+    #[inline(always)]
+    pub(crate) fn at(&self, offset: u64, size: u64) -> Option<*mut u8> {
+        if size > self.mapped || offset > self.mapped - size || !self.alive() {
+            return None;
+        }
+        Some(self.data.wrapping_add(offset as usize))
     }
 
     /// The mapped data at `offset`, null where it is not mapped. Only if `alive`.

@@ -34,8 +34,8 @@ impl Inner {
     fn insert(&self, segment: Segment) {
         let segment = Arc::new(segment);
         let target = Arc::new(Target::own(Arc::clone(&segment)));
-        self.targets_of(self.rank).replace(segment.id.index(), Some(target));
-        self.segments.replace(segment.id.index(), Some(segment));
+        self.targets_of(self.rank).replace(segment.id, Some(target));
+        self.segments.replace(segment.id, Some(segment));
     }
 
     fn check_free(&self, segment: SegmentId) -> Result<()> {
@@ -45,11 +45,11 @@ impl Inner {
             let reason = format!("ids are 0..{limit} (segment_max)");
             return Err(Error::InvalidSegment { segment, reason });
         }
-        if self.segments.get_arc(segment.index()).is_some() {
+        if self.segments.get_arc(segment).is_some() {
             let reason = "it exists already; delete it first".to_owned();
             return Err(Error::InvalidSegment { segment, reason });
         }
-        if self.segments.indices().count() >= limit as usize {
+        if self.segments.ids().count() >= limit as usize {
             return Err(Error::TooManySegments { limit });
         }
         Ok(())
@@ -96,12 +96,12 @@ impl Inner {
     /// Ends a segment for everybody, if it is still this one. The caller holds `segment_changes`.
     fn end_locked(&self, segment: &Segment) {
         let id = segment.id;
-        let known = self.segments.get_arc(id.index());
+        let known = self.segments.get_arc(id);
         if known.is_none_or(|known| known.generation != segment.generation) {
             return;
         }
-        self.segments.replace(id.index(), None);
-        self.targets_of(self.rank).replace(id.index(), None);
+        self.segments.replace(id, None);
+        self.targets_of(self.rank).replace(id, None);
         segment.end();
         self.peers.forget_registrations(id, segment.generation);
         let frame = Frame::Revoke { segment: id, generation: segment.generation };
@@ -149,7 +149,7 @@ impl Inner {
     pub(crate) fn end_all_segments(&self) {
         let _changes = self.segment_changes();
         let all: Vec<Arc<Segment>> =
-            self.segments.indices().filter_map(|id| self.segments.get_arc(id)).collect();
+            self.segments.ids().filter_map(|id| self.segments.get_arc(id)).collect();
         for segment in &all {
             self.end_locked(segment);
         }
@@ -161,17 +161,17 @@ impl Inner {
     /// Forgets a peer's segment: later accesses fail. With a generation, only that one.
     pub(crate) fn forget_target(&self, peer: Rank, segment: SegmentId, generation: Option<u32>) {
         let table = self.targets_of(peer);
-        let Some(known) = table.get_arc(segment.index()) else { return };
+        let Some(known) = table.get_arc(segment) else { return };
         if generation.is_none_or(|generation| generation == known.generation) {
             let gone = Target::gone(known.size, known.generation);
             drop(known);
-            table.replace(segment.index(), Some(Arc::new(gone)));
+            table.replace(segment, Some(Arc::new(gone)));
         }
     }
 
     /// The generation of a peer's segment that this rank can use.
     pub(crate) fn target_generation(&self, peer: Rank, segment: SegmentId) -> Option<u32> {
-        let known = self.targets_of(peer).get_arc(segment.index())?;
+        let known = self.targets_of(peer).get_arc(segment)?;
         known.alive().then_some(known.generation)
     }
 
@@ -194,7 +194,7 @@ impl Inner {
     }
 
     fn register(&self, segment: SegmentId, rank: Rank, deadline: Deadline) -> Result<()> {
-        let found = self.segments.get_arc(segment.index());
+        let found = self.segments.get_arc(segment);
         let found = found.ok_or_else(|| self.no_segment(segment))?;
         self.check_rank(rank)?;
         if rank == self.rank {
@@ -214,7 +214,7 @@ impl Inner {
 
     /// Registers with every member, all at once.
     fn register_all(&self, segment: SegmentId, ranks: &[Rank], deadline: Deadline) -> Result<()> {
-        let found = self.segments.get_arc(segment.index());
+        let found = self.segments.get_arc(segment);
         let found = found.ok_or_else(|| self.no_segment(segment))?;
         let mut calls = Vec::with_capacity(ranks.len());
         for rank in ranks.iter().filter(|rank| **rank != self.rank) {
@@ -280,7 +280,7 @@ impl Inner {
                 }
             }
         }
-        let own = self.segments.get_arc(segment.index());
+        let own = self.segments.get_arc(segment);
         if call.cursor() == REGISTERING {
             match self.register_all(segment, &call.ranks_shared(), deadline) {
                 Err(error) if error.is_timeout() => return Err(error),
@@ -336,7 +336,7 @@ impl Runtime {
     pub fn segment_delete(&self, segment: SegmentId) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
-        let found = inner.segments.get_arc(segment.index());
+        let found = inner.segments.get_arc(segment);
         let found = found.ok_or_else(|| inner.no_segment(segment))?;
         inner.count(Counter::SegmentDelete, 1);
         inner.end(&found)
@@ -422,12 +422,12 @@ impl Runtime {
 
     /// Segments of this rank.
     pub fn segment_num(&self) -> u32 {
-        self.inner().segments.indices().count() as u32
+        self.inner().segments.ids().count() as u32
     }
 
     /// Ids of the segments of this rank, ascending.
     pub fn segment_list(&self) -> Vec<SegmentId> {
-        self.inner().segments.indices().map(|id| SegmentId(id as u8)).collect()
+        self.inner().segments.ids().collect()
     }
 
     /// The first byte of a segment of this rank. Others may write there at any time.
@@ -450,9 +450,9 @@ impl Runtime {
     /// [`Error::TooManySegments`].
     pub fn segment_avail_local(&self) -> Result<SegmentId> {
         let limit = self.inner().config.segment_max;
-        let used: Vec<usize> = self.inner().segments.indices().collect();
-        let free = (0..limit as usize).find(|id| !used.contains(id));
-        free.map(|id| SegmentId(id as u8)).ok_or(Error::TooManySegments { limit })
+        let used: Vec<SegmentId> = self.inner().segments.ids().collect();
+        let mut ids = (0..limit).map(|id| SegmentId(id as u8));
+        ids.find(|id| !used.contains(id)).ok_or(Error::TooManySegments { limit })
     }
 
     /// Bytes of a segment of this rank, or of one that `rank` registered with it.

@@ -4,12 +4,16 @@
 //! the usable cores nobody spins: whoever is waited for needs the core. Every wait has a deadline,
 //! and a rank that waits long uses no CPU.
 
-use crate::node::{NodeArea, Note};
+use crate::node::{NodeArea, Note, news};
 use crate::os::futex;
+use crate::statistics::Counter;
 use crate::sync::{Ordering, membarrier};
 use crate::timeout::Deadline;
 use std::time::{Duration, Instant};
 
+/// Looks that a call makes before it counts as waiting: most hand-overs are seen within them, and
+/// reading the clock would cost them more than the hand-over itself.
+const BRIEF_LOOKS: u32 = 64;
 /// How long to spin without yielding, where every rank has a core of its own.
 const SPIN: Duration = Duration::from_micros(5);
 /// How long to spin with yields in between, before sleeping.
@@ -63,6 +67,27 @@ calls! {
     Connect = 15 "connect",
 }
 
+impl Call {
+    /// Where the time of its waiting is counted, besides in the sum of all waiting.
+    pub(crate) fn counter(self) -> Option<Counter> {
+        match self {
+            Call::Barrier => Some(Counter::TimeInBarrier),
+            Call::Wait => Some(Counter::TimeInWait),
+            Call::WaitSome => Some(Counter::TimeInWaitSome),
+            _ => None,
+        }
+    }
+
+    /// What ends its waiting.
+    fn news(self) -> u32 {
+        match self {
+            Call::WaitSome => news::NOTIFICATION,
+            Call::Barrier | Call::Collective | Call::Create => news::ARRIVAL,
+            _ => news::OTHER,
+        }
+    }
+}
+
 /// How this rank waits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiter {
@@ -75,33 +100,34 @@ impl Waiter {
         Waiter { spin: ranks <= cores }
     }
 
-    /// Repeats `attempt` until it gives something or the deadline has passed. The attempt is made
-    /// at least once, and once more after the deadline.
+    /// Looks once, and where it pays a few hundred nanoseconds longer.
     #[inline]
+    pub(crate) fn briefly<T>(self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        if let Some(value) = attempt() {
+            return Some(value);
+        }
+        if self.spin {
+            for _ in 1..BRIEF_LOOKS {
+                std::hint::spin_loop();
+                if let Some(value) = attempt() {
+                    return Some(value);
+                }
+            }
+        }
+        None
+    }
+
+    /// Repeats `attempt` until it gives something or the deadline has passed, and says how long that
+    /// took, to within some looks. The attempt is made at least once, and once more after the
+    /// deadline.
+    #[cold]
     pub(crate) fn until<T>(
         self,
         area: &NodeArea,
         deadline: Deadline,
         waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
-        if let Some(value) = attempt() {
-            return Some(value);
-        }
-        if deadline == Deadline::Now {
-            return None;
-        }
-        self.slow(area, deadline, waiting, attempt)
-    }
-
-    #[cold]
-    fn slow<T>(
-        self,
-        area: &NodeArea,
-        deadline: Deadline,
-        waiting: Waiting,
-        mut attempt: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
+    ) -> (Option<T>, Duration) {
         let started = Instant::now();
         let mut waited = Duration::ZERO;
         let give_up = if self.spin { SPIN_AND_YIELD } else { YIELD };
@@ -115,19 +141,19 @@ impl Waiter {
             let looks = if self.spin { LOOKS_PER_CLOCK } else { 1 };
             for _ in 0..looks {
                 if let Some(value) = attempt() {
-                    return Some(value);
+                    return (Some(value), waited);
                 }
                 std::hint::spin_loop();
             }
             waited = started.elapsed();
         }
         if deadline.passed() {
-            return attempt();
+            return (attempt(), waited);
         }
         let noted = NoteGuard::new(area.own_note(), waiting);
         let found = sleep(area, deadline, waiting, started, attempt);
         drop(noted);
-        found
+        (found, started.elapsed())
     }
 }
 
@@ -142,16 +168,15 @@ fn sleep<T>(
     let bell = area.own_bell();
     let mut reported = started;
     loop {
-        let ticket = bell.announce(membarrier::heavy_global);
+        let ticket = bell.ticket();
+        bell.announce(waiting.call.news(), membarrier::heavy_global);
         if let Some(value) = attempt() {
-            bell.leave();
             return Some(value);
         }
         if !deadline.passed() {
             let limit = deadline.remaining().map_or(REPORT_AFTER, |left| left.min(REPORT_AFTER));
             futex::wait(bell.sequence, ticket, Some(limit));
         }
-        bell.leave();
         if let Some(value) = attempt() {
             return Some(value);
         }

@@ -60,8 +60,8 @@ impl<const HOW: u8> Word32 for W32<HOW> {
     fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
         self.0.fetch_add(value, weaken(order, HOW))
     }
-    fn fetch_sub(&self, value: u32, order: Ordering) -> u32 {
-        self.0.fetch_sub(value, weaken(order, HOW))
+    fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
+        self.0.fetch_or(value, weaken(order, HOW))
     }
 }
 
@@ -242,23 +242,26 @@ fn notifications_weakened() {
 #[derive(Debug, Default)]
 struct Bell {
     sequence: W32<AS_WRITTEN>,
-    sleepers: W32<AS_WRITTEN>,
+    awaited: W32<AS_WRITTEN>,
     flags: [W32<AS_WRITTEN>; 2],
 }
 
 impl Bell {
     fn count(&self) -> EventCount<'_, W32<AS_WRITTEN>> {
-        EventCount { sequence: &self.sequence, sleepers: &self.sleepers }
+        EventCount { sequence: &self.sequence, awaited: &self.awaited }
     }
 
     /// Sets a flag and wakes who sleeps, as the sender of a notification does.
     fn wake(&self, flag: usize, light: fn()) {
         set(&self.flags[flag], 1);
-        let bell = self.count();
-        if bell.someone_sleeps(light) {
-            bell.advance();
-        }
+        // The sequence is advanced; the futex is what the sleepers below do without.
+        self.count().someone_sleeps(kind(flag), light);
     }
+}
+
+/// The news that a flag is set.
+fn kind(flag: usize) -> u32 {
+    1 << flag
 }
 
 // The light fence stops the compiler only; the heavy one makes every running thread of the node
@@ -277,12 +280,9 @@ fn lost_wake_up(sleepers: usize, heavy: fn(), light: fn()) {
             let bell = Arc::clone(&bell);
             thread::spawn(move || {
                 let count = bell.count();
-                let ticket = count.announce(heavy);
-                let found = peek(&bell.flags[0]);
-                if found {
-                    count.leave();
-                }
-                (!found).then_some(ticket)
+                let ticket = count.ticket();
+                count.announce(kind(0), heavy);
+                (!peek(&bell.flags[0])).then_some(ticket)
             })
         })
         .collect();
@@ -295,8 +295,9 @@ fn lost_wake_up(sleepers: usize, heavy: fn(), light: fn()) {
     }
 }
 
-/// A sleeper waits for two wakers in turn, sleeping until the sequence has left its ticket.
-fn two_wakers() {
+/// A sleeper waits for two wakers in turn, sleeping until the sequence has left its ticket. It may
+/// be asked to look for nothing, but sleeps for ever for neither.
+fn two_wakers(first_kind: u32) {
     let bell = Arc::new(Bell::default());
     let wakers: Vec<_> = (0..2)
         .map(|flag| {
@@ -305,32 +306,58 @@ fn two_wakers() {
         })
         .collect();
     let count = bell.count();
-    for flag in &bell.flags {
-        loop {
-            let ticket = count.announce(full);
+    for (flag, kinds) in bell.flags.iter().zip([first_kind, kind(1)]) {
+        while !peek(flag) {
+            let ticket = count.ticket();
+            count.announce(kinds, full);
             if peek(flag) {
-                count.leave();
                 break;
             }
             // The futex.
             until(|| bell.sequence.load(Ordering::Relaxed) != ticket);
-            count.leave();
-            if peek(flag) {
-                break;
-            }
         }
     }
     for waker in wakers {
         waker.join().expect("waker");
     }
-    assert_eq!(bell.sleepers.load(Ordering::Relaxed), 0);
+}
+
+/// Two sleepers for different news, one waker each.
+fn two_kinds() {
+    let bell = Arc::new(Bell::default());
+    let sleepers: Vec<_> = (0..2)
+        .map(|flag| {
+            let bell = Arc::clone(&bell);
+            thread::spawn(move || {
+                let count = bell.count();
+                let ticket = count.ticket();
+                count.announce(kind(flag), full);
+                (!peek(&bell.flags[flag])).then_some(ticket)
+            })
+        })
+        .collect();
+    bell.wake(0, full);
+    bell.wake(1, full);
+    let tickets: Vec<_> =
+        sleepers.into_iter().map(|thread| thread.join().expect("sleeper")).collect();
+    let now = bell.sequence.load(Ordering::Relaxed);
+    for ticket in tickets.into_iter().flatten() {
+        assert_ne!(now, ticket, "sleeps for ever");
+    }
 }
 
 #[test]
 fn eventcount() {
     holds(|| lost_wake_up(1, full, full));
     holds(|| lost_wake_up(2, full, full));
-    holds(two_wakers);
+    holds(|| two_wakers(kind(0)));
+    holds(|| two_wakers(kind(0) | kind(1)));
+    holds(two_kinds);
+}
+
+#[test]
+fn eventcount_asleep_for_other_news() {
+    breaks(|| two_wakers(kind(1)));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Global atomics (GASPI 17.1, 10).
 
-use crate::error::Failure;
-use crate::runtime::attempt;
+use crate::runtime::timeout;
 use crate::types::*;
 use gaspi_core::{Rank, SegmentId};
 
@@ -14,15 +13,14 @@ procedures! {
         value_add: gaspi_atomic_value_t,
         value_old: *mut gaspi_atomic_value_t,
         milliseconds: gaspi_timeout_t,
-    ) {
-        let old = attempt(milliseconds, |rt, timeout| {
-            if value_old.is_null() {
-                return Ok(Err(Failure::Null("value_old")));
-            }
-            let (segment, rank) = (SegmentId(segment_id), Rank(rank));
-            rt.atomic_fetch_add(segment, offset, rank, value_add, timeout).map(Ok)
-        })??;
-        out!(value_old).set(old);
+    ) swiftly rt {
+        let out = wanted!(value_old)?;
+        out.set(rt.atomic_fetch_add(SegmentId(segment_id), offset, Rank(rank), value_add)?);
+        Some(GASPI_SUCCESS)
+    } holding rt {
+        let out = out!(value_old);
+        let (segment, rank, limit) = (SegmentId(segment_id), Rank(rank), timeout(milliseconds));
+        out.set(rt.atomic_fetch_add(segment, offset, rank, value_add, limit)?);
         Ok(())
     }
 
@@ -35,15 +33,14 @@ procedures! {
         value_new: gaspi_atomic_value_t,
         value_old: *mut gaspi_atomic_value_t,
         milliseconds: gaspi_timeout_t,
-    ) {
-        let old = attempt(milliseconds, |rt, timeout| {
-            if value_old.is_null() {
-                return Ok(Err(Failure::Null("value_old")));
-            }
-            let (segment, rank) = (SegmentId(segment_id), Rank(rank));
-            rt.atomic_compare_swap(segment, offset, rank, comparator, value_new, timeout).map(Ok)
-        })??;
-        out!(value_old).set(old);
+    ) swiftly rt {
+        let out = wanted!(value_old)?;
+        out.set(rt.atomic_compare_swap(SegmentId(segment_id), offset, Rank(rank), comparator, value_new)?);
+        Some(GASPI_SUCCESS)
+    } holding rt {
+        let out = out!(value_old);
+        let (segment, rank, limit) = (SegmentId(segment_id), Rank(rank), timeout(milliseconds));
+        out.set(rt.atomic_compare_swap(segment, offset, rank, comparator, value_new, limit)?);
         Ok(())
     }
 

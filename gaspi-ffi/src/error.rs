@@ -29,8 +29,6 @@ pub(crate) enum Failure {
     Rejected(String),
     /// Ordinary outcome of a call of this layer that may wait.
     Timeout,
-    /// A poll found nothing. Programs poll millions of times a second, so no words are kept.
-    NotYet,
     /// Memory from malloc, this many bytes.
     Memory(usize),
     /// A buffer of no bytes.
@@ -53,7 +51,7 @@ impl Failure {
             Failure::NotInitialised | Failure::Forked => GASPI_ERR_NOINIT,
             Failure::Initialised => GASPI_ERR_INITED,
             Failure::Rejected(_) => GASPI_ERROR,
-            Failure::Timeout | Failure::NotYet => GASPI_TIMEOUT,
+            Failure::Timeout => GASPI_TIMEOUT,
             Failure::Memory(_) => GASPI_ERR_MEMALLOC,
             Failure::NoRoom => GASPI_ERR_INV_SIZE,
         }
@@ -78,7 +76,7 @@ impl Failure {
                 "not allowed after gaspi_proc_init; call gaspi_proc_term first".into()
             }
             Failure::Rejected(reason) => reason.clone().into(),
-            Failure::Timeout | Failure::NotYet => "timeout".into(),
+            Failure::Timeout => "timeout".into(),
             Failure::Memory(size) => format!("malloc of {size} bytes failed").into(),
             Failure::NoRoom => "size is 0; a text needs at least its final zero byte".into(),
         }
@@ -120,7 +118,6 @@ fn core_code(error: &Error) -> gaspi_return_t {
 pub(crate) fn boundary(call: &'static str, body: impl FnOnce() -> Outcome) -> gaspi_return_t {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => GASPI_SUCCESS,
-        Ok(Err(Failure::NotYet)) => GASPI_TIMEOUT,
         Ok(Err(failure)) => report(call, &failure),
         Err(panic) => panicked(call, panic),
     }

@@ -21,11 +21,14 @@ pub(crate) struct Prototype {
 ///
 /// In the latter two `rt` is the current runtime; without one the procedure is ERR_NOINIT, before
 /// any argument is looked at.
+///
+/// `swiftly rt { .. }` before these is tried first, with `rt` an `Inside`: a number for the program,
+/// or `None` if nothing has happened and the rest has to find out why. It cannot panic.
 macro_rules! procedures {
     ($(
         $(#[$doc:meta])*
         fn $name:ident($($argument:ident: $type:ty),* $(,)?)
-        $(with $guarded:ident)? $(holding $held:ident)? $body:block
+        $(swiftly $swift:ident $swift_body:block)? $(with $guarded:ident)? $(holding $held:ident)? $body:block
     )*) => {
         $(
             $(#[$doc])*
@@ -35,25 +38,35 @@ macro_rules! procedures {
                 procedures!(@body [$($guarded)?] [$($held)?] $body)
             }
             const _: () = {
-                /// See the header.
-                #[unsafe(export_name = concat!("gaspi_", stringify!($name)))]
-                unsafe extern "C" fn gaspi(
-                    $($argument: $type),*
-                ) -> $crate::types::gaspi_return_t {
+                /// All that is not done swiftly.
+                #[inline(never)]
+                unsafe extern "C" fn whole($($argument: $type),*) -> $crate::types::gaspi_return_t {
                     // SAFETY: the caller keeps the contract of the C declaration.
                     $crate::error::boundary(stringify!($name), || unsafe {
                         self::$name($($argument),*)
                     })
                 }
                 /// See the header.
+                #[unsafe(export_name = concat!("gaspi_", stringify!($name)))]
+                unsafe extern "C" fn gaspi(
+                    $($argument: $type),*
+                ) -> $crate::types::gaspi_return_t {
+                    $(if let Some(code) = $crate::runtime::swiftly(|$swift| $swift_body) {
+                        return code;
+                    })?
+                    // SAFETY: the arguments are the caller's.
+                    unsafe { whole($($argument),*) }
+                }
+                /// See the header.
                 #[unsafe(export_name = concat!("pgaspi_", stringify!($name)))]
                 unsafe extern "C" fn pgaspi(
                     $($argument: $type),*
                 ) -> $crate::types::gaspi_return_t {
-                    // SAFETY: the caller keeps the contract of the C declaration.
-                    $crate::error::boundary(stringify!($name), || unsafe {
-                        self::$name($($argument),*)
-                    })
+                    $(if let Some(code) = $crate::runtime::swiftly(|$swift| $swift_body) {
+                        return code;
+                    })?
+                    // SAFETY: the arguments are the caller's.
+                    unsafe { whole($($argument),*) }
                 }
             };
         )*
@@ -120,6 +133,14 @@ macro_rules! out {
     ($argument:ident) => {{
         // SAFETY: the caller of the C function passes NULL or a pointer that may be written.
         unsafe { $crate::pointers::Out::new($argument, stringify!($argument))? }
+    }};
+}
+
+/// The out-argument of that name, `None` if it is NULL.
+macro_rules! wanted {
+    ($argument:ident) => {{
+        // SAFETY: the caller of the C function passes NULL or a pointer that may be written.
+        unsafe { $crate::pointers::Out::wanted($argument) }
     }};
 }
 

@@ -4,7 +4,7 @@
 
 use crate::error::Failure;
 use crate::pointers::list;
-use crate::runtime::{attempt, timeout};
+use crate::runtime::timeout;
 use crate::types::*;
 use gaspi_core::{
     Error, NotificationId, QueueId, Rank, Runtime, SegmentId, Transfer, TransferList,
@@ -91,7 +91,12 @@ procedures! {
         size: gaspi_size_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) with rt {
+    ) swiftly rt {
+        let transfer = transfer(
+            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
+        );
+        rt.write(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
+    } with rt {
         let transfer = transfer(
             segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
         );
@@ -108,7 +113,12 @@ procedures! {
         size: gaspi_size_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) with rt {
+    ) swiftly rt {
+        let transfer = transfer(
+            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
+        );
+        rt.read(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
+    } with rt {
         let transfer = transfer(
             segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
         );
@@ -127,7 +137,14 @@ procedures! {
         notification_value: gaspi_notification_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) with rt {
+    ) swiftly rt {
+        let transfer = transfer(
+            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
+        );
+        let notification = NotificationId(notification_id);
+        rt.write_notify(&transfer, notification, notification_value, QueueId(queue))
+            .map(|()| GASPI_SUCCESS)
+    } with rt {
         let transfer = transfer(
             segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
         );
@@ -253,15 +270,16 @@ procedures! {
         notification_value: gaspi_notification_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) with rt {
-        Ok(rt.notify(
-            Rank(rank),
-            SegmentId(segment_id_remote),
-            NotificationId(notification_id),
-            notification_value,
-            QueueId(queue),
-            timeout(milliseconds),
-        )?)
+    ) swiftly rt {
+        let (rank, segment) = (Rank(rank), SegmentId(segment_id_remote));
+        let (id, value, queue) =
+            (NotificationId(notification_id), notification_value, QueueId(queue));
+        rt.notify(rank, segment, id, value, queue).map(|()| GASPI_SUCCESS)
+    } with rt {
+        let (rank, segment) = (Rank(rank), SegmentId(segment_id_remote));
+        let (id, value, queue) =
+            (NotificationId(notification_id), notification_value, QueueId(queue));
+        Ok(rt.notify(rank, segment, id, value, queue, timeout(milliseconds))?)
     }
 
     /// GASPI.h: waits for one of several notifications.
@@ -271,16 +289,21 @@ procedures! {
         notification_num: gaspi_number_t,
         first_id: *mut gaspi_notification_id_t,
         milliseconds: gaspi_timeout_t,
-    ) {
-        let first = attempt(milliseconds, |rt, timeout| {
-            if first_id.is_null() {
-                return Ok(Err(Failure::Null("first_id")));
+    ) swiftly rt {
+        let out = wanted!(first_id)?;
+        let (segment, once) = (SegmentId(segment_id_local), milliseconds == GASPI_TEST);
+        match rt.notify_waitsome(segment, notification_begin, notification_num, once)? {
+            Some(id) => {
+                out.set(id.0);
+                Some(GASPI_SUCCESS)
             }
-            let (segment, begin) = (SegmentId(segment_id_local), notification_begin);
-            rt.notify_waitsome(segment, begin, notification_num, timeout).map(Ok)
-        })??;
-        if let Some(first) = first {
-            out!(first_id).set(first.0);
+            None => once.then_some(GASPI_TIMEOUT),
+        }
+    } holding rt {
+        let out = out!(first_id);
+        let (segment, limit) = (SegmentId(segment_id_local), timeout(milliseconds));
+        if let Some(id) = rt.notify_waitsome(segment, notification_begin, notification_num, limit)? {
+            out.set(id.0);
         }
         Ok(())
     }
@@ -290,11 +313,17 @@ procedures! {
         segment_id_local: gaspi_segment_id_t,
         notification_id: gaspi_notification_id_t,
         old_notification_val: *mut gaspi_notification_t,
-    ) with rt {
+    ) swiftly rt {
         let old = rt.notify_reset(SegmentId(segment_id_local), NotificationId(notification_id))?;
         // NULL: the caller does not want to know.
-        if !old_notification_val.is_null() {
-            out!(old_notification_val).set(old);
+        if let Some(out) = wanted!(old_notification_val) {
+            out.set(old);
+        }
+        Some(GASPI_SUCCESS)
+    } with rt {
+        let old = rt.notify_reset(SegmentId(segment_id_local), NotificationId(notification_id))?;
+        if let Some(out) = wanted!(old_notification_val) {
+            out.set(old);
         }
         Ok(())
     }

@@ -17,6 +17,15 @@ impl<T> Out<T> {
         NonNull::new(pointer).map(Out).ok_or(Failure::Null(name))
     }
 
+    /// An argument that may be NULL.
+    ///
+    /// # Safety
+    /// As [`new`](Out::new).
+    #[inline(always)]
+    pub(crate) unsafe fn wanted(pointer: *mut T) -> Option<Out<T>> {
+        NonNull::new(pointer).map(Out)
+    }
+
     /// Writes the value.
     #[inline]
     pub(crate) fn set(self, value: T) {

@@ -1,13 +1,15 @@
 //! Queues (GASPI 17.1, 8.6).
 
-use crate::runtime::{attempt, timeout};
+use crate::runtime::timeout;
 use crate::types::*;
 use gaspi_core::QueueId;
 
 procedures! {
     /// GASPI.h: waits until all requests of a queue are complete.
-    fn wait(queue: gaspi_queue_id_t, milliseconds: gaspi_timeout_t) {
-        attempt(milliseconds, |rt, timeout| rt.wait(QueueId(queue), timeout))
+    fn wait(queue: gaspi_queue_id_t, milliseconds: gaspi_timeout_t) swiftly rt {
+        rt.wait(QueueId(queue)).map(|()| GASPI_SUCCESS)
+    } holding rt {
+        Ok(rt.wait(QueueId(queue), timeout(milliseconds))?)
     }
 
     /// GASPI.h: makes a queue.

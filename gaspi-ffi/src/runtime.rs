@@ -7,7 +7,7 @@
 use crate::error::{Failure, Outcome};
 use crate::types::*;
 use gaspi_core::sync::epoch;
-use gaspi_core::{Error, Runtime, Timeout};
+use gaspi_core::{Inside, Runtime, Timeout};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,8 +42,17 @@ fn absent() -> Failure {
     refuse_fork().err().unwrap_or(Failure::NotInitialised)
 }
 
-/// Runs a call that does not wait.
+/// Runs what takes nanoseconds, as far as nothing is in its way.
 #[inline(always)]
+pub(crate) fn swiftly<T>(call: impl FnOnce(Inside<'_>) -> Option<T>) -> Option<T> {
+    let guard = epoch::enter_swiftly()?;
+    // Acquire: as in `with`.
+    let current = CURRENT.load(Ordering::Acquire);
+    // SAFETY: as in `with`.
+    call(Inside::new(unsafe { current.as_ref() }?, &guard))
+}
+
+/// Runs a call that does not wait.
 pub(crate) fn with<T>(call: impl FnOnce(&Runtime) -> Result<T, Failure>) -> Result<T, Failure> {
     // The slots of the epochs are taken under a lock, which a forked child must not touch.
     if CURRENT.load(Ordering::Relaxed).is_null() {
@@ -69,23 +78,6 @@ pub(crate) fn hold() -> Result<Arc<Runtime>, Failure> {
         // SAFETY: the count taken above becomes the one of the result.
         Ok(unsafe { Arc::from_raw(current) })
     })
-}
-
-/// Runs a call that may wait but mostly need not: one attempt inside a guard, then, held, with the
-/// whole timeout. An attempt that times out has to be continued by the same call.
-#[inline(always)]
-pub(crate) fn attempt<T>(
-    milliseconds: gaspi_timeout_t,
-    mut call: impl FnMut(&Runtime, Timeout) -> gaspi_core::Result<T>,
-) -> Result<T, Failure> {
-    match with(|rt| Ok(call(rt, Timeout::Test)))? {
-        Err(Error::Timeout { .. }) if milliseconds == GASPI_TEST => Err(Failure::NotYet),
-        Err(Error::Timeout { .. }) => {
-            let held = hold()?;
-            Ok(call(&held, timeout(milliseconds))?)
-        }
-        done => Ok(done?),
-    }
 }
 
 /// Whether there is a runtime.

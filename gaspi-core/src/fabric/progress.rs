@@ -458,14 +458,14 @@ impl Progress {
         let pid = inner.cards[peer.index()].pid;
         let target = Target::import(register, pid, descriptors, inner.shape)
             .map_err(|error| error.to_string())?;
-        inner.targets_of(peer).replace(register.segment.index(), Some(Arc::new(target)));
+        inner.targets_of(peer).replace(register.segment, Some(Arc::new(target)));
         Ok(0)
     }
 
     /// The segment that a peer's access is for, if the range lies inside.
     fn find(&self, place: Place, size: u64) -> Result<Arc<Segment>, String> {
         let SegmentId(id) = place.segment;
-        let segment = self.inner.segments.get_arc(id.into());
+        let segment = self.inner.segments.get_arc(place.segment);
         let segment = segment
             .filter(|segment| segment.generation == place.generation)
             .ok_or_else(|| format!("segment {id} was deleted"))?;
@@ -586,8 +586,8 @@ impl Inner {
             self.set_corrupt(rank);
         }
         self.peers.disconnect(self, rank);
-        for segment in self.targets_of(rank).indices().collect::<Vec<_>>() {
-            self.forget_target(rank, SegmentId(segment as u8), None);
+        for segment in self.targets_of(rank).ids().collect::<Vec<_>>() {
+            self.forget_target(rank, segment, None);
         }
         self.area.ring(self.rank);
     }

@@ -1,144 +1,308 @@
-//! Freeing memory that other threads of this process may be using, without an atomic per use.
+//! Knowing when nobody uses a thing any more, and what each thread counts.
 //!
-//! A thread brackets each use with [`enter`]: two plain stores to a slot of its own. Whoever has
-//! unlinked something calls [`synchronize`], which returns once every thread that was inside has
-//! come out, and then frees. The slots belong to the threads of the process, which is why they are
-//! the one process-wide structure of this crate; a slot also holds the thread's statistics.
+//! A thread that is about to follow a pointer which another thread may unlink enters: it stores the
+//! number of the current epoch into its own slot, and 0 when it leaves. (Epochs have odd numbers; a
+//! thread that is neither in a section nor on a swift path stores the even number after it.) Whoever unlinks waits in
+//! [`synchronize`] until every thread that may have seen the pointer has left. The full fence that
+//! "store, then look" needs is paid by the rare side (membarrier), so entering and leaving are a
+//! plain store each.
 //!
-//! Invariant: nothing waits for another rank while it is inside.
+//! A slot belongs to a thread, found by the address of its control block, which the processor
+//! holds in a register: no call, as thread-local storage of a shared library would need. Threads
+//! that follow each other at the same address share a slot, and slots are never freed, so there
+//! are as many as there ever were threads at a time, and destructors that run after main still
+//! work.
+//!
+//! Invariant: nobody waits for another rank while it is inside.
 
-use super::membarrier::{heavy_private, light_private};
-use super::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::cell::Cell;
+use super::membarrier::{fences_are_light, heavy_private, light_private, prepare_private};
+use super::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::ptr;
+use std::sync::atomic::compiler_fence;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Statistics counters of a thread's slot.
 pub const COUNTERS: usize = 32;
+/// Statistics counters of a thread's slot for each rank.
+pub const PEER_COUNTERS: usize = 8;
+/// Chains of slots; a power of two. A job with more threads than this walks chains.
+const CHAINS: usize = 1024;
+/// In place of a runtime's number: what is counted is about to be given up.
+const RELEASING: u64 = u64::MAX;
+
+/// What a thread counts for one rank: one cache line.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct PeerCounters([AtomicU64; PEER_COUNTERS]);
 
 /// What one thread owns.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Slot {
-    /// Odd while the thread is inside. Written by the owner only.
-    sequence: AtomicU64,
-    /// How deeply the owner is nested. Touched by the owner only.
-    depth: AtomicU32,
-    /// The owner, to find out whether it still lives.
-    thread: AtomicI32,
+    /// The owner.
+    thread: usize,
+    /// The epoch in which the owner entered, plus 1 unless it may be changing by plain stores what
+    /// else it owns; 0 while it is outside. Written by the owner only.
+    entered: AtomicU64,
     /// The runtime whose statistics are counted here, 0 for none.
-    owner: AtomicU64,
+    counts_for: AtomicU64,
+    /// Counters by rank of that runtime, written by the owner only.
+    peers: AtomicPtr<PeerCounters>,
+    /// How many ranks that are; changed under the lock.
+    ranks: AtomicUsize,
     /// Counters, written by the owner only.
     counters: [AtomicU64; COUNTERS],
+    /// The next one of its chain.
+    next: AtomicPtr<Slot>,
 }
 
+/// The current epoch, odd.
+static EPOCH: AtomicU64 = AtomicU64::new(1);
+const NEXT: u64 = 2;
+static TABLE: [AtomicPtr<Slot>; CHAINS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHAINS];
+/// All slots.
 static SLOTS: Mutex<Vec<&'static Slot>> = Mutex::new(Vec::new());
-
-thread_local! {
-    // Constant and without a destructor, so that it works in destructors that run after main.
-    static SLOT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
-}
 
 fn slots() -> MutexGuard<'static, Vec<&'static Slot>> {
     SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A slot whose thread has ended may serve another one.
-fn abandoned(slot: &Slot) -> bool {
-    // SAFETY: tgkill with signal 0 only asks whether the thread exists.
-    let alive = unsafe {
-        libc::syscall(libc::SYS_tgkill, libc::getpid(), slot.thread.load(Ordering::Relaxed), 0)
-    };
-    alive != 0 && slot.sequence.load(Ordering::Acquire).is_multiple_of(2)
+/// A number that no other living thread of this process has.
+#[inline(always)]
+fn thread_key() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let key: usize;
+        // SAFETY: the ABI has the thread control block begin with its own address.
+        unsafe {
+            std::arch::asm!("mov {}, fs:0", out(reg) key, options(pure, readonly, nostack, preserves_flags));
+        }
+        key
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        let key: usize;
+        // SAFETY: reads the thread pointer, which every thread has.
+        unsafe {
+            std::arch::asm!("mrs {}, tpidr_el0", out(reg) key, options(pure, nomem, nostack, preserves_flags));
+        }
+        key
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        // Constant and without a destructor, so that it works in destructors that run after main.
+        thread_local!(static HERE: u8 = const { 0 });
+        HERE.with(|here| ptr::from_ref(here) as usize)
+    }
 }
 
-#[cold]
-fn register() -> &'static Slot {
-    let mut slots = slots();
-    // SAFETY: gettid has no arguments.
-    let thread = unsafe { libc::gettid() };
-    // Looking for slots to reuse costs a system call each: do it when the list is about to grow.
-    let full = slots.len() == slots.capacity();
-    let slot = if let Some(slot) = slots.iter().find(|slot| full && abandoned(slot)) {
-        slot
-    } else {
-        let slot: &'static Slot = Box::leak(Box::new(Slot {
-            sequence: AtomicU64::new(0),
-            depth: AtomicU32::new(0),
-            thread: AtomicI32::new(thread),
-            owner: AtomicU64::new(0),
-            counters: [const { AtomicU64::new(0) }; COUNTERS],
-        }));
-        slots.push(slot);
-        slot
-    };
-    slot.thread.store(thread, Ordering::Relaxed);
-    slot.depth.store(0, Ordering::Relaxed);
-    SLOT.set(Some(slot));
-    slot
+#[inline(always)]
+fn chain(thread: usize) -> &'static AtomicPtr<Slot> {
+    // Fibonacci hashing: control blocks lie at distances of powers of two.
+    let hash = (thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    &TABLE[(hash >> (64 - CHAINS.ilog2())) as usize]
 }
 
-#[inline]
+#[inline(always)]
 fn current() -> &'static Slot {
-    SLOT.get().unwrap_or_else(register)
+    let thread = thread_key();
+    // Acquire: pairs with the Release in `register`.
+    let first = chain(thread).load(Ordering::Acquire);
+    // SAFETY: slots are never freed.
+    match unsafe { first.as_ref() } {
+        Some(slot) if slot.thread == thread => slot,
+        _ => further(thread, first),
+    }
+}
+
+/// The slot of a thread that is not the first of its chain.
+#[cold]
+fn further(thread: usize, mut slot: *const Slot) -> &'static Slot {
+    // SAFETY: slots are never freed.
+    while let Some(found) = unsafe { slot.as_ref() } {
+        if found.thread == thread {
+            return found;
+        }
+        slot = found.next.load(Ordering::Acquire);
+    }
+    register(thread)
+}
+
+fn register(thread: usize) -> &'static Slot {
+    prepare_private();
+    let mut slots = slots();
+    let chain = chain(thread);
+    let slot: &'static Slot = Box::leak(Box::new(Slot {
+        thread,
+        entered: AtomicU64::new(0),
+        counts_for: AtomicU64::new(0),
+        peers: AtomicPtr::new(ptr::null_mut()),
+        ranks: AtomicUsize::new(0),
+        counters: [const { AtomicU64::new(0) }; COUNTERS],
+        // Only changed under the lock.
+        next: AtomicPtr::new(chain.load(Ordering::Relaxed)),
+    }));
+    slots.push(slot);
+    // Release: publishes the slot; pairs with the Acquire in `current`.
+    chain.store(ptr::from_ref(slot).cast_mut(), Ordering::Release);
+    slot
 }
 
 /// While it lives, nothing that this thread can reach is freed. Not to be held while waiting.
 #[derive(Debug)]
 pub struct Guard {
     slot: &'static Slot,
+    /// Whether the thread was outside before.
+    outermost: bool,
     // The slot belongs to this thread.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 
 /// Enters; nests.
-#[inline]
+#[inline(always)]
 pub fn enter() -> Guard {
     let slot = current();
-    let depth = slot.depth.load(Ordering::Relaxed);
-    slot.depth.store(depth + 1, Ordering::Relaxed);
-    if depth == 0 {
-        let sequence = slot.sequence.load(Ordering::Relaxed);
-        slot.sequence.store(sequence + 1, Ordering::Relaxed);
+    let outermost = slot.entered.load(Ordering::Relaxed) == 0;
+    if outermost {
+        // Acquire: who enters in a later epoch than an unlinking sees it.
+        slot.entered.store(EPOCH.load(Ordering::Acquire) + 1, Ordering::Relaxed);
         // Orders the store before the reads that follow; pairs with `heavy_private`.
         light_private();
     }
-    Guard { slot, _not_send: std::marker::PhantomData }
+    Guard { slot, outermost, _not_send: std::marker::PhantomData }
+}
+
+/// Enters if that takes a few instructions: not for the first time, not nested, and where the rare
+/// side pays for the fences. All until the guard ends is a section (see [`Guard::section`]).
+#[inline(always)]
+pub fn enter_swiftly() -> Option<Guard> {
+    let thread = thread_key();
+    // SAFETY: slots are never freed.
+    let slot = unsafe { chain(thread).load(Ordering::Acquire).as_ref() }?;
+    if slot.thread != thread || slot.entered.load(Ordering::Relaxed) != 0 || !fences_are_light() {
+        return None;
+    }
+    // As in `enter`.
+    slot.entered.store(EPOCH.load(Ordering::Acquire), Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    Some(Guard { slot, outermost: true, _not_send: std::marker::PhantomData })
 }
 
 impl Guard {
+    /// Tells this thread's queues from those of others.
+    #[inline]
+    pub(crate) fn slot(&self) -> &'static Slot {
+        self.slot
+    }
+
     /// Adds to a statistics counter of runtime `owner`, false if the slot counts for another one.
     #[inline]
-    pub(crate) fn count(&self, owner: u64, counter: usize, amount: u64) -> bool {
-        let slot = self.slot;
-        if slot.owner.load(Ordering::Relaxed) != owner && !claim(slot, owner) {
+    pub(crate) fn count(&self, owner: u64, ranks: u32, counter: usize, amount: u64) -> bool {
+        let counts = self.slot.counts_for.load(Ordering::Relaxed) == owner;
+        if !counts && !claim(self.slot, owner, ranks) {
             return false;
         }
-        let value = slot.counters[counter].load(Ordering::Relaxed);
-        slot.counters[counter].store(value.wrapping_add(amount), Ordering::Relaxed);
+        add(&self.slot.counters[counter], amount);
         true
+    }
+
+    /// The same, false also if the slot counts for nobody yet.
+    #[inline(always)]
+    pub(crate) fn count_owned(&self, owner: u64, counter: usize, amount: u64) -> bool {
+        let counts = self.slot.counts_for.load(Ordering::Relaxed) == owner;
+        if counts {
+            add(&self.slot.counters[counter], amount);
+        }
+        counts
+    }
+
+    /// Whether this thread counts for `owner`.
+    #[inline(always)]
+    pub(crate) fn counts_for(&self, owner: u64) -> bool {
+        self.slot.counts_for.load(Ordering::Relaxed) == owner
+    }
+
+    /// This thread's counters for `rank`.
+    ///
+    /// # Safety
+    /// It counts for a runtime that has such a rank.
+    #[inline(always)]
+    pub(crate) unsafe fn peer(&self, rank: usize) -> &PeerCounters {
+        debug_assert!(rank < self.slot.ranks.load(Ordering::Relaxed));
+        // SAFETY: the array has an entry for each rank of the runtime, and lives as long as it.
+        unsafe { &*self.slot.peers.load(Ordering::Relaxed).add(rank) }
+    }
+
+    /// Has this thread count for `owner` from now on, false if it counts for another one.
+    pub(crate) fn claim(&self, owner: u64, ranks: u32) -> bool {
+        self.counts_for(owner) || claim(self.slot, owner, ranks)
+    }
+
+    /// Runs a few instructions that change by plain stores what this thread owns: whoever wants to
+    /// take it away waits for their end. They look first whether this thread still owns it, and wait
+    /// for nothing.
+    pub(crate) fn section<T>(&self, change: impl FnOnce() -> T) -> T {
+        let entered = self.slot.entered.load(Ordering::Relaxed);
+        // The odd number of the same epoch.
+        self.slot.entered.store((entered - 1) | 1, Ordering::Relaxed);
+        // Orders the store before the look; pairs with `await_section`.
+        light_private();
+        let changed = change();
+        // Release: what was changed is visible to whoever sees the end.
+        self.slot.entered.store(entered, Ordering::Release);
+        changed
     }
 }
 
+impl PeerCounters {
+    /// Adds to one of them; its thread only.
+    #[inline(always)]
+    pub(crate) fn add(&self, counter: usize, amount: u64) {
+        add(&self.0[counter], amount);
+    }
+}
+
+/// By the only writer, so a plain addition.
+#[inline(always)]
+fn add(counter: &AtomicU64, amount: u64) {
+    let value = counter.load(Ordering::Relaxed);
+    counter.store(value.wrapping_add(amount), Ordering::Relaxed);
+}
+
 #[cold]
-fn claim(slot: &Slot, owner: u64) -> bool {
+fn claim(slot: &Slot, owner: u64, ranks: u32) -> bool {
     // Under the lock, so that `release_counters` cannot miss it.
     let _slots = slots();
-    if slot.owner.load(Ordering::Relaxed) != 0 {
+    if slot.counts_for.load(Ordering::Relaxed) != 0 {
         return false;
     }
-    slot.owner.store(owner, Ordering::Relaxed);
+    let peers: Box<[PeerCounters]> = (0..ranks).map(|_| PeerCounters::default()).collect();
+    slot.ranks.store(peers.len(), Ordering::Relaxed);
+    slot.peers.store(Box::into_raw(peers).cast::<PeerCounters>(), Ordering::Relaxed);
+    slot.counts_for.store(owner, Ordering::Relaxed);
     true
 }
 
 impl Drop for Guard {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        let depth = self.slot.depth.load(Ordering::Relaxed) - 1;
-        self.slot.depth.store(depth, Ordering::Relaxed);
-        if depth == 0 {
-            let sequence = self.slot.sequence.load(Ordering::Relaxed);
+        if self.outermost {
             // Release: the uses end before it; pairs with the Acquire in `synchronize`.
-            self.slot.sequence.store(sequence + 1, Ordering::Release);
+            self.slot.entered.store(0, Ordering::Release);
+        }
+    }
+}
+
+impl Slot {
+    /// Returns once the owner of this slot has ended the section that it is in, if it is in one. The
+    /// caller has made known before that the owner no longer owns what this is about.
+    pub(crate) fn await_section(&self) {
+        // A section that begins later has a later number.
+        let epoch = EPOCH.fetch_add(NEXT, Ordering::SeqCst) + NEXT;
+        heavy_private();
+        let in_section = |entered: u64| entered % 2 == 1 && entered < epoch;
+        while in_section(self.entered.load(Ordering::Acquire)) {
+            std::thread::yield_now();
         }
     }
 }
@@ -146,39 +310,110 @@ impl Drop for Guard {
 /// Returns once every thread that was inside when it was called has come out. What was unlinked
 /// before the call may then be freed.
 pub fn synchronize() {
+    // SeqCst: after the unlinking; whoever reads the new number sees it.
+    let epoch = EPOCH.fetch_add(NEXT, Ordering::SeqCst) + NEXT;
     heavy_private();
-    let inside: Vec<(&Slot, u64)> = slots()
-        .iter()
-        .map(|slot| (*slot, slot.sequence.load(Ordering::Acquire)))
-        .filter(|(_, sequence)| sequence % 2 == 1)
-        .collect();
-    for (slot, sequence) in inside {
-        debug_assert!(
-            !SLOT.get().is_some_and(|own| std::ptr::eq(own, slot)),
-            "synchronize called from inside"
-        );
+    let own = thread_key();
+    let inside = |slot: &Slot| (1..epoch).contains(&slot.entered.load(Ordering::Acquire));
+    let all: Vec<&Slot> = slots().iter().copied().filter(|slot| inside(slot)).collect();
+    for slot in all {
+        debug_assert!(slot.thread != own, "synchronize called from inside");
         // Uses last as long as one copy, so yielding is enough.
-        while slot.sequence.load(Ordering::Acquire) == sequence {
+        while inside(slot) {
             std::thread::yield_now();
         }
     }
 }
 
+/// The slots that count for `owner`, under the lock.
+fn counting<'a>(
+    slots: &'a MutexGuard<'static, Vec<&'static Slot>>,
+    owner: u64,
+) -> impl Iterator<Item = &'a &'static Slot> {
+    slots.iter().filter(move |slot| slot.counts_for.load(Ordering::Relaxed) == owner)
+}
+
 /// The sum of a counter over the threads that count for `owner`.
 pub(crate) fn counted(owner: u64, counter: usize) -> u64 {
-    slots()
-        .iter()
-        .filter(|slot| slot.owner.load(Ordering::Relaxed) == owner)
+    counting(&slots(), owner)
         .map(|slot| slot.counters[counter].load(Ordering::Relaxed))
         .fold(0, u64::wrapping_add)
 }
 
-/// Gives the slots that count for `owner` free for another runtime.
+/// The same for one of the counters of `rank`.
+pub(crate) fn counted_for(owner: u64, rank: usize, counter: usize) -> u64 {
+    counting(&slots(), owner)
+        .filter(|slot| rank < slot.ranks.load(Ordering::Relaxed))
+        .map(|slot| {
+            // SAFETY: the array has that many entries and is freed under the lock only.
+            let peer = unsafe { &*slot.peers.load(Ordering::Relaxed).add(rank) };
+            peer.0[counter].load(Ordering::Relaxed)
+        })
+        .fold(0, u64::wrapping_add)
+}
+
+/// Gives the slots that count for `owner` free for another runtime. Not to be called from inside.
 pub(crate) fn release_counters(owner: u64) {
-    for slot in slots().iter().filter(|slot| slot.owner.load(Ordering::Relaxed) == owner) {
+    for slot in counting(&slots(), owner) {
+        slot.counts_for.store(RELEASING, Ordering::Relaxed);
+    }
+    // Threads that found the owner's number there may still be adding.
+    synchronize();
+    for slot in counting(&slots(), RELEASING) {
         for counter in &slot.counters {
             counter.store(0, Ordering::Relaxed);
         }
-        slot.owner.store(0, Ordering::Relaxed);
+        let ranks = slot.ranks.swap(0, Ordering::Relaxed);
+        let peers = slot.peers.swap(ptr::null_mut(), Ordering::Relaxed);
+        slot.counts_for.store(0, Ordering::Relaxed);
+        // SAFETY: made in `claim` with that length, and nobody can reach it any more.
+        drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(peers, ranks)) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn threads_have_slots_of_their_own_and_hand_them_on() {
+        let own = enter().slot();
+        assert!(ptr::eq(own, enter().slot()));
+        let other = std::thread::spawn(|| ptr::from_ref(enter().slot()) as usize);
+        assert_ne!(other.join().unwrap(), ptr::from_ref(own) as usize);
+        let before = slots().len();
+        for _ in 0..1000 {
+            std::thread::spawn(|| drop(enter())).join().unwrap();
+        }
+        let made = slots().len() - before;
+        assert!(made < 200, "{made} slots for a thousand threads, one after the other");
+    }
+
+    #[test]
+    fn synchronize_waits_for_who_is_inside_and_not_for_who_comes_later() {
+        let outer = enter();
+        let nested = enter();
+        let done = Arc::new(AtomicBool::new(false));
+        let waiter = std::thread::spawn({
+            let done = Arc::clone(&done);
+            move || {
+                synchronize();
+                done.store(true, Ordering::SeqCst);
+            }
+        });
+        let began = EPOCH.load(Ordering::SeqCst);
+        while EPOCH.load(Ordering::SeqCst) == began && !waiter.is_finished() {
+            std::thread::yield_now();
+        }
+        drop(nested);
+        assert!(!done.load(Ordering::SeqCst), "the outer guard is alive");
+        drop(outer);
+        // A thread that goes in and out all the time does not keep it.
+        while !waiter.is_finished() {
+            drop(enter());
+        }
+        waiter.join().unwrap();
     }
 }

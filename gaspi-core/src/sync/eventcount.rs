@@ -1,10 +1,16 @@
 //! Sleeping without losing a wake-up: one eventcount per rank, in its shared control page.
 //!
-//! Sleeper: [`announce`](EventCount::announce), look at the condition once more, sleep on the
-//! sequence word while it has the announced value, [`leave`](EventCount::leave). Waker: store what
-//! the sleeper waits for (release), then [`someone_sleeps`](EventCount::someone_sleeps); if so,
-//! [`advance`](EventCount::advance) and wake the word. Either the sleeper's look sees the store, or
-//! the waker's load sees the sleeper: the two fences, heavy here and light there, see to it.
+//! Sleeper: take a [`ticket`](EventCount::ticket), [`announce`](EventCount::announce) what kinds of
+//! news it waits for, look at the condition once more, sleep on the sequence word while it has the
+//! ticket's value. Waker: store what the sleeper waits for (release), then ask
+//! [`someone_sleeps`](EventCount::someone_sleeps); if so, wake the word. Either the sleeper's look
+//! sees the store, or the waker's load sees the announcement: the two fences, heavy here and light
+//! there, see to it.
+//!
+//! A wake takes back all announcements, so that whoever stores many things for a sleeper that has
+//! not come back yet makes one system call. Sleepers that were not meant announce themselves again.
+//! The ticket is older than the announcement: if a wake takes an announcement back, the sequence has
+//! left, or is about to leave, the ticket of whoever made it.
 
 use super::{Ordering, Word32};
 
@@ -13,38 +19,44 @@ use super::{Ordering, Word32};
 pub struct EventCount<'a, W> {
     /// Advanced by every wake; what the futex sleeps on.
     pub sequence: &'a W,
-    /// How many threads are between announce and leave.
-    pub sleepers: &'a W,
+    /// Kinds of news, one bit each, that somebody sleeps for.
+    pub awaited: &'a W,
 }
 
 impl<W: Word32> EventCount<'_, W> {
-    /// Announces a sleeper; `heavy` is the fence of the rare side. Returns the value to sleep on.
+    /// The value to sleep on; taken before the announcement.
     #[inline]
-    pub fn announce(&self, heavy: impl FnOnce()) -> u32 {
-        // Relaxed: the heavy fence orders it before the sleeper's second look.
-        self.sleepers.fetch_add(1, Ordering::Relaxed);
-        heavy();
+    pub fn ticket(&self) -> u32 {
         // Acquire: a wake seen here makes the stores before it visible to the second look.
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Ends an announcement.
+    /// Announces a sleeper for `kinds` of news; `heavy` is the fence of the rare side.
     #[inline]
-    pub fn leave(&self) {
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+    pub fn announce(&self, kinds: u32, heavy: impl FnOnce()) {
+        // Acquire: keeps the ticket before it; the heavy fence orders it before the second look.
+        self.awaited.fetch_or(kinds, Ordering::AcqRel);
+        heavy();
     }
 
-    /// Whether somebody has to be woken; `light` is the fence of the frequent side.
+    /// Whether somebody has to be woken for news of `kinds`; then all announcements are taken back
+    /// and the sequence is advanced, and the caller wakes its word. `light` is the fence of the
+    /// frequent side.
     #[inline]
-    pub fn someone_sleeps(&self, light: impl FnOnce()) -> bool {
+    pub fn someone_sleeps(&self, kinds: u32, light: impl FnOnce()) -> bool {
         light();
-        self.sleepers.load(Ordering::Relaxed) != 0
+        self.awaited.load(Ordering::Relaxed) & kinds != 0 && self.take_back()
     }
 
-    /// Makes every announced sleeper return; the caller then wakes the sequence word.
-    #[inline]
-    pub fn advance(&self) {
+    #[cold]
+    fn take_back(&self) -> bool {
+        // Acquire: pairs with the Release in `announce`, so that the ticket is older.
+        if self.awaited.swap(0, Ordering::AcqRel) == 0 {
+            // Another waker was faster, and wakes all.
+            return false;
+        }
         // Release: publishes the waker's stores to a sleeper that finds the sequence changed.
         self.sequence.fetch_add(1, Ordering::Release);
+        true
     }
 }

@@ -58,21 +58,25 @@ const REFUSED: u8 = 2;
 /// Whether threads of this process can be fenced by membarrier: a fact about the process.
 static PRIVATE_MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
+/// Finds out how threads of this process are fenced; before the first of the functions below.
 #[cold]
-fn register_private() -> u8 {
-    let mode = if membarrier(CMD_REGISTER_PRIVATE_EXPEDITED) { PRIVATE } else { REFUSED };
-    PRIVATE_MODE.store(mode, Ordering::Relaxed);
-    mode
+pub(super) fn prepare_private() {
+    if PRIVATE_MODE.load(Ordering::Relaxed) == UNKNOWN {
+        let mode = if membarrier(CMD_REGISTER_PRIVATE_EXPEDITED) { PRIVATE } else { REFUSED };
+        PRIVATE_MODE.store(mode, Ordering::Relaxed);
+    }
+}
+
+/// Whether the frequent side's fence within a process costs nothing.
+#[inline(always)]
+pub(super) fn fences_are_light() -> bool {
+    PRIVATE_MODE.load(Ordering::Relaxed) == PRIVATE
 }
 
 /// The frequent side's fence within a process.
-#[inline]
+#[inline(always)]
 pub(super) fn light_private() {
-    let mut mode = PRIVATE_MODE.load(Ordering::Relaxed);
-    if mode == UNKNOWN {
-        mode = register_private();
-    }
-    if mode == PRIVATE {
+    if fences_are_light() {
         compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);
@@ -82,9 +86,6 @@ pub(super) fn light_private() {
 /// The rare side's fence within a process.
 pub(super) fn heavy_private() {
     fence(Ordering::SeqCst);
-    if PRIVATE_MODE.load(Ordering::Relaxed) == UNKNOWN {
-        register_private();
-    }
     if PRIVATE_MODE.load(Ordering::Relaxed) == PRIVATE {
         membarrier(CMD_PRIVATE_EXPEDITED);
     }

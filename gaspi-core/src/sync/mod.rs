@@ -12,7 +12,7 @@ pub mod membarrier;
 pub mod slots;
 
 pub(crate) use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
 /// A 32-bit atomic word: `std`'s in shared memory, loom's in its models.
@@ -25,8 +25,8 @@ pub trait Word32 {
     fn swap(&self, value: u32, order: Ordering) -> u32;
     /// Atomic wrapping addition, returns the former value.
     fn fetch_add(&self, value: u32, order: Ordering) -> u32;
-    /// Atomic wrapping subtraction, returns the former value.
-    fn fetch_sub(&self, value: u32, order: Ordering) -> u32;
+    /// Atomic disjunction, returns the former value.
+    fn fetch_or(&self, value: u32, order: Ordering) -> u32;
 }
 
 /// A 64-bit atomic word: `std`'s in shared memory, loom's in its models.
@@ -60,8 +60,8 @@ impl Word32 for AtomicU32 {
         self.fetch_add(value, order)
     }
     #[inline]
-    fn fetch_sub(&self, value: u32, order: Ordering) -> u32 {
-        self.fetch_sub(value, order)
+    fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
+        self.fetch_or(value, order)
     }
 }
 
