@@ -118,11 +118,18 @@ fn section(page: &mut String, body: &[String]) {
         return;
     }
     let mut was_empty = false;
+    // Inside of a list of values that belongs to an option.
+    let mut is_inner = false;
     for line in body {
         let words = line.trim();
         if words.is_empty() {
             was_empty = true;
             continue;
+        }
+        let value = words.strip_prefix("- ").filter(|_| indent(line) >= 8);
+        if is_inner && (indent(line) < 8 || was_empty && value.is_none()) {
+            page.push_str(".RE\n");
+            is_inner = false;
         }
         if indent(line) < 8 {
             let (term, meaning) = words.split_once("  ").unwrap_or((words, ""));
@@ -130,14 +137,17 @@ fn section(page: &mut String, body: &[String]) {
             if !meaning.is_empty() {
                 page.push_str(&format!("{}\n", roff::prose(meaning.trim())));
             }
+        } else if let Some(value) = value {
+            page.push_str(if is_inner { "" } else { ".RS\n" });
+            page.push_str(&format!(".IP \\(bu 2\n{}\n", roff::prose(value)));
+            is_inner = true;
         } else {
-            if was_empty {
-                page.push_str(".IP\n");
-            }
+            page.push_str(if was_empty { ".IP\n" } else { "" });
             page.push_str(&format!("{}\n", roff::prose(words)));
         }
         was_empty = false;
     }
+    page.push_str(if is_inner { ".RE\n" } else { "" });
 }
 
 fn verbatim(page: &mut String, lines: &[String]) {
@@ -158,7 +168,7 @@ mod tests {
 
     const HELP: &str = "Does things\n\nUsage: tool [OPTIONS]\n       tool -m FILE\n\nCommands:\n  \
         one   The first\n  help  Print this\n\nOptions:\n  -n, --nodes <N>  How many\n      --long\n          \
-        Long text\n\n          Second part\n\nIt does them well.\nAlways:\nyes.\n\nExamples:\n  \
+        Long text\n\n          Values:\n          - a: one\n          - b: two\n\n          Second part\n\nIt does them well.\nAlways:\nyes.\n\nExamples:\n  \
         tool -n 4    four\n";
 
     #[test]
@@ -178,7 +188,8 @@ mod tests {
         for part in [
             ".SH NAME\ntool \\- Does things\n",
             ".TP\n\\fB\\-n, \\-\\-nodes <N>\\fR\nHow many\n",
-            ".TP\n\\fB\\-\\-long\\fR\nLong text\n.IP\nSecond part\n",
+            ".TP\n\\fB\\-\\-long\\fR\nLong text\n.IP\nValues:\n.RS\n.IP \\(bu 2\na: one\n\
+             .IP \\(bu 2\nb: two\n.RE\n.IP\nSecond part\n",
             ".SH \"OPTIONS\"\n",
         ] {
             assert!(page.contains(part), "no {part:?} in\n{page}");
