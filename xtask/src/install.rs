@@ -147,7 +147,8 @@ pub(crate) fn fill(tree: &mut Tree, place: &Place) -> Result<()> {
         tree.copy(&workspace::release().join(tool), &format!("bin/{tool}"), 0o755)?;
     }
     man::pages(tree)?;
-    for name in ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+    copy_all(tree, "", "md", DOCUMENTATION)?;
+    for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
         let to = format!("{DOCUMENTATION}/{name}");
         tree.copy(&workspace::root().join(name), &to, 0o644)?;
     }

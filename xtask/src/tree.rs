@@ -116,25 +116,23 @@ pub(crate) fn uninstall(root: &Path) -> Result<Option<usize>> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         read => read.map_err(|error| format!("cannot read {}: {error}", manifest.display()))?,
     };
-    let mut directories = BTreeSet::new();
-    let mut files = 0;
-    for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
-        if line != "/"
-            && !Path::new(line).components().all(|part| matches!(part, Component::Normal(_)))
-        {
+    let names: Vec<&str> =
+        text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+    // Before anything is removed.
+    for name in names.iter().filter(|name| **name != "/") {
+        let is_inside =
+            Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+        if !is_inside {
             let manifest = manifest.display();
-            return Err(format!(
-                "{manifest} names {line:?}, which is not below it; nothing follows"
-            ));
-        }
-        match line.strip_suffix('/') {
-            Some(directory) => _ = directories.insert(directory),
-            None => {
-                remove(&root.join(line))?;
-                files += 1;
-            }
+            return Err(format!("{manifest} names {name:?}, which is outside; nothing is removed"));
         }
     }
+    let files: Vec<&&str> = names.iter().filter(|name| !name.ends_with('/')).collect();
+    for name in &files {
+        remove(&root.join(name))?;
+    }
+    let directories: BTreeSet<&str> =
+        names.iter().filter_map(|name| name.strip_suffix('/')).collect();
     // The reverse of the alphabet: what is in a directory comes before it.
     for directory in directories.iter().rev() {
         let at = root.join(directory);
@@ -147,7 +145,7 @@ pub(crate) fn uninstall(root: &Path) -> Result<Option<usize>> {
             _ => {}
         }
     }
-    Ok(Some(files))
+    Ok(Some(files.len()))
 }
 
 fn remove(file: &Path) -> Result<()> {
@@ -156,5 +154,30 @@ fn remove(file: &Path) -> Result<()> {
             Err(format!("cannot remove {}: {error}", file.display()))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_leads_outside_removes_nothing() {
+        let root = std::env::temp_dir().join(format!("gaspi-tree-{}", std::process::id()));
+        for outside in ["../other", "/etc/passwd", "a/../../b"] {
+            let mut tree = Tree::new(&root);
+            tree.write("a/file", "text").expect("written");
+            tree.finish().expect("finished");
+            let manifest = root.join(MANIFEST);
+            let list = fs::read_to_string(&manifest).expect("list");
+            fs::write(&manifest, format!("{list}{outside}\n")).expect("written");
+            let reason = uninstall(&root).expect_err("removed");
+            assert!(reason.contains(outside), "{reason}");
+            assert!(root.join("a/file").exists());
+            fs::write(&manifest, list).expect("written");
+            // The file and the list.
+            assert_eq!(uninstall(&root), Ok(Some(2)));
+            assert!(!root.exists());
+        }
     }
 }
