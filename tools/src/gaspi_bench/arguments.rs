@@ -1,0 +1,313 @@
+//! The command line.
+
+use crate::failure::{Failure, Result};
+use crate::machine;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Measures libgaspi beside what the hardware gives, in one run.
+#[derive(Debug, Parser)]
+#[command(name = "gaspi-bench", version, after_help = AFTER_HELP)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) test: Test,
+}
+
+const AFTER_HELP: &str = "\
+Runs as the ranks of a job under gaspi_run, or starts itself under it with -n N. Every row shows a
+time beside a limit that was measured in the same run between the batches of the operation:
+`2.10x` is the time in terms of the limit's, `93%` the share of the limit that is reached.
+
+Examples:
+  gaspi-bench all -n 2 --goals                the whole suite, and which goals it reaches
+  gaspi-bench write-bw -n 2 --sizes 64K,1M    two sizes
+  gaspi-bench barrier -n 4 --json             for programs
+  gaspi_run -n 2 gaspi-bench limits           the hardware alone";
+
+/// What is measured.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Test {
+    /// What the hardware gives: hand-over of lines, atomics, copies, additions, switches
+    Limits(Sizes),
+    /// gaspi_write: the call, and call and gaspi_wait
+    WriteLat(Paired),
+    /// gaspi_write: bandwidth
+    WriteBw(Paired),
+    /// gaspi_read and gaspi_wait
+    ReadLat(Paired),
+    /// gaspi_read: bandwidth
+    ReadBw(Paired),
+    /// gaspi_write_notify, one way, and with the data taken over by the target
+    WriteNotifyLat(Paired),
+    /// gaspi_notify, gaspi_notify_waitsome on an id that is not set, gaspi_notify_reset
+    NotifyRate(Plain),
+    /// Writes per second, of one thread or several, each with a queue of its own
+    WriteRate(Rate),
+    /// gaspi_atomic_fetch_add and gaspi_atomic_compare_swap on a peer
+    AtomicLat(Plain),
+    /// gaspi_passive_send and gaspi_passive_receive, one way
+    PassiveLat(Sizes),
+    /// gaspi_barrier, back to back
+    Barrier(Plain),
+    /// gaspi_allreduce of doubles, sum, back to back
+    Allreduce(Sizes),
+    /// Start of a job, its memory, and what cycles of segments and queues take
+    Init(Init),
+    /// Every test with its default sizes
+    All(All),
+}
+
+/// What every test takes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Plain {
+    /// Start this program as a job of N ranks under gaspi_run
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65535))]
+    pub(crate) ranks: Option<u32>,
+
+    /// Where ranks run: one core each in turn, or wherever the kernel puts them
+    #[arg(long, value_enum)]
+    pub(crate) bind: Option<Bind>,
+
+    /// Operations that are measured for each row [default: by size]
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) iterations: Option<usize>,
+
+    /// Operations before those [default: a tenth]
+    #[arg(long, value_name = "N", value_parser = count_or_none)]
+    pub(crate) warmup: Option<usize>,
+
+    /// Compare the data after every batch instead of once for each row
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// More columns: the 90th and the 99.9th percentile
+    #[arg(long)]
+    pub(crate) percentiles: bool,
+
+    /// One JSON object for each row, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Say for each row that has a goal whether it is reached
+    #[arg(long)]
+    pub(crate) goals: bool,
+}
+
+/// A choice for `--bind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Bind {
+    /// Rank r on the r-th usable core, and round again
+    Core,
+    /// To the cores of a NUMA node
+    Numa,
+    /// Not at all
+    None,
+}
+
+impl Bind {
+    /// As gaspi_run spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Bind::Core => "core",
+            Bind::Numa => "numa",
+            Bind::None => "none",
+        }
+    }
+}
+
+/// A test with sizes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Sizes {
+    #[command(flatten)]
+    pub(crate) plain: Plain,
+
+    /// Sizes in bytes, with K, M or G for powers of 1024: 8,1K,1M
+    #[arg(long, short = 's', value_name = "LIST", value_delimiter = ',', value_parser = size, conflicts_with_all = ["begin", "end", "factor"])]
+    pub(crate) sizes: Vec<usize>,
+
+    /// Smallest size of a series
+    #[arg(short = 'b', long = "begin", value_name = "SIZE", value_parser = size)]
+    pub(crate) begin: Option<usize>,
+
+    /// Largest size of a series
+    #[arg(short = 'e', long = "end", value_name = "SIZE", value_parser = size)]
+    pub(crate) end: Option<usize>,
+
+    /// From one size of a series to the next
+    #[arg(short = 'f', long = "factor", value_name = "N", value_parser = factor)]
+    pub(crate) factor: Option<usize>,
+
+    /// Rotate through buffers that are larger than the caches
+    #[arg(long)]
+    pub(crate) cold: bool,
+}
+
+/// A test between pairs of ranks.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Paired {
+    #[command(flatten)]
+    pub(crate) sizes: Sizes,
+
+    /// Pairs of ranks at once: 0 and 1, 2 and 3, ...
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count)]
+    pub(crate) pairs: usize,
+}
+
+/// `write-rate`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Rate {
+    #[command(flatten)]
+    pub(crate) paired: Paired,
+
+    /// Threads of rank 0 at once, measured against one of them
+    #[arg(long, value_name = "T", default_value = "1", value_parser = count)]
+    pub(crate) threads: usize,
+}
+
+/// `init`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Init {
+    #[command(flatten)]
+    pub(crate) plain: Plain,
+
+    /// Jobs that are started one after another
+    #[arg(long, value_name = "N", default_value = "10", value_parser = count)]
+    pub(crate) jobs: usize,
+
+    /// Only the start, without the cycles of segments and queues
+    #[arg(long)]
+    pub(crate) no_cycles: bool,
+}
+
+/// `all`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct All {
+    #[command(flatten)]
+    pub(crate) plain: Plain,
+
+    /// Rotate through buffers that are larger than the caches
+    #[arg(long)]
+    pub(crate) cold: bool,
+}
+
+impl Test {
+    /// As it is called on the command line.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Test::Limits(_) => "limits",
+            Test::WriteLat(_) => "write-lat",
+            Test::WriteBw(_) => "write-bw",
+            Test::ReadLat(_) => "read-lat",
+            Test::ReadBw(_) => "read-bw",
+            Test::WriteNotifyLat(_) => "write-notify-lat",
+            Test::NotifyRate(_) => "notify-rate",
+            Test::WriteRate(_) => "write-rate",
+            Test::AtomicLat(_) => "atomic-lat",
+            Test::PassiveLat(_) => "passive-lat",
+            Test::Barrier(_) => "barrier",
+            Test::Allreduce(_) => "allreduce",
+            Test::Init(_) => "init",
+            Test::All(_) => "all",
+        }
+    }
+
+    /// Which memory is used, and in which state.
+    pub(crate) fn memory(&self) -> String {
+        let cold = match self {
+            Test::Limits(sizes) | Test::PassiveLat(sizes) | Test::Allreduce(sizes) => sizes.cold,
+            Test::WriteLat(paired)
+            | Test::WriteBw(paired)
+            | Test::ReadLat(paired)
+            | Test::ReadBw(paired)
+            | Test::WriteNotifyLat(paired) => paired.sizes.cold,
+            Test::WriteRate(rate) => rate.paired.sizes.cold,
+            Test::All(all) => all.cold,
+            Test::NotifyRate(_) | Test::AtomicLat(_) | Test::Barrier(_) | Test::Init(_) => false,
+        };
+        if cold {
+            let mib = machine::cold_span() >> 20;
+            format!("cold: segments, rotating through {mib} MiB")
+        } else {
+            "warm: segments, the same buffers every time".into()
+        }
+    }
+
+    /// The options that every test has.
+    pub(crate) fn plain(&self) -> &Plain {
+        match self {
+            Test::Limits(sizes) | Test::PassiveLat(sizes) | Test::Allreduce(sizes) => &sizes.plain,
+            Test::WriteLat(paired)
+            | Test::WriteBw(paired)
+            | Test::ReadLat(paired)
+            | Test::ReadBw(paired)
+            | Test::WriteNotifyLat(paired) => &paired.sizes.plain,
+            Test::NotifyRate(plain) | Test::AtomicLat(plain) | Test::Barrier(plain) => plain,
+            Test::WriteRate(rate) => &rate.paired.sizes.plain,
+            Test::Init(init) => &init.plain,
+            Test::All(all) => &all.plain,
+        }
+    }
+}
+
+impl Sizes {
+    /// The sizes that were asked for, or `default`.
+    pub(crate) fn sizes(&self, default: &[usize]) -> Result<Vec<usize>> {
+        if !self.sizes.is_empty() {
+            return Ok(self.sizes.clone());
+        }
+        if self.begin.is_none() && self.end.is_none() && self.factor.is_none() {
+            return Ok(default.to_vec());
+        }
+        let first = self.begin.or(default.first().copied()).unwrap_or(8);
+        let last = self.end.or(default.last().copied()).unwrap_or(first).max(first);
+        if self.end.is_some_and(|end| end < first) {
+            return Err(Failure::usage(format!(
+                "the series of sizes begins with {first} and is to end with {last}, which is less"
+            )));
+        }
+        let factor = self.factor.unwrap_or(2);
+        Ok(std::iter::successors(Some(first), |size| size.checked_mul(factor))
+            .take_while(|size| *size <= last)
+            .collect())
+    }
+
+    /// Options as if nothing had been asked for.
+    pub(crate) fn default_with(plain: &Plain, cold: bool) -> Sizes {
+        Sizes { plain: plain.clone(), sizes: vec![], begin: None, end: None, factor: None, cold }
+    }
+}
+
+/// Bytes, as `8`, `1K`, `16MiB`.
+pub(crate) fn size(text: &str) -> std::result::Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        other => return Err(format!("{other:?} is no unit of a size; use K, M or G")),
+    };
+    let number: usize = digits.parse().map_err(|_| "a size is a number, then K, M or G")?;
+    match number.checked_mul(unit) {
+        Some(0) => Err("a size is at least 1 byte".into()),
+        Some(bytes) if bytes <= 1 << 30 => Ok(bytes),
+        _ => Err("a size is at most 1G".into()),
+    }
+}
+
+fn count(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(number) if (1..=1_000_000_000).contains(&number) => Ok(number),
+        _ => Err("a number from 1 to 1000000000 is wanted".into()),
+    }
+}
+
+fn count_or_none(text: &str) -> std::result::Result<usize, String> {
+    if text == "0" { Ok(0) } else { count(text) }
+}
+
+fn factor(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(number) if (2..=1 << 20).contains(&number) => Ok(number),
+        _ => Err("a factor is a number from 2 on".into()),
+    }
+}

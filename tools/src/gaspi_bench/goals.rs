@@ -1,0 +1,79 @@
+//! What the library is to reach, beside the limits that rows show.
+
+use crate::report::Row;
+
+/// What a row has to show.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Goal {
+    /// Time in terms of the limit's.
+    AtMost(f64),
+    /// Share of the limit.
+    AtLeast(f64),
+}
+
+impl Goal {
+    pub(crate) fn is_met(self, of_limit: f64) -> bool {
+        match self {
+            Goal::AtMost(most) => of_limit <= most,
+            Goal::AtLeast(least) => of_limit >= least,
+        }
+    }
+}
+
+/// One line of the table of goals.
+struct Entry {
+    test: &'static str,
+    variant: &'static str,
+    /// Bytes, from and to; a row without a size matches any.
+    sizes: (usize, usize),
+    /// Ranks, from and to.
+    ranks: (usize, usize),
+    goal: Goal,
+}
+
+const ANY: (usize, usize) = (0, usize::MAX);
+const EIGHT: (usize, usize) = (8, 8);
+const BULK: (usize, usize) = (64 << 10, 16 << 20);
+const PAIR: (usize, usize) = (2, 2);
+
+const fn entry(
+    test: &'static str,
+    variant: &'static str,
+    sizes: (usize, usize),
+    ranks: (usize, usize),
+    goal: Goal,
+) -> Entry {
+    Entry { test, variant, sizes, ranks, goal }
+}
+
+const GOALS: [Entry; 14] = [
+    entry("write-notify-lat", "notified", EIGHT, PAIR, Goal::AtMost(1.15)),
+    entry("write-notify-lat", "taken", BULK, PAIR, Goal::AtLeast(0.9)),
+    entry("notify-rate", "waitsome-test", ANY, PAIR, Goal::AtMost(2.5)),
+    entry("write-lat", "post", EIGHT, PAIR, Goal::AtMost(2.5)),
+    entry("write-lat", "post+wait", EIGHT, PAIR, Goal::AtMost(4.0)),
+    entry("atomic-lat", "fetch_add", ANY, PAIR, Goal::AtMost(3.0)),
+    entry("write-bw", "write", BULK, PAIR, Goal::AtLeast(0.9)),
+    entry("read-bw", "read", BULK, PAIR, Goal::AtLeast(0.9)),
+    entry("barrier", "barrier", ANY, PAIR, Goal::AtMost(3.0)),
+    entry("barrier", "barrier", ANY, (4, 4), Goal::AtMost(4.0)),
+    entry("barrier", "barrier", ANY, (8, 8), Goal::AtMost(8.0)),
+    entry("barrier", "barrier", ANY, (16, 16), Goal::AtMost(12.0)),
+    entry("allreduce", "sum f64", EIGHT, PAIR, Goal::AtMost(4.5)),
+    entry("write-rate", "threads", EIGHT, PAIR, Goal::AtLeast(0.8)),
+];
+
+/// What this row is to reach, if anything.
+pub(crate) fn of(row: &Row, ranks: usize) -> Option<Goal> {
+    if row.limit_is_goal {
+        return Some(Goal::AtMost(1.0));
+    }
+    let within = |(from, to): (usize, usize), value: usize| (from..=to).contains(&value);
+    let found = GOALS.iter().find(|entry| {
+        entry.test == row.test
+            && entry.variant == row.variant
+            && row.size.is_none_or(|size| within(entry.sizes, size))
+            && within(entry.ranks, ranks)
+    });
+    found.map(|entry| entry.goal)
+}

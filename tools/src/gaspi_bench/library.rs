@@ -1,0 +1,154 @@
+//! The C library, loaded at run time: where it is looked for, and the table of its procedures.
+//!
+//! gaspi-bench measures what a C program gets, so it calls through the same names with the same
+//! types; the tables of GASPI.h are repeated here as function pointers.
+
+use crate::failure::{Failure, Result};
+use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::path::{Path, PathBuf};
+
+/// Names the library file instead of searching.
+pub(crate) const VARIABLE: &str = "GASPI_LIBRARY";
+const SONAME: &str = "libgaspi.so.1";
+
+pub(crate) type Status = c_int;
+pub(crate) const SUCCESS: Status = 0;
+pub(crate) const TIMEOUT: Status = 1;
+pub(crate) const TEST: c_ulong = 0;
+
+/// gaspi_config_t: only its size matters for passing it, and the offsets of fields that are set.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(8))]
+pub(crate) struct Config(pub(crate) [u8; 144]);
+
+/// Where config_t.allreduce_elem_max lies.
+pub(crate) const CONFIG_ALLREDUCE_ELEM_MAX: usize = 120;
+
+macro_rules! procedures {
+    ($($field:ident: $symbol:literal ($($kind:ty),*);)*) => {
+        /// The procedures that are measured or needed for it.
+        #[derive(Debug, Clone, Copy)]
+        pub(crate) struct Procedures {
+            $(pub(crate) $field: unsafe extern "C" fn($($kind),*) -> Status,)*
+        }
+
+        impl Procedures {
+            fn find(library: &Loaded) -> std::result::Result<Procedures, libloading::Error> {
+                Ok(Procedures {
+                    $(
+                        // SAFETY: the type is that of the declaration in the C headers.
+                        $field: unsafe { *library.get(concat!($symbol, "\0").as_bytes())? },
+                    )*
+                })
+            }
+        }
+    };
+}
+
+procedures! {
+    config_get: "gaspi_config_get" (*mut Config);
+    config_set: "gaspi_config_set" (Config);
+    version: "gaspi_version" (*mut f32);
+    proc_init: "gaspi_proc_init" (c_ulong);
+    proc_term: "gaspi_proc_term" (c_ulong);
+    proc_rank: "gaspi_proc_rank" (*mut u16);
+    proc_num: "gaspi_proc_num" (*mut u16);
+    proc_local_num: "gaspi_proc_local_num" (*mut u16);
+    state_vec_get: "gaspi_state_vec_get" (*mut c_int);
+    error_detail: "gaspi_error_detail" (*mut u8, c_ulong);
+    segment_create: "gaspi_segment_create" (u8, c_ulong, u8, c_ulong, c_uint);
+    segment_delete: "gaspi_segment_delete" (u8);
+    segment_ptr: "gaspi_segment_ptr" (u8, *mut *mut c_void);
+    segment_num: "gaspi_segment_num" (*mut c_uint);
+    queue_create: "gaspi_queue_create" (*mut u8, c_ulong);
+    queue_delete: "gaspi_queue_delete" (u8);
+    queue_num: "gaspi_queue_num" (*mut c_uint);
+    write: "gaspi_write" (u8, c_ulong, u16, u8, c_ulong, c_ulong, u8, c_ulong);
+    read: "gaspi_read" (u8, c_ulong, u16, u8, c_ulong, c_ulong, u8, c_ulong);
+    wait: "gaspi_wait" (u8, c_ulong);
+    notify: "gaspi_notify" (u8, u16, c_uint, c_uint, u8, c_ulong);
+    notify_waitsome: "gaspi_notify_waitsome" (u8, c_uint, c_uint, *mut c_uint, c_ulong);
+    notify_reset: "gaspi_notify_reset" (u8, c_uint, *mut c_uint);
+    write_notify:
+        "gaspi_write_notify" (u8, c_ulong, u16, u8, c_ulong, c_ulong, c_uint, c_uint, u8, c_ulong);
+    atomic_fetch_add: "gaspi_atomic_fetch_add" (u8, c_ulong, u16, u64, *mut u64, c_ulong);
+    atomic_compare_swap:
+        "gaspi_atomic_compare_swap" (u8, c_ulong, u16, u64, u64, *mut u64, c_ulong);
+    passive_send: "gaspi_passive_send" (u8, c_ulong, u16, c_ulong, c_ulong);
+    passive_receive: "gaspi_passive_receive" (u8, c_ulong, *mut u16, c_ulong, c_ulong);
+    barrier: "gaspi_barrier" (u8, c_ulong);
+    allreduce:
+        "gaspi_allreduce" (*mut c_void, *mut c_void, c_uint, c_int, c_int, u8, c_ulong);
+}
+
+/// The library as long as the process lives.
+#[derive(Debug)]
+pub(crate) struct Library {
+    pub(crate) procedures: Procedures,
+    /// The file that was loaded.
+    pub(crate) path: PathBuf,
+}
+
+impl Library {
+    /// Loads the first library that is found.
+    pub(crate) fn load() -> Result<Library> {
+        let mut reasons = Vec::new();
+        for place in places() {
+            // SAFETY: initialisers of libgaspi do nothing but set up its own memory.
+            match unsafe { Loaded::open(Some(&place), RTLD_NOW | RTLD_LOCAL) } {
+                Ok(loaded) => return Library::new(loaded, &place),
+                Err(error) => reasons.push(format!("  {}: {error}", place.display())),
+            }
+        }
+        Err(Failure::usage(format!(
+            "{SONAME} was not found; name it with {VARIABLE} or LD_LIBRARY_PATH; searched:\n{}",
+            reasons.join("\n")
+        )))
+    }
+
+    fn new(loaded: Loaded, place: &Path) -> Result<Library> {
+        let procedures = Procedures::find(&loaded).map_err(|error| {
+            Failure::usage(format!("{} is not a library to measure: {error}", place.display()))
+        })?;
+        let symbol = procedures.proc_init as *const c_void;
+        let path = file_of(symbol).unwrap_or_else(|| place.to_path_buf());
+        // Its threads may run until the process ends.
+        std::mem::forget(loaded);
+        Ok(Library { procedures, path })
+    }
+}
+
+/// Where the library may be, best first.
+fn places() -> Vec<PathBuf> {
+    if let Some(named) = std::env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
+        return vec![named.into()];
+    }
+    let mut places = Vec::new();
+    let own = std::env::current_exe().and_then(std::fs::canonicalize).ok();
+    if let Some(directory) = own.as_deref().and_then(Path::parent) {
+        places.push(directory.join(SONAME));
+        if let Some(prefix) = directory.parent() {
+            places.push(prefix.join("lib").join(SONAME));
+            places.push(prefix.join("lib64").join(SONAME));
+        }
+    }
+    // A bare name makes the loader search its own path.
+    places.push(SONAME.into());
+    places
+}
+
+/// The file that a symbol came from.
+fn file_of(symbol: *const c_void) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+    // SAFETY: all zeroes is a valid Dl_info.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: dladdr only looks up the address and writes the struct that it is given.
+    if unsafe { libc::dladdr(symbol, &raw mut found) } == 0 || found.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: dladdr returns a string that lives as long as the library is loaded.
+    let name = unsafe { std::ffi::CStr::from_ptr(found.dli_fname) };
+    let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
+    Some(std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()))
+}

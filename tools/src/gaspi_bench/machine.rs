@@ -1,0 +1,45 @@
+//! What the machine is, for the header and for sizes that depend on its caches.
+
+use std::fs;
+
+/// Smallest and largest memory that --cold rotates through, whatever the caches are.
+const COLD_MIN: usize = 64 << 20;
+const COLD_MAX: usize = 512 << 20;
+
+/// The processor's name, as the kernel tells it.
+pub(crate) fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        matches!(key.trim(), "model name" | "Model" | "cpu model").then(|| value.trim().to_owned())
+    });
+    name.unwrap_or_else(|| format!("{} processor", std::env::consts::ARCH))
+}
+
+/// Bytes of the largest cache of core 0.
+pub(crate) fn largest_cache() -> Option<usize> {
+    let directory = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
+    let sizes = directory.flatten().filter_map(|entry| {
+        let text = fs::read_to_string(entry.path().join("size")).ok()?;
+        crate::arguments::size(text.trim()).ok()
+    });
+    sizes.max()
+}
+
+/// Bytes that buffers rotate through with --cold, so that they have left the caches when they come
+/// round again.
+pub(crate) fn cold_span() -> usize {
+    largest_cache().map_or(COLD_MIN, |cache| 2 * cache).clamp(COLD_MIN, COLD_MAX)
+}
+
+/// The page size that a kernel value of /proc/self/status is printed in: KiB, always.
+const KIB: u64 = 1024;
+
+/// Bytes of a line of /proc/self/status, such as `VmRSS`.
+pub(crate) fn own_memory(name: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let line =
+        text.lines().find(|line| line.strip_prefix(name).is_some_and(|l| l.starts_with(':')))?;
+    let number = line.split_whitespace().nth(1)?.parse::<u64>().ok()?;
+    Some(number * KIB)
+}

@@ -1,0 +1,83 @@
+//! gaspi-bench: measures libgaspi beside what the hardware gives.
+//!
+//! It calls the C library as programs do ([`library`]), as a rank of a job ([`job`], [`launch`]), and
+//! measures each operation in batches between batches of its limit ([`measure`]), which is what the
+//! same two processes reach without the library ([`raw`]). Each test is a file; what they have in
+//! common is in [`pair`], what they print in [`report`], what they are to reach in [`goals`].
+
+mod all;
+mod arguments;
+mod atomics;
+mod collective;
+mod failure;
+mod gate;
+mod goals;
+mod init;
+mod job;
+mod launch;
+mod library;
+mod limits;
+mod machine;
+mod measure;
+mod memory;
+mod notified;
+mod one_sided;
+mod pair;
+mod passive;
+mod rates;
+mod raw;
+mod report;
+mod system;
+
+use arguments::{Arguments, Test};
+use clap::Parser;
+use failure::Result;
+use job::Job;
+use report::{Facts, Report};
+use std::process::ExitCode;
+
+fn run(test: &Test) -> Result<()> {
+    if let Test::Init(options) = test
+        && !launch::is_rank()
+    {
+        return init::start_jobs(options);
+    }
+    launch::start_if_asked(test.plain())?;
+    let elements = collective::elements(test)?;
+    let job = Job::join(test.plain().bind, elements).map_err(launch::of_rank)?;
+    let mut report = Report::new(test.plain(), Facts::of(&job, test.memory()), job.rank != 0);
+    let measured = measure(&job, test, &mut report).and_then(|()| job.leave());
+    measured.map_err(launch::of_rank)?;
+    report.finish()
+}
+
+/// One test on a rank of a job.
+fn measure(job: &Job, test: &Test, report: &mut Report) -> Result<()> {
+    match test {
+        Test::Limits(sizes) => limits::run(job, sizes, report),
+        Test::WriteLat(paired) => one_sided::write_latency(job, paired, report),
+        Test::WriteBw(paired) => one_sided::write_bandwidth(job, paired, report),
+        Test::ReadLat(paired) => one_sided::read_latency(job, paired, report),
+        Test::ReadBw(paired) => one_sided::read_bandwidth(job, paired, report),
+        Test::WriteNotifyLat(paired) => notified::latency(job, paired, report),
+        Test::NotifyRate(plain) => notified::rate(job, plain, report),
+        Test::WriteRate(rate) => rates::run(job, rate, report),
+        Test::AtomicLat(plain) => atomics::run(job, plain, report),
+        Test::PassiveLat(sizes) => passive::run(job, sizes, report),
+        Test::Barrier(plain) => collective::barrier(job, plain, report),
+        Test::Allreduce(sizes) => collective::allreduce(job, sizes, report),
+        Test::Init(options) => init::run(job, options, report),
+        Test::All(all) => all::run(job, all, report),
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments.test) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("gaspi-bench {}: {failure}", arguments.test.name());
+            ExitCode::from(failure.status)
+        }
+    }
+}

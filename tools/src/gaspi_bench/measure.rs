@@ -1,0 +1,200 @@
+//! Batches of an operation between batches of its limit, so that whatever else the machine does hits
+//! both alike.
+//!
+//! The unit of a sample is the mean of one batch: single operations of nanoseconds are below what a
+//! clock resolves. Percentiles are those of batches.
+
+use crate::arguments::Plain;
+use crate::failure::Result;
+use crate::job::{Job, micros};
+use std::time::Instant;
+
+/// Operations of a batch for sizes that a few lines hold; below the 1024 requests of a queue,
+/// together with those before it.
+const SMALL_BATCH: usize = 800;
+/// Bytes that a batch moves at most, apart from its first operation.
+const BATCH_BYTES: usize = 4 << 20;
+/// Batches of a row.
+const BATCHES: usize = 300;
+const BATCHES_MIN: usize = 40;
+/// Bytes that all batches of a row move, apart from the fewest that are made.
+const ROW_BYTES: usize = 2 << 30;
+
+/// What one batch does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Batch {
+    /// Operations that are not measured: whoever slept comes back, caches fill again.
+    pub(crate) before: usize,
+    pub(crate) operations: usize,
+}
+
+impl Batch {
+    /// All operations.
+    pub(crate) fn all(self) -> usize {
+        self.before + self.operations
+    }
+}
+
+/// How a row is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Schedule {
+    pub(crate) batch: Batch,
+    batches: usize,
+    warmup: usize,
+    check: bool,
+}
+
+impl Schedule {
+    /// For operations that move `size` bytes.
+    pub(crate) fn of_size(plain: &Plain, size: usize) -> Schedule {
+        let operations = (BATCH_BYTES / size.max(1)).clamp(1, SMALL_BATCH);
+        let batches = (ROW_BYTES / (operations * size.max(1))).clamp(BATCHES_MIN, BATCHES);
+        Schedule::new(plain, operations, batches)
+    }
+
+    /// For operations that are slow, or wait for others.
+    pub(crate) fn of_batches(plain: &Plain, operations: usize) -> Schedule {
+        Schedule::new(plain, operations, BATCHES)
+    }
+
+    fn new(plain: &Plain, operations: usize, batches: usize) -> Schedule {
+        let operations = plain.iterations.map_or(operations, |all| all.min(operations));
+        let batches = plain.iterations.map_or(batches, |all| all.div_ceil(operations));
+        let warmup = plain.warmup.map_or(batches / 10, |all| all.div_ceil(operations));
+        let before = (operations / 8).max(1);
+        Schedule { batch: Batch { before, operations }, batches, warmup, check: plain.check }
+    }
+}
+
+/// One thing that is measured: runs a batch, and returns microseconds for an operation on the ranks
+/// that measure it.
+pub(crate) struct Lane<'a> {
+    run: Box<dyn FnMut(Batch) -> Result<Option<f64>> + 'a>,
+}
+
+impl<'a> Lane<'a> {
+    pub(crate) fn new(run: impl FnMut(Batch) -> Result<Option<f64>> + 'a) -> Lane<'a> {
+        Lane { run: Box::new(run) }
+    }
+}
+
+impl std::fmt::Debug for Lane<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Lane")
+    }
+}
+
+/// Times a batch of operations of this rank.
+#[inline(always)]
+pub(crate) fn timed(batch: Batch, mut operation: impl FnMut() -> Result<()>) -> Result<f64> {
+    for _ in 0..batch.before {
+        operation()?;
+    }
+    let begin = Instant::now();
+    for _ in 0..batch.operations {
+        operation()?;
+    }
+    Ok(micros(begin.elapsed()) / batch.operations as f64)
+}
+
+/// Times of batches, sorted, in microseconds for an operation.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Samples(Vec<f64>);
+
+impl Samples {
+    pub(crate) fn new(mut samples: Vec<f64>) -> Samples {
+        samples.sort_by(f64::total_cmp);
+        Samples(samples)
+    }
+
+    /// The sample that `share` of all are not above; 0 if there is none.
+    pub(crate) fn quantile(&self, share: f64) -> f64 {
+        let index = (share * self.0.len() as f64).ceil() as usize;
+        self.0.get(index.max(1) - 1).or(self.0.last()).copied().unwrap_or(0.0)
+    }
+
+    pub(crate) fn median(&self) -> f64 {
+        self.quantile(0.5)
+    }
+
+    pub(crate) fn min(&self) -> f64 {
+        self.0.first().copied().unwrap_or(0.0)
+    }
+}
+
+/// What a row came to.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    /// By lane; of the slowest rank in each batch.
+    pub(crate) samples: Vec<Samples>,
+    pub(crate) errors: u64,
+}
+
+impl Measured {
+    /// The samples of as many lanes as there were; none on ranks that measured nothing.
+    pub(crate) fn of<const N: usize>(&self) -> Option<&[Samples; N]> {
+        <&[Samples; N]>::try_from(&self.samples[..]).ok()
+    }
+}
+
+/// Runs the lanes in turn, batch by batch, on the first `participants` ranks; the others wait.
+/// `check` compares data and returns how much of it was wrong; it runs once, or after every round.
+pub(crate) fn interleave(
+    job: &Job,
+    participants: usize,
+    schedule: Schedule,
+    lanes: &mut [Lane<'_>],
+    mut check: impl FnMut(u64) -> Result<u64>,
+) -> Result<Measured> {
+    let mut samples = vec![Vec::with_capacity(schedule.batches); lanes.len()];
+    if job.rank < participants {
+        for round in 0..schedule.warmup + schedule.batches {
+            for (lane, samples) in lanes.iter_mut().zip(&mut samples) {
+                let us = run_together(job, participants, || (lane.run)(schedule.batch))?;
+                if round >= schedule.warmup {
+                    samples.extend(us);
+                }
+            }
+            if schedule.check {
+                job.add_errors(check(round as u64)?);
+            }
+        }
+        job.add_errors(check(u64::MAX)?);
+    }
+    job.meet_all()?;
+    let errors = if job.rank == 0 { job.take_errors(participants) } else { 0 };
+    // Nobody adds errors of the next row before these are taken.
+    job.meet_all()?;
+    Ok(Measured { samples: samples.into_iter().map(Samples::new).collect(), errors })
+}
+
+/// Begins on all ranks at once, and returns the longest time that one of them took.
+pub(crate) fn run_together(
+    job: &Job,
+    participants: usize,
+    run: impl FnOnce() -> Result<Option<f64>>,
+) -> Result<Option<f64>> {
+    // Twice: the first wakes whoever sleeps, so that the second ends for all at the same moment.
+    job.meet(participants)?;
+    job.meet(participants)?;
+    job.give_sample(run()?);
+    job.meet(participants)?;
+    // Nobody gives the next one before the first meeting of the next batch.
+    Ok(job.longest_sample(participants))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_samples() {
+        let samples = Samples::new((1..=100).rev().map(f64::from).collect());
+        assert_eq!(
+            (samples.min(), samples.median(), samples.quantile(0.99), samples.quantile(0.999)),
+            (1.0, 50.0, 99.0, 100.0)
+        );
+        assert_eq!(Samples::new(vec![3.0]).quantile(0.99), 3.0);
+        assert_eq!(Samples::default().median(), 0.0);
+    }
+}

@@ -1,0 +1,216 @@
+//! gaspi_write_notify from one rank to the other and back, and the calls of notifications alone.
+
+use crate::arguments::{Paired, Plain, Sizes};
+use crate::failure::{Failure, Result};
+use crate::job::{Job, LIMIT_MS};
+use crate::library::{SUCCESS, TEST, TIMEOUT};
+use crate::measure::{Batch, Lane, Schedule, interleave, timed};
+use crate::pair::{Pair, SEGMENT, for_each_size};
+use crate::raw::{self, Taken};
+use crate::report::{Layout, Report, Row};
+use std::hint::black_box;
+
+const SIZES: [usize; 8] = [8, 64, 1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20];
+/// From here on rows say how fast the target takes the data over.
+const TAKEN_FROM: usize = 4 << 10;
+const QUEUE: u8 = 0;
+const VALUE: u32 = 1;
+/// The notification of data.
+const ARRIVED: u32 = 0;
+/// One that nobody sets.
+const UNSET: u32 = 1000;
+/// The first of those that rows of gaspi_notify set.
+const FIRST: u32 = 2000;
+
+/// Data with a notification to the peer.
+fn send(pair: &Pair<'_>, offset: usize) -> Result<()> {
+    let (id, to) = (SEGMENT, (pair.inbox_offset + offset) as u64);
+    let size = pair.rotation.size as u64;
+    let write_notify = pair.job.procedures.write_notify;
+    // SAFETY: no pointers.
+    let status = unsafe {
+        write_notify(
+            id,
+            offset as u64,
+            pair.peer as u16,
+            id,
+            to,
+            size,
+            ARRIVED,
+            VALUE,
+            QUEUE,
+            LIMIT_MS,
+        )
+    };
+    pair.job.call("gaspi_write_notify", status)
+}
+
+/// Waits for the notification of data, and takes it.
+fn receive(pair: &Pair<'_>) -> Result<()> {
+    let (p, mut first, mut value) = (&pair.job.procedures, 0, 0);
+    // SAFETY: writes the number that it is given.
+    let status = unsafe { (p.notify_waitsome)(SEGMENT, ARRIVED, 1, &raw mut first, LIMIT_MS) };
+    pair.job.call("gaspi_notify_waitsome", status)?;
+    // SAFETY: writes the number that it is given.
+    let status = unsafe { (p.notify_reset)(SEGMENT, first, &raw mut value) };
+    pair.job.call("gaspi_notify_reset", status)?;
+    if value == VALUE { Ok(()) } else { Err(wrong_value(VALUE, value)) }
+}
+
+#[cold]
+fn wrong_value(wanted: u32, found: u32) -> Failure {
+    Failure::run(format!("gaspi_notify_reset returned the value {found} instead of {wanted}"))
+}
+
+fn there_and_back<'a>(pair: &'a Pair<'a>, size: usize, taken: Taken) -> Lane<'a> {
+    let (mut out, mut incoming) = (pair.rotation, pair.rotation);
+    let mut lane = raw::in_turn_lane(
+        pair,
+        move |step| {
+            let offset = out.offset();
+            raw::mark(pair.source, offset, size, step);
+            send(pair, offset)
+        },
+        move |step| {
+            receive(pair)?;
+            raw::take(pair.job, pair.inbox, incoming.offset(), size, step, taken);
+            Ok(())
+        },
+    );
+    Lane::new(move |batch: Batch| {
+        let us = lane(batch)?;
+        pair.job.wait(QUEUE)?;
+        Ok(us)
+    })
+}
+
+/// Compares all of one message in each direction.
+fn check(pair: Option<&Pair<'_>>, participants: usize, round: u64) -> Result<u64> {
+    let Some(pair) = pair else { return Ok(0) };
+    let size = pair.rotation.size;
+    pair.source.fill(0, size, round);
+    send(pair, 0)?;
+    receive(pair)?;
+    let errors = pair.inbox.errors(0, size, round);
+    pair.job.wait(QUEUE)?;
+    // The next message overwrites what was compared.
+    pair.job.meet(participants)?;
+    Ok(errors)
+}
+
+pub(crate) fn latency(job: &Job, paired: &Paired, report: &mut Report) -> Result<()> {
+    for_each_size(job, paired, &SIZES, |ground, pair, size| {
+        let bulk = size >= TAKEN_FROM;
+        let mut lanes = Vec::new();
+        if let Some(pair) = pair {
+            lanes.push(raw::notified(pair, size, Taken::Last));
+            lanes.push(there_and_back(pair, size, Taken::Last));
+            if bulk {
+                lanes.push(raw::notified(pair, size, Taken::All));
+                lanes.push(there_and_back(pair, size, Taken::All));
+            }
+        }
+        let schedule = Schedule::of_size(&paired.sizes.plain, size);
+        let participants = ground.participants();
+        let measured = interleave(job, participants, schedule, &mut lanes, |round| {
+            check(pair, participants, round)
+        })?;
+        let [limit, operation, taken @ ..] = &measured.samples[..] else { return Ok(()) };
+        let row = Row::new("write-notify-lat", "notified", operation.clone())
+            .size(size)
+            .limit("data and flag", limit.median())
+            .at_once(paired.pairs)
+            .errors(measured.errors);
+        report.row(Layout::Latency, &row)?;
+        let [limit, operation] = taken else { return Ok(()) };
+        let row = Row::new("write-notify-lat", "taken", operation.clone())
+            .size(size)
+            .limit("data, flag, dirty lines read", limit.median())
+            .share()
+            .at_once(paired.pairs);
+        report.row(Layout::Latency, &row)
+    })
+}
+
+/// gaspi_notify to the peer.
+fn notify(pair: &Pair<'_>, rank: usize, id: u32) -> Result<()> {
+    // SAFETY: no pointers.
+    let status =
+        unsafe { (pair.job.procedures.notify)(SEGMENT, rank as u16, id, VALUE, QUEUE, LIMIT_MS) };
+    pair.job.call("gaspi_notify", status)
+}
+
+fn notifies<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
+    Lane::new(move |batch| {
+        if !pair.is_initiator() {
+            return Ok(None);
+        }
+        let us = timed(batch, || notify(pair, pair.peer, ARRIVED))?;
+        pair.job.wait(QUEUE)?;
+        Ok(Some(us))
+    })
+}
+
+/// Looks at one notification that is not set.
+fn looks<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
+    let waitsome = pair.job.procedures.notify_waitsome;
+    raw::alone(pair, move || {
+        let mut first = 0;
+        // SAFETY: writes the number that it is given.
+        let status = unsafe { waitsome(SEGMENT, UNSET, 1, &raw mut first, TEST) };
+        match black_box(status) {
+            TIMEOUT => Ok(()),
+            SUCCESS => Err(Failure::run(format!("notification {UNSET} is set, but nobody set it"))),
+            other => pair.job.call("gaspi_notify_waitsome", other),
+        }
+    })
+}
+
+/// Resets notifications that are set.
+fn resets<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
+    let reset = pair.job.procedures.notify_reset;
+    Lane::new(move |batch: Batch| {
+        if !pair.is_initiator() {
+            return Ok(None);
+        }
+        let all = FIRST..FIRST + batch.all() as u32;
+        for id in all.clone() {
+            notify(pair, pair.job.rank, id)?;
+        }
+        pair.job.wait(QUEUE)?;
+        let mut ids = all;
+        let us = timed(batch, || {
+            let (id, mut value) = (ids.next().unwrap_or(FIRST), 0);
+            // SAFETY: writes the number that it is given.
+            let status = unsafe { reset(SEGMENT, id, &raw mut value) };
+            pair.job.call("gaspi_notify_reset", status)?;
+            if value == VALUE { Ok(()) } else { Err(wrong_value(VALUE, value)) }
+        })?;
+        Ok(Some(us))
+    })
+}
+
+pub(crate) fn rate(job: &Job, plain: &Plain, report: &mut Report) -> Result<()> {
+    let paired = Paired { sizes: Sizes::default_with(plain, false), pairs: 1 };
+    for_each_size(job, &paired, &[8], |ground, pair, size| {
+        let mut lanes = pair.map_or_else(Vec::new, |pair| {
+            vec![raw::atomic_add(pair), notifies(pair), looks(pair), resets(pair)]
+        });
+        let schedule = Schedule::of_size(plain, size);
+        let participants = ground.participants();
+        let measured = interleave(job, participants, schedule, &mut lanes, |_| {
+            let Some(pair) = pair.filter(|pair| !pair.is_initiator()) else { return Ok(0) };
+            // What the initiator set has to be there, and nothing else.
+            receive(pair)?;
+            Ok(0)
+        })?;
+        let Some([limit, notify, look, reset]) = measured.of() else { return Ok(()) };
+        for (variant, samples) in [("notify", notify), ("waitsome-test", look), ("reset", reset)] {
+            let row = Row::new("notify-rate", variant, samples.clone())
+                .limit("atomic add", limit.median())
+                .errors(measured.errors);
+            report.row(Layout::Rate, &row)?;
+        }
+        Ok(())
+    })
+}

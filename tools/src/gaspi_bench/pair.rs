@@ -1,0 +1,199 @@
+//! Two ranks that measure together: the first acts, the second is the target; and the memory that
+//! they share beside the library.
+
+use crate::arguments::Paired;
+use crate::failure::{Failure, Result};
+use crate::job::{Job, Segment};
+use crate::machine;
+use crate::memory::{APART, PAGE, Region, Rotation, Shared};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The segment of a test.
+pub(crate) const SEGMENT: u8 = 1;
+
+/// What this rank does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Initiator,
+    Target,
+    /// Belongs to no pair.
+    Idle,
+}
+
+/// Lines of a pair that the limits work on, by the distance [`APART`].
+pub(crate) const INITIATOR_FLAG: usize = 0;
+pub(crate) const TARGET_FLAG: usize = APART;
+pub(crate) const COUNTER: usize = 2 * APART;
+pub(crate) const BATON: usize = 3 * APART;
+pub(crate) const INITIATOR_BELL: usize = 4 * APART;
+pub(crate) const TARGET_BELL: usize = 5 * APART;
+
+/// The memory of all pairs for one row of one test.
+#[derive(Debug)]
+pub(crate) struct Ground<'a> {
+    job: &'a Job,
+    shared: Shared,
+    pub(crate) segment: Segment<'a>,
+    pairs: usize,
+    rotation: Rotation,
+}
+
+impl<'a> Ground<'a> {
+    /// Memory for buffers of this size, made by all ranks together.
+    pub(crate) fn new(job: &'a Job, pairs: usize, size: usize, cold: bool) -> Result<Ground<'a>> {
+        let rotation = rotation(size, cold);
+        let half = rotation.total.next_multiple_of(PAGE);
+        let shared = job.share(pairs * (PAGE + 2 * half))?;
+        let segment = job.segment(SEGMENT, 2 * half)?;
+        let ground = Ground { job, shared, segment, pairs, rotation };
+        if let Some(pair) = ground.pair() {
+            pair.raw_in.touch();
+        }
+        job.barrier()?;
+        Ok(ground)
+    }
+
+    /// How this rank sees its pair; nothing if it belongs to none.
+    pub(crate) fn pair(&self) -> Option<Pair<'_>> {
+        let rank = self.job.rank;
+        let role = role(rank, self.pairs);
+        if role == Role::Idle {
+            return None;
+        }
+        let half = self.rotation.total.next_multiple_of(PAGE);
+        let all = self.shared.region().part(rank / 2 * (PAGE + 2 * half), PAGE + 2 * half);
+        let (first, second) = (all.part(PAGE, half), all.part(PAGE + half, half));
+        let (raw_in, raw_out) =
+            if role == Role::Initiator { (first, second) } else { (second, first) };
+        Some(Pair {
+            job: self.job,
+            role,
+            peer: rank ^ 1,
+            words: all.part(0, PAGE),
+            raw_in,
+            raw_out,
+            segment: &self.segment,
+            source: self.segment.region.part(0, half),
+            inbox: self.segment.region.part(half, half),
+            inbox_offset: half,
+            rotation: self.rotation,
+            step: AtomicU64::new(0),
+        })
+    }
+
+    /// Bytes of a buffer.
+    pub(crate) fn size(&self) -> usize {
+        self.rotation.size
+    }
+
+    /// Ranks that take part.
+    pub(crate) fn participants(&self) -> usize {
+        (2 * self.pairs).min(self.job.ranks)
+    }
+
+    /// Lines that all ranks may work on.
+    pub(crate) fn words(&self) -> Region<'_> {
+        self.shared.region().part(0, PAGE)
+    }
+
+    /// The halves of this rank's segment.
+    pub(crate) fn halves(&self) -> (Region<'_>, Region<'_>) {
+        let half = self.rotation.total.next_multiple_of(PAGE);
+        (self.segment.region.part(0, half), self.segment.region.part(half, half))
+    }
+
+    /// Gives the memory back, on all ranks together.
+    pub(crate) fn delete(self) -> Result<()> {
+        self.segment.delete()
+    }
+}
+
+/// The buffers of a test with this size.
+pub(crate) fn rotation(size: usize, cold: bool) -> Rotation {
+    if cold { Rotation::cold(size, machine::cold_span()) } else { Rotation::warm(size) }
+}
+
+fn role(rank: usize, pairs: usize) -> Role {
+    match (rank < 2 * pairs, rank % 2) {
+        (false, _) => Role::Idle,
+        (true, 0) => Role::Initiator,
+        (true, _) => Role::Target,
+    }
+}
+
+/// One side of a pair.
+#[derive(Debug)]
+pub(crate) struct Pair<'a> {
+    pub(crate) job: &'a Job,
+    pub(crate) role: Role,
+    pub(crate) peer: usize,
+    /// Lines that both work on.
+    pub(crate) words: Region<'a>,
+    /// Raw memory that the peer writes.
+    pub(crate) raw_in: Region<'a>,
+    /// Raw memory that this rank writes for the peer.
+    pub(crate) raw_out: Region<'a>,
+    pub(crate) segment: &'a Segment<'a>,
+    /// The half of the own segment that data comes from.
+    pub(crate) source: Region<'a>,
+    /// The half of the own segment that the peer writes.
+    pub(crate) inbox: Region<'a>,
+    /// Where that half begins.
+    pub(crate) inbox_offset: usize,
+    pub(crate) rotation: Rotation,
+    step: AtomicU64,
+}
+
+impl Pair<'_> {
+    pub(crate) fn is_initiator(&self) -> bool {
+        self.role == Role::Initiator
+    }
+
+    /// The second rank of the pair.
+    pub(crate) fn other(&self) -> usize {
+        self.job.rank.max(self.peer)
+    }
+
+    /// Numbers for the next `count` steps that both ranks take alike: the first is one more than
+    /// what is returned, and none comes twice.
+    pub(crate) fn steps(&self, count: usize) -> u64 {
+        // Relaxed: only the main thread of a rank takes steps.
+        self.step.fetch_add(count as u64, Ordering::Relaxed)
+    }
+
+    /// Own word and the peer's of two that stand at these offsets.
+    pub(crate) fn words(&self, initiator: usize, target: usize) -> (&AtomicU64, &AtomicU64) {
+        let (initiator, target) = (self.words.word(initiator), self.words.word(target));
+        if self.is_initiator() { (initiator, target) } else { (target, initiator) }
+    }
+}
+
+/// Refuses a job that has too few ranks for the pairs of a test.
+pub(crate) fn check_ranks(job: &Job, pairs: usize) -> Result<()> {
+    if job.ranks >= 2 * pairs {
+        return Ok(());
+    }
+    let needed = 2 * pairs;
+    let (pairs, s) = (pairs, if pairs == 1 { "" } else { "s" });
+    Err(Failure::usage(format!(
+        "{pairs} pair{s} of ranks needed: this job has {} rank{}, start it with -n {needed}",
+        job.ranks,
+        if job.ranks == 1 { "" } else { "s" },
+    )))
+}
+
+/// What tests of pairs have in common: makes the memory for each size, and lets `row` measure.
+pub(crate) fn for_each_size(
+    job: &Job,
+    paired: &Paired,
+    default: &[usize],
+    mut row: impl FnMut(&Ground<'_>, Option<&Pair<'_>>, usize) -> Result<()>,
+) -> Result<()> {
+    check_ranks(job, paired.pairs)?;
+    for size in paired.sizes.sizes(default)? {
+        let ground = Ground::new(job, paired.pairs, size, paired.sizes.cold)?;
+        row(&ground, ground.pair().as_ref(), size)?;
+        ground.delete()?;
+    }
+    Ok(())
+}

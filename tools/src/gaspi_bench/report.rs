@@ -1,0 +1,467 @@
+//! Tables and JSON. Only rank 0 writes.
+
+use crate::arguments::Plain;
+use crate::failure::{Failure, Result};
+use crate::goals::{self, Goal};
+use crate::job::Job;
+use crate::machine;
+use crate::measure::Samples;
+use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+/// How a figure is compared with its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Judged {
+    /// Time in terms of the limit's.
+    Time,
+    /// Share of the limit's speed.
+    Share,
+}
+
+/// What a figure stands beside.
+#[derive(Debug, Clone)]
+pub(crate) struct Limit {
+    pub(crate) name: String,
+    pub(crate) us: f64,
+}
+
+/// One line of a table.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) test: &'static str,
+    pub(crate) variant: &'static str,
+    pub(crate) size: Option<usize>,
+    pub(crate) samples: Samples,
+    /// Operations that run at once: bandwidth and rate are those of all of them.
+    pub(crate) at_once: usize,
+    /// Memory instead of a time.
+    pub(crate) resident: Option<u64>,
+    pub(crate) limit: Option<Limit>,
+    /// The limit is what is wanted, not what the hardware gives.
+    pub(crate) limit_is_goal: bool,
+    pub(crate) judged: Judged,
+    pub(crate) errors: u64,
+}
+
+impl Row {
+    pub(crate) fn new(test: &'static str, variant: &'static str, samples: Samples) -> Row {
+        Row {
+            test,
+            variant,
+            size: None,
+            samples,
+            at_once: 1,
+            resident: None,
+            limit: None,
+            limit_is_goal: false,
+            judged: Judged::Time,
+            errors: 0,
+        }
+    }
+
+    pub(crate) fn size(mut self, size: usize) -> Row {
+        self.size = Some(size);
+        self
+    }
+
+    pub(crate) fn limit(mut self, name: impl Into<String>, us: f64) -> Row {
+        self.limit = Some(Limit { name: name.into(), us });
+        self
+    }
+
+    pub(crate) fn share(mut self) -> Row {
+        self.judged = Judged::Share;
+        self
+    }
+
+    pub(crate) fn errors(mut self, errors: u64) -> Row {
+        self.errors = errors;
+        self
+    }
+
+    pub(crate) fn at_once(mut self, count: usize) -> Row {
+        self.at_once = count;
+        self
+    }
+
+    /// GB/s for a time of one operation.
+    fn gb_s(&self, us: f64) -> Option<f64> {
+        let bytes = self.size? as f64 * self.at_once as f64;
+        (us > 0.0).then(|| bytes / us / 1e3)
+    }
+
+    /// Millions of operations in a second.
+    fn rate(&self) -> Option<f64> {
+        let us = self.samples.median();
+        (us > 0.0).then(|| self.at_once as f64 / us)
+    }
+
+    fn of_limit(&self) -> Option<f64> {
+        let limit = self.limit.as_ref()?.us;
+        let figure = self.resident.map_or(self.samples.median(), |bytes| bytes as f64);
+        let (above, below) = match self.judged {
+            Judged::Time => (figure, limit),
+            Judged::Share => (limit, figure),
+        };
+        (below > 0.0).then(|| above / below)
+    }
+}
+
+/// Which columns a test has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    Latency,
+    Bandwidth,
+    Rate,
+    /// Times with goals instead of limits.
+    Goals,
+    /// Bytes with goals.
+    Memory,
+    /// The limits themselves.
+    Limits,
+}
+
+/// What every row of a run has in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    pub(crate) library: String,
+    pub(crate) ranks: usize,
+    pub(crate) transport: &'static str,
+    pub(crate) placement: String,
+    pub(crate) memory: String,
+}
+
+impl Facts {
+    pub(crate) fn of(job: &Job, memory: String) -> Facts {
+        let library = format!("{}, GASPI interface {}", job.library.display(), job.interface);
+        let placement = placement(job);
+        Facts { library, ranks: job.ranks, transport: job.transport, placement, memory }
+    }
+}
+
+/// Ranks that the header names one by one.
+const NAMED_MAX: usize = 8;
+
+fn placement(job: &Job) -> String {
+    let cores = job.cores.len();
+    let s = if cores == 1 { "" } else { "s" };
+    let bound: Vec<String> = (0..job.ranks.min(NAMED_MAX))
+        .map(|rank| match job.core_of(rank) {
+            Some(core) => format!("{rank} on core {core}"),
+            None => format!("{rank} not bound"),
+        })
+        .collect();
+    let more = if job.ranks > NAMED_MAX { ", ..." } else { "" };
+    format!("{cores} usable core{s}; rank {}{more}", bound.join(", "))
+}
+
+/// Writes rows as they come.
+#[derive(Debug)]
+pub(crate) struct Report {
+    facts: Facts,
+    quiet: bool,
+    json: bool,
+    percentiles: bool,
+    goals: bool,
+    layout: Option<Layout>,
+    begun: bool,
+    errors: u64,
+    missed: usize,
+}
+
+impl Report {
+    pub(crate) fn new(plain: &Plain, facts: Facts, quiet: bool) -> Report {
+        Report {
+            facts,
+            quiet,
+            json: plain.json,
+            percentiles: plain.percentiles,
+            goals: plain.goals,
+            layout: None,
+            begun: false,
+            errors: 0,
+            missed: 0,
+        }
+    }
+
+    /// Writes one row, and before it what a table begins with.
+    pub(crate) fn row(&mut self, layout: Layout, row: &Row) -> Result<()> {
+        self.errors += row.errors;
+        if self.quiet {
+            return Ok(());
+        }
+        let goal = self.goals.then(|| goals::of(row, self.facts.ranks)).flatten();
+        if self.json {
+            return write_line(&self.object(layout, row, goal).to_string());
+        }
+        if !self.begun {
+            self.begun = true;
+            write_line(&self.header())?;
+        }
+        let columns = self.columns(layout, row, goal);
+        if self.layout != Some(layout) {
+            self.layout = Some(layout);
+            write_line("")?;
+            write_line(&line(&columns, |column| column.head))?;
+        }
+        write_line(&line(&columns, |column| &column.cell))
+    }
+
+    /// Fails if data was wrong.
+    pub(crate) fn finish(&self) -> Result<()> {
+        if self.goals && !self.json && !self.quiet {
+            let text = match self.missed {
+                0 => "all goals are met".to_owned(),
+                1 => "1 goal is missed".to_owned(),
+                missed => format!("{missed} goals are missed"),
+            };
+            write_line(&format!("\n# {text}"))?;
+        }
+        match self.errors {
+            0 => Ok(()),
+            1 => Err(Failure::run("1 error in the data; see the column errors")),
+            errors => {
+                Err(Failure::run(format!("{errors} errors in the data; see the column errors")))
+            }
+        }
+    }
+
+    fn header(&self) -> String {
+        let facts = &self.facts;
+        let mut text = format!("# gaspi-bench {}\n", env!("CARGO_PKG_VERSION"));
+        let mut entry = |name: &str, value: &str| {
+            let _ = writeln!(text, "# {name:<10}{value}");
+        };
+        entry("library", &facts.library);
+        entry("machine", &machine::processor());
+        entry("cores", &facts.placement);
+        entry("ranks", &format!("{}, transport {}", facts.ranks, facts.transport));
+        entry("memory", &facts.memory);
+        text.push_str("# times are for one operation, means of batches; p50, p99 and min of those");
+        text
+    }
+
+    fn object(&self, layout: Layout, row: &Row, goal: Option<Goal>) -> Value {
+        let mut object = Map::new();
+        let mut set = |name: &str, value: Value| object.insert(name.to_owned(), value);
+        set("test", json!(row.test));
+        set("variant", json!(row.variant));
+        set("ranks", json!(self.facts.ranks));
+        set("transport", json!(self.facts.transport));
+        set("memory", json!(self.facts.memory));
+        set("size_bytes", json!(row.size));
+        match row.resident {
+            Some(bytes) => {
+                set("resident_bytes", json!(bytes));
+            }
+            None => {
+                for (name, us) in self.times(row) {
+                    set(&format!("{}_us", name.replace('.', "")), json!(us));
+                }
+                set("bandwidth_gb_s", json!(row.gb_s(row.samples.median())));
+            }
+        }
+        if layout == Layout::Rate {
+            set("rate_million_s", json!(row.rate()));
+        }
+        set("limit", json!(row.limit.as_ref().map(|limit| &limit.name)));
+        let limit = row.limit.as_ref().map(|limit| limit.us);
+        match layout {
+            Layout::Bandwidth => set("limit_gb_s", json!(limit.and_then(|us| row.gb_s(us)))),
+            Layout::Memory => set("limit_bytes", json!(limit)),
+            _ => set("limit_us", json!(limit)),
+        };
+        set("of_limit", json!(row.of_limit()));
+        set("errors", json!(row.errors));
+        if self.goals {
+            set(
+                "goal",
+                json!(goal.map(|goal| match goal {
+                    Goal::AtMost(figure) | Goal::AtLeast(figure) => figure,
+                })),
+            );
+            set("goal_met", json!(met(row, goal)));
+        }
+        Value::Object(object)
+    }
+
+    fn times(&self, row: &Row) -> Vec<(&'static str, f64)> {
+        let of = |share| row.samples.quantile(share);
+        let mut times = vec![("p50", of(0.5)), ("p99", of(0.99)), ("min", row.samples.min())];
+        if self.percentiles {
+            times.insert(1, ("p90", of(0.9)));
+            times.insert(3, ("p99.9", of(0.999)));
+        }
+        times
+    }
+
+    fn columns(&mut self, layout: Layout, row: &Row, goal: Option<Goal>) -> Vec<Column> {
+        let mut columns =
+            vec![Column::left("test", 16, row.test), Column::left("variant", 26, row.variant)];
+        if !matches!(layout, Layout::Goals | Layout::Memory) {
+            columns.push(Column::right("size", 6, row.size.map(size)));
+        }
+        if layout == Layout::Memory {
+            let mib = |bytes: f64| format!("{:.2}", bytes / f64::from(1 << 20));
+            columns.push(Column::right("MiB", 12, row.resident.map(|bytes| mib(bytes as f64))));
+            let limit = row.limit.as_ref().map(|limit| mib(limit.us));
+            columns.push(Column::right("goal MiB", 12, limit));
+        } else {
+            self.add_figures(&mut columns, layout, row);
+        }
+        if layout != Layout::Limits {
+            let ratio = row.of_limit().map(|ratio| ratio_text(row.judged, ratio));
+            let head = if row.limit_is_goal { "of goal" } else { "of limit" };
+            columns.push(Column::right(head, 9, ratio));
+        }
+        columns.push(Column::right("errors", 7, Some(row.errors.to_string())));
+        if self.goals {
+            let met = met(row, goal);
+            self.missed += usize::from(met == Some(false));
+            columns.push(Column::right("goal", 9, goal.map(|goal| goal_text(row, goal))));
+            let word = met.map(|met| if met { "yes" } else { "NO" }.to_owned());
+            columns.push(Column::right("met", 4, word));
+        }
+        if !matches!(layout, Layout::Limits | Layout::Goals | Layout::Memory) {
+            let name = row.limit.as_ref().map_or("-", |limit| &limit.name);
+            columns.push(Column::left("the limit", 9, name));
+        }
+        columns
+    }
+
+    fn add_figures(&self, columns: &mut Vec<Column>, layout: Layout, row: &Row) {
+        let heads = ["p50 us", "p90 us", "p99 us", "p99.9 us", "min us"];
+        for (name, us) in self.times(row) {
+            let head = heads.iter().find(|head| head.strip_suffix(" us") == Some(name));
+            columns.push(Column::right(head.copied().unwrap_or(name), 12, Some(time(us))));
+        }
+        let speed = |gb_s: Option<f64>| gb_s.map(|gb_s| format!("{gb_s:.2}"));
+        if layout != Layout::Goals {
+            columns.push(Column::right("GB/s", 9, speed(row.gb_s(row.samples.median()))));
+        }
+        if layout == Layout::Rate {
+            let rate = row.rate().map(|rate| format!("{rate:.2}"));
+            columns.push(Column::right("million/s", 10, rate));
+        }
+        let limit = row.limit.as_ref().map(|limit| limit.us);
+        match layout {
+            Layout::Limits | Layout::Memory => {}
+            Layout::Bandwidth => {
+                let gb_s = speed(limit.and_then(|us| row.gb_s(us)));
+                columns.push(Column::right("limit GB/s", 11, gb_s));
+            }
+            Layout::Goals => columns.push(Column::right("goal us", 12, limit.map(time))),
+            Layout::Latency | Layout::Rate => {
+                columns.push(Column::right("limit us", 12, limit.map(time)));
+            }
+        }
+    }
+}
+
+fn met(row: &Row, goal: Option<Goal>) -> Option<bool> {
+    Some(goal?.is_met(row.of_limit()?))
+}
+
+fn ratio_text(judged: Judged, ratio: f64) -> String {
+    match judged {
+        Judged::Time => format!("{ratio:.2}x"),
+        Judged::Share => format!("{:.1}%", ratio * 100.0),
+    }
+}
+
+fn goal_text(row: &Row, goal: Goal) -> String {
+    match goal {
+        Goal::AtMost(figure) => format!("<={}", ratio_text(row.judged, figure)),
+        Goal::AtLeast(figure) => format!(">={}", ratio_text(row.judged, figure)),
+    }
+}
+
+fn time(us: f64) -> String {
+    format!("{us:.4}")
+}
+
+/// Bytes in the largest unit that fits, as `--sizes` takes them.
+fn size(bytes: usize) -> String {
+    for (unit, letter) in [(1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')] {
+        if bytes.is_multiple_of(unit) {
+            return format!("{}{letter}", bytes / unit);
+        }
+    }
+    bytes.to_string()
+}
+
+struct Column {
+    head: &'static str,
+    width: usize,
+    left: bool,
+    cell: String,
+}
+
+impl Column {
+    fn left(head: &'static str, width: usize, cell: &str) -> Column {
+        Column { head, width, left: true, cell: cell.to_owned() }
+    }
+
+    fn right(head: &'static str, width: usize, cell: Option<String>) -> Column {
+        Column { head, width, left: false, cell: cell.unwrap_or_else(|| "-".to_owned()) }
+    }
+}
+
+fn line(columns: &[Column], text: impl Fn(&Column) -> &str) -> String {
+    let mut line = String::new();
+    for column in columns {
+        let (text, width) = (text(column), column.width);
+        let _ = if column.left {
+            write!(line, "{text:<width$}  ")
+        } else {
+            write!(line, "{text:>width$}  ")
+        };
+    }
+    line.truncate(line.trim_end().len());
+    line
+}
+
+fn write_line(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::run(format!("cannot write to standard output: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> Row {
+        Row::new("write-bw", "write", Samples::new(vec![2.0])).size(4000).limit("memcpy", 1.0)
+    }
+
+    #[test]
+    fn shares_and_times_are_ratios_the_other_way_round() {
+        assert_eq!(row().of_limit(), Some(2.0));
+        assert_eq!(row().share().of_limit(), Some(0.5));
+        assert_eq!(row().gb_s(2.0), Some(2.0));
+        assert_eq!(row().at_once(3).gb_s(2.0), Some(6.0));
+        assert_eq!(Row::new("x", "y", Samples::default()).limit("z", 0.0).of_limit(), None);
+        assert_eq!(row().rate(), Some(0.5));
+    }
+
+    #[test]
+    fn goals_are_judged_by_their_direction() {
+        assert_eq!(met(&row(), Some(Goal::AtMost(1.9))), Some(false));
+        assert_eq!(met(&row(), Some(Goal::AtMost(2.0))), Some(true));
+        assert_eq!(met(&row().share(), Some(Goal::AtLeast(0.51))), Some(false));
+        assert_eq!(met(&row(), None), None);
+    }
+
+    #[test]
+    fn sizes_are_printed_as_they_are_given() {
+        for (bytes, text) in
+            [(8, "8"), (1 << 10, "1K"), (3 << 20, "3M"), (1 << 30, "1G"), (1500, "1500")]
+        {
+            assert_eq!(size(bytes), text);
+            assert_eq!(crate::arguments::size(text), Ok(bytes));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! System calls of the benchmark, as safe functions.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+/// Numbers of the cores that the calling thread may use, ascending.
+pub(crate) fn cores() -> Vec<usize> {
+    let words = gaspi_core::os::affinity::mask();
+    let bits = words.iter().enumerate().flat_map(|(index, word)| {
+        (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index * 64 + bit)
+    });
+    bits.collect()
+}
+
+/// Binds the calling thread to these cores, as far as its control group has them.
+pub(crate) fn bind(cores: &[usize]) -> io::Result<()> {
+    let mut words = vec![0u64; cores.iter().max().map_or(1, |last| last / 64 + 1)];
+    for core in cores {
+        words[core / 64] |= 1 << (core % 64);
+    }
+    // SAFETY: the kernel reads the given number of bytes from the vector.
+    let done =
+        unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, words.len() * 8, words.as_ptr()) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Cores that this process could bind itself to, whatever it is bound to now.
+pub(crate) fn all_cores() -> Vec<usize> {
+    let own = cores();
+    // Only a thread of its own may lose its binding.
+    let found = std::thread::spawn(|| bind(&(0..1024).collect::<Vec<_>>()).map(|()| cores()));
+    match found.join() {
+        Ok(Ok(all)) if all.len() >= own.len() => all,
+        _ => own,
+    }
+}
+
+/// Lets another process of this core run.
+pub(crate) fn yield_now() {
+    // SAFETY: has no arguments and no effect on memory.
+    unsafe { libc::sched_yield() };
+}
+
+/// Sleeps while the word has this value, at most for `time`; may wake without a reason. Says whether
+/// it slept and was woken.
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32, time: Duration) -> bool {
+    let time = libc::timespec {
+        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    // SAFETY: word and time live during the call; the word is in memory that processes share.
+    let slept = unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &raw const time)
+    };
+    slept == 0
+}
+
+/// Wakes all that sleep on the word, and says whether there was one.
+pub(crate) fn futex_wake(word: &AtomicU32) -> bool {
+    // SAFETY: the word lives during the call.
+    let woken =
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    woken > 0
+}
+
+/// Memory that has no name and can be opened by others through /proc.
+pub(crate) fn memory_file(size: usize) -> io::Result<File> {
+    // SAFETY: the name is a C string.
+    let fd = unsafe { libc::memfd_create(c"gaspi-bench".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this descriptor for us.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(size as u64)?;
+    Ok(file)
+}
+
+/// Maps a file for reading and writing, shared with all who do; never unmapped.
+pub(crate) fn map(file: &File, size: usize) -> io::Result<*mut u8> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address that the kernel chooses replaces nothing.
+    let address = unsafe {
+        libc::mmap(std::ptr::null_mut(), size, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(address.cast()) }
+}
+
+/// Removes a mapping.
+///
+/// # Safety
+/// Nobody may use this memory any more.
+pub(crate) unsafe fn unmap(address: *mut u8, size: usize) {
+    // SAFETY: by the contract of this function.
+    unsafe { libc::munmap(address.cast(), size) };
+}
