@@ -8,7 +8,7 @@ use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS};
 use crate::measure::{Lane, Samples, Schedule, interleave, timed};
 use crate::memory::{LINE, Region};
-use crate::pair::{Ground, rotation};
+use crate::pair::{Ground, Pair, on_ground, rotation};
 use crate::raw;
 use crate::report::{Layout, Report, Row};
 
@@ -37,11 +37,7 @@ pub(crate) fn elements(test: &Test) -> Result<Option<usize>> {
 }
 
 /// What the ranks of a job need at least to hear of each other.
-fn meeting<'a>(
-    job: &'a Job,
-    ground: &'a Ground<'_>,
-    pair: Option<&'a crate::pair::Pair<'a>>,
-) -> Lane<'a> {
+fn meeting<'a>(job: &'a Job, ground: &'a Ground<'_>, pair: Option<&'a Pair<'a>>) -> Lane<'a> {
     if job.crowded() {
         return raw::yield_switch(job, ground.words(), partner(job));
     }
@@ -78,10 +74,13 @@ fn schedule(job: &Job, plain: &Plain, size: usize) -> Schedule {
 }
 
 pub(crate) fn barrier(job: &Job, plain: &Plain, report: &mut Report) -> Result<()> {
-    let ground = Ground::new(job, 1, DOUBLE, false)?;
+    on_ground(job, DOUBLE, false, |ground| barrier_row(job, plain, ground, report))
+}
+
+fn barrier_row(job: &Job, plain: &Plain, ground: &Ground<'_>, report: &mut Report) -> Result<()> {
     let pair = ground.pair();
     let mut lanes = [
-        meeting(job, &ground, pair.as_ref()),
+        meeting(job, ground, pair.as_ref()),
         Lane::new(|batch| timed(batch, || job.barrier()).map(Some)),
     ];
     let schedule = schedule(job, plain, DOUBLE);
@@ -93,9 +92,7 @@ pub(crate) fn barrier(job: &Job, plain: &Plain, report: &mut Report) -> Result<(
         }
         report.row(Layout::Latency, &row)?;
     }
-    drop(lanes);
-    drop(pair);
-    ground.delete()
+    Ok(())
 }
 
 /// After a barrier every rank has been there.
@@ -148,21 +145,13 @@ fn check_sums(
 
 pub(crate) fn allreduce(job: &Job, sizes: &Sizes, report: &mut Report) -> Result<()> {
     for size in sizes.sizes(&SIZES)? {
-        let ground = Ground::new(job, 1, size, sizes.cold)?;
-        allreduce_row(job, sizes, &ground, size, report)?;
-        ground.delete()?;
+        on_ground(job, size, sizes.cold, |ground| allreduce_row(job, sizes, ground, report))?;
     }
     Ok(())
 }
 
-fn allreduce_row(
-    job: &Job,
-    sizes: &Sizes,
-    ground: &Ground<'_>,
-    size: usize,
-    report: &mut Report,
-) -> Result<()> {
-    let pair = ground.pair();
+fn allreduce_row(job: &Job, sizes: &Sizes, ground: &Ground<'_>, report: &mut Report) -> Result<()> {
+    let (pair, size) = (ground.pair(), ground.size());
     let (send, receive) = ground.halves();
     let mut buffers = rotation(size, sizes.cold);
     let share = (size / job.ranks).max(DOUBLE);

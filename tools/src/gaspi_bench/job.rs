@@ -130,7 +130,7 @@ impl Job {
         self.own(CORE).store(core, Ordering::Relaxed);
         self.meet_all()?;
         let core_of = (0..self.ranks).map(|rank| self.slot(rank, CORE).load(Ordering::Relaxed));
-        self.core_of = core_of.map(|core| usize::try_from(core).ok()).collect();
+        self.core_of = core_of.map(|core| (core != NO_CORE).then_some(core as usize)).collect();
         self.meet_all()
     }
 

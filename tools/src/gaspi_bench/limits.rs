@@ -4,7 +4,7 @@ use crate::arguments::Sizes;
 use crate::failure::Result;
 use crate::job::Job;
 use crate::measure::{Lane, Samples, Schedule, interleave};
-use crate::pair::Ground;
+use crate::pair::{Ground, on_ground};
 use crate::raw::{self, Taken};
 use crate::report::{Layout, Report, Row};
 
@@ -14,10 +14,12 @@ const BATCH_SLOW: usize = 50;
 
 pub(crate) fn run(job: &Job, sizes: &Sizes, report: &mut Report) -> Result<()> {
     let sizes_asked = sizes.sizes(&SIZES)?;
-    lines(job, sizes, report)?;
-    kernel(job, sizes, report)?;
+    on_ground(job, 8, false, |ground| lines(job, ground, sizes, report))?;
+    if job.ranks > 1 {
+        on_ground(job, 8, false, |ground| kernel(job, ground, sizes, report))?;
+    }
     for size in sizes_asked {
-        copies(job, sizes, size, report)?;
+        on_ground(job, size, sizes.cold, |ground| copies(job, ground, sizes, report))?;
     }
     Ok(())
 }
@@ -42,8 +44,7 @@ fn rows<'a>(
 }
 
 /// Single lines.
-fn lines(job: &Job, sizes: &Sizes, report: &mut Report) -> Result<()> {
-    let ground = Ground::new(job, 1, 8, false)?;
+fn lines(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) -> Result<()> {
     let pair = ground.pair();
     let mut lanes = Vec::new();
     if let Some(pair) = &pair {
@@ -55,17 +56,11 @@ fn lines(job: &Job, sizes: &Sizes, report: &mut Report) -> Result<()> {
         }
     }
     let schedule = Schedule::of_size(&sizes.plain, 8);
-    rows(job, &ground, schedule, None, lanes, report)?;
-    drop(pair);
-    ground.delete()
+    rows(job, ground, schedule, None, lanes, report)
 }
 
 /// What the scheduler does.
-fn kernel(job: &Job, sizes: &Sizes, report: &mut Report) -> Result<()> {
-    if job.ranks == 1 {
-        return Ok(());
-    }
-    let ground = Ground::new(job, 1, 8, false)?;
+fn kernel(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) -> Result<()> {
     let pair = ground.pair();
     let mut lanes = Vec::new();
     if let Some(pair) = &pair {
@@ -73,15 +68,12 @@ fn kernel(job: &Job, sizes: &Sizes, report: &mut Report) -> Result<()> {
         lanes.push(("futex wake", raw::futex_wake(pair)));
     }
     let schedule = Schedule::of_batches(&sizes.plain, BATCH_SLOW);
-    rows(job, &ground, schedule, None, lanes, report)?;
-    drop(pair);
-    ground.delete()
+    rows(job, ground, schedule, None, lanes, report)
 }
 
 /// Copies and additions of one size.
-fn copies(job: &Job, sizes: &Sizes, size: usize, report: &mut Report) -> Result<()> {
-    let ground = Ground::new(job, 1, size, sizes.cold)?;
-    let pair = ground.pair();
+fn copies(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) -> Result<()> {
+    let (pair, size) = (ground.pair(), ground.size());
     let mut lanes = Vec::new();
     if let Some(pair) = &pair {
         lanes.push(("memcpy", raw::copy_out(pair, size)));
@@ -92,7 +84,5 @@ fn copies(job: &Job, sizes: &Sizes, size: usize, report: &mut Report) -> Result<
         lanes.push(("float add", raw::float_add(pair.source, pair.inbox, size, acts)));
     }
     let schedule = Schedule::of_size(&sizes.plain, size);
-    rows(job, &ground, schedule, Some(size), lanes, report)?;
-    drop(pair);
-    ground.delete()
+    rows(job, ground, schedule, Some(size), lanes, report)
 }

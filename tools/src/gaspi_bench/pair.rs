@@ -182,6 +182,18 @@ pub(crate) fn check_ranks(job: &Job, pairs: usize) -> Result<()> {
     )))
 }
 
+/// Makes the memory of one row of one pair, and gives it back.
+pub(crate) fn on_ground(
+    job: &Job,
+    size: usize,
+    cold: bool,
+    row: impl FnOnce(&Ground<'_>) -> Result<()>,
+) -> Result<()> {
+    let ground = Ground::new(job, 1, size, cold)?;
+    row(&ground)?;
+    ground.delete()
+}
+
 /// What tests of pairs have in common: makes the memory for each size, and lets `row` measure.
 pub(crate) fn for_each_size(
     job: &Job,
