@@ -3,24 +3,26 @@
 //! Each is either done completely, or nothing has happened at all: `None`. Then the procedure of
 //! the same name of [`Runtime`] has to be called, which finds out why: wrong arguments, a full
 //! queue, a target that is gone, memory that is not mapped here, something to wait for. What is
-//! here has no error paths, takes no lock and calls nothing, so that a program pays for little more
-//! than the copy.
+//! here has no error paths, takes no lock and calls nothing but memmove, so that a program pays for
+//! little more than the copy. docs/performance.md counts the instructions.
 
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::node::news;
-use crate::one_sided::{Transfer, copy};
+use crate::one_sided::Transfer;
 use crate::queue::Queue;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{Segment, Target};
 use crate::statistics::{Counter, PeerCounter};
-use crate::sync::epoch::{Guard, PeerCounters};
+use crate::sync::epoch::{PeerCounters, SwiftGuard};
 use crate::sync::{AtomicU64, Ordering, slots};
 
-/// A rank, while the calling thread is inside an epoch.
-#[derive(Debug, Clone, Copy)]
+const WORD: u64 = size_of::<u64>() as u64;
+
+/// A rank, while the calling thread is inside an epoch for one procedure.
+#[derive(Debug)]
 pub struct Inside<'a> {
     inner: &'a Inner,
-    guard: &'a Guard,
+    guard: SwiftGuard,
 }
 
 /// Memory at both ends of a transfer, and who it is counted for.
@@ -31,61 +33,88 @@ struct Ends<'a> {
     peer: &'a PeerCounters,
 }
 
+/// Negative if `size` bytes at `offset` do not lie inside of `room` bytes; `size` and `room` are less
+/// than 2^62, as memory is. One branch for all that can be wrong.
+#[inline(always)]
+fn outside(room: u64, offset: u64, size: u64) -> i64 {
+    let last = room.wrapping_sub(size);
+    (last | last.wrapping_sub(offset) | offset).cast_signed()
+}
+
+/// Copies and leaves. Apart from the procedures, so that they need no stack.
+///
+/// # Safety
+/// As [`std::ptr::copy`].
+#[inline(never)]
+unsafe fn copy_and_leave(guard: SwiftGuard, from: *const u8, to: *mut u8, size: usize) {
+    // SAFETY: as promised by the caller.
+    unsafe { std::ptr::copy(from, to, size) };
+    drop(guard);
+}
+
 impl<'a> Inside<'a> {
     /// Of `runtime`, which the guard keeps from being freed.
     #[inline(always)]
-    pub fn new(runtime: &'a Runtime, guard: &'a Guard) -> Inside<'a> {
+    pub fn new(runtime: &'a Runtime, guard: SwiftGuard) -> Inside<'a> {
         Inside { inner: runtime.inner(), guard }
     }
 
     #[inline(always)]
-    fn target(self, rank: Rank, segment: SegmentId) -> Option<&'a Target> {
-        self.inner.targets.get(rank.index())?.get()?.get(segment, self.guard)
+    fn target(&self, rank: Rank, segment: SegmentId) -> Option<&'a Target> {
+        // SAFETY: nothing that is looked up here is used after the guard has ended.
+        unsafe { self.inner.targets.of(rank)?.get_inside(segment) }
     }
 
     #[inline(always)]
-    fn segment(self, segment: SegmentId) -> Option<&'a Segment> {
-        self.inner.segments.get(segment, self.guard)
+    fn segment(&self, segment: SegmentId) -> Option<&'a Segment> {
+        // SAFETY: as above.
+        unsafe { self.inner.segments.get_inside(segment) }
     }
 
     #[inline(always)]
-    fn queue(self, queue: QueueId) -> Option<&'a Queue> {
-        self.inner.queues.get(queue.index())
+    fn queue(&self, queue: QueueId) -> Option<&'a Queue> {
+        self.inner.queues.get(usize::from(queue.0))
     }
 
     /// Both ends of a transfer that is not empty.
     #[inline(always)]
-    fn ends(self, t: &Transfer) -> Option<Ends<'a>> {
+    fn ends(&self, t: &Transfer) -> Option<Ends<'a>> {
         let target = self.target(t.rank, t.remote)?;
-        let remote = target.at(t.remote_offset, t.size)?;
-        let local = self.segment(t.local)?.at(t.local_offset, t.size)?;
+        let local = self.segment(t.local)?;
         // 0 becomes the largest number.
         if t.size.wrapping_sub(1) >= self.inner.config.transfer_size_max {
             return None;
         }
-        Some(Ends { local, remote, target, peer: self.peer(t.rank)? })
+        let far = outside(target.mapped(), t.remote_offset, t.size);
+        let near = outside(local.size, t.local_offset, t.size);
+        if far | near < 0 || !target.alive() {
+            return None;
+        }
+        let peer = self.peer(t.rank)?;
+        let local = local.pointer().wrapping_add(t.local_offset as usize);
+        Some(Ends { local, remote: target.start(t.remote_offset), target, peer })
     }
 
     /// The calling thread's counters for `rank`, whose targets have been looked up.
     #[inline(always)]
-    fn peer(self, rank: Rank) -> Option<&'a PeerCounters> {
-        if !self.guard.counts_for(self.inner.id) {
+    fn peer(&self, rank: Rank) -> Option<&'a PeerCounters> {
+        if !self.guard.counts_for(self.inner.id()) {
             return None;
         }
         // SAFETY: it counts for this runtime, which has targets for its ranks only.
-        Some(unsafe { self.guard.peer(rank.index()) })
+        Some(unsafe { self.guard.peer(usize::from(rank.0)) })
     }
 
     /// Takes a slot of a queue that the calling thread owns.
     #[inline(always)]
-    fn take_slot(self, queue: QueueId) -> Option<()> {
+    fn take_slot(&self, queue: QueueId) -> Option<()> {
         let limit = self.inner.config.queue_size_max;
-        self.queue(queue)?.reserve_owned(self.guard, 1, limit)?.then_some(())
+        self.queue(queue)?.reserve_owned(self.guard.slot(), 1, limit)?.then_some(())
     }
 
     /// The same, if nothing that was posted earlier is under way.
     #[inline(always)]
-    fn take_slot_of_idle(self, queue: QueueId) -> Option<()> {
+    fn take_slot_of_idle(&self, queue: QueueId) -> Option<()> {
         if self.queue(queue)?.is_busy() {
             return None;
         }
@@ -94,38 +123,53 @@ impl<'a> Inside<'a> {
 
     /// Whether a notification may be set, but for its segment.
     #[inline(always)]
-    fn check_signal(self, notification: NotificationId, value: u32) -> Option<()> {
+    fn check_signal(&self, notification: NotificationId, value: u32) -> Option<()> {
         (value != 0 && notification.0 < self.inner.shape.notifications).then_some(())
     }
 
     #[inline(always)]
-    fn signal(self, target: &Target, rank: Rank, notification: NotificationId, value: u32) {
-        slots::set(target.notification(notification.index()), value);
+    fn signal(&self, target: &Target, rank: Rank, notification: NotificationId, value: u32) {
+        slots::set(target.notification(notification.0 as usize), value);
         self.inner.area.ring_for(rank, news::NOTIFICATION);
+    }
+
+    /// The last thing that a transfer does.
+    ///
+    /// # Safety
+    /// Both ranges have been checked.
+    #[inline(always)]
+    unsafe fn copy(self, from: *const u8, to: *mut u8, size: u64) -> Option<()> {
+        if size == WORD {
+            // As one word, since programs look at it as one.
+            // SAFETY: the caller vouches for 8 bytes at both ends.
+            unsafe { to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned()) };
+        } else {
+            // SAFETY: as promised by the caller; on one's own segments they may overlap.
+            unsafe { copy_and_leave(self.guard, from, to, size as usize) };
+        }
+        Some(())
     }
 
     /// [`Runtime::write`].
     #[inline(always)]
     pub fn write(self, t: &Transfer, queue: QueueId) -> Option<()> {
-        let ends = self.ends(t)?;
+        let Ends { local, remote, peer, .. } = self.ends(t)?;
         self.take_slot(queue)?;
-        ends.peer.add(PeerCounter::BytesWritten as usize, t.size);
-        ends.peer.add(PeerCounter::Writes as usize, 1);
-        // SAFETY: `ends` checked both ranges, which exist while the guard lives.
-        unsafe { copy(ends.local, ends.remote, t.size as usize) };
-        Some(())
+        peer.add(PeerCounter::BytesWritten as usize, t.size);
+        peer.add(PeerCounter::Writes as usize, 1);
+        // SAFETY: `ends` has checked.
+        unsafe { self.copy(local, remote, t.size) }
     }
 
     /// [`Runtime::read`].
     #[inline(always)]
     pub fn read(self, t: &Transfer, queue: QueueId) -> Option<()> {
-        let ends = self.ends(t)?;
+        let Ends { local, remote, peer, .. } = self.ends(t)?;
         self.take_slot(queue)?;
-        ends.peer.add(PeerCounter::BytesRead as usize, t.size);
-        ends.peer.add(PeerCounter::Reads as usize, 1);
-        // SAFETY: `ends` checked both ranges, which exist while the guard lives.
-        unsafe { copy(ends.remote, ends.local, t.size as usize) };
-        Some(())
+        peer.add(PeerCounter::BytesRead as usize, t.size);
+        peer.add(PeerCounter::Reads as usize, 1);
+        // SAFETY: `ends` has checked.
+        unsafe { self.copy(remote, local, t.size) }
     }
 
     /// [`Runtime::write_notify`].
@@ -138,13 +182,19 @@ impl<'a> Inside<'a> {
         queue: QueueId,
     ) -> Option<()> {
         self.check_signal(notification, value)?;
-        let ends = self.ends(t)?;
+        let Ends { local, remote, target, peer } = self.ends(t)?;
         self.take_slot_of_idle(queue)?;
-        // SAFETY: `ends` checked both ranges, which exist while the guard lives.
-        unsafe { copy(ends.local, ends.remote, t.size as usize) };
-        self.signal(ends.target, t.rank, notification, value);
-        ends.peer.add(PeerCounter::BytesWritten as usize, t.size);
-        ends.peer.add(PeerCounter::WriteNotifys as usize, 1);
+        let size = t.size as usize;
+        if t.size == WORD {
+            // SAFETY: `ends` has checked 8 bytes at both ends.
+            unsafe { remote.cast::<u64>().write_unaligned(local.cast::<u64>().read_unaligned()) };
+        } else {
+            // SAFETY: `ends` has checked; on one's own segments they may overlap.
+            unsafe { std::ptr::copy(local, remote, size) };
+        }
+        self.signal(target, t.rank, notification, value);
+        peer.add(PeerCounter::BytesWritten as usize, t.size);
+        peer.add(PeerCounter::WriteNotifys as usize, 1);
         Some(())
     }
 
@@ -175,10 +225,12 @@ impl<'a> Inside<'a> {
     pub fn wait(self, queue: QueueId) -> Option<()> {
         let q = self.queue(queue)?;
         // Requests that are done when posted leave only their count.
-        if q.is_busy() || !q.reset_owned(self.guard) {
+        let idle = !q.is_busy() && self.guard.counts_for(self.inner.id());
+        if !idle || !q.reset_owned(self.guard.slot()) {
             return None;
         }
-        self.guard.count_owned(self.inner.id, Counter::Waits as usize, 1).then_some(())
+        self.guard.count(Counter::Waits as usize, 1);
+        Some(())
     }
 
     /// A look at the notifications `begin..begin + num` of this rank's `segment`: the lowest that is
@@ -209,21 +261,23 @@ impl<'a> Inside<'a> {
     pub fn notify_reset(self, segment: SegmentId, notification: NotificationId) -> Option<u32> {
         let segment = self.segment(segment)?;
         let exists = notification.0 < self.inner.shape.notifications;
-        exists.then(|| slots::take(segment.notification(notification.index())))
+        exists.then(|| slots::take(segment.notification(notification.0 as usize)))
     }
 
     /// The word of an atomic operation, which is counted.
     #[inline(always)]
-    fn word(self, segment: SegmentId, offset: u64, rank: Rank) -> Option<&'a AtomicU64> {
-        let word = self.target(rank, segment)?.at(offset, 8)?.cast::<AtomicU64>();
+    fn word(&self, segment: SegmentId, offset: u64, rank: Rank) -> Option<&'a AtomicU64> {
+        let target = self.target(rank, segment)?;
         let peer = self.peer(rank)?;
+        let word = target.start(offset).cast::<AtomicU64>();
         // Bound memory may begin anywhere.
-        if !offset.is_multiple_of(8) || !word.is_aligned() {
+        let aligned = offset.is_multiple_of(WORD) && word.is_aligned();
+        if outside(target.mapped(), offset, WORD) < 0 || !aligned || !target.alive() {
             return None;
         }
         peer.add(PeerCounter::Atomics as usize, 1);
-        // SAFETY: `at` checked that it lies inside of the mapping, which exists while the guard
-        // lives; it is aligned, and peers access it with atomics or as raw memory.
+        // SAFETY: inside of the mapping, which exists while the guard lives, and aligned; peers
+        // access it with atomics or as raw memory.
         Some(unsafe { &*word })
     }
 
@@ -260,4 +314,31 @@ impl<'a> Inside<'a> {
 pub(crate) fn first_set(segment: &Segment, begin: u32, end: u32) -> Option<NotificationId> {
     let set = |id: &u32| slots::peek(segment.notification(*id as usize));
     (begin..end).find(set).map(NotificationId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::outside;
+    use proptest::prelude::*;
+
+    fn edges() -> impl Strategy<Value = u64> {
+        let near = |edge: u64| (0..16u64).prop_map(move |by| edge.wrapping_add(by).wrapping_sub(8));
+        prop_oneof![
+            near(0),
+            near(1 << 30),
+            near(1 << 61),
+            near(1 << 62),
+            near(1 << 63),
+            any::<u64>()
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn outside_is_negative(room in edges(), offset in edges(), size in edges()) {
+            let (room, size) = (room % (1 << 62), size % (1 << 62));
+            let fits = offset.checked_add(size).is_some_and(|end| end <= room);
+            prop_assert_eq!(outside(room, offset, size) >= 0, fits);
+        }
+    }
 }

@@ -464,24 +464,8 @@ fn fast(direction: Direction, t: &Transfer, local: &Segment, target: &Target) ->
     };
     // SAFETY: both ranges were checked, and both mappings exist while the caller is inside of an
     // epoch or holds both; on one's own segments they may overlap.
-    unsafe { copy(from, to, t.size as usize) };
+    unsafe { std::ptr::copy(from, to, t.size as usize) };
     true
-}
-
-/// Copies without a call where a call would cost more than the copy, and as one word what a program
-/// may look at as one word.
-///
-/// # Safety
-/// As [`std::ptr::copy`].
-#[inline(always)]
-pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    if len == size_of::<u64>() {
-        // SAFETY: the caller vouches for 8 bytes at both ends.
-        unsafe { to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned()) };
-    } else {
-        // SAFETY: as promised by the caller.
-        unsafe { std::ptr::copy(from, to, len) };
-    }
 }
 
 impl Runtime {

@@ -56,18 +56,18 @@ impl Queue {
         self.later.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the thread of this guard owns the queue. Only in a section.
+    /// Whether the thread of `slot` owns the queue. Only in a section of it.
     #[inline(always)]
-    fn is_owned(&self, guard: &Guard) -> bool {
+    fn is_owned(&self, slot: &Slot) -> bool {
         // Relaxed: whoever takes the queue away waits for the end of the section.
-        self.owner.load(Ordering::Relaxed) == address(guard.slot())
+        self.owner.load(Ordering::Relaxed) == address(slot)
     }
 
     /// Takes slots by plain stores; `None` if the calling thread does not own the queue. Only in a
     /// section.
     #[inline(always)]
-    pub(crate) fn reserve_owned(&self, guard: &Guard, slots: u32, limit: u32) -> Option<bool> {
-        if !self.is_owned(guard) {
+    pub(crate) fn reserve_owned(&self, slot: &Slot, slots: u32, limit: u32) -> Option<bool> {
+        if !self.is_owned(slot) {
             return None;
         }
         let sum = self.posted.load(Ordering::Relaxed) + slots;
@@ -80,7 +80,7 @@ impl Queue {
     /// Takes `slots` slots, all or none.
     pub(crate) fn reserve(&self, guard: &Guard, slots: u32, limit: u32) -> bool {
         self.enter(guard.slot());
-        guard.section(|| self.reserve_owned(guard, slots, limit)).unwrap_or_else(|| {
+        guard.section(|| self.reserve_owned(guard.slot(), slots, limit)).unwrap_or_else(|| {
             // Relaxed: the count orders nothing; completions are ordered by `later`.
             let order = Ordering::Relaxed;
             let sum = |posted: u32| Some(posted + slots).filter(|sum| *sum <= limit);
@@ -90,8 +90,8 @@ impl Queue {
 
     /// Forgets what is posted if the calling thread owns the queue. Only in a section.
     #[inline(always)]
-    pub(crate) fn reset_owned(&self, guard: &Guard) -> bool {
-        let owned = self.is_owned(guard);
+    pub(crate) fn reset_owned(&self, slot: &Slot) -> bool {
+        let owned = self.is_owned(slot);
         if owned {
             self.posted.store(0, Ordering::Relaxed);
         }
@@ -101,7 +101,7 @@ impl Queue {
     /// Forgets what is posted.
     fn reset(&self, guard: &Guard) {
         self.enter(guard.slot());
-        if !guard.section(|| self.reset_owned(guard)) {
+        if !guard.section(|| self.reset_owned(guard.slot())) {
             self.posted.store(0, Ordering::Relaxed);
         }
     }

@@ -5,7 +5,7 @@ use crate::config::{Config, Topology};
 use crate::error::{Error, Result};
 use crate::fabric::peers::Peers;
 use crate::fabric::progress::Progress;
-use crate::fabric::table::Table;
+use crate::fabric::table::{Table, Tables};
 use crate::group::Groups;
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::inside::Inside;
@@ -22,11 +22,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
+/// What a rank has that has made no segment known.
+static NO_TARGETS: Table<Target> = Table::new();
+
 /// Everything that the threads of a rank share, the progress thread included.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Tells the ranks of one process apart.
-    pub(crate) id: u64,
     /// The process that joined; a forked child is another one.
     process: u32,
     pub(crate) job: Job,
@@ -41,7 +42,7 @@ pub(crate) struct Inner {
     pub(crate) area: NodeArea,
     pub(crate) waiter: Waiter,
     pub(crate) segments: Table<Segment>,
-    pub(crate) targets: Box<[OnceLock<Box<Table<Target>>>]>,
+    pub(crate) targets: Tables<Target>,
     /// Held while segments come and go.
     pub(crate) segment_changes: Mutex<()>,
     pub(crate) next_generation: AtomicU32,
@@ -59,6 +60,12 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// Tells the ranks of one process apart, as long as they live.
+    #[inline(always)]
+    pub(crate) fn id(&self) -> u64 {
+        std::ptr::from_ref(self) as u64
+    }
+
     /// Waits until `attempt` gives something or the deadline has passed, and counts the time that
     /// this takes beyond a brief look.
     #[inline]
@@ -111,7 +118,7 @@ impl Inner {
 
     /// The segments of `rank` as this rank reaches them.
     pub(crate) fn targets_of(&self, rank: Rank) -> &Table<Target> {
-        self.targets[rank.index()].get_or_init(|| Box::new(Table::new()))
+        self.targets.make(rank)
     }
 
     /// A segment of `rank`, if it was made known to this rank.
@@ -122,8 +129,7 @@ impl Inner {
         segment: SegmentId,
         inside: &'g epoch::Guard,
     ) -> Result<&'g Target> {
-        let table = self.targets.get(rank.index()).and_then(OnceLock::get);
-        match table.and_then(|table| table.get(segment, inside)) {
+        match self.targets.of(rank).and_then(|table| table.get(segment, inside)) {
             Some(target) => Ok(target),
             None => Err(self.no_target(rank, segment)),
         }
@@ -289,7 +295,6 @@ impl Joining {
         let (config, size) = (self.config.clone(), self.job.size);
         let cores = affinity::usable_cores(cards.iter().map(|card| card.cpus.as_slice()));
         let inner = Arc::new(Inner {
-            id: random_u64()? | 1,
             process: std::process::id(),
             rank: self.job.rank,
             job: self.job.clone(),
@@ -301,7 +306,7 @@ impl Joining {
             area,
             waiter: Waiter::new(size, cores),
             segments: Table::new(),
-            targets: (0..size).map(|_| OnceLock::new()).collect(),
+            targets: Tables::new(size, &NO_TARGETS),
             segment_changes: Mutex::default(),
             next_generation: AtomicU32::new(1),
             nonce: random_u64()?,
@@ -384,8 +389,7 @@ impl Runtime {
     /// Runs what takes nanoseconds, as far as nothing is in its way.
     #[inline(always)]
     pub(crate) fn swiftly<T>(&self, call: impl FnOnce(Inside<'_>) -> Option<T>) -> Option<T> {
-        let inside = epoch::enter_swiftly()?;
-        call(Inside::new(self, &inside))
+        call(Inside::new(self, epoch::enter_swiftly()?))
     }
 
     /// This rank.
@@ -492,7 +496,7 @@ impl Runtime {
         inner.peers.shut_down();
         // After the announcement: whoever hosts the job sees the connection close.
         *inner.membership() = None;
-        epoch::release_counters(inner.id);
+        epoch::release_counters(inner.id());
     }
 
     /// Whether the group of all ranks exists.

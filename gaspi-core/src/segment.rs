@@ -210,15 +210,6 @@ impl Segment {
         self.start
     }
 
-    /// The data at `offset`, if that many bytes are there.
-    #[inline(always)]
-    pub(crate) fn at(&self, offset: u64, size: u64) -> Option<*mut u8> {
-        if size > self.size || offset > self.size - size {
-            return None;
-        }
-        Some(self.start.wrapping_add(offset as usize))
-    }
-
     /// A word of the notification space; the caller has checked the id.
     #[inline]
     pub(crate) fn notification(&self, id: usize) -> &AtomicU32 {
@@ -402,7 +393,7 @@ impl Target {
     }
 
     /// Whether it still exists: asked before each access.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn alive(&self) -> bool {
         // SAFETY: points into `keep`'s mapping, or to a constant.
         let word = unsafe { &*self.alive };
@@ -410,17 +401,20 @@ impl Target {
         word.load(Ordering::Relaxed) == ALIVE
     }
 
-    /// The mapped data at `offset`, if the segment exists and that many bytes are there.
+    /// The bytes that are mapped here: all or none.
     #[inline(always)]
-    pub(crate) fn at(&self, offset: u64, size: u64) -> Option<*mut u8> {
-        if size > self.mapped || offset > self.mapped - size || !self.alive() {
-            return None;
-        }
-        Some(self.data.wrapping_add(offset as usize))
+    pub(crate) fn mapped(&self) -> u64 {
+        self.mapped
+    }
+
+    /// The address of `offset`, if it lies in what is mapped.
+    #[inline(always)]
+    pub(crate) fn start(&self, offset: u64) -> *mut u8 {
+        self.data.wrapping_add(offset as usize)
     }
 
     /// The mapped data at `offset`, null where it is not mapped. Only if `alive`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn data(&self, offset: u64) -> *mut u8 {
         if self.data.is_null() { self.data } else { self.data.wrapping_add(offset as usize) }
     }

@@ -188,14 +188,14 @@ impl Inner {
     /// Adds to a counter, from inside an epoch.
     #[inline]
     pub(crate) fn count_inside(&self, inside: &Guard, counter: Counter, amount: u64) {
-        if !inside.count(self.id, self.size, counter as usize, amount) {
+        if !inside.count(self.id(), self.size, counter as usize, amount) {
             self.statistics.shared[counter as usize].fetch_add(amount, Ordering::Relaxed);
         }
     }
 
     /// Adds to a counter of `rank`, which has been checked.
     pub(crate) fn count_for(&self, inside: &Guard, rank: Rank, counter: PeerCounter, amount: u64) {
-        if inside.claim(self.id, self.size) {
+        if inside.claim(self.id(), self.size) {
             // SAFETY: it counts for this runtime, and the rank was checked.
             let peer = unsafe { inside.peer(rank.index()) };
             return peer.add(counter as usize, amount);
@@ -221,7 +221,7 @@ impl Inner {
             let index = *counter as usize;
             let shared = self.statistics.shared_peers.get();
             let shared = shared.map_or(0, |peers| peers[rank][index].load(Ordering::Relaxed));
-            epoch::counted_for(self.id, rank, index).wrapping_add(shared)
+            epoch::counted_for(self.id(), rank, index).wrapping_add(shared)
         };
         counters.iter().map(of).fold(0, u64::wrapping_add)
     }
@@ -234,7 +234,7 @@ impl Inner {
         match source {
             Source::Thread(counter) => {
                 let shared = self.statistics.shared[counter as usize].load(Ordering::Relaxed);
-                epoch::counted(self.id, counter as usize).wrapping_add(shared)
+                epoch::counted(self.id(), counter as usize).wrapping_add(shared)
             }
             Source::All(counter) => sum(&mut (0..self.size), &[counter]),
             Source::Rank(counters) => self.counted_for(rank, counters),

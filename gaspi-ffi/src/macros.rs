@@ -38,7 +38,8 @@ macro_rules! procedures {
                 procedures!(@body [$($guarded)?] [$($held)?] $body)
             }
             const _: () = {
-                /// All that is not done swiftly.
+                /// All that is not done swiftly. Cold, so that what is keeps its registers.
+                #[cold]
                 #[inline(never)]
                 unsafe extern "C" fn whole($($argument: $type),*) -> $crate::types::gaspi_return_t {
                     // SAFETY: the caller keeps the contract of the C declaration.

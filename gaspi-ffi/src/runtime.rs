@@ -49,7 +49,7 @@ pub(crate) fn swiftly<T>(call: impl FnOnce(Inside<'_>) -> Option<T>) -> Option<T
     // Acquire: as in `with`.
     let current = CURRENT.load(Ordering::Acquire);
     // SAFETY: as in `with`.
-    call(Inside::new(unsafe { current.as_ref() }?, &guard))
+    call(Inside::new(unsafe { current.as_ref() }?, guard))
 }
 
 /// Runs a call that does not wait.

@@ -3,7 +3,7 @@
 //! A reader is inside an epoch and pays one load; whoever replaces an entry waits until all readers
 //! that may have seen the old one have come out.
 
-use crate::ids::SegmentId;
+use crate::ids::{Rank, SegmentId};
 use crate::sync::epoch::{self, Guard};
 use crate::sync::{AtomicPtr, Ordering};
 use std::ptr;
@@ -19,13 +19,23 @@ pub(crate) struct Table<T> {
 }
 
 impl<T> Table<T> {
-    pub(crate) fn new() -> Table<T> {
+    pub(crate) const fn new() -> Table<T> {
         Table { entries: [const { AtomicPtr::new(ptr::null_mut()) }; IDS] }
     }
 
     /// The entry, valid while the guard lives.
     #[inline(always)]
     pub(crate) fn get<'g>(&self, id: SegmentId, _inside: &'g Guard) -> Option<&'g T> {
+        // SAFETY: the guard says that the thread is inside.
+        unsafe { self.get_inside(id) }
+    }
+
+    /// The entry.
+    ///
+    /// # Safety
+    /// The calling thread is inside an epoch for as long as it uses the entry.
+    #[inline(always)]
+    pub(crate) unsafe fn get_inside<'g>(&self, id: SegmentId) -> Option<&'g T> {
         // Acquire: the entry's contents were written before it was published.
         let entry = self.entries[usize::from(id.0)].load(Ordering::Acquire);
         // SAFETY: `replace` drops an entry only after every guard that was alive when it was
@@ -64,6 +74,59 @@ impl<T> Table<T> {
     pub(crate) fn ids(&self) -> impl Iterator<Item = SegmentId> + '_ {
         let exists = |(_, entry): &(u8, &AtomicPtr<T>)| !entry.load(Ordering::Relaxed).is_null();
         (0..=u8::MAX).zip(&self.entries).filter(exists).map(|(id, _)| SegmentId(id))
+    }
+}
+
+/// A table for each rank, made when the first entry comes.
+#[derive(Debug)]
+pub(crate) struct Tables<T: 'static> {
+    tables: Box<[AtomicPtr<Table<T>>]>,
+    /// What a rank without entries has.
+    empty: &'static Table<T>,
+}
+
+impl<T> Tables<T> {
+    pub(crate) fn new(ranks: u32, empty: &'static Table<T>) -> Tables<T> {
+        let pointer = || ptr::from_ref(empty).cast_mut();
+        Tables { tables: (0..ranks).map(|_| AtomicPtr::new(pointer())).collect(), empty }
+    }
+
+    /// The table of `rank`, to look up; `None` if there is no such rank.
+    #[inline(always)]
+    pub(crate) fn of(&self, rank: Rank) -> Option<&Table<T>> {
+        // Acquire: the table was filled with nothing before it was published.
+        let table = self.tables.get(usize::from(rank.0))?.load(Ordering::Acquire);
+        // SAFETY: tables live as long as this.
+        Some(unsafe { &*table })
+    }
+
+    /// The table of `rank`, which exists, to change.
+    pub(crate) fn make(&self, rank: Rank) -> &Table<T> {
+        let empty = ptr::from_ref(self.empty).cast_mut();
+        let place = &self.tables[rank.index()];
+        if place.load(Ordering::Acquire) == empty {
+            let new = Box::into_raw(Box::new(Table::new()));
+            let order = Ordering::AcqRel;
+            if place.compare_exchange(empty, new, order, Ordering::Acquire).is_err() {
+                // Another thread was faster.
+                // SAFETY: made above, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+            }
+        }
+        // SAFETY: tables live as long as this.
+        unsafe { &*place.load(Ordering::Acquire) }
+    }
+}
+
+impl<T> Drop for Tables<T> {
+    fn drop(&mut self) {
+        for place in &self.tables {
+            let table = place.load(Ordering::Acquire);
+            if !ptr::eq(table, self.empty) {
+                // SAFETY: made in `make`, and nobody uses it any more.
+                drop(unsafe { Box::from_raw(table) });
+            }
+        }
     }
 }
 

@@ -17,6 +17,7 @@
 
 use super::membarrier::{fences_are_light, heavy_private, light_private, prepare_private};
 use super::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::compiler_fence;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,6 +42,8 @@ pub(crate) struct PeerCounters([AtomicU64; PEER_COUNTERS]);
 pub struct Slot {
     /// The owner.
     thread: usize,
+    /// The owner again, while it is outside and the rare side pays for its fences; else 0.
+    swift: AtomicUsize,
     /// The epoch in which the owner entered, plus 1 unless it may be changing by plain stores what
     /// else it owns; 0 while it is outside. Written by the owner only.
     entered: AtomicU64,
@@ -59,7 +62,10 @@ pub struct Slot {
 /// The current epoch, odd.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 const NEXT: u64 = 2;
-static TABLE: [AtomicPtr<Slot>; CHAINS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHAINS];
+/// Chains of slots, which end in one that belongs to nobody.
+static TABLE: [AtomicPtr<Slot>; CHAINS] =
+    [const { AtomicPtr::new((&raw const NOBODY).cast_mut()) }; CHAINS];
+static NOBODY: Slot = Slot::new(0, false, ptr::null_mut());
 /// All slots.
 static SLOTS: Mutex<Vec<&'static Slot>> = Mutex::new(Vec::new());
 
@@ -106,24 +112,27 @@ fn chain(thread: usize) -> &'static AtomicPtr<Slot> {
 #[inline(always)]
 fn current() -> &'static Slot {
     let thread = thread_key();
+    let first = first_of(chain(thread));
+    if first.thread == thread { first } else { further(thread, first) }
+}
+
+#[inline(always)]
+fn first_of(chain: &AtomicPtr<Slot>) -> &'static Slot {
     // Acquire: pairs with the Release in `register`.
-    let first = chain(thread).load(Ordering::Acquire);
-    // SAFETY: slots are never freed.
-    match unsafe { first.as_ref() } {
-        Some(slot) if slot.thread == thread => slot,
-        _ => further(thread, first),
-    }
+    // SAFETY: chains are never empty, and slots are never freed.
+    unsafe { &*chain.load(Ordering::Acquire) }
 }
 
 /// The slot of a thread that is not the first of its chain.
 #[cold]
-fn further(thread: usize, mut slot: *const Slot) -> &'static Slot {
-    // SAFETY: slots are never freed.
-    while let Some(found) = unsafe { slot.as_ref() } {
+fn further(thread: usize, first: &'static Slot) -> &'static Slot {
+    let mut slot = Some(first);
+    while let Some(found) = slot {
         if found.thread == thread {
             return found;
         }
-        slot = found.next.load(Ordering::Acquire);
+        // SAFETY: slots are never freed.
+        slot = unsafe { found.next.load(Ordering::Acquire).as_ref() };
     }
     register(thread)
 }
@@ -132,16 +141,9 @@ fn register(thread: usize) -> &'static Slot {
     prepare_private();
     let mut slots = slots();
     let chain = chain(thread);
-    let slot: &'static Slot = Box::leak(Box::new(Slot {
-        thread,
-        entered: AtomicU64::new(0),
-        counts_for: AtomicU64::new(0),
-        peers: AtomicPtr::new(ptr::null_mut()),
-        ranks: AtomicUsize::new(0),
-        counters: [const { AtomicU64::new(0) }; COUNTERS],
-        // Only changed under the lock.
-        next: AtomicPtr::new(chain.load(Ordering::Relaxed)),
-    }));
+    // Relaxed: only changed under the lock.
+    let next = chain.load(Ordering::Relaxed);
+    let slot: &'static Slot = Box::leak(Box::new(Slot::new(thread, fences_are_light(), next)));
     slots.push(slot);
     // Release: publishes the slot; pairs with the Acquire in `current`.
     chain.store(ptr::from_ref(slot).cast_mut(), Ordering::Release);
@@ -155,7 +157,15 @@ pub struct Guard {
     /// Whether the thread was outside before.
     outermost: bool,
     // The slot belongs to this thread.
-    _not_send: std::marker::PhantomData<*const ()>,
+    _not_send: PhantomData<*const ()>,
+}
+
+/// The guard of a section: what [`enter_swiftly`] gives.
+#[derive(Debug)]
+pub struct SwiftGuard {
+    slot: &'static Slot,
+    // The slot belongs to this thread.
+    _not_send: PhantomData<*const ()>,
 }
 
 /// Enters; nests.
@@ -164,28 +174,66 @@ pub fn enter() -> Guard {
     let slot = current();
     let outermost = slot.entered.load(Ordering::Relaxed) == 0;
     if outermost {
+        slot.swift.store(0, Ordering::Relaxed);
         // Acquire: who enters in a later epoch than an unlinking sees it.
         slot.entered.store(EPOCH.load(Ordering::Acquire) + 1, Ordering::Relaxed);
         // Orders the store before the reads that follow; pairs with `heavy_private`.
         light_private();
     }
-    Guard { slot, outermost, _not_send: std::marker::PhantomData }
+    Guard { slot, outermost, _not_send: PhantomData }
 }
 
 /// Enters if that takes a few instructions: not for the first time, not nested, and where the rare
 /// side pays for the fences. All until the guard ends is a section (see [`Guard::section`]).
 #[inline(always)]
-pub fn enter_swiftly() -> Option<Guard> {
+pub fn enter_swiftly() -> Option<SwiftGuard> {
     let thread = thread_key();
-    // SAFETY: slots are never freed.
-    let slot = unsafe { chain(thread).load(Ordering::Acquire).as_ref() }?;
-    if slot.thread != thread || slot.entered.load(Ordering::Relaxed) != 0 || !fences_are_light() {
+    let slot = first_of(chain(thread));
+    if slot.swift.load(Ordering::Relaxed) != thread {
         return None;
     }
     // As in `enter`.
     slot.entered.store(EPOCH.load(Ordering::Acquire), Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    Some(Guard { slot, outermost: true, _not_send: std::marker::PhantomData })
+    Some(SwiftGuard { slot, _not_send: PhantomData })
+}
+
+impl SwiftGuard {
+    /// Whether this thread owns what was given to `owner`.
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> &'static Slot {
+        self.slot
+    }
+
+    /// Whether this thread counts for `owner`.
+    #[inline(always)]
+    pub(crate) fn counts_for(&self, owner: u64) -> bool {
+        self.slot.counts_for.load(Ordering::Relaxed) == owner
+    }
+
+    /// Adds to a counter of this thread, which counts for the caller.
+    #[inline(always)]
+    pub(crate) fn count(&self, counter: usize, amount: u64) {
+        add(&self.slot.counters[counter], amount);
+    }
+
+    /// This thread's counters for `rank`.
+    ///
+    /// # Safety
+    /// It counts for a runtime that has such a rank.
+    #[inline(always)]
+    pub(crate) unsafe fn peer(&self, rank: usize) -> &'static PeerCounters {
+        // SAFETY: as promised by the caller.
+        unsafe { self.slot.peer(rank) }
+    }
+}
+
+impl Drop for SwiftGuard {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Release: the uses end before it; pairs with the Acquire in `synchronize`.
+        self.slot.entered.store(0, Ordering::Release);
+    }
 }
 
 impl Guard {
@@ -206,36 +254,19 @@ impl Guard {
         true
     }
 
-    /// The same, false also if the slot counts for nobody yet.
-    #[inline(always)]
-    pub(crate) fn count_owned(&self, owner: u64, counter: usize, amount: u64) -> bool {
-        let counts = self.slot.counts_for.load(Ordering::Relaxed) == owner;
-        if counts {
-            add(&self.slot.counters[counter], amount);
-        }
-        counts
-    }
-
-    /// Whether this thread counts for `owner`.
-    #[inline(always)]
-    pub(crate) fn counts_for(&self, owner: u64) -> bool {
-        self.slot.counts_for.load(Ordering::Relaxed) == owner
-    }
-
     /// This thread's counters for `rank`.
     ///
     /// # Safety
     /// It counts for a runtime that has such a rank.
-    #[inline(always)]
     pub(crate) unsafe fn peer(&self, rank: usize) -> &PeerCounters {
-        debug_assert!(rank < self.slot.ranks.load(Ordering::Relaxed));
-        // SAFETY: the array has an entry for each rank of the runtime, and lives as long as it.
-        unsafe { &*self.slot.peers.load(Ordering::Relaxed).add(rank) }
+        // SAFETY: as promised by the caller.
+        unsafe { self.slot.peer(rank) }
     }
 
     /// Has this thread count for `owner` from now on, false if it counts for another one.
     pub(crate) fn claim(&self, owner: u64, ranks: u32) -> bool {
-        self.counts_for(owner) || claim(self.slot, owner, ranks)
+        let counts = self.slot.counts_for.load(Ordering::Relaxed) == owner;
+        counts || claim(self.slot, owner, ranks)
     }
 
     /// Runs a few instructions that change by plain stores what this thread owns: whoever wants to
@@ -289,11 +320,42 @@ impl Drop for Guard {
         if self.outermost {
             // Release: the uses end before it; pairs with the Acquire in `synchronize`.
             self.slot.entered.store(0, Ordering::Release);
+            self.slot.swift.store(self.slot.key_of_swift(), Ordering::Relaxed);
         }
     }
 }
 
 impl Slot {
+    const fn new(thread: usize, light: bool, next: *mut Slot) -> Slot {
+        Slot {
+            thread,
+            swift: AtomicUsize::new(if light { thread } else { 0 }),
+            entered: AtomicU64::new(0),
+            counts_for: AtomicU64::new(0),
+            peers: AtomicPtr::new(ptr::null_mut()),
+            ranks: AtomicUsize::new(0),
+            counters: [const { AtomicU64::new(0) }; COUNTERS],
+            next: AtomicPtr::new(next),
+        }
+    }
+
+    fn key_of_swift(&self) -> usize {
+        if fences_are_light() { self.thread } else { 0 }
+    }
+
+    /// See [`Guard::peer`].
+    #[inline(always)]
+    unsafe fn peer(&self, rank: usize) -> &'static PeerCounters {
+        debug_assert!(rank < self.ranks.load(Ordering::Relaxed));
+        let peers = self.peers.load(Ordering::Relaxed);
+        // SAFETY: while the thread counts for a runtime the array is there, with an entry for each
+        // of its ranks.
+        unsafe {
+            std::hint::assert_unchecked(!peers.is_null());
+            &*peers.add(rank)
+        }
+    }
+
     /// Returns once the owner of this slot has ended the section that it is in, if it is in one. The
     /// caller has made known before that the owner no longer owns what this is about.
     pub(crate) fn await_section(&self) {
