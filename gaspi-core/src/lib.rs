@@ -59,6 +59,7 @@ mod wait;
 
 pub mod bootstrap;
 pub mod os;
+pub mod survey;
 pub mod sync;
 
 pub use agreement::{CallKey, CallKind, GroupCall, INLINE_MAX, PeerSlice, describe_call};

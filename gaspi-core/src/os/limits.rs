@@ -66,32 +66,59 @@ fn group_directories(controller: &str) -> Vec<PathBuf> {
     directories
 }
 
+/// A control group's limit of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupMemory {
+    /// The file that holds it.
+    pub file: PathBuf,
+    /// Bytes.
+    pub limit: u64,
+    /// Bytes below the limit; page cache that can be dropped counts as free.
+    pub available: u64,
+}
+
+/// What the machine has free, in bytes, where the kernel tells.
+pub fn machine_memory() -> Option<u64> {
+    meminfo("MemAvailable:")
+}
+
+/// The limits of memory of all enclosing control groups, from the own one outwards.
+pub fn group_memory() -> Vec<GroupMemory> {
+    let version1 =
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
+    let version2 = ("", "memory.max", "memory.current", "inactive_file");
+    let mut found = Vec::new();
+    for (controller, limit_file, usage_file, cache) in [version1, version2] {
+        for directory in group_directories(controller) {
+            let file = directory.join(limit_file);
+            let usage = number(&directory.join(usage_file));
+            // Version 1 writes "no limit" as the largest number of whole pages.
+            let limit = number(&file).filter(|limit| *limit < 1 << 62);
+            let (Some(limit), Some(usage)) = (limit, usage) else { continue };
+            let cache = stat_field(&directory.join("memory.stat"), cache).unwrap_or(0);
+            let available = limit.saturating_sub(usage.saturating_sub(cache));
+            found.push(GroupMemory { file, limit, available });
+        }
+    }
+    found
+}
+
 /// The smallest headroom of memory among the machine and all enclosing control groups.
 pub fn memory() -> Headroom {
     let mut headroom = Headroom {
-        available: meminfo("MemAvailable:").unwrap_or(u64::MAX),
+        available: machine_memory().unwrap_or(u64::MAX),
         limit: "this is what the machine has free (MemAvailable); use smaller segments or fewer \
                 ranks"
             .to_owned(),
     };
-    let version1 =
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
-    let version2 = ("", "memory.max", "memory.current", "inactive_file");
-    for (controller, limit_file, usage_file, cache) in [version1, version2] {
-        for directory in group_directories(controller) {
-            let limit = number(&directory.join(limit_file));
-            let usage = number(&directory.join(usage_file));
-            let (Some(limit), Some(usage)) = (limit, usage) else { continue };
-            // Page cache that can be dropped counts as free.
-            let cache = stat_field(&directory.join("memory.stat"), cache).unwrap_or(0);
-            let available = limit.saturating_sub(usage.saturating_sub(cache));
-            if available < headroom.available {
-                headroom.available = available;
-                headroom.limit = format!(
-                    "the control group's limit is {limit} bytes ({}); raise it",
-                    directory.join(limit_file).display()
-                );
-            }
+    for group in group_memory() {
+        if group.available < headroom.available {
+            headroom.available = group.available;
+            headroom.limit = format!(
+                "the control group's limit is {} bytes ({}); raise it",
+                group.limit,
+                group.file.display()
+            );
         }
     }
     headroom
@@ -116,13 +143,36 @@ pub fn cpu_quota() -> Option<u32> {
     version2.chain(version1).min()
 }
 
-/// The process's limit for the size of files, which holds for memory files too and is enforced by
-/// a signal.
-pub fn file_size() -> u64 {
+/// What a process may have only so much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    /// Bytes of a file, which holds for memory files too and is enforced by a signal.
+    FileSize,
+    /// Bytes of address space.
+    AddressSpace,
+    /// Bytes of memory that is locked.
+    LockedMemory,
+    /// Descriptors.
+    OpenFiles,
+}
+
+/// How much of a [`Resource`] this process may have now, `None` without a limit.
+pub fn allowed(resource: Resource) -> Option<u64> {
+    let resource = match resource {
+        Resource::FileSize => libc::RLIMIT_FSIZE,
+        Resource::AddressSpace => libc::RLIMIT_AS,
+        Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
+        Resource::OpenFiles => libc::RLIMIT_NOFILE,
+    };
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
     // SAFETY: getrlimit writes the struct that it is given.
-    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-    limit.rlim_cur
+    unsafe { libc::getrlimit(resource, &raw mut limit) };
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// A setting of the kernel as text, without the line's end.
+pub fn setting(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim_end().to_owned())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! access fault; never MAP_NORESERVE, so that huge pages that are not there fail here and not at
 //! the first touch.
 
-use super::limits;
+use super::limits::{self, Resource};
 use crate::error::{Error, Result};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -38,8 +38,9 @@ pub fn check_available(needed: u64, claimed: u64) -> Result<()> {
 /// Descriptors ran out, or a limit of the process forbids the size.
 pub fn create(name: &std::ffi::CStr, size: u64, huge: bool) -> Result<OwnedFd> {
     // Beyond this limit ftruncate does not fail but kills the process by SIGXFSZ.
-    let limit = limits::file_size();
-    if size > limit {
+    if let Some(limit) = limits::allowed(Resource::FileSize)
+        && size > limit
+    {
         let reason = "limit of the file size; raise it with ulimit -f".to_owned();
         return Err(Error::Memory { needed: size, available: limit, reason });
     }

@@ -7,6 +7,7 @@ pub mod affinity;
 pub mod cross_memory;
 pub mod event;
 pub mod futex;
+pub mod library;
 pub mod limits;
 pub mod memory;
 pub mod process;

@@ -18,6 +18,14 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
+/// Whether the kernel offers what [`heavy_global`] needs to make the frequent side's fence free.
+pub fn is_offered() -> bool {
+    // SAFETY: asks for the commands that there are; touches no memory of ours.
+    let commands = unsafe { libc::syscall(libc::SYS_membarrier, 0, 0, 0) };
+    let needed = i64::from(CMD_GLOBAL_EXPEDITED | CMD_REGISTER_GLOBAL_EXPEDITED);
+    commands >= 0 && commands & needed == needed
+}
+
 /// Registers this process as one whose threads take part in [`heavy_global`]. False where the
 /// kernel refuses; every process of the node then has to use the full fence on both sides.
 pub fn register_global() -> bool {
