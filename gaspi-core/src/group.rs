@@ -459,6 +459,10 @@ impl Inner {
             None => return Err(self.commit_timed_out(group)),
         };
         self.groups.agreed(group, incarnation);
+        log::debug!(
+            "group_commit: {group} has ranks {}, use {incarnation} of its id",
+            list(&ranks)
+        );
         let step = first_step(incarnation);
         state.former = None;
         state.committed = Some(Committed { ranks: ranks.into(), me, step });

@@ -227,6 +227,11 @@ impl NodeArea {
         self.membarrier.store((0..self.layout.ranks).all(usable), Ordering::Relaxed);
     }
 
+    /// Whether wakers go without a fence.
+    pub(crate) fn wakes_without_fence(&self) -> bool {
+        self.light() == Light::Compiler
+    }
+
     /// Announces that this rank has left.
     pub(crate) fn leave(&self) {
         self.page(self.own).life.store(life::LEFT, Ordering::Release);

@@ -356,6 +356,12 @@ impl Inner {
         match outcome {
             Some(Ok(())) => {
                 self.area.settle_fences();
+                if !self.area.wakes_without_fence() {
+                    log::debug!(
+                        "proc_init: membarrier is refused to a rank of this machine, so that each \
+                         notification costs a fence; allow it in the container's seccomp profile"
+                    );
+                }
                 Ok(())
             }
             Some(Err(rank)) => {
@@ -437,6 +443,18 @@ impl Runtime {
     pub fn host_of(&self, rank: Rank) -> Result<&str> {
         self.inner.check_rank(rank)?;
         Ok(&self.inner.cards[rank.index()].host)
+    }
+
+    /// How calls of this rank wait for others, and why, in words.
+    pub fn waiting_mode(&self) -> String {
+        let masks = self.inner.cards.iter().map(|card| card.cpus.as_slice());
+        let cores = affinity::usable_cores(masks);
+        let (ranks, noun) = (self.inner.size, if cores == 1 { "core" } else { "cores" });
+        if self.inner.waiter.spins() {
+            format!("spins, then sleeps ({ranks} ranks may use {cores} {noun})")
+        } else {
+            format!("yields, then sleeps ({ranks} ranks share {cores} {noun})")
+        }
     }
 
     /// Connections that init makes: 1 for all, 2 for on first use, 0 for none.

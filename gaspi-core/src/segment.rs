@@ -12,6 +12,7 @@ use crate::fabric::frame::Register;
 use crate::ids::{Rank, SegmentId};
 use crate::os::cross_memory;
 use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE};
+use crate::survey::{self, State};
 use crate::sync::{AtomicU32, Ordering};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -204,6 +205,22 @@ impl Segment {
         Segment::with(id, generation, size, shape, Some(pointer), Init::Uninitialized)
     }
 
+    /// What its memory consists of, in words.
+    pub(crate) fn pages(&self) -> String {
+        match &self.data {
+            Data::Bound(_) => "memory of the program".to_owned(),
+            Data::Mapped { file: Some(_), .. } => "reserved huge pages".to_owned(),
+            Data::Mapped { .. } if self.size < HUGE_PAGE => "small pages".to_owned(),
+            Data::Mapped { .. } => {
+                let found = survey::huge_pages();
+                match found.state {
+                    State::Usable => format!("huge pages where there are any ({})", found.reason),
+                    _ => format!("small pages: {}; {}", found.reason, found.remedy),
+                }
+            }
+        }
+    }
+
     /// First byte of the data.
     #[inline]
     pub(crate) fn pointer(&self) -> *mut u8 {
@@ -282,6 +299,17 @@ pub(crate) enum Reach {
     CrossMemory { pid: i32, address: u64 },
     /// By its owner's progress.
     Staged,
+}
+
+impl Reach {
+    /// The way, in words.
+    pub(crate) fn in_words(self) -> &'static str {
+        match self {
+            Reach::Mapped => "mapped",
+            Reach::CrossMemory { .. } => "copied across processes",
+            Reach::Staged => "copied by its owner",
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -463,9 +491,17 @@ fn probe(register: &Register, pid: i32) -> Reach {
         let target = (&raw mut found).cast();
         cross_memory::read(pid, register.nonce_address, target, size_of::<u64>())
     };
-    if pid != 0 && read.is_ok() && found == register.nonce {
-        Reach::CrossMemory { pid, address: register.address }
-    } else {
-        Reach::Staged
-    }
+    let reason = match read {
+        Ok(()) if pid != 0 && found == register.nonce => {
+            return Reach::CrossMemory { pid, address: register.address };
+        }
+        Ok(()) => "ranks do not see each other's processes; run them in one pid namespace".into(),
+        Err(error) => {
+            let (reason, remedy) = cross_memory::refusal(&error);
+            format!("{reason}; {remedy}")
+        }
+    };
+    // Not the peer: what keeps this rank from one keeps it from all, and is told once.
+    log::warn!("segment_register: memory of programs is copied by its owners, since {reason}");
+    Reach::Staged
 }

@@ -11,6 +11,7 @@ use crate::os::memory::check_available;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{Init, Segment, Target};
 use crate::statistics::Counter;
+use crate::survey;
 use crate::sync::{Ordering, epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::Call;
@@ -80,7 +81,9 @@ impl Inner {
         // Ranks often allocate at the same time: each counts what the others are about to touch.
         let claim = (init == Init::Zeroed).then(|| self.area.claim(size));
         check_available(size, self.area.claimed_by_others())?;
-        self.insert(Segment::new(segment, self.generation(), size, init, self.shape)?);
+        let made = Segment::new(segment, self.generation(), size, init, self.shape)?;
+        log::debug!("segment_alloc: {segment} has {} in {}", survey::bytes(size), made.pages());
+        self.insert(made);
         drop(claim);
         Ok(())
     }
@@ -90,6 +93,7 @@ impl Inner {
         self.check_free(segment)?;
         Self::check_size(size)?;
         self.insert(Segment::bound(segment, self.generation(), pointer, size, self.shape)?);
+        log::debug!("segment_bind: {segment} is {} of the program's", survey::bytes(size));
         Ok(())
     }
 
@@ -103,6 +107,7 @@ impl Inner {
         self.segments.replace(id, None);
         self.targets_of(self.rank).replace(id, None);
         segment.end();
+        log::debug!("segment_delete: {id} has ended");
         self.peers.forget_registrations(id, segment.generation);
         let frame = Frame::Revoke { segment: id, generation: segment.generation };
         let registered = segment.registered.lock().unwrap_or_else(PoisonError::into_inner);

@@ -100,6 +100,11 @@ impl Waiter {
         Waiter { spin: ranks <= cores }
     }
 
+    /// Whether it spins before it yields.
+    pub(crate) fn spins(self) -> bool {
+        self.spin
+    }
+
     /// Looks once, and where it pays a few hundred nanoseconds longer.
     #[inline]
     pub(crate) fn briefly<T>(self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {

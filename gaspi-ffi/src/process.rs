@@ -29,8 +29,12 @@ pub(crate) fn is_starting() -> bool {
 }
 
 fn joining() -> Result<Joining, Failure> {
+    let job = Job::from_environment()?;
+    // What goes wrong from here on says whose start it is.
+    let host = job.hosts.get(job.rank.index()).cloned().unwrap_or_else(logging::host_name);
+    logging::identify(Some((job.rank.0, host)));
     topology::bind_as_launched();
-    Ok(Joining::new(Job::from_environment()?, config::for_core()?)?)
+    Ok(Joining::new(job, config::for_core()?)?)
 }
 
 /// What carries the data of this rank, for `net_info`.
@@ -38,6 +42,23 @@ fn transports(runtime: &Runtime) -> String {
     let (rank, host) = (runtime.rank().0, runtime.host());
     let ranks = runtime.local_size();
     format!("[{rank} {host}] transport to the {ranks} ranks of this host: shared memory\n")
+}
+
+/// What this rank is and how it works, for the log.
+fn introduction(runtime: &Runtime) -> String {
+    let (ranks, local) = (runtime.size(), runtime.local_size());
+    let binding = match std::env::var("GASPI_BIND") {
+        Ok(binding) => format!("GASPI_BIND is {binding}"),
+        Err(_) => "not bound by gaspi_run".to_owned(),
+    };
+    format!(
+        "rank {} of {ranks}, gaspi {}; {local} of {ranks} ranks by shared memory; a wait {}; runs \
+         on cores {}, {binding}",
+        runtime.rank().0,
+        env!("CARGO_PKG_VERSION"),
+        runtime.waiting_mode(),
+        topology::print_list(&topology::usable_cores()),
+    )
 }
 
 /// Starts, or continues the start that `pending` keeps over a timeout.
@@ -48,7 +69,7 @@ fn start(pending: &mut Option<Joining>, timeout: Timeout) -> Outcome {
     };
     match start.wait(timeout) {
         Ok(runtime) => {
-            logging::identify(Some((runtime.rank().0, runtime.host().to_owned())));
+            log::info!("gaspi_proc_init: {}", introduction(&runtime));
             if runtime.config().net_info {
                 printf::print(&transports(&runtime));
             }
@@ -94,6 +115,7 @@ procedures! {
             outcome => {
                 runtime::retire(runtime);
                 runtime::engage(false);
+                log::info!("gaspi_proc_term: has left the job");
                 logging::identify(None);
                 Ok(outcome?)
             }

@@ -30,7 +30,7 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
 }
 
 /// The same list for people.
-fn print_list(numbers: &[usize]) -> String {
+pub(crate) fn print_list(numbers: &[usize]) -> String {
     let mut text = String::new();
     let mut rest = numbers;
     while let Some(&first) = rest.first() {
@@ -85,7 +85,10 @@ pub(crate) fn bind_as_launched() {
     if let Some(node) = launched_for()
         && let Err(reason) = bind(node)
     {
-        log::warn!("GASPI_SET_NUMA_SOCKET is set, but {reason}; the rank runs unbound");
+        log::warn!(
+            "gaspi_proc_init: GASPI_SET_NUMA_SOCKET is set, but {reason}, so that the rank runs \
+             unbound; start it by gaspi_run --bind numa"
+        );
     }
 }
 

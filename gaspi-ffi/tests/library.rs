@@ -156,6 +156,89 @@ fn a_cause_is_logged_once_with_rank_host_and_call() {
     assert_eq!(output.stdout, b"before init 7\n");
 }
 
+/// What each of two ranks, started by hand, wrote to stdout and stderr at a level of the log.
+fn logged_at(level: Option<&str>) -> Vec<(String, String)> {
+    let program = build("levels.c", &[]);
+    let job = format!("levels-{}-{}", level.unwrap_or("default"), std::process::id());
+    let ranks: Vec<_> = ["0", "1"]
+        .map(|rank| {
+            let mut rank_of = command(&program);
+            rank_of.env("GASPI_RANK", rank).env("GASPI_NRANKS", "2").env("GASPI_JOB_ID", &job);
+            level.map(|level| rank_of.env("GASPI_LOG", level));
+            rank_of.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .into_iter()
+        .collect();
+    let written = ranks.into_iter().map(|rank| {
+        let output = rank.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+        assert!(output.status.success(), "{}\n{stdout}{stderr}", output.status);
+        (stdout, stderr)
+    });
+    written.collect()
+}
+
+/// The lines that hold `text`.
+fn lines<'t>(log: &'t str, text: &str) -> Vec<&'t str> {
+    log.lines().filter(|line| line.contains(text)).collect()
+}
+
+#[test]
+fn net_info_prints_what_carries_the_data_whatever_the_level() {
+    for (rank, (stdout, stderr)) in logged_at(Some("none")).into_iter().enumerate() {
+        assert_eq!(stderr, "");
+        assert!(stdout.starts_with(&format!("[{rank} ")), "{stdout}");
+        assert!(stdout.ends_with("transport to the 2 ranks of this host: shared memory\n"));
+        assert_eq!(stdout.lines().count(), 1, "{stdout}");
+    }
+}
+
+#[test]
+fn info_introduces_the_rank_and_says_goodbye() {
+    for (rank, (_, default)) in logged_at(None).into_iter().enumerate() {
+        assert_eq!(default.lines().count(), 1, "{default}");
+        assert!(default.contains("gaspi_proc_num: argument proc_num is NULL"), "{rank}: {default}");
+    }
+    for (rank, (_, log)) in logged_at(Some("info")).into_iter().enumerate() {
+        let prefix = format!("[{rank} ");
+        assert!(log.lines().all(|line| line.starts_with(&prefix)), "{log}");
+        let hello = lines(&log, "gaspi_proc_init: ");
+        assert_eq!(hello.len(), 1, "{log}");
+        for part in [
+            &format!("rank {rank} of 2, gaspi {}; ", env!("CARGO_PKG_VERSION")),
+            "2 of 2 ranks by shared memory",
+            "a wait ",
+            " runs on cores ",
+            "not bound by gaspi_run",
+        ] {
+            assert!(hello[0].contains(part), "{part}: {log}");
+        }
+        assert_eq!(lines(&log, "gaspi_proc_term: has left the job").len(), 1, "{log}");
+        assert_eq!(lines(&log, "gaspi_proc_num: argument").len(), 1, "{log}");
+        assert!(lines(&log, "segment_alloc").is_empty(), "{log}");
+    }
+}
+
+#[test]
+fn debug_tells_what_became_of_segments_and_groups() {
+    for (rank, (_, log)) in logged_at(Some("debug")).into_iter().enumerate() {
+        let peer = 1 - rank;
+        for (text, count) in [
+            ("segment_alloc: segment 3 has 8 KiB in small pages", 1),
+            ("segment_alloc: segment 4 has 4 MiB in ", 1),
+            ("segment_bind: segment 5 is 12 KiB of the program's", 1),
+            (&format!("segment_register: segment 3 of rank {peer} has 8 KiB and is mapped"), 1),
+            (&format!("segment_register: segment 5 of rank {peer} has 12 KiB and is copied "), 1),
+            ("group_commit: group 1 has ranks {0, 1}", 1),
+            ("segment_delete: segment 5 has ended", 1),
+            ("gaspi_proc_init: ", 1),
+        ] {
+            assert_eq!(lines(&log, text).len(), count, "{text}\n{log}");
+        }
+    }
+}
+
 #[test]
 fn calls_work_after_main() {
     let output = succeed(command(&build("after_main.c", &[])));

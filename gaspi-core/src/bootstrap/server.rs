@@ -172,7 +172,12 @@ impl Host {
     fn welcome(&mut self, fd: OwnedFd) {
         let Ok(who) = socket::credentials(fd.as_fd()) else { return };
         if who.uid != socket::own_uid() {
-            log::warn!("user {} tried to join the meeting {}: refused", who.uid, self.name);
+            log::warn!(
+                "proc_init: user {} tried to join the meeting {} and was refused; ranks of a job \
+                 belong to one user",
+                who.uid,
+                self.name
+            );
             return;
         }
         let connection = self.next;

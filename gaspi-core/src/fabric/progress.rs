@@ -16,6 +16,7 @@ use crate::os::process;
 use crate::os::socket::{self, Piece};
 use crate::runtime::Inner;
 use crate::segment::{Segment, Target};
+use crate::survey;
 use crate::sync::{AtomicU64, Ordering, slots};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -90,7 +91,13 @@ impl Progress {
             let opened = match process::open(card.pid, card.start_time) {
                 Ok(opened) => opened,
                 // No descriptors left, or none of this kind (valgrind, seccomp, old kernels).
-                Err(_) => {
+                Err(error) => {
+                    if self.polled.is_empty() {
+                        log::info!(
+                            "proc_init: {error}, so that deaths are noticed by looking every \
+                             {POLL_MS} ms; allow pidfd_open in the container's seccomp profile"
+                        );
+                    }
                     self.polled.push(rank);
                     continue;
                 }
@@ -168,8 +175,8 @@ impl Progress {
                     }
                     if !std::mem::replace(&mut self.complained, true) {
                         log::error!(
-                            "accepting a connection: {error}; peers cannot reach this rank, raise \
-                             the limit of open files with ulimit -n"
+                            "accepting a connection: {error}, so that peers cannot reach this \
+                             rank; raise the limit of open files with ulimit -n"
                         );
                     }
                     return;
@@ -458,6 +465,12 @@ impl Progress {
         let pid = inner.cards[peer.index()].pid;
         let target = Target::import(register, pid, descriptors, inner.shape)
             .map_err(|error| error.to_string())?;
+        log::debug!(
+            "segment_register: {} of {peer} has {} and is {}",
+            register.segment,
+            survey::bytes(register.size),
+            target.reach.in_words()
+        );
         inner.targets_of(peer).replace(register.segment, Some(Arc::new(target)));
         Ok(0)
     }
@@ -580,7 +593,8 @@ impl Inner {
             let (host, pid) = (&self.cards[rank.index()].host, self.cards[rank.index()].pid);
             if marked {
                 log::warn!(
-                    "{rank} on {host} (process {pid}) has died; calls that need it will fail"
+                    "watching {rank}: its process {pid} on {host} has died, calls that need it \
+                     will fail; go on in a group of the others"
                 );
             }
             self.set_corrupt(rank);
