@@ -185,6 +185,15 @@ impl Isa {
     }
 }
 
+/// The instruction set whose loops run on this processor.
+pub fn instruction_set() -> &'static str {
+    match Isa::detect() {
+        Isa::Baseline => "those of the baseline",
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => "AVX2",
+    }
+}
+
 /// One pass over `dst`; `keep` says that `dst` is the first operand.
 fn dispatch(
     isa: Isa,
