@@ -64,6 +64,12 @@ impl Help {
         parts
     }
 
+    /// The options, each with its explanation.
+    fn options(&self) -> Vec<Vec<String>> {
+        let list = self.sections.iter().find(|(heading, _)| heading == "Options");
+        list.map(|(_, body)| items(body)).unwrap_or_default()
+    }
+
     /// The commands of a tool that has some.
     fn commands(&self) -> Vec<&str> {
         let list = self.sections.iter().find(|(heading, _)| heading == "Commands");
@@ -89,14 +95,18 @@ fn page(tool: &str, help: &Help, commands: &[(String, Help)]) -> String {
         page.push_str(&format!(".SH \"{}\"\n", roff::literal(&heading.to_uppercase())));
         section(&mut page, body);
     }
+    let shared = shared_options(commands);
+    for (heading, options) in
+        [("OPTIONS OF ALL COMMANDS", &shared.all), ("OPTIONS OF SEVERAL COMMANDS", &shared.several)]
+    {
+        if !options.is_empty() {
+            page.push_str(&format!(".SH \"{heading}\"\n"));
+            section(&mut page, &options.concat());
+        }
+    }
     for (name, help) in commands {
         page.push_str(&format!(".SH \"{} {}\"\n", roff::literal(tool), roff::literal(name)));
-        verbatim(&mut page, &help.usage);
-        page.push_str(&roff::block(&help.text.iter().map(String::as_str).collect::<Vec<_>>()));
-        for (heading, body) in &help.sections {
-            page.push_str(&format!(".SS \"{}\"\n", roff::literal(heading)));
-            section(&mut page, body);
-        }
+        command(&mut page, help, &shared);
     }
     let others: Vec<String> = build::tools()
         .into_iter()
@@ -105,6 +115,82 @@ fn page(tool: &str, help: &Help, commands: &[(String, Help)]) -> String {
         .collect();
     page.push_str(&format!(".SH SEE ALSO\n.BR gaspi (7){}\n", others.concat()));
     page
+}
+
+/// Options that are told once, each with its explanation.
+#[derive(Debug, Default)]
+struct Shared {
+    all: Vec<Vec<String>>,
+    several: Vec<Vec<String>>,
+}
+
+/// Options that several commands explain alike.
+fn shared_options(commands: &[(String, Help)]) -> Shared {
+    let mut shared = Shared::default();
+    let mut counts: Vec<(Vec<String>, usize)> = Vec::new();
+    for item in commands.iter().flat_map(|(_, help)| help.options()) {
+        match counts.iter_mut().find(|(known, _)| *known == item) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((item, 1)),
+        }
+    }
+    for (item, count) in counts {
+        if count > 1 {
+            let list = if count == commands.len() { &mut shared.all } else { &mut shared.several };
+            list.push(item);
+        }
+    }
+    shared
+}
+
+/// What a command says that is not told for others too.
+fn command(page: &mut String, help: &Help, shared: &Shared) {
+    verbatim(page, &help.usage);
+    page.push_str(&roff::block(&help.text.iter().map(String::as_str).collect::<Vec<_>>()));
+    let mut also = Vec::new();
+    for (heading, body) in &help.sections {
+        let mut own = Vec::new();
+        for item in items(body) {
+            if shared.several.contains(&item) {
+                also.extend(item.first().map(|line| term(line).to_owned()));
+            } else if !shared.all.contains(&item) {
+                own.extend(item);
+            }
+        }
+        if !own.is_empty() {
+            page.push_str(&format!(".SS \"{}\"\n", roff::literal(heading)));
+            section(page, &own);
+        }
+    }
+    if !also.is_empty() {
+        let also: Vec<String> =
+            also.iter().map(|option| format!("\\fB{}\\fR", roff::literal(option))).collect();
+        page.push_str(&format!(".PP\nOptions told above:\n{}.\n", also.join(",\n")));
+    }
+}
+
+/// The option, argument or command that a line explains.
+fn term(line: &str) -> &str {
+    let words = line.trim();
+    words.split_once("  ").map_or(words, |(term, _)| term)
+}
+
+/// The parts of a section that begin with a line which is indented little, without empty lines at
+/// their ends.
+fn items(body: &[String]) -> Vec<Vec<String>> {
+    let mut items: Vec<Vec<String>> = Vec::new();
+    for line in body {
+        match items.last_mut() {
+            Some(item) if line.is_empty() || indent(line) >= 8 => item.push(line.clone()),
+            _ => items.push(vec![line.clone()]),
+        }
+    }
+    for item in &mut items {
+        while item.last().is_some_and(String::is_empty) {
+            item.pop();
+        }
+    }
+    items
 }
 
 /// What stands below a heading.
@@ -132,7 +218,8 @@ fn section(page: &mut String, body: &[String]) {
             is_inner = false;
         }
         if indent(line) < 8 {
-            let (term, meaning) = words.split_once("  ").unwrap_or((words, ""));
+            let term = term(line);
+            let meaning = &words[term.len()..];
             page.push_str(&format!(".TP\n\\fB{}\\fR\n", roff::literal(term)));
             if !meaning.is_empty() {
                 page.push_str(&format!("{}\n", roff::prose(meaning.trim())));
@@ -180,6 +267,24 @@ mod tests {
         assert_eq!(headings, ["Commands", "Options", "Examples"]);
         assert!(help.text.contains(&"It does them well.".to_owned()), "{help:?}");
         assert!(help.text.contains(&"Always:".to_owned()), "{help:?}");
+    }
+
+    #[test]
+    fn what_every_command_takes_is_told_once() {
+        let help = |own: &str| {
+            let options = format!("Options:\n  -n <N>\n          How many\n\n  {own}  Own");
+            Help::parse(&format!("Command\n\nUsage: tool one\n\n{options}\n"))
+        };
+        let commands = [
+            ("one".to_owned(), help("--x")),
+            ("two".to_owned(), help("--y")),
+            ("three".to_owned(), help("--x")),
+        ];
+        let page = page("tool", &Help::parse(HELP), &commands);
+        assert_eq!(page.matches("\\fB\\-n <N>\\fR").count(), 1, "{page}");
+        assert_eq!(page.matches("\n\\fB\\-\\-x\\fR\nOwn\n").count(), 1, "{page}");
+        assert_eq!(page.matches("told above:\n\\fB\\-\\-x\\fR.\n").count(), 2, "{page}");
+        assert_eq!(page.matches("\\fB\\-\\-y\\fR").count(), 1, "{page}");
     }
 
     #[test]
