@@ -105,6 +105,17 @@ pub(crate) fn hello(prefix: &Path, program: &Path, libdir: &str) -> Result<()> {
     Ok(())
 }
 
+/// The installed gaspi-bench finds the library and gaspi_run of its own tree.
+pub(crate) fn bench(prefix: &Path) -> Verdict {
+    let bench = Job::plain(&prefix.join("bin/gaspi-bench"));
+    let outcome = bench.args(["barrier", "-n", "2", "--iterations", "10", "--json"]).run()?;
+    let outcome = outcome.success()?;
+    if !outcome.stdout.contains("\"test\":\"barrier\"") {
+        return Err(outcome.failure("gaspi-bench tells no barrier").into());
+    }
+    Ok(())
+}
+
 /// A program without what cargo tells its tests about libraries.
 fn plain(program: &str) -> Command {
     let mut command = Command::new(PathBuf::from(program));

@@ -81,6 +81,7 @@ fn trials() -> Result<Vec<Trial>> {
     add("cmake/requests", |tree| builds::cmake_requests(&tree.prefix, &tree.scratch));
     add("make/examples", |tree| builds::make_examples(&tree.prefix, &tree.scratch));
     add("make/old", |tree| builds::old_makefile(&tree.prefix, &tree.scratch));
+    add("bench", |tree| builds::bench(&tree.prefix));
     add("layout/uninstall", |tree| layouts::uninstall(&tree.scratch));
     add("layout/replaced", |tree| layouts::replaced(&tree.scratch));
     add("layout/foreign-lib64", |tree| layouts::foreign_lib64(&tree.scratch));

@@ -14,7 +14,7 @@ pub(crate) fn examples(scratch: &Path) -> Verdict {
     builds::cmake(&tree.join("usr"), &scratch.join("package-examples"))?;
     let libdir = format!("lib/{}", output("cc", &["-print-multiarch"])?);
     builds::compile_and_run(&tree.join("usr"), &libdir, &scratch.join("hello-package"))?;
-    Ok(())
+    builds::bench(&tree.join("usr"))
 }
 
 /// What dpkg is told is right.

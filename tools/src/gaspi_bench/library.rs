@@ -131,6 +131,8 @@ fn places() -> Vec<PathBuf> {
         if let Some(prefix) = directory.parent() {
             places.push(prefix.join("lib").join(SONAME));
             places.push(prefix.join("lib64").join(SONAME));
+            let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+            places.push(prefix.join("lib").join(triplet).join(SONAME));
         }
     }
     // A bare name makes the loader search its own path.
