@@ -4,14 +4,18 @@
 //! measures each operation in batches between batches of its limit ([`measure`]), which is what the
 //! same two processes reach without the library ([`raw`]). Each test is a file; what they have in
 //! common is in [`pair`], what they print in [`report`], what they are to reach in [`goals`].
+//!
+//! Two commands need no job: [`info`] shows the machine, [`compare`] runs other libraries beside ours.
 
 mod all;
 mod arguments;
 mod atomics;
 mod collective;
+mod compare;
 mod failure;
 mod gate;
 mod goals;
+mod info;
 mod init;
 mod job;
 mod launch;
@@ -29,7 +33,7 @@ mod raw;
 mod report;
 mod system;
 
-use arguments::{Arguments, Test};
+use arguments::{Arguments, Command, Test};
 use clap::Parser;
 use failure::Result;
 use job::Job;
@@ -73,10 +77,15 @@ fn measure(job: &Job, test: &Test, report: &mut Report) -> Result<()> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match run(&arguments.test) {
+    let done = match &arguments.command {
+        Command::Info(options) => return info::run(options.json),
+        Command::Compare(options) => compare::run(options),
+        Command::Test(test) => run(test),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("gaspi-bench {}: {failure}", arguments.test.name());
+            eprintln!("gaspi-bench {}: {failure}", arguments.command.name());
             ExitCode::from(failure.status)
         }
     }

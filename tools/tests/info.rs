@@ -1,0 +1,90 @@
+//! `gaspi-bench info` as a person and as a script meet it. What it finds is the machine's affair.
+
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+
+fn info(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gaspi-bench"));
+    command.arg("info").args(arguments).envs(variables.iter().copied()).stdin(Stdio::null());
+    if variables.is_empty() {
+        command.env_remove("GASPI_BIND").env_remove("GASPI_LIBRARY");
+    }
+    command.output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn objects(output: &Output) -> Vec<Value> {
+    text(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn topic<'v>(objects: &'v [Value], name: &str) -> &'v Value {
+    objects.iter().find(|object| object["topic"] == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+#[test]
+fn each_line_of_json_is_a_finding() {
+    let output = info(&["--json"], &[]);
+    assert!(output.status.success(), "{output:?}");
+    let objects = objects(&output);
+    for object in &objects {
+        for key in ["area", "topic", "state", "value", "reason", "remedy"] {
+            assert!(object[key].is_string(), "{key}: {object}");
+        }
+        let state = object["state"].as_str().unwrap();
+        assert!(["fact", "usable", "limited", "not usable"].contains(&state), "{object}");
+        if state.starts_with("limited") || state.starts_with("not") {
+            assert_ne!(object["reason"], "", "{object}");
+            assert_ne!(object["remedy"], "", "{object}");
+        }
+    }
+    for name in [
+        "version",
+        "library",
+        "reductions",
+        "processor",
+        "usable cores",
+        "NUMA nodes",
+        "binding",
+        "machine",
+        "open files",
+        "huge pages",
+        "membarrier",
+        "cross-memory attach",
+        "TCP",
+        "verbs",
+    ] {
+        topic(&objects, name);
+    }
+    assert_eq!(topic(&objects, "shared memory")["state"], "usable");
+    assert_eq!(topic(&objects, "TCP")["state"], "not usable");
+}
+
+#[test]
+fn the_table_aligns_and_fits_a_terminal() {
+    let output = info(&[], &[]);
+    assert!(output.status.success(), "{output:?}");
+    let table = text(&output);
+    let areas: Vec<&str> =
+        table.lines().filter(|line| !line.is_empty() && !line.starts_with(' ')).collect();
+    assert_eq!(areas, ["build", "machine", "cores", "memory", "kernel", "transports"]);
+    let column = |topic: &str, word: &str| {
+        table.lines().find(|line| line.starts_with(&format!("  {topic}"))).unwrap().find(word)
+    };
+    assert_eq!(column("shared memory", "usable"), column("TCP", "not usable"), "{table}");
+    // Only a single word may be wider, as paths are.
+    let wide = |line: &&str| line.chars().count() > 100 && line.trim().contains(' ');
+    assert_eq!(table.lines().find(wide), None, "{table}");
+}
+
+#[test]
+fn binding_and_library_are_those_of_this_process() {
+    let variables = [("GASPI_BIND", "core:5"), ("GASPI_LIBRARY", "/no/such/libgaspi.so")];
+    let objects = objects(&info(&["--json"], &variables));
+    assert_eq!(topic(&objects, "binding")["value"], "core:5");
+    let library = topic(&objects, "library");
+    assert_eq!(library["state"], "not usable");
+    assert!(library["remedy"].as_str().unwrap().contains("install"), "{library}");
+}
