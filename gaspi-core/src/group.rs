@@ -220,6 +220,12 @@ impl Groups {
         }
     }
 
+    /// The same, `None` if anything is in the way.
+    #[inline]
+    pub(crate) fn claim_idle(&self, group: GroupId) -> Option<MutexGuard<'_, CallState>> {
+        self.cells.get(group.index())?.call.try_lock().ok()
+    }
+
     /// Why a group cannot be used by collectives.
     #[cold]
     pub(crate) fn not_committed(&self, group: GroupId) -> Error {

@@ -6,7 +6,7 @@
 //! here has no error paths, takes no lock and calls nothing but memmove, so that a program pays for
 //! little more than the copy. docs/performance.md counts the instructions.
 
-use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
+use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use crate::node::news;
 use crate::one_sided::Transfer;
 use crate::queue::Queue;
@@ -105,11 +105,11 @@ impl<'a> Inside<'a> {
         Some(unsafe { self.guard.peer(usize::from(rank.0)) })
     }
 
-    /// Takes a slot of a queue that the calling thread owns.
+    /// Takes a slot of a queue that no other thread owns.
     #[inline(always)]
     fn take_slot(&self, queue: QueueId) -> Option<()> {
         let limit = self.inner.config.queue_size_max;
-        self.queue(queue)?.reserve_owned(self.guard.slot(), 1, limit)?.then_some(())
+        self.queue(queue)?.reserve_swiftly(self.guard.slot(), 1, limit)?.then_some(())
     }
 
     /// The same, if nothing that was posted earlier is under way.
@@ -226,10 +226,22 @@ impl<'a> Inside<'a> {
         let q = self.queue(queue)?;
         // Requests that are done when posted leave only their count.
         let idle = !q.is_busy() && self.guard.counts_for(self.inner.id());
-        if !idle || !q.reset_owned(self.guard.slot()) {
+        if !idle || !q.reset_swiftly(self.guard.slot()) {
             return None;
         }
         self.guard.count(Counter::Waits as usize, 1);
+        Some(())
+    }
+
+    /// [`Runtime::barrier`], if all members arrive within a brief look; unless `once`, the look takes
+    /// some hundred nanoseconds where that pays. `None` may also mean that this rank has arrived.
+    #[inline(always)]
+    pub fn barrier(self, group: GroupId, once: bool) -> Option<()> {
+        if !self.guard.counts_for(self.inner.id()) {
+            return None;
+        }
+        self.inner.barrier_briefly(group, once)?;
+        self.guard.count(Counter::Barriers as usize, 1);
         Some(())
     }
 

@@ -31,6 +31,8 @@ const NOBODY: usize = 0;
 const EVERYBODY: usize = 1;
 /// A thread is taking the queue from its owner.
 const CHANGING: usize = 2;
+/// How often a queue changes its owner before it belongs to everybody: a move costs microseconds.
+const MOVES_MAX: u32 = 16;
 
 /// One queue. All that can exist are there from the start; `exists` says which do.
 ///
@@ -48,6 +50,8 @@ pub(crate) struct Queue {
     posted: AtomicU32,
     /// The address of a thread's slot, or one of the constants above.
     owner: AtomicUsize,
+    /// How often it went from one thread to another.
+    moves: AtomicU32,
     later: Mutex<Later>,
 }
 
@@ -63,12 +67,11 @@ impl Queue {
         self.owner.load(Ordering::Relaxed) == address(slot)
     }
 
-    /// Takes slots by plain stores; `None` if the calling thread does not own the queue. Only in a
-    /// section.
+    /// Takes slots; `None` if the queue is another thread's. Only in a section.
     #[inline(always)]
-    pub(crate) fn reserve_owned(&self, slot: &Slot, slots: u32, limit: u32) -> Option<bool> {
+    pub(crate) fn reserve_swiftly(&self, slot: &Slot, slots: u32, limit: u32) -> Option<bool> {
         if !self.is_owned(slot) {
-            return None;
+            return self.reserve_shared(slots, limit);
         }
         let sum = self.posted.load(Ordering::Relaxed) + slots;
         if sum <= limit {
@@ -77,37 +80,50 @@ impl Queue {
         Some(sum <= limit)
     }
 
-    /// Takes `slots` slots, all or none.
-    pub(crate) fn reserve(&self, guard: &Guard, slots: u32, limit: u32) -> bool {
-        self.enter(guard.slot());
-        guard.section(|| self.reserve_owned(guard.slot(), slots, limit)).unwrap_or_else(|| {
-            // Relaxed: the count orders nothing; completions are ordered by `later`.
-            let order = Ordering::Relaxed;
-            let sum = |posted: u32| Some(posted + slots).filter(|sum| *sum <= limit);
-            self.posted.fetch_update(order, order, sum).is_ok()
-        })
+    /// Takes slots of a queue that belongs to everybody.
+    #[cold]
+    fn reserve_shared(&self, slots: u32, limit: u32) -> Option<bool> {
+        if self.owner.load(Ordering::Acquire) != EVERYBODY {
+            return None;
+        }
+        // Relaxed: the count orders nothing; completions are ordered by `later`.
+        let order = Ordering::Relaxed;
+        let sum = |posted: u32| Some(posted + slots).filter(|sum| *sum <= limit);
+        Some(self.posted.fetch_update(order, order, sum).is_ok())
     }
 
-    /// Forgets what is posted if the calling thread owns the queue. Only in a section.
+    /// Takes `slots` slots, all or none.
+    pub(crate) fn reserve(&self, guard: &Guard, slots: u32, limit: u32) -> bool {
+        loop {
+            self.enter(guard.slot());
+            // Another thread may have taken it again.
+            let reserved = guard.section(|| self.reserve_swiftly(guard.slot(), slots, limit));
+            if let Some(reserved) = reserved {
+                return reserved;
+            }
+        }
+    }
+
+    /// Forgets what is posted, false if the queue is another thread's. Only in a section.
     #[inline(always)]
-    pub(crate) fn reset_owned(&self, slot: &Slot) -> bool {
-        let owned = self.is_owned(slot);
-        if owned {
+    pub(crate) fn reset_swiftly(&self, slot: &Slot) -> bool {
+        let may = self.is_owned(slot) || self.owner.load(Ordering::Acquire) == EVERYBODY;
+        if may {
             self.posted.store(0, Ordering::Relaxed);
         }
-        owned
+        may
     }
 
     /// Forgets what is posted.
     fn reset(&self, guard: &Guard) {
         self.enter(guard.slot());
-        if !guard.section(|| self.reset_owned(guard.slot())) {
-            self.posted.store(0, Ordering::Relaxed);
+        // Another thread may have taken it again.
+        while !guard.section(|| self.reset_swiftly(guard.slot())) {
+            self.enter(guard.slot());
         }
     }
 
-    /// Makes the thread of `slot` the owner of a queue that has none, and takes one from another
-    /// thread. Afterwards the calling thread may change the count atomically.
+    /// Makes the thread of `slot` the owner of a queue, unless it has had many. Afterwards the calling thread may change the count atomically.
     fn enter(&self, slot: &Slot) {
         // AcqRel: takes over what a former owner counted.
         let change = |from, to| {
@@ -125,7 +141,9 @@ impl Queue {
                     // SAFETY: the address of a slot, and slots are never freed.
                     let owner = unsafe { &*(owner as *const Slot) };
                     owner.await_section();
-                    self.owner.store(EVERYBODY, Ordering::Release);
+                    let moves = self.moves.fetch_add(1, Ordering::Relaxed);
+                    let next = if moves < MOVES_MAX { address(slot) } else { EVERYBODY };
+                    self.owner.store(next, Ordering::Release);
                 }
                 _ => {}
             }
@@ -135,14 +153,17 @@ impl Queue {
     /// Has all threads count atomically, so that the caller may change the count without its slot.
     fn share(&self) {
         let inside = epoch::enter();
-        self.enter(inside.slot());
-        // Its own thread is in no section.
-        let _ = self.owner.compare_exchange(
-            address(inside.slot()),
-            EVERYBODY,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+        loop {
+            self.enter(inside.slot());
+            let own = address(inside.slot());
+            // Its own thread is in no section.
+            let order = Ordering::AcqRel;
+            match self.owner.compare_exchange(own, EVERYBODY, order, Ordering::Acquire) {
+                Ok(_) | Err(EVERYBODY) => return,
+                // Another thread has taken it again.
+                Err(_) => {}
+            }
+        }
     }
 
     /// Whether something may be pending or has failed.
@@ -239,6 +260,7 @@ pub(crate) fn queues(existing: u32) -> [Queue; QUEUE_MAX as usize] {
         busy: AtomicBool::new(false),
         posted: AtomicU32::new(0),
         owner: AtomicUsize::new(NOBODY),
+        moves: AtomicU32::new(0),
         later: Mutex::default(),
     })
 }
@@ -287,6 +309,7 @@ impl Runtime {
                 queue.purge();
                 // Whoever used a former queue of this number does not own this one.
                 queue.share();
+                queue.moves.store(0, Ordering::Relaxed);
                 queue.owner.store(NOBODY, Ordering::Release);
                 return Ok(QueueId(id as u8));
             }

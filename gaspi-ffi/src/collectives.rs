@@ -83,7 +83,9 @@ impl UserReduce for Callback {
 
 procedures! {
     /// GASPI.h: waits for all ranks of a group.
-    fn barrier(group: gaspi_group_t, milliseconds: gaspi_timeout_t) holding rt {
+    fn barrier(group: gaspi_group_t, milliseconds: gaspi_timeout_t) swiftly rt {
+        rt.barrier(GroupId(group), milliseconds == GASPI_TEST).map(|()| GASPI_SUCCESS)
+    } holding rt {
         Ok(rt.barrier(GroupId(group), timeout(milliseconds))?)
     }
 
