@@ -25,7 +25,7 @@ const FIRST: u32 = 2000;
 /// Data with a notification to the peer.
 fn send(pair: &Pair<'_>, offset: usize) -> Result<()> {
     let (id, to) = (SEGMENT, (pair.inbox_offset + offset) as u64);
-    let size = pair.rotation.size as u64;
+    let size = pair.size() as u64;
     let write_notify = pair.job.procedures.write_notify;
     // SAFETY: no pointers.
     let status = unsafe {
@@ -63,7 +63,8 @@ fn wrong_value(wanted: u32, found: u32) -> Failure {
 }
 
 fn there_and_back<'a>(pair: &'a Pair<'a>, size: usize, taken: Taken) -> Lane<'a> {
-    let (mut out, mut incoming) = (pair.rotation, pair.rotation);
+    let mut out = pair.rotation();
+    let mut incoming = out;
     let mut lane = raw::in_turn_lane(
         pair,
         move |step| {
@@ -87,7 +88,7 @@ fn there_and_back<'a>(pair: &'a Pair<'a>, size: usize, taken: Taken) -> Lane<'a>
 /// Compares all of one message in each direction.
 fn check(pair: Option<&Pair<'_>>, participants: usize, round: u64) -> Result<u64> {
     let Some(pair) = pair else { return Ok(0) };
-    let size = pair.rotation.size;
+    let size = pair.size();
     pair.source.fill(0, size, round);
     send(pair, 0)?;
     receive(pair)?;

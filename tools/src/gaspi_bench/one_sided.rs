@@ -23,7 +23,7 @@ pub(crate) fn check_writes(
     round: u64,
 ) -> Result<u64> {
     let Some(pair) = pair else { return Ok(0) };
-    let (job, size) = (pair.job, pair.rotation.size);
+    let (job, size) = (pair.job, pair.size());
     if pair.is_initiator() {
         pair.source.fill(0, size, round);
         pair.segment.write(0, pair.peer, pair.inbox_offset, size, QUEUE)?;
@@ -39,7 +39,7 @@ pub(crate) fn check_writes(
 /// Data between the two ranks of a pair: reads.
 fn check_reads(pair: Option<&Pair<'_>>, participants: usize, round: u64) -> Result<u64> {
     let Some(pair) = pair else { return Ok(0) };
-    let (job, size) = (pair.job, pair.rotation.size);
+    let (job, size) = (pair.job, pair.size());
     if !pair.is_initiator() {
         pair.source.fill(0, size, round);
     }
@@ -61,7 +61,7 @@ fn posts<'a>(
     waits_inside: bool,
     mut post: impl FnMut(&Pair<'_>, usize) -> Result<()> + 'a,
 ) -> Lane<'a> {
-    let mut rotation = pair.rotation;
+    let mut rotation = pair.rotation();
     Lane::new(move |batch: Batch| {
         if !pair.is_initiator() {
             return Ok(None);
@@ -88,7 +88,7 @@ fn posts_and_waits<'a>(
     pair: &'a Pair<'a>,
     mut post: impl FnMut(&Pair<'_>, usize) -> Result<()> + 'a,
 ) -> Lane<'a> {
-    let mut rotation = pair.rotation;
+    let mut rotation = pair.rotation();
     Lane::new(move |batch| {
         if !pair.is_initiator() {
             return Ok(None);
@@ -104,13 +104,13 @@ fn posts_and_waits<'a>(
 #[inline(always)]
 fn write(pair: &Pair<'_>, offset: usize) -> Result<()> {
     let to = pair.inbox_offset + offset;
-    pair.segment.write(offset, pair.peer, to, pair.rotation.size, QUEUE)
+    pair.segment.write(offset, pair.peer, to, pair.size(), QUEUE)
 }
 
 #[inline(always)]
 fn read(pair: &Pair<'_>, offset: usize) -> Result<()> {
     let to = pair.inbox_offset + offset;
-    pair.segment.read(to, pair.peer, offset, pair.rotation.size)
+    pair.segment.read(to, pair.peer, offset, pair.size())
 }
 
 /// The limit of a request that moves up to a line is an atomic addition, else the copy.

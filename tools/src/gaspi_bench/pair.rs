@@ -6,7 +6,7 @@ use crate::failure::{Failure, Result};
 use crate::job::{Job, Segment};
 use crate::machine;
 use crate::memory::{APART, PAGE, Region, Rotation, Shared};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The segment of a test.
 pub(crate) const SEGMENT: u8 = 1;
@@ -77,6 +77,7 @@ impl<'a> Ground<'a> {
             inbox: self.segment.region.part(half, half),
             inbox_offset: half,
             rotation: self.rotation,
+            lanes: AtomicUsize::new(0),
             step: AtomicU64::new(0),
         })
     }
@@ -140,13 +141,26 @@ pub(crate) struct Pair<'a> {
     pub(crate) inbox: Region<'a>,
     /// Where that half begins.
     pub(crate) inbox_offset: usize,
-    pub(crate) rotation: Rotation,
+    rotation: Rotation,
+    lanes: AtomicUsize,
     step: AtomicU64,
 }
 
 impl Pair<'_> {
     pub(crate) fn is_initiator(&self) -> bool {
         self.role == Role::Initiator
+    }
+
+    /// Bytes of a buffer.
+    #[inline(always)]
+    pub(crate) fn size(&self) -> usize {
+        self.rotation.size
+    }
+
+    /// The buffers of the next lane. Both ranks make their lanes in the same order.
+    pub(crate) fn rotation(&self) -> Rotation {
+        // Relaxed: only the main thread of a rank makes lanes.
+        self.rotation.beginning(self.lanes.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The second rank of the pair.

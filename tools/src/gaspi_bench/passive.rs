@@ -15,7 +15,7 @@ const SIZE_MAX: usize = 65_535;
 const BATCH: usize = 100;
 
 fn send(pair: &Pair<'_>, offset: usize) -> Result<()> {
-    let (offset, size) = (offset as u64, pair.rotation.size as u64);
+    let (offset, size) = (offset as u64, pair.size() as u64);
     // SAFETY: no pointers.
     let status = unsafe {
         (pair.job.procedures.passive_send)(SEGMENT, offset, pair.peer as u16, size, LIMIT_MS)
@@ -24,7 +24,7 @@ fn send(pair: &Pair<'_>, offset: usize) -> Result<()> {
 }
 
 fn receive(pair: &Pair<'_>, offset: usize) -> Result<()> {
-    let (to, size) = ((pair.inbox_offset + offset) as u64, pair.rotation.size as u64);
+    let (to, size) = ((pair.inbox_offset + offset) as u64, pair.size() as u64);
     let mut from = 0;
     // SAFETY: writes the rank that it is given.
     let status = unsafe {
@@ -38,7 +38,8 @@ fn receive(pair: &Pair<'_>, offset: usize) -> Result<()> {
 }
 
 fn there_and_back<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
-    let (mut out, mut incoming) = (pair.rotation, pair.rotation);
+    let mut out = pair.rotation();
+    let mut incoming = out;
     raw::in_turn(
         pair,
         move |step| {
@@ -57,7 +58,7 @@ fn there_and_back<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
 
 fn check(pair: Option<&Pair<'_>>, round: u64) -> Result<u64> {
     let Some(pair) = pair else { return Ok(0) };
-    let size = pair.rotation.size;
+    let size = pair.size();
     if pair.is_initiator() {
         pair.source.fill(0, size, round);
         send(pair, 0)?;

@@ -79,7 +79,8 @@ pub(crate) enum Taken {
 /// Data copied to the other core's memory, then a flag; the other looks at the data.
 pub(crate) fn notified<'a>(pair: &'a Pair<'a>, size: usize, taken: Taken) -> Lane<'a> {
     let (own, others) = pair.words(INITIATOR_FLAG, TARGET_FLAG);
-    let (mut out, mut incoming) = (pair.rotation, pair.rotation);
+    let mut out = pair.rotation();
+    let mut incoming = out;
     in_turn(
         pair,
         move |step| {
@@ -146,7 +147,7 @@ pub(crate) fn contended_add<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
 
 /// memcpy from own memory into memory that the other maps.
 pub(crate) fn copy_out<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
-    let mut rotation = pair.rotation;
+    let mut rotation = pair.rotation();
     alone(pair, move || {
         let offset = rotation.offset();
         pair.source.copy(offset, pair.raw_out, offset, size);
@@ -156,7 +157,7 @@ pub(crate) fn copy_out<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
 
 /// memcpy from memory of the other into own memory.
 pub(crate) fn copy_in<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
-    let mut rotation = pair.rotation;
+    let mut rotation = pair.rotation();
     alone(pair, move || {
         let offset = rotation.offset();
         pair.raw_out.copy(offset, pair.inbox, offset, size);
@@ -167,7 +168,7 @@ pub(crate) fn copy_in<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
 /// memcpy of lines that the other core has just written.
 pub(crate) fn copy_dirty<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
     let (own, others) = pair.words(INITIATOR_FLAG, TARGET_FLAG);
-    let mut rotation = pair.rotation;
+    let mut rotation = pair.rotation();
     let first = pair.is_initiator();
     Lane::new(move |batch| {
         let step = pair.steps(batch.all());
