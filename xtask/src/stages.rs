@@ -49,7 +49,7 @@ const fn stage(
     Stage { name, about, budget_s, needs, full_only: false, not_here: None, run }
 }
 
-pub(crate) const STAGES: [Stage; 20] = [
+pub(crate) const STAGES: [Stage; 21] = [
     stage("fmt", 10, &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", 5, &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", 120, &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -116,6 +116,13 @@ pub(crate) const STAGES: [Stage; 20] = [
         "the installed tree and the package: C, C++, Fortran, CMake, static, old names",
     ),
     stage("jobs", 60, &[], |context| harness(context, "two_jobs", &[]), "jobs beside each other"),
+    stage(
+        "bench",
+        60,
+        &[],
+        |context| harness(context, "bench", &[]),
+        "rows and tables of gaspi-bench",
+    ),
     stage("faults", 120, &[], |context| harness(context, "faults", &[]), "kill -9 and SIGSTOP"),
     stage(
         "leftovers",

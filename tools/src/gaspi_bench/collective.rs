@@ -4,7 +4,7 @@
 //! has to run once: as many switches as ranks share a core.
 
 use crate::arguments::{Plain, Sizes, Test};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::job::{Job, LIMIT_MS};
 use crate::measure::{Lane, Samples, Schedule, interleave, timed};
 use crate::memory::{LINE, Region};
@@ -15,8 +15,8 @@ use crate::report::{Layout, Report, Row};
 const BATCH: usize = 800;
 /// Where ranks share cores, one takes microseconds.
 const BATCH_CROWDED: usize = 60;
-const SIZES: [usize; 4] = [8, 64, 512, 2040];
-const DOUBLE: usize = 8;
+pub(crate) const SIZES: [usize; 4] = [8, 64, 512, 2040];
+pub(crate) const DOUBLE: usize = 8;
 /// gaspi_allreduce takes these without being configured.
 const ELEMENTS_DEFAULT: usize = 255;
 const GROUP_ALL: u8 = 0;
@@ -26,13 +26,7 @@ const TYPE_DOUBLE: i32 = 3;
 /// What allreduce_elem_max has to be for the sizes of a test.
 pub(crate) fn elements(test: &Test) -> Result<Option<usize>> {
     let Test::Allreduce(sizes) = test else { return Ok(None) };
-    let sizes = sizes.sizes(&SIZES)?;
-    if let Some(size) = sizes.iter().find(|size| !size.is_multiple_of(DOUBLE)) {
-        return Err(Failure::usage(format!(
-            "{size} bytes are no whole number of doubles; use multiples of {DOUBLE}"
-        )));
-    }
-    let most = sizes.iter().max().map_or(0, |size| size / DOUBLE);
+    let most = sizes.sizes(&SIZES)?.into_iter().max().map_or(0, |size| size / DOUBLE);
     Ok((most > ELEMENTS_DEFAULT).then_some(most))
 }
 

@@ -25,6 +25,12 @@ impl Failure {
         Failure { status: EXIT_FAILED, message: message.into() }
     }
 
+    /// The same, told by somebody else.
+    pub(crate) fn silent(mut self) -> Failure {
+        self.message.clear();
+        self
+    }
+
     /// Says in front where it happened.
     pub(crate) fn within(mut self, place: &str) -> Failure {
         self.message = format!("{place}: {}", self.message);

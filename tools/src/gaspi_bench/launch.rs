@@ -18,6 +18,19 @@ pub(crate) fn is_rank() -> bool {
     std::env::var_os(RANK).is_some()
 }
 
+/// Whether this process is rank 0 or none.
+pub(crate) fn is_first() -> bool {
+    std::env::var(RANK).map_or(true, |rank| rank == "0")
+}
+
+/// Ranks of the job that this process belongs to or starts.
+pub(crate) fn ranks(plain: &Plain) -> usize {
+    if is_rank() {
+        return std::env::var(RANKS).ok().and_then(|ranks| ranks.parse().ok()).unwrap_or(1);
+    }
+    plain.ranks.map_or(1, |ranks| ranks as usize)
+}
+
 /// Says in front of a failure which rank it belongs to.
 pub(crate) fn of_rank(failure: Failure) -> Failure {
     match std::env::var(RANK) {

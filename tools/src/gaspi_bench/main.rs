@@ -10,6 +10,7 @@
 mod all;
 mod arguments;
 mod atomics;
+mod checks;
 mod collective;
 mod compare;
 mod failure;
@@ -41,6 +42,10 @@ use report::{Facts, Report};
 use std::process::ExitCode;
 
 fn run(test: &Test) -> Result<()> {
+    if let Err(failure) = checks::check(test, launch::ranks(test.plain())) {
+        // Once for all ranks, which have the same command line.
+        return if launch::is_first() { Err(failure) } else { Err(failure.silent()) };
+    }
     if let Test::Init(options) = test
         && !launch::is_rank()
     {
@@ -85,7 +90,9 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("gaspi-bench {}: {failure}", arguments.command.name());
+            if !failure.message.is_empty() {
+                eprintln!("gaspi-bench {}: {failure}", arguments.command.name());
+            }
             ExitCode::from(failure.status)
         }
     }

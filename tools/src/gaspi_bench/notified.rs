@@ -191,6 +191,20 @@ fn resets<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
     })
 }
 
+/// A notification arrives, with its value.
+fn check_notification(pair: Option<&Pair<'_>>, participants: usize) -> Result<u64> {
+    let Some(pair) = pair else { return Ok(0) };
+    if pair.is_initiator() {
+        notify(pair, pair.peer, ARRIVED)?;
+        pair.job.wait(QUEUE)?;
+    } else {
+        receive(pair)?;
+    }
+    // The next one has to find it taken.
+    pair.job.meet(participants)?;
+    Ok(0)
+}
+
 pub(crate) fn rate(job: &Job, plain: &Plain, report: &mut Report) -> Result<()> {
     let paired = Paired { sizes: Sizes::default_with(plain, false), pairs: 1 };
     for_each_size(job, &paired, &[8], |ground, pair, size| {
@@ -200,10 +214,7 @@ pub(crate) fn rate(job: &Job, plain: &Plain, report: &mut Report) -> Result<()> 
         let schedule = Schedule::of_size(plain, size);
         let participants = ground.participants();
         let measured = interleave(job, participants, schedule, &mut lanes, |_| {
-            let Some(pair) = pair.filter(|pair| !pair.is_initiator()) else { return Ok(0) };
-            // What the initiator set has to be there, and nothing else.
-            receive(pair)?;
-            Ok(0)
+            check_notification(pair, participants)
         })?;
         let Some([limit, notify, look, reset]) = measured.of() else { return Ok(()) };
         for (variant, samples) in [("notify", notify), ("waitsome-test", look), ("reset", reset)] {

@@ -2,7 +2,7 @@
 //! they share beside the library.
 
 use crate::arguments::Paired;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::job::{Job, Segment};
 use crate::machine;
 use crate::memory::{APART, PAGE, Region, Rotation, Shared};
@@ -182,20 +182,6 @@ impl Pair<'_> {
     }
 }
 
-/// Refuses a job that has too few ranks for the pairs of a test.
-pub(crate) fn check_ranks(job: &Job, pairs: usize) -> Result<()> {
-    if job.ranks >= 2 * pairs {
-        return Ok(());
-    }
-    let needed = 2 * pairs;
-    let (pairs, s) = (pairs, if pairs == 1 { "" } else { "s" });
-    Err(Failure::usage(format!(
-        "{pairs} pair{s} of ranks needed: this job has {} rank{}, start it with -n {needed}",
-        job.ranks,
-        if job.ranks == 1 { "" } else { "s" },
-    )))
-}
-
 /// Makes the memory of one row of one pair, and gives it back.
 pub(crate) fn on_ground(
     job: &Job,
@@ -215,7 +201,6 @@ pub(crate) fn for_each_size(
     default: &[usize],
     mut row: impl FnMut(&Ground<'_>, Option<&Pair<'_>>, usize) -> Result<()>,
 ) -> Result<()> {
-    check_ranks(job, paired.pairs)?;
     for size in paired.sizes.sizes(default)? {
         let ground = Ground::new(job, paired.pairs, size, paired.sizes.cold)?;
         row(&ground, ground.pair().as_ref(), size)?;

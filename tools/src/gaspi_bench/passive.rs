@@ -8,9 +8,7 @@ use crate::pair::{Pair, SEGMENT, for_each_size};
 use crate::raw::{self, Taken};
 use crate::report::{Layout, Report, Row};
 
-const SIZES: [usize; 5] = [8, 64, 1 << 10, 8 << 10, 32 << 10];
-/// passive_transfer_size_max.
-const SIZE_MAX: usize = 65_535;
+pub(crate) const SIZES: [usize; 5] = [8, 64, 1 << 10, 8 << 10, 32 << 10];
 /// Sending waits for the receiver: some microseconds.
 const BATCH: usize = 100;
 
@@ -69,11 +67,6 @@ fn check(pair: Option<&Pair<'_>>, round: u64) -> Result<u64> {
 }
 
 pub(crate) fn run(job: &Job, sizes: &Sizes, report: &mut Report) -> Result<()> {
-    if let Some(size) = sizes.sizes(&SIZES)?.into_iter().find(|size| *size > SIZE_MAX) {
-        return Err(Failure::usage(format!(
-            "passive messages have at most {SIZE_MAX} bytes, {size} are too many"
-        )));
-    }
     let paired = Paired { sizes: sizes.clone(), pairs: 1 };
     for_each_size(job, &paired, &SIZES, |ground, pair, size| {
         let mut lanes = pair.map_or_else(Vec::new, |pair| {

@@ -6,7 +6,7 @@ use crate::job::{Job, micros};
 use crate::measure::{Batch, Lane, Schedule, interleave};
 use crate::memory::APART;
 use crate::one_sided::check_writes;
-use crate::pair::{Ground, Pair, TARGET_BELL, check_ranks};
+use crate::pair::{Ground, Pair, TARGET_BELL};
 use crate::raw;
 use crate::report::{Layout, Report, Row};
 use crate::system;
@@ -152,13 +152,6 @@ fn places(job: &Job, threads: usize, stride: usize) -> Vec<Place> {
 
 pub(crate) fn run(job: &Job, rate: &Rate, report: &mut Report) -> Result<()> {
     let (paired, count) = (&rate.paired, rate.threads);
-    if paired.sizes.cold {
-        return Err(Failure::usage("write-rate writes the same lines every time: no --cold"));
-    }
-    if count > usize::from(u8::MAX) {
-        return Err(Failure::usage(format!("{count} threads are more than there can be queues")));
-    }
-    check_ranks(job, paired.pairs)?;
     let queues = Queues::at_least(job, count)?;
     for size in paired.sizes.sizes(&SIZES)? {
         let stride = size.next_multiple_of(APART);

@@ -1,0 +1,465 @@
+//! gaspi-bench: what its rows and tables hold, whatever the figures are.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gaspi_tests::{Failed, Job, Outcome, Result, gaspi_run};
+use serde_json::Value;
+
+/// So few operations that a test takes no time.
+const FEW: [&str; 2] = ["--iterations", "20"];
+
+/// What each row of each test consists of, whatever its test.
+const KEYS: [&str; 10] = [
+    "bandwidth_gb_s",
+    "errors",
+    "limit",
+    "memory",
+    "of_limit",
+    "ranks",
+    "size_bytes",
+    "test",
+    "transport",
+    "variant",
+];
+
+/// A test, its variants, and sizes that it is asked for.
+struct Case {
+    test: &'static str,
+    variants: &'static [&'static str],
+    sizes: &'static [u64],
+}
+
+const fn case(
+    test: &'static str,
+    variants: &'static [&'static str],
+    sizes: &'static [u64],
+) -> Case {
+    Case { test, variants, sizes }
+}
+
+/// Tests between two ranks.
+const PAIRED: [Case; 9] = [
+    case("write-lat", &["post", "post+wait"], &[1, 8, 2048]),
+    case("write-bw", &["write"], &[8, 65536]),
+    case("read-lat", &["read+wait"], &[1, 8, 2048]),
+    case("read-bw", &["read"], &[8, 65536]),
+    case("write-notify-lat", &["notified"], &[1, 8, 1000]),
+    case("write-notify-lat", &["notified", "taken"], &[4096, 65536]),
+    case("passive-lat", &["send and receive"], &[1, 8, 65535]),
+    case("notify-rate", &["notify", "waitsome-test", "reset"], &[]),
+    case("atomic-lat", &["fetch_add", "compare_swap", "fetch_add by both"], &[]),
+];
+
+/// Tests of any number of ranks.
+const OF_ALL: [Case; 2] =
+    [case("barrier", &["barrier"], &[]), case("allreduce", &["sum f64"], &[8, 72, 2040, 8192])];
+
+fn bench() -> Result<PathBuf> {
+    Ok(gaspi_run()?.with_file_name("gaspi-bench"))
+}
+
+/// gaspi-bench as the ranks of a job under gaspi_run.
+fn launched(ranks: u32, arguments: &[&str]) -> Result<Job> {
+    Ok(Job::launched(ranks, &bench()?)?.args(arguments))
+}
+
+/// gaspi-bench started by itself.
+fn alone(arguments: &[&str]) -> Result<Job> {
+    Ok(Job::plain(&bench()?).args(arguments))
+}
+
+/// The objects that a run printed, which has printed nothing else.
+fn objects(outcome: &Outcome) -> Result<Vec<Value>> {
+    outcome
+        .stdout
+        .lines()
+        .map(|line| match serde_json::from_str(line) {
+            Ok(value @ Value::Object(_)) => Ok(value),
+            _ => Err(outcome.failure(&format!("{line:?} is no object of JSON"))),
+        })
+        .collect()
+}
+
+fn rows(ranks: u32, arguments: &[&str]) -> Result<Vec<Value>> {
+    objects(&launched(ranks, arguments)?.arg("--json").run()?.success()?)
+}
+
+fn demand(is_so: bool, what: &str, row: &Value) -> Result<()> {
+    if is_so { Ok(()) } else { Err(Failed(format!("{what}: {row}"))) }
+}
+
+fn number(row: &Value, key: &str) -> Result<f64> {
+    row[key].as_f64().ok_or_else(|| Failed(format!("{key} is to be a number: {row}")))
+}
+
+/// What holds for the figures of every row that shows a time.
+fn check_row(row: &Value, ranks: u32) -> Result<()> {
+    check_row_of(1.0, row, ranks)
+}
+
+/// The same where several pairs measure together.
+fn check_row_of(pairs: f64, row: &Value, ranks: u32) -> Result<()> {
+    for key in KEYS {
+        demand(row.get(key).is_some(), &format!("{key} is missing"), row)?;
+    }
+    demand(row["ranks"] == ranks && row["transport"] == "shm" && row["errors"] == 0, "facts", row)?;
+    demand(row["memory"].as_str().is_some_and(|memory| !memory.is_empty()), "memory", row)?;
+    let (p50, p99, min) = (number(row, "p50_us")?, number(row, "p99_us")?, number(row, "min_us")?);
+    demand(0.0 < min && min <= p50 && p50 <= p99, "times are in order", row)?;
+    // A minute for one operation of a batch is no measurement.
+    demand(p99 < 60e6, "times are in microseconds", row)?;
+    if let Some(size) = row["size_bytes"].as_f64() {
+        let share = number(row, "bandwidth_gb_s")? / (size * pairs / p50 / 1e3);
+        demand((share - 1.0).abs() < 1e-6, "bandwidth is size by time", row)?;
+    }
+    let Some(of_limit) = row["of_limit"].as_f64() else {
+        return demand(row["limit"].is_null(), "a limit has a ratio", row);
+    };
+    let ratio = match row.get("limit_gb_s") {
+        Some(_) => number(row, "bandwidth_gb_s")? / number(row, "limit_gb_s")?,
+        None if is_share(row) => number(row, "limit_us")? / p50,
+        None => p50 / number(row, "limit_us")?,
+    };
+    demand((of_limit / ratio - 1.0).abs() < 1e-6, "of_limit is the ratio", row)
+}
+
+/// Rows of times that show which share of the limit's speed is reached.
+fn is_share(row: &Value) -> bool {
+    row["variant"] == "taken" || row["variant"] == "threads"
+}
+
+/// Runs a test and demands its rows, size by size.
+fn check(case: &Case, ranks: u32, more: &[&str]) -> Result<Vec<Value>> {
+    let list: Vec<String> = case.sizes.iter().map(u64::to_string).collect();
+    let list = list.join(",");
+    let mut arguments = vec![case.test];
+    arguments.extend(FEW);
+    if !case.sizes.is_empty() {
+        arguments.extend(["--sizes", &list]);
+    }
+    arguments.extend(more);
+    let rows = rows(ranks, &arguments)?;
+    let sizes: Vec<Value> = match case.sizes {
+        [] => vec![Value::Null],
+        sizes => sizes.iter().map(|size| (*size).into()).collect(),
+    };
+    let expected: Vec<(Value, Value)> = sizes
+        .iter()
+        .flat_map(|size| case.variants.iter().map(|name| (Value::from(*name), size.clone())))
+        .collect();
+    let found: Vec<(Value, Value)> =
+        rows.iter().map(|row| (row["variant"].clone(), row["size_bytes"].clone())).collect();
+    assert_eq!(found, expected, "{arguments:?} on {ranks} ranks");
+    for row in &rows {
+        demand(row["test"] == case.test, "the name of the test", row)?;
+        check_row_of(if more.contains(&"--pairs") { 2.0 } else { 1.0 }, row, ranks)?;
+    }
+    Ok(rows)
+}
+
+#[test]
+fn rows_of_pairs() -> Result<()> {
+    for case in &PAIRED {
+        for row in check(case, 2, &[])? {
+            demand(row["of_limit"].is_f64(), "a pair has a limit", &row)?;
+        }
+        check(case, 4, &[])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn rows_of_all_ranks() -> Result<()> {
+    for case in &OF_ALL {
+        for ranks in [1, 2, 3, 4] {
+            for row in check(case, ranks, &[])? {
+                demand(row["of_limit"].is_f64() == (ranks > 1), "a limit", &row)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_batch_checked_and_buffers_that_rotate() -> Result<()> {
+    for case in &PAIRED {
+        check(case, 2, &["--check", "--warmup", "0"])?;
+        if !case.sizes.is_empty() {
+            let rows = check(case, 2, &["--check", "--cold"])?;
+            let is_cold = |row: &Value| row["memory"].as_str().is_some_and(|m| m.contains("cold"));
+            assert!(rows.iter().all(is_cold), "{rows:?}");
+        }
+    }
+    check(&OF_ALL[1], 2, &["--check", "--cold"])?;
+    check(&OF_ALL[0], 4, &["--check"])?;
+    Ok(())
+}
+
+#[test]
+fn several_pairs_and_threads() -> Result<()> {
+    for case in PAIRED.iter().filter(|case| !case.sizes.is_empty() && case.test != "passive-lat") {
+        check(case, 4, &["--pairs", "2"])?;
+    }
+    check(&case("write-rate", &["1 thread"], &[8, 1024]), 2, &[])?;
+    let threads = case("write-rate", &["1 thread", "threads"], &[8, 1024]);
+    for count in ["2", "10"] {
+        let rows = check(&threads, 2, &["--threads", count])?;
+        demand(number(&rows[0], "rate_million_s")? > 0.0, "a rate", &rows[0])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn limits_are_those_that_rows_stand_beside() -> Result<()> {
+    let own = ["atomic add"];
+    let shared =
+        ["atomic add by both", "line hand-over", "data and flag", "yield switch", "futex wake"];
+    let arguments = ["limits", "--sizes", "4K,64K", "--iterations", "20"];
+    let names = |rows: &[Value]| -> Vec<String> {
+        rows.iter().map(|row| row["variant"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    for ranks in [2, 4] {
+        let rows = rows(ranks, &arguments)?;
+        let sized = ["memcpy", "memcpy of dirty lines", "float add"];
+        let expected = [&own[..], &shared[..], &sized[..], &sized[..]].concat();
+        assert_eq!(names(&rows), expected);
+        rows.iter().try_for_each(|row| check_row(row, ranks))?;
+    }
+    let rows = rows(1, &arguments)?;
+    let sized = ["memcpy", "float add"];
+    assert_eq!(names(&rows), [&own[..], &sized[..], &sized[..]].concat());
+    rows.iter().try_for_each(|row| check_row(row, 1))
+}
+
+#[test]
+fn starts_of_jobs() -> Result<()> {
+    let job = alone(&["init", "-n", "3", "--jobs", "3", "--no-cycles", "--json"])?;
+    let rows = objects(&job.run()?.success()?)?;
+    let variants: Vec<&str> = rows.iter().filter_map(|row| row["variant"].as_str()).collect();
+    let resident = ["resident after init", "... of it private", "... of it shared"];
+    assert_eq!(variants, [&["gaspi_proc_init", "whole job"], &resident[..]].concat());
+    check_row(&rows[0], 3)?;
+    check_row(&rows[1], 3)?;
+    demand(rows[0]["limit"] == "goal", "the goal", &rows[0])?;
+    let bytes = |row: &Value| row["resident_bytes"].as_u64();
+    // No program is smaller than a page, and none of 3 ranks needs a gigabyte.
+    let all = bytes(&rows[2]).ok_or_else(|| Failed(format!("resident_bytes: {}", rows[2])))?;
+    assert!((4096..1 << 30).contains(&all), "{all}");
+    assert!(bytes(&rows[3]) < Some(all) && bytes(&rows[4]) < Some(all), "{rows:?}");
+
+    let cycles = rows_of_cycles()?;
+    assert_eq!(cycles, ["2000 x 64 KiB segment", "255 segments at once", "100000 x queue"]);
+    Ok(())
+}
+
+fn rows_of_cycles() -> Result<Vec<String>> {
+    let rows = rows(2, &["init"])?;
+    let names = rows.iter().filter_map(|row| row["variant"].as_str());
+    Ok(names.skip(1).take(3).map(str::to_owned).collect())
+}
+
+#[test]
+fn the_whole_suite_in_one_job() -> Result<()> {
+    let rows = rows(2, &["all", "--iterations", "1", "--goals"])?;
+    let has = |test: &str| rows.iter().any(|row| row["test"] == test);
+    let others = ["limits", "write-rate", "init"];
+    for test in PAIRED.iter().chain(&OF_ALL).map(|case| case.test).chain(others) {
+        assert!(has(test), "{test}");
+    }
+    // What has a goal has a verdict.
+    for (test, variant, size) in [
+        ("write-notify-lat", "notified", Some(8)),
+        ("write-notify-lat", "taken", Some(1 << 20)),
+        ("notify-rate", "waitsome-test", None),
+        ("write-lat", "post", Some(8)),
+        ("write-lat", "post+wait", Some(8)),
+        ("atomic-lat", "fetch_add", None),
+        ("write-bw", "write", Some(64 << 10)),
+        ("read-bw", "read", Some(16 << 20)),
+        ("barrier", "barrier", None),
+        ("allreduce", "sum f64", Some(8)),
+        ("write-rate", "threads", Some(8)),
+        ("init", "gaspi_proc_init", None),
+    ] {
+        let row = rows.iter().find(|row| {
+            row["test"] == test && row["variant"] == variant && row["size_bytes"].as_u64() == size
+        });
+        let row = row.ok_or_else(|| Failed(format!("{test} {variant} {size:?} is missing")))?;
+        demand(row["goal"].is_f64() && row["goal_met"].is_boolean(), "a verdict", row)?;
+        let (figure, goal) = (number(row, "of_limit")?, number(row, "goal")?);
+        let is_met =
+            if is_share(row) || test.ends_with("-bw") { figure >= goal } else { figure <= goal };
+        demand(row["goal_met"] == is_met, "the verdict", row)?;
+    }
+    Ok(())
+}
+
+/// Where each word group of a line begins and ends; two blanks divide groups.
+fn cells(line: &str) -> Vec<(usize, usize, &str)> {
+    let mut cells = Vec::new();
+    let mut from = 0;
+    for part in line.split("  ") {
+        let text = part.trim_start();
+        if !text.is_empty() {
+            let begin = from + part.len() - text.len();
+            cells.push((begin, begin + text.len(), text));
+        }
+        from += part.len() + 2;
+    }
+    cells
+}
+
+#[test]
+fn tables_align() -> Result<()> {
+    let sized = ["--sizes", "1,8,64K"];
+    let heads = [
+        ("limits", "size|p50 us|p99 us|min us|GB/s|errors"),
+        ("write-lat", "size|p50 us|p99 us|min us|GB/s|limit us|of limit|errors|the limit"),
+        ("write-bw", "size|p50 us|p99 us|min us|GB/s|limit GB/s|of limit|errors|the limit"),
+        (
+            "notify-rate",
+            "size|p50 us|p99 us|min us|GB/s|million/s|limit us|of limit|errors|the limit",
+        ),
+        ("barrier", "size|p50 us|p99 us|min us|GB/s|limit us|of limit|errors|the limit"),
+    ];
+    for (test, head) in heads {
+        let mut job = launched(2, &[test])?.args(FEW);
+        if !matches!(test, "notify-rate" | "barrier") {
+            job = job.args(sized);
+        }
+        let outcome = job.run()?.success()?;
+        let lines: Vec<&str> =
+            outcome.stdout.lines().skip_while(|line| line.starts_with('#')).collect();
+        let ["", header, rows @ ..] = &lines[..] else {
+            return Err(outcome.failure("a table was to follow the header"));
+        };
+        let header = cells(header);
+        let names: Vec<&str> = header.iter().map(|cell| cell.2).collect();
+        assert_eq!(names.join("|"), format!("test|variant|{head}"), "{test}");
+        assert!(!rows.is_empty(), "{test}");
+        for row in rows {
+            let row = cells(row);
+            assert_eq!(row.len(), header.len(), "{test}: {row:?}");
+            for (cell, head) in row.iter().zip(&header) {
+                let aligned = if matches!(head.2, "test" | "variant" | "the limit") {
+                    cell.0 == head.0
+                } else {
+                    cell.1 == head.1
+                };
+                assert!(aligned, "{test}: {cell:?} does not stand under {head:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn more_columns_when_asked() -> Result<()> {
+    let arguments = ["write-lat", "--sizes", "8", "--percentiles", "--goals"];
+    let outcome = launched(2, &arguments)?.args(FEW).run()?.success()?;
+    let header = outcome.stdout.lines().find(|line| line.starts_with("test")).unwrap_or_default();
+    for name in ["p50 us", "p90 us", "p99 us", "p99.9 us", "min us", "goal", "met"] {
+        assert!(cells(header).iter().any(|cell| cell.2 == name), "{name}: {header}");
+    }
+    let rows = rows(2, &["barrier", "--percentiles", "--iterations", "20"])?;
+    assert!(number(&rows[0], "p90_us")? <= number(&rows[0], "p999_us")?, "{rows:?}");
+    Ok(())
+}
+
+#[test]
+fn the_header_says_where_figures_come_from() -> Result<()> {
+    let outcome = alone(&["barrier", "-n", "2", "--bind", "none"])?.args(FEW).run()?.success()?;
+    let header: Vec<&str> =
+        outcome.stdout.lines().take_while(|line| line.starts_with('#')).collect();
+    for words in ["# gaspi-bench 0.", "libgaspi.so", "usable core", "rank 0 not bound"] {
+        assert!(header.iter().any(|line| line.contains(words)), "{words}: {header:?}");
+    }
+    for words in ["# machine ", "2, transport shm", "# memory    warm"] {
+        assert!(header.iter().any(|line| line.contains(words)), "{words}: {header:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn sizes_as_a_series() -> Result<()> {
+    let sizes = |arguments: &[&str]| -> Result<Vec<Value>> {
+        let rows = rows(2, &[&["read-lat"], &FEW[..], arguments].concat())?;
+        Ok(rows.iter().map(|row| row["size_bytes"].clone()).collect())
+    };
+    assert_eq!(sizes(&["-b", "8", "-e", "1K", "-f", "8"])?, [8, 64, 512]);
+    assert_eq!(sizes(&["-b", "1K", "-e", "4K"])?, [1024, 2048, 4096]);
+    assert_eq!(sizes(&["--sizes", "3,2K,1MiB"])?, [3, 2048, 1 << 20]);
+    Ok(())
+}
+
+#[test]
+fn it_starts_itself() -> Result<()> {
+    for ranks in ["1", "2", "4"] {
+        let job = alone(&["barrier", "-n", ranks, "--json", "--iterations", "20"])?;
+        let rows = objects(&job.run()?.success()?)?;
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0]["ranks"].to_string(), ranks);
+    }
+    // Without -n it is a job of one rank.
+    let rows = objects(&alone(&["barrier", "--json", "--iterations", "20"])?.run()?.success()?)?;
+    assert_eq!(rows[0]["ranks"], 1);
+    Ok(())
+}
+
+#[test]
+fn mistakes_are_told() -> Result<()> {
+    for (arguments, words) in [
+        (&["write-lat", "--sizes", "8X"][..], "use K, M or G"),
+        (&["write-lat", "--sizes", "0"], "at least 1 byte"),
+        (&["write-lat", "--sizes", "2G"], "at most 1G"),
+        (&["write-lat", "--sizes", "8", "-b", "8"], "cannot be used with"),
+        (&["write-lat", "-b", "1K", "-e", "8"], "which is less"),
+        (&["write-lat", "-f", "1"], "from 2 on"),
+        (&["barrier", "--sizes", "8"], "unexpected argument"),
+        (&["barrier", "--iterations", "0"], "1 to 1000000000"),
+        (&["barrier", "-n", "0"], "1..=65535"),
+        (&["wirte-lat"], "write-lat"),
+        (&["write-lat"], "start it with -n 2"),
+        (&["write-lat", "-n", "2", "--pairs", "2"], "start it with -n 4"),
+        (&["allreduce", "--sizes", "12"], "multiples of 8 bytes"),
+        (&["passive-lat", "-n", "2", "--sizes", "1M"], "at most 65535"),
+        (&["write-rate", "-n", "2", "--cold"], "leave --cold out"),
+        (&["write-rate", "-n", "2", "--threads", "1000"], "need a queue each"),
+    ] {
+        let outcome = alone(arguments)?.run()?.code(2)?.says(words)?;
+        assert!(outcome.stdout.is_empty(), "{arguments:?}: {}", outcome.stdout);
+    }
+    launched(2, &["barrier", "-n", "3"])?.run()?.code(2)?.says("job of 2")?;
+    // All ranks have the same command line: one of them tells.
+    let outcome = launched(2, &["write-lat", "--pairs", "2"])?.run()?.code(2)?;
+    assert_eq!(outcome.stderr.matches("start it with -n 4").count(), 1, "{}", outcome.stderr);
+    Ok(())
+}
+
+#[test]
+fn a_library_that_is_not_there() -> Result<()> {
+    let missing = alone(&["barrier"])?.env("GASPI_LIBRARY", "/nowhere/libgaspi.so.1");
+    missing.run()?.code(2)?.says("/nowhere/libgaspi.so.1")?.says("GASPI_LIBRARY")?;
+    let foreign = alone(&["barrier"])?.env("GASPI_LIBRARY", "libc.so.6");
+    foreign.run()?.code(2)?.says("libc.so.6 is not a library to measure")?;
+    Ok(())
+}
+
+#[test]
+fn a_rank_that_dies_ends_the_run() -> Result<()> {
+    for test in ["barrier", "write-lat", "write-notify-lat"] {
+        let job = launched(3, &[test, "--iterations", "1000000000"])?;
+        let job = job.limit(Duration::from_secs(30)).start()?;
+        job.rank(1)?.signal(libc::SIGKILL)?;
+        let outcome = job.wait()?.code(137)?;
+        // Wherever the rank was, the others end, and say why.
+        for rank in [0, 2] {
+            let begin = format!("gaspi-bench {test}: rank {rank}: ");
+            let said = outcome.stderr.lines().find(|line| line.starts_with(&begin));
+            let said = said.ok_or_else(|| outcome.failure(&format!("rank {rank} says nothing")))?;
+            assert!(said.contains("rank 1 "), "{said}");
+        }
+    }
+    Ok(())
+}

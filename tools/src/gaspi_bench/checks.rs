@@ -1,0 +1,89 @@
+//! What clap cannot check: whether the options of a test fit each other and the job. Checked before
+//! anything is started.
+
+use crate::arguments::{Paired, Sizes, Test};
+use crate::collective::{self, DOUBLE};
+use crate::failure::{Failure, Result};
+use crate::passive;
+
+/// passive_transfer_size_max.
+const PASSIVE_MAX: usize = 65_535;
+/// Queues that a rank may have at most.
+const QUEUES_MAX: usize = 16;
+
+/// Refuses options that a job of `ranks` ranks cannot follow.
+pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
+    match test {
+        Test::WriteLat(paired)
+        | Test::WriteBw(paired)
+        | Test::ReadLat(paired)
+        | Test::ReadBw(paired)
+        | Test::WriteNotifyLat(paired) => check_paired(paired, ranks),
+        Test::WriteRate(rate) => {
+            if rate.paired.sizes.cold {
+                let message = "writes the same lines every time; leave --cold out";
+                return Err(Failure::usage(message));
+            }
+            if rate.threads > QUEUES_MAX {
+                return Err(Failure::usage(format!(
+                    "{} threads need a queue each, and a rank has {QUEUES_MAX} at most",
+                    rate.threads
+                )));
+            }
+            check_paired(&rate.paired, ranks)
+        }
+        Test::NotifyRate(_) | Test::AtomicLat(_) => check_pairs(1, ranks),
+        Test::PassiveLat(sizes) => {
+            check_sizes(
+                sizes,
+                &passive::SIZES,
+                |size| size <= PASSIVE_MAX,
+                || format!("passive messages have at most {PASSIVE_MAX} bytes"),
+            )?;
+            check_pairs(1, ranks)
+        }
+        Test::Allreduce(sizes) => {
+            let is_whole = |size: usize| size.is_multiple_of(DOUBLE);
+            check_sizes(sizes, &collective::SIZES, is_whole, || {
+                format!("allreduce takes doubles: multiples of {DOUBLE} bytes")
+            })
+        }
+        Test::Limits(sizes) => check_series(sizes),
+        Test::Barrier(_) | Test::Init(_) | Test::All(_) => Ok(()),
+    }
+}
+
+fn check_paired(paired: &Paired, ranks: usize) -> Result<()> {
+    check_series(&paired.sizes)?;
+    check_pairs(paired.pairs, ranks)
+}
+
+/// The series has at least one size.
+fn check_series(sizes: &Sizes) -> Result<()> {
+    check_sizes(sizes, &[DOUBLE], |_| true, String::new)
+}
+
+fn check_sizes(
+    sizes: &Sizes,
+    default: &[usize],
+    fits: impl Fn(usize) -> bool,
+    rule: impl FnOnce() -> String,
+) -> Result<()> {
+    match sizes.sizes(default)?.into_iter().find(|size| !fits(*size)) {
+        Some(size) => Err(Failure::usage(format!("size {size}: {}", rule()))),
+        None => Ok(()),
+    }
+}
+
+fn check_pairs(pairs: usize, ranks: usize) -> Result<()> {
+    let needed = pairs.saturating_mul(2);
+    if ranks >= needed {
+        return Ok(());
+    }
+    let s = |count: usize| if count == 1 { "" } else { "s" };
+    Err(Failure::usage(format!(
+        "{pairs} pair{} of ranks needed: this job has {ranks} rank{}, start it with -n {needed}",
+        s(pairs),
+        s(ranks),
+    )))
+}
