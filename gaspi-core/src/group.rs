@@ -443,6 +443,7 @@ impl Inner {
                 return Err(error);
             }
         }
+        self.area.set_members(group.index(), &ranks);
         let waiting = waiting_group(Call::Commit, group);
         // Committing again replaces what was committed, once the others have agreed to it.
         let former = state.former();

@@ -55,11 +55,14 @@ pub(crate) mod news {
     pub(crate) const ANY: u32 = NOTIFICATION | ARRIVAL | OTHER;
 }
 
-/// What the sleeper of a rank waits for; written before it sleeps, read by tools.
+/// Threads of a rank that can tell at once what they wait for; further ones sleep untold.
+const NOTES: usize = 16;
+
+/// What a sleeping thread of a rank waits for; written before it sleeps, read by tools.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Note {
-    /// The call, 0 while nobody sleeps.
+    /// The call, 0 while the note is free, [`NOTE_TAKEN`] while it is being written.
     pub(crate) call: AtomicU32,
     /// Segment, group or queue of the call.
     pub(crate) object: AtomicU32,
@@ -84,8 +87,11 @@ struct ControlPage {
     /// Bytes that this rank is about to touch, for the others' checks of free memory.
     claimed: AtomicU64,
     bell: BellWords,
-    note: Note,
+    notes: [Note; NOTES],
 }
+
+/// No number of a call.
+pub(crate) const NOTE_TAKEN: u32 = u32::MAX;
 
 /// One passive message between two ranks: written by the sender, taken by the receiver.
 #[repr(C, align(64))]
@@ -105,6 +111,18 @@ pub(crate) struct Mark {
     finished: AtomicU64,
     /// How many wait for it to advance.
     wanted: AtomicU32,
+    /// The members of its last commit, for tools.
+    members: Runs,
+}
+
+/// A set of ranks as runs of neighbours: few suffice for nearly all groups.
+#[repr(C)]
+#[derive(Debug)]
+struct Runs {
+    /// Runs that are valid; more than there are if the set did not fit.
+    count: AtomicU32,
+    /// First and last rank, in the upper and lower half.
+    runs: [AtomicU32; 12],
 }
 
 /// Memory that is about to be touched.
@@ -262,9 +280,48 @@ impl NodeArea {
         self.bell(self.own)
     }
 
-    /// What this rank's sleeper waits for.
-    pub(crate) fn own_note(&self) -> &Note {
-        &self.page(self.own).note
+    /// A note of this rank for a thread that is about to sleep, taken by writing
+    /// [`NOTE_TAKEN`] to its call; `None` if too many sleep.
+    pub(crate) fn take_note(&self) -> Option<&Note> {
+        let take = |note: &&Note| {
+            let (new, order) = (NOTE_TAKEN, Ordering::Relaxed);
+            // Acquire: what the note's former thread wrote is over.
+            note.call.compare_exchange(0, new, Ordering::Acquire, order).is_ok()
+        };
+        self.page(self.own).notes.iter().find(take)
+    }
+
+    /// What the sleeping threads of `rank` wait for; free notes are among them.
+    pub(crate) fn notes(&self, rank: Rank) -> &[Note] {
+        &self.page(rank).notes
+    }
+
+    /// Tells tools with whom this rank commits `group`; the ranks ascend.
+    pub(crate) fn set_members(&self, group: usize, ranks: &[Rank]) {
+        let members = &self.mark(self.own, group).members;
+        let mut count = 0;
+        for run in ranks.chunk_by(|one, next| one.0 + 1 == next.0) {
+            if let (Some(word), [first, ..], [.., last]) = (members.runs.get(count), run, run) {
+                word.store(u32::from(first.0) << 16 | u32::from(last.0), Ordering::Relaxed);
+            }
+            count += 1;
+        }
+        // Release: pairs with the Acquire in `members`.
+        members.count.store(count as u32, Ordering::Release);
+    }
+
+    /// With whom `rank` committed `group` last, and whether these are all.
+    pub(crate) fn members(&self, rank: Rank, group: usize) -> (Vec<Rank>, bool) {
+        if group == 0 {
+            // It is there from the start, with everybody.
+            return ((0..self.layout.ranks).map(|rank| Rank(rank as u16)).collect(), true);
+        }
+        let members = &self.mark(rank, group).members;
+        let count = members.count.load(Ordering::Acquire) as usize;
+        let words = members.runs.iter().take(count).map(|word| word.load(Ordering::Relaxed));
+        let exists = |rank: &u32| u64::from(*rank) < self.layout.ranks;
+        let ranks = words.flat_map(|word| word >> 16..=word & 0xffff).filter(exists);
+        (ranks.map(|rank| Rank(rank as u16)).collect(), count <= members.runs.len())
     }
 
     #[inline]

@@ -231,7 +231,7 @@ impl Inner {
         }
         let mut result = Ok(());
         for (key, rank, call) in calls {
-            let waiting = waiting(Call::Create, segment.0);
+            let waiting = waiting(Call::MakeKnown, segment.0);
             // Every call is finished or kept for the continuation, also after an error.
             let one = self.peers.finish_call(self, key, rank, call, deadline, waiting);
             match one {

@@ -45,6 +45,11 @@ macro_rules! calls {
             pub(crate) fn name(self) -> &'static str {
                 match self { $(Call::$name => $text,)* }
             }
+
+            /// The procedure that a note speaks of.
+            pub(crate) fn of_number(number: u32) -> Option<Call> {
+                match number { $($number => Some(Call::$name),)* _ => None }
+            }
         }
     };
 }
@@ -65,9 +70,22 @@ calls! {
     Ping = 13 "proc_ping",
     Kill = 14 "proc_kill",
     Connect = 15 "connect",
+    MakeKnown = 16 "segment_create",
 }
 
 impl Call {
+    /// What the object of its [`Waiting`] is; `None` if it has none.
+    pub(crate) fn object(self) -> Option<&'static str> {
+        match self {
+            Call::Init | Call::Term => None,
+            Call::Barrier | Call::Collective | Call::Commit | Call::Create => Some("group"),
+            Call::Register | Call::MakeKnown | Call::WaitSome => Some("segment"),
+            Call::PassiveReceive | Call::Atomic => Some("segment"),
+            Call::Wait => Some("queue"),
+            Call::PassiveSend | Call::Ping | Call::Kill | Call::Connect => Some("rank"),
+        }
+    }
+
     /// Where the time of its waiting is counted, besides in the sum of all waiting.
     pub(crate) fn counter(self) -> Option<Counter> {
         match self {
@@ -155,7 +173,7 @@ impl Waiter {
         if deadline.passed() {
             return (attempt(), waited);
         }
-        let noted = NoteGuard::new(area.own_note(), waiting);
+        let noted = area.take_note().map(|note| NoteGuard::new(note, waiting));
         let found = sleep(area, deadline, waiting, started, attempt);
         drop(noted);
         (found, started.elapsed())
@@ -197,7 +215,7 @@ fn sleep<T>(
     }
 }
 
-/// Shows in the control page what this rank waits for.
+/// Shows in the control page what this thread waits for.
 struct NoteGuard<'a>(&'a Note);
 
 impl<'a> NoteGuard<'a> {
@@ -211,11 +229,13 @@ impl<'a> NoteGuard<'a> {
 
 impl Drop for NoteGuard<'_> {
     fn drop(&mut self) {
-        self.0.call.store(0, Ordering::Relaxed);
+        // Release: pairs with the Acquire of the next thread that takes the note.
+        self.0.call.store(0, Ordering::Release);
     }
 }
 
-fn monotonic_ms() -> u64 {
+/// CLOCK_MONOTONIC, which is one for all processes of a machine.
+pub(crate) fn monotonic_ms() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime writes the struct that it is given.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };

@@ -174,6 +174,14 @@ impl Rounds {
         Some((claim.pid, claim.start_time))
     }
 
+    /// Whom `rank` waits for in a round; `None` if it waits in none.
+    pub(crate) fn missing(&self, rank: Rank) -> Option<Vec<Rank>> {
+        let round = self.rounds.get(self.told.get(rank.index())?)?;
+        round.joined.get(&rank.0)?;
+        let missing = (0..self.size as u16).filter(|rank| !round.joined.contains_key(rank));
+        Some(missing.map(Rank).collect())
+    }
+
     fn claimed_by(&self, connection: Connection) -> Option<Rank> {
         let holds = |claim: &Option<Claim>| matches!(claim, Some(c) if c.connection == connection);
         self.claims.iter().position(holds).map(|rank| Rank(rank as u16))
@@ -253,7 +261,7 @@ impl Rounds {
         connections.map(|connection| Action::Send(connection, message.clone())).collect()
     }
 
-    fn connection_of(&self, rank: u16) -> Option<Connection> {
+    pub(crate) fn connection_of(&self, rank: u16) -> Option<Connection> {
         self.claims[usize::from(rank)].as_ref().map(|claim| claim.connection)
     }
 

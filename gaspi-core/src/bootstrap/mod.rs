@@ -24,7 +24,7 @@ mod wire;
 
 pub use environment::RANKS_MAX;
 pub use gathering::Gathering;
-pub use server::{Host, Request};
+pub use server::{Host, Presence, Request};
 
 use crate::error::{Error, Result};
 use crate::ids::Rank;

@@ -11,10 +11,12 @@ use super::wire::Wire;
 use super::{Card, random};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
+use crate::observer::Observer;
 use crate::os::{memory, process, socket};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const LISTENER: u64 = 0;
 /// The token of a member's process, beside that of its connection.
@@ -42,6 +44,7 @@ struct Peer {
     pid: i32,
     /// Readable when the process has ended: forked children may keep the connection open.
     process: Option<OwnedFd>,
+    since: Instant,
     /// Its last word has been said; to be closed when that is sent.
     leaving: bool,
     watching_room: bool,
@@ -63,6 +66,17 @@ pub struct Host {
     /// One round only, as the host of a job started by hand.
     once: bool,
     requests: Vec<Request>,
+    /// What the ranks of the last round share, with their `group_max`.
+    area: Option<(Arc<OwnedFd>, u32)>,
+}
+
+/// A rank that has come to the meeting and is still in the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Presence {
+    /// The process that joined, as the kernel vouches.
+    pub pid: i32,
+    /// While it waits for others to come: since when, and for whom.
+    pub meeting: Option<(Duration, Vec<Rank>)>,
 }
 
 impl Host {
@@ -99,6 +113,7 @@ impl Host {
             size,
             once,
             requests: Vec::new(),
+            area: None,
         })
     }
 
@@ -135,6 +150,26 @@ impl Host {
     pub fn gone(&mut self, rank: Rank, how: &str) {
         let actions = self.rounds.gone(rank, how);
         self.act(actions);
+    }
+
+    /// Whether `rank` is in the meeting or in the job; `None` before it joined and after it left.
+    pub fn presence(&self, rank: Rank) -> Option<Presence> {
+        let (pid, _) = self.rounds.member(rank)?;
+        let since = || {
+            let peer = self.peers.get(&self.rounds.connection_of(rank.0)?);
+            peer.map(|peer| peer.since.elapsed())
+        };
+        let missing = self.rounds.missing(rank);
+        Some(Presence { pid, meeting: missing.map(|ranks| (since().unwrap_or_default(), ranks)) })
+    }
+
+    /// A look at what the ranks of the last complete meeting do; `None` before one was complete.
+    ///
+    /// # Errors
+    /// What they share could not be mapped.
+    pub fn observer(&self) -> Option<Result<Observer>> {
+        let (area, group_max) = self.area.as_ref()?;
+        Some(Observer::new(area, self.size, *group_max))
     }
 
     /// Whether the one round of this host is over and everybody has been sent its outcome.
@@ -194,7 +229,9 @@ impl Host {
             }
         }
         let wire = Wire::new(fd);
-        let peer = Peer { wire, pid: who.pid, process, leaving: false, watching_room: false };
+        let since = Instant::now();
+        let (pid, leaving, watching_room) = (who.pid, false, false);
+        let peer = Peer { wire, pid, process, since, leaving, watching_room };
         self.peers.insert(connection, peer);
     }
 
@@ -312,6 +349,9 @@ impl Host {
                 return;
             }
         };
+        if !self.once {
+            self.area = Some((area.clone(), group_max));
+        }
         let cards: Vec<Arc<[u8]>> = encode_cards(cards).into_iter().map(Arc::from).collect();
         let last: Arc<[u8]> = Message::Area { token }.encode().into();
         for to in connections {

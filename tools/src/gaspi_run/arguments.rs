@@ -4,6 +4,7 @@ use crate::binding::Bind;
 use clap::Parser;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Starts the ranks of a GASPI job on this machine and looks after them.
 #[derive(Debug, Parser)]
@@ -56,6 +57,17 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(crate) kill_on_failure: bool,
 
+    /// End the job after TIME: seconds, or with units as in 90s, 30m, 1h30m. Says what each rank was
+    /// doing, then SIGTERM, and SIGKILL three seconds later; the exit status is 124
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
+
+    /// Write the output of rank R to DIR/rank-R.out and DIR/rank-R.err instead of here, as it is and
+    /// without labels. The directory is made, files that exist are emptied; R has as many digits as
+    /// the largest rank
+    #[arg(long = "output-dir", value_name = "DIR")]
+    pub(crate) output_directory: Option<PathBuf>,
+
     /// The program, then its arguments, passed on exactly as they are
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
@@ -70,15 +82,26 @@ A rank that dies leaves the others running, as GASPI programs may go on without 
 --kill-on-failure to end the job instead. Signals that gaspi_run gets go to all ranks; a second
 interrupt (Ctrl-C) kills them. If gaspi_run itself is killed, its ranks are killed too.
 
+If a job hangs, send SIGUSR1 to gaspi_run (it is not passed on): a table on standard error says
+for every rank whether it has joined, in which call it sleeps, for how long, and where that can
+be seen for which ranks. It works also while ranks are stopped.
+
+Ranks that do not outnumber the usable cores get cores of their own; use --bind none for ranks
+with many threads, or for several jobs on the same cores. GASPI_BIND tells a rank its cores.
+
 The exit status is that of the first rank that failed (128 + the signal's number if a signal
 killed it), 0 if none did; 2 for a wrong command line, 127 and 126 for a program that does not
-exist or cannot be executed, 125 if gaspi_run itself could not go on.
+exist or cannot be executed, 124 if --timeout ended the job, 125 if gaspi_run itself could not
+go on.
 
 Examples:
   gaspi_run -n 4 ./heat input.txt             four ranks
   gaspi_run -n 4 --label ./heat               ... and who said what
   gaspi_run -m machines -b ./master ./worker  hosts from a file, another program as rank 0
-  gaspi_run -n 2 -d ./heat                    rank 0 under gdb";
+  gaspi_run -n 2 -d ./heat                    rank 0 under gdb
+  gaspi_run -n 4 --timeout 30m --output-dir log ./heat
+                                              at most half an hour, a file for each rank
+  kill -USR1 PID                              of gaspi_run: what is every rank waiting for?";
 
 fn ranks(text: &str) -> Result<u32, String> {
     let max = gaspi_core::bootstrap::RANKS_MAX;
@@ -86,6 +109,31 @@ fn ranks(text: &str) -> Result<u32, String> {
         Ok(ranks) if (1..=max).contains(&ranks) => Ok(ranks),
         _ => Err(format!("a job has 1 to {max} ranks")),
     }
+}
+
+/// A time such as "90", "0.5s", "1h30m".
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || {
+        "a time is a number of seconds, or numbers with the units s, m and h as in 1h30m".to_owned()
+    };
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
+        let (number, unit) = rest.split_at(end.unwrap_or(rest.len()));
+        let factor = match unit.chars().next() {
+            None if number == text => 1.0,
+            Some('s') => 1.0,
+            Some('m') => 60.0,
+            Some('h') => 3600.0,
+            _ => return Err(wrong()),
+        };
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let part = Duration::try_from_secs_f64(number * factor).map_err(|_| wrong())?;
+        total = total.checked_add(part).ok_or_else(wrong)?;
+        rest = unit.get(1..).unwrap_or("");
+    }
+    if total.is_zero() { Err(wrong()) } else { Ok(total) }
 }
 
 #[cfg(test)]
@@ -101,6 +149,25 @@ mod tests {
         assert!(!parsed.debug);
         let line = ["gaspi_run", "-n", "2", "--", "-odd-name", "x"];
         assert_eq!(Arguments::try_parse_from(line).expect("parsed").command, ["-odd-name", "x"]);
+    }
+
+    #[test]
+    fn times() {
+        let seconds = |text| duration(text).map(|time| time.as_secs_f64());
+        for (text, expected) in [
+            ("90", 90.0),
+            ("0.5", 0.5),
+            ("2s", 2.0),
+            ("3m", 180.0),
+            ("1h30m", 5400.0),
+            ("1h1m1s", 3661.0),
+        ] {
+            assert_eq!(seconds(text), Ok(expected), "{text}");
+        }
+        for text in ["", "0", "0s", "-1", "s", "1d", "1h30", "1..5", "1m m", "ä", "1e400", "9e99h"]
+        {
+            assert!(seconds(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The job while it runs: one loop over signals, the meeting, the ranks' output and the timers.
 
-use crate::Refusal;
+use crate::files::{self, Files};
 use crate::output::{Lines, Sink, Writer};
 use crate::plan::Plan;
 use crate::process::{self, Process, Setting, Started};
 use crate::report::{self, End};
 use crate::signals::{Arrival, Signals};
 use crate::system::{self, Watch};
+use crate::topology::as_list;
+use crate::{EXIT_TIMEOUT, Refusal, hang};
 use gaspi_core::Rank;
 use gaspi_core::bootstrap::{Host, Request};
 use std::fs::File;
@@ -49,6 +51,11 @@ pub(crate) struct Running {
     interrupts: u32,
     /// The job is being ended: what ranks leave behind is ended too.
     ending: bool,
+    /// It is gaspi_run that ends it.
+    ordered: bool,
+    /// When the job has taken too long.
+    timeout_at: Option<Instant>,
+    timed_out: bool,
     /// When SIGKILL follows.
     kill_at: Option<Instant>,
     /// When an unfinished line of rank 0 is shown, as somebody may be asked to answer it.
@@ -66,6 +73,10 @@ impl Running {
             rlim_cur: descriptors.rlim_max,
             rlim_max: descriptors.rlim_max,
         });
+        let files: Vec<Files> = match &plan.output_directory {
+            Some(directory) => files::create(directory, ranks)?,
+            None => Vec::new(),
+        };
         process::adopt_orphans();
         let job = new_id()?;
         let size = u32::try_from(ranks).unwrap_or(u32::MAX);
@@ -82,12 +93,18 @@ impl Running {
             ends: Vec::with_capacity(ranks),
             interrupts: 0,
             ending: false,
+            ordered: false,
+            timeout_at: None,
+            timed_out: false,
             kill_at: None,
             prompt_at: None,
             buffer: vec![0; READ],
         };
+        let limit = running.plan.timeout;
+        running.timeout_at = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut files = files.into_iter();
         for rank in 0..ranks {
-            match process::start(&running.plan, &setting, rank) {
+            match process::start(&running.plan, &setting, rank, files.next()) {
                 Ok(started) => running.add(rank, started),
                 Err(refusal) => {
                     running.abandon();
@@ -141,7 +158,7 @@ impl Running {
         let summary = report::summary(&self.ends, &self.plan.host);
         self.say(&summary);
         self.write_out();
-        Ok(report::status(&self.ends))
+        Ok(if self.timed_out { EXIT_TIMEOUT } else { report::status(&self.ends) })
     }
 
     fn is_running(&self) -> bool {
@@ -159,7 +176,7 @@ impl Running {
         if taking {
             watches.extend(self.streams.iter().map(|stream| watch(stream.pipe.as_fd(), false)));
         }
-        let next = [self.kill_at, self.prompt_at].into_iter().flatten().min();
+        let next = [self.kill_at, self.prompt_at, self.timeout_at].into_iter().flatten().min();
         let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         let ready = system::wait(&watches, left);
         let streams = ready[first..].to_vec();
@@ -167,6 +184,9 @@ impl Running {
         self.read(&streams);
         self.take_signals();
         self.serve();
+        if self.timeout_at.is_some_and(|at| Instant::now() >= at) {
+            self.time_out();
+        }
         self.sinks.iter_mut().for_each(Sink::flush);
         if self.kill_at.is_some_and(|at| Instant::now() >= at) {
             self.kill_at = None;
@@ -221,6 +241,7 @@ impl Running {
         while let Some(arrival) = self.signals.next() {
             match arrival.signal {
                 libc::SIGCHLD => self.reap(),
+                libc::SIGUSR1 => self.show_calls(),
                 _ => self.forward(arrival),
             }
         }
@@ -241,6 +262,10 @@ impl Running {
             self.signal_all(libc::SIGKILL);
         } else if !arrival.from_terminal {
             self.signal_all(arrival.signal);
+            if ends.contains(&arrival.signal) {
+                // A stopped rank would not see it.
+                self.signal_all(libc::SIGCONT);
+            }
         }
     }
 
@@ -258,18 +283,45 @@ impl Running {
             // What it said in the meeting comes before its end.
             self.serve();
             self.host.gone(Rank(rank as u16), &report::phrase(ending));
-            let ordered = self.kill_at.is_some() || (self.ending && self.plan.kill_on_failure);
-            self.ends.push(End { rank, pid, ending, ordered });
+            self.ends.push(End { rank, pid, ending, ordered: self.ordered });
             if ending.failed() && self.plan.kill_on_failure && !self.ending && self.is_running() {
-                self.end_job(rank);
+                self.end_job(&format!("rank {rank} failed: ending the job (--kill-on-failure)"));
             }
         }
     }
 
-    fn end_job(&mut self, rank: usize) {
+    /// The time that the job was given is over.
+    fn time_out(&mut self) {
+        self.timeout_at = None;
+        // What ends the job already has its own limit.
+        if self.ordered || !self.is_running() {
+            return;
+        }
+        self.timed_out = true;
+        self.show_calls();
+        let running = |(rank, process): (usize, &Option<Process>)| process.as_ref().map(|_| rank);
+        let ranks: Vec<usize> = self.processes.iter().enumerate().filter_map(running).collect();
+        let verb = if ranks.len() == 1 { "rank" } else { "ranks" };
+        let limit = hang::duration(self.plan.timeout.unwrap_or_default());
+        let ranks = as_list(&ranks);
+        self.end_job(&format!(
+            "{verb} {ranks} still running after {limit} (--timeout): ending the job"
+        ));
+    }
+
+    /// The hang table.
+    fn show_calls(&mut self) {
+        let pid = |process: &Option<Process>| process.as_ref().map(|process| process.pid);
+        let processes: Vec<Option<i32>> = self.processes.iter().map(pid).collect();
+        let table = hang::table(&self.host, &processes, &self.ends);
+        self.say(&table);
+    }
+
+    fn end_job(&mut self, why: &str) {
         self.ending = true;
+        self.ordered = true;
         self.kill_at = Some(Instant::now() + GRACE);
-        self.say(&format!("gaspi_run: rank {rank} failed: ending the job (--kill-on-failure)\n"));
+        self.say(&format!("gaspi_run: {why}\n"));
         self.signal_all(libc::SIGTERM);
         // A stopped rank would not see it.
         self.signal_all(libc::SIGCONT);
@@ -300,8 +352,12 @@ impl Running {
         }
     }
 
-    /// Waits for the readers of our output; any signal that ends programs gives up on them.
+    /// Waits for the readers of our output; any signal that ends programs gives up on them, and so
+    /// does the end of the time that the job was given.
     fn write_out(&mut self) {
+        if self.timed_out {
+            self.timeout_at = Some(Instant::now() + GRACE);
+        }
         loop {
             self.sinks.iter_mut().for_each(Sink::flush);
             let pending = self.sinks.iter().filter(|sink| sink.pending());
@@ -311,9 +367,14 @@ impl Running {
             if watches.len() == 1 {
                 return;
             }
-            system::wait(&watches, None);
+            let left = self.timeout_at.map(|at| at.saturating_duration_since(Instant::now()));
+            system::wait(&watches, left);
+            if left.is_some_and(|left| left.is_zero()) {
+                self.timed_out = true;
+                return;
+            }
             while let Some(arrival) = self.signals.next() {
-                let ignored = [libc::SIGCHLD, libc::SIGCONT, libc::SIGWINCH];
+                let ignored = [libc::SIGCHLD, libc::SIGCONT, libc::SIGUSR1, libc::SIGWINCH];
                 if !ignored.contains(&arrival.signal) {
                     return;
                 }

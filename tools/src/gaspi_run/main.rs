@@ -9,6 +9,8 @@
 
 mod arguments;
 mod binding;
+mod files;
+mod hang;
 mod job;
 mod output;
 mod plan;
@@ -24,6 +26,8 @@ use std::process::ExitCode;
 
 /// gaspi_run itself could not do its work (as with `timeout` and `env`).
 const EXIT_LAUNCHER: u8 = 125;
+/// The job ran longer than --timeout allows (as with `timeout`).
+const EXIT_TIMEOUT: u8 = 124;
 
 /// Why no job was started, or why it could not go on, and the status to exit with.
 #[derive(Debug)]

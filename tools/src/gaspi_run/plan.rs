@@ -9,8 +9,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// Descriptors that gaspi_run needs for each rank: pidfd, two pipes, its place in the meeting.
+/// Descriptors that gaspi_run needs for each rank: pidfd, two pipes or files, its place in the meeting.
 const DESCRIPTORS_PER_RANK: u64 = 4;
 const DESCRIPTORS_OWN: u64 = 64;
 
@@ -37,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) debug: bool,
     pub(crate) label: bool,
     pub(crate) kill_on_failure: bool,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) output_directory: Option<PathBuf>,
 }
 
 impl Plan {
@@ -76,6 +79,8 @@ impl Plan {
             debug: arguments.debug,
             label: arguments.label,
             kill_on_failure: arguments.kill_on_failure,
+            timeout: arguments.timeout,
+            output_directory: arguments.output_directory.clone(),
         })
     }
 }

@@ -4,6 +4,7 @@
 //! killed when its parent dies. gaspi_run is a subreaper, so processes that a rank leaves behind
 //! become its children and can be ended with the job.
 
+use crate::files::Files;
 use crate::plan::{Command, Plan};
 use crate::{Refusal, binding, system};
 use std::fs::File;
@@ -67,16 +68,27 @@ pub(crate) fn adopt_orphans() {
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Starts `rank`.
-pub(crate) fn start(plan: &Plan, setting: &Setting, rank: usize) -> Result<Started, Refusal> {
+/// Starts `rank`, with files or pipes of ours as its output.
+pub(crate) fn start(
+    plan: &Plan,
+    setting: &Setting,
+    rank: usize,
+    files: Option<Files>,
+) -> Result<Started, Refusal> {
     let command = &plan.commands[rank];
     // Under gdb rank 0 has the terminal to itself.
     let terminal = plan.debug && rank == 0;
     let mut spawn = std::process::Command::new(&command.program);
     spawn.args(&command.arguments);
     spawn.stdin(if rank == 0 { Stdio::inherit() } else { Stdio::null() });
-    if !terminal {
-        spawn.stdout(Stdio::piped()).stderr(Stdio::piped());
+    match files {
+        _ if terminal => {}
+        Some(files) => {
+            spawn.stdout(files.stdout).stderr(files.stderr);
+        }
+        None => {
+            spawn.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
     }
     if plan.debug && rank != 0 {
         // What is typed at the debugger (Ctrl-C) is not for the others.

@@ -6,12 +6,11 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// What is passed on to the ranks.
-const FORWARDED: [i32; 8] = [
+const FORWARDED: [i32; 7] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
     libc::SIGTERM,
-    libc::SIGUSR1,
     libc::SIGUSR2,
     libc::SIGCONT,
     libc::SIGWINCH,
@@ -35,7 +34,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals that are forwarded, and SIGCHLD. Ignored ones (nohup) stay ignored.
+    /// Blocks the signals that are forwarded, SIGCHLD, and SIGUSR1, which asks for the hang table. Ignored ones (nohup) stay ignored.
     pub(crate) fn take() -> Result<Signals, Refusal> {
         let failed =
             |what: &str| Refusal::launcher(format!("{what}: {}", io::Error::last_os_error()));
@@ -44,7 +43,7 @@ impl Signals {
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
         // SAFETY: initialised by the line before.
         let mut set = unsafe { set.assume_init() };
-        for signal in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
+        for signal in FORWARDED.into_iter().chain([libc::SIGCHLD, libc::SIGUSR1]) {
             // SAFETY: the set is initialised and the signal exists.
             unsafe { libc::sigaddset(&raw mut set, signal) };
         }
@@ -67,7 +66,7 @@ impl Signals {
         self.fd.as_fd()
     }
 
-    /// The next signal that has come; SIGCHLD too.
+    /// The next signal that has come.
     pub(crate) fn next(&self) -> Option<Arrival> {
         // SAFETY: all zeroes is a valid record.
         let mut record: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };

@@ -1,0 +1,228 @@
+//! What the ranks of a job wait for, as somebody sees it who hosts them but is none of them.
+//!
+//! It only reads what the ranks write down before they sleep, so it asks nobody, and a rank that is
+//! stopped or hangs is seen like any other. What it tells is a moment's picture.
+
+use crate::error::Result;
+use crate::ids::Rank;
+use crate::node::{NodeArea, Note, life};
+use crate::sync::Ordering;
+use crate::sync::line::Look;
+use crate::wait::{Call, monotonic_ms};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// Where a rank is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// It has not taken part yet.
+    Absent,
+    /// It takes part.
+    Joined,
+    /// It has left by proc_term.
+    Left,
+    /// It ended without proc_term.
+    Dead,
+}
+
+/// A call in which a thread of a rank sleeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// The procedure, without its prefix.
+    pub call: &'static str,
+    /// What it was called for, as in "group 3"; empty for calls without such.
+    pub object: String,
+    /// For how long.
+    pub since: Duration,
+    /// Whom it waits for, where that can be seen.
+    pub awaited: Vec<Rank>,
+    /// There may be more of them: the members of the group are too scattered to be written down.
+    pub in_part: bool,
+}
+
+/// A view of the memory that the ranks of a job share.
+#[derive(Debug)]
+pub struct Observer {
+    area: NodeArea,
+    groups: u32,
+}
+
+impl Observer {
+    /// For the ranks of a node area.
+    pub(crate) fn new(area: &OwnedFd, ranks: u32, group_max: u32) -> Result<Observer> {
+        Ok(Observer { area: NodeArea::map(area, ranks, group_max, Rank(0))?, groups: group_max })
+    }
+
+    /// Where `rank` is in its life.
+    pub fn life(&self, rank: Rank) -> Life {
+        match self.area.life(rank) {
+            life::ABSENT => Life::Absent,
+            life::JOINED => Life::Joined,
+            life::LEFT => Life::Left,
+            _ => Life::Dead,
+        }
+    }
+
+    /// The calls in which threads of `rank` sleep, longest first. Empty while it computes.
+    pub fn waits(&self, rank: Rank) -> Vec<Wait> {
+        let now = monotonic_ms();
+        let mut waits: Vec<Wait> = self
+            .area
+            .notes(rank)
+            .iter()
+            .filter_map(read)
+            .map(|(call, object, since_ms)| {
+                let (awaited, all) = self.awaited(rank, call, object);
+                Wait {
+                    call: call.name(),
+                    object: call.object().map_or(String::new(), |kind| format!("{kind} {object}")),
+                    since: Duration::from_millis(now.saturating_sub(since_ms)),
+                    awaited,
+                    in_part: !all,
+                }
+            })
+            .collect();
+        waits.sort_by_key(|wait| std::cmp::Reverse(wait.since));
+        waits
+    }
+
+    /// Whom `rank` waits for in a call, and whether these are all.
+    fn awaited(&self, rank: Rank, call: Call, object: u32) -> (Vec<Rank>, bool) {
+        let joined = |rank: Rank| self.area.life(rank) != life::ABSENT;
+        let (ranks, all) = match call {
+            Call::Init => self.area.members(rank, 0),
+            Call::Barrier | Call::Collective | Call::Create | Call::Commit
+                if object < self.groups =>
+            {
+                self.area.members(rank, object as usize)
+            }
+            _ => return (Vec::new(), true),
+        };
+        let is_awaited = |member: &Rank| match call {
+            Call::Init => !joined(*member),
+            Call::Commit => *member != rank && !self.commits(*member, object),
+            _ => !self.has_arrived(*member, rank, object as usize),
+        };
+        (ranks.into_iter().filter(is_awaited).collect(), all)
+    }
+
+    /// Whether `member` has arrived at the step of `group` that `rank` has arrived at.
+    fn has_arrived(&self, member: Rank, rank: Rank, group: usize) -> bool {
+        let lines = self.area.lines(rank, group);
+        let steps = lines.iter().map(|line| line.sequence.load(Ordering::Acquire));
+        let step = steps.max().unwrap_or(0);
+        self.area.lines(member, group)[(step % 2) as usize].look(step) != Look::Missing
+    }
+
+    /// Whether a thread of `member` waits in a commit of `group`; the commit's messages are not in
+    /// shared memory.
+    fn commits(&self, member: Rank, group: u32) -> bool {
+        let mut notes = self.area.notes(member).iter().filter_map(read);
+        notes.any(|(call, object, _)| call == Call::Commit && object == group)
+    }
+}
+
+/// Call, object and time of a note that is in use.
+fn read(note: &Note) -> Option<(Call, u32, u64)> {
+    // Acquire: pairs with the Release of the writer, so object and time belong to the call.
+    let call = Call::of_number(note.call.load(Ordering::Acquire))?;
+    Some((call, note.object.load(Ordering::Relaxed), note.since_ms.load(Ordering::Relaxed)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::memory;
+    use crate::timeout::Deadline;
+    use crate::wait::{Waiter, Waiting};
+    use std::sync::atomic::AtomicBool;
+
+    const RANKS: u32 = 5;
+    const GROUPS: u32 = 4;
+
+    fn areas() -> (Vec<NodeArea>, Observer) {
+        let size = crate::node::area_size(RANKS, GROUPS);
+        let fd = memory::create(c"gaspi-test", size, false).expect("memory");
+        let map = |rank| NodeArea::map(&fd, RANKS, GROUPS, Rank(rank)).expect("area");
+        let observer = Observer::new(&fd, RANKS, GROUPS).expect("observer");
+        ((0..RANKS as u16).map(map).collect(), observer)
+    }
+
+    /// What is seen of `rank` while a thread of it sleeps in `call`.
+    fn asleep(areas: &[NodeArea], observer: &Observer, rank: u16, call: Call, object: u32) -> Wait {
+        let (area, rank) = (&areas[usize::from(rank)], Rank(rank));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let attempt = || over.load(Ordering::SeqCst).then_some(());
+                Waiter::new(2, 1).until(area, Deadline::Never, Waiting { call, object }, attempt)
+            });
+            let seen = loop {
+                if let Some(wait) = observer.waits(rank).pop() {
+                    break wait;
+                }
+                std::thread::yield_now();
+            };
+            over.store(true, Ordering::SeqCst);
+            area.ring(rank);
+            seen
+        })
+    }
+
+    #[test]
+    fn who_has_not_arrived_at_a_collective_is_seen() {
+        let (areas, observer) = areas();
+        for (rank, step) in [(0, 7), (2, 7), (4, 5)] {
+            areas[rank].lines(Rank(rank as u16), 0)[1].publish(step, 1, &[]);
+        }
+        let wait = asleep(&areas, &observer, 0, Call::Barrier, 0);
+        assert_eq!((wait.call, wait.object.as_str()), ("barrier", "group 0"));
+        assert_eq!(wait.awaited, [Rank(1), Rank(3), Rank(4)]);
+        assert!(wait.since < Duration::from_secs(60), "{wait:?}");
+        assert!(observer.waits(Rank(0)).is_empty() && observer.waits(Rank(1)).is_empty());
+        // A group of its own: only members count.
+        areas[1].set_members(3, &[Rank(0), Rank(1), Rank(4)]);
+        areas[1].lines(Rank(1), 3)[0].publish(12, 1, &[]);
+        areas[0].lines(Rank(0), 3)[0].publish(12, 1, &[]);
+        assert_eq!(asleep(&areas, &observer, 1, Call::Create, 3).awaited, [Rank(4)]);
+        // Beyond the groups that there are: nothing is read.
+        assert!(asleep(&areas, &observer, 1, Call::Barrier, GROUPS).awaited.is_empty());
+    }
+
+    #[test]
+    fn other_calls_tell_what_they_were_called_for() {
+        let (areas, observer) = areas();
+        for (call, name, object) in [
+            (Call::WaitSome, "notify_waitsome", "segment 2"),
+            (Call::Wait, "wait", "queue 2"),
+            (Call::PassiveSend, "passive_send", "rank 2"),
+            (Call::Term, "proc_term", ""),
+        ] {
+            let wait = asleep(&areas, &observer, 3, call, 2);
+            assert_eq!((wait.call, wait.object.as_str(), wait.awaited.len()), (name, object, 0));
+        }
+        areas[3].set_members(1, &[Rank(2), Rank(3), Rank(4)]);
+        assert_eq!(asleep(&areas, &observer, 3, Call::Commit, 1).awaited, [Rank(2), Rank(4)]);
+        let lives = |rank| observer.life(Rank(rank));
+        areas[1].join();
+        areas[2].join();
+        areas[2].leave();
+        areas[0].mark_dead(Rank(3));
+        let found = [lives(0), lives(1), lives(2), lives(3)];
+        assert_eq!(found, [Life::Absent, Life::Joined, Life::Left, Life::Dead]);
+        let awaited = asleep(&areas, &observer, 1, Call::Init, 0).awaited;
+        assert_eq!(awaited, [Rank(0), Rank(4)]);
+    }
+
+    #[test]
+    fn groups_of_many_pieces_are_told_in_part() {
+        let (areas, _) = areas();
+        let odd: Vec<Rank> = (0..40).map(|rank| Rank(2 * rank)).collect();
+        areas[0].set_members(1, &odd);
+        let (found, all) = areas[0].members(Rank(0), 1);
+        assert_eq!((found, all), (vec![Rank(0), Rank(2), Rank(4)], false));
+        areas[0].set_members(1, &[Rank(0), Rank(1), Rank(2), Rank(4)]);
+        let (found, all) = areas[0].members(Rank(0), 1);
+        assert_eq!((found, all), (vec![Rank(0), Rank(1), Rank(2), Rank(4)], true));
+    }
+}

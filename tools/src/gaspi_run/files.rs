@@ -1,0 +1,35 @@
+//! `--output-dir`: a file for each rank and stream, given to the rank as it is.
+//!
+//! The ranks write straight into them, so bytes of any kind stay as they are and a full disk is told
+//! to whoever writes.
+
+use crate::Refusal;
+use std::fs::{self, File};
+use std::path::Path;
+
+/// Standard output and error of one rank.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub(crate) stdout: File,
+    pub(crate) stderr: File,
+}
+
+/// Makes the directory and all files, empty, so that what cannot be written is told before a rank
+/// is started. By rank.
+pub(crate) fn create(directory: &Path, ranks: usize) -> Result<Vec<Files>, Refusal> {
+    let failed = |path: &Path, reason: String| {
+        Refusal::launcher(format!("--output-dir: {}: {reason}", path.display()))
+    };
+    fs::create_dir_all(directory).map_err(|error| failed(directory, error.to_string()))?;
+    let width = (ranks - 1).to_string().len();
+    let file = |rank: usize, stream: &str| {
+        let path = directory.join(format!("rank-{rank:0width$}.{stream}"));
+        if fs::metadata(&path).is_ok_and(|about| !about.is_file()) {
+            // Opening a FIFO would wait for its reader.
+            return Err(failed(&path, "there is something that is no regular file".to_owned()));
+        }
+        File::create(&path).map_err(|error| failed(&path, error.to_string()))
+    };
+    let both = |rank| Ok(Files { stdout: file(rank, "out")?, stderr: file(rank, "err")? });
+    (0..ranks).map(both).collect()
+}
