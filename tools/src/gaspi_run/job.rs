@@ -5,17 +5,29 @@ use crate::output::{Lines, Sink, Writer};
 use crate::plan::Plan;
 use crate::process::{self, Process, Setting, Started};
 use crate::report::{self, End};
-use crate::signals::{Arrival, Signals};
-use crate::system::{self, Watch};
 use crate::topology::as_list;
 use crate::{EXIT_TIMEOUT, Refusal, hang};
 use gaspi_core::Rank;
 use gaspi_core::bootstrap::{Host, Request};
+use gaspi_tools::signals::{Arrival, Signals};
+use gaspi_tools::system::{self, Watch};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+/// What is passed on to the ranks.
+const FORWARDED: [i32; 7] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR2,
+    libc::SIGCONT,
+    libc::SIGWINCH,
+];
+/// Asks for the hang table.
+const SHOW: i32 = libc::SIGUSR1;
 /// From SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
 /// How long the processes that ranks left behind may take to die of SIGKILL.
@@ -66,7 +78,9 @@ pub(crate) struct Running {
 impl Running {
     /// Starts all ranks. If one cannot be started, those before it are killed.
     pub(crate) fn start(plan: Plan) -> Result<Running, Refusal> {
-        let signals = Signals::take()?;
+        let taken = FORWARDED.into_iter().chain([libc::SIGCHLD, SHOW]);
+        let signals = Signals::take(taken)
+            .map_err(|error| Refusal::launcher(format!("taking signals: {error}")))?;
         let ranks = plan.commands.len();
         let descriptors = system::descriptor_limit();
         system::set_descriptor_limit(libc::rlimit {
@@ -238,10 +252,10 @@ impl Running {
     }
 
     fn take_signals(&mut self) {
-        while let Some(arrival) = self.signals.next() {
+        while let Some(arrival) = self.signals.read() {
             match arrival.signal {
                 libc::SIGCHLD => self.reap(),
-                libc::SIGUSR1 => self.show_calls(),
+                SHOW => self.show_calls(),
                 _ => self.forward(arrival),
             }
         }
@@ -373,8 +387,8 @@ impl Running {
                 self.timed_out = true;
                 return;
             }
-            while let Some(arrival) = self.signals.next() {
-                let ignored = [libc::SIGCHLD, libc::SIGCONT, libc::SIGUSR1, libc::SIGWINCH];
+            while let Some(arrival) = self.signals.read() {
+                let ignored = [libc::SIGCHLD, libc::SIGCONT, SHOW, libc::SIGWINCH];
                 if !ignored.contains(&arrival.signal) {
                     return;
                 }

@@ -16,8 +16,6 @@ mod output;
 mod plan;
 mod process;
 mod report;
-mod signals;
-mod system;
 mod topology;
 
 use arguments::Arguments;

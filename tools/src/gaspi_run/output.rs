@@ -4,7 +4,7 @@
 //! passed on in parts; if another rank speaks in between, a newline is put in, so that a single
 //! writer's bytes are never changed.
 
-use crate::system::{self, Identity};
+use gaspi_tools::system::{self, Identity};
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -1,10 +1,11 @@
 //! What is to be started, worked out and checked before anything is.
 
+use crate::Refusal;
 use crate::arguments::Arguments;
 use crate::binding::{self, Bind, Share};
 use crate::topology::Topology;
-use crate::{Refusal, system};
 use gaspi_core::bootstrap::machines::{self, ThisMachine};
+use gaspi_tools::system;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;

@@ -6,7 +6,8 @@
 
 use crate::files::Files;
 use crate::plan::{Command, Plan};
-use crate::{Refusal, binding, system};
+use crate::{Refusal, binding};
+use gaspi_tools::system;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

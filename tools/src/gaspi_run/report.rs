@@ -1,7 +1,7 @@
 //! How the ranks ended: the closing summary and the exit status.
 
 use crate::process::Ending;
-use crate::signals;
+use gaspi_tools::signals;
 use std::fmt::Write;
 
 /// Ranks that are named one by one.

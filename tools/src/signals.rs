@@ -1,73 +1,65 @@
 //! Signals as something to read, and their names.
 
-use crate::Refusal;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// What is passed on to the ranks.
-const FORWARDED: [i32; 7] = [
-    libc::SIGHUP,
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGTERM,
-    libc::SIGUSR2,
-    libc::SIGCONT,
-    libc::SIGWINCH,
-];
-
 /// A signal that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Arrival {
-    pub(crate) signal: i32,
+pub struct Arrival {
+    /// Its number.
+    pub signal: i32,
     /// Sent by the kernel, so by the terminal, which sends it to every process in the foreground:
     /// the ranks have it already.
-    pub(crate) from_terminal: bool,
+    pub from_terminal: bool,
 }
 
 /// Signals of this process, to be read instead of interrupting.
 #[derive(Debug)]
-pub(crate) struct Signals {
+pub struct Signals {
     fd: OwnedFd,
-    /// What was blocked before, to be restored in the ranks.
-    pub(crate) before: libc::sigset_t,
+    /// What was blocked before, to be restored in child processes.
+    pub before: libc::sigset_t,
 }
 
 impl Signals {
-    /// Blocks the signals that are forwarded, SIGCHLD, and SIGUSR1, which asks for the hang table. Ignored ones (nohup) stay ignored.
-    pub(crate) fn take() -> Result<Signals, Refusal> {
-        let failed =
-            |what: &str| Refusal::launcher(format!("{what}: {}", io::Error::last_os_error()));
+    /// Blocks these signals. Ignored ones (nohup) stay ignored. To be called while the process has
+    /// one thread.
+    ///
+    /// # Errors
+    /// Descriptors ran out.
+    pub fn take(signals: impl IntoIterator<Item = i32>) -> io::Result<Signals> {
         let mut set = MaybeUninit::uninit();
         // SAFETY: initialises the set.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
         // SAFETY: initialised by the line before.
         let mut set = unsafe { set.assume_init() };
-        for signal in FORWARDED.into_iter().chain([libc::SIGCHLD, libc::SIGUSR1]) {
-            // SAFETY: the set is initialised and the signal exists.
+        for signal in signals {
+            // SAFETY: the set is initialised; a number that is no signal changes nothing.
             unsafe { libc::sigaddset(&raw mut set, signal) };
         }
         let mut before = set;
-        // SAFETY: both sets live on this stack; the process has one thread.
+        // SAFETY: both sets live on this stack.
         if unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut before) } != 0 {
-            return Err(failed("blocking signals"));
+            return Err(io::Error::last_os_error());
         }
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         // SAFETY: makes a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &raw const set, flags) };
         if fd < 0 {
-            return Err(failed("signalfd"));
+            return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel has just made this descriptor for us.
         Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before })
     }
 
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+    /// Readable when a signal has come.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
     /// The next signal that has come.
-    pub(crate) fn next(&self) -> Option<Arrival> {
+    pub fn read(&self) -> Option<Arrival> {
         // SAFETY: all zeroes is a valid record.
         let mut record: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         let len = size_of::<libc::signalfd_siginfo>();
@@ -81,7 +73,7 @@ impl Signals {
 }
 
 /// "SIGKILL" for 9.
-pub(crate) fn name(signal: i32) -> String {
+pub fn name(signal: i32) -> String {
     const NAMES: [&str; 32] = [
         "0", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV",
         "USR2", "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU",

@@ -1,4 +1,4 @@
-//! System calls of the launcher's loop, as safe functions.
+//! System calls of a loop that waits for descriptors, as safe functions.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,14 +6,15 @@ use std::time::Duration;
 
 /// Something to wait for in [`wait`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Watch<'a> {
-    pub(crate) fd: BorrowedFd<'a>,
+pub struct Watch<'a> {
+    /// To be read from or written to.
+    pub fd: BorrowedFd<'a>,
     /// Room to write instead of something to read.
-    pub(crate) room: bool,
+    pub room: bool,
 }
 
 /// Sleeps until a descriptor is ready or the time is over, and says which are.
-pub(crate) fn wait(watches: &[Watch<'_>], timeout: Option<Duration>) -> Vec<bool> {
+pub fn wait(watches: &[Watch<'_>], timeout: Option<Duration>) -> Vec<bool> {
     let entry = |watch: &Watch<'_>| libc::pollfd {
         fd: watch.fd.as_raw_fd(),
         events: if watch.room { libc::POLLOUT } else { libc::POLLIN },
@@ -33,12 +34,12 @@ pub(crate) fn wait(watches: &[Watch<'_>], timeout: Option<Duration>) -> Vec<bool
 }
 
 /// Whether a read or, with `room`, a write of a small piece would not block.
-pub(crate) fn ready(fd: BorrowedFd<'_>, room: bool) -> bool {
+pub fn ready(fd: BorrowedFd<'_>, room: bool) -> bool {
     wait(&[Watch { fd, room }], Some(Duration::ZERO))[0]
 }
 
 /// The limit for open descriptors of this process.
-pub(crate) fn descriptor_limit() -> libc::rlimit {
+pub fn descriptor_limit() -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: writes the struct that it is given.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
@@ -46,13 +47,13 @@ pub(crate) fn descriptor_limit() -> libc::rlimit {
 }
 
 /// Sets the limit for open descriptors of this process. Async-signal-safe.
-pub(crate) fn set_descriptor_limit(limit: libc::rlimit) {
+pub fn set_descriptor_limit(limit: libc::rlimit) {
     // SAFETY: reads the struct that it is given. What cannot be raised stays as it was.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
 /// Bytes that fit into a pipe.
-pub(crate) fn pipe_size(fd: BorrowedFd<'_>) -> usize {
+pub fn pipe_size(fd: BorrowedFd<'_>) -> usize {
     // SAFETY: the descriptor is open.
     let size = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETPIPE_SZ) };
     usize::try_from(size).unwrap_or(1 << 20)
@@ -60,15 +61,15 @@ pub(crate) fn pipe_size(fd: BorrowedFd<'_>) -> usize {
 
 /// What a descriptor is open on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub struct Identity {
     device: libc::dev_t,
     inode: libc::ino_t,
     /// A file that is always ready and never blocks.
-    pub(crate) regular: bool,
+    pub regular: bool,
 }
 
 /// What `fd` is open on.
-pub(crate) fn identity(fd: BorrowedFd<'_>) -> Option<Identity> {
+pub fn identity(fd: BorrowedFd<'_>) -> Option<Identity> {
     // SAFETY: all zeroes is a valid stat.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open and fstat writes the struct that it is given.
@@ -80,7 +81,10 @@ pub(crate) fn identity(fd: BorrowedFd<'_>) -> Option<Identity> {
 }
 
 /// Writes without the buffer that `std` puts before standard output.
-pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+///
+/// # Errors
+/// Those of write(2).
+pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: reads at most the length of the slice.
     let written = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())

@@ -1,0 +1,189 @@
+//! gaspi_cleanup: ends what is left of this user's jobs.
+//!
+//! A job leaves nothing behind in files or shared memory, so there are only processes to be ended:
+//! children that ranks left behind, and jobs that were started by hand.
+
+mod processes;
+
+use clap::Parser;
+use gaspi_core::bootstrap::machines::{self, ThisMachine};
+use gaspi_tools::system;
+use processes::{Keeper, Member, Outcome};
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// From SIGTERM to SIGKILL.
+const GRACE: Duration = Duration::from_secs(3);
+/// How often is looked for processes that were started meanwhile.
+const PASSES_MAX: usize = 5;
+
+/// Ends what is left of this user's GASPI jobs.
+#[derive(Debug, Parser)]
+#[command(name = "gaspi_cleanup", version, after_help = AFTER_HELP)]
+struct Arguments {
+    /// Clean up on the hosts that FILE names, one per line; blank lines and # comments do not count.
+    /// Every line has to name this machine. Without this option it is this machine.
+    #[arg(short = 'm', long = "machinefile", value_name = "FILE")]
+    machine_file: Option<PathBuf>,
+
+    /// Only list the processes, and end none.
+    #[arg(short = 'c', long = "check")]
+    check: bool,
+
+    /// End the job ID and no other, whether its gaspi_run still runs or not.
+    #[arg(long, value_name = "ID", conflicts_with = "all")]
+    job: Option<String>,
+
+    /// End all jobs of this user, also those that run properly.
+    #[arg(long)]
+    all: bool,
+}
+
+const AFTER_HELP: &str = "\
+Processes of a job are found by the job's id in their environment (GASPI_JOB_ID, with GASPI_RANK
+and GASPI_NRANKS). Without --job and --all, only jobs are ended whose gaspi_run has gone. A job that
+was started by hand has none, so it is listed and kept: whether it is still wanted cannot be seen.
+This program and those that it was started by are never ended.
+
+A process is asked to end by SIGTERM and killed by SIGKILL three seconds later. There is a line for
+each process: job, process, rank, what was done, command.
+
+The exit status is 0 if everything that was to be ended has ended, or with -c; 1 if something is left;
+2 for a wrong command line or machine file.
+
+Examples:
+  gaspi_cleanup -c                    what is there?
+  gaspi_cleanup                       end what is left of jobs whose gaspi_run was killed
+  gaspi_cleanup --job 53c5a1d0f2b2f34e";
+
+/// Whether a process of a job is to be ended.
+fn is_to_end(arguments: &Arguments, member: &Member) -> bool {
+    let named = arguments.job.is_some() || arguments.all;
+    !arguments.check && (named || member.keeper == Keeper::Nobody)
+}
+
+fn line(member: &Member, what: &str) -> String {
+    let (place, pid, command) = (&member.place, member.pid, &member.command);
+    format!("job {} pid {pid} rank {}: {what}: {command}\n", place.job, place.rank)
+}
+
+/// Why a process was not ended.
+fn kept(keeper: Keeper) -> &'static str {
+    match keeper {
+        Keeper::Launcher => "its gaspi_run is running",
+        Keeper::Nobody => "its gaspi_run has gone",
+        Keeper::Unknown => "started by hand",
+    }
+}
+
+fn done(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Ended => "ended by SIGTERM",
+        Outcome::Killed => "killed by SIGKILL",
+        Outcome::Gone => "had ended already",
+        Outcome::Stays => "does not end, not even by SIGKILL",
+        Outcome::Refused => "may not be signalled",
+    }
+}
+
+fn check_hosts(file: &Path) -> Result<(), String> {
+    let machine = ThisMachine::look_up();
+    let hosts = machines::read(file).map_err(|error| {
+        let text = error.to_string();
+        text.strip_prefix("environment: ").unwrap_or(&text).to_owned()
+    })?;
+    match hosts.iter().find(|host| !machine.is(host)) {
+        None => Ok(()),
+        Some(host) => Err(format!(
+            "machine file {}: {host:?} is not this machine ({:?}); cleaning up on other hosts is \
+             not available in this version, run gaspi_cleanup there",
+            file.display(),
+            machine.name()
+        )),
+    }
+}
+
+/// Lists and ends; true if nothing is left that was to be ended.
+fn clean(arguments: &Arguments) -> bool {
+    let wanted =
+        |member: &Member| arguments.job.as_ref().is_none_or(|job| *job == member.place.job);
+    // That nobody reads it keeps nothing from being ended.
+    let say = |member: &Member, what: &str| {
+        let _ = io::stdout().write_all(line(member, what).as_bytes());
+    };
+    let (mut clean, mut jobs_kept) = (true, BTreeSet::new());
+    for pass in 0..PASSES_MAX {
+        let found = processes::find().into_iter().filter(wanted);
+        let (to_end, others): (Vec<Member>, Vec<Member>) =
+            found.partition(|member| is_to_end(arguments, member));
+        if pass == 0 {
+            for member in others {
+                let verb = if arguments.check { "" } else { "kept, " };
+                say(&member, &format!("{verb}{}", kept(member.keeper)));
+                jobs_kept.insert(member.place.job);
+            }
+        }
+        if to_end.is_empty() {
+            clean = true;
+            break;
+        }
+        // Whether they have ended is seen in the next pass, which also finds their new children.
+        clean = false;
+        let outcomes = processes::end(&to_end, GRACE);
+        let stuck = [Outcome::Stays, Outcome::Refused];
+        for (member, outcome) in to_end.iter().zip(&outcomes) {
+            say(member, done(*outcome));
+        }
+        if outcomes.iter().any(|outcome| stuck.contains(outcome)) {
+            break;
+        }
+    }
+    if !arguments.check && !jobs_kept.is_empty() {
+        let ids: Vec<String> = jobs_kept.into_iter().collect();
+        eprintln!("gaspi_cleanup: kept {}; end one with --job ID, all with --all", ids.join(", "));
+    }
+    clean
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(file) = &arguments.machine_file
+        && let Err(message) = check_hosts(file)
+    {
+        eprintln!("gaspi_cleanup: {message}");
+        return ExitCode::from(2);
+    }
+    // A descriptor for every process that is to be ended.
+    let limit = system::descriptor_limit();
+    let (rlim_cur, rlim_max) = (limit.rlim_max, limit.rlim_max);
+    system::set_descriptor_limit(libc::rlimit { rlim_cur, rlim_max });
+    if clean(&arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ended() {
+        let (nobody, launcher, unknown) = (Keeper::Nobody, Keeper::Launcher, Keeper::Unknown);
+        for (line, ended) in [
+            (&["gaspi_cleanup"][..], &[nobody][..]),
+            (&["gaspi_cleanup", "-c"], &[]),
+            (&["gaspi_cleanup", "--all"], &[nobody, launcher, unknown]),
+            (&["gaspi_cleanup", "--all", "-c"], &[]),
+            (&["gaspi_cleanup", "--job", "x"], &[nobody, launcher, unknown]),
+        ] {
+            let arguments = Arguments::try_parse_from(line).expect("parsed");
+            for keeper in [nobody, launcher, unknown] {
+                let member = processes::tests::member("x", keeper);
+                assert_eq!(is_to_end(&arguments, &member), ended.contains(&keeper), "{line:?}");
+            }
+        }
+        let both = ["gaspi_cleanup", "--all", "--job", "x"];
+        assert!(Arguments::try_parse_from(both).is_err());
+    }
+}

@@ -1,0 +1,236 @@
+//! The processes of this user's jobs: found by their environment, ended through pidfds.
+//!
+//! Invariant: a process is signalled only through a pidfd that was opened before its environment was
+//! read for the last time, so a number that was given to another process is never hit.
+
+use gaspi_core::os::process;
+use gaspi_tools::system::{self, Watch};
+use std::collections::HashSet;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Characters of a command that are shown.
+const COMMAND_MAX: usize = 80;
+
+/// Who looks after a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Keeper {
+    /// Its gaspi_run, which runs.
+    Launcher,
+    /// A gaspi_run that has gone.
+    Nobody,
+    /// It was started without gaspi_run, so this cannot be known.
+    Unknown,
+}
+
+/// What the environment of a process says about its job.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) job: String,
+    pub(crate) rank: u32,
+    /// The name of the socket at which its gaspi_run listens.
+    meeting: Option<String>,
+}
+
+/// A process of a job.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Member {
+    pub(crate) place: Place,
+    pub(crate) pid: i32,
+    pub(crate) keeper: Keeper,
+    pub(crate) command: String,
+}
+
+/// The processes of this user's jobs on this machine, by job and rank; this process and those that
+/// it was started by are not among them.
+pub(crate) fn find() -> Vec<Member> {
+    let (own, user) = (ancestors(std::process::id() as i32), effective_user());
+    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let pids = entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
+        (entry.metadata().ok()?.uid() == user && !own.contains(&pid)).then_some(pid)
+    });
+    let mut members: Vec<Member> = pids
+        .filter_map(|pid| {
+            let place = place_of(pid)?;
+            let keeper = keeper(pid, place.meeting.as_deref());
+            Some(Member { pid, keeper, command: command(pid), place })
+        })
+        .collect();
+    members.sort_unstable();
+    members
+}
+
+/// A process and those that it was started by.
+fn ancestors(mut pid: i32) -> HashSet<i32> {
+    let mut found = HashSet::new();
+    while pid > 0 && found.insert(pid) {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name, field 2, may hold anything; it ends with the last parenthesis.
+        let parent = stat.rfind(')').and_then(|end| stat[end + 1..].split_whitespace().nth(1));
+        pid = parent.and_then(|pid| pid.parse().ok()).unwrap_or(0);
+    }
+    found
+}
+
+fn effective_user() -> u32 {
+    // SAFETY: no arguments, no failure.
+    unsafe { libc::geteuid() }
+}
+
+/// What the environment that the process was started with says; `None` if it is not part of a job.
+fn place_of(pid: i32) -> Option<Place> {
+    place(&fs::read(format!("/proc/{pid}/environ")).ok()?)
+}
+
+/// What an environment says. The job's id alone, which somebody may have set in a shell, does not
+/// make a process part of it.
+fn place(environment: &[u8]) -> Option<Place> {
+    let value = |name: &str| {
+        let find = |entry: &[u8]| {
+            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            Some(String::from_utf8_lossy(value).into_owned())
+        };
+        environment.split(|byte| *byte == 0).find_map(find)
+    };
+    let rank = value("GASPI_RANK")?.parse().ok()?;
+    value("GASPI_NRANKS")?;
+    let job = value("GASPI_JOB_ID").filter(|job| !job.is_empty())?;
+    Some(Place { job, rank, meeting: value("GASPI_MEETING") })
+}
+
+/// Who looks after the job of a process: its gaspi_run listens for as long as it runs, in the network
+/// namespace of the process.
+fn keeper(pid: i32, meeting: Option<&str>) -> Keeper {
+    let Some(meeting) = meeting else { return Keeper::Unknown };
+    let name = format!("@{meeting}");
+    let sockets = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+    let listens = sockets.lines().any(|line| line.split_whitespace().last() == Some(&name));
+    if listens { Keeper::Launcher } else { Keeper::Nobody }
+}
+
+/// What the process runs, fit for one line.
+fn command(pid: i32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    let text = words.collect::<Vec<_>>().join(" ");
+    let shown = text.trim_end().chars().map(|c| if c.is_control() { '?' } else { c });
+    let shown: String = shown.take(COMMAND_MAX).collect();
+    if shown.is_empty() {
+        let name = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("comm"));
+        return format!("[{}]", name.unwrap_or_default().trim());
+    }
+    shown
+}
+
+/// What became of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// SIGTERM sufficed.
+    Ended,
+    /// It took SIGKILL.
+    Killed,
+    /// It had ended before it was signalled.
+    Gone,
+    /// SIGKILL did not end it in time: it hangs in the kernel.
+    Stays,
+    /// It could not be signalled.
+    Refused,
+}
+
+/// Ends all of them: SIGTERM, and SIGKILL after `grace`, which may take as long again. In the order
+/// of `members`.
+pub(crate) fn end(members: &[Member], grace: Duration) -> Vec<Outcome> {
+    let mut outcomes = vec![Outcome::Gone; members.len()];
+    let mut left: Vec<(usize, OwnedFd)> = Vec::new();
+    for (index, member) in members.iter().enumerate() {
+        match process::open(member.pid, 0) {
+            Ok(Some(pidfd)) if place_of(member.pid).as_ref() == Some(&member.place) => {
+                if process::signal(&pidfd, libc::SIGTERM) {
+                    // A stopped process would not see it.
+                    process::signal(&pidfd, libc::SIGCONT);
+                    left.push((index, pidfd));
+                } else if !process::has_ended(&pidfd) {
+                    outcomes[index] = Outcome::Refused;
+                }
+            }
+            Ok(_) => {}
+            Err(_) => outcomes[index] = Outcome::Refused,
+        }
+    }
+    for (outcome, signal) in [(Outcome::Ended, libc::SIGKILL), (Outcome::Killed, 0)] {
+        let deadline = Instant::now() + grace;
+        loop {
+            left.retain(|(index, pidfd)| {
+                let ended = process::has_ended(pidfd);
+                if ended {
+                    outcomes[*index] = outcome;
+                }
+                !ended
+            });
+            let time = deadline.saturating_duration_since(Instant::now());
+            if left.is_empty() || time.is_zero() {
+                break;
+            }
+            let watches = left.iter().map(|(_, pidfd)| Watch { fd: pidfd.as_fd(), room: false });
+            system::wait(&watches.collect::<Vec<_>>(), Some(time));
+        }
+        if signal != 0 {
+            left.iter().for_each(|(_, pidfd)| {
+                process::signal(pidfd, signal);
+            });
+        }
+    }
+    for (index, _) in left {
+        outcomes[index] = Outcome::Stays;
+    }
+    outcomes
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// This process as a rank of a job.
+    pub(crate) fn member(job: &str, keeper: Keeper) -> Member {
+        let place = Place { job: job.to_owned(), rank: 0, meeting: None };
+        Member { place, pid: std::process::id() as i32, keeper, command: String::new() }
+    }
+
+    #[test]
+    fn environments() {
+        let found =
+            place(b"A=1\0GASPI_RANK=3\0GASPI_NRANKS=4\0GASPI_JOB_ID=x y\0GASPI_MEETING=m\0");
+        let expected = Place { job: "x y".into(), rank: 3, meeting: Some("m".into()) };
+        assert_eq!(found, Some(expected));
+        let by_hand = place(b"GASPI_JOB_ID=x\0GASPI_RANK=0\0GASPI_NRANKS=1");
+        assert_eq!(by_hand.map(|place| place.meeting), Some(None));
+        for text in [
+            &b""[..],
+            b"GASPI_JOB_ID=x\0",
+            b"GASPI_RANK=0\0GASPI_NRANKS=1\0",
+            b"GASPI_JOB_ID=\0GASPI_RANK=0\0GASPI_NRANKS=1\0",
+            b"MY_GASPI_JOB_ID=x\0GASPI_RANK=0\0GASPI_NRANKS=1\0",
+            b"GASPI_JOB_ID=x\0GASPI_RANK=one\0GASPI_NRANKS=1\0",
+        ] {
+            assert_eq!(place(text), None, "{}", String::from_utf8_lossy(text));
+        }
+    }
+
+    #[test]
+    fn own_ancestors() {
+        let own = ancestors(std::process::id() as i32);
+        let parent = std::os::unix::process::parent_id() as i32;
+        assert!(own.contains(&(std::process::id() as i32)) && own.contains(&parent), "{own:?}");
+    }
+
+    #[test]
+    fn a_number_that_another_process_has_now_is_not_signalled() {
+        // As if this process had got the number of a rank that has ended meanwhile.
+        let stale = member("gone", Keeper::Nobody);
+        assert_eq!(end(&[stale], Duration::from_secs(3)), [Outcome::Gone]);
+    }
+}

@@ -1,0 +1,223 @@
+//! The real gaspi_cleanup on processes that look like ranks. Every test names its own job: whatever
+//! else runs on this machine is left alone.
+
+mod harness;
+
+use harness::{GUARD, Outcome, Run, ended, gaspi_run, shell};
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// A job id that nobody else has.
+fn id(name: &str) -> String {
+    format!("cleanup-test-{}-{name}", std::process::id())
+}
+
+fn cleanup(arguments: &[&str]) -> Outcome {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gaspi_cleanup"));
+    command.args(arguments).stdin(Stdio::null());
+    Run::start(command).finish()
+}
+
+/// A process of a job that was started by hand; ended with the test.
+struct Rank(Child);
+
+impl Rank {
+    /// One that sleeps.
+    fn start(job: &str, rank: u32) -> Rank {
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        Rank(Rank::spawn(command, job, rank))
+    }
+
+    /// One that runs a script, which begins by saying that it is ready.
+    fn script(job: &str, rank: u32, text: &str) -> Rank {
+        let mut command = Command::new("sh");
+        command.args(["-c", text]).stdout(Stdio::piped());
+        let mut rank = Rank(Rank::spawn(command, job, rank));
+        let stdout = rank.0.stdout.as_mut().expect("stdout");
+        stdout.read_exact(&mut [0; 6]).expect("ready");
+        rank
+    }
+
+    fn spawn(mut command: Command, job: &str, rank: u32) -> Child {
+        command.env("GASPI_JOB_ID", job).env("GASPI_RANK", rank.to_string());
+        command.env("GASPI_NRANKS", "9").stdin(Stdio::null()).spawn().expect("rank")
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    fn runs(&mut self) -> bool {
+        self.0.try_wait().expect("wait").is_none()
+    }
+
+    /// The signal that it is ended by.
+    fn signal(mut self) -> Option<i32> {
+        let deadline = Instant::now() + GUARD;
+        while self.runs() {
+            assert!(Instant::now() < deadline, "did not end");
+            std::thread::yield_now();
+        }
+        self.0.wait().expect("wait").signal()
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_job_is_listed_and_ended() {
+    let job = id("plain");
+    let mut ranks: Vec<Rank> = (0..3).map(|rank| Rank::start(&job, rank)).collect();
+    let other = id("plain-other");
+    let mut stranger = Rank::start(&other, 0);
+    let expected = |what: &str| -> String {
+        let line = |(rank, process): (usize, &Rank)| {
+            format!("job {job} pid {} rank {rank}: {what}: sleep 1000\n", process.pid())
+        };
+        ranks.iter().enumerate().map(line).collect()
+    };
+    let (listed, ended_lines) = (expected("started by hand"), expected("ended by SIGTERM"));
+    for line in [&["-c", "--job", &job][..], &["-c", "--job", &job]] {
+        let outcome = cleanup(line).success();
+        assert_eq!((outcome.stdout, outcome.stderr), (listed.clone(), String::new()));
+    }
+    assert!(ranks.iter_mut().all(Rank::runs));
+    assert_eq!(cleanup(&["--job", &job]).success().stdout, ended_lines);
+    for rank in ranks {
+        assert_eq!(rank.signal(), Some(libc::SIGTERM));
+    }
+    assert_eq!(cleanup(&["--job", &job]).success().stdout, "");
+    assert!(stranger.runs());
+}
+
+#[test]
+fn without_options_all_are_listed() {
+    let job = id("all");
+    let rank = Rank::start(&job, 4);
+    let text = cleanup(&["-c"]).success().stdout;
+    let line = format!("job {job} pid {} rank 4: started by hand: sleep 1000", rank.pid());
+    assert!(text.lines().any(|found| found == line), "{text}");
+}
+
+#[test]
+fn the_deaf_and_the_stopped_are_killed() {
+    let job = id("deaf");
+    let deaf = Rank::script(&job, 0, "trap '' TERM; echo ready; sleep 1000 & wait; sleep 1000");
+    let mut stopped = Rank::start(&job, 1);
+    let pid = stopped.pid();
+    assert!(Command::new("kill").args(["-STOP", &pid]).status().expect("kill").success());
+    let text = cleanup(&["--job", &job]).success().stdout;
+    let line = |pid: &str, what: &str| format!("job {job} pid {pid} rank {what}: ");
+    assert!(text.contains(&line(&deaf.pid(), "0: killed by SIGKILL")), "{text}");
+    assert!(text.contains(&line(&pid, "1: ended by SIGTERM")), "{text}");
+    // The child that the shell had started, and whatever it started meanwhile.
+    assert!(text.matches("sleep 1000").count() >= 3, "{text}");
+    assert_eq!(deaf.signal(), Some(libc::SIGKILL));
+    assert!(!stopped.runs() || stopped.signal() == Some(libc::SIGTERM));
+    assert_eq!(cleanup(&["-c", "--job", &job]).success().stdout, "");
+}
+
+#[test]
+fn it_ends_neither_itself_nor_those_it_was_started_by() {
+    let job = id("own");
+    let program = env!("CARGO_BIN_EXE_gaspi_cleanup");
+    // The shell is part of the job and starts it; so is the program itself.
+    let script = format!("'{program}' --job {job}; echo status $?");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).stdin(Stdio::null());
+    command.env("GASPI_JOB_ID", &job).env("GASPI_RANK", "0").env("GASPI_NRANKS", "1");
+    assert_eq!(Run::start(command).finish().success().stdout, "status 0\n");
+}
+
+#[test]
+fn the_jobs_id_alone_makes_nobody_a_rank() {
+    let job = id("shell");
+    let mut command = Command::new("sleep");
+    command.arg("1000").env("GASPI_JOB_ID", &job).stdin(Stdio::null());
+    let mut child = command.spawn().expect("sleep");
+    assert_eq!(cleanup(&["--job", &job]).success().stdout, "");
+    assert!(child.try_wait().expect("wait").is_none());
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+}
+
+#[test]
+fn jobs_of_gaspi_run_are_told_from_what_they_left() {
+    // The child of the rank outlives gaspi_run, as the kernel kills only ranks with it.
+    let script = "(trap '' HUP; echo $GASPI_JOB_ID; exec sleep 1000) & wait";
+    let mut run = Run::start(gaspi_run(&["-n", "1", "sh", "-c", script]));
+    let job = run.lines(1)[0].clone();
+    let text = cleanup(&["-c", "--job", &job]).success().stdout;
+    assert!(text.contains("its gaspi_run is running: "), "{text}");
+    run.signal("KILL");
+    assert_eq!(run.child.wait().expect("wait").code(), None);
+    // The rank ends with it, its child stays.
+    let deadline = Instant::now() + GUARD;
+    let left = loop {
+        let text = cleanup(&["-c", "--job", &job]).success().stdout;
+        if text.lines().count() == 1 && text.contains("its gaspi_run has gone: sleep 1000") {
+            break text;
+        }
+        assert!(Instant::now() < deadline, "{text}");
+    };
+    assert!(left.starts_with(&format!("job {job} pid ")), "{left}");
+    let text = cleanup(&["--job", &job]).success().stdout;
+    assert!(text.contains("ended by SIGTERM: sleep 1000"), "{text}");
+    drop(run);
+}
+
+#[test]
+fn a_running_job_is_ended_when_it_is_named() {
+    let script = "echo $GASPI_JOB_ID; exec sleep 1000";
+    let mut run = Run::start(gaspi_run(&["-n", "4", "sh", "-c", script]));
+    let job = run.lines(4)[0].clone();
+    let text = cleanup(&["--job", &job]).success().stdout;
+    assert_eq!(text.matches("ended by SIGTERM").count(), 4, "{text}");
+    assert_eq!(run.finish().code, Some(143));
+}
+
+#[test]
+fn odd_commands_fit_on_a_line() {
+    let job = id("odd");
+    let mut command = Command::new("sleep");
+    command.arg0("a\nb \x1b[31m").arg("1000").stdin(Stdio::null());
+    command.env("GASPI_JOB_ID", &job).env("GASPI_RANK", "0").env("GASPI_NRANKS", "1");
+    let child = command.spawn().expect("sleep");
+    let text = cleanup(&["--job", &job]).success().stdout;
+    let line = format!("job {job} pid {} rank 0: ended by SIGTERM: a?b ?[31m 1000\n", child.id());
+    assert_eq!(text, line);
+    ended(child);
+}
+
+#[test]
+fn hosts_have_to_be_this_machine() {
+    let directory = tempfile::tempdir().expect("directory");
+    let file = directory.path().join("hosts");
+    let name = file.to_string_lossy();
+    std::fs::write(&file, "localhost\n127.0.0.1\n").expect("write");
+    let job = id("none");
+    assert_eq!(cleanup(&["-m", &name, "-c", "--job", &job]).success().stdout, "");
+    std::fs::write(&file, "localhost\n192.0.2.199\n").expect("write");
+    let outcome = cleanup(&["-m", &name, "-c", "--job", &job]);
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("192.0.2.199"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("not available in this version"), "{}", outcome.stderr);
+    assert_eq!(cleanup(&["-m", "/nonexistent", "-c"]).code, Some(2));
+}
+
+#[test]
+fn a_reader_that_goes_away_does_not_keep_it_from_ending_jobs() {
+    let job = id("pipe");
+    let rank = Rank::start(&job, 0);
+    let program = env!("CARGO_BIN_EXE_gaspi_cleanup");
+    shell(&format!("'{program}' --job {job} | exec 0<&-; true")).success();
+    assert_eq!(rank.signal(), Some(libc::SIGTERM));
+}
