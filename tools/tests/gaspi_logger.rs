@@ -1,7 +1,5 @@
 //! The real gaspi_logger: what arrives is printed, and how it ends.
 
-// Another test program uses the rest of it.
-#[allow(dead_code)]
 mod harness;
 
 use harness::{GUARD, Run, ended};
