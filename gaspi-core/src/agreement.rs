@@ -479,6 +479,9 @@ impl GroupCall<'_> {
     /// The collective is complete, or has failed in the same way on all ranks: the group is free.
     pub fn finish(mut self) {
         self.end();
+        if matches!(self.key.kind, CallKind::Allreduce | CallKind::AllreduceUser) {
+            self.inner.count(Counter::Allreduces, 1);
+        }
     }
 
     fn end(&mut self) {

@@ -47,6 +47,13 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// How a rank of the job is reached.
+    pub(crate) fn link_to(&self, rank: Rank) -> Link {
+        if rank == self.rank { Link::Own } else { Link::SharedMemory }
+    }
+}
+
 impl Runtime {
     /// How `rank` is reached.
     ///
@@ -54,7 +61,7 @@ impl Runtime {
     /// [`Error::InvalidRank`].
     pub fn link(&self, rank: Rank) -> Result<Link> {
         self.inner().check_rank(rank)?;
-        Ok(if rank == self.rank() { Link::Own } else { Link::SharedMemory })
+        Ok(self.inner().link_to(rank))
     }
 
     /// Connects to `rank`; its library answers, not its program (GASPI 17.1, 5.4.1). A success after

@@ -307,10 +307,6 @@ impl Runtime {
         for (id, queue) in self.inner().queues.iter().enumerate() {
             if !queue.exists.swap(true, Ordering::AcqRel) {
                 queue.purge();
-                // Whoever used a former queue of this number does not own this one.
-                queue.share();
-                queue.moves.store(0, Ordering::Relaxed);
-                queue.owner.store(NOBODY, Ordering::Release);
                 return Ok(QueueId(id as u8));
             }
         }
@@ -325,8 +321,10 @@ impl Runtime {
         let q = self.inner().queue(queue)?;
         q.purge();
         q.exists.store(false, Ordering::Release);
-        // Nobody takes a slot of a queue that does not exist.
+        // Nobody takes a slot of a queue that does not exist, nor owns the next one of its number.
         q.share();
+        q.moves.store(0, Ordering::Relaxed);
+        q.owner.store(NOBODY, Ordering::Release);
         self.inner().area.ring(self.rank());
         Ok(())
     }

@@ -45,9 +45,10 @@ pub(crate) enum Counter {
     TimeWaiting,
     PassiveSends,
     PassiveReceives,
+    Allreduces,
 }
 
-const THREAD_COUNTERS: usize = Counter::PassiveReceives as usize + 1;
+const THREAD_COUNTERS: usize = Counter::Allreduces as usize + 1;
 const _: () = assert!(THREAD_COUNTERS <= COUNTERS);
 
 /// What is counted by thread and rank.
@@ -132,6 +133,7 @@ counters! {
     All(P::Atomics), 1, "NumberOfAtomics", "atomic operations";
     Thread(Counter::PassiveSends), 1, "NumberOfPassiveSends", "passive messages sent";
     Thread(Counter::PassiveReceives), 1, "NumberOfPassiveReceives", "passive messages received";
+    Thread(Counter::Allreduces), 1, "NumberOfAllreduces", "all-reduces, also by a user's function";
     Source::Link(Link::Own, &[P::BytesWritten]), 2, "BytesWrittenSelf",
         "bytes written to this rank itself";
     Source::Link(Link::Own, &[P::BytesRead]), 2, "BytesReadSelf",
@@ -239,15 +241,10 @@ impl Inner {
             Source::All(counter) => sum(&mut (0..self.size), &[counter]),
             Source::Rank(counters) => self.counted_for(rank, counters),
             Source::Link(link, counters) => {
-                let reached = |rank: &u32| self.link(Rank(*rank as u16)) == link;
+                let reached = |rank: &u32| self.link_to(Rank(*rank as u16)) == link;
                 sum(&mut (0..self.size).filter(reached), counters)
             }
         }
-    }
-
-    /// How `rank` is reached.
-    pub(crate) fn link(&self, rank: Rank) -> Link {
-        if rank == self.rank { Link::Own } else { Link::SharedMemory }
     }
 }
 

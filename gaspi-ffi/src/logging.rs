@@ -151,6 +151,15 @@ fn line(level: Level, text: &str) {
     write_stderr(whole.as_bytes());
 }
 
+/// Prints lines that the program was asked for, whatever the level.
+pub(crate) fn lines(text: &str) {
+    let who = identity();
+    let lines: String = text.lines().map(|line| format!("[{who}] {line}\n")).collect();
+    if !lines.is_empty() {
+        write_stderr(lines.as_bytes());
+    }
+}
+
 fn identity() -> String {
     match IDENTITY.try_read().as_deref() {
         Ok(Some((rank, host))) => format!("{rank} {host}"),

@@ -3,7 +3,7 @@
 use crate::error::{Failure, Outcome};
 use crate::runtime::{self, timeout};
 use crate::types::*;
-use crate::{clock, config, logging, printf, topology};
+use crate::{clock, config, logging, printf, statistics, topology};
 use gaspi_core::{Error, Job, Joining, Rank, Runtime, State, Timeout};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
@@ -106,6 +106,7 @@ procedures! {
         runtime::refuse_fork()?;
         let _lifecycle = lifecycle()?;
         let runtime = runtime::unlink()?;
+        let counted = statistics::asked_for().then(|| statistics::summary(&runtime));
         match runtime.term(timeout(milliseconds)) {
             Err(error @ Error::Timeout { .. }) => {
                 runtime::publish(runtime);
@@ -116,6 +117,7 @@ procedures! {
                 runtime::retire(runtime);
                 runtime::engage(false);
                 log::info!("gaspi_proc_term: has left the job");
+                logging::lines(&counted.unwrap_or_default());
                 logging::identify(None);
                 Ok(outcome?)
             }

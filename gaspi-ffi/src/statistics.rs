@@ -4,7 +4,7 @@ use crate::error::Failure;
 use crate::printf;
 use crate::runtime;
 use crate::types::*;
-use gaspi_core::Runtime;
+use gaspi_core::{Rank, Runtime};
 use std::ffi::CString;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -115,19 +115,79 @@ procedures! {
     }
 }
 
-/// The values of all counters that are shown, one a line.
-fn table(rt: &Runtime) -> String {
+/// Every counter that is shown: its name, the rank that it is for if it takes one, its value and
+/// what it counts.
+fn shown(rt: &Runtime) -> impl Iterator<Item = (String, u64, &'static Described)> + '_ {
     let level = VERBOSITY.load(Ordering::Relaxed);
-    let mut text = String::new();
-    for (number, counter) in (0..).zip(counters()) {
-        if counter.verbosity > level {
-            continue;
-        }
-        // A counter per rank is shown as its sum.
+    let counters = (0..).zip(counters()).filter(move |(_, counter)| counter.verbosity <= level);
+    counters.flat_map(move |(number, counter)| {
         let arguments = if counter.per_rank { 0..rt.size() } else { 0..1 };
-        let value: u64 =
-            arguments.map(|argument| rt.statistic_get(number, argument).unwrap_or(0)).sum();
-        let _ = writeln!(text, "{:<26}{value:>20}", counter.name.to_string_lossy());
+        arguments.map(move |argument| {
+            let name = counter.name.to_string_lossy();
+            let name =
+                if counter.per_rank { format!("{name}[{argument}]") } else { name.into_owned() };
+            (name, rt.statistic_get(number, argument).unwrap_or(0), counter)
+        })
+    })
+}
+
+/// The values of all counters that are shown, one a line; those for a rank only if they are not 0.
+fn table(rt: &Runtime) -> String {
+    let mut text = String::new();
+    for (name, value, counter) in shown(rt) {
+        if value != 0 || !counter.per_rank {
+            let _ = writeln!(text, "{name:<26}{value:>20}");
+        }
+    }
+    text
+}
+
+/// Whether the environment asks for a summary at the end.
+pub(crate) fn asked_for() -> bool {
+    std::env::var("GASPI_STATISTICS").is_ok_and(|value| !matches!(value.trim(), "" | "0"))
+}
+
+/// The name of a counter for a rank, in a table that says that it is about ranks.
+fn head(name: &str) -> String {
+    let name = name.strip_prefix("NumberOf").unwrap_or(name);
+    let ends = ["ToRank", "FromRank", "OnRank"];
+    ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name).to_owned()
+}
+
+/// What the rank did, for a person: counters that are not 0, with what they count, and a table of
+/// the ranks that it communicated with.
+pub(crate) fn summary(rt: &Runtime) -> String {
+    let (rank, size) = (rt.rank().0, rt.size());
+    let mut text = format!("statistics of rank {rank} of {size}\n");
+    let totals = shown(rt).filter(|(_, value, counter)| *value != 0 && !counter.per_rank);
+    for (name, value, counter) in totals {
+        let what = counter.description.to_string_lossy();
+        let _ = writeln!(text, "  {name:<24}{value:>18}  {what}");
+    }
+    let per_rank: Vec<(u32, &Described)> =
+        (0..).zip(counters()).filter(|(_, counter)| counter.per_rank).collect();
+    let mut heads: Vec<String> = vec!["rank".into(), "transport".into()];
+    heads.extend(per_rank.iter().map(|(_, counter)| head(&counter.name.to_string_lossy())));
+    let mut rows = Vec::new();
+    for peer in 0..size {
+        let value = |(number, _): &(u32, _)| rt.statistic_get(*number, peer).unwrap_or(0);
+        let values: Vec<u64> = per_rank.iter().map(value).collect();
+        if values.iter().any(|value| *value != 0) {
+            let link = rt.link(Rank(peer as u16)).map_or("", gaspi_core::Link::name);
+            let mut row = vec![peer.to_string(), link.to_owned()];
+            row.extend(values.iter().map(u64::to_string));
+            rows.push(row);
+        }
+    }
+    if !rows.is_empty() {
+        for row in std::iter::once(&heads).chain(&rows) {
+            text.push(' ');
+            for (head, cell) in heads.iter().zip(row) {
+                let width = head.len().max(12);
+                let _ = write!(text, " {cell:>width$}");
+            }
+            text.push('\n');
+        }
     }
     text
 }

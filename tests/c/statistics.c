@@ -157,6 +157,56 @@ static void counting(void) {
   CHECK(total(BARRIERS) == 5);
 }
 
+/* The counter of that name, or their number. */
+static gaspi_statistic_counter_t named(const char *wanted) {
+  gaspi_statistic_counter_t counter = 0;
+
+  for (; counter < counters(); counter++) {
+    gaspi_statistic_argument_t argument = GASPI_STATISTIC_ARGUMENT_NONE;
+    gaspi_string_t name = NULL;
+    gaspi_string_t description = NULL;
+    gaspi_number_t level = 0;
+    CHECK_OK(gaspi_statistic_counter_info(counter, &argument, &name, &description, &level));
+    if (strcmp(name, wanted) == 0) {
+      break;
+    }
+  }
+  CHECK(counter < counters());
+  return counter;
+}
+
+/* What goes to one rank is counted for that rank, and for the transport that carries it. */
+static void by_rank(void) {
+  const gaspi_rank_t right = rank_after(1);
+  const gaspi_statistic_counter_t written = named("BytesWrittenToRank");
+  const gaspi_statistic_counter_t atomics = named("NumberOfAtomicsOnRank");
+  const gaspi_statistic_counter_t carried =
+      named(right == my_rank ? "NumberOfRequestsSelf" : "NumberOfRequestsShm");
+  gaspi_atomic_value_t old = 0;
+  gaspi_ulong value = 77;
+
+  reset_all();
+  for (int at = 0; at < 6; at++) {
+    CHECK_OK(gaspi_write(SEGMENT, 0, right, SEGMENT, 1000, 30, 0, LIMIT));
+    CHECK_OK(gaspi_notify(SEGMENT, right, 3, 1, 0, LIMIT));
+  }
+  CHECK_OK(gaspi_atomic_fetch_add(SEGMENT, 3000, right, 1, &old, LIMIT));
+  CHECK_OK(gaspi_wait(0, LIMIT));
+  for (gaspi_number_t rank = 0; rank < ranks; rank++) {
+    CHECK_OK(gaspi_statistic_counter_get(written, rank, &value));
+    CHECK(value == (rank == right ? 180u : 0u));
+    CHECK_OK(gaspi_statistic_counter_get(atomics, rank, &value));
+    CHECK(value == (rank == right ? 1u : 0u));
+  }
+  CHECK(total(carried) == 13);
+  CHECK(total(named("NumberOfNotifys")) == 6);
+  CHECK_ERR(gaspi_statistic_counter_get(written, ranks, &value), GASPI_ERR_INV_RANK);
+  CHECK_ERR(gaspi_statistic_counter_get(written, 0xffffffffu, &value), GASPI_ERR_INV_RANK);
+  CHECK_OK(gaspi_statistic_counter_reset(written));
+  CHECK(total(written) == 0);
+  CHECK(total(BYTES_WRITTEN) == 180);
+}
+
 static void segments(void) {
   static char memory[64];
 
@@ -183,6 +233,7 @@ int main(void) {
   wrong_arguments();
   CHECK_OK(gaspi_statistic_verbosity_level(level));
   counting();
+  by_rank();
   segments();
   CHECK_OK(gaspi_pcontrol(NULL));
   gaspi_statistic_print_counters();

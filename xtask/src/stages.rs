@@ -115,7 +115,7 @@ pub(crate) const STAGES: [Stage; 21] = [
         installed,
         "the installed tree and the package: C, C++, Fortran, CMake, static, old names",
     ),
-    stage("jobs", 60, &[], |context| harness(context, "two_jobs", &[]), "jobs beside each other"),
+    stage("jobs", 60, &[], jobs, "jobs beside each other; what ranks tell at their end"),
     stage(
         "bench",
         60,
@@ -250,6 +250,12 @@ fn harness(context: &Context, name: &str, variables: &[(&str, String)]) -> Resul
     }
     cargo.envs(variables.iter().map(|(name, value)| (name, value)));
     cargo_test(context, &mut cargo)
+}
+
+fn jobs(context: &Context) -> Result<Count> {
+    let (beside, told) = (harness(context, "two_jobs", &[])?, harness(context, "statistics", &[])?);
+    let (passed, failed) = (beside.passed + told.passed, beside.failed + told.failed);
+    Ok(Count { passed, failed })
 }
 
 fn installed(context: &Context) -> Result<Count> {
