@@ -175,17 +175,19 @@ fn measure(jobs: &mut [Job], operation: Operation, rounds: usize) -> Result<Row>
         bursts.push(burst);
     }
     let mut times = vec![Vec::new(); jobs.len()];
+    let mut medians = vec![Vec::new(); jobs.len()];
     for round in 0..rounds {
         for turn in 0..jobs.len() {
             // Nobody always follows the same other.
             let side = (round + turn) % jobs.len();
             let figures = jobs[side].burst(bursts[side])?;
+            medians[side].push(Samples::new(figures.us.clone()).median());
             times[side].extend(figures.us);
             wrong[side] += figures.wrong;
         }
     }
     let samples = times.into_iter().map(Samples::new).collect();
-    Ok(Row { operation, samples, wrong })
+    Ok(Row { operation, samples, bursts: medians, wrong })
 }
 
 /// A burst of calls that take `us` each.
