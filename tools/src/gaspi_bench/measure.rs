@@ -12,8 +12,9 @@ use std::time::Instant;
 /// Operations of a batch for sizes that a few lines hold; below the 1024 requests of a queue,
 /// together with those before it.
 const SMALL_BATCH: usize = 800;
-/// Bytes that a batch moves at most, apart from its first operation.
-const BATCH_BYTES: usize = 4 << 20;
+/// Bytes that a batch moves at most, apart from its first operation: some tens of microseconds, so
+/// that most batches fit between two moments when the kernel lets others have the core.
+const BATCH_BYTES: usize = 1 << 20;
 /// Batches of a row.
 const BATCHES: usize = 300;
 const BATCHES_MIN: usize = 40;
