@@ -1,9 +1,9 @@
 //! gaspi-bench: what its rows and tables hold, whatever the figures are.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use gaspi_tests::{Failed, Job, Outcome, Result, gaspi_run};
+use gaspi_tests::{Failed, Job, Outcome, Process, Result, gaspi_run};
 use serde_json::Value;
 
 /// So few operations that a test takes no time.
@@ -448,18 +448,49 @@ fn a_library_that_is_not_there() -> Result<()> {
 
 #[test]
 fn a_rank_that_dies_ends_the_run() -> Result<()> {
-    for test in ["barrier", "write-lat", "write-notify-lat"] {
-        let job = launched(3, &[test, "--iterations", "1000000000"])?;
-        let job = job.limit(Duration::from_secs(30)).start()?;
-        job.rank(1)?.signal(libc::SIGKILL)?;
-        let outcome = job.wait()?.code(137)?;
-        // Wherever the rank was, the others end, and say why.
+    for test in ["limits", "write-lat", "write-notify-lat", "passive-lat"] {
+        let sizes = ["--sizes", "8", "--iterations", "1000000000"];
+        let job = launched(3, &[test])?.args(sizes).limit(Duration::from_secs(30)).start()?;
+        let (doomed, idle) = (job.rank(1)?, job.rank(2)?);
+        until_it_waits(&idle)?;
+        doomed.signal(libc::SIGKILL)?;
+        let outcome = job.wait()?;
+        assert!(!outcome.status.success() && outcome.left.is_empty(), "{outcome:?}");
         for rank in [0, 2] {
             let begin = format!("gaspi-bench {test}: rank {rank}: ");
             let said = outcome.stderr.lines().find(|line| line.starts_with(&begin));
             let said = said.ok_or_else(|| outcome.failure(&format!("rank {rank} says nothing")))?;
-            assert!(said.contains("rank 1 "), "{said}");
+            assert!(said.contains("died"), "{said}");
         }
+        outcome.says("rank 1 has died")?;
     }
     Ok(())
+}
+
+/// Until a rank that belongs to no pair sleeps in the memory of gaspi-bench, with that of a row
+/// beside it: the pair measures.
+fn until_it_waits(rank: &Process) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", rank.pid))?;
+        let call = std::fs::read_to_string(format!("/proc/{}/syscall", rank.pid))?;
+        // Number, then arguments: the first of futex is the address.
+        let place = call.split_whitespace().nth(1).and_then(hexadecimal);
+        let areas: Vec<(u64, u64)> = maps
+            .lines()
+            .filter(|line| line.contains("/memfd:gaspi-bench"))
+            .filter_map(|line| line.split_whitespace().next()?.split_once('-'))
+            .filter_map(|(from, to)| Some((hexadecimal(from)?, hexadecimal(to)?)))
+            .collect();
+        let is_inside = |place| areas.iter().any(|(from, to)| (*from..*to).contains(&place));
+        if areas.len() == 2 && place.is_some_and(is_inside) {
+            return Ok(());
+        }
+        std::thread::yield_now();
+    }
+    Err(Failed("it does not begin to measure".into()))
+}
+
+fn hexadecimal(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).ok()
 }
