@@ -118,7 +118,7 @@ pub(crate) struct Active {
     arrived: bool,
     cursor: u64,
     /// Why this rank cannot do its part, once it has told the others.
-    failure: Option<Error>,
+    failure: Option<Box<Error>>,
     /// Since when it is known that members differ.
     differs_since: Option<Instant>,
 }
@@ -162,7 +162,6 @@ pub struct GroupCall<'r> {
     inner: &'r Inner,
     group: GroupId,
     state: MutexGuard<'r, CallState>,
-    ranks: Arc<[Rank]>,
     me: usize,
     key: CallKey,
 }
@@ -193,17 +192,10 @@ impl Inner {
         for rank in committed.ranks.iter().filter(|rank| **rank != self.rank) {
             self.area.ring_for(*rank, news::ARRIVAL);
         }
-        let mut missing = committed.ranks.iter();
+        let mut next = 0;
         let mut look = || {
-            let arrived =
-                |rank: &Rank| line(*rank).look(step) == Look::Arrived(BARRIER.fingerprint);
-            while let Some(rank) = missing.as_slice().first() {
-                if !arrived(rank) {
-                    return None;
-                }
-                missing.next();
-            }
-            Some(())
+            let ranks = &committed.ranks;
+            self.have_arrived(ranks, group, step, BARRIER.fingerprint, &mut next).then_some(())
         };
         let all = if once { look() } else { self.waiter.briefly(look) };
         if all.is_none() {
@@ -223,7 +215,7 @@ impl Inner {
         let Some(committed) = &state.committed else {
             return Err(self.groups.not_committed(group));
         };
-        let (ranks, me) = (Arc::clone(&committed.ranks), committed.me);
+        let me = committed.me;
         match &state.active {
             None => {
                 state.active = Some(Active::new(key));
@@ -234,18 +226,39 @@ impl Inner {
                 return Err(Error::ActiveCollective { group, active });
             }
         }
-        Ok(GroupCall { inner: self, group, state, ranks, me, key })
+        Ok(GroupCall { inner: self, group, state, me, key })
+    }
+
+    /// Whether the members from `next` on, and so all, have arrived at `step` in one accord.
+    #[inline]
+    fn have_arrived(
+        &self,
+        ranks: &[Rank],
+        group: GroupId,
+        step: u64,
+        fingerprint: u64,
+        next: &mut usize,
+    ) -> bool {
+        for rank in &ranks[*next..] {
+            let line = &self.area.lines(*rank, group.index())[(step % 2) as usize];
+            if line.look(step) != Look::Arrived(fingerprint) {
+                return false;
+            }
+            *next += 1;
+        }
+        true
     }
 }
 
 impl GroupCall<'_> {
     /// The members, ascending.
+    #[inline]
     pub fn ranks(&self) -> &[Rank] {
-        &self.ranks
+        self.state.committed.as_ref().map_or(&[], |committed| &committed.ranks)
     }
 
     pub(crate) fn ranks_shared(&self) -> Arc<[Rank]> {
-        Arc::clone(&self.ranks)
+        self.state.committed.as_ref().map_or_else(|| [].into(), |c| Arc::clone(&c.ranks))
     }
 
     /// This rank's index among the members.
@@ -267,13 +280,13 @@ impl GroupCall<'_> {
 
     /// Why this rank could not do its part of a call that is continued.
     pub(crate) fn failure(&self) -> Option<Error> {
-        self.state.active.as_ref().and_then(|active| active.failure.clone())
+        self.state.active.as_ref().and_then(|active| active.failure.as_deref().cloned())
     }
 
     /// Remembers why this rank cannot do its part.
     pub(crate) fn set_failure(&mut self, failure: Error) {
         if let Some(active) = &mut self.state.active {
-            active.failure = Some(failure);
+            active.failure = Some(Box::new(failure));
         }
     }
 
@@ -283,7 +296,7 @@ impl GroupCall<'_> {
     }
 
     fn line(&self, member: usize, step: u64) -> &Line<AtomicU64> {
-        &self.inner.area.lines(self.ranks[member], self.group.index())[(step % 2) as usize]
+        &self.inner.area.lines(self.ranks()[member], self.group.index())[(step % 2) as usize]
     }
 
     /// Publishes this rank's next line with up to [`INLINE_MAX`] bytes of payload, and its staging.
@@ -303,7 +316,7 @@ impl GroupCall<'_> {
             *word = u64::from_ne_bytes(whole);
         }
         self.line(self.me, step).publish(step, self.key.fingerprint, &words[..used]);
-        for rank in self.ranks.iter().filter(|rank| **rank != self.inner.rank) {
+        for rank in self.ranks().iter().filter(|rank| **rank != self.inner.rank) {
             self.inner.area.ring_for(*rank, news::ARRIVAL);
         }
     }
@@ -317,10 +330,39 @@ impl GroupCall<'_> {
     pub fn await_all(&mut self, deadline: Deadline) -> Result<()> {
         let step = self.step() + 1;
         let mut next = 0;
-        let outcome = match self.scan(step, &mut next) {
+        if self.all_arrive_briefly(deadline, step, &mut next) {
+            if let Some(committed) = &mut self.state.committed {
+                committed.step = step;
+            }
+            if let Some(active) = &mut self.state.active {
+                active.arrived = false;
+            }
+            return Ok(());
+        }
+        self.await_rest(deadline, step, &mut next)
+    }
+
+    /// Whether nothing but a brief look was needed.
+    #[inline]
+    fn all_arrive_briefly(&self, deadline: Deadline, step: u64, next: &mut usize) -> bool {
+        let (inner, fingerprint) = (self.inner, self.key.fingerprint);
+        let ranks = self.ranks();
+        let mut look =
+            || inner.have_arrived(ranks, self.group, step, fingerprint, next).then_some(());
+        let all = match deadline {
+            Deadline::Now => look(),
+            _ => inner.waiter.briefly(look),
+        };
+        all.is_some()
+    }
+
+    /// The whole of waiting: for members that are late, differ, have died or left.
+    #[cold]
+    fn await_rest(&mut self, deadline: Deadline, step: u64, next: &mut usize) -> Result<()> {
+        let outcome = match self.scan(step, next) {
             Scan::Done(outcome) => Some(outcome),
             Scan::Missing if deadline == Deadline::Now => None,
-            Scan::Missing | Scan::Differs(_) => self.await_slowly(deadline, step, &mut next),
+            Scan::Missing | Scan::Differs(_) => self.await_slowly(deadline, step, next),
         };
         let Some(outcome) = outcome else { return Err(self.timed_out(step)) };
         if let Some(committed) = &mut self.state.committed {
@@ -380,8 +422,8 @@ impl GroupCall<'_> {
     #[inline]
     fn scan(&self, step: u64, next: &mut usize) -> Scan {
         let (mut missing, mut passed, mut differs) = (false, None, None);
-        for member in *next..self.ranks.len() {
-            let (rank, line) = (self.ranks[member], self.line(member, step));
+        for member in *next..self.ranks().len() {
+            let (rank, line) = (self.ranks()[member], self.line(member, step));
             let mut look = line.look(step);
             if look == Look::Missing
                 && let Err(error) = self.inner.check_alive(rank, self.key.kind.name())
@@ -409,7 +451,7 @@ impl GroupCall<'_> {
         if let Err(error) = self.inner.check_open() {
             return Scan::Done(Err(error));
         }
-        if let Some(rank) = self.inner.dead_among(&self.ranks) {
+        if let Some(rank) = self.inner.dead_among(self.ranks()) {
             // Also where it had arrived: survivors that know do not come any more.
             let pending = self.key.kind.name().to_owned();
             return Scan::Done(Err(Error::RankDied { rank, pending }));
@@ -438,10 +480,10 @@ impl GroupCall<'_> {
 
     #[cold]
     fn timed_out(&self, step: u64) -> Error {
-        let missing: Vec<String> = (0..self.ranks.len())
+        let missing: Vec<String> = (0..self.ranks().len())
             .filter(|member| self.line(*member, step).look(step) == Look::Missing)
             .take(8)
-            .map(|member| self.ranks[member].0.to_string())
+            .map(|member| self.ranks()[member].0.to_string())
             .collect();
         let kind = self.key.kind.name();
         let pending = format!("rank {} to arrive at {kind} of {}", missing.join(", "), self.group);
@@ -460,7 +502,7 @@ impl GroupCall<'_> {
     }
 
     fn stage(&self, member: usize, step: u64) -> PeerSlice<'_> {
-        let (rank, group) = (self.ranks[member], self.group.index());
+        let (rank, group) = (self.ranks()[member], self.group.index());
         let pointer = self.inner.area.stage(rank, group, (step % 2) as usize);
         PeerSlice { pointer, len: STAGE_BYTES, _life: PhantomData }
     }
@@ -486,7 +528,7 @@ impl GroupCall<'_> {
 
     fn end(&mut self) {
         self.state.active = None;
-        if self.ranks.len() > 1 {
+        if self.ranks().len() > 1 {
             self.inner.area.finish_step(self.group.index(), self.step());
         }
     }
