@@ -31,6 +31,8 @@ const NOBODY: usize = 0;
 const EVERYBODY: usize = 1;
 /// A thread is taking the queue from its owner.
 const CHANGING: usize = 2;
+/// The queue was deleted: it has no slots for anybody.
+const DELETED: usize = 3;
 /// How often a queue changes its owner before it belongs to everybody: a move costs microseconds.
 const MOVES_MAX: u32 = 16;
 
@@ -83,8 +85,10 @@ impl Queue {
     /// Takes slots of a queue that belongs to everybody.
     #[cold]
     fn reserve_shared(&self, slots: u32, limit: u32) -> Option<bool> {
-        if self.owner.load(Ordering::Acquire) != EVERYBODY {
-            return None;
+        match self.owner.load(Ordering::Acquire) {
+            EVERYBODY => {}
+            DELETED => return Some(false),
+            _ => return None,
         }
         // Relaxed: the count orders nothing; completions are ordered by `later`.
         let order = Ordering::Relaxed;
@@ -118,12 +122,14 @@ impl Queue {
     fn reset(&self, guard: &Guard) {
         self.enter(guard.slot());
         // Another thread may have taken it again.
-        while !guard.section(|| self.reset_swiftly(guard.slot())) {
+        while !guard.section(|| self.reset_swiftly(guard.slot()))
+            && self.owner.load(Ordering::Relaxed) != DELETED
+        {
             self.enter(guard.slot());
         }
     }
 
-    /// Makes the thread of `slot` the owner of a queue, unless it has had many. Afterwards the calling thread may change the count atomically.
+    /// Makes the thread of `slot` the owner of a queue, unless it has had many or was deleted.
     fn enter(&self, slot: &Slot) {
         // AcqRel: takes over what a former owner counted.
         let change = |from, to| {
@@ -131,7 +137,7 @@ impl Queue {
         };
         loop {
             match self.owner.load(Ordering::Acquire) {
-                EVERYBODY => return,
+                EVERYBODY | DELETED => return,
                 NOBODY if change(NOBODY, address(slot)) => return,
                 owner if owner == address(slot) => return,
                 NOBODY => {}
@@ -159,7 +165,7 @@ impl Queue {
             // Its own thread is in no section.
             let order = Ordering::AcqRel;
             match self.owner.compare_exchange(own, EVERYBODY, order, Ordering::Acquire) {
-                Ok(_) | Err(EVERYBODY) => return,
+                Ok(_) | Err(EVERYBODY | DELETED) => return,
                 // Another thread has taken it again.
                 Err(_) => {}
             }
@@ -307,6 +313,9 @@ impl Runtime {
         for (id, queue) in self.inner().queues.iter().enumerate() {
             if !queue.exists.swap(true, Ordering::AcqRel) {
                 queue.purge();
+                queue.posted.store(0, Ordering::Relaxed);
+                queue.moves.store(0, Ordering::Relaxed);
+                queue.owner.store(NOBODY, Ordering::Release);
                 return Ok(QueueId(id as u8));
             }
         }
@@ -320,11 +329,10 @@ impl Runtime {
     pub fn queue_delete(&self, queue: QueueId) -> Result<()> {
         let q = self.inner().queue(queue)?;
         q.purge();
-        q.exists.store(false, Ordering::Release);
-        // Nobody takes a slot of a queue that does not exist, nor owns the next one of its number.
+        // Nobody takes a slot of a queue that does not exist, nor owns the next one of this number.
         q.share();
-        q.moves.store(0, Ordering::Relaxed);
-        q.owner.store(NOBODY, Ordering::Release);
+        q.owner.store(DELETED, Ordering::Release);
+        q.exists.store(false, Ordering::Release);
         self.inner().area.ring(self.rank());
         Ok(())
     }
