@@ -265,9 +265,19 @@ impl NodeArea {
         let marked = change(life::JOINED) || change(life::ABSENT);
         // Also where another rank marked it: that one may not live to ring.
         if self.life(rank) == life::DEAD {
-            self.ring_all();
+            self.rouse_all();
         }
         marked
+    }
+
+    /// Wakes all ranks of the node whether or not they have announced themselves: the dead may have
+    /// taken an announcement back without having woken anybody.
+    fn rouse_all(&self) {
+        for rank in 0..self.layout.ranks {
+            let bell = self.bell(Rank(rank as u16));
+            bell.rouse();
+            futex::wake(bell.sequence);
+        }
     }
 
     fn bell(&self, rank: Rank) -> EventCount<'_, AtomicU32> {
@@ -422,5 +432,26 @@ impl NodeArea {
         let index = u64::from(sender.0) * OUTBOX_BUFFERS as u64 + buffer as u64;
         let offset = self.layout.outbox() + index * OUTBOX_BYTES as u64;
         self.mapping.as_ptr().wrapping_add(offset as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_death_wakes_who_was_about_to_be_woken_by_the_dead() {
+        let fd = memory::create(c"gaspi-node", area_size(2, 1), false).unwrap();
+        let [area, dying] = [0, 1].map(|own| NodeArea::map(&fd, 2, 1, Rank(own)).unwrap());
+        let sleeper = area.own_bell();
+        let ticket = sleeper.ticket();
+        sleeper.announce(news::NOTIFICATION, || ());
+        // What a waker does first, and then it is killed.
+        assert_ne!(dying.bell(Rank(0)).awaited.swap(0, Ordering::AcqRel), 0);
+        // Another rank has something for the sleeper, and nobody to wake.
+        area.ring(Rank(0));
+        assert_eq!(sleeper.ticket(), ticket);
+        assert!(area.mark_dead(Rank(1)));
+        assert_ne!(sleeper.ticket(), ticket, "it would sleep on");
     }
 }

@@ -346,6 +346,76 @@ fn two_kinds(first_kind: u32) {
     }
 }
 
+/// Two sleepers for different news, each woken by a thread of its own, and both go on waiting for
+/// what they have not seen. A waker may take back the announcement that the other one means.
+fn two_kinds_two_wakers(first_kind: u32) {
+    let bell = Arc::new(Bell::default());
+    let other = {
+        let bell = Arc::clone(&bell);
+        thread::spawn(move || {
+            let count = bell.count();
+            let ticket = count.ticket();
+            count.announce(kind(1), full);
+            (!peek(&bell.flags[1])).then_some((1, ticket))
+        })
+    };
+    let waker = {
+        let bell = Arc::clone(&bell);
+        thread::spawn(move || bell.wake(0, full))
+    };
+    let first = {
+        let bell = Arc::clone(&bell);
+        thread::spawn(move || {
+            let count = bell.count();
+            let ticket = count.ticket();
+            count.announce(first_kind, full);
+            (!peek(&bell.flags[0])).then_some((0, ticket))
+        })
+    };
+    bell.wake(1, full);
+    waker.join().expect("waker");
+    let asleep = [first, other].map(|thread| thread.join().expect("sleeper"));
+    let now = bell.sequence.load(Ordering::Relaxed);
+    for (flag, ticket) in asleep.into_iter().flatten() {
+        assert_ne!(now, ticket, "sleeps for ever for {flag}");
+    }
+}
+
+/// A waker dies after it has taken the announcements back; another one, who has what the sleeper
+/// waits for, finds nobody to wake. Then the death becomes known.
+fn waker_dies(death_known: fn(&Bell)) {
+    let bell = Arc::new(Bell::default());
+    let sleeper = {
+        let bell = Arc::clone(&bell);
+        thread::spawn(move || {
+            let count = bell.count();
+            let ticket = count.ticket();
+            count.announce(kind(0), full);
+            (!peek(&bell.flags[0])).then_some(ticket)
+        })
+    };
+    let waker = {
+        let bell = Arc::clone(&bell);
+        thread::spawn(move || bell.wake(0, full))
+    };
+    bell.awaited.swap(0, Ordering::AcqRel);
+    waker.join().expect("waker");
+    death_known(&bell);
+    if let Some(ticket) = sleeper.join().expect("sleeper") {
+        assert_ne!(bell.sequence.load(Ordering::Relaxed), ticket, "sleeps for ever");
+    }
+}
+
+#[test]
+fn eventcount_of_a_dead_waker() {
+    holds(|| waker_dies(|bell| bell.count().rouse()));
+    breaks(|| {
+        waker_dies(|bell| {
+            bell.count().someone_sleeps(kind(0) | kind(1), full);
+        });
+    });
+}
+
 #[test]
 fn eventcount() {
     holds(|| lost_wake_up(1, full, full));
@@ -353,11 +423,13 @@ fn eventcount() {
     holds(|| two_wakers(kind(0)));
     holds(|| two_wakers(kind(0) | kind(1)));
     holds(|| two_kinds(kind(0)));
+    holds(|| two_kinds_two_wakers(kind(0)));
 }
 
 #[test]
 fn eventcount_asleep_for_other_news() {
     breaks(|| two_kinds(kind(1)));
+    breaks(|| two_kinds_two_wakers(kind(1)));
 }
 
 #[test]

@@ -48,6 +48,14 @@ impl<W: Word32> EventCount<'_, W> {
         self.awaited.load(Ordering::Relaxed) & kinds != 0 && self.take_back()
     }
 
+    /// Wakes whoever sleeps or is about to, announced or not: a waker may have died after it took the
+    /// announcements back. The caller wakes the word.
+    pub fn rouse(&self) {
+        self.awaited.swap(0, Ordering::AcqRel);
+        // Release: as in `take_back`.
+        self.sequence.fetch_add(1, Ordering::Release);
+    }
+
     #[cold]
     fn take_back(&self) -> bool {
         // Acquire: pairs with the Release in `announce`, so that the ticket is older.
