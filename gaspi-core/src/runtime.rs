@@ -526,6 +526,17 @@ impl Runtime {
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.close();
+        if self.inner.process != std::process::id() {
+            // Threads that do not exist here may have been using it, and would be waited for.
+            std::mem::forget(Arc::clone(&self.inner));
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Threads that outlived the rank may have counted for it since it left.
+        epoch::release_counters(self.id());
     }
 }
 
@@ -534,3 +545,6 @@ pub(crate) fn initial_group(config: &Config, size: u32) -> Option<(GroupId, Vec<
     (config.topology != Topology::None)
         .then(|| (GroupId::ALL, (0..size).map(|rank| Rank(rank as u16)).collect()))
 }
+
+#[cfg(test)]
+mod tests;

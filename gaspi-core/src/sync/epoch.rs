@@ -28,8 +28,8 @@ pub const COUNTERS: usize = 32;
 pub const PEER_COUNTERS: usize = 8;
 /// Chains of slots; a power of two. A job with more threads than this walks chains.
 const CHAINS: usize = 1024;
-/// In place of a runtime's number: what is counted is about to be given up.
-const RELEASING: u64 = u64::MAX;
+/// Added to a runtime's number, which is even: what is counted for it is about to be given up.
+const RELEASING: u64 = 1;
 
 /// What a thread counts for one rank: one cache line.
 #[derive(Debug, Default)]
@@ -416,12 +416,18 @@ pub(crate) fn counted_for(owner: u64, rank: usize, counter: usize) -> u64 {
 
 /// Gives the slots that count for `owner` free for another runtime. Not to be called from inside.
 pub(crate) fn release_counters(owner: u64) {
+    debug_assert!(owner & RELEASING == 0, "runtimes have even numbers");
+    let mut found = false;
     for slot in counting(&slots(), owner) {
-        slot.counts_for.store(RELEASING, Ordering::Relaxed);
+        slot.counts_for.store(owner | RELEASING, Ordering::Relaxed);
+        found = true;
+    }
+    if !found {
+        return;
     }
     // Threads that found the owner's number there may still be adding.
     synchronize();
-    for slot in counting(&slots(), RELEASING) {
+    for slot in counting(&slots(), owner | RELEASING) {
         for counter in &slot.counters {
             counter.store(0, Ordering::Relaxed);
         }
@@ -434,48 +440,4 @@ pub(crate) fn release_counters(owner: u64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
-
-    #[test]
-    fn threads_have_slots_of_their_own_and_hand_them_on() {
-        let own = enter().slot();
-        assert!(ptr::eq(own, enter().slot()));
-        let other = std::thread::spawn(|| ptr::from_ref(enter().slot()) as usize);
-        assert_ne!(other.join().unwrap(), ptr::from_ref(own) as usize);
-        let before = slots().len();
-        for _ in 0..1000 {
-            std::thread::spawn(|| drop(enter())).join().unwrap();
-        }
-        let made = slots().len() - before;
-        assert!(made < 200, "{made} slots for a thousand threads, one after the other");
-    }
-
-    #[test]
-    fn synchronize_waits_for_who_is_inside_and_not_for_who_comes_later() {
-        let outer = enter();
-        let nested = enter();
-        let done = Arc::new(AtomicBool::new(false));
-        let waiter = std::thread::spawn({
-            let done = Arc::clone(&done);
-            move || {
-                synchronize();
-                done.store(true, Ordering::SeqCst);
-            }
-        });
-        let began = EPOCH.load(Ordering::SeqCst);
-        while EPOCH.load(Ordering::SeqCst) == began && !waiter.is_finished() {
-            std::thread::yield_now();
-        }
-        drop(nested);
-        assert!(!done.load(Ordering::SeqCst), "the outer guard is alive");
-        drop(outer);
-        // A thread that goes in and out all the time does not keep it.
-        while !waiter.is_finished() {
-            drop(enter());
-        }
-        waiter.join().unwrap();
-    }
-}
+mod tests;

@@ -1,0 +1,229 @@
+//! Who is waited for, what is kept, and what is given up.
+
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Tests that look at the number of the epoch run one after the other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread that holds what `enter` gives while it is told to.
+struct Insider {
+    leave: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Insider {
+    fn new<G>(enter: impl FnOnce() -> G + Send + 'static) -> Insider {
+        let (leave, told) = channel::<()>();
+        let (tell, inside) = channel();
+        let thread = std::thread::spawn(move || {
+            let guard = enter();
+            tell.send(()).unwrap();
+            // Also where the test has failed.
+            let _ = told.recv();
+            drop(guard);
+        });
+        inside.recv().unwrap();
+        Insider { leave, thread }
+    }
+
+    fn end(self) {
+        drop(self.leave);
+        self.thread.join().unwrap();
+    }
+}
+
+/// Runs a call on another thread and returns once it has begun to wait for those that are inside.
+fn until_it_waits(call: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    let began = EPOCH.load(Ordering::SeqCst);
+    let thread = std::thread::spawn(call);
+    while EPOCH.load(Ordering::SeqCst) == began {
+        std::thread::yield_now();
+    }
+    thread
+}
+
+/// The second time that a thread enters; `None` where the kernel refuses membarrier.
+fn swiftly() -> Option<SwiftGuard> {
+    drop(enter());
+    enter_swiftly()
+}
+
+#[test]
+fn threads_have_slots_of_their_own_and_hand_them_on() {
+    let _alone = alone();
+    let own = enter().slot();
+    assert!(ptr::eq(own, enter().slot()));
+    let other = std::thread::spawn(|| ptr::from_ref(enter().slot()) as usize);
+    assert_ne!(other.join().unwrap(), ptr::from_ref(own) as usize);
+    let before = slots().len();
+    for _ in 0..1000 {
+        std::thread::spawn(|| drop(enter())).join().unwrap();
+    }
+    let made = slots().len() - before;
+    assert!(made < 200, "{made} slots for a thousand threads, one after the other");
+}
+
+#[test]
+fn synchronize_waits_for_who_is_inside_and_not_for_who_comes_later() {
+    let _alone = alone();
+    let outer = enter();
+    let nested = enter();
+    let done = Arc::new(AtomicBool::new(false));
+    let waiter = until_it_waits({
+        let done = Arc::clone(&done);
+        move || {
+            synchronize();
+            done.store(true, Ordering::SeqCst);
+        }
+    });
+    drop(nested);
+    assert!(!done.load(Ordering::SeqCst), "the outer guard is alive");
+    drop(outer);
+    // A thread that goes in and out all the time does not keep it.
+    while !waiter.is_finished() {
+        drop(enter());
+        drop(enter_swiftly());
+    }
+    waiter.join().unwrap();
+}
+
+#[test]
+fn synchronize_waits_for_swift_sections_and_for_what_nests_in_them() {
+    let _alone = alone();
+    for nests in [false, true] {
+        let insider = Insider::new(move || {
+            let swift = swiftly();
+            // Ends before its outer one, which goes on.
+            drop((nests && swift.is_some()).then(enter));
+            swift
+        });
+        let waiter = until_it_waits(synchronize);
+        if fences_are_light() {
+            assert!(!waiter.is_finished(), "nested: {nests}");
+        }
+        insider.end();
+        waiter.join().unwrap();
+    }
+}
+
+#[test]
+fn swift_sections_do_not_nest() {
+    let _alone = alone();
+    let outer = enter();
+    assert!(enter_swiftly().is_none(), "it would leave the epoch of the outer guard");
+    drop(outer);
+    assert_eq!(enter_swiftly().is_some(), fences_are_light());
+}
+
+#[test]
+fn only_sections_keep_what_a_thread_owns() {
+    let _alone = alone();
+    let (tell, slot) = channel();
+    let insider = Insider::new(move || {
+        let guard = enter();
+        tell.send(guard.slot()).unwrap();
+        guard
+    });
+    // Would wait for ever.
+    slot.recv().unwrap().await_section();
+    insider.end();
+
+    let (tell, slot) = channel();
+    let (leave, told) = channel::<()>();
+    let owner = std::thread::spawn(move || {
+        let guard = enter();
+        guard.section(|| {
+            tell.send(guard.slot()).unwrap();
+            let _ = told.recv();
+        });
+    });
+    let slot = slot.recv().unwrap();
+    let taker = until_it_waits(move || slot.await_section());
+    assert!(!taker.is_finished(), "the section goes on");
+    drop(leave);
+    taker.join().unwrap();
+    owner.join().unwrap();
+}
+
+/// Numbers of runtimes that no other test uses.
+const ONE: u64 = 1 << 40;
+const OTHER: u64 = ONE + 2;
+
+#[test]
+fn a_rank_that_leaves_gives_up_only_what_is_counted_for_it() {
+    let _alone = alone();
+    let keeps_first = Insider::new(|| {
+        let guard = enter();
+        assert!(guard.claim(ONE, 2));
+        guard
+    });
+    let first = until_it_waits(|| release_counters(ONE));
+    // Comes later, so the first does not wait for it.
+    let (tell, slot) = channel();
+    let counting = Insider::new(move || {
+        let guard = enter();
+        assert!(guard.claim(OTHER, 3));
+        tell.send(guard.slot()).unwrap();
+        guard
+    });
+    let slot = slot.recv().unwrap();
+    let other = until_it_waits(|| release_counters(OTHER));
+    keeps_first.end();
+    first.join().unwrap();
+    assert!(!slot.peers.load(Ordering::SeqCst).is_null(), "freed under a thread that is inside");
+    counting.end();
+    other.join().unwrap();
+    assert!(slot.peers.load(Ordering::SeqCst).is_null(), "given up once it has come out");
+}
+
+/// A box is replaced again and again; whoever has the old one finds it whole while he is inside.
+#[test]
+fn what_is_reached_from_inside_is_whole() {
+    let _alone = alone();
+    const WHOLE: u64 = 0x5eed;
+    static SHARED: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+    let fresh = || Box::into_raw(Box::new(AtomicU64::new(WHOLE)));
+    SHARED.store(fresh(), Ordering::SeqCst);
+    let done = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = [true, false]
+        .into_iter()
+        .map(|swift| {
+            let done = Arc::clone(&done);
+            std::thread::spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    let swiftly = swift.then(enter_swiftly).flatten();
+                    let whole = swiftly.is_none().then(enter);
+                    // SAFETY: what the test is about: it is freed once this thread is outside.
+                    let shared = unsafe { &*SHARED.load(Ordering::Acquire) };
+                    for _ in 0..4 {
+                        assert_eq!(shared.load(Ordering::Relaxed), WHOLE);
+                    }
+                    drop((swiftly, whole));
+                }
+            })
+        })
+        .collect();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(300) {
+        let old = SHARED.swap(fresh(), Ordering::AcqRel);
+        synchronize();
+        // SAFETY: unlinked before, and nobody is inside who may have seen it.
+        let old = unsafe { Box::from_raw(old) };
+        // Seen by a reader that still has it.
+        old.store(0, Ordering::SeqCst);
+    }
+    done.store(true, Ordering::Relaxed);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    // SAFETY: the readers have ended.
+    drop(unsafe { Box::from_raw(SHARED.load(Ordering::Acquire)) });
+}
