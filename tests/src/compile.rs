@@ -64,7 +64,11 @@ pub fn fortran(modules: &[PathBuf], source: &Path, to: &Path) -> Result<()> {
     link(command.args(modules).arg(source), to, Linkage::Shared)
 }
 
-fn link(command: &mut Command, to: &Path, linkage: Linkage) -> Result<()> {
+/// Has a command that names sources link them with the library.
+///
+/// # Errors
+/// What the compiler says.
+pub fn link(command: &mut Command, to: &Path, linkage: Linkage) -> Result<()> {
     let library = library_directory()?;
     command.arg("-o").arg(to);
     match linkage {

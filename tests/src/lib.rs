@@ -14,7 +14,7 @@ mod program;
 mod seed;
 
 pub use built::{build_directory, gaspi_run, is_full, library_directory, root};
-pub use compile::{Linkage, c_compiler, fortran, make, run_compiler};
+pub use compile::{Linkage, c_compiler, fortran, link, make, run_compiler};
 pub use job::{Failed, Job, Outcome, Running};
 pub use processes::{Pid, Process, monotonic_us};
 pub use program::{Product, Program};

@@ -49,7 +49,7 @@ const fn stage(
     Stage { name, about, budget_s, needs, full_only: false, not_here: None, run }
 }
 
-pub(crate) const STAGES: [Stage; 21] = [
+pub(crate) const STAGES: [Stage; 22] = [
     stage("fmt", 10, &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", 5, &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", 120, &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -138,6 +138,15 @@ pub(crate) const STAGES: [Stage; 21] = [
         |context| harness(context, "valgrind", &[]),
         "C programs under valgrind",
     ),
+    Stage {
+        name: "instructions",
+        about: "instructions of the fast paths against the committed figures",
+        budget_s: 60,
+        needs: &[Tool::Cc, Tool::Valgrind],
+        full_only: false,
+        not_here: Some(without_figures),
+        run: |context| harness(context, "instructions", &[]),
+    },
     Stage {
         name: "aarch64",
         about: "the libraries for 64-bit Arm, checked only",
@@ -276,6 +285,10 @@ fn installed(context: &Context) -> Result<Count> {
         ("GASPI_TEST_XTASK", xtask.display().to_string()),
     ];
     harness(context, "installed", &variables)
+}
+
+fn without_figures() -> Option<String> {
+    (!cfg!(target_arch = "x86_64")).then(|| "the committed figures are of x86-64".to_owned())
 }
 
 fn without_aarch64() -> Option<String> {

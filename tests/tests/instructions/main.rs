@@ -1,0 +1,173 @@
+//! Instructions of the fast paths, which are exact where time is not: counted by callgrind, compared
+//! with the committed figures, and shown in docs/performance.md.
+//!
+//! A rise fails; its commit renews the figures and gives the reason.
+
+mod figures;
+mod profile;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use figures::{Figure, Figures, Verdict};
+use gaspi_tests::{Failed, Job, Linkage, Outcome, Result};
+use profile::Profile;
+
+const LIBRARY: &str = "libgaspi.so";
+/// Where the table of the document begins and ends.
+const BEGIN: &str = "<!-- begin of the counts -->\n";
+const END: &str = "<!-- end of the counts -->\n";
+
+fn folder() -> PathBuf {
+    gaspi_tests::root().join("tests/tests/instructions")
+}
+
+fn document() -> PathBuf {
+    gaspi_tests::root().join("docs/performance.md")
+}
+
+fn is_renewing() -> bool {
+    std::env::var_os("GASPI_TEST_RENEW").is_some()
+}
+
+/// Compiles the program; its calls go straight into the library, without stubs of the linker.
+fn program(directory: &Path) -> Result<PathBuf> {
+    let to = directory.join("paths");
+    let source = folder().join("paths.c");
+    let mut compiler = gaspi_tests::c_compiler(false);
+    compiler.arg("-fno-plt").arg("-I").arg(gaspi_tests::root().join("include"));
+    compiler.arg("-I").arg(gaspi_tests::root().join("tests/c")).arg(source);
+    gaspi_tests::link(&mut compiler, &to, Linkage::Shared)?;
+    Ok(to)
+}
+
+/// Runs rank 0 under callgrind and rank 1 beside it; the parts of the profile lie in `directory`.
+fn run(directory: &Path) -> Result<Outcome> {
+    let program = program(directory)?;
+    let job = format!("instructions-{}-{}", std::process::id(), gaspi_tests::monotonic_us());
+    let rank = |job_of: Job, rank: &str| {
+        job_of.env("GASPI_RANK", rank).env("GASPI_NRANKS", "2").env("GASPI_JOB_ID", &job)
+    };
+    let peer = rank(Job::plain(&program), "1").start()?;
+    let counted = Job::plain(Path::new("/usr/bin/valgrind"))
+        .args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"])
+        .args(["--toggle-collect=path_*", "--dump-after=run_*"])
+        .arg(format!("--callgrind-out-file={}", directory.join("profile").display()))
+        .arg(&program);
+    let counted = rank(counted, "0").run()?.success()?;
+    peer.wait()?.success()?;
+    Ok(counted)
+}
+
+/// The compiler that made the library, as it says itself.
+fn compiler() -> Result<String> {
+    let path = gaspi_tests::library_directory()?.join(LIBRARY);
+    let bytes = fs::read(&path)?;
+    let mark = b"rustc version ";
+    let found = bytes.windows(mark.len()).position(|window| window == mark).map(|at| &bytes[at..]);
+    let found = found.and_then(|rest| rest.split(|byte| *byte == 0).next());
+    let lost = || Failed(format!("{} does not say which rustc made it", path.display()));
+    Ok(String::from_utf8_lossy(found.ok_or_else(lost)?).into_owned())
+}
+
+/// The parts of the profile by the path that they are of.
+fn parts(directory: &Path) -> Result<Vec<Profile>> {
+    let mut parts = Vec::new();
+    for entry in fs::read_dir(directory)?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with("profile.") {
+            parts.push(Profile::read(&fs::read_to_string(entry.path())?));
+        }
+    }
+    Ok(parts)
+}
+
+/// Counts all paths, in the order of the program.
+fn count() -> Result<Figures> {
+    let directory = tempfile::tempdir()?;
+    let outcome = run(directory.path())?;
+    let parts = parts(directory.path())?;
+    let mut paths = Vec::new();
+    for line in outcome.stdout.lines().filter_map(|line| line.strip_prefix("path ")) {
+        let (path, words) = line.split_once(' ').unwrap_or((line, ""));
+        let part = parts.iter().find(|part| part.after == format!("run_{path}"));
+        let part = part.ok_or_else(|| outcome.failure(&format!("{path} has no profile")))?;
+        let calls = part.calls_by("path_");
+        let (instructions, outside) = part.of_object(LIBRARY);
+        if calls == 0 || instructions == 0 {
+            return Err(outcome.failure(&format!("nothing was counted for {path}")));
+        }
+        paths.push(Figure {
+            path: path.to_owned(),
+            instructions: instructions.div_ceil(calls),
+            // Callgrind counts calls always, also the few of the warm-up.
+            calls: outside / calls,
+            words: words.to_owned(),
+        });
+    }
+    Ok(Figures { compiler: compiler()?, paths })
+}
+
+fn committed() -> Result<Figures> {
+    let path = folder().join("figures.txt");
+    let text = fs::read_to_string(&path)?;
+    Figures::read(&text).map_err(|reason| Failed(format!("{}: {reason}", path.display())))
+}
+
+/// The document before its table, the table, and what follows.
+fn split(text: &str) -> Result<[&str; 3]> {
+    let around = text.split_once(BEGIN);
+    let parts = around.and_then(|(before, rest)| Some((before, rest.split_once(END)?)));
+    let (before, (table, after)) =
+        parts.ok_or_else(|| Failed(format!("docs/performance.md lacks {BEGIN}{END}")))?;
+    Ok([before, table, after])
+}
+
+fn renew(figures: &Figures) -> Result<()> {
+    fs::write(folder().join("figures.txt"), figures.written())?;
+    let text = fs::read_to_string(document())?;
+    let [before, _, after] = split(&text)?;
+    let table = figures.as_markdown();
+    fs::write(document(), format!("{before}{BEGIN}{table}{END}{after}"))?;
+    Ok(())
+}
+
+/// Tells also if the test passes, whose output is not shown.
+fn tell(text: &str) {
+    // Nothing depends on it.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+const REMEDY: &str = "GASPI_TEST_RENEW=1 cargo xtask test --only instructions";
+
+#[test]
+fn paths_cost_what_is_committed() -> Result<()> {
+    let is = count()?;
+    if is_renewing() {
+        return renew(&is);
+    }
+    let (verdict, table) = committed()?.compare(&is);
+    match verdict {
+        Verdict::Same => Ok(()),
+        Verdict::Renew => {
+            tell(&format!("{table}renew the figures: {REMEDY}\n"));
+            Ok(())
+        }
+        Verdict::Fails => Err(Failed(format!(
+            "fast paths cost more, or are others, than committed:\n{table}\
+             if that has to be, renew the figures with\n    {REMEDY}\n\
+             and give the reason in the commit"
+        ))),
+    }
+}
+
+#[test]
+fn the_document_shows_the_committed_figures() -> Result<()> {
+    // The other test is writing it.
+    if is_renewing() {
+        return Ok(());
+    }
+    let text = fs::read_to_string(document())?;
+    assert_eq!(split(&text)?[1], committed()?.as_markdown(), "docs/performance.md: {REMEDY}");
+    Ok(())
+}
