@@ -404,3 +404,6 @@ fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Resu
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
