@@ -198,7 +198,15 @@ fn what_is_reached_from_inside_is_whole() {
         .map(|swift| {
             let done = Arc::clone(&done);
             std::thread::spawn(move || {
+                // Stores that miss the cache, before which that of entering cannot become visible: it is
+                // late unless the rare side pays for a fence.
+                let far: Vec<AtomicU64> = (0..1 << 21).map(|_| AtomicU64::new(0)).collect();
+                let mut at = 0usize;
                 while !done.load(Ordering::Relaxed) {
+                    for _ in 0..24 {
+                        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        far[(at >> 40) % far.len()].store(1, Ordering::Relaxed);
+                    }
                     let swiftly = swift.then(enter_swiftly).flatten();
                     let whole = swiftly.is_none().then(enter);
                     // SAFETY: what the test is about: it is freed once this thread is outside.
