@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::schedule::Allreduce;
+use crate::schedule::LINE_BYTES;
 use crate::{Line, Sliced, Staged};
 
 const ELEMENT_BYTES: u64 = 8;
@@ -116,8 +117,8 @@ fn the_choice_is_the_same_everywhere_and_never_asks_too_much() {
             }
             assert_eq!(std::mem::discriminant(&chosen), std::mem::discriminant(&other));
             match chosen {
-                Allreduce::Line(_) => assert!(count <= 6),
-                Allreduce::Staged(_) => assert!(count > 6),
+                Allreduce::Line(_) => assert!(count * ELEMENT_BYTES <= LINE_BYTES),
+                Allreduce::Staged(_) => assert!(count * ELEMENT_BYTES > LINE_BYTES),
                 Allreduce::Sliced(_) => assert!(count > 6 && (4..2048).contains(&size)),
             }
         }

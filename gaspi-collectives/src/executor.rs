@@ -7,12 +7,9 @@
 use gaspi_core::{Deadline, Error, Rank, Result};
 
 use crate::datatype::{DataType, Operation};
-use crate::kernel::{self, Source, Target};
-use crate::schedule::{LINE_BYTES, Payload, Place, Schedule, SourcePlace, Sources, Span, Step};
+use crate::kernel::{self, Scratch, Source, Target};
+use crate::schedule::{Payload, Place, Schedule, SourcePlace, Sources, Span, Step};
 use crate::user::UserReduction;
-
-/// The payload of a line.
-pub type LinePayload = [u8; LINE_BYTES as usize];
 
 /// One call on one group, as the executor needs it.
 pub trait Port {
@@ -32,7 +29,7 @@ pub trait Port {
     fn set_cursor(&mut self, step: u64);
 
     /// Publishes this rank's next line with this payload, and its staging.
-    fn arrive(&mut self, payload: &[u8]);
+    fn arrive(&mut self, payload: Source<'_>);
 
     /// Waits until all members have arrived as often as this rank.
     ///
@@ -40,8 +37,8 @@ pub trait Port {
     /// [`Error::Timeout`] leaves the call continuable; all others end it.
     fn await_all(&mut self, deadline: Deadline) -> Result<()>;
 
-    /// The payload of a member's line of the arrival awaited last.
-    fn line(&self, member: u32) -> LinePayload;
+    /// Copies the first bytes of the payload of a member's line, of the arrival awaited last.
+    fn line(&self, member: u32, to: Target<'_>);
 
     /// The member's staging that the next arrival will publish.
     fn next_stage(&self, member: u32) -> Target<'_>;
@@ -98,10 +95,15 @@ pub fn run(
                 }
             }
             Step::Arrive(payload) => {
-                arrive(port, arrivals, buffers, payload, failed);
+                arrive(port, buffers, payload, failed);
                 arrivals += 1;
             }
-            Step::Await => port.await_all(deadline)?,
+            Step::Await => {
+                if let Step::Reduce { dst, srcs } = schedule.step(index + 1) {
+                    prefetch(port, dst, srcs);
+                }
+                port.await_all(deadline)?;
+            }
             Step::Check => check(port)?,
             Step::Done => return Ok(()),
         }
@@ -110,28 +112,42 @@ pub fn run(
     }
 }
 
-fn arrive(
-    port: &mut impl Port,
-    arrivals: u64,
-    buffers: Buffers<'_>,
-    payload: Payload,
-    failed: bool,
-) {
+fn arrive(port: &mut impl Port, buffers: Buffers<'_>, payload: Payload, failed: bool) {
     match payload {
-        Payload::Nothing => port.arrive(&[]),
-        Payload::Status => port.arrive(&[u8::from(failed)]),
+        Payload::Nothing => port.arrive(Source::of(&[])),
+        Payload::Status => port.arrive(Source::of(&[u8::from(failed)])),
+        // A line carries memory of the caller, never what the port itself holds.
         Payload::Data(span) => {
-            let mut line = [0; LINE_BYTES as usize];
-            let bytes = &mut line[..span.bytes as usize];
-            kernel::copy(Target::of(bytes), source(port, arrivals, buffers, span));
-            port.arrive(bytes);
+            let memory = match span.place {
+                Place::Input(_) => buffers.input,
+                Place::Output(_) => buffers.output.source(),
+                Place::Scratch { .. } => unreachable!("staging is published as it is"),
+            };
+            port.arrive(memory.part(span.offset, span.bytes));
         }
+    }
+}
+
+/// Asks for the staging that the step after an await reads, so that it comes at the same time as the
+/// lines that are waited for, and not after them.
+fn prefetch(port: &impl Port, dst: Span, srcs: Sources) {
+    let SourcePlace::Scratch { offset, .. } = srcs.place else { return };
+    // What comes first hides what comes later.
+    let bytes = dst.bytes.min(PREFETCH_BYTES);
+    for member in (srcs.first..srcs.end).filter(|member| *member != port.me()) {
+        // Until they have been awaited, what is arriving is the next.
+        kernel::prefetch(port.next_stage(member).source().part(offset, bytes));
     }
 }
 
 /// The error of the lowest member whose line says that a reduction failed.
 fn check(port: &impl Port) -> Result<()> {
-    match (0..port.size()).find(|member| port.line(*member)[0] != 0) {
+    let failed = |member: &u32| {
+        let mut status = [0];
+        port.line(*member, Target::of(&mut status));
+        status != [0]
+    };
+    match (0..port.size()).find(failed) {
         Some(member) => Err(Error::Reduction { rank: port.rank(member) }),
         None => Ok(()),
     }
@@ -170,25 +186,22 @@ fn reduce(
     }
 }
 
+/// Bytes of each member that are asked for in advance.
+const PREFETCH_BYTES: u64 = 2048;
 /// Sources that are handed to the kernel at once.
 const BATCH: usize = 4;
 
 fn reduce_lines(port: &impl Port, target: Target<'_>, srcs: Sources, op: Operation, ty: DataType) {
-    // The result comes together here: a line is read once, and the output is written once.
-    let mut sum = [0; LINE_BYTES as usize];
-    let sum = Target::of(&mut sum[..target.len()]);
-    let mut first = srcs.first;
-    while first < srcs.end {
-        let members = (srcs.end - first).min(BATCH as u32);
-        let mut lines = [[0; LINE_BYTES as usize]; BATCH];
-        for (line, member) in lines.iter_mut().zip(first..first + members) {
-            *line = port.line(member);
+    let mut line = Scratch::new();
+    for member in srcs.first..srcs.end {
+        if member == srcs.first {
+            port.line(member, target);
+        } else {
+            let line = line.target(target.len());
+            port.line(member, line);
+            kernel::accumulate(op, ty, target, &[line.source()]);
         }
-        let batch = lines.each_ref().map(|line| Source::of(&line[..target.len()]));
-        fold_batch(op, ty, sum, &batch[..members as usize], first == srcs.first);
-        first += members;
     }
-    kernel::copy(target, sum.source());
 }
 
 fn reduce_staged<'a>(

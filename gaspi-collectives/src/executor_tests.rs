@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use super::*;
-use crate::schedule::{Allreduce, Shape};
+use crate::schedule::{Allreduce, LINE_BYTES, Shape};
 use crate::user::{ReductionFailed, UserReduce};
 use crate::{Line, Sliced, Staged};
 
 /// What the ranks share: arrivals, two lines and two stages for each.
 struct Board {
     arrivals: Vec<AtomicU64>,
-    lines: Vec<[Mutex<LinePayload>; 2]>,
+    lines: Vec<[Mutex<[u8; LINE_BYTES as usize]>; 2]>,
     // Atomics only because shared memory has to be in something that may change.
     stages: Vec<[Vec<AtomicU64>; 2]>,
     stage_bytes: usize,
@@ -83,11 +83,11 @@ impl Port for ThreadPort<'_> {
         self.cursor = step;
     }
 
-    fn arrive(&mut self, payload: &[u8]) {
+    fn arrive(&mut self, payload: Source<'_>) {
         let parity = (self.arrivals % 2) as usize;
         let mut line = self.board.lines[self.me as usize][parity].lock().unwrap();
         *line = [0xaa; LINE_BYTES as usize];
-        line[..payload.len()].copy_from_slice(payload);
+        kernel::copy(Target::of(&mut line[..payload.len()]), payload);
         drop(line);
         self.arrivals += 1;
         // Release: publishes stage and line; pairs with the Acquire load in await_all.
@@ -108,9 +108,10 @@ impl Port for ThreadPort<'_> {
         }
     }
 
-    fn line(&self, member: u32) -> LinePayload {
+    fn line(&self, member: u32, to: Target<'_>) {
         let parity = ((self.arrivals - 1) % 2) as usize;
-        *self.board.lines[member as usize][parity].lock().unwrap()
+        let line = self.board.lines[member as usize][parity].lock().unwrap();
+        kernel::copy(to, Source::of(&line[..to.len()]));
     }
 
     fn next_stage(&self, member: u32) -> Target<'_> {

@@ -14,9 +14,11 @@
 
 use std::marker::PhantomData;
 
-use gaspi_core::PeerSlice;
+use gaspi_core::{GroupCall, PeerSlice};
+use std::mem::MaybeUninit;
 
 use crate::datatype::{DataType, Operation};
+use crate::schedule::LINE_BYTES;
 
 /// Memory to read from: pointer and length, no reference, because a peer may write to it at
 /// another time.
@@ -127,6 +129,46 @@ pub fn copy(dst: Target<'_>, src: Source<'_>) {
     // SAFETY: both are valid for their length by the promise of their makers; `ptr::copy` allows
     // that they overlap.
     unsafe { std::ptr::copy(src.start, dst.start, src.len) };
+}
+
+/// Publishes `payload` with the arrival of a call.
+pub(crate) fn publish(call: &mut GroupCall<'_>, payload: Source<'_>) {
+    // SAFETY: valid for its length by the promise of its maker.
+    unsafe { call.arrive_with(payload.start, payload.len) };
+}
+
+/// Copies what `member` has published into `to`.
+pub(crate) fn collect(call: &GroupCall<'_>, member: u32, to: Target<'_>) {
+    // SAFETY: valid for its length by the promise of its maker.
+    unsafe { call.payload(member as usize, to.start, to.len) };
+}
+
+/// Asks for the cache lines of `src`, without waiting for them.
+pub(crate) fn prefetch(src: Source<'_>) {
+    #[cfg(target_arch = "x86_64")]
+    for offset in (0..src.len).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing that the program could see and never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(src.start.wrapping_add(offset).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = src;
+}
+
+/// Memory of a call for what rides in lines, not set to anything.
+pub(crate) struct Scratch([MaybeUninit<u8>; LINE_BYTES as usize]);
+
+impl Scratch {
+    #[inline]
+    pub(crate) fn new() -> Scratch {
+        Scratch([const { MaybeUninit::uninit() }; LINE_BYTES as usize])
+    }
+
+    /// The first `len` bytes, to be written before they are read.
+    pub(crate) fn target(&mut self, len: usize) -> Target<'_> {
+        assert!(len <= self.0.len(), "{len} bytes do not fit into a line");
+        Target { start: self.0.as_mut_ptr().cast(), len, lifetime: PhantomData }
+    }
 }
 
 /// Sources that one pass combines at most, beside what is in the target.

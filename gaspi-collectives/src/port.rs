@@ -2,8 +2,8 @@
 
 use gaspi_core::{Deadline, GroupCall, Rank, Result};
 
-use crate::executor::{LinePayload, Port};
-use crate::kernel::{Source, Target};
+use crate::executor::Port;
+use crate::kernel::{self, Source, Target};
 
 /// A call on a group.
 pub(crate) struct CallPort<'a> {
@@ -42,16 +42,16 @@ impl Port for CallPort<'_> {
         self.call.set_cursor(step);
     }
 
-    fn arrive(&mut self, payload: &[u8]) {
-        self.call.arrive(payload);
+    fn arrive(&mut self, payload: Source<'_>) {
+        kernel::publish(&mut self.call, payload);
     }
 
     fn await_all(&mut self, deadline: Deadline) -> Result<()> {
         self.call.await_all(deadline)
     }
 
-    fn line(&self, member: u32) -> LinePayload {
-        self.call.inline(member as usize)
+    fn line(&self, member: u32, to: Target<'_>) {
+        kernel::collect(&self.call, member, to);
     }
 
     fn next_stage(&self, member: u32) -> Target<'_> {

@@ -11,7 +11,7 @@ use crate::allreduce_sliced::Sliced;
 use crate::allreduce_staged::Staged;
 
 /// Bytes of payload that ride in the line by which a rank says that it has arrived.
-pub const LINE_BYTES: u64 = 48;
+pub const LINE_BYTES: u64 = gaspi_core::INLINE_MAX as u64;
 
 /// What a schedule is made for. All but `me` are the same on every member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,13 +154,11 @@ const SLICED_SAVES_BYTES_MIN: u64 = 128 << 10;
 impl Allreduce {
     /// The algorithm for a shape; uses only what all members know.
     pub fn choose(shape: Shape) -> Allreduce {
-        if shape.bytes() <= LINE_BYTES {
-            return Allreduce::Line(Line::new(shape));
-        }
         let saved = shape.bytes().saturating_mul(u64::from(shape.size).saturating_sub(3));
         let slices = saved > SLICED_SAVES_BYTES_MIN;
         match Sliced::new(shape) {
             Some(sliced) if slices => Allreduce::Sliced(sliced),
+            _ if shape.bytes() <= LINE_BYTES => Allreduce::Line(Line::new(shape)),
             _ => Allreduce::Staged(Staged::new(shape)),
         }
     }

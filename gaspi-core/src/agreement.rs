@@ -17,8 +17,8 @@ use crate::ids::{GroupId, Rank};
 use crate::node::{STAGE_BYTES, news};
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::Counter;
-use crate::sync::AtomicU64;
 use crate::sync::line::{Line, Look, PAYLOAD_WORDS};
+use crate::sync::{AtomicU64, Ordering};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::Call;
 use std::marker::PhantomData;
@@ -26,7 +26,8 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Bytes that ride in a line.
-pub const INLINE_MAX: usize = PAYLOAD_WORDS * 8;
+pub const INLINE_MAX: usize = PAYLOAD_WORDS * WORD;
+const WORD: usize = size_of::<u64>();
 
 /// What a group does together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,20 +303,28 @@ impl GroupCall<'_> {
     /// Publishes this rank's next line with up to [`INLINE_MAX`] bytes of payload, and its staging.
     /// Does nothing where a continued call has published it already.
     pub fn arrive(&mut self, payload: &[u8]) {
+        // SAFETY: the slice is readable.
+        unsafe { self.arrive_with(payload.as_ptr(), payload.len()) }
+    }
+
+    /// [`arrive`](GroupCall::arrive) with `size` bytes of memory that others may write to.
+    ///
+    /// # Safety
+    /// The bytes are readable.
+    pub unsafe fn arrive_with(&mut self, payload: *const u8, size: usize) {
+        assert!(size <= INLINE_MAX, "{size} bytes do not fit into a line");
         let step = self.step() + 1;
         match &mut self.state.active {
             Some(active) if !active.arrived => active.arrived = true,
             _ => return,
         }
-        debug_assert!(payload.len() <= INLINE_MAX);
-        let mut words = [0u64; PAYLOAD_WORDS];
-        let used = payload.len().div_ceil(8);
-        for (word, bytes) in words.iter_mut().zip(payload.chunks(8)) {
-            let mut whole = [0; 8];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_ne_bytes(whole);
+        let words = size.div_ceil(WORD);
+        let line = self.line(self.me, step);
+        for (index, word) in line.payload.iter().enumerate().take(words) {
+            // SAFETY: as the caller promises, for as many words as `size` has.
+            word.store(unsafe { take_word(payload, size, index) }, Ordering::Relaxed);
         }
-        self.line(self.me, step).publish(step, self.key.fingerprint, &words[..used]);
+        line.publish(step, self.key.fingerprint, &[]);
         for rank in self.ranks().iter().filter(|rank| **rank != self.inner.rank) {
             self.inner.area.ring_for(*rank, news::ARRIVAL);
         }
@@ -490,15 +499,27 @@ impl GroupCall<'_> {
         Error::Timeout { pending }
     }
 
-    /// The payload of a member's line, of the step awaited last. Valid until this rank's next
+    /// The first byte of a member's payload, of the step awaited last. Valid until this rank's next
     /// arrival.
-    pub fn inline(&self, member: usize) -> [u8; INLINE_MAX] {
-        let words = self.line(member, self.step()).payload();
-        let mut bytes = [0; INLINE_MAX];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_ne_bytes());
+    pub fn status(&self, member: usize) -> u8 {
+        let word = self.line(member, self.step()).payload[0].load(Ordering::Relaxed);
+        word.to_ne_bytes()[0]
+    }
+
+    /// Copies the first bytes of a member's payload, of the step awaited last. Valid until this rank's
+    /// next arrival.
+    ///
+    /// # Safety
+    /// `size` bytes at `to` are writable.
+    pub unsafe fn payload(&self, member: usize, to: *mut u8, size: usize) {
+        assert!(size <= INLINE_MAX, "a payload has at most {INLINE_MAX} bytes");
+        let words = size.div_ceil(WORD);
+        let line = self.line(member, self.step());
+        for (index, word) in line.payload.iter().enumerate().take(words) {
+            // SAFETY: as the caller promises, for as many words as `size` has. Relaxed: the Acquire
+            // of the line's sequence orders them.
+            unsafe { put_word(to, size, index, word.load(Ordering::Relaxed)) };
         }
-        bytes
     }
 
     fn stage(&self, member: usize, step: u64) -> PeerSlice<'_> {
@@ -531,6 +552,39 @@ impl GroupCall<'_> {
         if self.ranks().len() > 1 {
             self.inner.area.finish_step(self.group.index(), self.step());
         }
+    }
+}
+
+/// Word `index` of `size` bytes, of which the last may be missing some.
+///
+/// # Safety
+/// The bytes are readable and the word begins inside of them.
+#[inline(always)]
+unsafe fn take_word(from: *const u8, size: usize, index: usize) -> u64 {
+    let (from, left) = (from.wrapping_add(index * WORD), size - index * WORD);
+    if left >= WORD {
+        // SAFETY: as promised.
+        return unsafe { from.cast::<u64>().read_unaligned() };
+    }
+    let mut bytes = [0; WORD];
+    // SAFETY: as promised.
+    unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), left) };
+    u64::from_ne_bytes(bytes)
+}
+
+/// The opposite of [`take_word`].
+///
+/// # Safety
+/// The bytes are writable and the word begins inside of them.
+#[inline(always)]
+unsafe fn put_word(to: *mut u8, size: usize, index: usize, word: u64) {
+    let (to, left) = (to.wrapping_add(index * WORD), size - index * WORD);
+    if left >= WORD {
+        // SAFETY: as promised.
+        unsafe { to.cast::<u64>().write_unaligned(word) };
+    } else {
+        // SAFETY: as promised.
+        unsafe { to.copy_from_nonoverlapping(word.to_ne_bytes().as_ptr(), left) };
     }
 }
 

@@ -301,7 +301,7 @@ impl Inner {
             return met;
         }
         let failed = (0..call.ranks().len())
-            .find(|member| met.is_ok() && call.inline(*member)[0] != 0)
+            .find(|member| met.is_ok() && call.status(*member) != 0)
             .map(|member| call.ranks()[member]);
         let dead = self.dead_among(call.ranks());
         call.finish();

@@ -140,8 +140,13 @@ fn lines_and_stages_carry_the_payload_of_their_step() {
             let me = rt.rank().0;
             let mut call = rt.group_call(GroupId::ALL, key(1, 7)).expect("call");
             assert_eq!((call.ranks().len(), call.me()), (size as usize, me.into()));
-            let bytes = |rank: u16, step: u8| [rank as u8 ^ step; INLINE_MAX];
-            for step in 0..20 {
+            // Numbers of bytes that end in every place of a word.
+            let sizes = [INLINE_MAX, 0, 1, 7, 8, 9, 24, INLINE_MAX - 1];
+            let bytes = |rank: u16, step: u8| -> Vec<u8> {
+                let size = sizes[step as usize % sizes.len()];
+                (0..size).map(|at| at as u8 ^ rank as u8 ^ step).collect()
+            };
+            for step in 0..40 {
                 let stage = call.next_stage(call.me());
                 assert_eq!((stage.len(), stage.as_ptr() as usize % 64), (STAGE_BYTES, 0));
                 // SAFETY: this rank's stage of the step to come, which nobody else touches.
@@ -149,7 +154,11 @@ fn lines_and_stages_carry_the_payload_of_their_step() {
                 call.arrive(&bytes(me, step));
                 call.await_all(LIMIT.deadline()).expect("all come");
                 for rank in 0..size as u16 {
-                    assert_eq!(call.inline(rank.into()), bytes(rank, step));
+                    let sent = bytes(rank, step);
+                    let mut received = vec![0xee; sent.len() + 1];
+                    // SAFETY: the vector has room for one byte more.
+                    unsafe { call.payload(rank.into(), received.as_mut_ptr(), sent.len()) };
+                    assert_eq!((received.pop(), received), (Some(0xee), sent));
                     let theirs = call.last_stage(rank.into());
                     for at in [0, STAGE_BYTES - 1] {
                         // SAFETY: published by the arrival just awaited.
@@ -184,7 +193,7 @@ fn a_call_keeps_its_cursor_over_a_timeout() {
         call.arrive(&[2 - rt.rank().0 as u8]);
         call.await_all(LIMIT.deadline()).expect("all come");
         // What arrived first counts, not what the continuation says.
-        assert_eq!((call.inline(0)[0], call.inline(1)[0]), (1, 1));
+        assert_eq!((call.status(0), call.status(1)), (1, 1));
         call.finish();
         meet(rt);
     });
