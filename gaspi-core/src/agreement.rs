@@ -18,7 +18,7 @@ use crate::node::{STAGE_BYTES, news};
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::Counter;
 use crate::sync::line::{Line, Look, PAYLOAD_WORDS};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::Call;
 use std::marker::PhantomData;
@@ -117,6 +117,8 @@ impl CallKey {
 pub(crate) struct Active {
     key: CallKey,
     arrived: bool,
+    /// The thread that is just about to continue it, 0 if any may.
+    continued_by: usize,
     cursor: u64,
     /// Why this rank cannot do its part, once it has told the others.
     failure: Option<Box<Error>>,
@@ -126,7 +128,8 @@ pub(crate) struct Active {
 
 impl Active {
     fn new(key: CallKey) -> Active {
-        Active { key, arrived: false, cursor: 0, failure: None, differs_since: None }
+        let (failure, differs_since) = (None, None);
+        Active { key, arrived: false, continued_by: 0, cursor: 0, failure, differs_since }
     }
 }
 
@@ -200,7 +203,9 @@ impl Inner {
         };
         let all = if once { look() } else { self.waiter.briefly(look) };
         if all.is_none() {
-            state.active = Some(Active { arrived: true, ..Active::new(BARRIER) });
+            // Until it has claimed the group again, another thread could take this barrier for its own.
+            let continued_by = epoch::thread_key();
+            state.active = Some(Active { arrived: true, continued_by, ..Active::new(BARRIER) });
             return None;
         }
         committed.step = step;
@@ -217,11 +222,15 @@ impl Inner {
             return Err(self.groups.not_committed(group));
         };
         let me = committed.me;
-        match &state.active {
+        match &mut state.active {
             None => {
                 state.active = Some(Active::new(key));
             }
-            Some(active) if active.key.is_same(&key) => {}
+            Some(active) if ![0, epoch::thread_key()].contains(&active.continued_by) => {
+                let active = "a collective of another thread".to_owned();
+                return Err(Error::ActiveCollective { group, active });
+            }
+            Some(active) if active.key.is_same(&key) => active.continued_by = 0,
             Some(active) => {
                 let active = (active.key.describe)(active.key.fingerprint);
                 return Err(Error::ActiveCollective { group, active });
@@ -618,3 +627,6 @@ impl Runtime {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+//! Whose collective it is between a brief look and the whole of waiting.
+
+use super::*;
+use crate::bootstrap::Job;
+use crate::config::Config;
+use crate::runtime::Joining;
+use std::sync::Barrier;
+
+const LIMIT: Timeout = Timeout::Millis(60_000);
+
+#[test]
+fn a_barrier_between_its_brief_look_and_the_rest_belongs_to_its_thread() {
+    let go = Barrier::new(2);
+    let (go, join) = (&go, |rank| {
+        let job = Job::in_process("between", Rank(rank), 2);
+        Joining::new(job, Config::default()).unwrap().wait(LIMIT).unwrap()
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let late = join(1);
+            for _ in 0..3 {
+                go.wait();
+                late.barrier(GroupId::ALL, LIMIT).unwrap();
+            }
+            late.term(LIMIT).unwrap();
+        });
+        let runtime = &join(0);
+        let barrier = |timeout| runtime.barrier(GroupId::ALL, timeout);
+        let on_another_thread =
+            |timeout| std::thread::scope(|inner| inner.spawn(|| barrier(timeout)).join().unwrap());
+        assert!(runtime.inner().barrier_briefly(GroupId::ALL, true).is_none());
+        let refused = on_another_thread(LIMIT);
+        assert!(matches!(refused, Err(Error::ActiveCollective { .. })), "{refused:?}");
+        go.wait();
+        barrier(LIMIT).unwrap();
+        // Once it has timed out, any thread may continue it.
+        assert!(barrier(Timeout::Test).is_err_and(|error| error.is_timeout()));
+        go.wait();
+        on_another_thread(LIMIT).unwrap();
+        // Nobody is one barrier ahead.
+        assert!(barrier(Timeout::Test).is_err_and(|error| error.is_timeout()));
+        go.wait();
+        barrier(LIMIT).unwrap();
+        runtime.term(LIMIT).unwrap();
+    });
+}
