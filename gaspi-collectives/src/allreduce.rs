@@ -7,6 +7,7 @@ use crate::datatype::{DataType, Element, Operation};
 use crate::executor::{self, Buffers, Reduction};
 use crate::fingerprint;
 use crate::kernel::{self, Source, Target};
+use crate::once::{self, Once};
 use crate::port::CallPort;
 use crate::schedule::{Allreduce, Schedule, Shape};
 use crate::user::{UserReduce, UserReduction};
@@ -54,9 +55,16 @@ pub unsafe fn allreduce(
         describe: fingerprint::describe,
     };
     let call = rt.group_call(group, key)?;
-    let shape = shape(&call, count, u64::from(ty.bytes()));
-    let mut reduction = Reduction::BuiltIn(op, ty);
-    carry_out(call, &Allreduce::choose(shape), buffers, &mut reduction, timeout)
+    let schedule = Allreduce::choose(shape(&call, count, u64::from(ty.bytes())));
+    match Once::of(&schedule) {
+        Some(once) if call.ranks().len() > 1 => {
+            once::run(call, once, buffers, op, ty, timeout.deadline())
+        }
+        _ => {
+            let mut reduction = Reduction::BuiltIn(op, ty);
+            carry_out(call, &schedule, buffers, &mut reduction, timeout)
+        }
+    }
 }
 
 /// [`allreduce`] on slices.

@@ -17,6 +17,9 @@ pub struct Line {
 }
 
 impl Line {
+    /// The step that waits.
+    pub(crate) const AWAIT: u64 = 1;
+
     /// The schedule; the shape has at most [`LINE_BYTES`] bytes.
     pub fn new(shape: Shape) -> Line {
         assert!(shape.bytes() <= LINE_BYTES, "{} bytes do not fit into a line", shape.bytes());

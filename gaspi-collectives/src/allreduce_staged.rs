@@ -29,6 +29,14 @@ pub struct Staged {
 }
 
 impl Staged {
+    /// The step that waits for the first chunk, without status.
+    pub(crate) const AWAIT: u64 = 2;
+
+    /// Whether one arrival carries everything.
+    pub(crate) fn has_one_chunk(&self) -> bool {
+        self.chunks == 1 && !self.status
+    }
+
     /// The schedule; an element has at most the staging size.
     pub fn new(shape: Shape) -> Staged {
         let chunk_elements = shape.stage_bytes / shape.element_bytes;

@@ -4,6 +4,8 @@
 //! timed out: the same call continues there. Only an await can time out, and everything before it
 //! has happened by then, so no step runs twice and nothing of the call has to be kept elsewhere.
 
+use std::ops::Range;
+
 use gaspi_core::{Deadline, Error, Rank, Result};
 
 use crate::datatype::{DataType, Operation};
@@ -98,12 +100,7 @@ pub fn run(
                 arrive(port, buffers, payload, failed);
                 arrivals += 1;
             }
-            Step::Await => {
-                if let Step::Reduce { dst, srcs } = schedule.step(index + 1) {
-                    prefetch(port, dst, srcs);
-                }
-                port.await_all(deadline)?;
-            }
+            Step::Await => port.await_all(deadline)?,
             Step::Check => check(port)?,
             Step::Done => return Ok(()),
         }
@@ -125,18 +122,6 @@ fn arrive(port: &mut impl Port, buffers: Buffers<'_>, payload: Payload, failed: 
             };
             port.arrive(memory.part(span.offset, span.bytes));
         }
-    }
-}
-
-/// Asks for the staging that the step after an await reads, so that it comes at the same time as the
-/// lines that are waited for, and not after them.
-fn prefetch(port: &impl Port, dst: Span, srcs: Sources) {
-    let SourcePlace::Scratch { offset, .. } = srcs.place else { return };
-    // What comes first hides what comes later.
-    let bytes = dst.bytes.min(PREFETCH_BYTES);
-    for member in (srcs.first..srcs.end).filter(|member| *member != port.me()) {
-        // Until they have been awaited, what is arriving is the next.
-        kernel::prefetch(port.next_stage(member).source().part(offset, bytes));
     }
 }
 
@@ -164,11 +149,11 @@ fn reduce(
     let target = target(port, arrivals, buffers, dst);
     match (reduction, srcs.place) {
         (Reduction::BuiltIn(op, ty), SourcePlace::Line) => {
-            reduce_lines(port, target, srcs, *op, *ty);
+            reduce_lines(port, target, srcs.first..srcs.end, *op, *ty);
             Ok(())
         }
         (Reduction::BuiltIn(op, ty), SourcePlace::Scratch { parity, offset }) => {
-            reduce_staged(target, srcs, *op, *ty, |member| {
+            reduce_staged(target, srcs.first..srcs.end, *op, *ty, |member| {
                 let place = Place::Scratch { member, parity };
                 source(port, arrivals, buffers, Span { place, offset, bytes: dst.bytes })
             });
@@ -186,15 +171,20 @@ fn reduce(
     }
 }
 
-/// Bytes of each member that are asked for in advance.
-const PREFETCH_BYTES: u64 = 2048;
 /// Sources that are handed to the kernel at once.
 const BATCH: usize = 4;
 
-fn reduce_lines(port: &impl Port, target: Target<'_>, srcs: Sources, op: Operation, ty: DataType) {
+/// Combines what rides in the lines of these members.
+pub(crate) fn reduce_lines(
+    port: &impl Port,
+    target: Target<'_>,
+    members: Range<u32>,
+    op: Operation,
+    ty: DataType,
+) {
     let mut line = Scratch::new();
-    for member in srcs.first..srcs.end {
-        if member == srcs.first {
+    for member in members.clone() {
+        if member == members.start {
             port.line(member, target);
         } else {
             let line = line.target(target.len());
@@ -204,20 +194,21 @@ fn reduce_lines(port: &impl Port, target: Target<'_>, srcs: Sources, op: Operati
     }
 }
 
-fn reduce_staged<'a>(
+/// Combines what `source` gives for these members.
+pub(crate) fn reduce_staged<'a>(
     target: Target<'_>,
-    srcs: Sources,
+    members: Range<u32>,
     op: Operation,
     ty: DataType,
     source: impl Fn(u32) -> Source<'a>,
 ) {
-    let mut first = srcs.first;
-    while first < srcs.end {
-        let members = (srcs.end - first).min(BATCH as u32);
+    let mut first = members.start;
+    while first < members.end {
+        let taken = (members.end - first).min(BATCH as u32);
         let batch: [Source<'_>; BATCH] =
-            std::array::from_fn(|i| source(first + (i as u32).min(members - 1)));
-        fold_batch(op, ty, target, &batch[..members as usize], first == srcs.first);
-        first += members;
+            std::array::from_fn(|i| source(first + (i as u32).min(taken - 1)));
+        fold_batch(op, ty, target, &batch[..taken as usize], first == members.start);
+        first += taken;
     }
 }
 

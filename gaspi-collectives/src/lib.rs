@@ -17,6 +17,7 @@ mod datatype;
 pub mod executor;
 mod fingerprint;
 pub mod kernel;
+mod once;
 mod port;
 pub mod schedule;
 mod user;

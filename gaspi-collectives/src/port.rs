@@ -15,6 +15,11 @@ impl<'a> CallPort<'a> {
         CallPort { call }
     }
 
+    /// The staging of a member that the arrival awaited last has published.
+    pub(crate) fn last_stage_of(&self, member: u32) -> Source<'_> {
+        Target::of_peer(self.call.last_stage(member as usize)).source()
+    }
+
     /// The call has ended.
     pub(crate) fn finish(self) {
         self.call.finish();
@@ -59,6 +64,6 @@ impl Port for CallPort<'_> {
     }
 
     fn last_stage(&self, member: u32) -> Source<'_> {
-        Target::of_peer(self.call.last_stage(member as usize)).source()
+        self.last_stage_of(member)
     }
 }
