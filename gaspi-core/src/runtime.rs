@@ -15,7 +15,7 @@ use crate::passive::Outbox;
 use crate::queue::{Queue, queues};
 use crate::segment::{Segment, Shape, Target};
 use crate::statistics::Statistics;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU32, Ordering, epoch};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, Ordering, epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::{Call, Waiter, Waiting};
 use std::os::fd::OwnedFd;
@@ -238,6 +238,8 @@ impl Joining {
     /// [`Error::Config`], or what the operating system refuses.
     pub fn new(job: Job, config: Config) -> Result<Joining> {
         config.check()?;
+        // Before the first thread of the library.
+        membarrier::prepare();
         let stage = if job.size == 1 {
             Stage::Single
         } else {
