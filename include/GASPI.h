@@ -8,7 +8,8 @@
  *    long as it takes. No call outlives its timeout, whatever other ranks do; a call that needs a
  *    rank which died or left ends with GASPI_ERROR.
  *  - Sizes and offsets are bytes; an offset counts from the start of its segment.
- *  - Any thread may call any procedure at any time.
+ *  - Any thread may call any procedure at any time, but no signal handler may: set a flag there, or
+ *    send the signal to a thread that waits for it (sigwait).
  *  - Arguments are checked. A NULL pointer is GASPI_ERR_NULLPTR, a call before gaspi_proc_init,
  *    after gaspi_proc_term or in a forked child is GASPI_ERR_NOINIT (configuration, version, texts
  *    of errors, clocks and statistics need no job), a group, rank, segment, queue or notification
