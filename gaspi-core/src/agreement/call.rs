@@ -1,0 +1,407 @@
+//! One rank in the steps of one collective: arriving, waiting for the others, what they published.
+
+use super::{CallKey, CallKind};
+use crate::error::{Error, Result};
+use crate::fabric::peers::waiting_group;
+use crate::group::CallState;
+use crate::ids::{GroupId, Rank};
+use crate::node::{STAGE_BYTES, news};
+use crate::runtime::Inner;
+use crate::statistics::Counter;
+use crate::sync::line::{Line, Look, PAYLOAD_WORDS};
+use crate::sync::{AtomicU64, Ordering};
+use crate::timeout::Deadline;
+use crate::wait::Call;
+use std::marker::PhantomData;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Bytes that ride in a line.
+pub const INLINE_MAX: usize = PAYLOAD_WORDS * WORD;
+const WORD: usize = size_of::<u64>();
+
+/// How long a mismatch waits for members that have not arrived.
+const MISMATCH_LIMIT: Duration = Duration::from_secs(1);
+
+/// How a step stands.
+enum Scan {
+    Done(Result<()>),
+    /// Members have not arrived.
+    Missing,
+    /// Members have not arrived, and others differ already.
+    Differs(Error),
+}
+
+/// A range of memory that a peer may read or write at any time: pointer and length, without Rust
+/// references.
+#[derive(Debug, Clone, Copy)]
+pub struct PeerSlice<'a> {
+    pointer: *mut u8,
+    len: usize,
+    _life: PhantomData<&'a u8>,
+}
+
+impl PeerSlice<'_> {
+    /// First byte, aligned to a cache line.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.pointer
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A collective under way on a group. Dropped without [`finish`](GroupCall::finish) it stays active,
+/// and the same call continues it.
+#[derive(Debug)]
+pub struct GroupCall<'r> {
+    pub(super) inner: &'r Inner,
+    pub(super) group: GroupId,
+    pub(super) state: MutexGuard<'r, CallState>,
+    pub(super) me: usize,
+    pub(super) key: CallKey,
+}
+
+impl GroupCall<'_> {
+    /// The members, ascending.
+    #[inline]
+    pub fn ranks(&self) -> &[Rank] {
+        self.state.committed.as_ref().map_or(&[], |committed| &committed.ranks)
+    }
+
+    pub(crate) fn ranks_shared(&self) -> Arc<[Rank]> {
+        self.state.committed.as_ref().map_or_else(|| [].into(), |c| Arc::clone(&c.ranks))
+    }
+
+    /// This rank's index among the members.
+    pub fn me(&self) -> usize {
+        self.me
+    }
+
+    /// How far the executor has come: 0 for a new call, kept across timeouts.
+    pub fn cursor(&self) -> u64 {
+        self.state.active.as_ref().map_or(0, |active| active.cursor)
+    }
+
+    /// Remembers how far the executor has come.
+    pub fn set_cursor(&mut self, cursor: u64) {
+        if let Some(active) = &mut self.state.active {
+            active.cursor = cursor;
+        }
+    }
+
+    /// Why this rank could not do its part of a call that is continued.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.state.active.as_ref().and_then(|active| active.failure.as_deref().cloned())
+    }
+
+    /// Remembers why this rank cannot do its part.
+    pub(crate) fn set_failure(&mut self, failure: Error) {
+        if let Some(active) = &mut self.state.active {
+            active.failure = Some(Box::new(failure));
+        }
+    }
+
+    /// Sequence of the last step that this rank has finished.
+    fn step(&self) -> u64 {
+        self.state.committed.as_ref().map_or(0, |committed| committed.step)
+    }
+
+    fn line(&self, member: usize, step: u64) -> &Line<AtomicU64> {
+        &self.inner.area.lines(self.ranks()[member], self.group.index())[(step % 2) as usize]
+    }
+
+    /// Publishes this rank's next line with up to [`INLINE_MAX`] bytes of payload, and its staging.
+    /// Does nothing where a continued call has published it already.
+    pub fn arrive(&mut self, payload: &[u8]) {
+        // SAFETY: the slice is readable.
+        unsafe { self.arrive_with(payload.as_ptr(), payload.len()) }
+    }
+
+    /// [`arrive`](GroupCall::arrive) with `size` bytes of memory that others may write to.
+    ///
+    /// # Safety
+    /// The bytes are readable.
+    pub unsafe fn arrive_with(&mut self, payload: *const u8, size: usize) {
+        assert!(size <= INLINE_MAX, "{size} bytes do not fit into a line");
+        let step = self.step() + 1;
+        match &mut self.state.active {
+            Some(active) if !active.arrived => active.arrived = true,
+            _ => return,
+        }
+        let words = size.div_ceil(WORD);
+        let line = self.line(self.me, step);
+        for (index, word) in line.payload.iter().enumerate().take(words) {
+            // SAFETY: as the caller promises, for as many words as `size` has.
+            word.store(unsafe { take_word(payload, size, index) }, Ordering::Relaxed);
+        }
+        line.publish(step, self.key.fingerprint, &[]);
+        for rank in self.ranks().iter().filter(|rank| **rank != self.inner.rank) {
+            self.inner.area.ring_for(*rank, news::ARRIVAL);
+        }
+    }
+
+    /// Waits until all members have arrived as often as this rank.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] leaves the call active. [`Error::Mismatch`] if a member arrived with
+    /// another fingerprint; [`Error::RankDied`] and [`Error::RankLeft`] if one cannot arrive any
+    /// more: these end the call on this rank.
+    pub fn await_all(&mut self, deadline: Deadline) -> Result<()> {
+        let step = self.step() + 1;
+        let mut next = 0;
+        if self.all_arrive_briefly(deadline, step, &mut next) {
+            if let Some(committed) = &mut self.state.committed {
+                committed.step = step;
+            }
+            if let Some(active) = &mut self.state.active {
+                active.arrived = false;
+            }
+            return Ok(());
+        }
+        self.await_rest(deadline, step, &mut next)
+    }
+
+    /// Whether nothing but a brief look was needed.
+    #[inline]
+    fn all_arrive_briefly(&self, deadline: Deadline, step: u64, next: &mut usize) -> bool {
+        let (inner, fingerprint) = (self.inner, self.key.fingerprint);
+        let ranks = self.ranks();
+        let mut look =
+            || inner.have_arrived(ranks, self.group, step, fingerprint, next).then_some(());
+        let all = match deadline {
+            Deadline::Now => look(),
+            _ => inner.waiter.briefly(look),
+        };
+        all.is_some()
+    }
+
+    /// The whole of waiting: for members that are late, differ, have died or left.
+    #[cold]
+    fn await_rest(&mut self, deadline: Deadline, step: u64, next: &mut usize) -> Result<()> {
+        let outcome = match self.scan(step, next) {
+            Scan::Done(outcome) => Some(outcome),
+            Scan::Missing if deadline == Deadline::Now => None,
+            Scan::Missing | Scan::Differs(_) => self.await_slowly(deadline, step, next),
+        };
+        let Some(outcome) = outcome else { return Err(self.timed_out(step)) };
+        if let Some(committed) = &mut self.state.committed {
+            committed.step = step;
+        }
+        match outcome {
+            Ok(()) => {
+                if let Some(active) = &mut self.state.active {
+                    active.arrived = false;
+                }
+            }
+            Err(_) => self.end(),
+        }
+        outcome
+    }
+
+    /// Waits for members that have not arrived; `None` once the deadline has passed. A mismatch is
+    /// told when all are there, so that nobody gets ahead of a member that is still in the step
+    /// before; but a member that never comes does not keep it back for long.
+    #[cold]
+    fn await_slowly(
+        &mut self,
+        deadline: Deadline,
+        step: u64,
+        next: &mut usize,
+    ) -> Option<Result<()>> {
+        let call = match self.key.kind {
+            CallKind::Barrier => Call::Barrier,
+            CallKind::SegmentCreate | CallKind::SegmentUse => Call::Create,
+            _ => Call::Collective,
+        };
+        let (inner, waiting) = (self.inner, waiting_group(call, self.group));
+        let seen = inner.until(deadline, waiting, || match self.scan(step, next) {
+            Scan::Missing => None,
+            seen => Some(seen),
+        });
+        let error = match seen? {
+            Scan::Done(outcome) => return Some(outcome),
+            Scan::Missing => return None,
+            Scan::Differs(error) => error,
+        };
+        let now = Instant::now();
+        let since = match &mut self.state.active {
+            Some(active) => *active.differs_since.get_or_insert(now),
+            None => now,
+        };
+        let left = MISMATCH_LIMIT.saturating_sub(now - since);
+        let outcome =
+            inner.until(deadline.at_most(left), waiting, || match self.scan(step, next) {
+                Scan::Done(outcome) => Some(outcome),
+                Scan::Missing | Scan::Differs(_) => None,
+            });
+        outcome.or_else(|| (since.elapsed() >= MISMATCH_LIMIT).then_some(Err(error)))
+    }
+
+    /// Looks at the lines of a step from member `next` on, which all before have arrived at.
+    #[inline]
+    fn scan(&self, step: u64, next: &mut usize) -> Scan {
+        let (mut missing, mut passed, mut differs) = (false, None, None);
+        for member in *next..self.ranks().len() {
+            let (rank, line) = (self.ranks()[member], self.line(member, step));
+            let mut look = line.look(step);
+            if look == Look::Missing
+                && let Err(error) = self.inner.check_alive(rank, self.key.kind.name())
+            {
+                // It may have arrived just before its end.
+                look = line.look(step);
+                if look == Look::Missing {
+                    return Scan::Done(Err(error));
+                }
+            }
+            match look {
+                Look::Arrived(other) if other != self.key.fingerprint => {
+                    differs = differs.or(Some((rank, other)));
+                }
+                Look::Arrived(_) if missing || passed.is_some() || differs.is_some() => {}
+                Look::Arrived(_) => *next = member + 1,
+                Look::Passed => passed = passed.or(Some(rank)),
+                Look::Missing => missing = true,
+            }
+        }
+        if !missing && passed.is_none() && differs.is_none() {
+            return Scan::Done(Ok(()));
+        }
+        // Another thread may have ended this rank's part in the job.
+        if let Err(error) = self.inner.check_open() {
+            return Scan::Done(Err(error));
+        }
+        if let Some(rank) = self.inner.dead_among(self.ranks()) {
+            // Also where it had arrived: survivors that know do not come any more.
+            let pending = self.key.kind.name().to_owned();
+            return Scan::Done(Err(Error::RankDied { rank, pending }));
+        }
+        match (differs, passed) {
+            (Some((rank, other)), _) if missing => Scan::Differs(self.mismatch(rank, other)),
+            (Some((rank, other)), _) => Scan::Done(Err(self.mismatch(rank, other))),
+            (None, Some(rank)) => {
+                let reason = "this collective failed there; its own error says why".to_owned();
+                Scan::Done(Err(Error::Refused { rank, reason }))
+            }
+            (None, None) => Scan::Missing,
+        }
+    }
+
+    #[cold]
+    fn mismatch(&self, rank: Rank, other: u64) -> Error {
+        let difference = format!(
+            "{} called {}, {rank} called {}",
+            self.inner.rank,
+            (self.key.describe)(self.key.fingerprint),
+            (self.key.describe)(other),
+        );
+        Error::Mismatch { group: self.group, difference }
+    }
+
+    #[cold]
+    fn timed_out(&self, step: u64) -> Error {
+        let missing: Vec<String> = (0..self.ranks().len())
+            .filter(|member| self.line(*member, step).look(step) == Look::Missing)
+            .take(8)
+            .map(|member| self.ranks()[member].0.to_string())
+            .collect();
+        let kind = self.key.kind.name();
+        let pending = format!("rank {} to arrive at {kind} of {}", missing.join(", "), self.group);
+        Error::Timeout { pending }
+    }
+
+    /// The first byte of a member's payload, of the step awaited last. Valid until this rank's next
+    /// arrival.
+    pub fn status(&self, member: usize) -> u8 {
+        let word = self.line(member, self.step()).payload[0].load(Ordering::Relaxed);
+        word.to_ne_bytes()[0]
+    }
+
+    /// Copies the first bytes of a member's payload, of the step awaited last. Valid until this rank's
+    /// next arrival.
+    ///
+    /// # Safety
+    /// `size` bytes at `to` are writable.
+    pub unsafe fn payload(&self, member: usize, to: *mut u8, size: usize) {
+        assert!(size <= INLINE_MAX, "a payload has at most {INLINE_MAX} bytes");
+        let words = size.div_ceil(WORD);
+        let line = self.line(member, self.step());
+        for (index, word) in line.payload.iter().enumerate().take(words) {
+            // SAFETY: as the caller promises, for as many words as `size` has. Relaxed: the Acquire
+            // of the line's sequence orders them.
+            unsafe { put_word(to, size, index, word.load(Ordering::Relaxed)) };
+        }
+    }
+
+    fn stage(&self, member: usize, step: u64) -> PeerSlice<'_> {
+        let (rank, group) = (self.ranks()[member], self.group.index());
+        let pointer = self.inner.area.stage(rank, group, (step % 2) as usize);
+        PeerSlice { pointer, len: STAGE_BYTES, _life: PhantomData }
+    }
+
+    /// A member's staging that its next arrival will publish.
+    pub fn next_stage(&self, member: usize) -> PeerSlice<'_> {
+        self.stage(member, self.step() + 1)
+    }
+
+    /// A member's staging that the arrival awaited last has published. Valid until this rank's next
+    /// arrival: a peer that has seen it may write there again.
+    pub fn last_stage(&self, member: usize) -> PeerSlice<'_> {
+        self.stage(member, self.step())
+    }
+
+    /// The collective is complete, or has failed in the same way on all ranks: the group is free.
+    pub fn finish(mut self) {
+        self.end();
+        if matches!(self.key.kind, CallKind::Allreduce | CallKind::AllreduceUser) {
+            self.inner.count(Counter::Allreduces, 1);
+        }
+    }
+
+    fn end(&mut self) {
+        self.state.active = None;
+        if self.ranks().len() > 1 {
+            self.inner.area.finish_step(self.group.index(), self.step());
+        }
+    }
+}
+
+/// Word `index` of `size` bytes, of which the last may be missing some.
+///
+/// # Safety
+/// The bytes are readable and the word begins inside of them.
+#[inline(always)]
+unsafe fn take_word(from: *const u8, size: usize, index: usize) -> u64 {
+    let (from, left) = (from.wrapping_add(index * WORD), size - index * WORD);
+    if left >= WORD {
+        // SAFETY: as promised.
+        return unsafe { from.cast::<u64>().read_unaligned() };
+    }
+    let mut bytes = [0; WORD];
+    // SAFETY: as promised.
+    unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), left) };
+    u64::from_ne_bytes(bytes)
+}
+
+/// The opposite of [`take_word`].
+///
+/// # Safety
+/// The bytes are writable and the word begins inside of them.
+#[inline(always)]
+unsafe fn put_word(to: *mut u8, size: usize, index: usize, word: u64) {
+    let (to, left) = (to.wrapping_add(index * WORD), size - index * WORD);
+    if left >= WORD {
+        // SAFETY: as promised.
+        unsafe { to.cast::<u64>().write_unaligned(word) };
+    } else {
+        // SAFETY: as promised.
+        unsafe { to.copy_from_nonoverlapping(word.to_ne_bytes().as_ptr(), left) };
+    }
+}
