@@ -1,9 +1,9 @@
 //! Steps that all members of a group take together, and the barrier (GASPI 17.1, 11).
 //!
-//! A step is one arrival line per member ([`Line`]): a rank publishes its own and waits for those of
-//! all others. The line carries a fingerprint of the call, so that ranks that called different
-//! things find out before they touch each other's data, and a small payload; behind it lies the
-//! rank's staging. Barrier, segment create and the collectives are built on it.
+//! A step is one arrival line per member ([`crate::sync::line`]): a rank publishes its own and waits
+//! for those of all others. The line carries a fingerprint of the call, so that ranks that called
+//! different things find out before they touch each other's data, and a small payload; behind it
+//! lies the rank's staging. Barrier, segment create and the collectives are built on it.
 //!
 //! Invariants: one collective is active per group; one whose timeout ran out stays active and is
 //! continued by the same call. A rank goes from step k to k + 1 only after it has read all lines of
