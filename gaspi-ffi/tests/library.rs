@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The directory with libgaspi.so, built from the present sources.
 fn library() -> &'static Path {
@@ -48,10 +48,15 @@ fn compiler() -> Command {
     Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
 }
 
-/// Builds a program of this directory as the README says.
+/// Builds a program of this directory as the README says; once, as tests run beside each other.
 fn build(source: &str, extra: &[&str]) -> PathBuf {
+    static BUILT: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let name = format!("{}{}", source.trim_end_matches(".c"), extra.len());
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name);
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if built.contains(&name) {
+        return program;
+    }
     let mut cc = compiler();
     cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g", "-o"])
         .arg(&program)
@@ -65,6 +70,7 @@ fn build(source: &str, extra: &[&str]) -> PathBuf {
     }
     cc.arg("-pthread");
     succeed(cc);
+    built.insert(name);
     program
 }
 
