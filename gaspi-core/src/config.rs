@@ -101,7 +101,7 @@ impl Config {
             ("rw_list_elem_max", u64::from(self.rw_list_elem_max), 255),
         ] {
             if value == 0 || value > max {
-                let reason = format!("{value} is not in 1..={max}");
+                let reason = format!("{value} is not in the range 1 to {max}");
                 return Err(Error::Config { field, reason });
             }
         }

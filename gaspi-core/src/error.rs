@@ -142,7 +142,7 @@ pub enum Error {
     #[error("a notification value must be greater than 0")]
     NotificationValue,
     /// A notification id outside of the notification space.
-    #[error("{notification} does not exist: ids are 0..{limit}")]
+    #[error("{notification} does not exist: ids are below {limit} (notification_num)")]
     NotificationRange {
         /// The id (or the last id of the range) as passed.
         notification: NotificationId,

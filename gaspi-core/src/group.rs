@@ -195,7 +195,7 @@ impl Groups {
 
     fn cell(&self, group: GroupId) -> Result<&Cell> {
         self.cells.get(group.index()).ok_or_else(|| {
-            let reason = format!("ids are 0..{} (group_max)", self.cells.len());
+            let reason = format!("ids are below {} (group_max)", self.cells.len());
             Error::InvalidGroup { group, reason }
         })
     }

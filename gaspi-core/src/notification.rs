@@ -66,8 +66,11 @@ impl Runtime {
 
 #[cold]
 fn not_set(segment: SegmentId, begin: u32, num: u32) -> Error {
-    let last = begin + num - 1;
-    Error::Timeout { pending: format!("a notification {begin}..={last} of {segment}") }
+    let pending = match begin + num - 1 {
+        last if last == begin => format!("notification {begin} of {segment}"),
+        last => format!("one of notifications {begin} to {last} of {segment}"),
+    };
+    Error::Timeout { pending }
 }
 
 #[cold]

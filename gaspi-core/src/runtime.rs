@@ -91,7 +91,7 @@ impl Inner {
         if u32::from(rank.0) < self.size {
             return Ok(());
         }
-        let reason = format!("the job has ranks 0..{}", self.size);
+        let reason = format!("the job has ranks 0 to {}", self.size - 1);
         Err(Error::InvalidRank { rank, reason })
     }
 
@@ -141,7 +141,7 @@ impl Inner {
             return error;
         }
         let reason = if u32::from(segment.0) >= self.config.segment_max {
-            format!("ids are 0..{} (segment_max)", self.config.segment_max)
+            format!("ids are below {} (segment_max)", self.config.segment_max)
         } else {
             format!("{rank} has not registered it with {}", self.rank)
         };

@@ -43,7 +43,7 @@ impl Inner {
         self.check_open()?;
         let limit = self.config.segment_max;
         if u32::from(segment.0) >= limit {
-            let reason = format!("ids are 0..{limit} (segment_max)");
+            let reason = format!("ids are below {limit} (segment_max)");
             return Err(Error::InvalidSegment { segment, reason });
         }
         if self.segments.get_arc(segment).is_some() {

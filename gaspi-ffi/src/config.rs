@@ -136,7 +136,7 @@ pub(crate) fn logger() -> bool {
 fn check(config: &gaspi_config_t) -> Result<(), Error> {
     let reject = |field, reason| Err(Error::Config { field, reason });
     if !(1024..=65_536).contains(&config.sn_port) {
-        return reject("sn_port", format!("{} is not in 1024..=65536", config.sn_port));
+        return reject("sn_port", format!("{} is not in the range 1024 to 65536", config.sn_port));
     }
     let ib = &config.dev_config.params.ib;
     if ib.netdev_id > 4 {
@@ -164,7 +164,7 @@ fn convert(config: &gaspi_config_t) -> Result<Config, Error> {
         GASPI_TOPOLOGY_STATIC => Topology::Static,
         GASPI_TOPOLOGY_DYNAMIC => Topology::Dynamic,
         other => {
-            let reason = format!("{other} is not in 0..=2");
+            let reason = format!("{other} is not one of GASPI_TOPOLOGY_NONE, _STATIC, _DYNAMIC");
             return Err(Error::Config { field: "build_infrastructure", reason });
         }
     };

@@ -141,14 +141,26 @@ fn line(level: Level, text: &str) {
         }
     }
     let who = identity();
-    let mut whole = String::new();
-    let suppressed = SUPPRESSED.swap(0, Ordering::Relaxed);
-    if suppressed > 0 {
-        whole.push_str(&format!("[{who}] {suppressed} further messages were not printed\n"));
-    }
+    let mut whole = suppressed(&who);
     // A line break inside would look like output of somebody else.
     whole.push_str(&format!("[{who}] {}\n", text.replace('\n', " ")));
     write_stderr(whole.as_bytes());
+}
+
+/// The line that tells how many were not printed since the last that was, if any.
+fn suppressed(who: &str) -> String {
+    match SUPPRESSED.swap(0, Ordering::Relaxed) {
+        0 => String::new(),
+        count => format!("[{who}] {count} further messages were not printed\n"),
+    }
+}
+
+/// Tells what was held back; for a rank that leaves, after which nothing may follow.
+pub(crate) fn settle() {
+    let line = suppressed(&identity());
+    if !line.is_empty() {
+        write_stderr(line.as_bytes());
+    }
 }
 
 /// Prints lines that the program was asked for, whatever the level.

@@ -60,7 +60,7 @@ unsafe fn transfers<'a>(
         }
     };
     if count == 0 {
-        let reason = format!("a list has 1..={limit} elements (rw_list_elem_max)");
+        let reason = format!("a list has 1 to {limit} elements (rw_list_elem_max)");
         return Err(Error::Number { number: num.into(), reason }.into());
     }
     Ok(lists)

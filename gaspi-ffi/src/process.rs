@@ -118,6 +118,7 @@ procedures! {
                 runtime::engage(false);
                 log::info!("gaspi_proc_term: has left the job");
                 logging::lines(&counted.unwrap_or_default());
+                logging::settle();
                 logging::identify(None);
                 Ok(outcome?)
             }

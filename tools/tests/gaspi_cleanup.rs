@@ -122,7 +122,9 @@ fn the_deaf_and_the_stopped_are_killed() {
     assert!(text.matches("sleep 1000").count() >= 3, "{text}");
     assert_eq!(deaf.signal(), Some(libc::SIGKILL));
     assert!(!stopped.runs() || stopped.signal() == Some(libc::SIGTERM));
-    assert_eq!(cleanup(&["-c", "--job", &job]).success().stdout, "");
+    let nothing = cleanup(&["-c", "--job", &job]).success();
+    assert_eq!(nothing.stdout, "");
+    assert!(nothing.stderr.contains(&format!("no process of job {job}")), "{}", nothing.stderr);
 }
 
 #[test]

@@ -120,6 +120,10 @@ fn clean(arguments: &Arguments) -> bool {
         let (to_end, others): (Vec<Member>, Vec<Member>) =
             found.partition(|member| is_to_end(arguments, member));
         if pass == 0 {
+            if others.is_empty() && to_end.is_empty() {
+                let of = arguments.job.as_ref().map_or("a job".to_owned(), |id| format!("job {id}"));
+                eprintln!("gaspi_cleanup: there is no process of {of} of this user");
+            }
             for member in others {
                 let verb = if arguments.check { "" } else { "kept, " };
                 say(&member, &format!("{verb}{}", kept(member.keeper)));

@@ -107,6 +107,8 @@ fn ranks(text: &str) -> Result<u32, String> {
     let max = gaspi_core::bootstrap::RANKS_MAX;
     match text.parse() {
         Ok(ranks) if (1..=max).contains(&ranks) => Ok(ranks),
+        // The launchers of MPI have -np, which reads as -n p here.
+        _ if text.starts_with('p') => Err("-np of other launchers is -n here".to_owned()),
         _ => Err(format!("a job has 1 to {max} ranks")),
     }
 }
