@@ -162,6 +162,15 @@ fn a_cause_is_logged_once_with_rank_host_and_call() {
     assert_eq!(output.stdout, b"before init 7\n");
 }
 
+#[test]
+fn a_rank_that_leaves_tells_how_many_messages_were_held_back() {
+    let output = succeed(command(&build("many.c", &[])));
+    let log = String::from_utf8(output.stderr).unwrap();
+    let last = log.lines().last().unwrap_or_default();
+    assert!(last.starts_with("[0 "), "{log}");
+    assert!(last.ends_with(" further messages were not printed"), "{log}");
+}
+
 /// What each of two ranks, started by hand, wrote to stdout and stderr at a level of the log.
 fn logged_at(level: Option<&str>) -> Vec<(String, String)> {
     let program = build("levels.c", &[]);

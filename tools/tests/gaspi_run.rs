@@ -341,7 +341,8 @@ fn programs_that_are_none() {
 
 #[test]
 fn numbers_of_ranks_that_are_none() {
-    for (ranks, word) in [("0", "1 to 65535"), ("100000", "1 to 65535"), ("many", "1 to 65535")] {
+    let range = "1 to 65535";
+    for (ranks, word) in [("0", range), ("100000", range), ("many", range), ("p", "-np")] {
         let outcome = run(&["-n", ranks, "true"]);
         assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
         assert!(outcome.stderr.contains(word), "{}", outcome.stderr);

@@ -121,7 +121,8 @@ fn clean(arguments: &Arguments) -> bool {
             found.partition(|member| is_to_end(arguments, member));
         if pass == 0 {
             if others.is_empty() && to_end.is_empty() {
-                let of = arguments.job.as_ref().map_or("a job".to_owned(), |id| format!("job {id}"));
+                let of =
+                    arguments.job.as_ref().map_or("a job".to_owned(), |id| format!("job {id}"));
                 eprintln!("gaspi_cleanup: there is no process of {of} of this user");
             }
             for member in others {
