@@ -2,9 +2,11 @@
 //!
 //! Each is either done completely, or nothing has happened at all: `None`. Then the procedure of
 //! the same name of [`Runtime`] has to be called, which finds out why: wrong arguments, a full
-//! queue, a target that is gone, memory that is not mapped here, something to wait for. What is
-//! here has no error paths, takes no lock and calls nothing but memmove, so that a program pays for
-//! little more than the copy. docs/performance.md counts the instructions.
+//! queue, a target that is gone, memory that is not mapped here, something to wait for. Only a
+//! barrier may have arrived by then, which is continued. What is here has no error paths, waits for
+//! no lock, and calls nothing but memmove and, where a peer sleeps for just this, the kernel that
+//! wakes it: a program pays for little more than the copy. docs/performance.md counts the
+//! instructions.
 
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use crate::node::news;

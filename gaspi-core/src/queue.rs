@@ -39,9 +39,9 @@ const MOVES_MAX: u32 = 16;
 /// One queue. All that can exist are there from the start; `exists` says which do.
 ///
 /// The thread that uses a queue first owns its count and changes it by plain stores, in sections of
-/// its slot; an atomic addition would cost more than all the rest of a small write. As soon as a
-/// second thread comes, it waits until the owner is in no section and the queue belongs to
-/// everybody.
+/// its slot; an atomic addition would cost more than all the rest of a small write. When a second
+/// thread comes, it waits until the owner is in no section and becomes the owner itself; after some
+/// such moves the queue belongs to everybody.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Queue {
@@ -129,7 +129,7 @@ impl Queue {
         }
     }
 
-    /// Makes the thread of `slot` the owner of a queue, unless it has had many or was deleted.
+    /// Makes the thread of `slot` the owner of the queue, unless it has had many or was deleted.
     fn enter(&self, slot: &Slot) {
         // AcqRel: takes over what a former owner counted.
         let change = |from, to| {

@@ -8,8 +8,8 @@ use crate::ids::{GroupId, Rank};
 use crate::node::{STAGE_BYTES, news};
 use crate::runtime::Inner;
 use crate::statistics::Counter;
+use crate::sync::AtomicU64;
 use crate::sync::line::{Line, Look, PAYLOAD_WORDS};
-use crate::sync::{AtomicU64, Ordering};
 use crate::timeout::Deadline;
 use crate::wait::Call;
 use std::marker::PhantomData;
@@ -136,13 +136,13 @@ impl GroupCall<'_> {
             Some(active) if !active.arrived => active.arrived = true,
             _ => return,
         }
-        let words = size.div_ceil(WORD);
-        let line = self.line(self.me, step);
-        for (index, word) in line.payload.iter().enumerate().take(words) {
+        let mut words = [0; PAYLOAD_WORDS];
+        let used = size.div_ceil(WORD);
+        for (index, word) in words.iter_mut().enumerate().take(used) {
             // SAFETY: as the caller promises, for as many words as `size` has.
-            word.store(unsafe { take_word(payload, size, index) }, Ordering::Relaxed);
+            *word = unsafe { take_word(payload, size, index) };
         }
-        line.publish(step, self.key.fingerprint, &[]);
+        self.line(self.me, step).publish(step, self.key.fingerprint, &words[..used]);
         for rank in self.ranks().iter().filter(|rank| **rank != self.inner.rank) {
             self.inner.area.ring_for(*rank, news::ARRIVAL);
         }
@@ -320,8 +320,7 @@ impl GroupCall<'_> {
     /// The first byte of a member's payload, of the step awaited last. Valid until this rank's next
     /// arrival.
     pub fn status(&self, member: usize) -> u8 {
-        let word = self.line(member, self.step()).payload[0].load(Ordering::Relaxed);
-        word.to_ne_bytes()[0]
+        self.line(member, self.step()).payload()[0].to_ne_bytes()[0]
     }
 
     /// Copies the first bytes of a member's payload, of the step awaited last. Valid until this rank's
@@ -331,12 +330,10 @@ impl GroupCall<'_> {
     /// `size` bytes at `to` are writable.
     pub unsafe fn payload(&self, member: usize, to: *mut u8, size: usize) {
         assert!(size <= INLINE_MAX, "a payload has at most {INLINE_MAX} bytes");
-        let words = size.div_ceil(WORD);
-        let line = self.line(member, self.step());
-        for (index, word) in line.payload.iter().enumerate().take(words) {
-            // SAFETY: as the caller promises, for as many words as `size` has. Relaxed: the Acquire
-            // of the line's sequence orders them.
-            unsafe { put_word(to, size, index, word.load(Ordering::Relaxed)) };
+        let words = self.line(member, self.step()).payload();
+        for (index, word) in words.into_iter().enumerate().take(size.div_ceil(WORD)) {
+            // SAFETY: as the caller promises, for as many words as `size` has.
+            unsafe { put_word(to, size, index, word) };
         }
     }
 

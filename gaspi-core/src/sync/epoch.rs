@@ -2,10 +2,10 @@
 //!
 //! A thread that is about to follow a pointer which another thread may unlink enters: it stores the
 //! number of the current epoch into its own slot, and 0 when it leaves. (Epochs have odd numbers; a
-//! thread that is neither in a section nor on a swift path stores the even number after it.) Whoever unlinks waits in
-//! [`synchronize`] until every thread that may have seen the pointer has left. The full fence that
-//! "store, then look" needs is paid by the rare side (membarrier), so entering and leaving are a
-//! plain store each.
+//! thread that is neither in a section nor on a swift path stores the even number after it.)
+//! Whoever unlinks waits in [`synchronize`] until every thread that may have seen the pointer has
+//! left. The full fence that "store, then look" needs is paid by the rare side (membarrier), so
+//! entering and leaving are a plain store each.
 //!
 //! A slot belongs to a thread, found by the address of its control block, which the processor
 //! holds in a register: no call, as thread-local storage of a shared library would need. Threads
@@ -13,7 +13,7 @@
 //! are as many as there ever were threads at a time, and destructors that run after main still
 //! work.
 //!
-//! Invariant: nobody waits for another rank while it is inside.
+//! Invariant: nobody waits for another rank while it is inside, beyond a brief look.
 
 use super::membarrier::{fences_are_light, heavy_private, light_private, prepare_private};
 use super::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -199,7 +199,7 @@ pub fn enter_swiftly() -> Option<SwiftGuard> {
 }
 
 impl SwiftGuard {
-    /// Whether this thread owns what was given to `owner`.
+    /// Tells this thread's queues from those of others.
     #[inline(always)]
     pub(crate) fn slot(&self) -> &'static Slot {
         self.slot

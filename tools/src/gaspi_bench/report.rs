@@ -422,7 +422,8 @@ fn line(columns: &[Column], text: impl Fn(&Column) -> &str) -> String {
     line
 }
 
-fn write_line(text: &str) -> Result<()> {
+/// Prints a line, which another program may be waiting for.
+pub(crate) fn write_line(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}")
         .and_then(|()| out.flush())

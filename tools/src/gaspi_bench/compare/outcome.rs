@@ -5,6 +5,7 @@ use super::rivals::Side;
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::measure::Samples;
+use crate::report::write_line;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;
@@ -97,7 +98,7 @@ impl Outcome {
         let versions: Vec<String> =
             sides.map(|(head, (_, version))| format!("{head} {version}")).collect();
         let cores: Vec<String> = self.cores.iter().map(usize::to_string).collect();
-        print_line(&format!(
+        write_line(&format!(
             "\n# {}\n# {}\n# {ranks} ranks, rank r on core r modulo {} of {}; shared memory; doubles, \
              sum, buffers rewritten before each call\n# medians of the slowest rank in us per call; \
              x: ours in terms of theirs, median of the rounds, below 1 is faster\n\n{}",
@@ -124,7 +125,7 @@ impl Outcome {
             writeln!(self.file, "{object}")
                 .map_err(|error| Failure::run(format!("{}: {error}", self.path.display())))?;
             if self.json {
-                print_line(&object)?;
+                write_line(&object)?;
             }
             if side > 0 && row.ratio(side) >= 1.0 {
                 let (what, count, than) = (row.name(), row.count(), self.heads[side]);
@@ -132,7 +133,7 @@ impl Outcome {
             }
         }
         self.wrong += row.wrong.iter().sum::<u64>();
-        if self.json { Ok(()) } else { print_line(&line(row)) }
+        if self.json { Ok(()) } else { write_line(&line(row)) }
     }
 
     fn object(&self, row: &Row, side: usize) -> Value {
@@ -163,7 +164,7 @@ impl Outcome {
                 [] => "gaspi is faster in every row".to_owned(),
                 slower => format!("gaspi is not faster in: {}", slower.join("; ")),
             };
-            print_line(&format!("\n# {verdict}\n# written to {}", self.path.display()))?;
+            write_line(&format!("\n# {verdict}\n# written to {}", self.path.display()))?;
         }
         match self.wrong {
             0 => Ok(()),
@@ -184,13 +185,6 @@ fn line(row: &Row) -> String {
         text.push_str(&format!("{median:>14.3}{ratio:>8.2}"));
     }
     text
-}
-
-fn print_line(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}")
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::run(format!("cannot write to standard output: {error}")))
 }
 
 #[cfg(test)]
