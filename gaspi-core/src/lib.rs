@@ -64,7 +64,7 @@ pub mod survey;
 pub mod sync;
 
 pub use agreement::{CallKey, CallKind, GroupCall, INLINE_MAX, PeerSlice, describe_call};
-pub use bootstrap::Job;
+pub use bootstrap::{Job, Transport};
 pub use config::{Config, Network, QUEUE_MAX, Topology};
 pub use error::{Error, Result};
 pub use fabric::Link;

@@ -1,6 +1,6 @@
 //! A rank of a job: how it comes to be, what it consists of, how it ends.
 
-use crate::bootstrap::{Card, Gathering, Job, Membership};
+use crate::bootstrap::{Card, Gathering, Job, Membership, Transport};
 use crate::config::{Config, Topology};
 use crate::error::{Error, Result};
 use crate::fabric::peers::Peers;
@@ -224,7 +224,14 @@ fn card(job: &Job, address: String) -> Result<Card> {
         pid,
         start_time: process::start_time(pid).unwrap_or(0),
         instance: random_u64()?,
+        node: match (job.node, job.transport) {
+            (Some(node), _) => node,
+            // A node of its own.
+            (None, Transport::Tcp) => random_u64()?,
+            (None, _) => 0,
+        },
         address,
+        endpoints: Vec::new(),
         host: job.hosts.get(job.rank.index()).cloned().unwrap_or_default(),
         cpus: affinity::mask(),
     })

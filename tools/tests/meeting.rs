@@ -22,6 +22,8 @@ fn gathering(config: &Config) -> Result<Gathering> {
         pid,
         start_time: gaspi_core::os::process::start_time(pid).expect("own process"),
         instance: 1,
+        node: 0,
+        endpoints: Vec::new(),
         address: format!("none-{pid}"),
         host: job.hosts[job.rank.index()].clone(),
         cpus: vec![1],

@@ -5,7 +5,7 @@
 //! the variables and the remedy.
 
 use super::machines::{self, ThisMachine};
-use super::{Job, MeetingPlace, system};
+use super::{Job, MeetingPlace, Transport, system};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::socket;
@@ -92,7 +92,8 @@ fn describe(get: Lookup<'_>, machine: &dyn Fn() -> ThisMachine) -> Result<Job> {
         (None, id) => agreed_place(id, file.as_deref().map(Path::new), size)?,
     };
     let hosts = vec![system::host_name(); size as usize];
-    Ok(Job { id, rank, size, local_rank, hosts, place })
+    let (transport, spans_hosts) = (transport(get)?, false);
+    Ok(Job { id, rank, size, local_rank, hosts, transport, spans_hosts, node: None, place })
 }
 
 fn incomplete<T>(present: &str, absent: &str) -> Result<T> {
@@ -110,6 +111,16 @@ fn number(get: Lookup<'_>, name: &str) -> Result<Option<u64>> {
     match text.parse() {
         Ok(number) if digits => Ok(Some(number)),
         _ => wrong(format!("{name} is {text:?}, which is not a number")),
+    }
+}
+
+/// GASPI_TRANSPORT.
+fn transport(get: Lookup<'_>) -> Result<Transport> {
+    match text(get, "GASPI_TRANSPORT")?.as_deref() {
+        None | Some("auto") => Ok(Transport::Auto),
+        Some("shm") => Ok(Transport::SharedMemory),
+        Some("tcp") => Ok(Transport::Tcp),
+        Some(other) => wrong(format!("GASPI_TRANSPORT is {other:?}; it can be auto, shm or tcp")),
     }
 }
 

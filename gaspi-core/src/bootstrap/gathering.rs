@@ -8,7 +8,7 @@ use super::message::{Join, Message};
 use super::server::Host;
 use super::system;
 use super::wire::Wire;
-use super::{Card, Job, MeetingPlace, Membership, Table, random};
+use super::{Card, Job, KEY_BYTES, MeetingPlace, Membership, Table, random};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::ids::Rank;
@@ -156,6 +156,7 @@ impl Gathering {
             cards: vec![card],
             area: memory::create(c"gaspi-node", crate::node::area_size(1, group_max), false)?,
             token: random()?,
+            key: random()?,
             membership: Membership::none(),
         })
     }
@@ -285,19 +286,21 @@ impl Waiting {
                 Message::Cards(cards) => self.cards.extend(cards),
                 Message::Failed(failure) => return Err(failure.into()),
                 Message::Over => return Ok(News::Over),
-                Message::Area { token } => return self.table(job, token).map(News::Table),
+                Message::Area { token, key } => {
+                    return self.table(job, token, key).map(News::Table);
+                }
                 Message::Join(_) | Message::Kill(_) => {}
             }
         }
     }
 
-    fn table(&mut self, job: &Job, token: [u8; 16]) -> Result<Table> {
+    fn table(&mut self, job: &Job, token: [u8; 16], key: [u8; KEY_BYTES]) -> Result<Table> {
         let cards = std::mem::take(&mut self.cards);
         let in_order = cards.iter().enumerate().all(|(i, card)| card.rank.index() == i);
         let area = self.wire.take_descriptor();
         match area {
             Some(area) if in_order && cards.len() == job.size as usize => {
-                Ok(Table { cards, area, token, membership: Membership::none() })
+                Ok(Table { cards, area, token, key, membership: Membership::none() })
             }
             Some(_) => Err(Error::Meeting {
                 reason: format!("the host (process {}) sent an incomplete table", self.pid),

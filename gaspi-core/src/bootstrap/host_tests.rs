@@ -12,6 +12,8 @@ fn join_of(rank: u16, size: u32) -> Join {
             pid: 1000 + i32::from(rank),
             start_time: 1,
             instance: 2,
+            node: 0,
+            endpoints: Vec::new(),
             address: format!("a{rank}"),
             host: "h".to_owned(),
             cpus: vec![1],

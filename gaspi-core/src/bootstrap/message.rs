@@ -4,18 +4,21 @@
 //! order; strings and lists carry a 16-bit count. Nothing here knows sockets, so that all of it is
 //! property-tested, and a frame that is not understood is an error in words, never a panic.
 
-use super::Card;
+use super::{Card, KEY_BYTES};
 use crate::error::Error;
 use crate::ids::Rank;
+use std::net::{IpAddr, SocketAddr};
 
 /// The version of this protocol; a [`Join`] of another version is refused in words.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// Bytes of the largest frame, its length included.
 pub(crate) const FRAME_MAX: usize = 64 * 1024;
 /// Bytes of a string; longer ones are cut when they are sent.
 pub(crate) const TEXT_MAX: usize = 1024;
 /// Words of an affinity mask.
 pub(crate) const CPU_WORDS_MAX: usize = 1024;
+/// Addresses of one rank.
+pub(crate) const ENDPOINTS_MAX: usize = 64;
 /// Fields that must agree.
 const AGREED_MAX: usize = 64;
 /// Ranks that are named as missing.
@@ -89,7 +92,7 @@ pub(crate) enum Message {
     /// Host to rank: the cards of ranks in ascending order, one part of all.
     Cards(Vec<Card>),
     /// Host to rank: the last part of the table; the node area comes along as a descriptor.
-    Area { token: [u8; 16] },
+    Area { token: [u8; 16], key: [u8; KEY_BYTES] },
     /// Host to rank: it ends here.
     Failed(Failure),
     /// Host to rank: this meeting is over, look for the next one.
@@ -136,13 +139,32 @@ impl Writer {
         self.u32(card.pid as u32);
         self.u64(card.start_time);
         self.u64(card.instance);
+        self.u64(card.node);
         self.text(&card.address);
+        let endpoints = &card.endpoints[..card.endpoints.len().min(ENDPOINTS_MAX)];
+        self.u16(endpoints.len() as u16);
+        for endpoint in endpoints {
+            self.endpoint(endpoint);
+        }
         self.text(&card.host);
         let words = &card.cpus[..card.cpus.len().min(CPU_WORDS_MAX)];
         self.u16(words.len() as u16);
         for word in words {
             self.u64(*word);
         }
+    }
+    fn endpoint(&mut self, endpoint: &SocketAddr) {
+        match endpoint.ip() {
+            IpAddr::V4(address) => {
+                self.u8(4);
+                self.0.extend_from_slice(&address.octets());
+            }
+            IpAddr::V6(address) => {
+                self.u8(6);
+                self.0.extend_from_slice(&address.octets());
+            }
+        }
+        self.u16(endpoint.port());
     }
     fn finish(mut self) -> Vec<u8> {
         let len = (self.0.len() - 4) as u32;
@@ -189,13 +211,26 @@ impl Reader<'_> {
         let text = std::str::from_utf8(text).map_err(|_| DecodeError::Malformed("not UTF-8"))?;
         Ok(text.to_owned())
     }
+    fn endpoint(&mut self) -> Decoded<SocketAddr> {
+        let address: IpAddr = match self.u8()? {
+            4 => self.bytes::<4>()?.into(),
+            6 => self.bytes::<16>()?.into(),
+            _ => return Err(DecodeError::Malformed("unknown family of addresses")),
+        };
+        Ok(SocketAddr::new(address, self.u16()?))
+    }
     fn card(&mut self) -> Decoded<Card> {
         Ok(Card {
             rank: self.rank()?,
             pid: self.u32()? as i32,
             start_time: self.u64()?,
             instance: self.u64()?,
+            node: self.u64()?,
             address: self.text()?,
+            endpoints: {
+                let count = self.count(ENDPOINTS_MAX)?;
+                (0..count).map(|_| self.endpoint()).collect::<Decoded<_>>()?
+            },
             host: self.text()?,
             cpus: {
                 let count = self.count(CPU_WORDS_MAX)?;
@@ -313,9 +348,10 @@ impl Message {
                 }
                 writer.finish()
             }
-            Message::Area { token } => {
+            Message::Area { token, key } => {
                 let mut writer = Writer::frame(5);
                 writer.0.extend_from_slice(token);
+                writer.0.extend_from_slice(key);
                 writer.finish()
             }
             Message::Failed(failure) => {
@@ -350,7 +386,7 @@ impl Message {
                 let count = reader.count(usize::from(u16::MAX))?;
                 Message::Cards((0..count).map(|_| reader.card()).collect::<Decoded<_>>()?)
             }
-            5 => Message::Area { token: reader.bytes()? },
+            5 => Message::Area { token: reader.bytes()?, key: reader.bytes()? },
             6 => Message::Failed(reader.failure()?),
             7 => Message::Over,
             _ => return Err(DecodeError::Malformed("unknown kind")),
@@ -365,7 +401,8 @@ impl Message {
 /// Bytes that a card takes in a frame, at most.
 fn card_bytes(card: &Card) -> usize {
     let texts = card.address.len().min(TEXT_MAX) + card.host.len().min(TEXT_MAX);
-    28 + texts + 8 * card.cpus.len().min(CPU_WORDS_MAX)
+    let endpoints = 19 * card.endpoints.len().min(ENDPOINTS_MAX);
+    38 + texts + endpoints + 8 * card.cpus.len().min(CPU_WORDS_MAX)
 }
 
 /// The cards as frames of bounded size.
@@ -392,16 +429,24 @@ mod tests {
 
     fn card() -> impl Strategy<Value = Card> {
         let cpus = prop::collection::vec(any::<u64>(), 0..20);
-        (any::<u16>(), any::<i32>(), any::<u64>(), any::<u64>(), ".{0,90}", ".{0,40}", cpus)
-            .prop_map(|(rank, pid, start_time, instance, address, host, cpus)| Card {
+        let endpoints = prop::collection::vec(
+            (any::<IpAddr>(), any::<u16>()).prop_map(|(ip, port)| SocketAddr::new(ip, port)),
+            0..5,
+        );
+        let process = (any::<u16>(), any::<i32>(), any::<[u64; 3]>());
+        (process, ".{0,90}", endpoints, ".{0,40}", cpus).prop_map(
+            |((rank, pid, [start_time, instance, node]), address, endpoints, host, cpus)| Card {
                 rank: Rank(rank),
                 pid,
                 start_time,
                 instance,
+                node,
                 address,
+                endpoints,
                 host,
                 cpus,
-            })
+            },
+        )
     }
 
     fn failure() -> impl Strategy<Value = Failure> {
@@ -434,7 +479,7 @@ mod tests {
             any::<u16>().prop_map(|rank| Message::Kill(Rank(rank))),
             (any::<u32>(), first).prop_map(|(count, first)| Message::Missing { count, first }),
             prop::collection::vec(card(), 0..20).prop_map(Message::Cards),
-            any::<[u8; 16]>().prop_map(|token| Message::Area { token }),
+            any::<([u8; 16], [u8; 32])>().prop_map(|(token, key)| Message::Area { token, key }),
             failure().prop_map(Message::Failed),
             Just(Message::Over),
         ]
@@ -487,7 +532,9 @@ mod tests {
                 pid: 1,
                 start_time: 2,
                 instance: 3,
+                node: 4,
                 address: "a".repeat(100),
+                endpoints: vec![SocketAddr::new([192, 0, 2, 1].into(), 5); 10],
                 host: "h".repeat(200),
                 cpus: vec![u64::MAX; if rank % 100 == 0 { CPU_WORDS_MAX } else { 4 }],
             })

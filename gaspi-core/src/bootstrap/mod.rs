@@ -30,7 +30,11 @@ use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use message::Message;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes of a job's secret.
+pub const KEY_BYTES: usize = 32;
 
 /// Which job this process belongs to, and as what.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +49,25 @@ pub struct Job {
     pub local_rank: u16,
     /// The machine of each rank.
     pub hosts: Vec<String>,
+    /// What may carry bytes between ranks.
+    pub transport: Transport,
+    /// Whether ranks may be on several hosts, so that each has to listen on sockets.
+    pub spans_hosts: bool,
+    /// The node to belong to, where it is not the machine: see [`Job::on_node`].
+    pub(crate) node: Option<u64>,
     pub(crate) place: MeetingPlace,
+}
+
+/// What may carry bytes between ranks (GASPI_TRANSPORT).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// Shared memory between ranks of a machine, TCP between machines.
+    #[default]
+    Auto,
+    /// Shared memory only.
+    SharedMemory,
+    /// TCP, also between ranks of one machine.
+    Tcp,
 }
 
 /// Where the ranks meet.
@@ -68,6 +90,9 @@ impl Job {
             size: 1,
             local_rank: 0,
             hosts: vec![system::host_name()],
+            transport: Transport::Auto,
+            spans_hosts: false,
+            node: None,
             place: MeetingPlace::Nowhere,
         }
     }
@@ -81,8 +106,18 @@ impl Job {
             size,
             local_rank: rank.0,
             hosts: vec![system::host_name(); size as usize],
+            transport: Transport::Auto,
+            spans_hosts: false,
+            node: None,
             place: MeetingPlace::Agreed(environment::agreed_name(name.as_bytes())),
         }
+    }
+
+    /// The same rank as if it were on a machine of its own together with those of the same `node`:
+    /// they share memory with each other only, and reach all others by TCP.
+    #[must_use]
+    pub fn on_node(self, node: u64) -> Job {
+        Job { node: Some(node), spans_hosts: true, ..self }
     }
 }
 
@@ -97,8 +132,12 @@ pub struct Card {
     pub start_time: u64,
     /// Random; tells ranks that are threads of one process apart.
     pub instance: u64,
-    /// The abstract name of the rank's own listener.
+    /// Ranks of the same node share memory. The meeting makes sure that they can.
+    pub node: u64,
+    /// The abstract name of the rank's own listener, for ranks of its node.
     pub address: String,
+    /// Where its listener for other nodes answers; empty where there are none.
+    pub endpoints: Vec<SocketAddr>,
     /// Its machine.
     pub host: String,
     /// The cores that it may use, as a mask.
@@ -110,10 +149,12 @@ pub struct Card {
 pub struct Table {
     /// The cards of all ranks, by rank.
     pub cards: Vec<Card>,
-    /// The node area: a memory file sealed in size.
+    /// The area of this rank's node: a memory file sealed in size.
     pub area: OwnedFd,
     /// Random and known to the ranks of this meeting only.
     pub token: [u8; 16],
+    /// The secret that connections between nodes prove to know.
+    pub key: [u8; KEY_BYTES],
     /// Keeps the launcher informed; to be dropped when the rank leaves the job.
     pub membership: Membership,
 }

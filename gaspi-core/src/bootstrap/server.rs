@@ -8,12 +8,13 @@ use super::host::{Action, Connection, Joined, Rounds};
 use super::message::{DecodeError, Failure, Join, Message, VERSION, encode_cards};
 use super::system::{self, Set};
 use super::wire::Wire;
-use super::{Card, random};
+use super::{Card, KEY_BYTES, random};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::observer::Observer;
 use crate::os::{memory, process, socket};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,6 +51,9 @@ struct Peer {
     watching_room: bool,
 }
 
+/// Areas by node, token and key of a round.
+type Made = (HashMap<u64, Arc<OwnedFd>>, [u8; 16], [u8; KEY_BYTES]);
+
 /// The place where the ranks of a job meet.
 #[derive(Debug)]
 pub struct Host {
@@ -66,8 +70,10 @@ pub struct Host {
     /// One round only, as the host of a job started by hand.
     once: bool,
     requests: Vec<Request>,
-    /// What the ranks of the last round share, with their `group_max`.
-    area: Option<(Arc<OwnedFd>, u32)>,
+    /// Ranks can share memory only if they met here.
+    instance: u64,
+    /// What the ranks of the last round share, by node, with their `group_max`.
+    areas: Option<(HashMap<u64, Arc<OwnedFd>>, u32)>,
 }
 
 /// A rank that has come to the meeting and is still in the job.
@@ -113,7 +119,8 @@ impl Host {
             size,
             once,
             requests: Vec::new(),
-            area: None,
+            instance: u64::from_le_bytes(random()?),
+            areas: None,
         })
     }
 
@@ -168,8 +175,8 @@ impl Host {
     /// # Errors
     /// What they share could not be mapped.
     pub fn observer(&self) -> Option<Result<Observer>> {
-        let (area, group_max) = self.area.as_ref()?;
-        Some(Observer::new(area, self.size, *group_max))
+        let (areas, group_max) = self.areas.as_ref()?;
+        Some(Observer::new(areas.values().next()?, self.size, *group_max))
     }
 
     /// Whether the one round of this host is over and everybody has been sent its outcome.
@@ -244,6 +251,7 @@ impl Host {
             let actions = match peer.wire.next() {
                 Ok(Some(Message::Join(mut join))) => {
                     join.card.pid = pid;
+                    join.card.node ^= self.instance;
                     self.join(connection, join)
                 }
                 Ok(Some(message)) => self.rounds.hear(connection, &message),
@@ -335,11 +343,8 @@ impl Host {
         if self.once {
             self.close_meeting(connections);
         }
-        let made =
-            memory::create(c"gaspi-node", crate::node::area_size(self.size, group_max), false)
-                .and_then(|area| Ok((area, random::<16>()?)));
-        let (area, token) = match made {
-            Ok((area, token)) => (Arc::new(area), token),
+        let (areas, token, key) = match self.make_areas(cards, group_max) {
+            Ok(made) => made,
             Err(error) => {
                 let message = Message::Failed(error.into());
                 for to in connections {
@@ -349,20 +354,32 @@ impl Host {
                 return;
             }
         };
-        if !self.once {
-            self.area = Some((area.clone(), group_max));
-        }
-        let cards: Vec<Arc<[u8]>> = encode_cards(cards).into_iter().map(Arc::from).collect();
-        let last: Arc<[u8]> = Message::Area { token }.encode().into();
-        for to in connections {
-            for part in &cards {
+        let parts: Vec<Arc<[u8]>> = encode_cards(cards).into_iter().map(Arc::from).collect();
+        let last: Arc<[u8]> = Message::Area { token, key }.encode().into();
+        for (to, card) in connections.iter().zip(cards) {
+            for part in &parts {
                 self.send(*to, part.clone(), None);
             }
             if let Some(peer) = self.peers.get_mut(to) {
                 peer.leaving = self.once;
             }
-            self.send(*to, last.clone(), Some(area.clone()));
+            self.send(*to, last.clone(), areas.get(&card.node).cloned());
         }
+        if !self.once {
+            self.areas = Some((areas, group_max));
+        }
+    }
+
+    /// An area for each node, and the secrets of a round.
+    fn make_areas(&self, cards: &[Card], group_max: u32) -> Result<Made> {
+        let size = crate::node::area_size(self.size, group_max);
+        let mut areas = HashMap::new();
+        for card in cards {
+            if let Entry::Vacant(place) = areas.entry(card.node) {
+                place.insert(Arc::new(memory::create(c"gaspi-node", size, false)?));
+            }
+        }
+        Ok((areas, random()?, random()?))
     }
 
     /// Ends the listening before the table goes out, so that a rank which is fast to init again

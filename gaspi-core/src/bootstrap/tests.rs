@@ -16,6 +16,8 @@ fn card(job: &Job) -> Card {
         pid: 0,
         start_time: crate::os::process::start_time(std::process::id() as i32).expect("own"),
         instance: u64::from(job.rank.0) + 100,
+        node: 0,
+        endpoints: Vec::new(),
         address: format!("address-{}", job.rank.0),
         host: job.hosts[job.rank.index()].clone(),
         cpus: vec![3],
