@@ -39,6 +39,8 @@ mod atomic;
 pub mod config;
 mod error;
 mod fabric;
+#[cfg(test)]
+mod fuzzed;
 mod group;
 mod ids;
 mod inside;

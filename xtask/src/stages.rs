@@ -49,7 +49,7 @@ const fn stage(
     Stage { name, about, budget_s, needs, full_only: false, not_here: None, run }
 }
 
-pub(crate) const STAGES: [Stage; 22] = [
+pub(crate) const STAGES: [Stage; 23] = [
     stage("fmt", 10, &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", 5, &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", 120, &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -82,6 +82,7 @@ pub(crate) const STAGES: [Stage; 22] = [
         core,
         "gaspi-core: unit, property and conformance tests, ranks as threads",
     ),
+    stage("fuzz", 120, &[], fuzz, "a million mutated messages and handshakes of each kind"),
     stage("unit", 150, &[Tool::Cc, Tool::Kill], unit, "the same of the other crates"),
     stage("doc", 90, &[], doc, "examples in the documentation"),
     stage("loom", 180, &[], loom, "all interleavings of the lock-free pieces"),
@@ -208,6 +209,13 @@ fn core(context: &Context) -> Result<Count> {
             cargo.args(["--test", &name]);
         }
     }
+    cargo_test(context, &mut cargo)
+}
+
+/// The decoders of what comes from outside, in a release build.
+fn fuzz(context: &Context) -> Result<Count> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--quiet", "--release", "-p", "gaspi-core", "--lib", "mutated_"]);
     cargo_test(context, &mut cargo)
 }
 

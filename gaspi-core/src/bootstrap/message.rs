@@ -515,6 +515,29 @@ mod tests {
     }
 
     #[test]
+    fn mutated_messages_do_no_harm() {
+        use proptest::strategy::ValueTree;
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let samples: Vec<Vec<u8>> = (0..256)
+            .map(|_| message().new_tree(&mut runner).expect("message").current().encode())
+            .collect();
+        crate::fuzzed::run("message", 512 * 1024, |seed| {
+            let sample = seed.below(samples.len() as u64) as usize;
+            let mut bytes = samples[sample].clone();
+            seed.mutate(&mut bytes);
+            if seed.below(2) == 0 && bytes.len() >= 4 {
+                // A length that fits, so that the fields are looked at.
+                let len = bytes.len() as u32 - 4;
+                bytes[..4].copy_from_slice(&len.to_le_bytes());
+            }
+            if let Ok(Some((message, len))) = Message::decode(&bytes) {
+                assert!(len <= bytes.len());
+                assert_eq!(Message::decode(&message.encode()), Ok(Some((message.clone(), len))));
+            }
+        });
+    }
+
+    #[test]
     fn long_texts_are_cut_at_a_character() {
         let text = "ä".repeat(TEXT_MAX);
         let bytes = Message::Failed(Failure::Meeting(format!("x{text}"))).encode();

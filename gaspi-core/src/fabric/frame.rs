@@ -428,4 +428,21 @@ mod tests {
             Frame::decode(&bytes);
         }
     }
+
+    #[test]
+    fn mutated_frames_do_no_harm() {
+        use proptest::strategy::ValueTree;
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let samples: Vec<Vec<u8>> = (0..256)
+            .map(|_| frames().new_tree(&mut runner).expect("frame").current().encode())
+            .collect();
+        crate::fuzzed::run("frame", 16 * 1024, |seed| {
+            let sample = seed.below(samples.len() as u64) as usize;
+            let mut bytes = samples[sample][PREFIX..].to_vec();
+            seed.mutate(&mut bytes);
+            if let Some(frame) = Frame::decode(&bytes) {
+                assert_eq!(Frame::decode(&frame.encode()[PREFIX..]), Some(frame));
+            }
+        });
+    }
 }

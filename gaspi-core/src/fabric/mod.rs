@@ -10,6 +10,8 @@
 
 pub(crate) mod connection;
 pub(crate) mod frame;
+#[allow(dead_code, reason = "the connections that use it come next")]
+pub(crate) mod handshake;
 pub(crate) mod peers;
 pub(crate) mod progress;
 pub(crate) mod table;
