@@ -5,6 +5,7 @@
 
 use super::system;
 use crate::error::{Error, Result};
+use crate::os::interfaces;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;
 
@@ -54,7 +55,8 @@ pub struct ThisMachine {
 impl ThisMachine {
     /// Asks the kernel for the machine's name and its interfaces' addresses.
     pub fn look_up() -> ThisMachine {
-        ThisMachine { name: system::host_name(), addresses: system::interface_addresses() }
+        let addresses = interfaces::list().into_iter().map(|interface| interface.address).collect();
+        ThisMachine { name: system::host_name(), addresses }
     }
 
     /// The machine's own name.

@@ -13,6 +13,8 @@
 //! Invariant: no wait here outlives its deadline, and the end of any rank before the table went out
 //! ends the meeting for all that take part in it.
 
+#[allow(dead_code, reason = "the listeners and connections between hosts come next")]
+pub(crate) mod addresses;
 mod environment;
 mod gathering;
 mod host;
@@ -29,7 +31,7 @@ pub use server::{Host, Presence, Request};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
-use message::Message;
+use message::{ENDPOINTS_MAX, Message};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

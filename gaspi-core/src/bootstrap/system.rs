@@ -1,10 +1,9 @@
 //! System calls that only the meeting needs: waiting for a few descriptors until a deadline, an
-//! epoll set that can be looked at without waiting, the interfaces of this machine.
+//! epoll set that can be looked at without waiting.
 
 use crate::error::{Error, Result};
 use crate::timeout::Deadline;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -122,40 +121,4 @@ pub(crate) fn host_name() -> String {
         return "localhost".to_owned();
     }
     String::from_utf8_lossy(&buffer[..len]).into_owned()
-}
-
-/// The addresses of all interfaces of this machine.
-pub(crate) fn interface_addresses() -> Vec<IpAddr> {
-    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the call makes a list that is freed below.
-    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return Vec::new();
-    }
-    let mut addresses = Vec::new();
-    let mut entry = list;
-    while !entry.is_null() {
-        // SAFETY: an entry of the list, which is valid until it is freed.
-        let (address, next) = unsafe { ((*entry).ifa_addr, (*entry).ifa_next) };
-        entry = next;
-        if address.is_null() {
-            continue;
-        }
-        // SAFETY: every address starts with its family.
-        match i32::from(unsafe { (*address).sa_family }) {
-            libc::AF_INET => {
-                // SAFETY: of this family, so of this type; possibly unaligned.
-                let found = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
-                addresses.push(Ipv4Addr::from(u32::from_be(found.sin_addr.s_addr)).into());
-            }
-            libc::AF_INET6 => {
-                // SAFETY: as above.
-                let found = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
-                addresses.push(Ipv6Addr::from(found.sin6_addr.s6_addr).into());
-            }
-            _ => {}
-        }
-    }
-    // SAFETY: the list of getifaddrs, freed once.
-    unsafe { libc::freeifaddrs(list) };
-    addresses
 }
