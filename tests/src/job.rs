@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::built::gaspi_run;
+use crate::hosts::{Host, Place};
 use crate::processes::{self, MARK, Pid, Process};
 
 /// Why a test failed.
@@ -47,6 +48,7 @@ pub struct Job {
     limit: Duration,
     input: Vec<u8>,
     name: String,
+    place: Option<Place>,
 }
 
 /// Distinguishes the jobs of one test process.
@@ -85,7 +87,14 @@ impl Job {
             command.env_remove(name);
         }
         let name = program.display().to_string();
-        Job { command, mark, limit: Duration::from_secs(60), input: Vec::new(), name }
+        Job { command, mark, limit: Duration::from_secs(60), input: Vec::new(), name, place: None }
+    }
+
+    /// Starts the job on a host.
+    pub fn on(mut self, host: &Host) -> Job {
+        self.name = format!("{} on {}", self.name, host.name());
+        self.place = Some(host.place());
+        self
     }
 
     /// Adds an argument.
@@ -131,10 +140,11 @@ impl Job {
     pub fn start(mut self) -> Result<Running> {
         self.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let started = Instant::now();
-        let mut child = self
-            .command
-            .spawn()
-            .map_err(|error| Failed(format!("cannot start {}: {error}", self.name)))?;
+        let mut child = match &self.place {
+            Some(place) => place.spawn(&mut self.command),
+            None => self.command.spawn(),
+        }
+        .map_err(|error| Failed(format!("cannot start {}: {error}", self.name)))?;
         if let Some(mut stdin) = child.stdin.take() {
             // A program may end without reading; then the pipe is closed, which is fine.
             let _ = stdin.write_all(&self.input);

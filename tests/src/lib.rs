@@ -8,6 +8,7 @@
 
 mod built;
 mod compile;
+pub mod hosts;
 mod job;
 mod processes;
 mod program;

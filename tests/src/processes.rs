@@ -17,7 +17,7 @@ pub(crate) const MARK: &str = "GASPI_TEST_MARK";
 pub struct Process {
     /// The number.
     pub pid: Pid,
-    handle: OwnedFd,
+    pub(crate) handle: OwnedFd,
 }
 
 impl Process {
@@ -60,28 +60,37 @@ pub fn monotonic_us() -> u64 {
 /// All living processes whose environment contains `entry`, lowest number first. Zombies have no
 /// environment and are not found.
 pub(crate) fn with_environment(entries: &[String]) -> Vec<Pid> {
+    let mut found = all();
+    found.retain(|pid| {
+        let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else {
+            return false;
+        };
+        let variables: Vec<&[u8]> = environment.split(|byte| *byte == 0).collect();
+        entries.iter().all(|entry| variables.contains(&entry.as_bytes()))
+    });
+    found
+}
+
+/// All processes that the caller sees, lowest number first.
+pub(crate) fn all() -> Vec<Pid> {
     let Ok(proc) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let mut found: Vec<Pid> = proc
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| {
-            let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else {
-                return false;
-            };
-            let variables: Vec<&[u8]> = environment.split(|byte| *byte == 0).collect();
-            entries.iter().all(|entry| variables.contains(&entry.as_bytes()))
-        })
-        .collect();
+    let mut found: Vec<Pid> =
+        proc.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     found.sort_unstable();
     found
+}
+
+/// What a process was started with, for people.
+pub(crate) fn command_line(pid: Pid) -> String {
+    let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    format!("process {pid}: {}", command.replace('\0', " "))
 }
 
 /// What each of the processes is doing, by gdb where there is one, else what the kernel tells.
 pub(crate) fn stacks(pids: &[Pid]) -> String {
     let mut text = String::new();
     for pid in pids {
-        let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let _ = writeln!(text, "--- process {pid}: {}", command.replace('\0', " "));
+        let _ = writeln!(text, "--- {}", command_line(*pid));
         let gdb = Command::new("timeout")
             .args(["-k", "2", "20", "gdb", "-nx", "-batch", "-p", &pid.to_string()])
             .args(["-ex", "set pagination off", "-ex", "thread apply all bt 24"])

@@ -29,10 +29,16 @@ pub(crate) enum Tool {
     Make,
     /// What packs and unpacks Debian packages.
     Dpkg,
+    /// ip and tc, which make networks.
+    Ip,
+    /// What has a switch lose frames.
+    Nft,
+    /// ssh and ssh-keygen.
+    Ssh,
 }
 
 impl Tool {
-    pub(crate) const ALL: [Tool; 11] = [
+    pub(crate) const ALL: [Tool; 14] = [
         Tool::Cc,
         Tool::Cxx,
         Tool::Binutils,
@@ -44,6 +50,9 @@ impl Tool {
         Tool::Cmake,
         Tool::Make,
         Tool::Dpkg,
+        Tool::Ip,
+        Tool::Nft,
+        Tool::Ssh,
     ];
 
     fn program(self) -> &'static str {
@@ -59,6 +68,9 @@ impl Tool {
             Tool::Cmake => "cmake",
             Tool::Make => "make",
             Tool::Dpkg => "dpkg-deb",
+            Tool::Ip => "ip",
+            Tool::Nft => "nft",
+            Tool::Ssh => "ssh",
         }
     }
 
@@ -76,13 +88,19 @@ impl Tool {
             Tool::Cmake => "cmake",
             Tool::Make => "make",
             Tool::Dpkg => "dpkg",
+            Tool::Ip => "iproute2",
+            Tool::Nft => "nftables",
+            Tool::Ssh => "openssh-client",
         }
     }
 
-    /// Whether it is in the search path.
+    /// Whether it is in the search path, or where only root's search path leads.
     pub(crate) fn is_there(self) -> bool {
-        let Some(path) = std::env::var_os("PATH") else { return false };
-        std::env::split_paths(&path).any(|directory| directory.join(self.program()).is_file())
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let roots = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
+        std::env::split_paths(&path)
+            .chain(roots)
+            .any(|directory| directory.join(self.program()).is_file())
     }
 }
 

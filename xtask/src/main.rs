@@ -14,6 +14,7 @@ mod machine;
 mod man;
 mod package;
 mod process;
+mod sshd;
 mod stages;
 mod symbols;
 mod test;

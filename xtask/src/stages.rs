@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use crate::machine::Tool;
 use crate::process::{End, guarded};
-use crate::{Result, build, headers, install, lint, machine, man, package, symbols, workspace};
+use crate::{
+    Result, build, headers, install, lint, machine, man, package, sshd, symbols, workspace,
+};
 
 /// Tests of a stage.
 #[derive(Clone, Copy, Default)]
@@ -125,6 +127,13 @@ pub(crate) const STAGES: [Stage; 23] = [
         "rows and tables of gaspi-bench",
     ),
     stage("faults", 120, &[], |context| harness(context, "faults", &[]), "kill -9 and SIGSTOP"),
+    stage(
+        "hosts",
+        300,
+        &[Tool::Ip, Tool::Nft, Tool::Ssh, Tool::Kill, Tool::Dpkg],
+        hosts,
+        "several hosts, as network namespaces with ssh servers",
+    ),
     stage(
         "leftovers",
         30,
@@ -293,6 +302,15 @@ fn installed(context: &Context) -> Result<Count> {
         ("GASPI_TEST_XTASK", xtask.display().to_string()),
     ];
     harness(context, "installed", &variables)
+}
+
+fn hosts(context: &Context) -> Result<Count> {
+    let server = sshd::provide()?;
+    let variables: Vec<(&str, String)> = server
+        .iter()
+        .map(|directory| ("GASPI_TEST_SSHD", directory.display().to_string()))
+        .collect();
+    harness(context, "hosts", &variables)
 }
 
 fn without_figures() -> Option<String> {
