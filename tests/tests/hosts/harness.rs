@@ -1,4 +1,4 @@
-//! Several hosts: first that the hosts of the harness are what tests take them for.
+//! That the hosts of the harness are what the other tests take them for.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -6,31 +6,16 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use gaspi_tests::hosts::{
-    Host, Hosts, Options, enter_world, is_root, ssh_config, world_of_its_own,
-};
-use gaspi_tests::{Failed, Job, Process, Result, run_compiler, run_trials};
-use libtest_mimic::{Arguments, Trial};
+use gaspi_tests::hosts::{Host, Hosts, Options, is_root, ssh_config, world_of_its_own};
+use gaspi_tests::{Job, Process, Result, run_compiler};
+use libtest_mimic::Trial;
 
-/// A guard for what takes milliseconds.
-const GUARD: Duration = Duration::from_secs(20);
+use crate::{GUARD, STAY, expect, failed, root_trial, trial};
+
 /// How long nothing has to arrive that arrives in microseconds where nothing is in the way.
 const SILENCE: Duration = Duration::from_millis(100);
-/// Has the program make hosts and stay, for the test of what is left when it is killed.
-const STAY: &str = "--stay";
 
-fn main() -> ExitCode {
-    enter_world();
-    if std::env::args().any(|argument| argument == STAY) {
-        return stay();
-    }
-    let mut arguments = Arguments::from_args();
-    // One at a time: each keeps all cores busy.
-    arguments.test_threads.get_or_insert(1);
-    run_trials(arguments, Ok(trials()))
-}
-
-fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("harness/hosts-reach-each-other", hosts_reach_each_other),
         trial("harness/only-ipv6", only_ipv6),
@@ -45,28 +30,6 @@ fn trials() -> Vec<Trial> {
         trial("harness/killed-program-leaves-nothing", killed_program_leaves_nothing),
         root_trial("harness/ssh", ssh),
     ]
-}
-
-fn trial(name: &str, run: fn() -> Result<()>) -> Trial {
-    Trial::test(name, move || run().map_err(Into::into))
-}
-
-/// What root alone can do. Somebody else is told that it was not done; CI is never somebody else.
-fn root_trial(name: &str, run: fn() -> Result<()>) -> Trial {
-    let runs = is_root() || std::env::var("CI").is_ok_and(|value| value == "true");
-    if !runs {
-        println!("NOT RUN: {name} needs root");
-    }
-    trial(name, run).with_ignored_flag(!runs)
-}
-
-fn failed(what: impl Into<String>) -> Failed {
-    Failed(what.into())
-}
-
-/// Fails with a text unless it is so.
-fn expect(is_so: bool, what: impl Into<String>) -> Result<()> {
-    if is_so { Ok(()) } else { Err(failed(what)) }
 }
 
 /// Whether a datagram from one host to an address of another arrives within a time.
@@ -277,7 +240,7 @@ fn no_power() -> Result<()> {
 }
 
 /// Makes hosts, says so, and waits to be killed.
-fn stay() -> ExitCode {
+pub(crate) fn stay() -> ExitCode {
     let made = Hosts::new(2, Options::default()).and_then(|hosts| {
         if is_root() {
             hosts.start_sshd()?;

@@ -1,0 +1,55 @@
+//! Several hosts: the harness itself, jobs over hosts, and what befalls them.
+
+mod by_hand;
+mod harness;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use gaspi_tests::hosts::{enter_world, is_root};
+use gaspi_tests::{Failed, Result, build_directory, run_trials};
+use libtest_mimic::{Arguments, Trial};
+
+/// A guard for what takes milliseconds.
+const GUARD: Duration = Duration::from_secs(20);
+/// Has the program make hosts and stay, for the test of what is left when it is killed.
+const STAY: &str = "--stay";
+
+fn main() -> ExitCode {
+    enter_world();
+    if std::env::args().any(|argument| argument == STAY) {
+        return harness::stay();
+    }
+    let mut arguments = Arguments::from_args();
+    // One at a time: each keeps all cores busy.
+    arguments.test_threads.get_or_insert(1);
+    run_trials(arguments, build_directory().map(|_| trials()))
+}
+
+fn trials() -> Vec<Trial> {
+    let mut trials = harness::trials();
+    trials.extend(by_hand::trials());
+    trials
+}
+
+fn trial(name: &str, run: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
+    Trial::test(name, move || run().map_err(Into::into))
+}
+
+/// What root alone can do. Somebody else is told that it was not done; CI is never somebody else.
+fn root_trial(name: &str, run: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
+    let runs = is_root() || std::env::var("CI").is_ok_and(|value| value == "true");
+    if !runs {
+        println!("NOT RUN: {name} needs root");
+    }
+    trial(name, run).with_ignored_flag(!runs)
+}
+
+fn failed(what: impl Into<String>) -> Failed {
+    Failed(what.into())
+}
+
+/// Fails with a text unless it is so.
+fn expect(is_so: bool, what: impl Into<String>) -> Result<()> {
+    if is_so { Ok(()) } else { Err(failed(what)) }
+}
