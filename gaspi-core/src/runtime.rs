@@ -230,6 +230,7 @@ fn card(job: &Job, address: String) -> Result<Card> {
             (None, Transport::Tcp) => random_u64()?,
             (None, _) => 0,
         },
+        machine: 0,
         address,
         endpoints: Vec::new(),
         host: job.hosts.get(job.rank.index()).cloned().unwrap_or_default(),

@@ -23,6 +23,7 @@ fn gathering(config: &Config) -> Result<Gathering> {
         start_time: gaspi_core::os::process::start_time(pid).expect("own process"),
         instance: 1,
         node: 0,
+        machine: 0,
         endpoints: Vec::new(),
         address: format!("none-{pid}"),
         host: job.hosts[job.rank.index()].clone(),

@@ -1,7 +1,8 @@
 //! The environment variables that describe a job, parsed once and strictly.
 //!
 //! GASPI_RANK, GASPI_NRANKS, GASPI_SOCKET and GASPI_MFILE are what launchers of existing jobs set;
-//! gaspi_run adds GASPI_JOB_ID and GASPI_MEETING. Whatever contradicts itself is an error that names
+//! gaspi_run adds GASPI_JOB_ID and GASPI_MEETING, and GASPI_HOSTS and GASPI_HOST where there are several
+//! machines. Whatever contradicts itself is an error that names
 //! the variables and the remedy.
 
 use super::machines::{self, ThisMachine};
@@ -91,8 +92,11 @@ fn describe(get: Lookup<'_>, machine: &dyn Fn() -> ThisMachine) -> Result<Job> {
         (Some(name), Some(id)) => (id, MeetingPlace::Launcher(name)),
         (None, id) => agreed_place(id, file.as_deref().map(Path::new), size)?,
     };
-    let hosts = vec![system::host_name(); size as usize];
-    let (transport, spans_hosts) = (transport(get)?, false);
+    // A launcher tells what this machine is called and how many there are.
+    let own = text(get, "GASPI_HOST")?.unwrap_or_else(system::host_name);
+    let hosts = vec![own; size as usize];
+    let spans_hosts = number(get, "GASPI_HOSTS")?.is_some_and(|hosts| hosts > 1);
+    let transport = transport(get)?;
     Ok(Job { id, rank, size, local_rank, hosts, transport, spans_hosts, node: None, place })
 }
 

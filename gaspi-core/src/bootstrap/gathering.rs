@@ -4,8 +4,10 @@
 //! In a job started by hand the first rank to take the meeting's name hosts it inside its own
 //! calls, and joins it like everybody else.
 
+use super::host::Rounds;
+use super::links::Hub;
 use super::message::{Join, Message};
-use super::server::Host;
+use super::server::{Host, Role};
 use super::system;
 use super::wire::Wire;
 use super::{Card, Job, KEY_BYTES, MeetingPlace, Membership, Table, random};
@@ -52,7 +54,7 @@ struct Waiting {
     pid: i32,
     /// Readable when it has ended.
     process: Option<OwnedFd>,
-    missing: Option<(u32, Vec<Rank>)>,
+    missing: Option<(u32, Vec<Rank>, String)>,
     cards: Vec<Card>,
 }
 
@@ -128,7 +130,7 @@ impl Gathering {
                     if let (Stage::Waiting(old), MeetingPlace::Launcher(_)) =
                         (stage, &self.job.place)
                     {
-                        table.membership = Membership::new(old.wire.into_fd());
+                        table.membership = Membership::new(old.wire);
                     }
                     self.stage = Stage::Serving(Some(table));
                 }
@@ -148,8 +150,7 @@ impl Gathering {
 
     /// A job of one needs nobody.
     fn alone(&self) -> Result<Table> {
-        let groups = self.join.agreed.iter().find(|(field, _)| field == "group_max");
-        let group_max = groups.map_or(1, |(_, value)| *value as u32);
+        let group_max = self.join.group_max();
         let mut card = self.join.card.clone();
         card.pid = std::process::id() as i32;
         Ok(Table {
@@ -170,7 +171,7 @@ impl Gathering {
         };
         if !launched && self.host.is_none() {
             match socket::listen(&name) {
-                Ok(fd) => self.host = Some(Host::once(&name, fd, &self.job.id, self.job.size)?),
+                Ok(fd) => self.host = Some(Host::once(&name, fd, self.role())?),
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {}
                 Err(error) => return Err(Error::os("listening for the ranks of the job", &error)),
             }
@@ -194,6 +195,11 @@ impl Gathering {
                 _ => Err(Error::os("connecting to the meeting of the job", &error)),
             },
         }
+    }
+
+    /// As what this rank hosts.
+    fn role(&self) -> Role {
+        Role::Hub(Hub::new(Rounds::new(&self.job.id, self.job.size)))
     }
 
     fn register(&mut self, fd: OwnedFd) -> Result<()> {
@@ -245,7 +251,10 @@ impl Gathering {
     fn pending(&self) -> String {
         let job = &self.job.id;
         match &self.stage {
-            Stage::Waiting(Waiting { missing: Some((count, first)), .. }) => {
+            Stage::Waiting(Waiting { missing: Some((_, _, words)), .. }) if !words.is_empty() => {
+                format!("{words} to join job {job} ({} ranks)", self.job.size)
+            }
+            Stage::Waiting(Waiting { missing: Some((count, first, _)), .. }) => {
                 let mut text = String::from(if *count == 1 { "rank" } else { "ranks" });
                 for (i, rank) in first.iter().enumerate() {
                     // Writing to a string cannot fail.
@@ -282,14 +291,16 @@ impl Waiting {
                 }
             };
             match message {
-                Message::Missing { count, first } => self.missing = Some((count, first)),
+                Message::Missing { count, first, words } => {
+                    self.missing = Some((count, first, words));
+                }
                 Message::Cards(cards) => self.cards.extend(cards),
                 Message::Failed(failure) => return Err(failure.into()),
                 Message::Over => return Ok(News::Over),
                 Message::Area { token, key } => {
                     return self.table(job, token, key).map(News::Table);
                 }
-                Message::Join(_) | Message::Kill(_) => {}
+                Message::Join(_) | Message::Kill(_) | Message::Leave | Message::Died { .. } => {}
             }
         }
     }

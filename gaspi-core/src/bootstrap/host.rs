@@ -9,8 +9,9 @@
 
 use super::Card;
 use super::message::{Failure, Join, MISSING_MAX, Message};
+use super::roster::Roster;
 use crate::ids::Rank;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A connection, numbered by whoever owns the sockets; never reused.
 pub(crate) type Connection = u64;
@@ -18,8 +19,8 @@ pub(crate) type Connection = u64;
 /// What the owner of the sockets has to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Say this.
-    Send(Connection, Message),
+    /// Say this to these.
+    Send(Vec<Connection>, Message),
     /// Say this, then close the connection.
     Refuse(Connection, Message),
     /// All are here: send the table, with a fresh node area, to these connections.
@@ -33,6 +34,8 @@ pub(crate) enum Action {
     },
     /// A member asks for the end of this rank.
     Kill(Rank),
+    /// The process of this rank has ended without leaving the job, as the words say.
+    Died(Rank, String),
 }
 
 /// What came of a join.
@@ -57,6 +60,20 @@ struct Claim {
     connection: Connection,
     pid: i32,
     start_time: u64,
+    /// Its host, as it says.
+    host: String,
+    life: Life,
+}
+
+/// How far a rank that has come is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// It waits for the others.
+    Waiting,
+    /// It has the table.
+    InJob,
+    /// It has said that it leaves.
+    Left,
 }
 
 /// The host's view of all rounds.
@@ -65,6 +82,13 @@ pub(crate) struct Rounds {
     job: String,
     size: u32,
     claims: Vec<Option<Claim>>,
+    /// The ranks of the connections that hold a claim.
+    ranks: HashMap<Connection, Rank>,
+    /// Where the job spans hosts.
+    roster: Option<Roster>,
+    /// Members whose connection has closed without a word: their processes, which their launcher will
+    /// tell about.
+    lost: BTreeMap<u16, i32>,
     /// Outcomes that each rank has heard of: the number of its next round.
     told: Vec<u64>,
     /// How a rank ended for good.
@@ -81,10 +105,29 @@ impl Rounds {
             job: job.to_owned(),
             size,
             claims: (0..count).map(|_| None).collect(),
+            ranks: HashMap::new(),
+            roster: None,
+            lost: BTreeMap::new(),
             told: vec![0; count],
             gone: BTreeMap::new(),
             rounds: BTreeMap::new(),
         }
+    }
+
+    /// The job `job` whose ranks run on these hosts, by rank.
+    pub(crate) fn over_hosts(job: &str, hosts: Vec<String>) -> Rounds {
+        let size = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+        Rounds { roster: Some(Roster::new(hosts)), ..Rounds::new(job, size) }
+    }
+
+    /// Where the ranks of a job over several hosts are.
+    pub(crate) fn roster(&mut self) -> Option<&mut Roster> {
+        self.roster.as_mut()
+    }
+
+    /// Whether it does.
+    pub(crate) fn spans_hosts(&self) -> bool {
+        self.roster.is_some()
     }
 
     /// Somebody wants to take part.
@@ -115,7 +158,10 @@ impl Rounds {
     /// The answer to a join for a rank whose other process is still there.
     pub(crate) fn refuse(&self, connection: Connection, rank: Rank) -> Vec<Action> {
         let claim = self.claims.get(rank.index()).and_then(Option::as_ref);
-        let holder = claim.map_or(0, |claim| claim.pid);
+        let mut holder = claim.map_or(0, |claim| claim.pid).to_string();
+        if let (Some(claim), Some(_)) = (claim, &self.roster) {
+            holder = format!("{holder} on {}", claim.host);
+        }
         let reason = format!(
             "{rank} of job {} is already claimed by process {holder}; give every process its own \
              GASPI_RANK",
@@ -125,29 +171,71 @@ impl Rounds {
     }
 
     /// A message other than a join came from this connection.
-    pub(crate) fn hear(&self, connection: Connection, message: &Message) -> Vec<Action> {
-        let member = self.claimed_by(connection).is_some();
+    pub(crate) fn hear(&mut self, connection: Connection, message: &Message) -> Vec<Action> {
+        let Some(member) = self.ranks.get(&connection) else { return Vec::new() };
         match message {
-            Message::Kill(rank) if member && rank.index() < self.claims.len() => {
-                vec![Action::Kill(*rank)]
+            Message::Kill(rank) if rank.index() < self.claims.len() => vec![Action::Kill(*rank)],
+            Message::Leave => {
+                if let Some(claim) = &mut self.claims[member.index()]
+                    && claim.life == Life::InJob
+                {
+                    claim.life = Life::Left;
+                }
+                Vec::new()
             }
             _ => Vec::new(),
         }
     }
 
+    /// The machine of `rank` cannot take part in the rank's next round.
+    pub(crate) fn failed(&mut self, rank: Rank, failure: Failure) -> Vec<Action> {
+        let Some(number) = self.told.get(rank.index()).copied() else { return Vec::new() };
+        self.rounds.entry(number).or_default();
+        self.fail(number, failure)
+    }
+
+    /// Forgets a connection without a word to anybody.
+    pub(crate) fn dismiss(&mut self, connection: Connection) {
+        if let Some(rank) = self.ranks.get(&connection).copied() {
+            self.release(rank);
+        }
+    }
+
+    /// Takes the claim of a rank back.
+    fn release(&mut self, rank: Rank) -> Option<Claim> {
+        let claim = self.claims[rank.index()].take()?;
+        self.ranks.remove(&claim.connection);
+        Some(claim)
+    }
+
     /// The connection has ended. Its rank is free again; if it was waiting for a round, that round
     /// cannot be completed.
     pub(crate) fn closed(&mut self, connection: Connection) -> Vec<Action> {
-        let Some(rank) = self.claimed_by(connection) else { return Vec::new() };
-        let pid = self.claims[rank.index()].take().map_or(0, |claim| claim.pid);
-        let number = self.told[rank.index()];
+        let Some(rank) = self.ranks.get(&connection).copied() else { return Vec::new() };
+        let Some(claim) = self.release(rank) else { return Vec::new() };
+        let (pid, number) = (claim.pid, self.told[rank.index()]);
+        if claim.life == Life::InJob {
+            return self.lose(rank, pid);
+        }
         let waiting = self.rounds.get(&number).is_some_and(|r| r.joined.contains_key(&rank.0));
         if !waiting {
             return Vec::new();
         }
         self.told[rank.index()] += 1;
-        let reason = format!("{rank} (process {pid}) ended during init");
+        let place = self.roster.as_ref().map_or(String::new(), |r| format!(" on {}", r.host(rank)));
+        let reason = format!("{rank} (process {pid}{place}) ended during init");
         self.fail(number, Failure::Meeting(reason))
+    }
+
+    /// A member's connection has closed without a word. Of a process that the launcher started, the
+    /// launcher will say how it ended; of another, nobody would.
+    fn lose(&mut self, rank: Rank, pid: i32) -> Vec<Action> {
+        let Some(roster) = &self.roster else { return Vec::new() };
+        if roster.process(rank) == Some(pid) {
+            self.lost.insert(rank.0, pid);
+            return Vec::new();
+        }
+        vec![Action::Died(rank, format!("process {pid} has ended without proc_term"))]
     }
 
     /// The process of `rank` has ended for good; `how` is a phrase such as "exit status 1".
@@ -157,7 +245,8 @@ impl Rounds {
         }
         let number = self.told[rank.index()];
         self.gone.insert(rank.0, how.to_owned());
-        self.claims[rank.index()] = None;
+        let member = self.release(rank).is_some_and(|claim| claim.life == Life::InJob);
+        let lost = self.lost.remove(&rank.0).is_some();
         let failure = self.missing_for_good(rank);
         let open: Vec<u64> = self
             .rounds
@@ -165,7 +254,12 @@ impl Rounds {
             .filter(|(n, round)| **n >= number && round.failure.is_none())
             .map(|(n, _)| *n)
             .collect();
-        open.into_iter().flat_map(|n| self.fail(n, failure.clone())).collect()
+        let mut actions: Vec<Action> =
+            open.into_iter().flat_map(|n| self.fail(n, failure.clone())).collect();
+        if (member || lost) && self.roster.is_some() {
+            actions.push(Action::Died(rank, how.to_owned()));
+        }
+        actions
     }
 
     /// The process that is `rank` now, and when it was started.
@@ -182,16 +276,12 @@ impl Rounds {
         Some(missing.map(Rank).collect())
     }
 
-    fn claimed_by(&self, connection: Connection) -> Option<Rank> {
-        let holds = |claim: &Option<Claim>| matches!(claim, Some(c) if c.connection == connection);
-        self.claims.iter().position(holds).map(|rank| Rank(rank as u16))
-    }
-
     fn missing_for_good(&self, rank: Rank) -> Failure {
         let how = self.gone.get(&rank.0).map_or("", String::as_str);
         let when =
             if self.told[rank.index()] == 0 { "before it joined the job" } else { "already" };
-        Failure::Meeting(format!("{rank} has ended {when} ({how})"))
+        let place = self.roster.as_ref().map_or(String::new(), |r| format!(" on {}", r.host(rank)));
+        Failure::Meeting(format!("{rank}{place} has ended {when} ({how})"))
     }
 
     /// A rank that counts the job's ranks differently: no round can be complete for both.
@@ -234,8 +324,15 @@ impl Rounds {
             self.forget();
             return refusal(connection, failure);
         }
-        self.claims[rank.index()] =
-            Some(Claim { connection, pid: join.card.pid, start_time: join.card.start_time });
+        self.claims[rank.index()] = Some(Claim {
+            connection,
+            pid: join.card.pid,
+            start_time: join.card.start_time,
+            host: join.card.host.clone(),
+            life: Life::Waiting,
+        });
+        self.ranks.insert(connection, rank);
+        self.lost.remove(&rank.0);
         round.joined.insert(rank.0, join);
         let missing = self.size as usize - round.joined.len();
         if missing > 0 {
@@ -247,18 +344,46 @@ impl Rounds {
     /// Tells the newcomer who is missing, and all others when it is worth while: a message to all
     /// whenever the number has halved, and for each of the last few.
     fn announce(&self, number: u64, newcomer: Connection, missing: usize) -> Vec<Action> {
-        let round = &self.rounds[&number];
-        let first: Vec<Rank> = (0..self.size as u16)
-            .filter(|rank| !round.joined.contains_key(rank))
-            .take(MISSING_MAX)
-            .map(Rank)
-            .collect();
-        let message = Message::Missing { count: missing as u32, first };
+        let Some((message, waiting)) = self.incomplete(number) else { return Vec::new() };
         if missing > MISSING_MAX && !missing.is_power_of_two() {
-            return vec![Action::Send(newcomer, message)];
+            return vec![Action::Send(vec![newcomer], message)];
         }
-        let connections = round.joined.keys().filter_map(|rank| self.connection_of(*rank));
-        connections.map(|connection| Action::Send(connection, message.clone())).collect()
+        vec![Action::Send(waiting, message)]
+    }
+
+    /// Who is missing in a round, and the connections that wait for them.
+    fn incomplete(&self, number: u64) -> Option<(Message, Vec<Connection>)> {
+        let round = self.rounds.get(&number).filter(|round| round.failure.is_none())?;
+        let absent = |rank: &u16| !round.joined.contains_key(rank);
+        let missing: Vec<Rank> = (0..self.size as u16).filter(absent).map(Rank).collect();
+        let words = self.roster.as_ref().map_or(String::new(), |roster| roster.words(&missing));
+        let first = missing.iter().copied().take(MISSING_MAX).collect();
+        let waiting = round.joined.keys().filter_map(|rank| self.connection_of(*rank)).collect();
+        Some((Message::Missing { count: missing.len() as u32, first, words }, waiting))
+    }
+
+    /// What is to be said, now and then, while the job's start is incomplete: in words, and to those
+    /// who wait. Nothing for a job of one host.
+    pub(crate) fn remind(&self) -> Option<(String, Vec<Action>)> {
+        let roster = self.roster.as_ref()?;
+        let open: Vec<(Message, Vec<Connection>)> =
+            self.rounds.keys().filter_map(|number| self.incomplete(*number)).collect();
+        let text = match open.first() {
+            Some((Message::Missing { words, .. }, _)) => words.clone(),
+            _ if roster.is_starting() => {
+                let all: Vec<Rank> = (0..self.size as u16).map(Rank).collect();
+                roster.words(&all)
+            }
+            _ => return None,
+        };
+        let actions = open.into_iter().map(|(message, to)| Action::Send(to, message)).collect();
+        Some((text, actions))
+    }
+
+    /// Whether [`Rounds::remind`] has something to say.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        let waits = || self.rounds.values().any(|round| !round.joined.is_empty());
+        self.roster.as_ref().is_some_and(|roster| roster.is_starting() || waits())
     }
 
     pub(crate) fn connection_of(&self, rank: u16) -> Option<Connection> {
@@ -274,11 +399,14 @@ impl Rounds {
         for told in &mut self.told {
             *told = number + 1;
         }
+        for claim in self.claims.iter_mut().flatten() {
+            claim.life = Life::InJob;
+        }
         let connections =
             round.joined.keys().filter_map(|rank| self.connection_of(*rank)).collect();
-        let group_max = round.joined.values().next().map_or(0, |join| value(join, "group_max"));
+        let group_max = round.joined.values().next().map_or(0, Join::group_max);
         let cards = round.joined.into_values().map(|join| join.card).collect();
-        vec![Action::Table { connections, cards, group_max: group_max as u32 }]
+        vec![Action::Table { connections, cards, group_max }]
     }
 
     /// Ends a round: tells those who wait, and keeps the failure for those who have not come yet.
@@ -287,9 +415,9 @@ impl Rounds {
         round.failure = Some(failure.clone());
         let waiting = std::mem::take(&mut round.joined);
         let mut actions = Vec::new();
-        for rank in waiting.into_keys().map(usize::from) {
-            if let Some(claim) = self.claims[rank].take() {
-                self.told[rank] = number + 1;
+        for rank in waiting.into_keys() {
+            if let Some(claim) = self.release(Rank(rank)) {
+                self.told[usize::from(rank)] = number + 1;
                 actions.extend(refusal(claim.connection, failure.clone()));
             }
         }
@@ -308,10 +436,6 @@ impl Rounds {
 
 fn refusal(connection: Connection, failure: Failure) -> Vec<Action> {
     vec![Action::Refuse(connection, Message::Failed(failure))]
-}
-
-fn value(join: &Join, field: &str) -> u64 {
-    join.agreed.iter().find(|(name, _)| name == field).map_or(0, |(_, value)| *value)
 }
 
 /// The first thing in which a rank differs from the lowest one.

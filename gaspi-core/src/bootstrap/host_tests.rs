@@ -13,6 +13,7 @@ fn join_of(rank: u16, size: u32) -> Join {
             start_time: 1,
             instance: 2,
             node: 0,
+            machine: 0,
             endpoints: Vec::new(),
             address: format!("a{rank}"),
             host: "h".to_owned(),
@@ -44,8 +45,9 @@ fn all_meet_and_meet_again() {
     for number in 0..3u64 {
         let (one, two) = (10 * number, 10 * number + 1);
         let first = done(rounds.join(one, join_of(1, 2)));
-        let missing = Message::Missing { count: 1, first: vec![Rank(0)] };
-        assert_eq!(first, [Action::Send(one, missing)]);
+        let words = String::new();
+        let missing = Message::Missing { count: 1, first: vec![Rank(0)], words };
+        assert_eq!(first, [Action::Send(vec![one], missing)]);
         let second = done(rounds.join(two, join_of(0, 2)));
         let [Action::Table { connections, cards, group_max: 32 }] = &second[..] else {
             panic!("{second:?}");
@@ -168,7 +170,101 @@ fn news_of_the_missing_is_sparse() {
     let mut rounds = Rounds::new("j", size);
     let mut sent = 0;
     for rank in 0..size as u16 {
-        sent += done(rounds.join(u64::from(rank), join_of(rank, size))).len();
+        for action in done(rounds.join(u64::from(rank), join_of(rank, size))) {
+            sent += if let Action::Send(to, _) = &action { to.len() } else { 1 };
+        }
     }
     assert!(sent < 20 * size as usize, "{sent} messages");
+}
+
+fn over_hosts() -> Rounds {
+    let mut rounds = Rounds::over_hosts("j", ["a", "b", "b"].map(str::to_owned).to_vec());
+    for rank in 0..3 {
+        rounds.roster().expect("hosts").started(Rank(rank), 1000 + i32::from(rank));
+    }
+    rounds
+}
+
+#[test]
+fn an_incomplete_start_names_hosts_and_stages() {
+    let mut rounds = over_hosts();
+    assert!(!rounds.is_incomplete(), "nobody waits, and all have been started");
+    let actions = done(rounds.join(1, join_of(0, 3)));
+    let expected = "ranks 1-2 on b (started, have not called proc_init)";
+    let [Action::Send(to, Message::Missing { count: 2, words, .. })] = &actions[..] else {
+        panic!("{actions:?}");
+    };
+    assert_eq!((&to[..], words.as_str()), (&[1][..], expected));
+    let (text, again) = rounds.remind().expect("incomplete");
+    assert_eq!((text.as_str(), again), (expected, actions));
+    done(rounds.join(2, join_of(2, 3)));
+    let (text, actions) = rounds.remind().expect("incomplete");
+    assert_eq!(text, "rank 1 on b (process 1001 has not called proc_init)");
+    assert!(matches!(&actions[..], [Action::Send(to, _)] if to[..] == [1, 2]));
+    done(rounds.join(3, join_of(1, 3)));
+    assert_eq!((rounds.remind(), rounds.is_incomplete()), (None, false));
+    // Before anybody has come, the launcher is at work.
+    let mut rounds = over_hosts();
+    rounds.roster().expect("hosts").stage(Rank(1), crate::bootstrap::Stage::Reaching);
+    let text = rounds.remind().expect("incomplete").0;
+    assert!(text.contains("rank 1 on b (the host has not answered yet)"), "{text}");
+}
+
+#[test]
+fn a_death_in_the_job_is_told_once_and_leaving_is_none() {
+    let mut rounds = over_hosts();
+    let come = |rounds: &mut Rounds, first: u64| {
+        for rank in 0..3u16 {
+            done(rounds.join(first + u64::from(rank), join_of(rank, 3)));
+        }
+    };
+    come(&mut rounds, 10);
+    // It leaves, and its process ends afterwards.
+    assert_eq!(rounds.hear(11, &Message::Leave), []);
+    assert_eq!(rounds.closed(11), []);
+    assert_eq!(rounds.gone(Rank(1), "exit status 0"), []);
+    // Its connection is seen to close before the launcher knows how it ended.
+    assert_eq!(rounds.closed(12), []);
+    let died = Action::Died(Rank(2), "signal 9".to_owned());
+    assert_eq!(rounds.gone(Rank(2), "signal 9"), [died]);
+    assert_eq!(rounds.gone(Rank(2), "signal 9"), []);
+    // The other way round.
+    assert_eq!(rounds.gone(Rank(0), "exit status 1").len(), 1);
+    assert_eq!(rounds.closed(10), []);
+}
+
+#[test]
+fn the_end_of_a_process_that_nobody_started_is_a_death() {
+    let mut rounds = over_hosts();
+    rounds.roster().expect("hosts").started(Rank(1), 77);
+    for rank in 0..3u16 {
+        done(rounds.join(u64::from(rank), join_of(rank, 3)));
+    }
+    // A child of what was started.
+    let actions = rounds.closed(1);
+    let [Action::Died(Rank(1), how)] = &actions[..] else { panic!("{actions:?}") };
+    assert!(how.contains("process 1001"), "{how}");
+    assert_eq!(rounds.gone(Rank(1), "exit status 0"), []);
+}
+
+#[test]
+fn a_machine_that_cannot_go_on_ends_the_round_for_all() {
+    let mut rounds = over_hosts();
+    done(rounds.join(0, join_of(0, 3)));
+    let told = failures(&rounds.failed(Rank(1), Failure::Meeting("no memory on b".to_owned())));
+    assert_eq!(told.len(), 1);
+    for rank in 1..3 {
+        let told = failures(&done(rounds.join(rank.into(), join_of(rank, 3))));
+        assert!(told[0].1.contains("no memory on b"), "{told:?}");
+    }
+    assert_eq!(rounds.failed(Rank(9), Failure::Meeting(String::new())), []);
+}
+
+#[test]
+fn a_claim_on_another_host_is_named_with_it() {
+    let mut rounds = over_hosts();
+    done(rounds.join(0, join_of(1, 3)));
+    assert_eq!(rounds.join(5, join_of(1, 3)), Joined::Claimed(0));
+    let text = &failures(&rounds.refuse(5, Rank(1)))[0].1;
+    assert!(text.contains("already claimed by process 1001 on h"), "{text}");
 }

@@ -4,13 +4,13 @@
 //! order; strings and lists carry a 16-bit count. Nothing here knows sockets, so that all of it is
 //! property-tested, and a frame that is not understood is an error in words, never a panic.
 
+use super::fields::{DecodeError, Decoded, Reader, Writer, encode_failure};
 use super::{Card, KEY_BYTES};
 use crate::error::Error;
 use crate::ids::Rank;
-use std::net::{IpAddr, SocketAddr};
 
 /// The version of this protocol; a [`Join`] of another version is refused in words.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// Bytes of the largest frame, its length included.
 pub(crate) const FRAME_MAX: usize = 64 * 1024;
 /// Bytes of a string; longer ones are cut when they are sent.
@@ -20,7 +20,7 @@ pub(crate) const CPU_WORDS_MAX: usize = 1024;
 /// Addresses of one rank.
 pub(crate) const ENDPOINTS_MAX: usize = 64;
 /// Fields that must agree.
-const AGREED_MAX: usize = 64;
+pub(crate) const AGREED_MAX: usize = 64;
 /// Ranks that are named as missing.
 pub(crate) const MISSING_MAX: usize = 8;
 
@@ -35,6 +35,14 @@ pub(crate) struct Join {
     pub(crate) agreed: Vec<(String, u64)>,
     /// Who it is.
     pub(crate) card: Card,
+}
+
+impl Join {
+    /// The field `group_max` of what must be equal.
+    pub(crate) fn group_max(&self) -> u32 {
+        let field = self.agreed.iter().find(|(name, _)| name == "group_max");
+        field.map_or(0, |(_, value)| *value as u32)
+    }
 }
 
 /// Why a meeting, or the part of one rank in it, failed.
@@ -87,8 +95,11 @@ pub(crate) enum Message {
     Join(Join),
     /// Rank to host: end that rank.
     Kill(Rank),
-    /// Host to rank: so many are missing, the first of them by name.
-    Missing { count: u32, first: Vec<Rank> },
+    /// Rank to host: it leaves the job, so that the end of its process is no death.
+    Leave,
+    /// Host to rank: so many are missing, the first of them by number; where the job spans hosts also
+    /// in words, with hosts and how far each has come.
+    Missing { count: u32, first: Vec<Rank>, words: String },
     /// Host to rank: the cards of ranks in ascending order, one part of all.
     Cards(Vec<Card>),
     /// Host to rank: the last part of the table; the node area comes along as a descriptor.
@@ -97,214 +108,8 @@ pub(crate) enum Message {
     Failed(Failure),
     /// Host to rank: this meeting is over, look for the next one.
     Over,
-}
-
-/// Why a frame was not understood.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum DecodeError {
-    /// A join of another version of this protocol.
-    Version(u16),
-    /// Nonsense.
-    Malformed(&'static str),
-}
-
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn frame(kind: u8) -> Writer {
-        Writer(vec![0, 0, 0, 0, kind])
-    }
-    fn u8(&mut self, value: u8) {
-        self.0.push(value);
-    }
-    fn u16(&mut self, value: u16) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-    fn u32(&mut self, value: u32) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-    fn u64(&mut self, value: u64) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-    fn text(&mut self, text: &str) {
-        let mut end = text.len().min(TEXT_MAX);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.u16(end as u16);
-        self.0.extend_from_slice(&text.as_bytes()[..end]);
-    }
-    fn card(&mut self, card: &Card) {
-        self.u16(card.rank.0);
-        self.u32(card.pid as u32);
-        self.u64(card.start_time);
-        self.u64(card.instance);
-        self.u64(card.node);
-        self.text(&card.address);
-        let endpoints = &card.endpoints[..card.endpoints.len().min(ENDPOINTS_MAX)];
-        self.u16(endpoints.len() as u16);
-        for endpoint in endpoints {
-            self.endpoint(endpoint);
-        }
-        self.text(&card.host);
-        let words = &card.cpus[..card.cpus.len().min(CPU_WORDS_MAX)];
-        self.u16(words.len() as u16);
-        for word in words {
-            self.u64(*word);
-        }
-    }
-    fn endpoint(&mut self, endpoint: &SocketAddr) {
-        match endpoint.ip() {
-            IpAddr::V4(address) => {
-                self.u8(4);
-                self.0.extend_from_slice(&address.octets());
-            }
-            IpAddr::V6(address) => {
-                self.u8(6);
-                self.0.extend_from_slice(&address.octets());
-            }
-        }
-        self.u16(endpoint.port());
-    }
-    fn finish(mut self) -> Vec<u8> {
-        let len = (self.0.len() - 4) as u32;
-        self.0[..4].copy_from_slice(&len.to_le_bytes());
-        self.0
-    }
-}
-
-struct Reader<'a>(&'a [u8]);
-
-type Decoded<T> = Result<T, DecodeError>;
-
-impl Reader<'_> {
-    fn bytes<const N: usize>(&mut self) -> Decoded<[u8; N]> {
-        let (head, rest) =
-            self.0.split_first_chunk::<N>().ok_or(DecodeError::Malformed("short"))?;
-        self.0 = rest;
-        Ok(*head)
-    }
-    fn u8(&mut self) -> Decoded<u8> {
-        Ok(u8::from_le_bytes(self.bytes()?))
-    }
-    fn u16(&mut self) -> Decoded<u16> {
-        Ok(u16::from_le_bytes(self.bytes()?))
-    }
-    fn u32(&mut self) -> Decoded<u32> {
-        Ok(u32::from_le_bytes(self.bytes()?))
-    }
-    fn u64(&mut self) -> Decoded<u64> {
-        Ok(u64::from_le_bytes(self.bytes()?))
-    }
-    fn count(&mut self, max: usize) -> Decoded<usize> {
-        let count = usize::from(self.u16()?);
-        if count > max { Err(DecodeError::Malformed("count too large")) } else { Ok(count) }
-    }
-    fn rank(&mut self) -> Decoded<Rank> {
-        Ok(Rank(self.u16()?))
-    }
-    fn text(&mut self) -> Decoded<String> {
-        let len = self.count(TEXT_MAX)?;
-        let (text, rest) =
-            self.0.split_at_checked(len).ok_or(DecodeError::Malformed("short text"))?;
-        self.0 = rest;
-        let text = std::str::from_utf8(text).map_err(|_| DecodeError::Malformed("not UTF-8"))?;
-        Ok(text.to_owned())
-    }
-    fn endpoint(&mut self) -> Decoded<SocketAddr> {
-        let address: IpAddr = match self.u8()? {
-            4 => self.bytes::<4>()?.into(),
-            6 => self.bytes::<16>()?.into(),
-            _ => return Err(DecodeError::Malformed("unknown family of addresses")),
-        };
-        Ok(SocketAddr::new(address, self.u16()?))
-    }
-    fn card(&mut self) -> Decoded<Card> {
-        Ok(Card {
-            rank: self.rank()?,
-            pid: self.u32()? as i32,
-            start_time: self.u64()?,
-            instance: self.u64()?,
-            node: self.u64()?,
-            address: self.text()?,
-            endpoints: {
-                let count = self.count(ENDPOINTS_MAX)?;
-                (0..count).map(|_| self.endpoint()).collect::<Decoded<_>>()?
-            },
-            host: self.text()?,
-            cpus: {
-                let count = self.count(CPU_WORDS_MAX)?;
-                (0..count).map(|_| self.u64()).collect::<Decoded<_>>()?
-            },
-        })
-    }
-    fn failure(&mut self) -> Decoded<Failure> {
-        Ok(match self.u8()? {
-            0 => Failure::Mismatch {
-                field: self.text()?,
-                left: self.rank()?,
-                left_value: self.text()?,
-                right: self.rank()?,
-                right_value: self.text()?,
-            },
-            1 => Failure::Environment(self.text()?),
-            2 => Failure::Meeting(self.text()?),
-            3 => Failure::Memory {
-                needed: self.u64()?,
-                available: self.u64()?,
-                reason: self.text()?,
-            },
-            4 => Failure::System { call: self.text()?, reason: self.text()? },
-            _ => return Err(DecodeError::Malformed("unknown failure")),
-        })
-    }
-    fn join(&mut self) -> Decoded<Join> {
-        let version = self.u16()?;
-        if version != VERSION {
-            return Err(DecodeError::Version(version));
-        }
-        Ok(Join {
-            job: self.text()?,
-            size: self.u32()?,
-            agreed: {
-                let count = self.count(AGREED_MAX)?;
-                (0..count).map(|_| Ok((self.text()?, self.u64()?))).collect::<Decoded<_>>()?
-            },
-            card: self.card()?,
-        })
-    }
-}
-
-fn encode_failure(writer: &mut Writer, failure: &Failure) {
-    match failure {
-        Failure::Mismatch { field, left, left_value, right, right_value } => {
-            writer.u8(0);
-            writer.text(field);
-            writer.u16(left.0);
-            writer.text(left_value);
-            writer.u16(right.0);
-            writer.text(right_value);
-        }
-        Failure::Environment(reason) => {
-            writer.u8(1);
-            writer.text(reason);
-        }
-        Failure::Meeting(reason) => {
-            writer.u8(2);
-            writer.text(reason);
-        }
-        Failure::Memory { needed, available, reason } => {
-            writer.u8(3);
-            writer.u64(*needed);
-            writer.u64(*available);
-            writer.text(reason);
-        }
-        Failure::System { call, reason } => {
-            writer.u8(4);
-            writer.text(call);
-            writer.text(reason);
-        }
-    }
+    /// Host to rank, after the table: that rank's process has ended without leaving.
+    Died { rank: Rank, how: String },
 }
 
 impl Message {
@@ -330,7 +135,7 @@ impl Message {
                 writer.u16(rank.0);
                 writer.finish()
             }
-            Message::Missing { count, first } => {
+            Message::Missing { count, first, words } => {
                 let mut writer = Writer::frame(3);
                 writer.u32(*count);
                 let first = &first[..first.len().min(MISSING_MAX)];
@@ -338,6 +143,7 @@ impl Message {
                 for rank in first {
                     writer.u16(rank.0);
                 }
+                writer.text(words);
                 writer.finish()
             }
             Message::Cards(cards) => {
@@ -360,6 +166,13 @@ impl Message {
                 writer.finish()
             }
             Message::Over => Writer::frame(7).finish(),
+            Message::Leave => Writer::frame(8).finish(),
+            Message::Died { rank, how } => {
+                let mut writer = Writer::frame(9);
+                writer.u16(rank.0);
+                writer.text(how);
+                writer.finish()
+            }
         }
     }
 
@@ -381,6 +194,7 @@ impl Message {
                     let count = reader.count(MISSING_MAX)?;
                     (0..count).map(|_| reader.rank()).collect::<Decoded<_>>()?
                 },
+                words: reader.text()?,
             },
             4 => {
                 let count = reader.count(usize::from(u16::MAX))?;
@@ -389,6 +203,8 @@ impl Message {
             5 => Message::Area { token: reader.bytes()?, key: reader.bytes()? },
             6 => Message::Failed(reader.failure()?),
             7 => Message::Over,
+            8 => Message::Leave,
+            9 => Message::Died { rank: reader.rank()?, how: reader.text()? },
             _ => return Err(DecodeError::Malformed("unknown kind")),
         };
         if !reader.0.is_empty() {
@@ -402,7 +218,7 @@ impl Message {
 fn card_bytes(card: &Card) -> usize {
     let texts = card.address.len().min(TEXT_MAX) + card.host.len().min(TEXT_MAX);
     let endpoints = 19 * card.endpoints.len().min(ENDPOINTS_MAX);
-    38 + texts + endpoints + 8 * card.cpus.len().min(CPU_WORDS_MAX)
+    46 + texts + endpoints + 8 * card.cpus.len().min(CPU_WORDS_MAX)
 }
 
 /// The cards as frames of bounded size.
@@ -423,163 +239,5 @@ pub(crate) fn encode_cards(cards: &[Card]) -> Vec<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn card() -> impl Strategy<Value = Card> {
-        let cpus = prop::collection::vec(any::<u64>(), 0..20);
-        let endpoints = prop::collection::vec(
-            (any::<IpAddr>(), any::<u16>()).prop_map(|(ip, port)| SocketAddr::new(ip, port)),
-            0..5,
-        );
-        let process = (any::<u16>(), any::<i32>(), any::<[u64; 3]>());
-        (process, ".{0,90}", endpoints, ".{0,40}", cpus).prop_map(
-            |((rank, pid, [start_time, instance, node]), address, endpoints, host, cpus)| Card {
-                rank: Rank(rank),
-                pid,
-                start_time,
-                instance,
-                node,
-                address,
-                endpoints,
-                host,
-                cpus,
-            },
-        )
-    }
-
-    fn failure() -> impl Strategy<Value = Failure> {
-        prop_oneof![
-            (".{0,40}", any::<u16>(), ".{0,40}", any::<u16>(), ".{0,40}").prop_map(
-                |(field, left, left_value, right, right_value)| Failure::Mismatch {
-                    field,
-                    left: Rank(left),
-                    left_value,
-                    right: Rank(right),
-                    right_value
-                }
-            ),
-            ".{0,200}".prop_map(Failure::Environment),
-            ".{0,200}".prop_map(Failure::Meeting),
-            (any::<u64>(), any::<u64>(), ".{0,40}").prop_map(|(needed, available, reason)| {
-                Failure::Memory { needed, available, reason }
-            }),
-            (".{0,40}", ".{0,40}").prop_map(|(call, reason)| Failure::System { call, reason }),
-        ]
-    }
-
-    fn message() -> impl Strategy<Value = Message> {
-        let agreed = prop::collection::vec((".{0,20}", any::<u64>()), 0..12);
-        let first = prop::collection::vec(any::<u16>().prop_map(Rank), 0..MISSING_MAX);
-        prop_oneof![
-            (".{0,40}", any::<u32>(), agreed, card()).prop_map(|(job, size, agreed, card)| {
-                Message::Join(Join { job, size, agreed, card })
-            }),
-            any::<u16>().prop_map(|rank| Message::Kill(Rank(rank))),
-            (any::<u32>(), first).prop_map(|(count, first)| Message::Missing { count, first }),
-            prop::collection::vec(card(), 0..20).prop_map(Message::Cards),
-            any::<([u8; 16], [u8; 32])>().prop_map(|(token, key)| Message::Area { token, key }),
-            failure().prop_map(Message::Failed),
-            Just(Message::Over),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_said_is_understood(message in message(), tail in prop::collection::vec(any::<u8>(), 0..9)) {
-            let mut bytes = message.encode();
-            let len = bytes.len();
-            for cut in 0..len {
-                prop_assert_eq!(Message::decode(&bytes[..cut]), Ok(None));
-            }
-            bytes.extend(tail);
-            prop_assert_eq!(Message::decode(&bytes), Ok(Some((message, len))));
-        }
-
-        #[test]
-        fn nonsense_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-            let _ = Message::decode(&bytes);
-            let mut framed = (bytes.len() as u32).to_le_bytes().to_vec();
-            framed.extend(&bytes);
-            let _ = Message::decode(&framed);
-        }
-
-        #[test]
-        fn a_flipped_bit_never_panics(message in message(), at in any::<prop::sample::Index>(), bit in 0..8u32) {
-            let mut bytes = message.encode();
-            let at = at.index(bytes.len());
-            bytes[at] ^= 1 << bit;
-            let _ = Message::decode(&bytes);
-        }
-    }
-
-    #[test]
-    fn mutated_messages_do_no_harm() {
-        use proptest::strategy::ValueTree;
-        let mut runner = proptest::test_runner::TestRunner::deterministic();
-        let samples: Vec<Vec<u8>> = (0..256)
-            .map(|_| message().new_tree(&mut runner).expect("message").current().encode())
-            .collect();
-        crate::fuzzed::run("message", 512 * 1024, |seed| {
-            let sample = seed.below(samples.len() as u64) as usize;
-            let mut bytes = samples[sample].clone();
-            seed.mutate(&mut bytes);
-            if seed.below(2) == 0 && bytes.len() >= 4 {
-                // A length that fits, so that the fields are looked at.
-                let len = bytes.len() as u32 - 4;
-                bytes[..4].copy_from_slice(&len.to_le_bytes());
-            }
-            if let Ok(Some((message, len))) = Message::decode(&bytes) {
-                assert!(len <= bytes.len());
-                assert_eq!(Message::decode(&message.encode()), Ok(Some((message.clone(), len))));
-            }
-        });
-    }
-
-    #[test]
-    fn long_texts_are_cut_at_a_character() {
-        let text = "ä".repeat(TEXT_MAX);
-        let bytes = Message::Failed(Failure::Meeting(format!("x{text}"))).encode();
-        let Ok(Some((Message::Failed(Failure::Meeting(cut)), _))) = Message::decode(&bytes) else {
-            panic!("not understood");
-        };
-        assert_eq!(cut.len(), TEXT_MAX - 1);
-    }
-
-    #[test]
-    fn many_cards_take_several_bounded_frames() {
-        let cards: Vec<Card> = (0..3000u16)
-            .map(|rank| Card {
-                rank: Rank(rank),
-                pid: 1,
-                start_time: 2,
-                instance: 3,
-                node: 4,
-                address: "a".repeat(100),
-                endpoints: vec![SocketAddr::new([192, 0, 2, 1].into(), 5); 10],
-                host: "h".repeat(200),
-                cpus: vec![u64::MAX; if rank % 100 == 0 { CPU_WORDS_MAX } else { 4 }],
-            })
-            .collect();
-        let frames = encode_cards(&cards);
-        assert!(frames.len() > 10);
-        let mut again = Vec::new();
-        for frame in &frames {
-            assert!(frame.len() <= FRAME_MAX);
-            let Ok(Some((Message::Cards(part), _))) = Message::decode(frame) else {
-                panic!("not understood");
-            };
-            again.extend(part);
-        }
-        assert_eq!(again, cards);
-    }
-
-    #[test]
-    fn another_version_is_told_apart() {
-        let mut writer = Writer::frame(1);
-        writer.u16(VERSION + 1);
-        writer.u64(0);
-        assert_eq!(Message::decode(&writer.finish()), Err(DecodeError::Version(VERSION + 1)));
-    }
-}
+#[path = "message_tests.rs"]
+pub(crate) mod tests;

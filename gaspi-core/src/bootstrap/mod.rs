@@ -15,17 +15,23 @@
 
 #[allow(dead_code, reason = "the listeners and connections between hosts come next")]
 pub(crate) mod addresses;
+mod envelope;
 mod environment;
+mod fields;
 mod gathering;
 mod host;
+mod links;
 pub mod machines;
 mod message;
+mod roster;
 mod server;
 mod system;
 mod wire;
 
 pub use environment::RANKS_MAX;
 pub use gathering::Gathering;
+pub use links::LinkId;
+pub use roster::Stage;
 pub use server::{Host, Presence, Request};
 
 use crate::error::{Error, Result};
@@ -33,7 +39,9 @@ use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use message::{ENDPOINTS_MAX, Message};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use wire::Wire;
 
 /// Bytes of a job's secret.
 pub const KEY_BYTES: usize = 32;
@@ -49,7 +57,8 @@ pub struct Job {
     pub size: u32,
     /// This rank's number among those on its machine.
     pub local_rank: u16,
-    /// The machine of each rank.
+    /// The machine of each rank, as far as this process knows before the meeting: the right one for
+    /// this rank.
     pub hosts: Vec<String>,
     /// What may carry bytes between ranks.
     pub transport: Transport,
@@ -136,6 +145,9 @@ pub struct Card {
     pub instance: u64,
     /// Ranks of the same node share memory. The meeting makes sure that they can.
     pub node: u64,
+    /// Ranks of the same machine met at the same place: one kernel and one network namespace, so that
+    /// their process ids mean the same and their addresses are each other's own. The meeting sets it.
+    pub machine: u64,
     /// The abstract name of the rank's own listener, for ranks of its node.
     pub address: String,
     /// Where its listener for other nodes answers; empty where there are none.
@@ -162,11 +174,26 @@ pub struct Table {
 }
 
 /// A rank's connection to its launcher, open for as long as the rank is in the job. Dropping it
-/// says that the rank has left.
+/// says that the rank has left, unless its thread panics.
 #[derive(Debug)]
 pub struct Membership {
     /// With the process that made it: a forked child must not end its parent's membership.
-    launcher: Option<(OwnedFd, u32)>,
+    launcher: Option<(Wire, u32)>,
+}
+
+/// What a member hears from its launcher.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum News {
+    /// The process of a rank has ended, and it had not left the job.
+    Died {
+        /// The rank.
+        rank: Rank,
+        /// As in "signal 9".
+        how: String,
+    },
+    /// The launcher itself has ended.
+    LauncherEnded,
 }
 
 impl Membership {
@@ -174,14 +201,29 @@ impl Membership {
         Membership { launcher: None }
     }
 
-    fn new(fd: OwnedFd) -> Membership {
-        Membership { launcher: Some((fd, std::process::id())) }
+    fn new(wire: Wire) -> Membership {
+        Membership { launcher: Some((wire, std::process::id())) }
     }
 
-    /// The connection, if a launcher hosts the job: it becomes readable when the launcher has ended,
-    /// which says nothing else.
+    /// The connection, if a launcher hosts the job: it becomes readable when there is news.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.launcher.as_ref().map(|(fd, _)| fd.as_fd())
+        self.launcher.as_ref().map(|(wire, _)| wire.as_fd())
+    }
+
+    /// The next news that has come; the last is the launcher's end, again and again.
+    pub fn next_news(&mut self) -> Option<News> {
+        let (wire, _) = self.launcher.as_mut()?;
+        loop {
+            match wire.next() {
+                Ok(Some(Message::Died { rank, how })) => return Some(News::Died { rank, how }),
+                Ok(Some(_)) => {}
+                Ok(None) if wire.fill() => {}
+                Ok(None) if wire.ended() => return Some(News::LauncherEnded),
+                Ok(None) => return None,
+                // Whoever says this is no launcher of this job any more.
+                Err(_) => return Some(News::LauncherEnded),
+            }
+        }
     }
 
     /// Asks the launcher to end the process of `rank` at once (SIGKILL).
@@ -190,13 +232,13 @@ impl Membership {
     /// No launcher hosts this job, or it has ended.
     pub fn request_kill(&self, rank: Rank) -> Result<()> {
         let call = format!("asking the launcher to kill {rank}");
-        let Some((fd, _)) = &self.launcher else {
+        let Some((wire, _)) = &self.launcher else {
             let reason = "the job was started without gaspi_run".to_owned();
             return Err(Error::System { call, reason });
         };
         let frame = Message::Kill(rank).encode();
         // SAFETY: the frame lives across the call.
-        let sent = unsafe { socket::send(fd.as_fd(), [Piece::of(&frame), Piece::of(&[])], &[]) };
+        let sent = unsafe { socket::send(wire.as_fd(), [Piece::of(&frame), Piece::of(&[])], &[]) };
         match sent {
             Ok(_) => Ok(()),
             Err(error) => Err(Error::os(call, &error)),
@@ -206,11 +248,16 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        if let Some((fd, owner)) = &self.launcher
+        if let Some((wire, owner)) = &mut self.launcher
             && *owner == std::process::id()
         {
+            if !std::thread::panicking() {
+                let leave: Arc<[u8]> = Message::Leave.encode().into();
+                wire.queue(leave, None);
+                wire.flush();
+            }
             // Forked children may hold copies: closing alone would not end the connection.
-            system::shut_down(fd.as_fd());
+            system::shut_down(wire.as_fd());
         }
     }
 }
@@ -226,4 +273,4 @@ fn random<const N: usize>() -> Result<[u8; N]> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

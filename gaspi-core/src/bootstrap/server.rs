@@ -1,18 +1,23 @@
-//! The host of a meeting with its sockets: drives the state machine of [`super::host`].
+//! The place where the ranks of one machine meet, with its sockets.
 //!
-//! gaspi_run hosts for its whole life and for every round; a rank of a job started by hand hosts
-//! one round inside its own init. Nothing here blocks: the owner waits for [`Host::as_fd`] and
-//! calls [`Host::serve`].
+//! In a job of one machine, and where the launcher itself runs, it is the *hub*: it drives the state
+//! machine of [`super::host`]. On the other machines of a job it is a *relay*: it tells the hub what
+//! its ranks say and does what the hub wants ([`super::links`]). gaspi_run and its agents host for
+//! their whole life and for every round; a rank of a job started by hand hosts one round inside its
+//! own init. Nothing here blocks: the owner waits for [`Host::as_fd`] and calls [`Host::serve`].
 
+use super::fields::DecodeError;
 use super::host::{Action, Connection, Joined, Rounds};
-use super::message::{DecodeError, Failure, Join, Message, VERSION, encode_cards};
-use super::system::{self, Set};
+use super::links::{Hub, LINK_SHIFT, Relay};
+use super::message::{Failure, Join, Message, VERSION};
+use super::random;
+use super::roster::Stage;
+use super::system::{self, Set, Timer};
 use super::wire::Wire;
-use super::{Card, KEY_BYTES, random};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::observer::Observer;
-use crate::os::{memory, process, socket};
+use crate::os::{memory, socket};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,14 +27,18 @@ use std::time::{Duration, Instant};
 const LISTENER: u64 = 0;
 /// The token of a member's process, beside that of its connection.
 const PROCESS: u64 = 1 << 63;
+/// The token of the timer.
+const TIMER: u64 = 1 << 62;
 /// Looks at the sockets per call of `serve`, so that its owner's other duties are not starved.
 const PASSES_MAX: usize = 64;
+/// How often an incomplete start says who is missing.
+const REMINDER: Duration = Duration::from_secs(5);
 
-/// What a member asks its launcher to do.
+/// What a host has to ask of its owner.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Request {
-    /// End this rank's process at once.
+    /// A member wants this rank's process to be ended at once.
     Kill {
         /// The rank.
         rank: Rank,
@@ -37,24 +46,62 @@ pub enum Request {
         /// launcher started (a script's child); `None` if none has.
         process: Option<OwnedFd>,
     },
+    /// The start of a job over several hosts is incomplete: tell the user. Comes every 5 seconds.
+    Missing {
+        /// Which ranks on which hosts are missing, and how far each has come.
+        text: String,
+    },
 }
 
+/// A connection of a rank of this machine.
 #[derive(Debug)]
-struct Peer {
-    wire: Wire,
-    pid: i32,
+pub(super) struct Peer {
+    pub(super) wire: Wire,
+    pub(super) pid: i32,
     /// Readable when the process has ended: forked children may keep the connection open.
     process: Option<OwnedFd>,
-    since: Instant,
+    pub(super) since: Instant,
     /// Its last word has been said; to be closed when that is sent.
-    leaving: bool,
+    pub(super) leaving: bool,
     watching_room: bool,
+    /// Once it has asked to take part.
+    pub(super) joined: Option<Seat>,
 }
 
-/// Areas by node, token and key of a round.
-type Made = (HashMap<u64, Arc<OwnedFd>>, [u8; 16], [u8; KEY_BYTES]);
+/// As what a connection takes part.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seat {
+    pub(super) rank: Rank,
+    pub(super) start_time: u64,
+    /// The part of the machine with which it shares memory.
+    pub(super) place: Place,
+    /// It has the table and has not left.
+    pub(super) in_job: bool,
+}
 
-/// The place where the ranks of a job meet.
+/// What a node area is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) node: u64,
+    pub(super) size: u32,
+    pub(super) group_max: u32,
+}
+
+/// The node areas of the ranks of this machine.
+#[derive(Debug, Default)]
+pub(super) struct Areas {
+    pub(super) by_place: HashMap<Place, Arc<OwnedFd>>,
+    pub(super) places: HashMap<Rank, Place>,
+}
+
+/// What decides.
+#[derive(Debug)]
+pub(super) enum Role {
+    Hub(Hub),
+    Relay(Relay),
+}
+
+/// The place where the ranks of a machine meet.
 #[derive(Debug)]
 pub struct Host {
     name: String,
@@ -63,17 +110,17 @@ pub struct Host {
     listener: Option<OwnedFd>,
     /// Given up to refuse a newcomer in words when descriptors have run out.
     reserve: Option<OwnedFd>,
-    peers: HashMap<Connection, Peer>,
+    timer: Option<Timer>,
+    pub(super) peers: HashMap<Connection, Peer>,
     next: Connection,
-    rounds: Rounds,
-    size: u32,
+    pub(super) role: Role,
     /// One round only, as the host of a job started by hand.
-    once: bool,
-    requests: Vec<Request>,
+    pub(super) once: bool,
+    pub(super) requests: Vec<Request>,
     /// Ranks can share memory only if they met here.
     instance: u64,
-    /// What the ranks of the last round share, by node, with their `group_max`.
-    areas: Option<(HashMap<u64, Arc<OwnedFd>>, u32)>,
+    /// What the ranks of the last round share.
+    pub(super) areas: Option<Areas>,
 }
 
 /// A rank that has come to the meeting and is still in the job.
@@ -81,42 +128,71 @@ pub struct Host {
 pub struct Presence {
     /// The process that joined, as the kernel vouches.
     pub pid: i32,
-    /// While it waits for others to come: since when, and for whom.
+    /// While it waits for others to come: since when, and for whom (on a relay: the first of them).
     pub meeting: Option<(Duration, Vec<Rank>)>,
 }
 
 impl Host {
-    /// A meeting place with a name of its own for all rounds of the job `job_id`.
+    /// A meeting place with a name of its own for all rounds of the job `job_id` of one machine.
     ///
     /// # Errors
     /// Descriptors or random numbers are not to be had.
     pub fn bind(job_id: &str, size: u32) -> Result<Host> {
+        Host::own(Role::Hub(Hub::new(Rounds::new(job_id, size))))
+    }
+
+    /// The hub of a job whose ranks run on `hosts`, by rank.
+    ///
+    /// # Errors
+    /// Descriptors or random numbers are not to be had.
+    pub fn hub(job_id: &str, hosts: Vec<String>) -> Result<Host> {
+        Host::own(Role::Hub(Hub::new(Rounds::over_hosts(job_id, hosts))))
+    }
+
+    /// The place on another machine of a job; [`Host::UPSTREAM`] leads to its hub.
+    ///
+    /// # Errors
+    /// Descriptors or random numbers are not to be had.
+    pub fn relay() -> Result<Host> {
+        Host::own(Role::Relay(Relay::new()))
+    }
+
+    fn own(role: Role) -> Result<Host> {
         let name: String = random::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
         let name = format!("gaspi-{name}");
         let listener = socket::listen(&name)
             .map_err(|error| Error::os("listening for the ranks of the job", &error))?;
-        Host::new(name, listener, job_id, size, false)
+        Host::new(name, listener, role, false)
     }
 
     /// The host of one round behind a listener that this process could bind.
-    pub(crate) fn once(name: &str, listener: OwnedFd, job_id: &str, size: u32) -> Result<Host> {
-        Host::new(name.to_owned(), listener, job_id, size, true)
+    pub(super) fn once(name: &str, listener: OwnedFd, role: Role) -> Result<Host> {
+        Host::new(name.to_owned(), listener, role, true)
     }
 
-    fn new(name: String, listener: OwnedFd, job: &str, size: u32, once: bool) -> Result<Host> {
+    fn new(name: String, listener: OwnedFd, role: Role, once: bool) -> Result<Host> {
         let set = Set::new()?;
         let watched = set.add(listener.as_fd(), LISTENER);
         watched.map_err(|error| Error::os("epoll_ctl", &error))?;
+        let timer = match &role {
+            Role::Hub(hub) if hub.spans_hosts() => {
+                let timer = Timer::new()?;
+                let watched = set.add(timer.as_fd(), TIMER);
+                watched.map_err(|error| Error::os("epoll_ctl", &error))?;
+                Some(timer)
+            }
+            _ => None,
+        };
         let reserve = listener.try_clone().ok();
         Ok(Host {
             name,
             set,
             listener: Some(listener),
             reserve,
+            timer,
             peers: HashMap::new(),
             next: LISTENER + 1,
-            rounds: Rounds::new(job, size),
-            size,
+            role,
             once,
             requests: Vec::new(),
             instance: u64::from_le_bytes(random()?),
@@ -134,7 +210,7 @@ impl Host {
         self.set.as_fd()
     }
 
-    /// Does what can be done without waiting and returns what members ask for.
+    /// Does what can be done without waiting and returns what its owner has to do.
     pub fn serve(&mut self) -> Vec<Request> {
         for _ in 0..PASSES_MAX {
             let ready = self.set.ready();
@@ -144,42 +220,66 @@ impl Host {
             for token in ready {
                 match token {
                     LISTENER => self.accept(),
+                    TIMER => self.remind(),
                     token if token & PROCESS != 0 => self.closed(token & !PROCESS),
                     token => self.hear(token),
                 }
             }
         }
+        self.requests()
+    }
+
+    /// What its owner has to do since it was asked last.
+    pub fn requests(&mut self) -> Vec<Request> {
         std::mem::take(&mut self.requests)
     }
 
-    /// The process of `rank` has ended; `how` says it as in "exit status 1". Whoever waits for it
-    /// to join is told.
-    pub fn gone(&mut self, rank: Rank, how: &str) {
-        let actions = self.rounds.gone(rank, how);
-        self.act(actions);
+    /// How far the start of these ranks is; of interest to the hub of a job over several hosts.
+    pub fn stage(&mut self, ranks: &[Rank], stage: Stage) {
+        if let Role::Hub(Hub { rounds, .. }) = &mut self.role
+            && let Some(roster) = rounds.roster()
+        {
+            ranks.iter().for_each(|rank| roster.stage(*rank, stage));
+        }
+        self.arm();
     }
 
-    /// Whether `rank` is in the meeting or in the job; `None` before it joined and after it left.
+    /// Whether `rank` is in the meeting or in the job; `None` before it joined and after it left. A
+    /// relay knows the ranks of its machine.
     pub fn presence(&self, rank: Rank) -> Option<Presence> {
-        let (pid, _) = self.rounds.member(rank)?;
-        let since = || {
-            let peer = self.peers.get(&self.rounds.connection_of(rank.0)?);
-            peer.map(|peer| peer.since.elapsed())
-        };
-        let missing = self.rounds.missing(rank);
-        Some(Presence { pid, meeting: missing.map(|ranks| (since().unwrap_or_default(), ranks)) })
+        match &self.role {
+            Role::Hub(hub) => {
+                let (pid, _) = hub.rounds.member(rank)?;
+                let connection = hub.rounds.connection_of(rank.0)?;
+                let local = self.peers.get(&connection).map(|peer| peer.since);
+                let since = local.or_else(|| hub.since(connection)).map(|since| since.elapsed());
+                let missing = hub.rounds.missing(rank);
+                let meeting = missing.map(|ranks| (since.unwrap_or_default(), ranks));
+                Some(Presence { pid, meeting })
+            }
+            Role::Relay(relay) => {
+                let is_it = |peer: &&Peer| peer.joined.is_some_and(|seat| seat.rank == rank);
+                let peer = self.peers.values().find(is_it)?;
+                let waits = !peer.joined?.in_job;
+                let meeting = waits.then(|| (peer.since.elapsed(), relay.missing.clone()));
+                Some(Presence { pid: peer.pid, meeting })
+            }
+        }
     }
 
-    /// A look at what the ranks of the last complete meeting do; `None` before one was complete.
+    /// A look at what `rank` does since the last complete meeting; `None` before one was complete, and
+    /// for ranks of other machines.
     ///
     /// # Errors
-    /// What they share could not be mapped.
-    pub fn observer(&self) -> Option<Result<Observer>> {
-        let (areas, group_max) = self.areas.as_ref()?;
-        Some(Observer::new(areas.values().next()?, self.size, *group_max))
+    /// What the ranks share could not be mapped.
+    pub fn observer(&self, rank: Rank) -> Option<Result<Observer>> {
+        let areas = self.areas.as_ref()?;
+        let place = areas.places.get(&rank)?;
+        let area = areas.by_place.get(place)?;
+        Some(Observer::new(area, place.size, place.group_max))
     }
 
-    /// Whether the one round of this host is over and everybody has been sent its outcome.
+    /// Whether the one round of this host is over and everybody here has been sent its outcome.
     pub(crate) fn finished(&self) -> bool {
         self.once && self.listener.is_none() && self.peers.is_empty()
     }
@@ -238,27 +338,41 @@ impl Host {
         let wire = Wire::new(fd);
         let since = Instant::now();
         let (pid, leaving, watching_room) = (who.pid, false, false);
-        let peer = Peer { wire, pid, process, since, leaving, watching_room };
+        let peer = Peer { wire, pid, process, since, leaving, watching_room, joined: None };
         self.peers.insert(connection, peer);
     }
 
-    fn hear(&mut self, connection: Connection) {
+    pub(super) fn hear(&mut self, connection: Connection) {
         let Some(peer) = self.peers.get_mut(&connection) else { return };
         peer.wire.fill();
         self.flush(connection);
         while let Some(peer) = self.peers.get_mut(&connection) {
-            let pid = peer.pid;
-            let actions = match peer.wire.next() {
+            match peer.wire.next() {
                 Ok(Some(Message::Join(mut join))) => {
-                    join.card.pid = pid;
+                    join.card.pid = peer.pid;
+                    join.card.machine = self.instance;
                     join.card.node ^= self.instance;
-                    self.join(connection, join)
+                    peer.joined = Some(Seat {
+                        rank: join.card.rank,
+                        start_time: join.card.start_time,
+                        place: Place {
+                            node: join.card.node,
+                            size: join.size,
+                            group_max: join.group_max(),
+                        },
+                        in_job: false,
+                    });
+                    self.come(connection, join);
                 }
-                Ok(Some(message)) => self.rounds.hear(connection, &message),
+                Ok(Some(message)) => {
+                    if let (Message::Leave, Some(seat)) = (&message, &mut peer.joined) {
+                        seat.in_job = false;
+                    }
+                    self.said(connection, message);
+                }
                 Ok(None) => break,
                 Err(error) => self.misheard(connection, &error),
-            };
-            self.act(actions);
+            }
             if self.peers.get(&connection).is_some_and(|peer| peer.leaving) {
                 break;
             }
@@ -268,24 +382,47 @@ impl Host {
         }
     }
 
-    fn join(&mut self, connection: Connection, join: Join) -> Vec<Action> {
-        let rank = join.card.rank;
-        match self.rounds.join(connection, join.clone()) {
-            Joined::Done(actions) => actions,
-            Joined::Claimed(by) => {
-                // It may have left a moment ago, and its end not have been looked at yet.
-                if by != connection {
-                    self.hear(by);
-                }
-                match self.rounds.join(connection, join) {
-                    Joined::Done(actions) => actions,
-                    Joined::Claimed(_) => self.rounds.refuse(connection, rank),
-                }
-            }
+    /// A rank of this machine wants to take part.
+    fn come(&mut self, connection: Connection, join: Join) {
+        match &mut self.role {
+            Role::Hub(_) => self.join(connection, join),
+            Role::Relay(_) => self.pass_on(connection, join),
         }
     }
 
-    fn misheard(&mut self, connection: Connection, error: &DecodeError) -> Vec<Action> {
+    /// Anything else that a rank of this machine says.
+    fn said(&mut self, connection: Connection, message: Message) {
+        match &mut self.role {
+            Role::Hub(hub) => {
+                let actions = hub.rounds.hear(connection, &message);
+                self.act(actions);
+            }
+            Role::Relay(relay) => relay.say(connection, message),
+        }
+    }
+
+    /// Somebody wants to take part, here or at the other end of a link.
+    pub(super) fn join(&mut self, connection: Connection, join: Join) {
+        let rank = join.card.rank;
+        let Role::Hub(hub) = &mut self.role else { return };
+        let mut joined = hub.rounds.join(connection, join.clone());
+        if let Joined::Claimed(by) = joined {
+            // It may have left a moment ago, and its end not have been looked at yet.
+            if by != connection {
+                self.hear(by);
+            }
+            let Role::Hub(hub) = &mut self.role else { return };
+            joined = hub.rounds.join(connection, join);
+            if let Joined::Claimed(_) = joined {
+                joined = Joined::Done(hub.rounds.refuse(connection, rank));
+            }
+        }
+        if let Joined::Done(actions) = joined {
+            self.act(actions);
+        }
+    }
+
+    fn misheard(&mut self, connection: Connection, error: &DecodeError) {
         let reason = match error {
             DecodeError::Version(version) => format!(
                 "this rank speaks version {version} of the meeting, its host version {VERSION}; \
@@ -293,15 +430,32 @@ impl Host {
             ),
             DecodeError::Malformed(what) => format!("the host did not understand a frame: {what}"),
         };
-        let mut actions = self.rounds.closed(connection);
-        actions.push(Action::Refuse(connection, Message::Failed(Failure::Meeting(reason))));
-        actions
+        self.forget(connection);
+        self.refuse(connection, &Message::Failed(Failure::Meeting(reason)));
     }
 
     fn closed(&mut self, connection: Connection) {
-        let actions = self.rounds.closed(connection);
+        let actions = self.forgotten(connection);
         self.part(connection);
         self.act(actions);
+    }
+
+    /// The rank of this connection no longer takes part.
+    fn forget(&mut self, connection: Connection) {
+        let actions = self.forgotten(connection);
+        self.act(actions);
+    }
+
+    fn forgotten(&mut self, connection: Connection) -> Vec<Action> {
+        match &mut self.role {
+            Role::Hub(hub) => hub.rounds.closed(connection),
+            Role::Relay(relay) => {
+                if self.peers.get(&connection).is_some_and(|peer| peer.joined.is_some()) {
+                    relay.closed(connection);
+                }
+                Vec::new()
+            }
+        }
     }
 
     /// Closes a connection. Taken out of the set by hand: a forked child may hold a copy of the
@@ -315,76 +469,92 @@ impl Host {
         }
     }
 
-    fn act(&mut self, actions: Vec<Action>) {
+    /// Does what the rounds want; of the hub.
+    pub(super) fn act(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Send(to, message) => self.send(to, message.encode().into(), None),
-                Action::Refuse(to, message) => self.refuse(to, &message),
-                Action::Kill(rank) => {
-                    let member = self.rounds.member(rank);
-                    let process = member.and_then(|(pid, start)| process::open(pid, start).ok());
-                    self.requests.push(Request::Kill { rank, process: process.flatten() });
-                }
+                Action::Send(to, message) => self.tell(&to, &message),
+                Action::Refuse(to, message) => self.turn_down(to, &message),
+                Action::Kill(rank) => self.kill(rank),
                 Action::Table { connections, cards, group_max } => {
                     self.send_table(&connections, &cards, group_max);
                 }
+                Action::Died(rank, how) => self.died(rank, &how),
             }
+        }
+        self.arm();
+    }
+
+    /// Reminds of what is missing as long as something is.
+    fn arm(&mut self) {
+        if let (Some(timer), Role::Hub(hub)) = (&mut self.timer, &self.role) {
+            timer.set(hub.rounds.is_incomplete().then_some(REMINDER));
         }
     }
 
-    fn refuse(&mut self, to: Connection, message: &Message) {
+    fn remind(&mut self) {
+        if let Some(timer) = &self.timer {
+            timer.clear();
+        }
+        if let Role::Hub(hub) = &self.role
+            && let Some((text, actions)) = hub.rounds.remind()
+        {
+            self.requests.push(Request::Missing { text });
+            self.act(actions);
+        }
+    }
+
+    /// Says `message` to a rank of this machine, then closes.
+    pub(super) fn refuse(&mut self, to: Connection, message: &Message) {
         if let Some(peer) = self.peers.get_mut(&to) {
             peer.leaving = true;
         }
         self.send(to, message.encode().into(), None);
     }
 
-    fn send_table(&mut self, connections: &[Connection], cards: &[Card], group_max: u32) {
-        if self.once {
-            self.close_meeting(connections);
-        }
-        let (areas, token, key) = match self.make_areas(cards, group_max) {
-            Ok(made) => made,
-            Err(error) => {
-                let message = Message::Failed(error.into());
-                for to in connections {
-                    let _ = self.rounds.closed(*to);
-                    self.refuse(*to, &message);
-                }
-                return;
+    /// An area for each place.
+    pub(super) fn make_areas(
+        places: impl Iterator<Item = Place>,
+    ) -> Result<HashMap<Place, Arc<OwnedFd>>> {
+        let mut areas = HashMap::new();
+        for place in places {
+            if let Entry::Vacant(entry) = areas.entry(place) {
+                let size = crate::node::area_size(place.size, place.group_max);
+                entry.insert(Arc::new(memory::create(c"gaspi-node", size, false)?));
             }
-        };
-        let parts: Vec<Arc<[u8]>> = encode_cards(cards).into_iter().map(Arc::from).collect();
-        let last: Arc<[u8]> = Message::Area { token, key }.encode().into();
-        for (to, card) in connections.iter().zip(cards) {
-            for part in &parts {
-                self.send(*to, part.clone(), None);
-            }
-            if let Some(peer) = self.peers.get_mut(to) {
-                peer.leaving = self.once;
-            }
-            self.send(*to, last.clone(), areas.get(&card.node).cloned());
         }
-        if !self.once {
-            self.areas = Some((areas, group_max));
-        }
+        Ok(areas)
     }
 
-    /// An area for each node, and the secrets of a round.
-    fn make_areas(&self, cards: &[Card], group_max: u32) -> Result<Made> {
-        let size = crate::node::area_size(self.size, group_max);
-        let mut areas = HashMap::new();
-        for card in cards {
-            if let Entry::Vacant(place) = areas.entry(card.node) {
-                place.insert(Arc::new(memory::create(c"gaspi-node", size, false)?));
+    /// Sends the table to the ranks of this machine that met.
+    pub(super) fn hand_out(
+        &mut self,
+        connections: &[Connection],
+        cards: &[Arc<[u8]>],
+        last: &Arc<[u8]>,
+        by_place: HashMap<Place, Arc<OwnedFd>>,
+    ) {
+        let mut places = HashMap::new();
+        for to in connections {
+            for part in cards {
+                self.send(*to, part.clone(), None);
             }
+            let Some(peer) = self.peers.get_mut(to) else { continue };
+            peer.leaving = self.once;
+            let Some(seat) = &mut peer.joined else { continue };
+            seat.in_job = true;
+            places.insert(seat.rank, seat.place);
+            let area = by_place.get(&seat.place).cloned();
+            self.send(*to, last.clone(), area);
         }
-        Ok((areas, random()?, random()?))
+        if !self.once {
+            self.areas = Some(Areas { by_place, places });
+        }
     }
 
     /// Ends the listening before the table goes out, so that a rank which is fast to init again
     /// starts a new meeting. Who is not a member is sent there too.
-    fn close_meeting(&mut self, members: &[Connection]) {
+    pub(super) fn close_meeting(&mut self, members: &[Connection]) {
         if let Some(listener) = &self.listener {
             // From now on connecting is refused; those in line can still be accepted.
             system::shut_down(listener.as_fd());
@@ -402,7 +572,14 @@ impl Host {
         }
     }
 
-    fn send(&mut self, to: Connection, bytes: Arc<[u8]>, descriptor: Option<Arc<OwnedFd>>) {
+    /// Sends to a rank of this machine.
+    pub(super) fn send(
+        &mut self,
+        to: Connection,
+        bytes: Arc<[u8]>,
+        descriptor: Option<Arc<OwnedFd>>,
+    ) {
+        debug_assert_eq!(to >> LINK_SHIFT, 0, "a rank of another machine");
         if let Some(peer) = self.peers.get_mut(&to) {
             peer.wire.queue(bytes, descriptor);
             self.flush(to);

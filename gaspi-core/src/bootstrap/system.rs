@@ -62,6 +62,54 @@ impl Set {
     }
 }
 
+/// A descriptor that becomes readable every so often.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    fd: OwnedFd,
+    interval: Option<Duration>,
+}
+
+impl Timer {
+    pub(crate) fn new() -> Result<Timer> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: makes a new descriptor.
+        let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
+        if fd < 0 {
+            return Err(Error::last_os("timerfd_create"));
+        }
+        // SAFETY: the kernel has just made this descriptor for us.
+        Ok(Timer { fd: unsafe { OwnedFd::from_raw_fd(fd) }, interval: None })
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.fd.as_fd()
+    }
+
+    /// Goes off every `interval` from now on, or never; nothing changes if that is so already.
+    pub(crate) fn set(&mut self, interval: Option<Duration>) {
+        if std::mem::replace(&mut self.interval, interval) == interval {
+            return;
+        }
+        let interval = interval.unwrap_or_default();
+        let time = libc::timespec {
+            tv_sec: libc::time_t::try_from(interval.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: interval.subsec_nanos().into(),
+        };
+        let value = libc::itimerspec { it_interval: time, it_value: time };
+        let none = std::ptr::null_mut();
+        // SAFETY: the value lives on this stack, the old one is not asked for.
+        unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &raw const value, none) };
+    }
+
+    /// Takes note that it has gone off.
+    pub(crate) fn clear(&self) {
+        let mut count = 0u64;
+        // SAFETY: writes at most 8 bytes; nothing to read is fine too.
+        unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
 /// Sleeps until one of the descriptors is readable (or, with `true`, writable), or the deadline or
 /// `limit` has passed. May return early.
 pub(crate) fn wait(fds: &[(BorrowedFd<'_>, bool)], deadline: Deadline, limit: Option<Duration>) {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::Config;
 use crate::timeout::{Deadline, Timeout};
+use std::os::fd::AsFd;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,13 +11,14 @@ use std::time::{Duration, Instant};
 /// Far beyond what anything here takes.
 const GUARD: Timeout = Timeout::Millis(20_000);
 
-fn card(job: &Job) -> Card {
+pub(crate) fn card(job: &Job) -> Card {
     Card {
         rank: job.rank,
         pid: 0,
         start_time: crate::os::process::start_time(std::process::id() as i32).expect("own"),
         instance: u64::from(job.rank.0) + 100,
         node: 0,
+        machine: 0,
         endpoints: Vec::new(),
         address: format!("address-{}", job.rank.0),
         host: job.hosts[job.rank.index()].clone(),
@@ -143,7 +145,7 @@ fn ranks_meet_at_a_launcher_and_again() {
         tables[2].membership.request_kill(Rank(1)).expect("request");
         let guard = Duration::from_secs(20);
         let request = launcher.requests.recv_timeout(guard).expect("request");
-        let Request::Kill { rank, process } = request;
+        let Request::Kill { rank, process } = request else { panic!("{request:?}") };
         assert_eq!(rank, Rank(1));
         // A pidfd of this process, whose ranks are threads.
         assert!(!system::readable(process.expect("it has joined").as_fd()));

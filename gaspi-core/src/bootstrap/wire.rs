@@ -1,6 +1,7 @@
 //! One connection of a meeting: frames in and out, without blocking.
 
-use super::message::{DecodeError, FRAME_MAX, Message};
+use super::fields::DecodeError;
+use super::message::{FRAME_MAX, Message};
 use crate::os::socket::{self, Piece};
 use std::collections::VecDeque;
 use std::io;
@@ -38,10 +39,6 @@ impl Wire {
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-
-    pub(crate) fn into_fd(self) -> OwnedFd {
-        self.fd
     }
 
     /// Queues a frame; `flush` sends it.

@@ -7,7 +7,7 @@
 use super::connection::{Broken, Connection, Inbox, Outgoing, Payload, receive};
 use super::frame::{Announce, AtomicOperation, Frame, Place, Register};
 use super::peers::{BELL, CONNECTIONS, Failure, LAUNCHER, LISTENER, Landing, PROCESSES, finish};
-use crate::bootstrap::Membership;
+use crate::bootstrap::{Membership, News};
 use crate::error::Result as CoreResult;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::node::life;
@@ -127,8 +127,7 @@ impl Progress {
                 match event.token {
                     BELL => self.inner.peers.bell.clear(),
                     LISTENER => self.accept(),
-                    // A job does not outlive its launcher.
-                    LAUNCHER => process::exit_now(KILLED),
+                    LAUNCHER => self.hear_launcher(),
                     token @ PROCESSES..CONNECTIONS => {
                         self.process_ended(Rank((token - PROCESSES) as u16));
                     }
@@ -138,6 +137,17 @@ impl Progress {
             if self.inner.peers.take_dropped() {
                 let peers = &self.inner.peers;
                 self.incoming.retain(|token, _| peers.connection(*token).is_some());
+            }
+        }
+    }
+
+    /// The launcher tells of deaths on all hosts. A job does not outlive it.
+    fn hear_launcher(&self) {
+        let news = || self.inner.membership().as_mut().and_then(Membership::next_news);
+        while let Some(news) = news() {
+            match news {
+                News::Died { rank, .. } => self.inner.peer_ended(rank),
+                News::LauncherEnded => process::exit_now(KILLED),
             }
         }
     }

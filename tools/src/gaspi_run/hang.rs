@@ -20,25 +20,31 @@ struct Row {
 
 /// The table. `processes` are the pids of the ranks that still run.
 pub(crate) fn table(host: &Host, processes: &[Option<i32>], ends: &[End]) -> String {
-    let (observer, mut text) = match host.observer() {
-        None => (None, String::new()),
-        Some(Ok(observer)) => (Some(observer), String::new()),
-        Some(Err(error)) => (None, format!("gaspi_run: calls are not shown: {error}\n")),
-    };
-    let row = |(rank, process): (usize, &Option<i32>)| match process {
-        Some(pid) => running(host, observer.as_ref(), Rank(rank as u16), *pid),
-        None => {
-            let end = ends.iter().find(|end| end.rank == rank);
-            let died = observer.as_ref().is_some_and(|o| o.life(Rank(rank as u16)) == Life::Dead);
-            Row {
-                pid: end.map_or(0, |end| end.pid),
-                state: if died { "dead" } else { "ended" }.to_owned(),
-                doing: end.map_or(String::new(), |end| report::phrase(end.ending)),
-                waits: Vec::new(),
+    let mut text = String::new();
+    let mut row = |(rank, process): (usize, &Option<i32>)| {
+        let number = Rank(rank as u16);
+        let observer = host.observer(number).and_then(|observer| match observer {
+            Ok(observer) => Some(observer),
+            Err(error) => {
+                text = format!("gaspi_run: calls are not shown: {error}\n");
+                None
+            }
+        });
+        match process {
+            Some(pid) => running(host, observer.as_ref(), number, *pid),
+            None => {
+                let end = ends.iter().find(|end| end.rank == rank);
+                let died = observer.as_ref().is_some_and(|o| o.life(number) == Life::Dead);
+                Row {
+                    pid: end.map_or(0, |end| end.pid),
+                    state: if died { "dead" } else { "ended" }.to_owned(),
+                    doing: end.map_or(String::new(), |end| report::phrase(end.ending)),
+                    waits: Vec::new(),
+                }
             }
         }
     };
-    let rows: Vec<Row> = processes.iter().enumerate().map(row).collect();
+    let rows: Vec<Row> = processes.iter().enumerate().map(&mut row).collect();
     text.push_str(&format(&rows));
     text
 }
