@@ -211,6 +211,70 @@ fn several_pairs_and_threads() -> Result<()> {
 }
 
 #[test]
+fn writes_of_both_ranks_at_once() -> Result<()> {
+    let sizes = ["write-bw", "--both-ways", "--sizes", "8,64K", "--check"];
+    for (ranks, pairs) in [(2, "1"), (4, "2")] {
+        for queues in ["1", "4"] {
+            let arguments = [&sizes[..], &FEW, &["--pairs", pairs, "--queues", queues]].concat();
+            let rows = rows(ranks, &arguments)?;
+            assert_eq!(rows.len(), 2);
+            for row in rows {
+                demand(row["test"] == "write-bw" && row["variant"] == "both ways", "names", &row)?;
+                check_row_of(f64::from(ranks), &row, ranks)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_target_that_sleeps() -> Result<()> {
+    for (sleeping, delay_us) in [("--sleeping", 400.0), ("--sleeping=3000", 3000.0)] {
+        let begin = Instant::now();
+        let arguments = ["write-notify-lat", sleeping, "--sizes", "1,8,4096", "--check"];
+        let rows = rows(2, &[&arguments[..], &FEW].concat())?;
+        let took_us = begin.elapsed().as_secs_f64() * 1e6;
+        assert_eq!(rows.len(), 3);
+        for row in rows {
+            demand(row["variant"] == "notified, asleep", "the variant", &row)?;
+            check_row(&row, 2)?;
+        }
+        // Three rows of 20 messages of the library and 20 of the limit, each there and back.
+        assert!(took_us > 3.0 * 2.0 * 20.0 * 2.0 * delay_us, "{took_us} us with {sleeping}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_transport_that_is_asked_for() -> Result<()> {
+    let shm = check(&case("write-lat", &["post", "post+wait"], &[8]), 2, &["--transport", "shm"]);
+    shm.map(drop)?;
+    let auto = alone(&["barrier", "-n", "2", "--transport", "auto", "--json"])?.args(FEW);
+    let rows = objects(&auto.run()?.success()?)?;
+    demand(rows[0]["transport"] == "shm", "the transport of one machine", &rows[0])
+}
+
+#[test]
+fn what_a_peer_costs() -> Result<()> {
+    let job = alone(&["init", "-n", "2", "--jobs", "1", "--no-cycles", "--peers", "--json"])?;
+    let rows = objects(&job.run()?.success()?)?;
+    let variants: Vec<&str> = rows.iter().filter_map(|row| row["variant"].as_str()).collect();
+    assert!(variants.ends_with(&["each peer, not talked to", "each peer, talked to"]), "{rows:?}");
+    for (row, goal) in rows[rows.len() - 2..].iter().zip([1u64 << 10, 64 << 10]) {
+        let bytes = row["resident_bytes"].as_u64();
+        // None of two more ranks costs a gigabyte.
+        demand(bytes.is_some_and(|bytes| bytes < 1 << 30), "bytes", row)?;
+        demand(row["limit"] == "goal" && row["limit_bytes"] == goal as f64, "the goal", row)?;
+    }
+    let one = objects(
+        &launched(2, &["init", "--no-cycles", "--peers", "-n", "2", "--json"])?.run()?.success()?,
+    )?;
+    let names: Vec<&str> = one.iter().filter_map(|row| row["variant"].as_str()).collect();
+    assert_eq!(names[1..3], ["private after init", "private, peers talked to"]);
+    Ok(())
+}
+
+#[test]
 fn limits_are_those_that_rows_stand_beside() -> Result<()> {
     let own = ["atomic add"];
     let shared =
@@ -424,6 +488,11 @@ fn mistakes_are_told() -> Result<()> {
         (&["write-lat", "-n", "2", "--pairs", "2"], "start it with -n 4"),
         (&["allreduce", "--sizes", "12"], "multiples of 8 bytes"),
         (&["passive-lat", "-n", "2", "--sizes", "1M"], "at most 65535"),
+        (&["barrier", "--transport", "udp"], "possible values: auto, shm, tcp"),
+        (&["write-bw", "-n", "2", "--queues", "2"], "--both-ways"),
+        (&["write-bw", "-n", "2", "--both-ways", "--queues", "9"], "1..=8"),
+        (&["write-notify-lat", "-n", "2", "--sleeping=0"], "1..=1000000"),
+        (&["init", "--peers"], "--ranks"),
         (&["write-rate", "-n", "2", "--cold"], "leave --cold out"),
         (&["write-rate", "-n", "2", "--threads", "1000"], "need a queue each"),
     ] {

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::failure::{Failure, Result};
+use crate::transport::Choice;
 use crate::{compare, machine};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -63,13 +64,13 @@ pub(crate) enum Test {
     /// gaspi_write: the call, and call and gaspi_wait
     WriteLat(Paired),
     /// gaspi_write: bandwidth
-    WriteBw(Paired),
+    WriteBw(Bandwidth),
     /// gaspi_read and gaspi_wait
     ReadLat(Paired),
     /// gaspi_read: bandwidth
     ReadBw(Paired),
     /// gaspi_write_notify, one way, and with the data taken over by the target
-    WriteNotifyLat(Paired),
+    WriteNotifyLat(Notified),
     /// gaspi_notify, gaspi_notify_waitsome on an id that is not set, gaspi_notify_reset
     NotifyRate(Plain),
     /// Writes per second, of one thread or several, each with a queue of its own
@@ -98,6 +99,10 @@ pub(crate) struct Plain {
     /// Where ranks run: one core each in turn, or wherever the kernel puts them
     #[arg(long, value_enum)]
     pub(crate) bind: Option<Bind>,
+
+    /// How ranks reach each other [default: what GASPI_TRANSPORT says, else auto]
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<Choice>,
 
     /// Operations that are measured for each row [default: by size]
     #[arg(long, value_name = "N", value_parser = count)]
@@ -184,6 +189,33 @@ pub(crate) struct Paired {
     pub(crate) pairs: usize,
 }
 
+/// `write-bw`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Bandwidth {
+    #[command(flatten)]
+    pub(crate) paired: Paired,
+
+    /// Both ranks of a pair write at once, and bytes of both count
+    #[arg(long)]
+    pub(crate) both_ways: bool,
+
+    /// Queues that requests of --both-ways go through in turn
+    #[arg(long, value_name = "N", default_value = "4", requires = "both_ways", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) queues: u8,
+}
+
+/// `write-notify-lat`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Notified {
+    #[command(flatten)]
+    pub(crate) paired: Paired,
+
+    /// With a target that sleeps: each message is sent so many microseconds after the one before
+    /// arrived [400 if not said]
+    #[arg(long, value_name = "US", num_args = 0..=1, require_equals = true, default_missing_value = "400", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) sleeping: Option<u32>,
+}
+
 /// `write-rate`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Rate {
@@ -208,6 +240,10 @@ pub(crate) struct Init {
     /// Only the start, without the cycles of segments and queues
     #[arg(long)]
     pub(crate) no_cycles: bool,
+
+    /// What a peer costs in private memory: from jobs of N and of 2 N ranks that connect on first use
+    #[arg(long, requires = "ranks")]
+    pub(crate) peers: bool,
 }
 
 /// `all`.
@@ -246,11 +282,11 @@ impl Test {
     pub(crate) fn memory(&self) -> String {
         let cold = match self {
             Test::Limits(sizes) | Test::PassiveLat(sizes) | Test::Allreduce(sizes) => sizes.cold,
-            Test::WriteLat(paired)
-            | Test::WriteBw(paired)
-            | Test::ReadLat(paired)
-            | Test::ReadBw(paired)
-            | Test::WriteNotifyLat(paired) => paired.sizes.cold,
+            Test::WriteLat(paired) | Test::ReadLat(paired) | Test::ReadBw(paired) => {
+                paired.sizes.cold
+            }
+            Test::WriteBw(bandwidth) => bandwidth.paired.sizes.cold,
+            Test::WriteNotifyLat(notified) => notified.paired.sizes.cold,
             Test::WriteRate(rate) => rate.paired.sizes.cold,
             Test::All(all) => all.cold,
             Test::NotifyRate(_) | Test::AtomicLat(_) | Test::Barrier(_) | Test::Init(_) => false,
@@ -267,11 +303,11 @@ impl Test {
     pub(crate) fn plain(&self) -> &Plain {
         match self {
             Test::Limits(sizes) | Test::PassiveLat(sizes) | Test::Allreduce(sizes) => &sizes.plain,
-            Test::WriteLat(paired)
-            | Test::WriteBw(paired)
-            | Test::ReadLat(paired)
-            | Test::ReadBw(paired)
-            | Test::WriteNotifyLat(paired) => &paired.sizes.plain,
+            Test::WriteLat(paired) | Test::ReadLat(paired) | Test::ReadBw(paired) => {
+                &paired.sizes.plain
+            }
+            Test::WriteBw(bandwidth) => &bandwidth.paired.sizes.plain,
+            Test::WriteNotifyLat(notified) => &notified.paired.sizes.plain,
             Test::NotifyRate(plain) | Test::AtomicLat(plain) | Test::Barrier(plain) => plain,
             Test::WriteRate(rate) => &rate.paired.sizes.plain,
             Test::Init(init) => &init.plain,

@@ -1,9 +1,11 @@
 //! Atomics on memory of a peer, by one rank alone and by both on the same word.
 
 use crate::arguments::{Paired, Plain, Sizes};
+use crate::beside;
 use crate::failure::Result;
 use crate::job::{Job, LIMIT_MS};
 use crate::measure::{Batch, Lane, Schedule, interleave, timed};
+use crate::one_sided::attended;
 use crate::pair::{Pair, SEGMENT, for_each_size};
 use crate::raw;
 use crate::report::{Layout, Report, Row};
@@ -14,7 +16,8 @@ use std::sync::atomic::Ordering;
 const ALONE: usize = 0;
 const SWAPPED: usize = 64;
 const TOGETHER: usize = 128;
-const BYTES: usize = 192;
+const AWAY: usize = 192;
+const BYTES: usize = 256;
 
 /// Adds 1 to a word of the target, and returns what was there.
 fn add(pair: &Pair<'_>, target: usize, word: usize) -> Result<u64> {
@@ -40,10 +43,10 @@ fn compare_swap(pair: &Pair<'_>, comparator: u64, new: u64) -> Result<u64> {
 }
 
 /// One rank alone: each addition has to find what the one before left.
-fn adds<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
+fn adds<'a>(pair: &'a Pair<'a>, word: usize) -> Lane<'a> {
     let mut expected = 0;
     raw::alone(pair, move || {
-        let old = add(pair, pair.peer, ALONE)?;
+        let old = add(pair, pair.peer, word)?;
         pair.job.add_errors_if(old != expected);
         expected += 1;
         Ok(())
@@ -87,29 +90,34 @@ pub(crate) fn run(job: &Job, plain: &Plain, report: &mut Report) -> Result<()> {
     let paired = Paired { sizes: Sizes::default_with(plain, false), pairs: 1 };
     for_each_size(job, &paired, &[BYTES], |ground, pair, _| {
         let made = Cell::new(0);
-        let mut lanes = pair.map_or_else(Vec::new, |pair| {
-            vec![
-                raw::atomic_add(pair),
-                adds(pair),
-                swaps(pair),
-                raw::contended_add(pair),
+        let mut lanes = Vec::new();
+        if let Some(pair) = pair {
+            lanes = vec![
+                beside::atomic_attended(pair),
+                attended(pair, adds(pair, ALONE)),
+                attended(pair, swaps(pair)),
+                beside::atomic_by_both(pair),
                 adds_together(pair, &made),
-            ]
-        });
+            ];
+            if pair.streams.is_some() {
+                lanes.extend([beside::atomic(pair), adds(pair, AWAY)]);
+            }
+        }
         let participants = ground.participants();
         let schedule = Schedule::of_size(plain, 8);
         let measured = interleave(job, participants, schedule, &mut lanes, |_| {
             check(pair, participants, &made)
         })?;
-        let Some([limit, adds, swaps, contended, together]) = measured.of() else { return Ok(()) };
         let rows = [
-            ("fetch_add", adds, limit, "atomic add"),
-            ("compare_swap", swaps, limit, "atomic add"),
-            ("fetch_add by both", together, contended, "atomic add by both"),
+            ("fetch_add", 1, 0),
+            ("compare_swap", 2, 0),
+            ("fetch_add by both", 4, 3),
+            ("fetch_add, away", 6, 5),
         ];
-        for (variant, samples, limit, name) in rows {
-            let row = Row::new("atomic-lat", variant, samples.clone())
-                .limit(name, limit.median())
+        let lanes = measured.samples.len();
+        for (variant, lane, limit) in rows.into_iter().filter(|(_, lane, _)| *lane < lanes) {
+            let row = Row::new("atomic-lat", variant, measured.samples[lane].clone())
+                .limit(measured.name(limit), measured.samples[limit].median())
                 .errors(measured.errors);
             report.row(Layout::Rate, &row)?;
         }

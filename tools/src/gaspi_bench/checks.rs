@@ -14,11 +14,11 @@ const QUEUES_MAX: usize = 16;
 /// Refuses options that a job of `ranks` ranks cannot follow.
 pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
     match test {
-        Test::WriteLat(paired)
-        | Test::WriteBw(paired)
-        | Test::ReadLat(paired)
-        | Test::ReadBw(paired)
-        | Test::WriteNotifyLat(paired) => check_paired(paired, ranks),
+        Test::WriteLat(paired) | Test::ReadLat(paired) | Test::ReadBw(paired) => {
+            check_paired(paired, ranks)
+        }
+        Test::WriteBw(bandwidth) => check_paired(&bandwidth.paired, ranks),
+        Test::WriteNotifyLat(notified) => check_paired(&notified.paired, ranks),
         Test::WriteRate(rate) => {
             if rate.paired.sizes.cold {
                 let message = "writes the same lines every time; leave --cold out";

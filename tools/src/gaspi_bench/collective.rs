@@ -4,8 +4,9 @@
 //! has to run once: as many switches as ranks share a core.
 
 use crate::arguments::{Plain, Sizes, Test};
+use crate::beside;
 use crate::failure::Result;
-use crate::job::{Job, LIMIT_MS};
+use crate::job::{Job, LIMIT_MS, Segment};
 use crate::measure::{Lane, Samples, Schedule, interleave, timed};
 use crate::memory::{LINE, Region};
 use crate::pair::{Ground, Pair, on_ground, rotation};
@@ -23,20 +24,27 @@ const GROUP_ALL: u8 = 0;
 const SUM: i32 = 2;
 const TYPE_DOUBLE: i32 = 3;
 
-/// What allreduce_elem_max has to be for the sizes of a test.
-pub(crate) fn elements(test: &Test) -> Result<Option<usize>> {
+/// What allreduce_elem_max has to be for the sizes of a test, if not what it is by default.
+pub(crate) fn elements(test: &Test) -> Result<Option<u32>> {
     let Test::Allreduce(sizes) = test else { return Ok(None) };
     let most = sizes.sizes(&SIZES)?.into_iter().max().map_or(0, |size| size / DOUBLE);
-    Ok((most > ELEMENTS_DEFAULT).then_some(most))
+    Ok((most > ELEMENTS_DEFAULT).then_some(u32::try_from(most).unwrap_or(u32::MAX)))
 }
 
 /// What the ranks of a job need at least to hear of each other.
-fn meeting<'a>(job: &'a Job, ground: &'a Ground<'_>, pair: Option<&'a Pair<'a>>) -> Lane<'a> {
-    if job.crowded() {
+fn meeting<'a>(
+    job: &'a Job,
+    ground: &'a Ground<'_>,
+    pair: Option<&'a Pair<'a>>,
+    size: usize,
+) -> Lane<'a> {
+    if job.crowded() && job.links.one_memory {
         return raw::yield_switch(job, ground.words(), partner(job));
     }
-    match pair.filter(|_| job.ranks > 1) {
-        Some(pair) => raw::hand_over(pair),
+    let has_limit =
+        |pair: &&Pair<'_>| job.ranks > 1 && (job.links.one_memory || pair.streams.is_some());
+    match pair.filter(has_limit) {
+        Some(pair) => beside::meeting(pair, size, job.crowded()),
         None => Lane::new(|_| Ok(None)),
     }
 }
@@ -49,15 +57,21 @@ fn partner(job: &Job) -> usize {
 }
 
 /// Name and time of the limit, from the samples of `meeting`.
-fn limit(job: &Job, meeting: &Samples) -> Option<(String, f64)> {
-    if job.ranks == 1 {
+fn limit(job: &Job, name: &str, meeting: &Samples) -> Option<(String, f64)> {
+    if job.ranks == 1 || meeting.median() == 0.0 {
         return None;
+    }
+    if !job.links.one_memory {
+        // As many messages one after another as news needs to reach everybody.
+        let steps = job.ranks.next_power_of_two().ilog2();
+        let name = if steps == 1 { name.to_owned() } else { format!("{steps} x {name}") };
+        return Some((name, f64::from(steps) * meeting.median()));
     }
     if job.crowded() {
         let ranks = job.ranks_per_core();
         return Some((format!("{ranks} x yield switch"), ranks as f64 * meeting.median()));
     }
-    Some(("line hand-over".into(), meeting.median()))
+    Some((name.to_owned(), meeting.median()))
 }
 
 fn schedule(job: &Job, plain: &Plain, size: usize) -> Schedule {
@@ -74,14 +88,16 @@ pub(crate) fn barrier(job: &Job, plain: &Plain, report: &mut Report) -> Result<(
 fn barrier_row(job: &Job, plain: &Plain, ground: &Ground<'_>, report: &mut Report) -> Result<()> {
     let pair = ground.pair();
     let mut lanes = [
-        meeting(job, ground, pair.as_ref()),
+        meeting(job, ground, pair.as_ref(), DOUBLE),
         Lane::new(|batch| timed(batch, || job.barrier()).map(Some)),
     ];
     let schedule = schedule(job, plain, DOUBLE);
-    let measured = interleave(job, job.ranks, schedule, &mut lanes, |round| check(job, round))?;
+    let measured = interleave(job, job.ranks, schedule, &mut lanes, |round| {
+        check(job, &ground.segment, round)
+    })?;
     if let Some([meeting, barrier]) = measured.of() {
         let mut row = Row::new("barrier", "barrier", barrier.clone()).errors(measured.errors);
-        if let Some((name, us)) = limit(job, meeting) {
+        if let Some((name, us)) = limit(job, measured.name(0), meeting) {
             row = row.limit(name, us);
         }
         report.row(Layout::Latency, &row)?;
@@ -89,14 +105,16 @@ fn barrier_row(job: &Job, plain: &Plain, ground: &Ground<'_>, report: &mut Repor
     Ok(())
 }
 
-/// After a barrier every rank has been there.
-fn check(job: &Job, round: u64) -> Result<u64> {
-    job.tell(round);
+/// After a barrier data is there that another rank wrote before it.
+fn check(job: &Job, segment: &Segment<'_>, round: u64) -> Result<u64> {
+    segment.region.set_last(0, DOUBLE, round);
+    segment.write(0, (job.rank + 1) % job.ranks, LINE, DOUBLE, 0)?;
+    job.wait(0)?;
     job.barrier()?;
-    let missing = (0..job.ranks).filter(|rank| job.told(*rank) != round).count();
+    let found = segment.region.last(LINE, DOUBLE);
+    // The next round changes what is compared here.
     job.barrier()?;
-    job.tell(0);
-    Ok(missing as u64)
+    Ok(u64::from(found != round))
 }
 
 fn sum(job: &Job, send: Region<'_>, receive: Region<'_>, size: usize) -> Result<()> {
@@ -154,7 +172,7 @@ fn allreduce_row(job: &Job, sizes: &Sizes, ground: &Ground<'_>, report: &mut Rep
         None => Lane::new(|_| Ok(None)),
     };
     let mut lanes = [
-        meeting(job, ground, pair.as_ref()),
+        meeting(job, ground, pair.as_ref(), size),
         add,
         Lane::new(move |batch| {
             let us = timed(batch, || {
@@ -171,8 +189,8 @@ fn allreduce_row(job: &Job, sizes: &Sizes, ground: &Ground<'_>, report: &mut Rep
     let Some([meeting, add, operation]) = measured.of() else { return Ok(()) };
     let mut row =
         Row::new("allreduce", "sum f64", operation.clone()).size(size).errors(measured.errors);
-    if let Some((name, us)) = limit(job, meeting) {
-        row = if size <= LINE {
+    if let Some((name, us)) = limit(job, measured.name(0), meeting) {
+        row = if size <= LINE || !job.links.one_memory {
             row.limit(name, us)
         } else {
             let adding = add.median() * if job.crowded() { job.ranks_per_core() } else { 1 } as f64;

@@ -9,13 +9,24 @@ pub(crate) enum Goal {
     AtMost(f64),
     /// Share of the limit.
     AtLeast(f64),
+    /// Millions in a second.
+    Rate(f64),
 }
 
 impl Goal {
-    pub(crate) fn is_met(self, of_limit: f64) -> bool {
+    /// Whether a row reaches it; nothing if that cannot be said.
+    pub(crate) fn is_met(self, row: &Row) -> Option<bool> {
+        Some(match self {
+            Goal::AtMost(most) => row.of_limit()? <= most,
+            Goal::AtLeast(least) => row.of_limit()? >= least,
+            Goal::Rate(least) => row.rate()? >= least,
+        })
+    }
+
+    /// As a number, for programs.
+    pub(crate) fn figure(self) -> f64 {
         match self {
-            Goal::AtMost(most) => of_limit <= most,
-            Goal::AtLeast(least) => of_limit >= least,
+            Goal::AtMost(figure) | Goal::AtLeast(figure) | Goal::Rate(figure) => figure,
         }
     }
 }
@@ -34,6 +45,7 @@ struct Entry {
 const ANY: (usize, usize) = (0, usize::MAX);
 const EIGHT: (usize, usize) = (8, 8);
 const BULK: (usize, usize) = (64 << 10, 16 << 20);
+const STREAM: (usize, usize) = (256 << 10, 64 << 20);
 const PAIR: (usize, usize) = (2, 2);
 
 const fn entry(
@@ -46,7 +58,8 @@ const fn entry(
     Entry { test, variant, sizes, ranks, goal }
 }
 
-const GOALS: [Entry; 14] = [
+/// Within a machine.
+const SHM: [Entry; 14] = [
     entry("write-notify-lat", "notified", EIGHT, PAIR, Goal::AtMost(1.15)),
     entry("write-notify-lat", "taken", BULK, PAIR, Goal::AtLeast(0.9)),
     entry("notify-rate", "waitsome-test", ANY, PAIR, Goal::AtMost(2.5)),
@@ -63,13 +76,29 @@ const GOALS: [Entry; 14] = [
     entry("write-rate", "threads", EIGHT, PAIR, Goal::AtLeast(0.8)),
 ];
 
+/// Between processes that talk over TCP, however they are placed.
+const TCP: [Entry; 7] = [
+    entry("write-notify-lat", "notified", EIGHT, PAIR, Goal::AtMost(1.25)),
+    entry("write-notify-lat", "notified, asleep", EIGHT, PAIR, Goal::AtMost(1.3)),
+    entry("write-bw", "write", STREAM, PAIR, Goal::AtLeast(0.9)),
+    entry("write-bw", "both ways", STREAM, PAIR, Goal::AtLeast(0.9)),
+    entry("write-rate", "1 thread", EIGHT, PAIR, Goal::Rate(2.0)),
+    entry("notify-rate", "notify", ANY, PAIR, Goal::Rate(2.0)),
+    entry("atomic-lat", "fetch_add", ANY, PAIR, Goal::AtMost(1.3)),
+];
+
 /// What this row is to reach, if anything.
-pub(crate) fn of(row: &Row, ranks: usize) -> Option<Goal> {
+pub(crate) fn of(row: &Row, ranks: usize, transport: &str) -> Option<Goal> {
     if row.limit_is_goal {
         return Some(Goal::AtMost(1.0));
     }
     let within = |(from, to): (usize, usize), value: usize| (from..=to).contains(&value);
-    let found = GOALS.iter().find(|entry| {
+    let goals: &[Entry] = match transport {
+        "shm" => &SHM,
+        "tcp" => &TCP,
+        _ => &[],
+    };
+    let found = goals.iter().find(|entry| {
         entry.test == row.test
             && entry.variant == row.variant
             && row.size.is_none_or(|size| within(entry.sizes, size))

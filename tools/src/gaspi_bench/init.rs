@@ -10,6 +10,7 @@ use crate::library::Library;
 use crate::measure::{Samples, run_together};
 use crate::report::{Facts, Layout, Report, Row};
 use crate::system;
+use crate::transport;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::process::Stdio;
@@ -25,6 +26,8 @@ const QUEUE_CYCLES: usize = 100_000;
 
 const START: &str = "gaspi_proc_init";
 const WHOLE_JOB: &str = "whole job";
+/// Which of the parts is private.
+const PRIVATE: usize = 1;
 /// Parts of the resident memory, as the kernel calls them.
 const RESIDENT: [(&str, &str); 3] = [
     ("VmRSS", "resident after init"),
@@ -32,9 +35,19 @@ const RESIDENT: [(&str, &str); 3] = [
     ("RssShmem", "... of it shared"),
 ];
 
+/// Private memory of the rank that has most, before and after rank 0 has talked to all.
+const UNTALKED: &str = "private after init";
+const TALKED: &str = "private, peers talked to";
+/// What a peer adds to that, and is to add at most.
+const EACH_PEER: [(&str, &str, f64); 2] = [
+    (UNTALKED, "each peer, not talked to", (1 << 10) as f64),
+    (TALKED, "each peer, talked to", (64 << 10) as f64),
+];
+
 /// What is wanted.
 const GOAL: &str = "goal";
 const START_US: [(usize, f64); 2] = [(2, 30e3), (64, 2e6)];
+const START_TCP_US: [(usize, f64); 2] = [(2, 60e3), (32, 3e6)];
 const RESIDENT_BYTES: f64 = (8 << 20) as f64;
 const CYCLES_US: f64 = 2e6;
 
@@ -47,8 +60,9 @@ fn goal_row(variant: &'static str, samples: Samples, goal: Option<f64>) -> Row {
     row
 }
 
-fn start_row(ranks: usize, samples: Samples) -> Row {
-    let goal = START_US.iter().find(|(most, _)| ranks <= *most).map(|(_, us)| *us);
+fn start_row(ranks: usize, transport: &str, samples: Samples) -> Row {
+    let goals = if transport == "shm" { START_US } else { START_TCP_US };
+    let goal = goals.iter().find(|(most, _)| ranks <= *most).map(|(_, us)| *us);
     goal_row(START, samples, goal)
 }
 
@@ -63,9 +77,15 @@ fn resident_row(variant: &'static str, bytes: u64) -> Row {
 pub(crate) fn run(job: &Job, options: &Init, report: &mut Report) -> Result<()> {
     let start = run_together(job, job.ranks, || Ok(Some(job.init_us)))?;
     let start = Samples::new(start.into_iter().collect());
-    report.row(Layout::Goals, &start_row(job.ranks, start))?;
+    report.row(Layout::Goals, &start_row(job.ranks, job.links.transport, start))?;
     if !options.no_cycles {
         cycles(job, report)?;
+    }
+    if options.peers {
+        for (variant, bytes) in [(UNTALKED, job.resident[PRIVATE]), (TALKED, job.talked)] {
+            let most = run_together(job, job.ranks, || Ok(bytes.map(|bytes| bytes as f64)))?;
+            report.row(Layout::Memory, &resident_row(variant, most.unwrap_or(0.0) as u64))?;
+        }
     }
     for (part, (name, variant)) in RESIDENT.into_iter().enumerate() {
         let Some(bytes) = job.resident[part] else {
@@ -77,7 +97,12 @@ pub(crate) fn run(job: &Job, options: &Init, report: &mut Report) -> Result<()> 
     Ok(())
 }
 
-/// Names of the parts in the order of [`Job::resident`].
+/// Private memory of this process now, as far as the kernel tells it.
+pub(crate) fn private() -> Option<u64> {
+    crate::machine::own_memory(RESIDENT[PRIVATE].0)
+}
+
+/// The parts in the order of [`Job::resident`].
 pub(crate) fn resident() -> [Option<u64>; 3] {
     RESIDENT.map(|(name, _)| crate::machine::own_memory(name))
 }
@@ -140,7 +165,9 @@ fn check(job: &Job) -> Result<u64> {
     let found = segment.region.last(8, 8);
     job.add_errors_if(found != before as u64 + 1);
     segment.delete()?;
-    let errors = if job.rank == 0 { job.take_errors(job.ranks) } else { 0 };
+    job.meet_all()?;
+    let errors = if job.rank == 0 { job.take_errors() } else { 0 };
+    // Nobody adds errors of the next row before these are taken.
     job.meet_all()?;
     Ok(errors)
 }
@@ -152,23 +179,18 @@ pub(crate) fn start_jobs(options: &Init) -> Result<()> {
     let mut interface = 0f32;
     // SAFETY: writes the number that it is given.
     unsafe { (library.procedures.version)(&raw mut interface) };
-    let facts = Facts {
-        library: format!("{}, GASPI interface {interface}", library.path.display()),
-        ranks: ranks as usize,
-        transport: "shm",
-        placement: format!("{} usable", system::cores().len()),
-        memory: "of each rank right after gaspi_proc_init, the largest".into(),
-    };
+    let mut transport = None;
     let mut starts = Vec::new();
     let mut whole = Vec::new();
     let mut rest = Vec::new();
     for number in 0..options.jobs {
         let cycles = number == 0 && !options.no_cycles;
         let begin = Instant::now();
-        let rows = one_job(options, ranks, cycles)?;
+        let rows = one_job(options, ranks, cycles, false)?;
         if !cycles {
             whole.push(crate::job::micros(begin.elapsed()));
         }
+        transport = transport.or_else(|| rows.first()?["transport"].as_str().map(str::to_owned));
         for row in rows {
             match row["p50_us"].as_f64() {
                 Some(us) if row["variant"] == START => starts.push(us),
@@ -176,13 +198,41 @@ pub(crate) fn start_jobs(options: &Init) -> Result<()> {
             }
         }
     }
+    let facts = Facts {
+        library: format!("{}, GASPI interface {interface}", library.path.display()),
+        ranks: ranks as usize,
+        transport: transport::of_row(transport.as_deref()),
+        placement: format!("{} usable", system::cores().len()),
+        memory: "of each rank right after gaspi_proc_init, the largest".into(),
+    };
+    let transport = facts.transport;
     let mut report = Report::new(&options.plain, facts, false);
-    report.row(Layout::Goals, &start_row(ranks as usize, Samples::new(starts)))?;
+    report.row(Layout::Goals, &start_row(ranks as usize, transport, Samples::new(starts)))?;
     if !whole.is_empty() {
         report.row(Layout::Goals, &goal_row(WHOLE_JOB, Samples::new(whole), None))?;
     }
     report_rest(&rest, &mut report)?;
+    if options.peers {
+        report_peers(options, ranks, &mut report)?;
+    }
     report.finish()
+}
+
+/// What a peer costs: the difference between a job and one of twice its size.
+fn report_peers(options: &Init, ranks: u32, report: &mut Report) -> Result<()> {
+    let (small, large) =
+        (one_job(options, ranks, false, true)?, one_job(options, 2 * ranks, false, true)?);
+    let bytes = |rows: &[Value], variant: &str| {
+        let found = rows.iter().find(|row| row["variant"] == variant);
+        found.and_then(|row| row["resident_bytes"].as_u64()).unwrap_or(0)
+    };
+    for (of, variant, goal) in EACH_PEER {
+        let more = bytes(&large, of).saturating_sub(bytes(&small, of));
+        let mut row = goal_row(variant, Samples::default(), Some(goal));
+        row.resident = Some(more / u64::from(ranks));
+        report.row(Layout::Peers, &row)?;
+    }
+    Ok(())
 }
 
 /// Rows of cycles, of which there is one each, and of memory, of which the largest counts.
@@ -209,10 +259,16 @@ fn report_rest(rows: &[Value], report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn one_job(options: &Init, ranks: u32, cycles: bool) -> Result<Vec<Value>> {
+fn one_job(options: &Init, ranks: u32, cycles: bool, peers: bool) -> Result<Vec<Value>> {
     let mut arguments: Vec<OsString> = vec![TEST.into(), "--json".into()];
     if !cycles {
         arguments.push("--no-cycles".into());
+    }
+    if peers {
+        arguments.extend(["--peers".into(), "-n".into(), ranks.to_string().into()]);
+    }
+    if let Some(choice) = options.plain.transport {
+        arguments.extend(["--transport".into(), choice.name().into()]);
     }
     if let Some(bind) = options.plain.bind {
         arguments.extend(["--bind".into(), bind.name().into()]);

@@ -1,12 +1,15 @@
-//! This process as a rank: joining, calls of the library with their errors, and memory.
+//! This process as a rank: joining, calls of the library with their errors, and memory. Where ranks
+//! meet beside the library is in [`crate::control`].
 //!
 //! Invariant: every wait has a limit of [`LIMIT`], and ends early when a rank has died.
 
-use crate::arguments::Bind;
+use crate::arguments::Plain;
+use crate::control::{Control, Places};
 use crate::failure::{Failure, Result};
-use crate::gate;
-use crate::library::{self, CONFIG_ALLREDUCE_ELEM_MAX, Config, Library, Procedures, Status};
-use crate::memory::{APART, PAGE, Region, Shared};
+use crate::library::{self, Config, Library, Procedures, Status};
+use crate::memory::{PAGE, Region, Shared};
+use crate::transport::Links;
+use crate::wiring::{self, Streams};
 use crate::{launch, system};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -31,12 +34,6 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// The segment of exchanges before a test; no test has one when it is made.
 const EXCHANGE: u8 = 0;
-/// Offsets in a rank's part of the control memory.
-const SAMPLE: usize = 0;
-const ERRORS: usize = 8;
-const CORE: usize = 16;
-const NOTE: usize = 24;
-const NO_CORE: u64 = u64::MAX;
 
 /// One rank.
 #[derive(Debug)]
@@ -46,37 +43,49 @@ pub(crate) struct Job {
     pub(crate) procedures: Procedures,
     pub(crate) library: PathBuf,
     pub(crate) interface: f32,
-    pub(crate) transport: &'static str,
+    /// How the ranks reach each other.
+    pub(crate) links: Links,
+    /// Raw connections with the peer, if this rank reaches it over TCP.
+    pub(crate) streams: Option<Streams>,
     /// Cores that the ranks may use together.
     pub(crate) cores: Vec<usize>,
     /// What gaspi_proc_init took, in microseconds.
     pub(crate) init_us: f64,
     /// Resident memory after that, as far as the kernel tells it.
     pub(crate) resident: [Option<u64>; 3],
-    control: Option<Shared>,
-    core_of: Vec<Option<usize>>,
+    /// Private memory when rank 0 had talked to all ranks, as far as the kernel tells it.
+    pub(crate) talked: Option<u64>,
+    control: Option<Control>,
+    pub(crate) places: Places,
 }
 
 impl Job {
     /// Becomes a rank, on the core that is its own.
-    pub(crate) fn join(bind: Option<Bind>, allreduce_elements: Option<usize>) -> Result<Job> {
+    ///
+    /// `fields` are those of gaspi_config_t, by offset, that are to be other than their defaults.
+    pub(crate) fn join(plain: &Plain, fields: &[(usize, u32)]) -> Result<Job> {
+        if let Some(choice) = plain.transport {
+            choice.tell();
+        }
         let library = Library::load()?;
-        let cores = launch::bind(bind)?;
+        let cores = launch::bind(plain.bind)?;
         let mut job = Job {
             rank: 0,
             ranks: 1,
             procedures: library.procedures,
             library: library.path,
             interface: 0.0,
-            transport: "shm",
+            links: Links::alone(),
+            streams: None,
             cores,
             init_us: 0.0,
             resident: [None; 3],
+            talked: None,
             control: None,
-            core_of: Vec::new(),
+            places: Places::unknown(1),
         };
-        if let Some(elements) = allreduce_elements {
-            job.set_allreduce_elements(elements)?;
+        if !fields.is_empty() {
+            job.configure(fields)?;
         }
         let begin = Instant::now();
         // SAFETY: no arguments but the timeout.
@@ -84,132 +93,57 @@ impl Job {
         job.init_us = micros(begin.elapsed());
         job.resident = crate::init::resident();
         job.look_around()?;
-        job.set_up_control()?;
+        job.meet_others()?;
         Ok(job)
     }
 
-    fn set_allreduce_elements(&self, elements: usize) -> Result<()> {
+    fn configure(&self, fields: &[(usize, u32)]) -> Result<()> {
         let mut config = Config([0; 144]);
         // SAFETY: writes the struct that it is given.
         self.call("gaspi_config_get", unsafe { (self.procedures.config_get)(&raw mut config) })?;
-        let field = CONFIG_ALLREDUCE_ELEM_MAX..CONFIG_ALLREDUCE_ELEM_MAX + 4;
-        let elements = u32::try_from(elements).unwrap_or(u32::MAX);
-        config.0[field].copy_from_slice(&elements.to_ne_bytes());
+        for (offset, value) in fields {
+            config.0[*offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
+        }
         // SAFETY: takes a copy.
         self.call("gaspi_config_set", unsafe { (self.procedures.config_set)(config) })
     }
 
     fn look_around(&mut self) -> Result<()> {
-        let (mut rank, mut ranks, mut local) = (0u16, 0u16, 0u16);
+        let (mut rank, mut ranks) = (0u16, 0u16);
         let mut version = 0f32;
         let p = self.procedures;
         // SAFETY: each writes the number that it is given.
         unsafe {
             self.call("gaspi_proc_rank", (p.proc_rank)(&raw mut rank))?;
             self.call("gaspi_proc_num", (p.proc_num)(&raw mut ranks))?;
-            self.call("gaspi_proc_local_num", (p.proc_local_num)(&raw mut local))?;
             self.call("gaspi_version", (p.version)(&raw mut version))?;
         }
         (self.rank, self.ranks) = (usize::from(rank), usize::from(ranks));
         self.interface = version;
-        if local != ranks {
-            return Err(Failure::usage(format!(
-                "{local} of {ranks} ranks are on this machine; the limits need all of them there"
-            )));
-        }
+        self.places = Places::unknown(self.ranks);
         Ok(())
     }
 
-    /// Makes the memory that ranks meet in, and learns where they run.
-    fn set_up_control(&mut self) -> Result<()> {
-        let size = PAGE + self.ranks * APART;
-        self.control = Some(self.share(size)?);
-        let own = system::cores();
-        let core = if let [core] = own[..] { core as u64 } else { NO_CORE };
-        // Relaxed here and below: the meeting orders it.
-        self.own(CORE).store(core, Ordering::Relaxed);
-        self.meet_all()?;
-        let core_of = (0..self.ranks).map(|rank| self.slot(rank, CORE).load(Ordering::Relaxed));
-        self.core_of = core_of.map(|core| (core != NO_CORE).then_some(core as usize)).collect();
-        self.meet_all()
-    }
-
-    fn control(&self) -> Region<'_> {
-        let control = self.control.as_ref();
-        control.expect("set up when the job was joined").region()
-    }
-
-    fn slot(&self, rank: usize, field: usize) -> &std::sync::atomic::AtomicU64 {
-        self.control().word(PAGE + rank * APART + field)
-    }
-
-    fn own(&self, field: usize) -> &std::sync::atomic::AtomicU64 {
-        self.slot(self.rank, field)
-    }
-
-    /// The core that a rank is bound to.
-    pub(crate) fn core_of(&self, rank: usize) -> Option<usize> {
-        self.core_of.get(rank).copied().flatten()
-    }
-
-    /// Whether ranks have to share cores.
-    pub(crate) fn crowded(&self) -> bool {
-        self.ranks > self.cores.len()
-    }
-
-    /// Ranks that share a core, rounded up.
-    pub(crate) fn ranks_per_core(&self) -> usize {
-        self.ranks.div_ceil(self.cores.len())
-    }
-
-    /// Waits for all ranks of the job.
-    pub(crate) fn meet_all(&self) -> Result<()> {
-        gate::meet(self, self.control().part(0, gate::BYTES), self.ranks)
-    }
-
-    /// Waits for the ranks that take part in a test.
-    pub(crate) fn meet(&self, participants: usize) -> Result<()> {
-        gate::meet(self, self.control().part(gate::BYTES, gate::BYTES), participants)
-    }
-
-    /// Gives this rank's time of a batch, or that it has none.
-    pub(crate) fn give_sample(&self, us: Option<f64>) {
-        self.own(SAMPLE).store(us.unwrap_or(f64::NAN).to_bits(), Ordering::Relaxed);
-    }
-
-    /// The longest time that a rank gave.
-    pub(crate) fn longest_sample(&self, participants: usize) -> Option<f64> {
-        let samples = (0..participants)
-            .map(|rank| f64::from_bits(self.slot(rank, SAMPLE).load(Ordering::Relaxed)));
-        samples.filter(|us| !us.is_nan()).reduce(f64::max)
-    }
-
-    /// Adds errors of this rank.
-    pub(crate) fn add_errors(&self, errors: u64) {
-        self.own(ERRORS).fetch_add(errors, Ordering::Relaxed);
-    }
-
-    /// Adds an error of this rank if there is one.
-    #[inline(always)]
-    pub(crate) fn add_errors_if(&self, wrong: bool) {
-        if wrong {
-            self.add_errors(1);
+    /// Learns how the ranks reach each other, makes what they meet by, and learns where they run.
+    fn meet_others(&mut self) -> Result<()> {
+        if self.ranks > 1 {
+            self.links = Links::find(self)?;
+            self.talked = crate::init::private();
         }
+        let control = if self.links.one_memory {
+            Control::in_memory(self.rank, self.share(Control::bytes(self.ranks))?)
+        } else {
+            let wiring = wiring::connect(self, self.links)?;
+            self.streams = wiring.streams;
+            Control::over_sockets(self.rank, self.ranks, wiring.star)
+        };
+        self.control = Some(control);
+        self.places = Places::learn(self)?;
+        Ok(())
     }
 
-    /// Takes the errors of all ranks.
-    pub(crate) fn take_errors(&self, participants: usize) -> u64 {
-        (0..participants).map(|rank| self.slot(rank, ERRORS).swap(0, Ordering::Relaxed)).sum()
-    }
-
-    /// Tells all ranks a number of this one; they read it after the next meeting.
-    pub(crate) fn tell(&self, value: u64) {
-        self.own(NOTE).store(value, Ordering::Relaxed);
-    }
-
-    /// What a rank told.
-    pub(crate) fn told(&self, rank: usize) -> u64 {
-        self.slot(rank, NOTE).load(Ordering::Relaxed)
+    pub(crate) fn control(&self) -> &Control {
+        self.control.as_ref().expect("set up when the job was joined")
     }
 
     /// Leaves the job.
@@ -325,11 +259,12 @@ impl Job {
         Ok(Segment { job: self, id, region })
     }
 
-    /// Makes memory that all ranks map, of the kind that segments consist of.
+    /// Makes memory of the kind that segments consist of, which all ranks map; where not all of them
+    /// share memory each has its own.
     pub(crate) fn share(&self, size: usize) -> Result<Shared> {
         let size = size.next_multiple_of(PAGE);
         let refused = |error| Failure::run(format!("cannot make {size} bytes of memory: {error}"));
-        if self.ranks == 1 {
+        if self.ranks == 1 || !self.links.one_memory {
             return Shared::map(&system::memory_file(size).map_err(refused)?, size);
         }
         let segment = self.segment(EXCHANGE, PAGE)?;

@@ -34,8 +34,8 @@ pub(crate) fn ranks(plain: &Plain) -> usize {
 /// Says in front of a failure which rank it belongs to.
 pub(crate) fn of_rank(failure: Failure) -> Failure {
     match std::env::var(RANK) {
-        Ok(rank) => failure.within(&format!("rank {rank}")),
-        Err(_) => failure,
+        Ok(rank) if !failure.message.is_empty() => failure.within(&format!("rank {rank}")),
+        _ => failure,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::failure::{Failure, Result};
 use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
-use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::path::{Path, PathBuf};
 
 /// Names the library file instead of searching.
@@ -22,8 +22,11 @@ pub(crate) const TEST: c_ulong = 0;
 #[repr(C, align(8))]
 pub(crate) struct Config(pub(crate) [u8; 144]);
 
-/// Where config_t.allreduce_elem_max lies.
+/// Where fields of gaspi_config_t lie, of 4 bytes each.
 pub(crate) const CONFIG_ALLREDUCE_ELEM_MAX: usize = 120;
+pub(crate) const CONFIG_BUILD_INFRASTRUCTURE: usize = 128;
+/// Connections are made on first use.
+pub(crate) const TOPOLOGY_DYNAMIC: u32 = 2;
 
 macro_rules! procedures {
     ($($field:ident: $symbol:literal ($($kind:ty),*);)*) => {
@@ -54,7 +57,11 @@ procedures! {
     proc_term: "gaspi_proc_term" (c_ulong);
     proc_rank: "gaspi_proc_rank" (*mut u16);
     proc_num: "gaspi_proc_num" (*mut u16);
-    proc_local_num: "gaspi_proc_local_num" (*mut u16);
+    statistic_counter_max: "gaspi_statistic_counter_max" (*mut c_uint);
+    statistic_counter_info:
+        "gaspi_statistic_counter_info"
+        (c_uint, *mut c_int, *mut *const c_char, *mut *const c_char, *mut c_uint);
+    statistic_counter_get: "gaspi_statistic_counter_get" (c_uint, c_uint, *mut c_ulong);
     state_vec_get: "gaspi_state_vec_get" (*mut c_int);
     error_detail: "gaspi_error_detail" (*mut u8, c_ulong);
     segment_create: "gaspi_segment_create" (u8, c_ulong, u8, c_ulong, c_uint);

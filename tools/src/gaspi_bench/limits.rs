@@ -6,14 +6,29 @@ use crate::job::Job;
 use crate::measure::{Lane, Samples, Schedule, interleave};
 use crate::pair::{Ground, on_ground};
 use crate::raw::{self, Taken};
+use crate::raw_tcp;
 use crate::report::{Layout, Report, Row};
+use crate::sockets::Waiting::{Blocking, Spinning};
+use std::time::Duration;
 
 const SIZES: [usize; 6] = [4 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20, 16 << 20];
 /// What waits for the kernel takes microseconds.
 const BATCH_SLOW: usize = 50;
+/// Messages to and fro over TCP.
+const BATCH_TURNS: usize = 100;
+/// Over TCP with a receiver that sleeps: the time between two messages, and messages of a batch.
+const ASLEEP: Duration = Duration::from_micros(400);
+const BATCH_ASLEEP: usize = 10;
 
 pub(crate) fn run(job: &Job, sizes: &Sizes, report: &mut Report) -> Result<()> {
     let sizes_asked = sizes.sizes(&SIZES)?;
+    if !job.links.one_memory {
+        on_ground(job, 8, false, |ground| messages(job, ground, sizes, report))?;
+        for size in sizes_asked {
+            on_ground(job, size, sizes.cold, |ground| streams(job, ground, sizes, report))?;
+        }
+        return Ok(());
+    }
     on_ground(job, 8, false, |ground| lines(job, ground, sizes, report))?;
     if job.ranks > 1 {
         on_ground(job, 8, false, |ground| kernel(job, ground, sizes, report))?;
@@ -33,10 +48,26 @@ fn rows<'a>(
     lanes: impl IntoIterator<Item = (&'static str, Lane<'a>)>,
     report: &mut Report,
 ) -> Result<()> {
+    rows_of(1, job, ground, schedule, size, lanes, report)
+}
+
+/// The same where `at_once` ranks move data at the same time.
+fn rows_of<'a>(
+    at_once: usize,
+    job: &Job,
+    ground: &Ground<'_>,
+    schedule: Schedule,
+    size: Option<usize>,
+    lanes: impl IntoIterator<Item = (&'static str, Lane<'a>)>,
+    report: &mut Report,
+) -> Result<()> {
+    ground.demand_limits()?;
     let (names, mut lanes): (Vec<_>, Vec<_>) = lanes.into_iter().unzip();
     let measured = interleave(job, ground.participants(), schedule, &mut lanes, |_| Ok(0))?;
     for (name, samples) in names.into_iter().zip(&measured.samples) {
-        let mut row = Row::new("limits", name, Samples::clone(samples)).errors(measured.errors);
+        let mut row = Row::new("limits", name, Samples::clone(samples))
+            .at_once(at_once)
+            .errors(measured.errors);
         row.size = size;
         report.row(Layout::Limits, &row)?;
     }
@@ -85,4 +116,43 @@ fn copies(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) ->
     }
     let schedule = Schedule::of_size(&sizes.plain, size);
     rows(job, ground, schedule, Some(size), lanes, report)
+}
+
+/// Messages over TCP.
+fn messages(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) -> Result<()> {
+    let pair = ground.pair();
+    let mut lanes = Vec::new();
+    if let Some((pair, streams)) = pair.as_ref().and_then(|pair| Some((pair, pair.streams?))) {
+        let one_way = |waiting| raw_tcp::one_way(pair, streams, 8, Taken::Last, waiting);
+        let round_trip = |target| raw_tcp::round_trip(pair, streams, (8, 8), target);
+        lanes.push(("raw one way", one_way(Spinning)));
+        lanes.push(("raw one way, blocking", one_way(Blocking)));
+        lanes.push(("raw round trip", round_trip(Spinning)));
+        lanes.push(("raw round trip, target asleep", round_trip(Blocking)));
+        lanes.push(("raw send()", raw_tcp::sends(pair, streams, 8)));
+    }
+    let schedule = Schedule::of_batches(&sizes.plain, BATCH_TURNS);
+    rows(job, ground, schedule, Some(8), lanes, report)?;
+    let mut lanes = Vec::new();
+    if let Some((pair, streams)) = pair.as_ref().and_then(|pair| Some((pair, pair.streams?))) {
+        let asleep = raw_tcp::one_way_asleep(pair, streams, 8, ASLEEP);
+        lanes.push(("raw one way, receiver asleep", asleep));
+    }
+    let schedule = Schedule::of_long(&sizes.plain, BATCH_ASLEEP);
+    rows(job, ground, schedule, Some(8), lanes, report)
+}
+
+/// Streams over TCP of one size.
+fn streams(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) -> Result<()> {
+    let (pair, size) = (ground.pair(), ground.size());
+    let schedule = Schedule::of_size(&sizes.plain, size);
+    let mut lanes = Vec::new();
+    let mut both = Vec::new();
+    if let Some((pair, streams)) = pair.as_ref().and_then(|pair| Some((pair, pair.streams?))) {
+        lanes.push(("raw stream", raw_tcp::stream_out(pair, streams)));
+        lanes.push(("raw stream, sendfile", raw_tcp::stream_of_file(pair, streams)?));
+        both.push(("raw streams both ways", raw_tcp::streams_both_ways(pair, streams)));
+    }
+    rows(job, ground, schedule, Some(size), lanes, report)?;
+    rows_of(2, job, ground, schedule, Some(size), both, report)
 }

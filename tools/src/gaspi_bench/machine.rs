@@ -16,6 +16,18 @@ pub(crate) fn processor() -> String {
     name.unwrap_or_else(|| format!("{} processor", std::env::consts::ARCH))
 }
 
+/// Names this machine as long as it runs; the same in all of its containers.
+pub(crate) fn boot() -> String {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// Names this machine and the network that this process sees: who has the same has one loopback.
+pub(crate) fn network() -> String {
+    let network = fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    format!("{}/{}", boot(), network.display())
+}
+
 /// Bytes of the largest cache of core 0.
 pub(crate) fn largest_cache() -> Option<usize> {
     let directory = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;

@@ -10,9 +10,11 @@
 mod all;
 mod arguments;
 mod atomics;
+mod beside;
 mod checks;
 mod collective;
 mod compare;
+mod control;
 mod failure;
 mod gate;
 mod goals;
@@ -31,8 +33,12 @@ mod pair;
 mod passive;
 mod rates;
 mod raw;
+mod raw_tcp;
 mod report;
+mod sockets;
 mod system;
+mod transport;
+mod wiring;
 
 use arguments::{Arguments, Command, Test};
 use clap::Parser;
@@ -52,12 +58,23 @@ fn run(test: &Test) -> Result<()> {
         return init::start_jobs(options);
     }
     launch::start_if_asked(test.plain())?;
-    let elements = collective::elements(test)?;
-    let job = Job::join(test.plain().bind, elements).map_err(launch::of_rank)?;
+    let job = Job::join(test.plain(), &configuration(test)?).map_err(launch::of_rank)?;
     let mut report = Report::new(test.plain(), Facts::of(&job, test.memory()), job.rank != 0);
     let measured = measure(&job, test, &mut report).and_then(|()| job.leave());
     measured.map_err(launch::of_rank)?;
     report.finish()
+}
+
+/// Fields of gaspi_config_t that a test wants to be other than their defaults.
+fn configuration(test: &Test) -> Result<Vec<(usize, u32)>> {
+    let mut fields = Vec::new();
+    if let Some(elements) = collective::elements(test)? {
+        fields.push((library::CONFIG_ALLREDUCE_ELEM_MAX, elements));
+    }
+    if matches!(test, Test::Init(options) if options.peers) {
+        fields.push((library::CONFIG_BUILD_INFRASTRUCTURE, library::TOPOLOGY_DYNAMIC));
+    }
+    Ok(fields)
 }
 
 /// One test on a rank of a job.
@@ -65,10 +82,10 @@ fn measure(job: &Job, test: &Test, report: &mut Report) -> Result<()> {
     match test {
         Test::Limits(sizes) => limits::run(job, sizes, report),
         Test::WriteLat(paired) => one_sided::write_latency(job, paired, report),
-        Test::WriteBw(paired) => one_sided::write_bandwidth(job, paired, report),
+        Test::WriteBw(bandwidth) => one_sided::write_bandwidth(job, bandwidth, report),
         Test::ReadLat(paired) => one_sided::read_latency(job, paired, report),
         Test::ReadBw(paired) => one_sided::read_bandwidth(job, paired, report),
-        Test::WriteNotifyLat(paired) => notified::latency(job, paired, report),
+        Test::WriteNotifyLat(notified) => notified::latency(job, notified, report),
         Test::NotifyRate(plain) => notified::rate(job, plain, report),
         Test::WriteRate(rate) => rates::run(job, rate, report),
         Test::AtomicLat(plain) => atomics::run(job, plain, report),

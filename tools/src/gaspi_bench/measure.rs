@@ -18,6 +18,8 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Batches of a row.
 const BATCHES: usize = 300;
 const BATCHES_MIN: usize = 40;
+/// Of operations of a millisecond.
+const BATCHES_LONG: usize = 100;
 /// Bytes that all batches of a row move, apart from the fewest that are made.
 const ROW_BYTES: usize = 2 << 30;
 
@@ -58,6 +60,11 @@ impl Schedule {
         Schedule::new(plain, operations, BATCHES)
     }
 
+    /// For operations that take about a millisecond.
+    pub(crate) fn of_long(plain: &Plain, operations: usize) -> Schedule {
+        Schedule::new(plain, operations, BATCHES_LONG)
+    }
+
     fn new(plain: &Plain, operations: usize, batches: usize) -> Schedule {
         let operations = plain.iterations.map_or(operations, |all| all.min(operations));
         let batches = plain.iterations.map_or(batches, |all| all.div_ceil(operations));
@@ -70,12 +77,23 @@ impl Schedule {
 /// One thing that is measured: runs a batch, and returns microseconds for an operation on the ranks
 /// that measure it.
 pub(crate) struct Lane<'a> {
+    name: &'static str,
     run: Box<dyn FnMut(Batch) -> Result<Option<f64>> + 'a>,
 }
 
 impl<'a> Lane<'a> {
     pub(crate) fn new(run: impl FnMut(Batch) -> Result<Option<f64>> + 'a) -> Lane<'a> {
-        Lane { run: Box::new(run) }
+        Lane { name: "", run: Box::new(run) }
+    }
+
+    /// Runs a batch.
+    pub(crate) fn run(&mut self, batch: Batch) -> Result<Option<f64>> {
+        (self.run)(batch)
+    }
+
+    /// The same with a name, which limits have.
+    pub(crate) fn named(self, name: &'static str) -> Lane<'a> {
+        Lane { name, ..self }
     }
 }
 
@@ -128,10 +146,16 @@ impl Samples {
 pub(crate) struct Measured {
     /// By lane; of the slowest rank in each batch.
     pub(crate) samples: Vec<Samples>,
+    names: Vec<&'static str>,
     pub(crate) errors: u64,
 }
 
 impl Measured {
+    /// The name of a lane.
+    pub(crate) fn name(&self, lane: usize) -> &'static str {
+        self.names.get(lane).copied().unwrap_or_default()
+    }
+
     /// The samples of as many lanes as there were; none on ranks that measured nothing.
     pub(crate) fn of<const N: usize>(&self) -> Option<&[Samples; N]> {
         <&[Samples; N]>::try_from(&self.samples[..]).ok()
@@ -151,7 +175,7 @@ pub(crate) fn interleave(
     if job.rank < participants {
         for round in 0..schedule.warmup + schedule.batches {
             for (lane, samples) in lanes.iter_mut().zip(&mut samples) {
-                let us = run_together(job, participants, || (lane.run)(schedule.batch))?;
+                let us = run_together(job, participants, || lane.run(schedule.batch))?;
                 if round >= schedule.warmup {
                     samples.extend(us);
                 }
@@ -163,10 +187,11 @@ pub(crate) fn interleave(
         job.add_errors(check(u64::MAX)?);
     }
     job.meet_all()?;
-    let errors = if job.rank == 0 { job.take_errors(participants) } else { 0 };
+    let errors = if job.rank == 0 { job.take_errors() } else { 0 };
     // Nobody adds errors of the next row before these are taken.
     job.meet_all()?;
-    Ok(Measured { samples: samples.into_iter().map(Samples::new).collect(), errors })
+    let names = lanes.iter().map(|lane| lane.name).collect();
+    Ok(Measured { samples: samples.into_iter().map(Samples::new).collect(), names, errors })
 }
 
 /// Begins on all ranks at once, and returns the longest time that one of them took.

@@ -73,6 +73,21 @@ impl<'a> Region<'a> {
         unsafe { std::ptr::copy_nonoverlapping(source, target, size) };
     }
 
+    /// Copies bytes into the region.
+    pub(crate) fn put(self, offset: usize, bytes: &[u8]) {
+        let part = self.part(offset, bytes.len());
+        // SAFETY: in range, and apart from the bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), part.base, bytes.len()) };
+    }
+
+    /// Copies bytes out of the region.
+    pub(crate) fn get(self, offset: usize, size: usize) -> Vec<u8> {
+        let (part, mut bytes) = (self.part(offset, size), vec![0; size]);
+        // SAFETY: in range, and apart from the bytes.
+        unsafe { std::ptr::copy_nonoverlapping(part.base, bytes.as_mut_ptr(), size) };
+        bytes
+    }
+
     /// The last 8 bytes of a stretch.
     #[inline(always)]
     pub(crate) fn last(self, offset: usize, size: usize) -> u64 {

@@ -1,16 +1,21 @@
 //! gaspi_write_notify from one rank to the other and back, and the calls of notifications alone.
 
-use crate::arguments::{Paired, Plain, Sizes};
+use crate::arguments::{Notified, Paired, Plain, Sizes};
+use crate::beside;
 use crate::failure::{Failure, Result};
-use crate::job::{Job, LIMIT_MS};
+use crate::job::{Job, LIMIT_MS, micros};
 use crate::library::{SUCCESS, TEST, TIMEOUT};
 use crate::measure::{Batch, Lane, Schedule, interleave, timed};
 use crate::pair::{Pair, SEGMENT, for_each_size};
 use crate::raw::{self, Taken};
 use crate::report::{Layout, Report, Row};
 use std::hint::black_box;
+use std::time::{Duration, Instant};
 
 const SIZES: [usize; 8] = [8, 64, 1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20];
+const SIZES_ASLEEP: [usize; 2] = [8, 4 << 10];
+/// Messages of a batch that sleeps before each.
+const BATCH_ASLEEP: usize = 10;
 /// From here on rows say how fast the target takes the data over.
 const TAKEN_FROM: usize = 4 << 10;
 const QUEUE: u8 = 0;
@@ -19,6 +24,8 @@ const VALUE: u32 = 1;
 const ARRIVED: u32 = 0;
 /// One that nobody sets.
 const UNSET: u32 = 1000;
+/// Ends the attendance of a target.
+pub(crate) const DONE: u32 = 1001;
 /// The first of those that rows of gaspi_notify set.
 const FIRST: u32 = 2000;
 
@@ -47,9 +54,14 @@ fn send(pair: &Pair<'_>, offset: usize) -> Result<()> {
 
 /// Waits for the notification of data, and takes it.
 fn receive(pair: &Pair<'_>) -> Result<()> {
+    await_notification(pair, ARRIVED)
+}
+
+/// Waits for a notification, and takes it.
+pub(crate) fn await_notification(pair: &Pair<'_>, id: u32) -> Result<()> {
     let (p, mut first, mut value) = (&pair.job.procedures, 0, 0);
     // SAFETY: writes the number that it is given.
-    let status = unsafe { (p.notify_waitsome)(SEGMENT, ARRIVED, 1, &raw mut first, LIMIT_MS) };
+    let status = unsafe { (p.notify_waitsome)(SEGMENT, id, 1, &raw mut first, LIMIT_MS) };
     pair.job.call("gaspi_notify_waitsome", status)?;
     // SAFETY: writes the number that it is given.
     let status = unsafe { (p.notify_reset)(SEGMENT, first, &raw mut value) };
@@ -62,24 +74,30 @@ fn wrong_value(wanted: u32, found: u32) -> Failure {
     Failure::run(format!("gaspi_notify_reset returned the value {found} instead of {wanted}"))
 }
 
-fn there_and_back<'a>(pair: &'a Pair<'a>, size: usize, taken: Taken) -> Lane<'a> {
+fn there_and_back<'a>(
+    pair: &'a Pair<'a>,
+    size: usize,
+    taken: Taken,
+    asleep: Option<Duration>,
+) -> Lane<'a> {
     let mut out = pair.rotation();
     let mut incoming = out;
-    let mut lane = raw::in_turn_lane(
-        pair,
-        move |step| {
-            let offset = out.offset();
-            raw::mark(pair.source, offset, size, step);
-            send(pair, offset)
-        },
-        move |step| {
-            receive(pair)?;
-            raw::take(pair.job, pair.inbox, incoming.offset(), size, step, taken);
-            Ok(())
-        },
-    );
+    let send = move |step| {
+        let offset = out.offset();
+        raw::mark(pair.source, offset, size, step);
+        send(pair, offset)
+    };
+    let receive = move |step| {
+        receive(pair)?;
+        raw::take(pair.job, pair.inbox, incoming.offset(), size, step, taken);
+        Ok(())
+    };
+    let mut lane = match asleep {
+        Some(delay) => raw::in_turn_asleep(pair, delay, send, receive),
+        None => raw::in_turn(pair, send, receive),
+    };
     Lane::new(move |batch: Batch| {
-        let us = lane(batch)?;
+        let us = lane.run(batch)?;
         pair.job.wait(QUEUE)?;
         Ok(us)
     })
@@ -99,16 +117,20 @@ fn check(pair: Option<&Pair<'_>>, participants: usize, round: u64) -> Result<u64
     Ok(errors)
 }
 
-pub(crate) fn latency(job: &Job, paired: &Paired, report: &mut Report) -> Result<()> {
+pub(crate) fn latency(job: &Job, notified: &Notified, report: &mut Report) -> Result<()> {
+    let paired = &notified.paired;
+    if let Some(us) = notified.sleeping {
+        return asleep(job, paired, Duration::from_micros(us.into()), report);
+    }
     for_each_size(job, paired, &SIZES, |ground, pair, size| {
         let bulk = size >= TAKEN_FROM;
         let mut lanes = Vec::new();
         if let Some(pair) = pair {
-            lanes.push(raw::notified(pair, size, Taken::Last));
-            lanes.push(there_and_back(pair, size, Taken::Last));
+            lanes.push(beside::notified(pair, size, Taken::Last));
+            lanes.push(there_and_back(pair, size, Taken::Last, None));
             if bulk {
-                lanes.push(raw::notified(pair, size, Taken::All));
-                lanes.push(there_and_back(pair, size, Taken::All));
+                lanes.push(beside::notified(pair, size, Taken::All));
+                lanes.push(there_and_back(pair, size, Taken::All, None));
             }
         }
         let schedule = Schedule::of_size(&paired.sizes.plain, size);
@@ -119,22 +141,46 @@ pub(crate) fn latency(job: &Job, paired: &Paired, report: &mut Report) -> Result
         let [limit, operation, taken @ ..] = &measured.samples[..] else { return Ok(()) };
         let row = Row::new("write-notify-lat", "notified", operation.clone())
             .size(size)
-            .limit("data and flag", limit.median())
+            .limit(measured.name(0), limit.median())
             .at_once(paired.pairs)
             .errors(measured.errors);
         report.row(Layout::Latency, &row)?;
         let [limit, operation] = taken else { return Ok(()) };
         let row = Row::new("write-notify-lat", "taken", operation.clone())
             .size(size)
-            .limit("data, flag, dirty lines read", limit.median())
+            .limit(measured.name(2), limit.median())
             .share()
             .at_once(paired.pairs);
         report.row(Layout::Latency, &row)
     })
 }
 
+/// Each message comes so late that the target sleeps.
+fn asleep(job: &Job, paired: &Paired, delay: Duration, report: &mut Report) -> Result<()> {
+    for_each_size(job, paired, &SIZES_ASLEEP, |ground, pair, size| {
+        let mut lanes = pair.map_or_else(Vec::new, |pair| {
+            vec![
+                beside::notified_asleep(pair, size, delay),
+                there_and_back(pair, size, Taken::Last, Some(delay)),
+            ]
+        });
+        let schedule = Schedule::of_long(&paired.sizes.plain, BATCH_ASLEEP);
+        let participants = ground.participants();
+        let measured = interleave(job, participants, schedule, &mut lanes, |round| {
+            check(pair, participants, round)
+        })?;
+        let Some([limit, operation]) = measured.of() else { return Ok(()) };
+        let row = Row::new("write-notify-lat", "notified, asleep", operation.clone())
+            .size(size)
+            .limit(measured.name(0), limit.median())
+            .at_once(paired.pairs)
+            .errors(measured.errors);
+        report.row(Layout::Latency, &row)
+    })
+}
+
 /// gaspi_notify to the peer.
-fn notify(pair: &Pair<'_>, rank: usize, id: u32) -> Result<()> {
+pub(crate) fn notify(pair: &Pair<'_>, rank: usize, id: u32) -> Result<()> {
     // SAFETY: no pointers.
     let status =
         unsafe { (pair.job.procedures.notify)(SEGMENT, rank as u16, id, VALUE, QUEUE, LIMIT_MS) };
@@ -146,9 +192,18 @@ fn notifies<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
         if !pair.is_initiator() {
             return Ok(None);
         }
-        let us = timed(batch, || notify(pair, pair.peer, ARRIVED))?;
+        if pair.streams.is_none() {
+            let us = timed(batch, || notify(pair, pair.peer, ARRIVED))?;
+            pair.job.wait(QUEUE)?;
+            return Ok(Some(us));
+        }
+        // What has been posted is not there yet.
+        (0..batch.before).try_for_each(|_| notify(pair, pair.peer, ARRIVED))?;
         pair.job.wait(QUEUE)?;
-        Ok(Some(us))
+        let begin = Instant::now();
+        (0..batch.operations).try_for_each(|_| notify(pair, pair.peer, ARRIVED))?;
+        pair.job.wait(QUEUE)?;
+        Ok(Some(micros(begin.elapsed()) / batch.operations as f64))
     })
 }
 
@@ -209,17 +264,28 @@ pub(crate) fn rate(job: &Job, plain: &Plain, report: &mut Report) -> Result<()> 
     let paired = Paired { sizes: Sizes::default_with(plain, false), pairs: 1 };
     for_each_size(job, &paired, &[8], |ground, pair, size| {
         let mut lanes = pair.map_or_else(Vec::new, |pair| {
-            vec![raw::atomic_add(pair), notifies(pair), looks(pair), resets(pair)]
+            vec![
+                beside::request(pair, size),
+                notifies(pair),
+                raw::atomic_add(pair).named("atomic add"),
+                looks(pair),
+                resets(pair),
+            ]
         });
         let schedule = Schedule::of_size(plain, size);
         let participants = ground.participants();
         let measured = interleave(job, participants, schedule, &mut lanes, |_| {
             check_notification(pair, participants)
         })?;
-        let Some([limit, notify, look, reset]) = measured.of() else { return Ok(()) };
-        for (variant, samples) in [("notify", notify), ("waitsome-test", look), ("reset", reset)] {
+        let Some([request, notify, add, look, reset]) = measured.of() else { return Ok(()) };
+        let rows = [
+            ("notify", notify, (0, request)),
+            ("waitsome-test", look, (2, add)),
+            ("reset", reset, (2, add)),
+        ];
+        for (variant, samples, (lane, limit)) in rows {
             let row = Row::new("notify-rate", variant, samples.clone())
-                .limit("atomic add", limit.median())
+                .limit(measured.name(lane), limit.median())
                 .errors(measured.errors);
             report.row(Layout::Rate, &row)?;
         }

@@ -1,18 +1,20 @@
 //! gaspi_write and gaspi_read between pairs: how long they take, and how much they move.
 
-use crate::arguments::Paired;
+use crate::arguments::{Bandwidth, Paired};
+use crate::beside;
 use crate::failure::Result;
 use crate::job::{Job, micros};
-use crate::measure::{Batch, Lane, Schedule, interleave, timed};
-use crate::memory::LINE;
+use crate::measure::{Batch, Lane, Measured, Schedule, interleave, timed};
+use crate::notified;
 use crate::pair::{Ground, Pair, for_each_size};
-use crate::raw;
 use crate::report::{Layout, Report, Row};
 use std::time::Instant;
 
 const LATENCY_SIZES: [usize; 7] = [1, 8, 64, 512, 4 << 10, 32 << 10, 256 << 10];
 const BANDWIDTH_SIZES: [usize; 7] =
     [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+const BANDWIDTH_SIZES_TCP: [usize; 7] =
+    [4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 /// Queue of every request.
 const QUEUE: u8 = 0;
 
@@ -113,34 +115,75 @@ fn read(pair: &Pair<'_>, offset: usize) -> Result<()> {
     pair.segment.read(to, pair.peer, offset, pair.size())
 }
 
-/// The limit of a request that moves up to a line is an atomic addition, else the copy.
-fn limit_name(size: usize) -> &'static str {
-    if size <= LINE { "atomic add" } else { "memcpy" }
+/// Runs a lane of the initiator while the target waits in the library: over TCP that is who
+/// answers, elsewhere it makes no difference.
+pub(crate) fn attended<'a>(pair: &'a Pair<'a>, mut lane: Lane<'a>) -> Lane<'a> {
+    if pair.streams.is_none() {
+        return lane;
+    }
+    Lane::new(move |batch| {
+        let us = lane.run(batch)?;
+        if pair.is_initiator() {
+            notified::notify(pair, pair.peer, notified::DONE)?;
+            pair.job.wait(QUEUE)?;
+        } else {
+            notified::await_notification(pair, notified::DONE)?;
+        }
+        Ok(us)
+    })
+}
+
+/// Rows of a limit and what stands beside it, in turn.
+type Pairs = [(&'static str, usize, usize)];
+
+/// Writes the rows of lanes: variant, its lane, and the lane of its limit.
+fn latency_rows(
+    test: &'static str,
+    rows: &Pairs,
+    (size, pairs): (usize, usize),
+    measured: &Measured,
+    report: &mut Report,
+) -> Result<()> {
+    for (variant, lane, limit) in rows {
+        let (Some(samples), Some(limit_samples)) =
+            (measured.samples.get(*lane), measured.samples.get(*limit))
+        else {
+            continue;
+        };
+        let row = Row::new(test, variant, samples.clone())
+            .size(size)
+            .limit(measured.name(*limit), limit_samples.median())
+            .at_once(pairs)
+            .errors(measured.errors);
+        report.row(Layout::Latency, &row)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn write_latency(job: &Job, paired: &Paired, report: &mut Report) -> Result<()> {
     for_each_size(job, paired, &LATENCY_SIZES, |ground, pair, size| {
         let mut lanes = Vec::new();
         if let Some(pair) = pair {
-            let limit =
-                if size <= LINE { raw::atomic_add(pair) } else { raw::copy_out(pair, size) };
-            lanes = vec![limit, posts(pair, false, write), posts_and_waits(pair, write)];
+            lanes = vec![beside::post(pair, size), posts(pair, false, write)];
+            if pair.streams.is_some() {
+                lanes.push(beside::write_attended(pair, size));
+            }
+            lanes.push(attended(pair, posts_and_waits(pair, write)));
+            if pair.streams.is_some() {
+                lanes.push(beside::write(pair, size));
+                lanes.push(posts_and_waits(pair, write));
+            }
         }
         let schedule = Schedule::of_size(&paired.sizes.plain, size);
         let participants = ground.participants();
         let measured = interleave(job, participants, schedule, &mut lanes, |round| {
             check_writes(pair, participants, round)
         })?;
-        let Some([limit, post, both]) = measured.of() else { return Ok(()) };
-        for (variant, samples) in [("post", post), ("post+wait", both)] {
-            let row = Row::new("write-lat", variant, samples.clone())
-                .size(size)
-                .limit(limit_name(size), limit.median())
-                .at_once(paired.pairs)
-                .errors(measured.errors);
-            report.row(Layout::Latency, &row)?;
-        }
-        Ok(())
+        let rows: &Pairs = match lanes.len() {
+            3 => &[("post", 1, 0), ("post+wait", 2, 0)],
+            _ => &[("post", 1, 0), ("post+wait", 3, 2), ("post+wait, away", 5, 4)],
+        };
+        latency_rows("write-lat", rows, (size, paired.pairs), &measured, report)
     })
 }
 
@@ -148,22 +191,25 @@ pub(crate) fn read_latency(job: &Job, paired: &Paired, report: &mut Report) -> R
     for_each_size(job, paired, &LATENCY_SIZES, |ground, pair, size| {
         let mut lanes = Vec::new();
         if let Some(pair) = pair {
-            let limit = if size <= LINE { raw::atomic_add(pair) } else { raw::copy_in(pair, size) };
-            lanes = vec![limit, posts_and_waits(pair, read)];
+            lanes.push(beside::read_attended(pair, size));
+            lanes.push(attended(pair, posts_and_waits(pair, read)));
+            if pair.streams.is_some() {
+                lanes.push(beside::read(pair, size));
+                lanes.push(posts_and_waits(pair, read));
+            }
         }
         let schedule = Schedule::of_size(&paired.sizes.plain, size);
         let participants = ground.participants();
         let measured = interleave(job, participants, schedule, &mut lanes, |round| {
             check_reads(pair, participants, round)
         })?;
-        let Some([limit, both]) = measured.of() else { return Ok(()) };
-        let row = Row::new("read-lat", "read+wait", both.clone())
-            .size(size)
-            .limit(limit_name(size), limit.median())
-            .at_once(paired.pairs)
-            .errors(measured.errors);
-        report.row(Layout::Latency, &row)
+        let rows: &Pairs = &[("read+wait", 1, 0), ("read+wait, away", 3, 2)];
+        latency_rows("read-lat", rows, (size, paired.pairs), &measured, report)
     })
+}
+
+fn bandwidth_sizes(job: &Job) -> &'static [usize] {
+    if job.links.one_memory { &BANDWIDTH_SIZES } else { &BANDWIDTH_SIZES_TCP }
 }
 
 type Check = fn(Option<&Pair<'_>>, usize, u64) -> Result<u64>;
@@ -184,17 +230,21 @@ fn bandwidth_row(
     let Some([limit, operation]) = measured.of() else { return Ok(None) };
     let row = Row::new("", "", operation.clone())
         .size(size)
-        .limit("memcpy", limit.median())
+        .limit(measured.name(0), limit.median())
         .share()
         .at_once(paired.pairs)
         .errors(measured.errors);
     Ok(Some(row))
 }
 
-pub(crate) fn write_bandwidth(job: &Job, paired: &Paired, report: &mut Report) -> Result<()> {
-    for_each_size(job, paired, &BANDWIDTH_SIZES, |ground, pair, size| {
+pub(crate) fn write_bandwidth(job: &Job, bandwidth: &Bandwidth, report: &mut Report) -> Result<()> {
+    if bandwidth.both_ways {
+        return write_both_ways(job, bandwidth, report);
+    }
+    let paired = &bandwidth.paired;
+    for_each_size(job, paired, bandwidth_sizes(job), |ground, pair, size| {
         let mut lanes = pair.map_or_else(Vec::new, |pair| {
-            vec![raw::copy_out(pair, size), posts(pair, true, write)]
+            vec![beside::writes(pair, size), posts(pair, true, write)]
         });
         let row = bandwidth_row(job, ground, pair, paired, &mut lanes, check_writes)?;
         let Some(mut row) = row else { return Ok(()) };
@@ -203,10 +253,43 @@ pub(crate) fn write_bandwidth(job: &Job, paired: &Paired, report: &mut Report) -
     })
 }
 
+/// Both ranks write at once, each through several queues in turn.
+fn posts_both_ways<'a>(pair: &'a Pair<'a>, queues: u8) -> Lane<'a> {
+    let mut rotation = pair.rotation();
+    let mut run = move |count: usize| -> Result<()> {
+        for request in 0..count {
+            let (offset, queue) = (rotation.offset(), request % usize::from(queues));
+            let to = pair.inbox_offset + offset;
+            pair.segment.write(offset, pair.peer, to, pair.size(), queue as u8)?;
+        }
+        (0..queues).try_for_each(|queue| pair.job.wait(queue))
+    };
+    Lane::new(move |batch: Batch| {
+        run(batch.before)?;
+        let begin = Instant::now();
+        run(batch.operations)?;
+        Ok(Some(micros(begin.elapsed()) / batch.operations as f64))
+    })
+}
+
+fn write_both_ways(job: &Job, bandwidth: &Bandwidth, report: &mut Report) -> Result<()> {
+    let paired = &bandwidth.paired;
+    for_each_size(job, paired, bandwidth_sizes(job), |ground, pair, size| {
+        let mut lanes = pair.map_or_else(Vec::new, |pair| {
+            vec![beside::writes_both_ways(pair, size), posts_both_ways(pair, bandwidth.queues)]
+        });
+        let row = bandwidth_row(job, ground, pair, paired, &mut lanes, check_writes)?;
+        let Some(row) = row else { return Ok(()) };
+        let mut row = row.at_once(2 * paired.pairs);
+        (row.test, row.variant) = ("write-bw", "both ways");
+        report.row(Layout::Bandwidth, &row)
+    })
+}
+
 pub(crate) fn read_bandwidth(job: &Job, paired: &Paired, report: &mut Report) -> Result<()> {
-    for_each_size(job, paired, &BANDWIDTH_SIZES, |ground, pair, size| {
+    for_each_size(job, paired, bandwidth_sizes(job), |ground, pair, size| {
         let mut lanes = pair
-            .map_or_else(Vec::new, |pair| vec![raw::copy_in(pair, size), posts(pair, true, read)]);
+            .map_or_else(Vec::new, |pair| vec![beside::reads(pair, size), posts(pair, true, read)]);
         let row = bandwidth_row(job, ground, pair, paired, &mut lanes, check_reads)?;
         let Some(mut row) = row else { return Ok(()) };
         (row.test, row.variant) = ("read-bw", "read");

@@ -2,10 +2,11 @@
 //! they share beside the library.
 
 use crate::arguments::Paired;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::job::{Job, Segment};
 use crate::machine;
 use crate::memory::{APART, PAGE, Region, Rotation, Shared};
+use crate::wiring::Streams;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The segment of a test.
@@ -72,6 +73,7 @@ impl<'a> Ground<'a> {
             words: all.part(0, PAGE),
             raw_in,
             raw_out,
+            streams: self.job.streams.as_ref(),
             segment: &self.segment,
             source: self.segment.region.part(0, half),
             inbox: self.segment.region.part(half, half),
@@ -80,6 +82,20 @@ impl<'a> Ground<'a> {
             lanes: AtomicUsize::new(0),
             step: AtomicU64::new(0),
         })
+    }
+
+    /// Refuses a job whose pairs have no memory in common for their limits, though they do not talk
+    /// over TCP; on all ranks alike.
+    pub(crate) fn demand_limits(&self) -> Result<()> {
+        let job = self.job;
+        let unlike = |rank: &usize| !job.links.one_memory && !job.has_streams(*rank);
+        let Some(rank) = (0..self.participants()).find(unlike) else { return Ok(()) };
+        let failure = Failure::usage(format!(
+            "ranks {rank} and {} share memory, but not all ranks of this job do; measure them in a \
+             job of their host, or all with --transport tcp",
+            rank ^ 1
+        ));
+        Err(if job.rank == 0 { failure } else { failure.silent() })
     }
 
     /// Bytes of a buffer.
@@ -128,12 +144,14 @@ pub(crate) struct Pair<'a> {
     pub(crate) job: &'a Job,
     pub(crate) role: Role,
     pub(crate) peer: usize,
-    /// Lines that both work on.
+    /// Lines that both work on; over TCP only this rank.
     pub(crate) words: Region<'a>,
-    /// Raw memory that the peer writes.
+    /// Raw memory that the peer writes, or sends to.
     pub(crate) raw_in: Region<'a>,
-    /// Raw memory that this rank writes for the peer.
+    /// Raw memory that this rank writes for the peer; over TCP nobody else has it.
     pub(crate) raw_out: Region<'a>,
+    /// Connections with the peer, if that is reached over TCP.
+    pub(crate) streams: Option<&'a Streams>,
     pub(crate) segment: &'a Segment<'a>,
     /// The half of the own segment that data comes from.
     pub(crate) source: Region<'a>,
@@ -203,6 +221,7 @@ pub(crate) fn for_each_size(
 ) -> Result<()> {
     for size in paired.sizes.sizes(default)? {
         let ground = Ground::new(job, paired.pairs, size, paired.sizes.cold)?;
+        ground.demand_limits()?;
         row(&ground, ground.pair().as_ref(), size)?;
         ground.delete()?;
     }

@@ -1,6 +1,7 @@
 //! gaspi_passive_send and gaspi_passive_receive, there and back.
 
 use crate::arguments::{Paired, Sizes};
+use crate::beside;
 use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS};
 use crate::measure::{Lane, Schedule, interleave};
@@ -70,7 +71,7 @@ pub(crate) fn run(job: &Job, sizes: &Sizes, report: &mut Report) -> Result<()> {
     let paired = Paired { sizes: sizes.clone(), pairs: 1 };
     for_each_size(job, &paired, &SIZES, |ground, pair, size| {
         let mut lanes = pair.map_or_else(Vec::new, |pair| {
-            vec![raw::notified(pair, size, Taken::Last), there_and_back(pair, size)]
+            vec![beside::notified(pair, size, Taken::Last), there_and_back(pair, size)]
         });
         let schedule = Schedule::of_batches(&sizes.plain, BATCH);
         let measured = interleave(job, ground.participants(), schedule, &mut lanes, |round| {
@@ -79,7 +80,7 @@ pub(crate) fn run(job: &Job, sizes: &Sizes, report: &mut Report) -> Result<()> {
         let Some([limit, operation]) = measured.of() else { return Ok(()) };
         let row = Row::new("passive-lat", "send and receive", operation.clone())
             .size(size)
-            .limit("data and flag", limit.median())
+            .limit(measured.name(0), limit.median())
             .errors(measured.errors);
         report.row(Layout::Latency, &row)
     })

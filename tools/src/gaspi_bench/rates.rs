@@ -1,13 +1,13 @@
 //! Writes per second: of one thread, and of several threads of a rank on queues of their own.
 
 use crate::arguments::Rate;
+use crate::beside;
 use crate::failure::{Failure, Result};
 use crate::job::{Job, micros};
 use crate::measure::{Batch, Lane, Schedule, interleave};
 use crate::memory::APART;
 use crate::one_sided::check_writes;
 use crate::pair::{Ground, Pair, TARGET_BELL};
-use crate::raw;
 use crate::report::{Layout, Report, Row};
 use crate::system;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -117,10 +117,15 @@ fn threads(pair: &Pair<'_>, places: &[Place], size: usize, batch: Batch) -> Resu
     Ok(begin.zip(end).map_or(0.0, |(begin, end)| micros(end - begin)) / all)
 }
 
-/// The target sleeps, so that the threads of the initiator have its core.
+/// The target sleeps, so that the threads of the initiator have its core, or over TCP the library's
+/// own thread.
 fn lane<'a>(pair: &'a Pair<'a>, places: &'a [Place], size: usize) -> Lane<'a> {
     let bell = pair.words.word32(TARGET_BELL);
     Lane::new(move |batch| {
+        if pair.streams.is_some() {
+            // The meeting at the end sleeps almost at once.
+            return pair.is_initiator().then(|| threads(pair, places, size, batch)).transpose();
+        }
         let step = pair.steps(1) as u32 + 1;
         if pair.is_initiator() {
             let us = threads(pair, places, size, batch)?;
@@ -174,13 +179,18 @@ fn measure(
     let pair = pair.as_ref();
     let mut lanes = Vec::new();
     if let Some(pair) = pair {
-        lanes = vec![raw::atomic_add(pair), lane(pair, &places[..1], size)];
+        lanes = vec![beside::request(pair, size), lane(pair, &places[..1], size)];
         if places.len() > 1 {
             lanes.push(lane(pair, places, size));
         }
     }
     let batch = (BATCH_BYTES / size).clamp(1, BATCH);
-    let schedule = Schedule::of_batches(&rate.paired.sizes.plain, batch);
+    let plain = &rate.paired.sizes.plain;
+    let schedule = if job.links.one_memory {
+        Schedule::of_batches(plain, batch)
+    } else {
+        Schedule::of_long(plain, batch)
+    };
     let participants = ground.participants();
     let measured = interleave(job, participants, schedule, &mut lanes, |round| {
         check_writes(pair, participants, round)
@@ -188,7 +198,7 @@ fn measure(
     let [limit, one, several @ ..] = &measured.samples[..] else { return Ok(()) };
     let row = Row::new("write-rate", "1 thread", one.clone())
         .size(size)
-        .limit("atomic add", limit.median())
+        .limit(measured.name(0), limit.median())
         .at_once(pairs)
         .errors(measured.errors);
     report.row(Layout::Rate, &row)?;

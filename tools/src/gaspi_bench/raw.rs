@@ -26,20 +26,11 @@ pub(crate) fn alone<'a>(
 /// Both ranks take turns, the initiator first; the time is that of one way.
 pub(crate) fn in_turn<'a>(
     pair: &'a Pair<'a>,
-    send: impl FnMut(u64) -> Result<()> + 'a,
-    receive: impl FnMut(u64) -> Result<()> + 'a,
-) -> Lane<'a> {
-    Lane::new(in_turn_lane(pair, send, receive))
-}
-
-/// The same, for lanes that do more at the end of a batch.
-pub(crate) fn in_turn_lane<'a>(
-    pair: &'a Pair<'a>,
     mut send: impl FnMut(u64) -> Result<()> + 'a,
     mut receive: impl FnMut(u64) -> Result<()> + 'a,
-) -> impl FnMut(Batch) -> Result<Option<f64>> + 'a {
+) -> Lane<'a> {
     let first = pair.is_initiator();
-    move |batch: Batch| {
+    Lane::new(move |batch: Batch| {
         let mut step = pair.steps(batch.all());
         let mut round = || {
             step += 1;
@@ -53,6 +44,45 @@ pub(crate) fn in_turn_lane<'a>(
         };
         let us = timed(batch, &mut round)?;
         Ok(first.then_some(us / 2.0))
+    })
+}
+
+/// The same with a receiver that sleeps meanwhile: the sender waits so long before each message.
+pub(crate) fn in_turn_asleep<'a>(
+    pair: &'a Pair<'a>,
+    delay: Duration,
+    mut send: impl FnMut(u64) -> Result<()> + 'a,
+    mut receive: impl FnMut(u64) -> Result<()> + 'a,
+) -> Lane<'a> {
+    let first = pair.is_initiator();
+    Lane::new(move |batch: Batch| {
+        let step = pair.steps(batch.all());
+        let mut measured = Duration::ZERO;
+        for count in 0..batch.all() {
+            let step = step + 1 + count as u64;
+            if !first {
+                receive(step)?;
+                spend(delay);
+                send(step)?;
+                continue;
+            }
+            spend(delay);
+            let begin = Instant::now();
+            send(step)?;
+            receive(step)?;
+            if count >= batch.before {
+                measured += begin.elapsed().saturating_sub(delay);
+            }
+        }
+        Ok(first.then(|| micros(measured) / batch.operations as f64 / 2.0))
+    })
+}
+
+/// Computes for so long: the core stays awake, as that of a program.
+fn spend(time: Duration) {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        std::hint::spin_loop();
     }
 }
 
@@ -152,6 +182,19 @@ pub(crate) fn copy_out<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
         let offset = rotation.offset();
         pair.source.copy(offset, pair.raw_out, offset, size);
         Ok(())
+    })
+}
+
+/// memcpy into memory that the other maps, by both at once.
+pub(crate) fn copy_both_ways<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
+    let mut rotation = pair.rotation();
+    Lane::new(move |batch| {
+        let us = timed(batch, || {
+            let offset = rotation.offset();
+            pair.source.copy(offset, pair.raw_out, offset, size);
+            Ok(())
+        })?;
+        Ok(Some(us))
     })
 }
 
@@ -255,23 +298,51 @@ fn bind(cores: &[usize]) -> Result<()> {
 /// A process that sleeps is woken by one on another core, and wakes that in turn. Nothing but the
 /// wake tells it that its turn has come, so each way is one sleep.
 pub(crate) fn futex_wake<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
-    let (bell, peers) = (pair.words.word32(INITIATOR_BELL), pair.words.word32(TARGET_BELL));
-    let (own, others) = if pair.is_initiator() { (bell, peers) } else { (peers, bell) };
-    in_turn(
+    let (wake, sleep) = wakes(pair);
+    in_turn(pair, wake, sleep)
+}
+
+/// The same with data that is copied before, `delay` after it was woken itself.
+pub(crate) fn notified_asleep<'a>(pair: &'a Pair<'a>, size: usize, delay: Duration) -> Lane<'a> {
+    let (mut wake, mut sleep) = wakes(pair);
+    let mut out = pair.rotation();
+    let mut incoming = out;
+    in_turn_asleep(
         pair,
-        |_| {
-            let mut patience = pair.job.patience("the sleep of the peer");
-            while !system::futex_wake(others) {
-                patience.check(pair.job)?;
-            }
-            Ok(())
+        delay,
+        move |step| {
+            let offset = out.offset();
+            mark(pair.source, offset, size, step);
+            pair.source.copy(offset, pair.raw_out, offset, size);
+            wake(step)
         },
-        |_| {
-            let mut patience = pair.job.patience("being woken");
-            while !system::futex_wait(own, own.load(Ordering::Relaxed), Duration::from_millis(20)) {
-                patience.check(pair.job)?;
-            }
+        move |step| {
+            sleep(step)?;
+            take(pair.job, pair.raw_in, incoming.offset(), size, step, Taken::Last);
             Ok(())
         },
     )
+}
+
+/// Waking the other, and sleeping until it does.
+fn wakes<'a>(
+    pair: &'a Pair<'a>,
+) -> (impl FnMut(u64) -> Result<()> + 'a, impl FnMut(u64) -> Result<()> + 'a) {
+    let (bell, peers) = (pair.words.word32(INITIATOR_BELL), pair.words.word32(TARGET_BELL));
+    let (own, others) = if pair.is_initiator() { (bell, peers) } else { (peers, bell) };
+    let wake = move |_| {
+        let mut patience = pair.job.patience("the sleep of the peer");
+        while !system::futex_wake(others) {
+            patience.check(pair.job)?;
+        }
+        Ok(())
+    };
+    let sleep = move |_| {
+        let mut patience = pair.job.patience("being woken");
+        while !system::futex_wait(own, own.load(Ordering::Relaxed), Duration::from_millis(20)) {
+            patience.check(pair.job)?;
+        }
+        Ok(())
+    };
+    (wake, sleep)
 }

@@ -92,12 +92,12 @@ impl Row {
     }
 
     /// Millions of operations in a second.
-    fn rate(&self) -> Option<f64> {
+    pub(crate) fn rate(&self) -> Option<f64> {
         let us = self.samples.median();
         (us > 0.0).then(|| self.at_once as f64 / us)
     }
 
-    fn of_limit(&self) -> Option<f64> {
+    pub(crate) fn of_limit(&self) -> Option<f64> {
         let limit = self.limit.as_ref()?.us;
         let figure = self.resident.map_or(self.samples.median(), |bytes| bytes as f64);
         let (above, below) = match self.judged {
@@ -118,8 +118,21 @@ pub(crate) enum Layout {
     Goals,
     /// Bytes with goals.
     Memory,
+    /// The same for one peer: fewer bytes.
+    Peers,
     /// The limits themselves.
     Limits,
+}
+
+impl Layout {
+    /// Of rows of memory: heads of the columns, and bytes of their unit.
+    fn unit(self) -> Option<(&'static str, &'static str, f64)> {
+        match self {
+            Layout::Memory => Some(("MiB", "goal MiB", f64::from(1 << 20))),
+            Layout::Peers => Some(("KiB", "goal KiB", f64::from(1 << 10))),
+            _ => None,
+        }
+    }
 }
 
 /// What every row of a run has in common.
@@ -136,7 +149,7 @@ impl Facts {
     pub(crate) fn of(job: &Job, memory: String) -> Facts {
         let library = format!("{}, GASPI interface {}", job.library.display(), job.interface);
         let placement = placement(job);
-        Facts { library, ranks: job.ranks, transport: job.transport, placement, memory }
+        Facts { library, ranks: job.ranks, transport: job.links.transport, placement, memory }
     }
 }
 
@@ -191,7 +204,8 @@ impl Report {
         if self.quiet {
             return Ok(());
         }
-        let goal = self.goals.then(|| goals::of(row, self.facts.ranks)).flatten();
+        let goal =
+            self.goals.then(|| goals::of(row, self.facts.ranks, self.facts.transport)).flatten();
         if self.json {
             return write_line(&self.object(layout, row, goal).to_string());
         }
@@ -269,18 +283,13 @@ impl Report {
         let limit = row.limit.as_ref().map(|limit| limit.us);
         match layout {
             Layout::Bandwidth => set("limit_gb_s", json!(limit.and_then(|us| row.gb_s(us)))),
-            Layout::Memory => set("limit_bytes", json!(limit)),
+            Layout::Memory | Layout::Peers => set("limit_bytes", json!(limit)),
             _ => set("limit_us", json!(limit)),
         };
         set("of_limit", json!(row.of_limit()));
         set("errors", json!(row.errors));
         if self.goals {
-            set(
-                "goal",
-                json!(goal.map(|goal| match goal {
-                    Goal::AtMost(figure) | Goal::AtLeast(figure) => figure,
-                })),
-            );
+            set("goal", json!(goal.map(Goal::figure)));
             set("goal_met", json!(met(row, goal)));
         }
         Value::Object(object)
@@ -299,14 +308,14 @@ impl Report {
     fn columns(&mut self, layout: Layout, row: &Row, goal: Option<Goal>) -> Vec<Column> {
         let mut columns =
             vec![Column::left("test", 16, row.test), Column::left("variant", 26, row.variant)];
-        if !matches!(layout, Layout::Goals | Layout::Memory) {
+        if layout != Layout::Goals && layout.unit().is_none() {
             columns.push(Column::right("size", 6, row.size.map(size)));
         }
-        if layout == Layout::Memory {
-            let mib = |bytes: f64| format!("{:.2}", bytes / f64::from(1 << 20));
-            columns.push(Column::right("MiB", 12, row.resident.map(|bytes| mib(bytes as f64))));
-            let limit = row.limit.as_ref().map(|limit| mib(limit.us));
-            columns.push(Column::right("goal MiB", 12, limit));
+        if let Some((head, goal_head, unit)) = layout.unit() {
+            let text = |bytes: f64| format!("{:.2}", bytes / unit);
+            columns.push(Column::right(head, 12, row.resident.map(|bytes| text(bytes as f64))));
+            let limit = row.limit.as_ref().map(|limit| text(limit.us));
+            columns.push(Column::right(goal_head, 12, limit));
         } else {
             self.add_figures(&mut columns, layout, row);
         }
@@ -323,7 +332,7 @@ impl Report {
             let word = met.map(|met| if met { "yes" } else { "NO" }.to_owned());
             columns.push(Column::right("met", 4, word));
         }
-        if !matches!(layout, Layout::Limits | Layout::Goals | Layout::Memory) {
+        if !matches!(layout, Layout::Limits | Layout::Goals) && layout.unit().is_none() {
             let name = row.limit.as_ref().map_or("-", |limit| &limit.name);
             columns.push(Column::left("the limit", 9, name));
         }
@@ -346,7 +355,7 @@ impl Report {
         }
         let limit = row.limit.as_ref().map(|limit| limit.us);
         match layout {
-            Layout::Limits | Layout::Memory => {}
+            Layout::Limits | Layout::Memory | Layout::Peers => {}
             Layout::Bandwidth => {
                 let gb_s = speed(limit.and_then(|us| row.gb_s(us)));
                 columns.push(Column::right("limit GB/s", 11, gb_s));
@@ -360,7 +369,7 @@ impl Report {
 }
 
 fn met(row: &Row, goal: Option<Goal>) -> Option<bool> {
-    Some(goal?.is_met(row.of_limit()?))
+    goal?.is_met(row)
 }
 
 fn ratio_text(judged: Judged, ratio: f64) -> String {
@@ -374,6 +383,7 @@ fn goal_text(row: &Row, goal: Goal) -> String {
     match goal {
         Goal::AtMost(figure) => format!("<={}", ratio_text(row.judged, figure)),
         Goal::AtLeast(figure) => format!(">={}", ratio_text(row.judged, figure)),
+        Goal::Rate(figure) => format!(">={figure} M/s"),
     }
 }
 
@@ -453,6 +463,8 @@ mod tests {
         assert_eq!(met(&row(), Some(Goal::AtMost(1.9))), Some(false));
         assert_eq!(met(&row(), Some(Goal::AtMost(2.0))), Some(true));
         assert_eq!(met(&row().share(), Some(Goal::AtLeast(0.51))), Some(false));
+        assert_eq!(met(&row(), Some(Goal::Rate(0.5))), Some(true));
+        assert_eq!(met(&row(), Some(Goal::Rate(0.6))), Some(false));
         assert_eq!(met(&row(), None), None);
     }
 

@@ -1,8 +1,9 @@
 //! System calls of the benchmark, as safe functions.
 
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -64,6 +65,34 @@ pub(crate) fn futex_wake(word: &AtomicU32) -> bool {
     let woken =
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     woken > 0
+}
+
+/// Sleeps until something can be received, at most for `time`; may wake without a reason.
+pub(crate) fn await_readable(fd: RawFd, time: Duration) {
+    let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let time = libc::c_int::try_from(time.as_millis()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: one entry, which lives during the call.
+    unsafe { libc::poll(&raw mut wanted, 1, time) };
+}
+
+/// Random bytes.
+pub(crate) fn random() -> io::Result<u64> {
+    let mut bytes = [0u8; 8];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Addresses of the peers that this process is connected to.
+pub(crate) fn connected() -> Vec<IpAddr> {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let peers = names.filter_map(|fd: RawFd| {
+        // SAFETY: a descriptor that is no socket, or closed by now, only makes the call fail.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let peer = socket2::SockRef::from(&fd).peer_addr().ok()?.as_socket()?;
+        Some(peer.ip().to_canonical())
+    });
+    peers.collect()
 }
 
 /// Memory that has no name and can be opened by others through /proc.

@@ -1,0 +1,158 @@
+//! The limit that an operation stands beside: what the same two processes reach without the library
+//! by the transport that the library uses between them. Each lane carries the name of the limit.
+
+use crate::measure::Lane;
+use crate::memory::LINE;
+use crate::pair::Pair;
+use crate::raw::{self, Taken};
+use crate::raw_tcp;
+use crate::sockets::Waiting::{Blocking, Spinning};
+use std::time::Duration;
+
+/// Bytes of a request that carries no data, and of an answer that is a number.
+const WORD: usize = 8;
+
+/// Of a call that only posts a write.
+pub(crate) fn post<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
+    match pair.streams {
+        Some(streams) => raw_tcp::sends(pair, streams, size).named("raw send()"),
+        None => copy_or_add(pair, size, raw::copy_out),
+    }
+}
+
+/// Of one of many small requests.
+pub(crate) fn request<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
+    match pair.streams {
+        Some(_) => post(pair, size),
+        None => raw::atomic_add(pair).named("atomic add"),
+    }
+}
+
+/// Of a write that is complete, while the target does something else.
+pub(crate) fn write<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
+    match pair.streams {
+        Some(streams) => raw_tcp::round_trip(pair, streams, (size, WORD), Blocking)
+            .named("raw round trip, target asleep"),
+        None => copy_or_add(pair, size, raw::copy_out),
+    }
+}
+
+/// Of a write that is complete, with a target that waits in the library.
+pub(crate) fn write_attended<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
+    match pair.streams {
+        Some(streams) => {
+            raw_tcp::round_trip(pair, streams, (size, WORD), Spinning).named("raw round trip")
+        }
+        None => write(pair, size),
+    }
+}
+
+/// Of a read, while the target does something else.
+pub(crate) fn read<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
+    match pair.streams {
+        Some(streams) => raw_tcp::round_trip(pair, streams, (WORD, size), Blocking)
+            .named("raw round trip, target asleep"),
+        None => copy_or_add(pair, size, raw::copy_in),
+    }
+}
+
+/// Of a read, with a target that waits in the library.
+pub(crate) fn read_attended<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
+    match pair.streams {
+        Some(streams) => {
+            raw_tcp::round_trip(pair, streams, (WORD, size), Spinning).named("raw round trip")
+        }
+        None => read(pair, size),
+    }
+}
+
+/// Of shared memory a request that moves up to a line costs no more than an atomic addition.
+fn copy_or_add<'a>(
+    pair: &'a Pair<'a>,
+    size: usize,
+    copy: fn(&'a Pair<'a>, usize) -> Lane<'a>,
+) -> Lane<'a> {
+    if size <= LINE {
+        raw::atomic_add(pair).named("atomic add")
+    } else {
+        copy(pair, size).named("memcpy")
+    }
+}
+
+/// Of writes one after another.
+pub(crate) fn writes<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
+    match pair.streams {
+        Some(streams) => raw_tcp::stream_out(pair, streams).named("raw stream"),
+        None => raw::copy_out(pair, size).named("memcpy"),
+    }
+}
+
+/// Of reads one after another.
+pub(crate) fn reads<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
+    match pair.streams {
+        Some(streams) => raw_tcp::stream_in(pair, streams).named("raw stream"),
+        None => raw::copy_in(pair, size).named("memcpy"),
+    }
+}
+
+/// Of writes by both ranks at once.
+pub(crate) fn writes_both_ways<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
+    match pair.streams {
+        Some(streams) => raw_tcp::streams_both_ways(pair, streams).named("raw streams both ways"),
+        None => raw::copy_both_ways(pair, size).named("memcpy by both"),
+    }
+}
+
+/// Of data that the target gets to know of.
+pub(crate) fn notified<'a>(pair: &'a Pair<'a>, size: usize, taken: Taken) -> Lane<'a> {
+    let name = |last, all| if taken == Taken::Last { last } else { all };
+    match pair.streams {
+        Some(streams) => raw_tcp::one_way(pair, streams, size, taken, Spinning)
+            .named(name("raw one way", "raw one way, data read")),
+        None => raw::notified(pair, size, taken)
+            .named(name("data and flag", "data, flag, dirty lines read")),
+    }
+}
+
+/// The same with a target that sleeps.
+pub(crate) fn notified_asleep<'a>(pair: &'a Pair<'a>, size: usize, delay: Duration) -> Lane<'a> {
+    match pair.streams {
+        Some(streams) => raw_tcp::one_way_asleep(pair, streams, size, delay)
+            .named("raw one way, receiver asleep"),
+        None => raw::notified_asleep(pair, size, delay).named("data and futex wake"),
+    }
+}
+
+/// Of an atomic operation, while the target does something else.
+pub(crate) fn atomic<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
+    match pair.streams {
+        Some(_) => write(pair, WORD),
+        None => raw::atomic_add(pair).named("atomic add"),
+    }
+}
+
+/// Of an atomic operation, with a target that waits in the library.
+pub(crate) fn atomic_attended<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
+    match pair.streams {
+        Some(_) => write_attended(pair, WORD),
+        None => raw::atomic_add(pair).named("atomic add"),
+    }
+}
+
+/// Of atomic operations by both ranks on one word.
+pub(crate) fn atomic_by_both<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
+    match pair.streams {
+        Some(_) => write_attended(pair, WORD),
+        None => raw::contended_add(pair).named("atomic add by both"),
+    }
+}
+
+/// Of ranks that hear of each other, with a payload of `size` bytes.
+pub(crate) fn meeting<'a>(pair: &'a Pair<'a>, size: usize, crowded: bool) -> Lane<'a> {
+    match pair.streams {
+        Some(streams) if crowded => raw_tcp::one_way(pair, streams, size, Taken::Last, Blocking)
+            .named("raw one way, blocking"),
+        Some(_) => notified(pair, size, Taken::Last),
+        None => raw::hand_over(pair).named("line hand-over"),
+    }
+}
