@@ -52,6 +52,13 @@ pub fn set_descriptor_limit(limit: libc::rlimit) {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
+/// Raises the limit for open descriptors of this process as far as it may; the limit before.
+pub fn raise_descriptor_limit() -> libc::rlimit {
+    let before = descriptor_limit();
+    set_descriptor_limit(libc::rlimit { rlim_cur: before.rlim_max, rlim_max: before.rlim_max });
+    before
+}
+
 /// Bytes that fit into a pipe.
 pub fn pipe_size(fd: BorrowedFd<'_>) -> usize {
     // SAFETY: the descriptor is open.
@@ -88,4 +95,16 @@ pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: reads at most the length of the slice.
     let written = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
+}
+
+/// From now on reads and writes return at once, with an error if they would have to wait.
+///
+/// # Errors
+/// Those of fcntl(2).
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the descriptor is open and the command has no argument.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    // SAFETY: the descriptor is open and the argument an integer.
+    let set = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) };
+    if flags < 0 || set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

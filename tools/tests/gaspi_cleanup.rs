@@ -3,7 +3,9 @@
 
 mod harness;
 
+use harness::far::{self, Far};
 use harness::{GUARD, Outcome, Run, ended, gaspi_run, shell};
+use std::fs;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
@@ -200,19 +202,48 @@ fn odd_commands_fit_on_a_line() {
 }
 
 #[test]
-fn hosts_have_to_be_this_machine() {
-    let directory = tempfile::tempdir().expect("directory");
-    let file = directory.path().join("hosts");
+fn on_other_hosts_it_is_run_through_ssh() {
+    let far = Far::with("[ \"$host\" = 240.0.0.9 ] && { echo refused >&2; exit 255; }");
+    let ssh = far.path("ssh").to_string_lossy().into_owned();
+    let file = far.path("machines");
+    fs::write(&file, "240.0.0.1\n127.0.0.1\n240.0.0.1\n# none\n240.0.0.2").expect("write");
     let name = file.to_string_lossy();
-    std::fs::write(&file, "localhost\n127.0.0.1\n").expect("write");
-    let job = id("none");
-    assert_eq!(cleanup(&["-m", &name, "-c", "--job", &job]).success().stdout, "");
-    std::fs::write(&file, "localhost\n192.0.2.199\n").expect("write");
-    let outcome = cleanup(&["-m", &name, "-c", "--job", &job]);
-    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("192.0.2.199"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("not available in this version"), "{}", outcome.stderr);
-    assert_eq!(cleanup(&["-m", "/nonexistent", "-c"]).code, Some(2));
+    let job = id("far");
+    let rank = Rank::start(&job, 3);
+    let pid = rank.pid();
+    let outcome = cleanup(&["--ssh", &ssh, "-m", &name, "-c", "--job", &job]).success();
+    let listed =
+        |host: &str| format!("{host}: job {job} pid {pid} rank 3: started by hand: sleep 1000");
+    let expected = ["127.0.0.1", "240.0.0.1", "240.0.0.2"].map(listed);
+    assert_eq!(outcome.sorted(), expected);
+    assert_eq!(outcome.stderr, "");
+    // A host that does not answer is told; what can be ended is ended.
+    let hosts = "240.0.0.9,240.0.0.1:7";
+    let outcome = cleanup(&["--ssh", &ssh, "--hosts", hosts, "--job", &job]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    let ended = format!("240.0.0.1: job {job} pid {pid} rank 3: ended by SIGTERM: sleep 1000\n");
+    assert_eq!(outcome.stdout, ended);
+    let refused = format!("gaspi_cleanup: 240.0.0.9: {ssh} ended with exit status 255: refused\n");
+    assert_eq!(outcome.stderr, refused);
+    assert_eq!(rank.signal(), Some(libc::SIGTERM));
+    let outcome = cleanup(&["--ssh", &ssh, "--hosts", "240.0.0.1", "--job", &job]).success();
+    let none = format!("gaspi_cleanup: 240.0.0.1: there is no process of job {job} of this user\n");
+    assert_eq!(outcome.stderr, none);
+    for wrong in [&["-m", "/nonexistent", "-c"][..], &["--hosts", "a:x"], &["--ssh", " "]] {
+        let hosts = if wrong[0] == "--ssh" { &["--hosts", "240.0.0.1"][..] } else { &[] };
+        assert_eq!(cleanup(&[wrong, hosts].concat()).code, Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn it_is_carried_over_where_it_is_not_installed() {
+    let far = Far::with(&far::not_installed(env!("CARGO_BIN_EXE_gaspi_cleanup")));
+    let ssh = far.path("ssh").to_string_lossy().into_owned();
+    let job = id("carried");
+    let rank = Rank::start(&job, 0);
+    let outcome = cleanup(&["--ssh", &ssh, "--hosts", "240.0.0.1", "--job", &job]).success();
+    assert!(outcome.stdout.contains("rank 0: ended by SIGTERM"), "{}", outcome.stdout);
+    assert_eq!(rank.signal(), Some(libc::SIGTERM));
 }
 
 #[test]

@@ -391,11 +391,6 @@ fn machine_files() {
     assert_eq!(outcome.code, Some(2));
     assert!(outcome.stderr.contains("too few for 5 ranks"), "{}", outcome.stderr);
 
-    fs::write(&path, "localhost\n192.0.2.199\n").expect("write");
-    let outcome = run(&["-m", &file, "true"]);
-    assert_eq!(outcome.code, Some(2));
-    assert!(outcome.stderr.contains("rank 1 is to run on \"192.0.2.199\""), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("not available in this version"), "{}", outcome.stderr);
     fs::write(&path, "\n# none\n").expect("write");
     let outcome = run(&["-m", &file, "true"]);
     assert_eq!(outcome.code, Some(2));

@@ -1,17 +1,22 @@
 //! gaspi_cleanup: ends what is left of this user's jobs.
 //!
 //! A job leaves nothing behind in files or shared memory, so there are only processes to be ended:
-//! children that ranks left behind, and jobs that were started by hand.
+//! children that ranks left behind, and jobs that were started by hand. On other machines it does the
+//! same through ssh.
 
+mod far;
 mod processes;
 
 use clap::Parser;
-use gaspi_core::bootstrap::machines::{self, ThisMachine};
+use gaspi_core::bootstrap::machines::ThisMachine;
+use gaspi_tools::far_side;
+use gaspi_tools::hosts::{self, Machine};
 use gaspi_tools::system;
 use processes::{Keeper, Member, Outcome};
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -25,9 +30,22 @@ const PASSES_MAX: usize = 5;
 #[command(name = "gaspi_cleanup", version, after_help = AFTER_HELP)]
 struct Arguments {
     /// Clean up on the hosts that FILE names, one per line; blank lines and # comments do not count.
-    /// Every line has to name this machine. Without this option it is this machine.
-    #[arg(short = 'm', long = "machinefile", value_name = "FILE")]
+    /// Without this option it is this machine.
+    #[arg(short = 'm', long = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
     machine_file: Option<PathBuf>,
+
+    /// Clean up on the hosts of LIST, such as a,b or, as for gaspi_run, a:2,b:2.
+    #[arg(long, value_name = "LIST")]
+    hosts: Option<String>,
+
+    /// Reach other hosts by PROGRAM, which takes the arguments of ssh, and may have options behind
+    /// it, separated by blanks [default: GASPI_SSH, else ssh].
+    #[arg(long, value_name = "PROGRAM")]
+    ssh: Option<OsString>,
+
+    /// Hand OPTION to ssh as it is; may be repeated.
+    #[arg(long = "ssh-option", value_name = "OPTION", allow_hyphen_values = true)]
+    ssh_options: Vec<OsString>,
 
     /// Only list the processes, and end none.
     #[arg(short = 'c', long = "check")]
@@ -49,15 +67,17 @@ was started by hand has none, so it is listed and kept: whether it is still want
 This program and those that it was started by are never ended.
 
 A process is asked to end by SIGTERM and killed by SIGKILL three seconds later. There is a line for
-each process: job, process, rank, what was done, command.
+each process: job, process, rank, what was done, command; with its host before it where there are
+several. gaspi_cleanup is carried over to hosts where it is not installed.
 
-The exit status is 0 if everything that was to be ended has ended, or with -c; 1 if something is left;
-2 for a wrong command line or machine file.
+The exit status is 0 if everything that was to be ended has ended, or with -c; 1 if something is left
+or a host did not answer; 2 for a wrong command line or machine file.
 
 Examples:
   gaspi_cleanup -c                    what is there?
   gaspi_cleanup                       end what is left of jobs whose gaspi_run was killed
-  gaspi_cleanup --job 53c5a1d0f2b2f34e";
+  gaspi_cleanup --job 53c5a1d0f2b2f34e
+  gaspi_cleanup -m machines --all     end all jobs of this user on these hosts";
 
 /// Whether a process of a job is to be ended.
 fn is_to_end(arguments: &Arguments, member: &Member) -> bool {
@@ -89,30 +109,25 @@ fn done(outcome: Outcome) -> &'static str {
     }
 }
 
-fn check_hosts(file: &Path) -> Result<(), String> {
-    let machine = ThisMachine::look_up();
-    let hosts = machines::read(file).map_err(|error| {
-        let text = error.to_string();
-        text.strip_prefix("environment: ").unwrap_or(&text).to_owned()
-    })?;
-    match hosts.iter().find(|host| !machine.is(host)) {
-        None => Ok(()),
-        Some(host) => Err(format!(
-            "machine file {}: {host:?} is not this machine ({:?}); cleaning up on other hosts is \
-             not available in this version, run gaspi_cleanup there",
-            file.display(),
-            machine.name()
-        )),
-    }
+/// The machines to clean up on.
+fn machines(arguments: &Arguments) -> Result<Vec<Machine>, String> {
+    let names = match (&arguments.machine_file, &arguments.hosts) {
+        (Some(file), _) => hosts::read(file)?,
+        (None, Some(list)) => hosts::list(list).map_err(|error| format!("--hosts: {error}"))?,
+        (None, None) => return Ok(Vec::new()),
+    };
+    Ok(hosts::machines(&names, &ThisMachine::look_up()))
 }
 
-/// Lists and ends; true if nothing is left that was to be ended.
-fn clean(arguments: &Arguments) -> bool {
+/// Lists and ends on this machine, which is called `host` where there are several; true if nothing is
+/// left that was to be ended.
+fn clean(arguments: &Arguments, host: Option<&str>) -> bool {
     let wanted =
         |member: &Member| arguments.job.as_ref().is_none_or(|job| *job == member.place.job);
     // That nobody reads it keeps nothing from being ended.
     let say = |member: &Member, what: &str| {
-        let _ = io::stdout().write_all(line(member, what).as_bytes());
+        let name = host.map_or(String::new(), |host| format!("{host}: "));
+        let _ = io::stdout().write_all(format!("{name}{}", line(member, what)).as_bytes());
     };
     let (mut clean, mut jobs_kept) = (true, BTreeSet::new());
     for pass in 0..PASSES_MAX {
@@ -123,7 +138,8 @@ fn clean(arguments: &Arguments) -> bool {
             if others.is_empty() && to_end.is_empty() {
                 let of =
                     arguments.job.as_ref().map_or("a job".to_owned(), |id| format!("job {id}"));
-                eprintln!("gaspi_cleanup: there is no process of {of} of this user");
+                let place = host.map_or(String::new(), |host| format!("{host}: "));
+                eprintln!("gaspi_cleanup: {place}there is no process of {of} of this user");
             }
             for member in others {
                 let verb = if arguments.check { "" } else { "kept, " };
@@ -148,24 +164,43 @@ fn clean(arguments: &Arguments) -> bool {
     }
     if !arguments.check && !jobs_kept.is_empty() {
         let ids: Vec<String> = jobs_kept.into_iter().collect();
-        eprintln!("gaspi_cleanup: kept {}; end one with --job ID, all with --all", ids.join(", "));
+        let place = host.map_or(String::new(), |host| format!("{host}: "));
+        eprintln!(
+            "gaspi_cleanup: {place}kept {}; end one with --job ID, all with --all",
+            ids.join(", ")
+        );
     }
     clean
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    if let Some(file) = &arguments.machine_file
-        && let Err(message) = check_hosts(file)
-    {
-        eprintln!("gaspi_cleanup: {message}");
-        return ExitCode::from(2);
+/// Here and elsewhere, at the same time.
+fn clean_all(arguments: &Arguments) -> Result<bool, String> {
+    let machines = machines(arguments)?;
+    let names = machines.iter().filter(|machine| !machine.here).map(|machine| machine.name.clone());
+    let names: Vec<String> = names.collect();
+    let far = if names.is_empty() { None } else { Some(far::Far::start(arguments, names)?) };
+    let here = machines.iter().find(|machine| machine.here);
+    let several = machines.len() > 1;
+    let mut clean = true;
+    if machines.is_empty() || here.is_some() {
+        let name = here.filter(|_| several).map(|machine| machine.name.as_str());
+        clean = self::clean(arguments, name);
     }
+    Ok(far.is_none_or(far::Far::finish) && clean)
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse_from(far_side::arguments());
     // A descriptor for every process that is to be ended.
-    let limit = system::descriptor_limit();
-    let (rlim_cur, rlim_max) = (limit.rlim_max, limit.rlim_max);
-    system::set_descriptor_limit(libc::rlimit { rlim_cur, rlim_max });
-    if clean(&arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    system::raise_descriptor_limit();
+    match clean_all(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("gaspi_cleanup: {message}");
+            ExitCode::from(2)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,25 +6,43 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Starts the ranks of a GASPI job on this machine and looks after them.
+/// Starts the ranks of a GASPI job, on this machine or over ssh on others, and looks after them.
 #[derive(Debug, Parser)]
 #[command(
     name = "gaspi_run",
     version,
     override_usage = "gaspi_run -n N [OPTIONS] PROGRAM [ARGUMENTS]...\n       \
-                      gaspi_run -m FILE [OPTIONS] PROGRAM [ARGUMENTS]...",
+                      gaspi_run -m FILE [OPTIONS] PROGRAM [ARGUMENTS]...\n       \
+                      gaspi_run --hosts LIST [OPTIONS] PROGRAM [ARGUMENTS]...\n       \
+                      gaspi_run -m FILE -p",
     after_help = AFTER_HELP
 )]
 pub(crate) struct Arguments {
-    /// Start N ranks [default: as many as the machine file has lines]
+    /// Start N ranks [default: as many as the machine file has lines or the list of hosts says]
     #[arg(short = 'n', long = "nodes", visible_alias = "ranks", value_name = "N",
           value_parser = ranks)]
     pub(crate) ranks: Option<u32>,
 
-    /// Take the host of rank r from line r of FILE; blank lines and # comments do not count. Every
-    /// line has to name this machine: its name, localhost, or one of its addresses
-    #[arg(short = 'm', long = "machinefile", value_name = "FILE")]
+    /// Take the host of rank r from line r of FILE, in any order; blank lines and # comments do not
+    /// count. A host is a name, an address, or USER@HOST as for ssh. Ranks on this machine need no
+    /// ssh
+    #[arg(short = 'm', long = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
     pub(crate) machine_file: Option<PathBuf>,
+
+    /// Take the hosts from LIST, each with its number of ranks, by default 1: a:2,b:2. Addresses of
+    /// IPv6 in brackets: [fd00::1]:2
+    #[arg(long, value_name = "LIST")]
+    pub(crate) hosts: Option<String>,
+
+    /// Reach other hosts by PROGRAM, which takes the arguments of ssh, and may have options behind
+    /// it, separated by blanks [default: GASPI_SSH, else ssh]
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) ssh: Option<OsString>,
+
+    /// Hand OPTION to ssh as it is, before options of gaspi_run; may be repeated. ssh obeys the first
+    /// that it meets, so -oBatchMode=no lets it ask for passwords
+    #[arg(long = "ssh-option", value_name = "OPTION", allow_hyphen_values = true)]
+    pub(crate) ssh_options: Vec<OsString>,
 
     /// Say which cores each rank may use [default: core if there are no more ranks than usable
     /// cores, else none; none with -N]
@@ -44,7 +62,8 @@ pub(crate) struct Arguments {
     #[arg(short = 'd', long = "debug")]
     pub(crate) debug: bool,
 
-    /// Say for every host of the job whether it can be reached before starting
+    /// Say for every host of the job whether it can be reached before starting; without PROGRAM only
+    /// that
     #[arg(short = 'p', long = "ping")]
     pub(crate) ping: bool,
 
@@ -63,20 +82,25 @@ pub(crate) struct Arguments {
     pub(crate) timeout: Option<Duration>,
 
     /// Write the output of rank R to DIR/rank-R.out and DIR/rank-R.err instead of here, as it is and
-    /// without labels. The directory is made, files that exist are emptied; R has as many digits as
+    /// without labels, on this machine also for ranks on others. The directory is made, files that exist are emptied; R has as many digits as
     /// the largest rank
     #[arg(long = "output-dir", value_name = "DIR")]
     pub(crate) output_directory: Option<PathBuf>,
 
     /// The program, then its arguments, passed on exactly as they are
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present = "ping", trailing_var_arg = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
 }
 
 const AFTER_HELP: &str = "\
 Each rank gets the environment and working directory of gaspi_run, and finds its place in
-GASPI_RANK, GASPI_NRANKS and GASPI_SOCKET (its number on this machine). Standard input goes to
+GASPI_RANK, GASPI_NRANKS and GASPI_SOCKET (its number on its machine). Standard input goes to
 rank 0; the output of all ranks comes out line by line, unmixed.
+
+Other hosts need sshd, the program at the same place, and the working directory; gaspi_run itself is
+carried over where it is not installed. Nothing starts before all hosts are ready. Ranks there get
+the environment of gaspi_run too, but for variables of a session or an account (HOME, SSH_*, XDG_*,
+DISPLAY, ...), and the umask; limits (ulimit) are those of a login there.
 
 A rank that dies leaves the others running, as GASPI programs may go on without it; use
 --kill-on-failure to end the job instead. Signals that gaspi_run gets go to all ranks; a second
@@ -92,12 +116,14 @@ with many threads, or for several jobs on the same cores. GASPI_BIND tells a ran
 The exit status is that of the first rank that failed (128 + the signal's number if a signal
 killed it), 0 if none did; 2 for a wrong command line, 127 and 126 for a program that does not
 exist or cannot be executed, 124 if --timeout ended the job, 125 if gaspi_run itself could not
-go on.
+go on, 255 if a host could not be reached or was lost.
 
 Examples:
   gaspi_run -n 4 ./heat input.txt             four ranks
   gaspi_run -n 4 --label ./heat               ... and who said what
   gaspi_run -m machines -b ./master ./worker  hosts from a file, another program as rank 0
+  gaspi_run --hosts a:2,b:2 ./heat            ranks 0 and 1 on a, 2 and 3 on b
+  gaspi_run -m machines -p                    do all hosts answer?
   gaspi_run -n 2 -d ./heat                    rank 0 under gdb
   gaspi_run -n 4 --timeout 30m --output-dir log ./heat
                                               at most half an hour, a file for each rank
@@ -181,6 +207,7 @@ mod tests {
             (&["gaspi_run", "-n", "x", "p"], "1 to 65535"),
             (&["gaspi_run", "-n", "2"], "PROGRAM"),
             (&["gaspi_run", "--lable", "-n", "2", "p"], "--label"),
+            (&["gaspi_run", "--hosts", "a", "-m", "f", "p"], "--machinefile"),
         ] {
             let text = Arguments::try_parse_from(line).expect_err("accepted").to_string();
             assert!(text.contains(word), "{line:?}: {text}");

@@ -1,17 +1,23 @@
 //! `--output-dir`: a file for each rank and stream, given to the rank as it is.
 //!
-//! The ranks write straight into them, so bytes of any kind stay as they are and a full disk is told
-//! to whoever writes.
+//! The ranks of this machine write straight into them, so bytes of any kind stay as they are and a
+//! full disk is told to whoever writes. What ranks of other machines write is put there by gaspi_run.
 
 use crate::Refusal;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Standard output and error of one rank.
 #[derive(Debug)]
 pub(crate) struct Files {
     pub(crate) stdout: File,
     pub(crate) stderr: File,
+}
+
+/// The file of a rank's stream, "out" or "err".
+pub(crate) fn path(directory: &Path, rank: usize, ranks: usize, stream: &str) -> PathBuf {
+    let width = (ranks - 1).to_string().len();
+    directory.join(format!("rank-{rank:0width$}.{stream}"))
 }
 
 /// Makes the directory and all files, empty, so that what cannot be written is told before a rank
@@ -21,9 +27,8 @@ pub(crate) fn create(directory: &Path, ranks: usize) -> Result<Vec<Files>, Refus
         Refusal::launcher(format!("--output-dir: {}: {reason}", path.display()))
     };
     fs::create_dir_all(directory).map_err(|error| failed(directory, error.to_string()))?;
-    let width = (ranks - 1).to_string().len();
     let file = |rank: usize, stream: &str| {
-        let path = directory.join(format!("rank-{rank:0width$}.{stream}"));
+        let path = path(directory, rank, ranks, stream);
         if fs::metadata(&path).is_ok_and(|about| !about.is_file()) {
             // Opening a FIFO would wait for its reader.
             return Err(failed(&path, "there is something that is no regular file".to_owned()));

@@ -1,6 +1,7 @@
 //! The hang table: what every rank is doing, for somebody who wonders why nothing happens.
 
-use crate::report::{self, End};
+use crate::process::Ending;
+use crate::report;
 use crate::topology::as_list;
 use gaspi_core::bootstrap::Host;
 use gaspi_core::{Life, Observer, Rank, Wait};
@@ -8,45 +9,65 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What is known of one rank.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-struct Row {
-    pid: i32,
-    state: String,
-    /// What it does if it does not wait.
-    doing: String,
-    waits: Vec<Wait>,
+/// A call in which a thread of a rank sleeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) call: String,
+    pub(crate) object: String,
+    pub(crate) since: Duration,
+    /// Whom it waits for.
+    pub(crate) awaited: Vec<usize>,
+    /// There may be more of them.
+    pub(crate) in_part: bool,
 }
 
-/// The table. `processes` are the pids of the ranks that still run.
-pub(crate) fn table(host: &Host, processes: &[Option<i32>], ends: &[End]) -> String {
-    let mut text = String::new();
-    let mut row = |(rank, process): (usize, &Option<i32>)| {
-        let number = Rank(rank as u16);
-        let observer = host.observer(number).and_then(|observer| match observer {
-            Ok(observer) => Some(observer),
-            Err(error) => {
-                text = format!("gaspi_run: calls are not shown: {error}\n");
-                None
-            }
-        });
-        match process {
-            Some(pid) => running(host, observer.as_ref(), number, *pid),
-            None => {
-                let end = ends.iter().find(|end| end.rank == rank);
-                let died = observer.as_ref().is_some_and(|o| o.life(number) == Life::Dead);
-                Row {
-                    pid: end.map_or(0, |end| end.pid),
-                    state: if died { "dead" } else { "ended" }.to_owned(),
-                    doing: end.map_or(String::new(), |end| report::phrase(end.ending)),
-                    waits: Vec::new(),
-                }
-            }
+impl From<Wait> for Waiting {
+    fn from(wait: Wait) -> Waiting {
+        Waiting {
+            call: wait.call.to_owned(),
+            object: wait.object,
+            since: wait.since,
+            awaited: wait.awaited.iter().map(|rank| rank.index()).collect(),
+            in_part: wait.in_part,
         }
-    };
-    let rows: Vec<Row> = processes.iter().enumerate().map(&mut row).collect();
-    text.push_str(&format(&rows));
-    text
+    }
+}
+
+/// What is known of one rank.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) pid: i32,
+    pub(crate) state: String,
+    /// What it does if it does not wait.
+    pub(crate) doing: String,
+    pub(crate) waits: Vec<Waiting>,
+}
+
+impl Row {
+    /// Of a rank of which nothing can be seen.
+    pub(crate) fn unknown(pid: i32, state: &str, doing: &str) -> Row {
+        Row { pid, state: state.to_owned(), doing: doing.to_owned(), waits: Vec::new() }
+    }
+}
+
+/// What a rank of this machine does, whose process runs or has ended so.
+pub(crate) fn row(host: &Host, rank: u32, pid: i32, ending: Option<Ending>) -> Row {
+    let rank = Rank(rank as u16);
+    let observer = host.observer(rank);
+    let seen = observer.as_ref().and_then(|observer| observer.as_ref().ok());
+    match ending {
+        None => {
+            let mut row = running(host, seen, rank, pid);
+            if let Some(Err(error)) = &observer {
+                row.doing = format!("calls are not shown: {error}");
+            }
+            row
+        }
+        Some(ending) => {
+            let died = seen.is_some_and(|observer| observer.life(rank) == Life::Dead);
+            Row::unknown(pid, if died { "dead" } else { "ended" }, &report::phrase(ending))
+        }
+    }
 }
 
 /// A rank whose process runs.
@@ -75,6 +96,7 @@ fn running(host: &Host, observer: Option<&Observer>, rank: Rank, started: i32) -
         joined = format!("{state}, stopped");
         state = &joined;
     }
+    let waits = waits.into_iter().map(Waiting::from).collect();
     Row { pid, state: state.to_owned(), doing: doing.to_owned(), waits }
 }
 
@@ -86,52 +108,63 @@ fn is_stopped(pid: i32) -> bool {
     matches!(state, Some("T" | "t"))
 }
 
-fn format(rows: &[Row]) -> String {
-    let titles = ["rank", "pid", "state", "call", "object", "for", "waits for ranks"];
+/// The table of all ranks; with the machine of each in a job of several.
+pub(crate) fn table(rows: &[Row], hosts: Option<&[&str]>) -> String {
+    let titles = ["rank", "host", "pid", "state", "call", "object", "for", "waits for ranks"];
     let mut lines = vec![titles.map(str::to_owned)];
     for (rank, row) in rows.iter().enumerate() {
         let waits = row.waits.iter().map(Some);
         let none = row.waits.is_empty().then_some(None);
         for (number, wait) in waits.chain(none).enumerate() {
-            let mut line: [String; 7] = Default::default();
+            let mut line: [String; COLUMNS] = Default::default();
             if number == 0 {
                 line[0] = rank.to_string();
-                line[1] = row.pid.to_string();
-                line[2].clone_from(&row.state);
+                line[1] = hosts.map_or("", |hosts| hosts[rank]).to_owned();
+                line[2] = row.pid.to_string();
+                line[3].clone_from(&row.state);
             }
             match wait {
                 Some(wait) => {
-                    line[3] = wait.call.to_owned();
-                    line[4].clone_from(&wait.object);
-                    line[5] = duration(wait.since);
-                    line[6] = ranks(wait);
+                    line[4].clone_from(&wait.call);
+                    line[5].clone_from(&wait.object);
+                    line[6] = duration(wait.since);
+                    line[7] = ranks(wait);
                 }
-                None => line[3].clone_from(&row.doing),
+                None => line[4].clone_from(&row.doing),
             }
             lines.push(line);
         }
     }
-    let mut text = String::from("gaspi_run: what the ranks are doing:\n");
+    let shown = |column: &usize| *column != HOST || hosts.is_some();
+    format!("gaspi_run: what the ranks are doing:\n{}{}", aligned(&lines, shown), culprits(rows))
+}
+
+const COLUMNS: usize = 8;
+/// The column of the machines.
+const HOST: usize = 1;
+
+/// The lines with columns below each other, as far as they are shown.
+fn aligned(lines: &[[String; COLUMNS]], shown: impl Fn(&usize) -> bool) -> String {
     // A rank that does not wait has a sentence in the place of the last columns.
-    let whole = |line: &[String; 7]| !line[4].is_empty() || !line[5].is_empty();
-    let widths: [usize; 7] = std::array::from_fn(|column| {
-        let counted = lines.iter().filter(|line| column < 3 || whole(line));
+    let whole = |line: &[String; COLUMNS]| !line[5].is_empty() || !line[6].is_empty();
+    let widths: [usize; COLUMNS] = std::array::from_fn(|column| {
+        let counted = lines.iter().filter(|line| column < 4 || whole(line));
         counted.map(|line| line[column].len()).max().unwrap_or(0)
     });
-    for line in &lines {
-        let mut shown = String::new();
-        for (column, cell) in line.iter().enumerate() {
-            let width = widths[column];
+    let mut text = String::new();
+    for line in lines {
+        let mut words = String::new();
+        for column in (0..COLUMNS).filter(&shown) {
+            let (cell, width) = (&line[column], widths[column]);
             // Writing to a string cannot fail.
             let _ = match column {
-                0 | 1 => write!(shown, "  {cell:>width$}"),
-                _ => write!(shown, "  {cell:<width$}"),
+                0 | 2 => write!(words, "  {cell:>width$}"),
+                _ => write!(words, "  {cell:<width$}"),
             };
         }
-        text.push_str(shown.trim_end());
+        text.push_str(words.trim_end());
         text.push('\n');
     }
-    text.push_str(&culprits(rows));
     text
 }
 
@@ -140,7 +173,7 @@ fn culprits(rows: &[Row]) -> String {
     let awaited: BTreeSet<usize> = rows
         .iter()
         .flat_map(|row| &row.waits)
-        .flat_map(|wait| wait.awaited.iter().map(|rank| rank.index()))
+        .flat_map(|wait| wait.awaited.iter().copied())
         .filter(|rank| rows.get(*rank).is_some_and(|row| row.waits.is_empty()))
         .collect();
     if awaited.is_empty() {
@@ -151,10 +184,9 @@ fn culprits(rows: &[Row]) -> String {
     format!("gaspi_run: {plural} {}: waited for, but {verb} not wait\n", as_list(&list))
 }
 
-fn ranks(wait: &Wait) -> String {
-    let ranks: Vec<usize> = wait.awaited.iter().map(|rank| rank.index()).collect();
+fn ranks(wait: &Waiting) -> String {
     let more = if wait.in_part { ", ..." } else { "" };
-    format!("{}{more}", as_list(&ranks))
+    format!("{}{more}", as_list(&wait.awaited))
 }
 
 /// As a person says it.
@@ -171,16 +203,16 @@ pub(crate) fn duration(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn row(state: &str, doing: &str, waits: Vec<Wait>) -> Row {
+    fn row(state: &str, doing: &str, waits: Vec<Waiting>) -> Row {
         Row { pid: 4711, state: state.to_owned(), doing: doing.to_owned(), waits }
     }
 
-    fn wait(call: &'static str, object: &str, seconds: u64, awaited: &[u16]) -> Wait {
-        Wait {
-            call,
+    fn wait(call: &str, object: &str, seconds: u64, awaited: &[usize]) -> Waiting {
+        Waiting {
+            call: call.to_owned(),
             object: object.to_owned(),
             since: Duration::from_secs(seconds),
-            awaited: awaited.iter().map(|rank| Rank(*rank)).collect(),
+            awaited: awaited.to_vec(),
             in_part: false,
         }
     }
@@ -205,6 +237,17 @@ gaspi_run: what the ranks are doing:
      3  4711  dead             killed by signal 9, SIGKILL
 gaspi_run: ranks 2-3: waited for, but do not wait
 ";
-        assert_eq!(format(&rows), expected);
+        assert_eq!(table(&rows, None), expected);
+        let expected = "\
+gaspi_run: what the ranks are doing:
+  rank  host   pid  state            call             object     for         waits for ranks
+     0  a     4711  joined           barrier          group 0    3.0 s       1-3
+                                     barrier          group 31   2 h 1 min   2-3, ...
+     1  bcd   4711  joined           notify_waitsome  segment 7  1 min 15 s
+     2  bcd   4711  joined, stopped  computing
+     3  a     4711  dead             killed by signal 9, SIGKILL
+gaspi_run: ranks 2-3: waited for, but do not wait
+";
+        assert_eq!(table(&rows, Some(&["a", "bcd", "bcd", "a"])), expected);
     }
 }

@@ -1,31 +1,49 @@
-//! gaspi_run: starts the ranks of a GASPI job on this machine and looks after them.
+//! gaspi_run: starts the ranks of a GASPI job, here and on other machines, and looks after them.
 //!
 //! One thread, one loop ([`job`]): it hosts the meeting of the ranks, forwards their output by whole
-//! lines ([`output`]) and the signals that it gets, and reports how they ended ([`report`]). What is
+//! lines ([`printer`]) and the signals that it gets, and reports how they ended ([`report`]). What is
 //! to be started is worked out first ([`plan`]), so that a mistake is one message and starts nothing.
+//! The ranks of a machine are a [`crew`]: gaspi_run looks after its own, and over ssh ([`remote`]) an
+//! [`agent`] on each other machine does the same there.
 //!
-//! Invariant: ranks do not outlive gaspi_run (the kernel kills them with it), and processes are only
-//! signalled through pidfds.
+//! Invariant: ranks do not outlive gaspi_run (the kernel kills them with it or with their agent, which
+//! ends when its connection does), and processes are only signalled through pidfds.
 
+mod agent;
 mod arguments;
+mod assignment;
 mod binding;
+mod channel;
+mod crew;
 mod files;
 mod hang;
+mod input;
 mod job;
+mod lifeline;
 mod output;
 mod plan;
+mod printer;
 mod process;
+mod program;
+mod protocol;
+mod remote;
 mod report;
+mod surroundings;
 mod topology;
 
 use arguments::Arguments;
 use clap::Parser;
+use gaspi_tools::far_side;
 use std::process::ExitCode;
 
 /// gaspi_run itself could not do its work (as with `timeout` and `env`).
 const EXIT_LAUNCHER: u8 = 125;
 /// The job ran longer than --timeout allows (as with `timeout`).
 const EXIT_TIMEOUT: u8 = 124;
+/// A host could not be reached or was lost (as with ssh).
+const EXIT_HOST: u8 = 255;
+/// Makes this program an agent.
+const AGENT: &str = "--agent";
 
 /// Why no job was started, or why it could not go on, and the status to exit with.
 #[derive(Debug)]
@@ -45,9 +63,13 @@ impl Refusal {
 }
 
 fn run() -> Result<u8, Refusal> {
-    let arguments = Arguments::parse();
+    let words = far_side::arguments();
+    if words.len() == 2 && words[1] == AGENT {
+        return agent::run();
+    }
+    let arguments = Arguments::parse_from(words);
     let plan = plan::Plan::new(&arguments)?;
-    job::Running::start(plan)?.finish()
+    job::Running::new(plan)?.run()
 }
 
 fn main() -> ExitCode {

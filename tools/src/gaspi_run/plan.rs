@@ -1,41 +1,39 @@
 //! What is to be started, worked out and checked before anything is.
 
-use crate::Refusal;
 use crate::arguments::Arguments;
-use crate::binding::{self, Bind, Share};
-use crate::topology::Topology;
-use gaspi_core::bootstrap::machines::{self, ThisMachine};
+use crate::assignment::{Assignment, Command};
+use crate::{Refusal, program, surroundings};
+use gaspi_core::bootstrap::machines::ThisMachine;
+use gaspi_tools::far_side::{Ssh, Tool};
+use gaspi_tools::hosts::{self, Machine};
 use gaspi_tools::system;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// Descriptors that gaspi_run needs for each rank: pidfd, two pipes or files, its place in the meeting.
+/// Descriptors that are needed for each rank: pidfd, two pipes or files, its place in the meeting.
 const DESCRIPTORS_PER_RANK: u64 = 4;
+/// For each other machine: pidfd and three pipes.
+const DESCRIPTORS_PER_MACHINE: u64 = 4;
 const DESCRIPTORS_OWN: u64 = 64;
-
-/// A program with its arguments.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Command {
-    pub(crate) program: OsString,
-    pub(crate) arguments: Vec<OsString>,
-}
+/// Seconds for which a silent machine is waited for.
+pub(crate) const DEAD_AFTER: u64 = 5;
 
 /// What is to be started.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// By rank.
-    pub(crate) commands: Vec<Command>,
-    /// The cores of each rank.
-    pub(crate) shares: Vec<Share>,
-    /// The machine that all ranks are on.
-    pub(crate) host: String,
-    /// As an absolute path.
-    pub(crate) machine_file: Option<PathBuf>,
-    pub(crate) numa: bool,
-    /// Rank 0 has the terminal.
+    pub(crate) ranks: usize,
+    /// The ranks of this machine.
+    pub(crate) own: Assignment,
+    /// Those of other machines.
+    pub(crate) others: Vec<Assignment>,
+    /// How to get there.
+    pub(crate) way: Option<Way>,
+    /// The machine of each rank, as messages call it.
+    pub(crate) hosts: Vec<String>,
+    /// There is nothing to be started.
+    pub(crate) only_ping: bool,
+    pub(crate) ping: bool,
     pub(crate) debug: bool,
     pub(crate) label: bool,
     pub(crate) kill_on_failure: bool,
@@ -43,40 +41,86 @@ pub(crate) struct Plan {
     pub(crate) output_directory: Option<PathBuf>,
 }
 
+/// The way to other machines.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub(crate) ssh: Ssh,
+    /// gaspi_run itself.
+    pub(crate) tool: Tool,
+}
+
 impl Plan {
     pub(crate) fn new(arguments: &Arguments) -> Result<Plan, Refusal> {
-        let machine = ThisMachine::look_up();
-        let hosts = match &arguments.machine_file {
-            Some(file) => Some(
-                machines::read(file).map_err(|error| Refusal::usage(plain(&error.to_string())))?,
-            ),
-            None => None,
+        let this = ThisMachine::look_up();
+        let names = match (&arguments.machine_file, &arguments.hosts) {
+            (Some(file), _) => Some(hosts::read(file)),
+            (None, Some(list)) => Some(hosts::list(list).map_err(|e| format!("--hosts: {e}"))),
+            (None, None) => None,
         };
-        let ranks = count(arguments, hosts.as_deref())?;
-        if let (Some(file), Some(hosts)) = (&arguments.machine_file, &hosts) {
-            check_hosts(&machine, file, &hosts[..ranks as usize], arguments.ping)?;
-        } else if arguments.ping {
-            eprintln!("gaspi_run: {} is this machine", machine.name());
+        let names = names.transpose().map_err(Refusal::usage)?;
+        let ranks = count(arguments, names.as_deref())?;
+        let names = names.unwrap_or_else(|| vec![this.name().to_owned(); ranks as usize]);
+        let mut machines = hosts::machines(&names[..ranks as usize], &this);
+        let several = machines.len() > 1;
+        for machine in machines.iter_mut().filter(|machine| machine.here) {
+            if arguments.ping {
+                eprintln!("gaspi_run: {} is this machine", machine.name);
+            }
+            // Elsewhere localhost would be another one.
+            if !several || hosts::is_loopback(&machine.name) {
+                this.name().clone_into(&mut machine.name);
+            }
         }
-        check_descriptors(ranks)?;
+        let mut plan = Plan::bare(arguments, ranks, &machines)?;
+        for machine in &machines {
+            machine.lines.iter().for_each(|rank| plan.hosts[*rank].clone_from(&machine.name));
+        }
+        check_start(&plan)?;
+        Ok(plan)
+    }
+
+    fn bare(arguments: &Arguments, ranks: u32, machines: &[Machine]) -> Result<Plan, Refusal> {
         let machine_file = match &arguments.machine_file {
             Some(file) => Some(std::path::absolute(file).map_err(|error| {
                 Refusal::usage(format!("machine file {}: {error}", file.display()))
             })?),
             None => None,
         };
-        let topology = Topology::look_up();
-        let bind = match arguments.bind {
-            Some(bind) => bind,
-            None if arguments.numa => Bind::None,
-            None => binding::default(&topology, ranks),
-        };
-        Ok(Plan {
-            commands: commands(arguments, ranks)?,
-            shares: binding::shares(&topology, bind, ranks as usize),
-            host: machine.name().to_owned(),
+        let (first, others) = commands(arguments)?;
+        let mut own = Assignment {
+            job: new_id()?,
+            size: ranks,
+            ranks: Vec::new(),
+            machines: machines.len() as u32,
+            host: String::new(),
+            first,
+            others,
+            surroundings: None,
             machine_file,
+            bind: arguments.bind,
             numa: arguments.numa,
+            debug: arguments.debug,
+        };
+        let mut others = Vec::new();
+        let surroundings = surroundings::look_up()
+            .map_err(|error| Refusal::launcher(format!("working directory: {error}")))?;
+        for machine in machines.iter().filter(|machine| !machine.here) {
+            let ranks = ranks_of(machine);
+            let (host, surroundings) = (machine.name.clone(), Some(surroundings.clone()));
+            others.push(Assignment { ranks, host, surroundings, debug: false, ..own.clone() });
+        }
+        if let Some(machine) = machines.iter().find(|machine| machine.here) {
+            (own.ranks, own.host) = (ranks_of(machine), machine.name.clone());
+        }
+        let way = if others.is_empty() { None } else { Some(way(arguments)?) };
+        Ok(Plan {
+            ranks: ranks as usize,
+            own,
+            others,
+            way,
+            hosts: vec![String::new(); ranks as usize],
+            only_ping: arguments.command.is_empty(),
+            ping: arguments.ping,
             debug: arguments.debug,
             label: arguments.label,
             kill_on_failure: arguments.kill_on_failure,
@@ -86,88 +130,104 @@ impl Plan {
     }
 }
 
-/// The library speaks of the environment; here the file came from the command line.
-fn plain(text: &str) -> String {
-    text.strip_prefix("environment: ").unwrap_or(text).to_owned()
+fn ranks_of(machine: &Machine) -> Vec<u32> {
+    machine.lines.iter().map(|line| *line as u32).collect()
+}
+
+/// Whether this machine can do its part.
+fn check_start(plan: &Plan) -> Result<(), Refusal> {
+    check_descriptors(plan.own.ranks.len(), plan.others.len())?;
+    if plan.only_ping {
+        return Ok(());
+    }
+    if plan.debug && plan.own.ranks.first() != Some(&0) {
+        return Err(Refusal::usage(format!(
+            "-d needs rank 0 on this machine, where the terminal is, but it is to run on {}",
+            plan.hosts[0]
+        )));
+    }
+    plan.own.check_programs()
+}
+
+fn way(arguments: &Arguments) -> Result<Way, Refusal> {
+    let patience = dead_after(std::env::var_os("GASPI_DEAD_AFTER").as_deref())?;
+    let ssh = Ssh::new(arguments.ssh.as_deref(), &arguments.ssh_options, patience.as_secs());
+    let tool = Tool::own("gaspi_run")
+        .map_err(|error| Refusal::launcher(format!("finding gaspi_run itself: {error}")))?;
+    Ok(Way { ssh: ssh.map_err(Refusal::usage)?, tool })
+}
+
+/// What GASPI_DEAD_AFTER says.
+pub(crate) fn dead_after(value: Option<&OsStr>) -> Result<Duration, Refusal> {
+    let Some(value) = value else { return Ok(Duration::from_secs(DEAD_AFTER)) };
+    let seconds = value.to_str().and_then(|text| text.parse::<f64>().ok());
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.filter(|time| !time.is_zero()).ok_or_else(|| {
+        Refusal::usage(format!(
+            "GASPI_DEAD_AFTER is {value:?}; it is the number of seconds for which a silent host is \
+             waited for"
+        ))
+    })
 }
 
 fn count(arguments: &Arguments, hosts: Option<&[String]>) -> Result<u32, Refusal> {
     let max = gaspi_core::bootstrap::RANKS_MAX;
     let lines = hosts.map(|hosts| hosts.len());
+    let what = if arguments.hosts.is_some() { "list of hosts (--hosts)" } else { "machine file" };
     match (arguments.ranks, lines) {
         (Some(ranks), Some(lines)) if ranks as usize > lines => Err(Refusal::usage(format!(
-            "the machine file names {lines} hosts, too few for {ranks} ranks (-n); repeat a host \
+            "the {what} names {lines} hosts, too few for {ranks} ranks (-n); repeat a host \
              for every rank that it is to run"
         ))),
         (Some(ranks), _) => Ok(ranks),
         (None, Some(lines)) => match u32::try_from(lines) {
             Ok(ranks) if ranks <= max => Ok(ranks),
             _ => Err(Refusal::usage(format!(
-                "the machine file names {lines} hosts, but a job has 1 to {max} ranks; use -n"
+                "the {what} names {lines} hosts, but a job has 1 to {max} ranks; use -n"
             ))),
         },
         (None, None) => Err(Refusal::usage(
-            "say how many ranks to start with -n N, or name their hosts with -m FILE (see --help)",
+            "say how many ranks to start with -n N, or name their hosts with -m FILE or --hosts \
+             LIST (see --help)",
         )),
     }
 }
 
-fn check_hosts(
-    machine: &ThisMachine,
-    file: &Path,
-    hosts: &[String],
-    ping: bool,
-) -> Result<(), Refusal> {
-    let mut known: Vec<&String> = Vec::new();
-    for (rank, host) in hosts.iter().enumerate() {
-        if known.contains(&host) {
-            continue;
-        }
-        if !machine.is(host) {
-            return Err(Refusal::usage(format!(
-                "machine file {}: rank {rank} is to run on {host:?}, which is not this machine \
-                 ({:?}); TCP between hosts is not available in this version, so every line has to \
-                 name this machine",
-                file.display(),
-                machine.name()
-            )));
-        }
-        if ping {
-            eprintln!("gaspi_run: {host} is this machine");
-        }
-        known.push(host);
-    }
-    Ok(())
-}
-
-fn check_descriptors(ranks: u32) -> Result<(), Refusal> {
-    let needed = u64::from(ranks) * DESCRIPTORS_PER_RANK + DESCRIPTORS_OWN;
+/// Whether so many ranks here, and so many other machines, can be looked after.
+pub(crate) fn check_descriptors(ranks: usize, machines: usize) -> Result<(), Refusal> {
+    let needed = ranks as u64 * DESCRIPTORS_PER_RANK
+        + machines as u64 * DESCRIPTORS_PER_MACHINE
+        + DESCRIPTORS_OWN;
     let limit = system::descriptor_limit().rlim_max;
     if needed > limit {
+        let others = match machines {
+            0 => String::new(),
+            count => format!(" and {count} other hosts"),
+        };
         return Err(Refusal::launcher(format!(
-            "{ranks} ranks need {needed} file descriptors in gaspi_run, but the hard limit is \
+            "{ranks} ranks{others} need {needed} file descriptors in gaspi_run, but the hard limit is \
              {limit}; raise it (ulimit -Hn) or start fewer ranks"
         )));
     }
     Ok(())
 }
 
-/// Who runs what.
-fn commands(arguments: &Arguments, ranks: u32) -> Result<Vec<Command>, Refusal> {
+/// What rank 0 and all others run.
+fn commands(arguments: &Arguments) -> Result<(Command, Command), Refusal> {
     let Some((program, rest)) = arguments.command.split_first() else {
-        return Err(Refusal::usage("name the program to start (see --help)"));
+        let nothing = Command { program: OsString::new(), arguments: Vec::new() };
+        return Ok((nothing.clone(), nothing));
     };
     let others = Command { program: program.clone(), arguments: rest.to_vec() };
     let mut first = others.clone();
     if let Some(binary) = &arguments.binary {
         first.program.clone_from(binary);
     }
-    check_program(&first.program)?;
-    if ranks > 1 && others != first {
-        check_program(&others.program)?;
-    }
     if arguments.debug {
-        if which(OsStr::new("gdb")).is_none() {
+        let path = std::env::var_os("PATH");
+        // What gdb is given is checked here, as gdb itself would only say that it is not there.
+        program::check(&first.program, path.as_deref())?;
+        if program::which(OsStr::new("gdb"), path.as_deref()).is_none() {
             return Err(Refusal {
                 status: 127,
                 message: "-d needs gdb, which is not in PATH".into(),
@@ -177,55 +237,14 @@ fn commands(arguments: &Arguments, ranks: u32) -> Result<Vec<Command>, Refusal> 
         under.append(&mut first.arguments);
         first = Command { program: "gdb".into(), arguments: under };
     }
-    let mut commands = vec![first];
-    commands.resize(ranks as usize, others);
-    Ok(commands)
+    Ok((first, others))
 }
 
-/// The file that a shell would find for `program`.
-fn which(program: &OsStr) -> Option<PathBuf> {
-    if program.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(program));
-    }
-    let executable = |path: &PathBuf| {
-        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-    };
-    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    std::env::split_paths(&path).map(|directory| directory.join(program)).find(executable)
-}
-
-/// Whether the program is there and may be executed, told before the first rank is started.
-fn check_program(program: &OsStr) -> Result<(), Refusal> {
-    let name = program.display();
-    let Some(path) = which(program) else {
-        let near = Path::new(program).is_file();
-        let hint = if near {
-            format!("; for the one in this directory write ./{name}")
-        } else {
-            String::new()
-        };
-        let message = format!("program {name} was not found in PATH{hint}");
-        return Err(Refusal { status: 127, message });
-    };
-    let about = match std::fs::metadata(&path) {
-        Ok(about) => about,
-        Err(error) => {
-            let missing = error.kind() == std::io::ErrorKind::NotFound;
-            let status = if missing { 127 } else { 126 };
-            let reason = if missing {
-                "does not exist".to_owned()
-            } else {
-                format!("is not accessible: {error}")
-            };
-            return Err(Refusal { status, message: format!("program {name} {reason}") });
-        }
-    };
-    let reason = if about.is_dir() {
-        "is a directory".to_owned()
-    } else if about.permissions().mode() & 0o111 == 0 {
-        format!("is not executable; chmod +x {name}")
-    } else {
-        return Ok(());
-    };
-    Err(Refusal { status: 126, message: format!("program {name} {reason}") })
+/// A name for the job that no other has.
+fn new_id() -> Result<String, Refusal> {
+    let mut random = [0; 8];
+    let filled = std::fs::File::open("/dev/urandom")
+        .and_then(|mut source| std::io::Read::read_exact(&mut source, &mut random));
+    filled.map_err(|error| Refusal::launcher(format!("/dev/urandom: {error}")))?;
+    Ok(format!("{:016x}", u64::from_le_bytes(random)))
 }

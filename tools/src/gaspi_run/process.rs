@@ -1,11 +1,13 @@
 //! Starting a rank and reaping what ends.
 //!
-//! A rank is tied to gaspi_run from before it exists: between fork and exec it asks the kernel to be
-//! killed when its parent dies. gaspi_run is a subreaper, so processes that a rank leaves behind
-//! become its children and can be ended with the job.
+//! A rank is tied to gaspi_run, or to its agent on another machine, from before it exists: between
+//! fork and exec it asks the kernel to be killed when its parent dies. Its parent is a subreaper, so
+//! processes that a rank leaves behind become its children and can be ended with the job.
 
+use crate::assignment::{Assignment, Command};
+use crate::binding::Share;
 use crate::files::Files;
-use crate::plan::{Command, Plan};
+use crate::surroundings::OF_THE_JOB;
 use crate::{Refusal, binding};
 use gaspi_tools::system;
 use std::fs::File;
@@ -21,6 +23,8 @@ pub(crate) enum Ending {
     Exited(i32),
     /// This signal killed it.
     Killed { signal: i32, core: bool },
+    /// Its machine cannot be reached any more.
+    Lost,
 }
 
 impl Ending {
@@ -33,6 +37,7 @@ impl Ending {
         match self {
             Ending::Exited(status) => status as u8,
             Ending::Killed { signal, .. } => (128 + signal) as u8,
+            Ending::Lost => crate::EXIT_HOST,
         }
     }
 }
@@ -48,6 +53,8 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) process: Process,
+    /// If it was to be a pipe.
+    pub(crate) stdin: Option<File>,
     pub(crate) stdout: Option<File>,
     pub(crate) stderr: Option<File>,
 }
@@ -55,7 +62,7 @@ pub(crate) struct Started {
 /// What all ranks get, whatever they run.
 #[derive(Debug)]
 pub(crate) struct Setting {
-    pub(crate) job: String,
+    /// The meeting on this machine.
     pub(crate) meeting: String,
     /// To be restored in the ranks.
     pub(crate) signal_mask: libc::sigset_t,
@@ -69,19 +76,31 @@ pub(crate) fn adopt_orphans() {
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Starts `rank`, with files or pipes of ours as its output.
+/// Signals act as they do by default, whatever ssh or a shell before it ignored.
+pub(crate) fn reset_signals() {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGTSTP] {
+        // SAFETY: a disposition without a handler.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// Starts the rank with this number on this machine, with files or pipes of ours as its output. The
+/// standard input is that of rank 0.
 pub(crate) fn start(
-    plan: &Plan,
+    plan: &Assignment,
     setting: &Setting,
-    rank: usize,
+    share: &Share,
+    local: usize,
     files: Option<Files>,
+    input: Stdio,
 ) -> Result<Started, Refusal> {
-    let command = &plan.commands[rank];
+    let rank = plan.ranks[local];
+    let command = plan.command(rank);
     // Under gdb rank 0 has the terminal to itself.
     let terminal = plan.debug && rank == 0;
     let mut spawn = std::process::Command::new(&command.program);
     spawn.args(&command.arguments);
-    spawn.stdin(if rank == 0 { Stdio::inherit() } else { Stdio::null() });
+    spawn.stdin(if rank == 0 { input } else { Stdio::null() });
     match files {
         _ if terminal => {}
         Some(files) => {
@@ -95,21 +114,7 @@ pub(crate) fn start(
         // What is typed at the debugger (Ctrl-C) is not for the others.
         spawn.process_group(0);
     }
-    spawn.env("GASPI_RANK", rank.to_string());
-    spawn.env("GASPI_NRANKS", plan.commands.len().to_string());
-    spawn.env("GASPI_SOCKET", rank.to_string());
-    spawn.env("GASPI_JOB_ID", &setting.job);
-    spawn.env("GASPI_MEETING", &setting.meeting);
-    match &plan.machine_file {
-        Some(file) => spawn.env("GASPI_MFILE", file),
-        // One that is inherited speaks of another job.
-        None => spawn.env_remove("GASPI_MFILE"),
-    };
-    if plan.numa {
-        spawn.env("GASPI_SET_NUMA_SOCKET", "1");
-    }
-    let share = &plan.shares[rank];
-    spawn.env("GASPI_BIND", share.variable());
+    set_environment(&mut spawn, plan, setting, share, local);
     let cores = share.mask();
     let (mask, limit) = (setting.signal_mask, setting.descriptors);
     let parent = std::process::id() as i32;
@@ -117,13 +122,46 @@ pub(crate) fn start(
     unsafe { spawn.pre_exec(move || prepare(parent, &mask, limit, &cores)) };
     let mut child = spawn.spawn().map_err(|error| refusal(command, rank, &error))?;
     let pid = child.id() as i32;
+    let stdin = child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe)));
     let stdout = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
     let stderr = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
-    let pidfd = open(pid).map_err(|error| {
+    let process = Process::of_child(pid).map_err(|error| {
         // It was started but cannot be looked after: it ends with gaspi_run.
         Refusal::launcher(format!("rank {rank}: pidfd_open: {error}"))
     })?;
-    Ok(Started { process: Process { pid, pidfd }, stdout, stderr })
+    Ok(Started { process, stdin, stdout, stderr })
+}
+
+/// What a rank finds in its environment.
+fn set_environment(
+    spawn: &mut std::process::Command,
+    plan: &Assignment,
+    setting: &Setting,
+    share: &Share,
+    local: usize,
+) {
+    if let Some(surroundings) = &plan.surroundings {
+        spawn.env_clear().envs(surroundings.environment.iter().map(|(name, value)| (name, value)));
+    }
+    // What is inherited speaks of another job.
+    OF_THE_JOB.iter().for_each(|name| {
+        spawn.env_remove(name);
+    });
+    spawn.env("GASPI_RANK", plan.ranks[local].to_string());
+    spawn.env("GASPI_NRANKS", plan.size.to_string());
+    spawn.env("GASPI_SOCKET", local.to_string());
+    spawn.env("GASPI_JOB_ID", &plan.job);
+    spawn.env("GASPI_MEETING", &setting.meeting);
+    spawn.env("GASPI_BIND", share.variable());
+    if let Some(file) = &plan.machine_file {
+        spawn.env("GASPI_MFILE", file);
+    }
+    if plan.machines > 1 {
+        spawn.env("GASPI_HOSTS", plan.machines.to_string()).env("GASPI_HOST", &plan.host);
+    }
+    if plan.numa {
+        spawn.env("GASPI_SET_NUMA_SOCKET", "1");
+    }
 }
 
 /// In the new process, before it becomes the rank's program.
@@ -153,7 +191,7 @@ fn prepare(
 const EXIT_ORPHAN: i32 = 125;
 
 /// Why a rank could not be started, in words and as a status.
-fn refusal(command: &Command, rank: usize, error: &io::Error) -> Refusal {
+fn refusal(command: &Command, rank: u32, error: &io::Error) -> Refusal {
     let name = command.program.display();
     let (status, reason) = match error.raw_os_error() {
         Some(libc::ENOENT) => (
@@ -197,6 +235,11 @@ pub(crate) fn signal(pidfd: &OwnedFd, signal: i32) {
 }
 
 impl Process {
+    /// A child that has not been reaped.
+    pub(crate) fn of_child(pid: i32) -> io::Result<Process> {
+        Ok(Process { pid, pidfd: open(pid)? })
+    }
+
     pub(crate) fn signal(&self, number: i32) {
         signal(&self.pidfd, number);
     }
@@ -221,14 +264,14 @@ pub(crate) fn reap() -> Option<(i32, Ending)> {
     Some((pid, ending))
 }
 
-/// Kills the children that are not ranks: what ended ranks left behind. True if there were any.
-pub(crate) fn kill_orphans(is_rank: impl Fn(i32) -> bool) -> bool {
+/// Kills the children that nobody here knows: what ended ranks left behind. True if there were any.
+pub(crate) fn kill_orphans(is_known: impl Fn(i32) -> bool) -> bool {
     let file = format!("/proc/self/task/{}/children", std::process::id());
     let children = std::fs::read_to_string(file).unwrap_or_default();
     let mut any = false;
     for pid in children.split_whitespace().filter_map(|pid| pid.parse().ok()) {
         // A child that was not reaped keeps its number, so this is the one that was listed.
-        if !is_rank(pid)
+        if !is_known(pid)
             && let Ok(pidfd) = open(pid)
         {
             signal(&pidfd, libc::SIGKILL);

@@ -24,6 +24,7 @@ pub(crate) fn phrase(ending: Ending) -> String {
         Ending::Killed { signal, .. } => {
             format!("killed by signal {signal}, {}", signals::name(signal))
         }
+        Ending::Lost => "its host was lost".to_owned(),
     }
 }
 
@@ -34,8 +35,8 @@ pub(crate) fn status(ends: &[End]) -> u8 {
 
 /// The closing summary: empty if no rank failed. Who was killed by a signal comes first; who was
 /// ended by gaspi_run after a failure is only counted.
-pub(crate) fn summary(ends: &[End], host: &str) -> String {
-    let killed = |end: &&End| matches!(end.ending, Ending::Killed { .. });
+pub(crate) fn summary<'a>(ends: &[End], host: impl Fn(usize) -> &'a str) -> String {
+    let killed = |end: &&End| matches!(end.ending, Ending::Killed { .. } | Ending::Lost);
     let failed = || ends.iter().filter(|end| end.ending.failed() && !end.ordered);
     let mut text = String::new();
     let sorted = failed().filter(killed).chain(failed().filter(|end| !killed(end)));
@@ -46,9 +47,11 @@ pub(crate) fn summary(ends: &[End], host: &str) -> String {
                 let core = if core { ", core dumped" } else { "" };
                 format!("was killed by signal {signal} ({}){core}", signals::name(signal))
             }
+            Ending::Lost => "was lost with its host".to_owned(),
         };
+        let (rank, pid, host) = (end.rank, end.pid, host(end.rank));
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "gaspi_run: rank {} (pid {}, host {host}) {how}", end.rank, end.pid);
+        let _ = writeln!(text, "gaspi_run: rank {rank} (pid {pid}, host {host}) {how}");
     }
     let more = failed().count().saturating_sub(NAMED_MAX);
     if more > 0 {
@@ -78,22 +81,24 @@ mod tests {
             end(0, Ending::Exited(1), false),
             end(2, killed, false),
             end(1, Ending::Killed { signal: 15, core: false }, true),
+            end(5, Ending::Lost, false),
         ];
         assert_eq!(status(&ends), 1);
         assert_eq!(
-            summary(&ends, "x"),
+            summary(&ends, |_| "x"),
             "gaspi_run: rank 2 (pid 102, host x) was killed by signal 9 (SIGKILL)\n\
+             gaspi_run: rank 5 (pid 105, host x) was lost with its host\n\
              gaspi_run: rank 0 (pid 100, host x) ended with exit status 1\n\
              gaspi_run: 1 rank was ended by gaspi_run\n"
         );
-        assert_eq!(status(&ends[2..]), 137);
-        assert_eq!((status(&ends[..1]), summary(&ends[..1], "x")), (0, String::new()));
+        assert_eq!((status(&ends[2..]), status(&ends[4..])), (137, 255));
+        assert_eq!((status(&ends[..1]), summary(&ends[..1], |_| "x")), (0, String::new()));
     }
 
     #[test]
     fn thousands_are_counted() {
         let ends: Vec<End> = (0..1000).map(|rank| end(rank, Ending::Exited(2), false)).collect();
-        let text = summary(&ends, "x");
+        let text = summary(&ends, |_| "x");
         assert_eq!(text.lines().count(), NAMED_MAX + 1);
         assert!(text.ends_with("984 more ranks failed\n"), "{text}");
     }

@@ -4,6 +4,8 @@
 // Each test program uses its own part of this.
 #![allow(dead_code)]
 
+pub(crate) mod far;
+
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};

@@ -1,0 +1,292 @@
+//! Running one of these tools on another machine through ssh.
+//!
+//! The other machine needs sshd, a shell and nothing else: a tool is run from the path that it has
+//! here or from PATH if it is there in the same version, else it is carried over through ssh's
+//! standard input into a file that only this user may touch, which deletes itself. What login scripts
+//! print is skipped. Nothing here reads or writes: [`Opening`] is fed with what came out of ssh and
+//! says what happened.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Bytes that login scripts may print before a tool starts.
+const NOISE_MAX: usize = 1 << 20;
+/// Lines of ssh's messages that are shown, the last ones.
+const LINES_MAX: usize = 12;
+/// Says that the tool runs from here on.
+const RUN: &[u8] = b"@gaspi run@\n";
+/// Asks for the tool's bytes.
+const CARRY: &[u8] = b"@gaspi carry@\n";
+/// The first argument of a tool that was carried over.
+const CARRIED: &str = "--carried";
+
+/// What finds or takes in the tool on the other machine, as one line of POSIX sh. The line lies
+/// between single quotes and is read by the user's shell first, which may be csh or fish: so it has
+/// no quotes of that kind, no backslash, no exclamation mark. Arguments: path, what `--version`
+/// says, bytes, then those of the tool.
+const SCRIPT: &str = concat!(
+    "p=$1 v=$2 n=$3; shift 3; ",
+    "for q in \"$p\" \"$(command -v \"${p##*/}\")\"; do ",
+    "if [ -n \"$q\" ] && [ -x \"$q\" ] && [ \"$(\"$q\" --version 2>/dev/null)\" = \"$v\" ]; ",
+    "then echo \"@gaspi run@\"; exec \"$q\" \"$@\"; fi; done; ",
+    "umask 077; d=; t=; c() { rm -f \"$t\"; }; trap c 0; trap \"exit 129\" 1 2 13 15; ",
+    // A directory may be mounted so that nothing in it can be executed.
+    "for b in \"${TMPDIR:-/tmp}\" /var/tmp /dev/shm \"$HOME\"; do ",
+    "t=$(mktemp \"$b/gaspi.XXXXXXXXXX\" 2>/dev/null) || continue; ",
+    "echo \"exit 0\" >\"$t\" && chmod 700 \"$t\" && \"$t\" 2>/dev/null && { d=1; break; }; ",
+    "rm -f \"$t\"; done; ",
+    "[ -n \"$d\" ] || { echo \"${p##*/} is not installed there, and no directory for temporary ",
+    "files lets programs be executed; install it or set TMPDIR\" >&2; exit 126; }; ",
+    "echo \"@gaspi carry@\"; head -c \"$n\" >\"$t\"; [ \"$(wc -c <\"$t\")\" -eq \"$n\" ] || exit 125; ",
+    "echo \"@gaspi run@\"; exec \"$t\" --carried \"$@\""
+);
+
+/// A tool of this project as it is installed here.
+#[derive(Debug)]
+pub struct Tool {
+    path: PathBuf,
+    /// What it says to `--version`.
+    version: String,
+    bytes: u64,
+}
+
+impl Tool {
+    /// The running program, whose name is `name`.
+    ///
+    /// # Errors
+    /// Its file cannot be found any more.
+    pub fn own(name: &str) -> io::Result<Tool> {
+        let path = std::env::current_exe()?;
+        let bytes = std::fs::metadata(&path)?.len();
+        Ok(Tool { path, version: format!("{name} {}", env!("CARGO_PKG_VERSION")), bytes })
+    }
+
+    /// The bytes of the program, for where it is not installed.
+    ///
+    /// # Errors
+    /// Its file cannot be read.
+    pub fn read(&self) -> io::Result<Vec<u8>> {
+        let bytes = std::fs::read(&self.path)?;
+        if bytes.len() as u64 == self.bytes {
+            return Ok(bytes);
+        }
+        let reason = format!("{} has changed while it runs", self.path.display());
+        Err(io::Error::other(reason))
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// How other machines are reached.
+#[derive(Debug, Clone)]
+pub struct Ssh {
+    program: OsString,
+    options: Vec<OsString>,
+}
+
+impl Ssh {
+    /// By `program`, else by GASPI_SSH, else by "ssh": a program that takes the arguments of ssh,
+    /// perhaps with options behind it, separated by blanks. `options` follow as they are. A machine
+    /// that says nothing for `dead_after` seconds counts as lost.
+    ///
+    /// # Errors
+    /// There is no program in it.
+    pub fn new(
+        program: Option<&OsStr>,
+        options: &[OsString],
+        dead_after: u64,
+    ) -> Result<Ssh, String> {
+        let variable = std::env::var_os("GASPI_SSH");
+        let line = program.map(OsStr::to_owned).or(variable).unwrap_or_else(|| "ssh".into());
+        let words = line.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let mut words = words.map(|word| OsStr::from_bytes(word).to_owned());
+        let Some(program) = words.next() else {
+            return Err(
+                "--ssh or GASPI_SSH names no program; it is ssh if it is not set".to_owned()
+            );
+        };
+        let mut all: Vec<OsString> = words.collect();
+        all.extend_from_slice(options);
+        // ssh takes the first value that it meets, so the user's come first. It gives up when one
+        // more question than the count was not answered.
+        let alive = dead_after.saturating_sub(2).max(1);
+        let own = [
+            // A question to the terminal would hold up everything, unseen.
+            "BatchMode=yes".to_owned(),
+            "ConnectTimeout=10".to_owned(),
+            "ServerAliveInterval=1".to_owned(),
+            format!("ServerAliveCountMax={alive}"),
+        ];
+        all.push("-T".into());
+        for option in own {
+            all.extend(["-o".into(), option.into()]);
+        }
+        Ok(Ssh { program, options: all })
+    }
+
+    /// The program, for messages.
+    pub fn program(&self) -> &OsStr {
+        &self.program
+    }
+
+    /// The command that runs `tool` with `arguments` on `host`.
+    pub fn command(&self, host: &str, tool: &Tool, arguments: &[&OsStr]) -> Command {
+        let mut line = format!("exec sh -c '{SCRIPT}' gaspi").into_bytes();
+        let bytes = tool.bytes.to_string();
+        let words = [tool.path.as_os_str(), OsStr::new(&tool.version), OsStr::new(&bytes)];
+        for word in words.iter().chain(arguments) {
+            line.push(b' ');
+            line.extend(quoted(word.as_bytes()));
+        }
+        let mut command = Command::new(&self.program);
+        command.args(&self.options).arg(address(host)).arg(OsStr::from_bytes(&line));
+        command
+    }
+}
+
+/// A word between single quotes, as all shells read it.
+fn quoted(word: &[u8]) -> Vec<u8> {
+    let mut text = vec![b'\''];
+    for byte in word {
+        match byte {
+            b'\'' => text.extend(b"'\\''"),
+            other => text.push(*other),
+        }
+    }
+    text.push(b'\'');
+    text
+}
+
+/// As ssh wants it: an IPv6 address without brackets.
+fn address(host: &str) -> String {
+    let (user, host) = match host.rsplit_once('@') {
+        Some((user, host)) => (format!("{user}@"), host),
+        None => (String::new(), host),
+    };
+    let plain = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    format!("{user}{plain}")
+}
+
+/// What came out of ssh before the tool itself speaks.
+#[derive(Debug, Default)]
+pub struct Opening {
+    seen: Vec<u8>,
+}
+
+/// What an [`Opening`] has come to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// Nothing that can be told yet.
+    NotYet,
+    /// The tool is not there: write its bytes, then go on.
+    Carry,
+    /// It runs; these were its first words.
+    Runs(Vec<u8>),
+    /// Only noise.
+    Noise,
+}
+
+impl Opening {
+    /// Takes in what came out of ssh.
+    pub fn feed(&mut self, bytes: &[u8]) -> Opened {
+        self.seen.extend_from_slice(bytes);
+        let find = |mark: &[u8]| self.seen.windows(mark.len()).position(|part| part == mark);
+        if let Some(at) = find(RUN) {
+            return Opened::Runs(self.seen.split_off(at + RUN.len()));
+        }
+        if let Some(at) = find(CARRY) {
+            self.seen.drain(..at + CARRY.len());
+            return Opened::Carry;
+        }
+        if self.seen.len() > NOISE_MAX { Opened::Noise } else { Opened::NotYet }
+    }
+}
+
+/// What became of ssh, in its own words: `how` is a phrase such as "ended with exit status 255",
+/// `words` what it wrote to standard error.
+pub fn farewell(program: &OsStr, how: &str, words: &[u8]) -> String {
+    let text = String::from_utf8_lossy(words);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let program = program.display();
+    match &lines[lines.len().saturating_sub(LINES_MAX)..] {
+        [] => format!("{program} {how}"),
+        [line] => format!("{program} {how}: {line}"),
+        last => format!("{program} {how}:\n  {}", last.join("\n  ")),
+    }
+}
+
+/// The arguments of this program. If it was carried here, its file is deleted.
+pub fn arguments() -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    if arguments.get(1).is_some_and(|argument| argument == CARRIED) {
+        arguments.remove(1);
+        if let Ok(path) = std::env::current_exe() {
+            // If it stays, it is a file of this user in a directory for temporary ones.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_survives_every_shell() {
+        for letter in ['\'', '\\', '!', '\n'] {
+            assert!(!SCRIPT.contains(letter), "{letter:?}");
+        }
+    }
+
+    #[test]
+    fn words_survive_the_shell() {
+        for word in ["plain", "two words", "it's", "$HOME `x` \"y\" \\", "*", "a\nb", "''"] {
+            let mut line = b"printf %s ".to_vec();
+            line.extend(quoted(word.as_bytes()));
+            let output = Command::new("sh").arg("-c").arg(OsStr::from_bytes(&line)).output();
+            assert_eq!(output.expect("sh").stdout, word.as_bytes());
+        }
+    }
+
+    #[test]
+    fn the_users_options_come_first() {
+        let options = [OsString::from("-oBatchMode=no"), "-p".into(), "2222".into()];
+        let ssh = Ssh::new(Some(OsStr::new("  my-ssh  -v ")), &options, 5).expect("ssh");
+        assert_eq!(ssh.program(), "my-ssh");
+        let start = ["-v", "-oBatchMode=no", "-p", "2222", "-T", "-o", "BatchMode=yes"];
+        assert_eq!(ssh.options[..start.len()], start.map(OsString::from));
+        assert_eq!(ssh.options.last(), Some(&"ServerAliveCountMax=3".into()));
+        assert!(Ssh::new(Some(OsStr::new(" ")), &[], 5).is_err());
+    }
+
+    #[test]
+    fn addresses() {
+        for (host, expected) in [
+            ("a", "a"),
+            ("[fd77::1]", "fd77::1"),
+            ("fd77::1", "fd77::1"),
+            ("me@[::2]", "me@::2"),
+            ("me@a", "me@a"),
+        ] {
+            assert_eq!(address(host), expected);
+        }
+    }
+
+    #[test]
+    fn noise_is_skipped() {
+        let mut opening = Opening::default();
+        assert_eq!(opening.feed(b"Welcome!\n@gaspi ru"), Opened::NotYet);
+        assert_eq!(opening.feed(b"n@\nhello"), Opened::Runs(b"hello".to_vec()));
+        let mut opening = Opening::default();
+        assert_eq!(opening.feed(b"x@gaspi carry@\n"), Opened::Carry);
+        assert_eq!(opening.feed(b"@gaspi run@\n"), Opened::Runs(Vec::new()));
+        assert_eq!(Opening::default().feed(&vec![b'x'; NOISE_MAX + 1]), Opened::Noise);
+    }
+}

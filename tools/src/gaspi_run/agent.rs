@@ -1,0 +1,371 @@
+//! The agent: gaspi_run on another machine of the job. It is started through ssh and does for the
+//! ranks of its machine what gaspi_run does for its own, as told by frames on standard input and
+//! telling by frames on standard output.
+//!
+//! Invariant: the agent and all that it started end when gaspi_run closes the connection, and when
+//! the machine of gaspi_run is not there any more.
+
+use crate::assignment::Assignment;
+use crate::channel::Channel;
+use crate::crew::{self, Crew, Piece};
+use crate::input;
+use crate::lifeline::Lifeline;
+use crate::process::{self, Setting};
+use crate::protocol::{self, Down, Up};
+use crate::{Refusal, surroundings};
+use gaspi_core::Rank;
+use gaspi_core::bootstrap::Host;
+use gaspi_tools::signals::Signals;
+use gaspi_tools::system::{self, Watch};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes of output that may be on the way.
+const WINDOW: usize = 1 << 20;
+/// How often the connection is used and looked at, whatever else happens.
+const ALIVE: Duration = Duration::from_secs(1);
+/// The agent was left alone or told to end.
+const EXIT_ALONE: u8 = 1;
+
+/// Why the agent goes.
+#[derive(Debug)]
+enum Leave {
+    /// All is done; `orphans` are to be ended too.
+    Done { orphans: bool },
+    /// gaspi_run has closed the connection, its machine has gone, or a signal came.
+    Alone,
+}
+
+/// The job on this machine.
+#[derive(Debug)]
+struct Job {
+    crew: Crew,
+    host: Host,
+    setting: Setting,
+    /// The ranks were started.
+    begun: bool,
+    /// They have ended, and gaspi_run was told.
+    done: bool,
+}
+
+#[derive(Debug)]
+struct Agent {
+    signals: Signals,
+    descriptors: libc::rlimit,
+    channel: Channel,
+    lifeline: Lifeline,
+    job: Option<Job>,
+    /// For rank 0, not yet taken by it.
+    input: Vec<u8>,
+    input_ended: bool,
+    /// Bytes of output that may still be sent.
+    window: usize,
+    alive_at: Instant,
+    /// gaspi_run needs this agent no more.
+    part: Option<bool>,
+}
+
+/// Runs the agent to its end; the status to exit with.
+pub(crate) fn run() -> Result<u8, Refusal> {
+    process::reset_signals();
+    let taken = [libc::SIGCHLD, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+    let signals = Signals::take(taken)
+        .map_err(|error| Refusal::launcher(format!("taking signals: {error}")))?;
+    let descriptors = system::raise_descriptor_limit();
+    process::adopt_orphans();
+    let pipes = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+    let pair = pipes(std::io::stdin().as_fd())
+        .and_then(|from| Ok((from, pipes(std::io::stdout().as_fd())?)));
+    let channel = pair.and_then(|(from, to)| Channel::new(from, to));
+    let channel = channel.map_err(|error| Refusal::launcher(format!("agent: {error}")))?;
+    let mut agent = Agent {
+        signals,
+        descriptors,
+        channel,
+        lifeline: Lifeline::find(),
+        job: None,
+        input: Vec::new(),
+        input_ended: false,
+        window: WINDOW,
+        alive_at: Instant::now() + ALIVE,
+        part: None,
+    };
+    agent.channel.say(&Up::Hello { version: protocol::VERSION });
+    let leave = loop {
+        if let Some(leave) = agent.turn() {
+            break leave;
+        }
+    };
+    Ok(agent.leave(&leave))
+}
+
+/// What has become ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// Looked at in every turn anyway.
+    Always,
+    Stream,
+}
+
+impl Agent {
+    /// Waits for something to do and does it.
+    fn turn(&mut self) -> Option<Leave> {
+        self.channel.flush();
+        let streams = self.wait();
+        self.channel.fill();
+        if let Some(job) = &mut self.job {
+            let (channel, window) = (&mut self.channel, &mut self.window);
+            job.crew.read(&streams, |piece| {
+                *window = window.saturating_sub(piece.bytes.len());
+                channel.say(&output(piece));
+            });
+        }
+        loop {
+            match self.channel.next::<Down>() {
+                Ok(Some(frame)) => self.obey(frame),
+                Ok(None) => break,
+                Err(reason) => {
+                    eprintln!("gaspi_run: the agent did not understand gaspi_run: {reason}");
+                    return Some(Leave::Alone);
+                }
+            }
+        }
+        if self.take_signals() {
+            return Some(Leave::Alone);
+        }
+        self.serve();
+        self.feed();
+        if Instant::now() >= self.alive_at {
+            self.alive_at = Instant::now() + ALIVE;
+            if !self.channel.pending() {
+                self.channel.say(&Up::Alive);
+            }
+            if self.lifeline.is_cut() {
+                eprintln!("gaspi_run: the machine of gaspi_run does not answer any more");
+                return Some(Leave::Alone);
+            }
+        }
+        self.finish();
+        if let Some(orphans) = self.part {
+            return Some(Leave::Done { orphans });
+        }
+        self.channel.ended().then_some(Leave::Alone)
+    }
+
+    /// Says that all ranks have ended, behind all that they wrote.
+    fn finish(&mut self) {
+        let Some(job) = &mut self.job else { return };
+        if !job.begun || job.done || job.crew.is_running() {
+            return;
+        }
+        job.done = true;
+        let channel = &mut self.channel;
+        job.crew.drain(|piece| channel.say(&output(piece)));
+        self.channel.say(&Up::Done);
+    }
+
+    /// Sleeps; says which streams of the ranks are ready.
+    fn wait(&self) -> Vec<bool> {
+        let read = |fd| (Watch { fd, room: false }, Source::Always);
+        let mut watches = vec![read(self.signals.as_fd())];
+        watches.extend(self.channel.readable().map(read));
+        watches
+            .extend(self.channel.writable().map(|fd| (Watch { fd, room: true }, Source::Always)));
+        if let Some(job) = &self.job {
+            watches.push(read(job.host.as_fd()));
+            let input = job.crew.input.as_ref().filter(|_| !self.input.is_empty());
+            watches.extend(input.map(|fd| (Watch { fd: fd.as_fd(), room: true }, Source::Always)));
+            if self.window > 0 {
+                let stream = |fd| (Watch { fd, room: false }, Source::Stream);
+                watches.extend(job.crew.watched().map(stream));
+            }
+        }
+        let (watches, sources): (Vec<Watch<'_>>, Vec<Source>) = watches.into_iter().unzip();
+        let left = self.alive_at.saturating_duration_since(Instant::now());
+        let ready = system::wait(&watches, Some(left));
+        let pairs = ready.into_iter().zip(sources);
+        pairs.filter(|(_, source)| *source == Source::Stream).map(|(ready, _)| ready).collect()
+    }
+
+    fn obey(&mut self, frame: Down) {
+        match (frame, &mut self.job) {
+            (Down::Plan(plan), None) => match self.prepare(*plan) {
+                Ok(()) => self.channel.say(&Up::Ready),
+                Err(refusal) => self.fail(refusal),
+            },
+            (Down::Start, Some(job)) if !job.begun => self.begin(),
+            (Down::Input(bytes), _) => self.input.extend_from_slice(&bytes),
+            (Down::InputEnd, _) => self.input_ended = true,
+            (Down::Signal(signal), Some(job)) => job.crew.signal_all(signal),
+            (Down::Part(orphans), Some(_)) => self.part = Some(orphans),
+            (Down::Show, Some(job)) => self.channel.say(&Up::Rows(job.crew.rows(&job.host))),
+            (Down::Taken(count), _) => self.window = (self.window + count as usize).min(WINDOW),
+            (Down::Meeting(bytes), Some(job)) => {
+                if let Err(error) = job.host.feed(Host::UPSTREAM, &bytes) {
+                    eprintln!("gaspi_run: the agent did not understand the meeting: {error}");
+                    self.channel.close();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn fail(&mut self, refusal: Refusal) {
+        self.channel.say(&Up::Failed { status: refusal.status, message: refusal.message });
+    }
+
+    /// Makes sure that the ranks can be started.
+    fn prepare(&mut self, mut plan: Assignment) -> Result<(), Refusal> {
+        if let Some(surroundings) = &mut plan.surroundings {
+            let directory = &surroundings.directory;
+            std::env::set_current_dir(directory).map_err(|error| {
+                let name = directory.display();
+                Refusal::launcher(format!(
+                    "working directory {name}: {error}; start gaspi_run in a directory that all \
+                     hosts have"
+                ))
+            })?;
+            // SAFETY: takes an integer and cannot fail.
+            unsafe { libc::umask(surroundings.umask) };
+            let arrived = std::mem::take(&mut surroundings.environment);
+            surroundings.environment = surroundings::completed(arrived, std::env::vars_os());
+        }
+        let named = |name: &str| plan.variable(name);
+        self.lifeline.set_patience(crate::plan::dead_after(named("GASPI_DEAD_AFTER").as_deref())?);
+        plan.check_programs()?;
+        crate::plan::check_descriptors(plan.ranks.len(), 0)?;
+        let host = Host::relay().map_err(|error| Refusal::launcher(error.to_string()))?;
+        let setting = Setting {
+            meeting: host.name().to_owned(),
+            signal_mask: self.signals.before,
+            descriptors: self.descriptors,
+        };
+        self.job = Some(Job { crew: Crew::new(plan), host, setting, begun: false, done: false });
+        Ok(())
+    }
+
+    /// Starts the ranks.
+    fn begin(&mut self) {
+        let Some(job) = &mut self.job else { return };
+        job.begun = true;
+        loop {
+            match job.crew.start_next(&job.setting, None, Stdio::piped()) {
+                Ok(Some(begun)) => {
+                    job.host.started(Rank(begun.rank as u16), begun.pid);
+                    let (rank, pid, place) = (begun.rank, begun.pid, begun.place);
+                    self.channel.say(&Up::Started { rank, pid, place });
+                }
+                Ok(None) => break,
+                Err(refusal) => {
+                    job.crew.abandon(&self.signals, &mut Vec::new());
+                    // Nothing runs, but the last word is gaspi_run's.
+                    job.begun = false;
+                    return self.fail(refusal);
+                }
+            }
+        }
+        let input = &job.crew.input;
+        if input.as_ref().is_some_and(|input| system::set_nonblocking(input.as_fd()).is_err()) {
+            job.crew.input = None;
+        }
+    }
+
+    /// Takes note of who has ended; true if the agent is to end itself.
+    fn take_signals(&mut self) -> bool {
+        let mut ends = false;
+        while let Some(arrival) = self.signals.read() {
+            ends |= arrival.signal != libc::SIGCHLD;
+        }
+        while let Some((pid, ending)) = process::reap() {
+            let Some(job) = &mut self.job else { continue };
+            // Not a rank: something that a rank left behind.
+            let Some(rank) = job.crew.ended(pid, ending) else { continue };
+            // What it said in the meeting comes before its end.
+            self.serve();
+            if let Some(job) = &mut self.job {
+                crew::tell(&mut job.host, rank, ending);
+            }
+            self.pass_on();
+            self.channel.say(&Up::Ended { rank, pid, ending });
+        }
+        ends
+    }
+
+    fn serve(&mut self) {
+        let Some(job) = &mut self.job else { return };
+        for request in job.host.serve() {
+            job.crew.obey(&request);
+        }
+        self.pass_on();
+    }
+
+    /// What the meeting here says to the one at gaspi_run.
+    fn pass_on(&mut self) {
+        let Some(job) = &mut self.job else { return };
+        let parts: Vec<Arc<[u8]>> = job.host.take(Host::UPSTREAM);
+        parts.iter().for_each(|bytes| self.channel.say(&Up::Meeting(bytes.to_vec())));
+    }
+
+    /// Writes to the standard input of rank 0.
+    fn feed(&mut self) {
+        let Some(job) = self.job.as_mut().filter(|job| job.begun) else { return };
+        let Some(pipe) = &mut job.crew.input else {
+            self.input.clear();
+            return;
+        };
+        while !self.input.is_empty() {
+            match write(pipe, &self.input) {
+                Some(0) => return,
+                Some(count) => {
+                    self.input.drain(..count);
+                    self.channel.say(&Up::InputTaken(count as u32));
+                }
+                None => {
+                    self.input.clear();
+                    self.channel.say(&Up::InputClosed);
+                    job.crew.input = None;
+                    return;
+                }
+            }
+        }
+        if self.input_ended {
+            job.crew.input = None;
+        }
+    }
+
+    /// Ends what is left; the status to exit with.
+    fn leave(&mut self, why: &Leave) -> u8 {
+        let Some(job) = &mut self.job else { return EXIT_ALONE };
+        match why {
+            Leave::Done { orphans } => {
+                if *orphans {
+                    job.crew.end_orphans(&self.signals, &mut Vec::new());
+                }
+                0
+            }
+            Leave::Alone => {
+                job.crew.abandon(&self.signals, &mut Vec::new());
+                EXIT_ALONE
+            }
+        }
+    }
+}
+
+fn output(piece: Piece<'_>) -> Up {
+    Up::Output { rank: piece.rank, stream: piece.stream, bytes: piece.bytes.to_vec() }
+}
+
+/// Bytes written, 0 if there is no room now, `None` if nobody reads any more.
+fn write(pipe: &mut File, bytes: &[u8]) -> Option<usize> {
+    match pipe.write(&bytes[..bytes.len().min(input::WINDOW)]) {
+        Ok(count) => Some(count),
+        Err(error) => match error.kind() {
+            std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock => Some(0),
+            _ => None,
+        },
+    }
+}

@@ -1,0 +1,211 @@
+//! The pipes between gaspi_run and an agent: frames in and out, without blocking.
+
+use crate::protocol::{FRAME_MAX, Frame};
+use gaspi_tools::system;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes read at a time.
+const READ: usize = 64 << 10;
+/// Bytes read before the loop that owns this looks at its other duties.
+const READ_MAX: usize = 1 << 20;
+
+/// Both directions of a connection.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    /// `None` once it is not listened to any more.
+    from: Option<File>,
+    /// `None` once it is closed, by us or by the other side.
+    to: Option<OwnedFd>,
+    incoming: Vec<u8>,
+    /// Bytes of `incoming` that were taken.
+    taken: usize,
+    outgoing: Vec<u8>,
+    /// Bytes of `outgoing` that were written.
+    written: usize,
+    ended: bool,
+}
+
+impl Channel {
+    /// Over these pipes, which no longer block from now on.
+    pub(crate) fn new(from: OwnedFd, to: OwnedFd) -> io::Result<Channel> {
+        system::set_nonblocking(from.as_fd())?;
+        system::set_nonblocking(to.as_fd())?;
+        Ok(Channel {
+            from: Some(File::from(from)),
+            to: Some(to),
+            incoming: Vec::new(),
+            taken: 0,
+            outgoing: Vec::new(),
+            written: 0,
+            ended: false,
+        })
+    }
+
+    /// To be read from; `None` after its end.
+    pub(crate) fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.from.as_ref().filter(|_| !self.ended).map(|from| from.as_fd())
+    }
+
+    /// To be written to, if something waits for that.
+    pub(crate) fn writable(&self) -> Option<BorrowedFd<'_>> {
+        let pending = self.pending();
+        self.to.as_ref().filter(|_| pending).map(|to| to.as_fd())
+    }
+
+    /// Whether something waits to be written.
+    pub(crate) fn pending(&self) -> bool {
+        self.to.is_some() && self.written < self.outgoing.len()
+    }
+
+    /// Whether the other side has closed.
+    pub(crate) fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Reads what has come.
+    pub(crate) fn fill(&mut self) {
+        let mut read = 0;
+        while !self.ended && read < READ_MAX {
+            match self.piece() {
+                Ok(0) => self.ended = true,
+                Ok(count) => read += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.ended = true,
+            }
+        }
+    }
+
+    fn piece(&mut self) -> io::Result<usize> {
+        let Some(from) = &mut self.from else { return Ok(0) };
+        let before = self.incoming.len();
+        self.incoming.resize(before + READ, 0);
+        let read = from.read(&mut self.incoming[before..]);
+        self.incoming.truncate(before + read.as_ref().map_or(0, |count| *count));
+        read
+    }
+
+    /// The bytes that have come and are no frames yet.
+    pub(crate) fn take_bytes(&mut self) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.incoming);
+        bytes.drain(..std::mem::take(&mut self.taken));
+        bytes
+    }
+
+    /// Puts back what was behind them.
+    pub(crate) fn put_back(&mut self, bytes: Vec<u8>) {
+        self.incoming = bytes;
+        self.taken = 0;
+    }
+
+    /// The next frame that has come whole; an error says in words what is wrong.
+    pub(crate) fn next<T: Frame>(&mut self) -> Result<Option<T>, String> {
+        let found = T::decode(&self.incoming[self.taken..]);
+        match found.map_err(|malformed| malformed.0.to_owned())? {
+            Some((frame, len)) => {
+                self.taken += len;
+                Ok(Some(frame))
+            }
+            None => {
+                self.incoming.drain(..self.taken);
+                self.taken = 0;
+                debug_assert!(self.incoming.len() <= FRAME_MAX + 4 + READ_MAX + READ);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Says a frame; [`Channel::flush`] writes it.
+    pub(crate) fn say(&mut self, frame: &impl Frame) {
+        self.queue(&frame.encode());
+    }
+
+    /// Queues bytes.
+    pub(crate) fn queue(&mut self, bytes: &[u8]) {
+        if self.to.is_some() {
+            self.outgoing.extend_from_slice(bytes);
+        }
+    }
+
+    /// Writes what there is room for.
+    pub(crate) fn flush(&mut self) {
+        while self.pending()
+            && let Some(to) = &self.to
+        {
+            match system::write(to.as_fd(), &self.outgoing[self.written..]) {
+                Ok(count) => self.written += count,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock => break,
+                    _ => self.close(),
+                },
+            }
+        }
+        if !self.pending() {
+            self.outgoing.clear();
+            self.written = 0;
+        } else if self.written > READ_MAX {
+            self.outgoing.drain(..self.written);
+            self.written = 0;
+        }
+    }
+
+    /// Neither says nor hears anything any more.
+    pub(crate) fn hang_up(&mut self) {
+        self.close();
+        self.from = None;
+        self.ended = true;
+    }
+
+    /// Says nothing any more, which the other side sees.
+    pub(crate) fn close(&mut self) {
+        self.to = None;
+        self.outgoing.clear();
+        self.written = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Down;
+
+    fn pair() -> (Channel, Channel) {
+        let (from_one, to_two) = io::pipe().expect("pipe");
+        let (from_two, to_one) = io::pipe().expect("pipe");
+        let one = Channel::new(from_one.into(), to_one.into()).expect("channel");
+        (one, Channel::new(from_two.into(), to_two.into()).expect("channel"))
+    }
+
+    #[test]
+    fn more_than_a_pipe_holds_arrives_in_order() {
+        let (mut one, mut two) = pair();
+        let sent: Vec<Down> = (0..200).map(|n| Down::Input(vec![n; 5000])).collect();
+        sent.iter().for_each(|frame| one.say(frame));
+        let mut got = Vec::new();
+        while got.len() < sent.len() {
+            one.flush();
+            two.fill();
+            while let Some(frame) = two.next::<Down>().expect("frame") {
+                got.push(frame);
+            }
+        }
+        assert!(got == sent && !one.pending());
+        one.close();
+        two.fill();
+        assert!(two.ended() && two.next::<Down>() == Ok(None));
+    }
+
+    #[test]
+    fn a_side_that_has_gone_is_no_error() {
+        let (mut one, two) = pair();
+        drop(two);
+        one.say(&Down::Start);
+        one.flush();
+        assert!(!one.pending());
+        one.fill();
+        assert!(one.ended());
+    }
+}

@@ -1,0 +1,233 @@
+//! The ranks of this machine: started, listened to, signalled and reaped, by gaspi_run itself or by
+//! its agent. Whoever owns a crew waits for its descriptors and for SIGCHLD.
+
+use crate::assignment::Assignment;
+use crate::binding::{self, Bind, Share};
+use crate::files::Files;
+use crate::hang::{self, Row};
+use crate::process::{self, Ending, Process, Setting};
+use crate::topology::Topology;
+use crate::{Refusal, report};
+use gaspi_core::Rank;
+use gaspi_core::bootstrap::{Host, Request};
+use gaspi_tools::signals::Signals;
+use gaspi_tools::system::{self, Watch};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Bytes read from a rank at a time.
+pub(crate) const READ: usize = 64 << 10;
+/// How long the processes that ranks left behind may take to die of SIGKILL.
+const ORPHANS: Duration = Duration::from_secs(2);
+
+/// A rank's standard output (0) or error (1).
+#[derive(Debug)]
+struct Stream {
+    rank: u32,
+    number: u8,
+    pipe: File,
+}
+
+/// What came out of a stream; empty at its end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    pub(crate) rank: u32,
+    /// Standard output (0) or error (1).
+    pub(crate) stream: u8,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// A rank that has been started.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) rank: u32,
+    pub(crate) pid: i32,
+    /// The cores that it is bound to, in words.
+    pub(crate) place: String,
+}
+
+#[derive(Debug)]
+struct Member {
+    pid: i32,
+    /// `None` once it has ended.
+    process: Option<Process>,
+    ending: Option<Ending>,
+}
+
+/// The ranks of this machine.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    plan: Assignment,
+    shares: Vec<Share>,
+    /// By number on this machine.
+    members: Vec<Member>,
+    streams: Vec<Stream>,
+    /// Our end of the standard input of rank 0, where it is a pipe.
+    pub(crate) input: Option<File>,
+    buffer: Vec<u8>,
+}
+
+impl Crew {
+    /// Nobody has been started.
+    pub(crate) fn new(plan: Assignment) -> Crew {
+        let topology = Topology::look_up();
+        let count = plan.ranks.len();
+        let bind = match plan.bind {
+            Some(bind) => bind,
+            None if plan.numa => Bind::None,
+            None => binding::default(&topology, count as u32),
+        };
+        let shares = if count == 0 { Vec::new() } else { binding::shares(&topology, bind, count) };
+        let buffer = vec![0; READ];
+        Crew { plan, shares, members: Vec::new(), streams: Vec::new(), input: None, buffer }
+    }
+
+    /// Starts the next rank, as long as there is one. If it cannot be started, those before it are
+    /// to be ended.
+    pub(crate) fn start_next(
+        &mut self,
+        setting: &Setting,
+        files: Option<Files>,
+        input: Stdio,
+    ) -> Result<Option<Begun>, Refusal> {
+        let local = self.members.len();
+        let Some(rank) = self.plan.ranks.get(local).copied() else { return Ok(None) };
+        let share = &self.shares[local];
+        let started = process::start(&self.plan, setting, share, local, files, input)?;
+        let pid = started.process.pid;
+        self.members.push(Member { pid, process: Some(started.process), ending: None });
+        if rank == 0 {
+            self.input = started.stdin;
+        }
+        for (number, pipe) in [(0, started.stdout), (1, started.stderr)] {
+            self.streams.extend(pipe.map(|pipe| Stream { rank, number, pipe }));
+        }
+        Ok(Some(Begun { rank, pid, place: share.words() }))
+    }
+
+    /// Whether a rank still runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.members.iter().any(|member| member.process.is_some())
+    }
+
+    /// To be read from, in this order.
+    pub(crate) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.streams.iter().map(|stream| stream.pipe.as_fd())
+    }
+
+    /// Reads once from the streams that are ready, in the order of [`Crew::watched`].
+    pub(crate) fn read(&mut self, ready: &[bool], mut take: impl FnMut(Piece<'_>)) {
+        let (mut ready, buffer) = (ready.iter(), &mut self.buffer);
+        self.streams.retain_mut(|stream| {
+            let is_ready = ready.next().copied().unwrap_or(false);
+            !is_ready || read_some(stream, buffer, &mut take) != Some(0)
+        });
+    }
+
+    /// Takes what the ranks wrote before they ended. A process that they left behind may keep a pipe
+    /// open and go on writing: what does not fit into a pipe now came later.
+    pub(crate) fn drain(&mut self, mut take: impl FnMut(Piece<'_>)) {
+        for mut stream in std::mem::take(&mut self.streams) {
+            let mut left = system::pipe_size(stream.pipe.as_fd());
+            while left > 0 && system::ready(stream.pipe.as_fd(), false) {
+                match read_some(&mut stream, &mut self.buffer, &mut take) {
+                    None | Some(0) => break,
+                    Some(count) => left = left.saturating_sub(count),
+                }
+            }
+            take(Piece { rank: stream.rank, stream: stream.number, bytes: &[] });
+        }
+    }
+
+    /// The rank whose process has ended, if it is one.
+    pub(crate) fn ended(&mut self, pid: i32, ending: Ending) -> Option<u32> {
+        let is_it = |member: &Member| member.process.is_some() && member.pid == pid;
+        let local = self.members.iter().position(is_it)?;
+        self.members[local].process = None;
+        self.members[local].ending = Some(ending);
+        Some(self.plan.ranks[local])
+    }
+
+    /// Sends a signal to all ranks that run.
+    pub(crate) fn signal_all(&self, signal: i32) {
+        let running = self.members.iter().filter_map(|member| member.process.as_ref());
+        running.for_each(|process| process.signal(signal));
+    }
+
+    /// Does what a member of the meeting asks for, if it concerns a rank of this machine.
+    pub(crate) fn obey(&self, request: &Request) {
+        match request {
+            Request::Kill { process: Some(pidfd), .. } => process::signal(pidfd, libc::SIGKILL),
+            Request::Kill { rank, process: None } => {
+                let local = self.plan.ranks.binary_search(&u32::from(rank.0));
+                let member = local.ok().and_then(|local| self.members.get(local));
+                if let Some(process) = member.and_then(|member| member.process.as_ref()) {
+                    process.signal(libc::SIGKILL);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What the ranks are doing.
+    pub(crate) fn rows(&self, host: &Host) -> Vec<(u32, Row)> {
+        let pairs = self.plan.ranks.iter().zip(&self.members);
+        let row = |member: &Member, rank| hang::row(host, rank, member.pid, member.ending);
+        pairs.map(|(rank, member)| (*rank, row(member, *rank))).collect()
+    }
+
+    /// Kills all ranks and what they left behind. `others` are children that are left alone, and
+    /// forgotten when they have ended.
+    pub(crate) fn abandon(&mut self, signals: &Signals, others: &mut Vec<i32>) {
+        self.streams.clear();
+        self.signal_all(libc::SIGKILL);
+        while self.is_running() {
+            system::wait(&[Watch { fd: signals.as_fd(), room: false }], None);
+            self.reap_silently(signals, others);
+        }
+        self.end_orphans(signals, others);
+    }
+
+    /// Kills what the ranks of an ended job left behind, children of orphans too.
+    pub(crate) fn end_orphans(&mut self, signals: &Signals, others: &mut Vec<i32>) {
+        let deadline = Instant::now() + ORPHANS;
+        while process::kill_orphans(|pid| others.contains(&pid)) && Instant::now() < deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            system::wait(&[Watch { fd: signals.as_fd(), room: false }], Some(left));
+            self.reap_silently(signals, others);
+        }
+    }
+
+    fn reap_silently(&mut self, signals: &Signals, others: &mut Vec<i32>) {
+        while signals.read().is_some() {}
+        while let Some((pid, ending)) = process::reap() {
+            self.ended(pid, ending);
+            others.retain(|other| *other != pid);
+        }
+    }
+}
+
+/// Tells the meeting that a rank has ended.
+pub(crate) fn tell(host: &mut Host, rank: u32, ending: Ending) {
+    host.gone(Rank(rank as u16), &report::phrase(ending));
+}
+
+/// Reads what a stream has, at most one buffer; `Some(0)` is its end.
+fn read_some(
+    stream: &mut Stream,
+    buffer: &mut [u8],
+    mut take: impl FnMut(Piece<'_>),
+) -> Option<usize> {
+    let (rank, number) = (stream.rank, stream.number);
+    let mut count = match stream.pipe.read(buffer) {
+        Ok(count) => count,
+        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return None,
+        Err(_) => 0,
+    };
+    count = count.min(buffer.len());
+    take(Piece { rank, stream: number, bytes: &buffer[..count] });
+    Some(count)
+}

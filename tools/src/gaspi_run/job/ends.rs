@@ -1,0 +1,228 @@
+//! How ranks and the job end: signals, limits of time, and what is done at the end.
+
+use super::{FORWARDED, Running, SHOW};
+use crate::process::{self, Ending};
+use crate::protocol::Down;
+use crate::remote::Remote;
+use crate::report::End;
+use crate::topology::as_list;
+use crate::{EXIT_TIMEOUT, Refusal, crew, hang};
+use gaspi_tools::signals::{self, Arrival};
+use gaspi_tools::system::{self, Watch};
+use std::time::{Duration, Instant};
+
+/// From SIGTERM to SIGKILL.
+const GRACE: Duration = Duration::from_secs(3);
+/// From SIGKILL to the end of the connection to a machine that does not tell the ends of its ranks.
+const SEVER: Duration = Duration::from_secs(5);
+/// How long ssh may take to end once there is nothing more to say.
+const PART: Duration = Duration::from_secs(3);
+/// Signals that end programs.
+const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+impl Running {
+    pub(super) fn take_signals(&mut self) {
+        while let Some(arrival) = self.signals.read() {
+            match arrival.signal {
+                libc::SIGCHLD => self.reap(),
+                SHOW if self.begun => self.show_calls(None),
+                SHOW => self.tell_missing(),
+                signal if FORWARDED.contains(&signal) => self.forward(arrival),
+                _ => {}
+            }
+        }
+    }
+
+    fn forward(&mut self, arrival: Arrival) {
+        if arrival.signal == libc::SIGCONT
+            && let Some(input) = &mut self.input
+        {
+            input.resume();
+        }
+        if self.plan.debug && arrival.from_terminal {
+            // Meant for the debugger.
+            return;
+        }
+        let ends = ENDING.contains(&arrival.signal);
+        if ends && !self.begun {
+            let (name, missing) = (signals::name(arrival.signal), self.missing());
+            let message = format!("{name} came while waiting for {missing}");
+            self.failure.get_or_insert(Refusal { status: 128 + arrival.signal as u8, message });
+            return;
+        }
+        if ends && self.ends.len() == self.plan.ranks {
+            // Only output is awaited: whoever does not read it is not waited for.
+            return self.sever();
+        }
+        self.ending |= ends;
+        self.interrupts += u32::from(arrival.signal == libc::SIGINT);
+        if arrival.signal == libc::SIGINT && self.interrupts == 2 {
+            self.printer.say("gaspi_run: second interrupt: killing all ranks\n");
+            self.sever_at = Some(Instant::now() + SEVER);
+        }
+        if self.interrupts >= 2 {
+            self.signal_all(libc::SIGKILL);
+            return;
+        }
+        // The terminal reaches the processes of this machine only.
+        self.tell_agents(&Down::Signal(arrival.signal));
+        if !arrival.from_terminal {
+            self.crew.signal_all(arrival.signal);
+        }
+        if ends {
+            // A stopped rank would not see it.
+            self.tell_agents(&Down::Signal(libc::SIGCONT));
+            if !arrival.from_terminal {
+                self.crew.signal_all(libc::SIGCONT);
+            }
+        }
+    }
+
+    fn tell_agents(&mut self, frame: &Down) {
+        self.remotes.iter_mut().for_each(|remote| remote.say(frame));
+    }
+
+    pub(super) fn signal_all(&mut self, signal: i32) {
+        self.crew.signal_all(signal);
+        self.tell_agents(&Down::Signal(signal));
+    }
+
+    /// Takes note of everybody who has ended.
+    fn reap(&mut self) {
+        while let Some((pid, ending)) = process::reap() {
+            if self.remotes.iter_mut().any(|remote| remote.ended(pid, ending)) {
+                continue;
+            }
+            // Not a rank: something that a rank left behind.
+            let Some(rank) = self.crew.ended(pid, ending) else { continue };
+            // What it said in the meeting comes before its end.
+            self.serve();
+            crew::tell(&mut self.host, rank, ending);
+            self.note_end(rank, pid, ending);
+        }
+    }
+
+    pub(super) fn note_end(&mut self, rank: u32, pid: i32, ending: Ending) {
+        let rank = rank as usize;
+        self.ends.push(End { rank, pid, ending, ordered: self.ordered });
+        let others_run = self.ends.len() < self.plan.ranks;
+        if ending.failed() && self.plan.kill_on_failure && !self.ending && others_run {
+            self.end_job(&format!("rank {rank} failed: ending the job (--kill-on-failure)"));
+        }
+    }
+
+    /// The time that the job was given is over.
+    pub(super) fn time_out(&mut self) {
+        let limit = hang::duration(self.plan.timeout.unwrap_or_default());
+        if !self.begun {
+            let missing = self.missing();
+            let message = format!("waited {limit} (--timeout) for {missing}");
+            self.failure = Some(Refusal { status: EXIT_TIMEOUT, message });
+            return;
+        }
+        let mut ended: Vec<bool> = vec![false; self.plan.ranks];
+        self.ends.iter().for_each(|end| ended[end.rank] = true);
+        let ranks: Vec<usize> = (0..self.plan.ranks).filter(|rank| !ended[*rank]).collect();
+        // What ends the job already has its own limit.
+        if self.ordered || ranks.is_empty() {
+            return;
+        }
+        self.timed_out = true;
+        let verb = if ranks.len() == 1 { "rank" } else { "ranks" };
+        let ranks = as_list(&ranks);
+        self.show_calls(Some(format!(
+            "{verb} {ranks} still running after {limit} (--timeout): ending the job"
+        )));
+    }
+
+    pub(super) fn end_job(&mut self, why: &str) {
+        self.ending = true;
+        self.ordered = true;
+        self.kill_at = Some(Instant::now() + GRACE);
+        self.sever_at = Some(Instant::now() + GRACE + SEVER);
+        self.printer.say(&format!("gaspi_run: {why}\n"));
+        self.signal_all(libc::SIGTERM);
+        // A stopped rank would not see it.
+        self.signal_all(libc::SIGCONT);
+    }
+
+    /// Ends what was started when the rest cannot be.
+    pub(super) fn abandon(&mut self, refusal: Refusal) -> Refusal {
+        self.remotes.iter_mut().for_each(Remote::leave);
+        let mut others = self.connections();
+        self.crew.abandon(&self.signals, &mut others);
+        self.wait_for(others);
+        self.write_out();
+        refusal
+    }
+
+    /// The processes of ssh that run.
+    pub(super) fn connections(&self) -> Vec<i32> {
+        self.remotes.iter().filter_map(Remote::pid).collect()
+    }
+
+    /// Ends what ranks left behind, if the job was ended, and the connections to other machines.
+    pub(super) fn part(&mut self) {
+        self.remotes.iter_mut().for_each(|remote| remote.part(self.ending));
+        let mut others = self.connections();
+        if self.ending {
+            self.crew.end_orphans(&self.signals, &mut others);
+        }
+        self.wait_for(others);
+    }
+
+    /// Waits until ssh has ended: then the other machine has no process of the job any more.
+    fn wait_for(&mut self, mut connections: Vec<i32>) {
+        let deadline = Instant::now() + PART;
+        let mut killed = false;
+        loop {
+            while self.signals.read().is_some() {}
+            while let Some((pid, _)) = process::reap() {
+                connections.retain(|known| *known != pid);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if connections.is_empty() || killed && left.is_zero() {
+                return;
+            }
+            if left.is_zero() {
+                killed = true;
+                self.remotes
+                    .iter()
+                    .filter(|r| connections.contains(&r.process()))
+                    .for_each(Remote::kill);
+            }
+            let signals = Watch { fd: self.signals.as_fd(), room: false };
+            // What was killed ends at once.
+            system::wait(&[signals], Some(if killed { GRACE } else { left }));
+        }
+    }
+
+    /// Waits for the readers of our output; any signal that ends programs gives up on them, and so
+    /// does the end of the time that the job was given.
+    pub(super) fn write_out(&mut self) {
+        if self.timed_out {
+            self.timeout_at = Some(Instant::now() + GRACE);
+        }
+        loop {
+            self.printer.flush();
+            let room = self.printer.writable().map(|fd| Watch { fd, room: true });
+            let signals = Watch { fd: self.signals.as_fd(), room: false };
+            let watches: Vec<Watch<'_>> = std::iter::once(signals).chain(room).collect();
+            if watches.len() == 1 {
+                return;
+            }
+            let left = self.timeout_at.map(|at| at.saturating_duration_since(Instant::now()));
+            system::wait(&watches, left);
+            if left.is_some_and(|left| left.is_zero()) {
+                self.timed_out = true;
+                return;
+            }
+            while let Some(arrival) = self.signals.read() {
+                let ignored = [libc::SIGCHLD, libc::SIGCONT, SHOW, libc::SIGWINCH, libc::SIGTTIN];
+                if !ignored.contains(&arrival.signal) {
+                    return;
+                }
+            }
+        }
+    }
+}

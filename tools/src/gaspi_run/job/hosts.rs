@@ -1,0 +1,181 @@
+//! The other machines of a job: reaching them, what they say, and losing them.
+
+use super::Running;
+use crate::crew::Piece;
+use crate::process::Ending;
+use crate::protocol::Up;
+use crate::remote::{News, Remote, Step};
+use crate::report::End;
+use crate::topology::as_list;
+use crate::{EXIT_HOST, Refusal};
+use gaspi_core::Rank;
+use gaspi_core::bootstrap::Stage;
+use std::time::{Duration, Instant};
+
+/// How often is said which machines are not ready.
+const TELL: Duration = Duration::from_secs(5);
+/// How long machines may take to get ready.
+const READY_MAX: Duration = Duration::from_secs(60);
+
+impl Running {
+    /// Starts ssh for all other machines and waits until each of them can start its ranks. If one
+    /// cannot, nothing is left of the others.
+    pub(super) fn reach(&mut self) -> Result<(), Refusal> {
+        let deadline = Instant::now() + READY_MAX;
+        if let Some(way) = &self.plan.way {
+            for plan in std::mem::take(&mut self.plan.others) {
+                let ranks: Vec<Rank> = plan.ranks.iter().map(|rank| Rank(*rank as u16)).collect();
+                let link = self.host.add_link(&ranks);
+                self.host.stage(&ranks, Stage::Reaching);
+                let (only_ping, mask) = (self.plan.only_ping, self.signals.before);
+                match Remote::start(&way.ssh, &way.tool, plan, link, only_ping, mask) {
+                    Ok(remote) => self.remotes.push(remote),
+                    Err(refusal) => return Err(self.abandon(refusal)),
+                }
+            }
+            self.tell_at = Some(Instant::now() + TELL);
+        }
+        while self.failure.is_none() && self.remotes.iter().any(|r| self.is_awaited(r)) {
+            self.turn();
+            if Instant::now() >= deadline {
+                let missing = self.missing();
+                let message = format!("not all hosts were ready after 60 s: {missing}");
+                self.failure.get_or_insert(Refusal { status: EXIT_HOST, message });
+            }
+        }
+        self.tell_at = None;
+        let lost = self.remotes.iter().filter(|remote| remote.step == Step::Lost).count();
+        if self.plan.ping && lost > 0 {
+            let message = format!("{lost} of {} hosts do not answer", self.plan.own.machines);
+            self.failure.get_or_insert(Refusal { status: EXIT_HOST, message });
+        }
+        match self.failure.take() {
+            None => Ok(()),
+            Some(refusal) => Err(self.abandon(refusal)),
+        }
+    }
+
+    /// Whether the machine has not come as far as it has to before ranks are started.
+    fn is_awaited(&self, remote: &Remote) -> bool {
+        match remote.step {
+            Step::Reaching | Step::Carrying => true,
+            Step::Up => !self.plan.only_ping,
+            _ => false,
+        }
+    }
+
+    /// The machines that are awaited, with their ranks, and how far they are.
+    pub(super) fn missing(&self) -> String {
+        let describe = |remote: &Remote| {
+            let ranks: Vec<usize> = remote.ranks.iter().map(|rank| *rank as usize).collect();
+            let verb = if ranks.len() == 1 { "rank" } else { "ranks" };
+            format!("{verb} {} on host {}: {}", as_list(&ranks), remote.name, remote.step.words())
+        };
+        let awaited = self.remotes.iter().filter(|remote| self.is_awaited(remote));
+        awaited.map(describe).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Says which machines are not ready.
+    pub(super) fn tell_missing(&mut self) {
+        if !self.begun {
+            let missing = self.missing();
+            self.printer.say(&format!("gaspi_run: waiting for {missing}\n"));
+            self.tell_at = Some(Instant::now() + TELL);
+        }
+    }
+
+    /// Takes in what the other machines say.
+    pub(super) fn hear(&mut self) {
+        for index in 0..self.remotes.len() {
+            let Some(way) = &self.plan.way else { return };
+            for news in self.remotes[index].hear(&way.tool) {
+                match news {
+                    News::Up => self.is_up(index),
+                    News::Said(frame) => self.take_frame(index, frame),
+                    News::Lost(reason) => self.lose(index, &reason),
+                }
+            }
+        }
+    }
+
+    fn is_up(&mut self, index: usize) {
+        let remote = &self.remotes[index];
+        let ranks: Vec<Rank> = remote.ranks.iter().map(|rank| Rank(*rank as u16)).collect();
+        self.host.stage(&ranks, Stage::AgentUp);
+        if self.plan.ping {
+            self.printer.say(&format!("gaspi_run: {} answers\n", remote.name));
+        }
+    }
+
+    fn take_frame(&mut self, index: usize, frame: Up) {
+        match frame {
+            Up::Failed { status, message } => {
+                let name = &self.remotes[index].name;
+                let message = format!("host {name}: {message}");
+                self.failure.get_or_insert(Refusal { status, message });
+            }
+            Up::Started { rank, pid, place } => self.note_start(rank, pid, &place),
+            Up::Output { rank, stream, bytes } => {
+                self.printer.take(Piece { rank, stream, bytes: &bytes });
+            }
+            Up::Ended { rank, pid, ending } => self.note_end(rank, pid, ending),
+            Up::InputTaken(count) => {
+                if let Some(input) = &mut self.input {
+                    input.taken(count);
+                }
+            }
+            Up::InputClosed => {
+                if let Some(input) = &mut self.input {
+                    input.close();
+                }
+            }
+            Up::Rows(rows) => self.take_rows(rows),
+            Up::Meeting(bytes) => {
+                let link = self.remotes[index].link;
+                if let Err(error) = self.host.feed(link, &bytes) {
+                    self.remotes[index].leave();
+                    self.lose(index, &error.to_string());
+                }
+            }
+            Up::Hello { .. } | Up::Ready | Up::Alive | Up::Done => {}
+        }
+    }
+
+    /// A machine is not there any more.
+    pub(super) fn lose(&mut self, index: usize, reason: &str) {
+        let remote = &self.remotes[index];
+        let name = remote.name.clone();
+        if !self.begun {
+            if self.plan.ping {
+                // The others are asked too.
+                self.printer.say(&format!("gaspi_run: {name} does not answer: {reason}\n"));
+                return;
+            }
+            let message = format!("host {name}: {reason}");
+            self.failure.get_or_insert(Refusal { status: EXIT_HOST, message });
+            return;
+        }
+        let (link, ranks) = (remote.link, remote.ranks.clone());
+        self.printer.say(&format!("gaspi_run: host {name} was lost: {reason}\n"));
+        self.host.cut(link, &format!("the connection to host {name} was lost"));
+        for rank in ranks {
+            if !self.has_ended(rank) {
+                self.note_end(rank, self.pids[rank as usize], Ending::Lost);
+            }
+        }
+    }
+
+    fn has_ended(&self, rank: u32) -> bool {
+        self.ends.iter().any(|end: &End| end.rank == rank as usize)
+    }
+
+    /// Gives up machines that do not do what they are told.
+    pub(super) fn sever(&mut self) {
+        for index in 0..self.remotes.len() {
+            if !self.remotes[index].is_over() {
+                self.remotes[index].leave();
+                self.lose(index, "its agent does not answer; the connection was closed");
+            }
+        }
+    }
+}

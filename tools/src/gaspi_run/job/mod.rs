@@ -1,0 +1,352 @@
+//! The job while it runs: one loop over signals, the meeting, the ranks' output, the agents on other
+//! machines and the timers.
+//!
+//! In two steps: all machines are reached ([`hosts`]) and say that they can do their part, then all
+//! ranks are started. How ranks and the job end is in [`ends`].
+
+mod ends;
+mod hosts;
+mod show;
+
+use crate::crew::{Crew, Piece};
+use crate::files::{self, Files};
+use crate::input::Input;
+use crate::plan::Plan;
+use crate::printer::Printer;
+use crate::process::{self, Setting};
+use crate::protocol::Down;
+use crate::remote::Remote;
+use crate::report::End;
+use crate::{EXIT_TIMEOUT, Refusal, report};
+use gaspi_core::Rank;
+use gaspi_core::bootstrap::{Host, Request};
+use gaspi_tools::signals::Signals;
+use gaspi_tools::system::{self, Watch};
+use show::Show;
+use std::process::Stdio;
+use std::time::Instant;
+
+/// What is passed on to the ranks.
+const FORWARDED: [i32; 7] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR2,
+    libc::SIGCONT,
+    libc::SIGWINCH,
+];
+/// Asks for the hang table.
+const SHOW: i32 = libc::SIGUSR1;
+
+/// A job, from its first machine to its last word.
+#[derive(Debug)]
+pub(crate) struct Running {
+    plan: Plan,
+    signals: Signals,
+    setting: Setting,
+    host: Host,
+    /// The ranks of this machine.
+    crew: Crew,
+    /// For the ranks of this machine, as they are started.
+    files: Vec<Option<Files>>,
+    /// The other machines.
+    remotes: Vec<Remote>,
+    printer: Printer,
+    /// For rank 0 on another machine.
+    input: Option<Input>,
+    /// By rank, 0 until it was started.
+    pids: Vec<i32>,
+    /// In the order in which they ended.
+    ends: Vec<End>,
+    /// The ranks are being started or were.
+    begun: bool,
+    /// Why the job cannot go on.
+    failure: Option<Refusal>,
+    /// When is said next which machines are not ready.
+    tell_at: Option<Instant>,
+    interrupts: u32,
+    /// The job is being ended: what ranks leave behind is ended too.
+    ending: bool,
+    /// It is gaspi_run that ends it.
+    ordered: bool,
+    /// When the job has taken too long.
+    timeout_at: Option<Instant>,
+    timed_out: bool,
+    /// When SIGKILL follows.
+    kill_at: Option<Instant>,
+    /// When machines that still have ranks after that are given up.
+    sever_at: Option<Instant>,
+    show: Option<Show>,
+}
+
+/// What has become ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// Looked at in every turn anyway.
+    Always,
+    Stream,
+    Input,
+}
+
+impl Running {
+    /// Prepares the job; nothing has been started.
+    pub(crate) fn new(plan: Plan) -> Result<Running, Refusal> {
+        // A terminal that belongs to somebody else shall say so, not stop gaspi_run.
+        let quiet = plan.own.ranks.first() != Some(&0);
+        let taken = FORWARDED.into_iter().chain([libc::SIGCHLD, SHOW]);
+        let signals = Signals::take(taken.chain(quiet.then_some(libc::SIGTTIN)))
+            .map_err(|error| Refusal::launcher(format!("taking signals: {error}")))?;
+        let descriptors = system::raise_descriptor_limit();
+        let mut printer = Printer::new(plan.ranks, plan.label)
+            .map_err(|error| Refusal::launcher(format!("output: {error}")))?;
+        let files = outlets(&plan, &mut printer)?;
+        process::adopt_orphans();
+        let refuse = |error: gaspi_core::Error| Refusal::launcher(error.to_string());
+        let host = if plan.own.machines > 1 || !plan.others.is_empty() {
+            Host::hub(&plan.own.job, plan.hosts.clone()).map_err(refuse)?
+        } else {
+            Host::bind(&plan.own.job, plan.own.size).map_err(refuse)?
+        };
+        let meeting = host.name().to_owned();
+        let setting = Setting { meeting, signal_mask: signals.before, descriptors };
+        let away = plan.others.iter().any(|other| other.ranks.first() == Some(&0));
+        let limit = plan.timeout;
+        Ok(Running {
+            signals,
+            setting,
+            host,
+            crew: Crew::new(plan.own.clone()),
+            files,
+            remotes: Vec::new(),
+            printer,
+            input: away.then(Input::new),
+            pids: vec![0; plan.ranks],
+            ends: Vec::with_capacity(plan.ranks),
+            begun: false,
+            failure: None,
+            tell_at: None,
+            interrupts: 0,
+            ending: false,
+            ordered: false,
+            timeout_at: limit.and_then(|limit| Instant::now().checked_add(limit)),
+            timed_out: false,
+            kill_at: None,
+            sever_at: None,
+            show: None,
+            plan,
+        })
+    }
+
+    /// Runs the job to its end and returns the status to exit with.
+    pub(crate) fn run(mut self) -> Result<u8, Refusal> {
+        self.reach()?;
+        if self.plan.only_ping {
+            self.part();
+            return Ok(0);
+        }
+        self.begin()?;
+        while self.failure.is_none() && self.is_running() {
+            self.turn();
+        }
+        if let Some(refusal) = self.failure.take() {
+            return Err(self.abandon(refusal));
+        }
+        self.drain();
+        self.part();
+        let hosts = &self.plan.hosts;
+        let summary = report::summary(&self.ends, |rank| &hosts[rank]);
+        self.printer.say(&summary);
+        self.write_out();
+        Ok(if self.timed_out { EXIT_TIMEOUT } else { report::status(&self.ends) })
+    }
+
+    /// Starts all ranks. If one cannot be started, those before it are killed.
+    fn begin(&mut self) -> Result<(), Refusal> {
+        self.begun = true;
+        for remote in &mut self.remotes {
+            remote.begin();
+            remote.flush();
+        }
+        let mut files = std::mem::take(&mut self.files).into_iter();
+        loop {
+            let files = files.next().flatten();
+            match self.crew.start_next(&self.setting, files, Stdio::inherit()) {
+                Ok(Some(begun)) => {
+                    self.host.started(Rank(begun.rank as u16), begun.pid);
+                    self.note_start(begun.rank, begun.pid, &begun.place);
+                }
+                Ok(None) => return Ok(()),
+                Err(refusal) => return Err(self.abandon(refusal)),
+            }
+        }
+    }
+
+    fn note_start(&mut self, rank: u32, pid: i32, place: &str) {
+        let rank = rank as usize;
+        self.pids[rank] = pid;
+        if self.plan.label {
+            let several = self.plan.own.machines > 1;
+            let host =
+                if several { format!(", host {}", self.plan.hosts[rank]) } else { String::new() };
+            self.printer.say(&format!("gaspi_run: rank {rank} (pid {pid}{host}) {place}\n"));
+        }
+    }
+
+    /// Whether there is something to wait for: a rank that runs, or output of one that has ended.
+    fn is_running(&self) -> bool {
+        self.crew.is_running() || self.remotes.iter().any(|remote| !remote.is_over())
+    }
+
+    /// Waits for something to do and does it.
+    fn turn(&mut self) {
+        let (streams, input) = self.wait();
+        let printer = &mut self.printer;
+        // What ranks wrote before they ended comes before what is said about their end.
+        self.crew.read(&streams, |piece| printer.take(piece));
+        self.printer.show_prompt();
+        if input {
+            self.read_input();
+        }
+        self.take_signals();
+        self.serve();
+        self.hear();
+        self.pass_on();
+        self.look_at_clock();
+        self.printer.flush();
+    }
+
+    /// Sleeps; says which streams of the ranks are ready, and whether standard input is.
+    fn wait(&mut self) -> (Vec<bool>, bool) {
+        let always = |room| move |fd| (Watch { fd, room }, Source::Always);
+        let mut watches = vec![always(false)(self.signals.as_fd())];
+        watches.push(always(false)(self.host.as_fd()));
+        watches.extend(self.printer.writable().map(always(true)));
+        for remote in &self.remotes {
+            watches.extend(remote.readable().map(always(false)));
+            watches.extend(remote.writable().map(always(true)));
+        }
+        if self.begun {
+            let input = self.input.as_ref().and_then(Input::readable);
+            watches.extend(input.map(|fd| (Watch { fd, room: false }, Source::Input)));
+        }
+        if self.printer.has_room() {
+            let stream = |fd| (Watch { fd, room: false }, Source::Stream);
+            watches.extend(self.crew.watched().map(stream));
+        }
+        let (watches, sources): (Vec<Watch<'_>>, Vec<Source>) = watches.into_iter().unzip();
+        let left = self.next_time().map(|at| at.saturating_duration_since(Instant::now()));
+        let ready = system::wait(&watches, left);
+        let of = |wanted| {
+            let pairs = ready.iter().zip(&sources);
+            pairs.filter(move |(_, source)| **source == wanted).map(|(ready, _)| *ready)
+        };
+        (of(Source::Stream).collect(), of(Source::Input).any(|ready| ready))
+    }
+
+    /// When there is something to do, though nothing happens.
+    fn next_time(&self) -> Option<Instant> {
+        let own = [
+            self.kill_at,
+            self.sever_at,
+            self.timeout_at,
+            self.tell_at,
+            self.printer.prompt_at(),
+            self.show.as_ref().map(Show::until),
+        ];
+        let others = self.remotes.iter().map(Remote::deadline);
+        own.into_iter().chain(others).flatten().min()
+    }
+
+    fn look_at_clock(&mut self) {
+        let is_over = |at: &mut Option<Instant>| {
+            let over = at.is_some_and(|at| Instant::now() >= at);
+            if over {
+                *at = None;
+            }
+            over
+        };
+        if is_over(&mut self.tell_at) {
+            self.tell_missing();
+        }
+        if is_over(&mut self.timeout_at) {
+            self.time_out();
+        }
+        if is_over(&mut self.kill_at) {
+            self.signal_all(libc::SIGKILL);
+        }
+        if is_over(&mut self.sever_at) {
+            self.sever();
+        }
+        self.finish_show();
+    }
+
+    fn read_input(&mut self) {
+        let Some(frame) = self.input.as_mut().and_then(Input::read) else { return };
+        let first = self.remotes.iter_mut().find(|remote| remote.ranks.first() == Some(&0));
+        if let Some(remote) = first {
+            remote.say(&frame);
+        }
+    }
+
+    fn serve(&mut self) {
+        let requests = self.host.serve();
+        self.obey(requests);
+    }
+
+    fn obey(&mut self, requests: Vec<Request>) {
+        for request in requests {
+            match request {
+                // Until then it is told which hosts are not ready.
+                Request::Missing { .. } if !self.begun => {}
+                Request::Missing { text } => {
+                    self.printer.say(&format!("gaspi_run: waiting for {text}\n"));
+                }
+                request => self.crew.obey(&request),
+            }
+        }
+    }
+
+    /// What the meeting here says to those on other machines, and thanks for output.
+    fn pass_on(&mut self) {
+        let requests = self.host.requests();
+        self.obey(requests);
+        let room = self.printer.has_room();
+        for remote in &mut self.remotes {
+            for bytes in self.host.take(remote.link) {
+                remote.say(&Down::Meeting(bytes.to_vec()));
+            }
+            if room && remote.owed > 0 {
+                let owed = std::mem::take(&mut remote.owed);
+                remote.say(&Down::Taken(owed));
+            }
+            remote.flush();
+        }
+    }
+
+    /// Passes on what the ranks of this machine wrote before they ended.
+    fn drain(&mut self) {
+        let printer = &mut self.printer;
+        self.crew.drain(|piece: Piece<'_>| printer.take(piece));
+        (0..self.plan.ranks as u32).for_each(|rank| self.printer.finish(rank));
+    }
+}
+
+/// The files of all ranks, if there are to be any: those of other machines' ranks are written here.
+fn outlets(plan: &Plan, printer: &mut Printer) -> Result<Vec<Option<Files>>, Refusal> {
+    let own = &plan.own.ranks;
+    let Some(directory) = plan.output_directory.as_ref().filter(|_| !plan.only_ping) else {
+        return Ok(own.iter().map(|_| None).collect());
+    };
+    let mut files = Vec::new();
+    for (rank, both) in files::create(directory, plan.ranks)?.into_iter().enumerate() {
+        if own.binary_search(&(rank as u32)).is_ok() {
+            files.push(Some(both));
+        } else {
+            let name =
+                |stream| files::path(directory, rank, plan.ranks, stream).display().to_string();
+            printer.divert(rank, both, [name("out"), name("err")]);
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,147 @@
+//! Where the ranks' output goes: standard output and error by whole lines, or files.
+
+use crate::crew::Piece;
+use crate::files::Files;
+use crate::output::{Lines, Sink, Writer};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// After how much silence an unfinished line of rank 0 on a terminal is taken for a prompt.
+const PROMPT: Duration = Duration::from_millis(100);
+
+/// The end of one stream of a rank.
+#[derive(Debug)]
+enum Outlet {
+    Lines {
+        lines: Lines,
+        sink: usize,
+        /// Rank 0 on a terminal: it may prompt for input.
+        asks: bool,
+    },
+    /// Of a rank on another machine; one of this machine writes into its file itself.
+    File {
+        file: File,
+        name: String,
+    },
+    Closed,
+}
+
+/// The output of a job.
+#[derive(Debug)]
+pub(crate) struct Printer {
+    /// Standard output and error; one if both are the same.
+    sinks: Vec<Sink>,
+    /// Two for each rank.
+    outlets: Vec<Outlet>,
+    /// When an unfinished line of rank 0 is shown, as somebody may be asked to answer it.
+    prompt_at: Option<Instant>,
+}
+
+impl Printer {
+    /// For so many ranks.
+    pub(crate) fn new(ranks: usize, label: bool) -> io::Result<Printer> {
+        let sinks = sinks()?;
+        let width = ranks.saturating_sub(1).to_string().len();
+        let outlet = |number: usize| {
+            let rank = number / 2;
+            let label = if label { format!("[{rank:>width$}] ") } else { String::new() };
+            let sink = if number.is_multiple_of(2) { 0 } else { sinks.len() - 1 };
+            let asks = rank == 0 && sinks[sink].is_terminal();
+            Outlet::Lines { lines: Lines::new(number, label), sink, asks }
+        };
+        Ok(Printer { outlets: (0..2 * ranks).map(outlet).collect(), sinks, prompt_at: None })
+    }
+
+    /// The output of this rank, which runs on another machine, goes into these files.
+    pub(crate) fn divert(&mut self, rank: usize, files: Files, names: [String; 2]) {
+        let [out, err] = names;
+        self.outlets[2 * rank] = Outlet::File { file: files.stdout, name: out };
+        self.outlets[2 * rank + 1] = Outlet::File { file: files.stderr, name: err };
+    }
+
+    /// Takes in what a rank wrote.
+    pub(crate) fn take(&mut self, piece: Piece<'_>) {
+        let number = 2 * piece.rank as usize + usize::from(piece.stream);
+        let Some(outlet) = self.outlets.get_mut(number) else { return };
+        let mut complaint = None;
+        match outlet {
+            Outlet::Lines { lines, sink, .. } if piece.bytes.is_empty() => {
+                lines.finish(&mut self.sinks[*sink]);
+            }
+            Outlet::Lines { lines, sink, asks } => {
+                lines.push(piece.bytes, &mut self.sinks[*sink]);
+                if *asks {
+                    let unfinished = lines.unfinished();
+                    self.prompt_at = unfinished.then(|| Instant::now() + PROMPT);
+                }
+            }
+            Outlet::File { file, name } => {
+                if let Err(error) = file.write_all(piece.bytes) {
+                    complaint = Some(format!("gaspi_run: --output-dir: {name}: {error}\n"));
+                    *outlet = Outlet::Closed;
+                }
+            }
+            Outlet::Closed => {}
+        }
+        if let Some(text) = complaint {
+            self.say(&text);
+        }
+    }
+
+    /// Finishes the lines of a rank that says no more.
+    pub(crate) fn finish(&mut self, rank: u32) {
+        for stream in 0..2 {
+            self.take(Piece { rank, stream, bytes: &[] });
+        }
+    }
+
+    /// Says something on standard error, on lines of its own.
+    pub(crate) fn say(&mut self, text: &str) {
+        if let Some(sink) = self.sinks.last_mut() {
+            sink.put(Writer::Launcher, "", text.as_bytes());
+        }
+    }
+
+    /// Whether more should be taken in.
+    pub(crate) fn has_room(&self) -> bool {
+        self.sinks.iter().all(Sink::has_room)
+    }
+
+    /// To be written to, where something waits for that.
+    pub(crate) fn writable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sinks.iter().filter(|sink| sink.pending()).map(Sink::as_fd)
+    }
+
+    /// Writes what can be written without blocking.
+    pub(crate) fn flush(&mut self) {
+        self.sinks.iter_mut().for_each(Sink::flush);
+    }
+
+    /// When [`Printer::show_prompt`] has something to do.
+    pub(crate) fn prompt_at(&self) -> Option<Instant> {
+        self.prompt_at
+    }
+
+    /// Shows the line that rank 0 began some time ago.
+    pub(crate) fn show_prompt(&mut self) {
+        if self.prompt_at.is_none_or(|at| Instant::now() < at) {
+            return;
+        }
+        self.prompt_at = None;
+        for outlet in self.outlets.iter_mut().take(2) {
+            if let Outlet::Lines { lines, sink, asks: true } = outlet {
+                lines.finish(&mut self.sinks[*sink]);
+            }
+        }
+    }
+}
+
+/// Standard output and error, as one if they are the same.
+fn sinks() -> io::Result<Vec<Sink>> {
+    let (stdout, stderr) = (io::stdout(), io::stderr());
+    let (output, error): (BorrowedFd<'_>, BorrowedFd<'_>) = (stdout.as_fd(), stderr.as_fd());
+    let output = Sink::new(output)?;
+    Ok(if output.same(error) { vec![output] } else { vec![output, Sink::new(error)?] })
+}

@@ -1,0 +1,143 @@
+//! Frames there and back, cut, and out of thin air.
+
+use super::*;
+
+fn os(text: &[u8]) -> OsString {
+    OsString::from_vec(text.to_vec())
+}
+
+fn plan() -> Assignment {
+    Assignment {
+        job: "0123456789abcdef".to_owned(),
+        size: 9,
+        ranks: vec![0, 3, 8],
+        machines: 3,
+        host: "[fd77::1]".to_owned(),
+        first: Command { program: os(b"./first"), arguments: vec![] },
+        others: Command { program: os(b"sh"), arguments: vec![os(b"-c"), os(b""), os(b"\xff\n'")] },
+        surroundings: Some(Surroundings {
+            environment: vec![(os(b"MINE"), os(b"a=b")), (os(b"EMPTY"), os(b""))],
+            directory: "/tmp/d \u{e4}".into(),
+            umask: 0o027,
+        }),
+        machine_file: Some("/tmp/hosts".into()),
+        bind: Some(Bind::Numa),
+        numa: true,
+        debug: false,
+    }
+}
+
+fn downs() -> Vec<Down> {
+    let bare = Assignment { surroundings: None, machine_file: None, bind: None, ..plan() };
+    vec![
+        Down::Plan(Box::new(plan())),
+        Down::Plan(Box::new(bare)),
+        Down::Start,
+        Down::Input(b"input".to_vec()),
+        Down::InputEnd,
+        Down::Signal(15),
+        Down::Part(false),
+        Down::Part(true),
+        Down::Show,
+        Down::Taken(70_000),
+        Down::Meeting(vec![0, 1, 255]),
+    ]
+}
+
+fn ups() -> Vec<Up> {
+    let waits = vec![Waiting {
+        call: "barrier".to_owned(),
+        object: "group 0".to_owned(),
+        since: Duration::from_millis(1234),
+        awaited: vec![1, 2],
+        in_part: true,
+    }];
+    let row = Row { pid: 7, state: "joined".to_owned(), doing: String::new(), waits };
+    vec![
+        Up::Hello { version: VERSION },
+        Up::Ready,
+        Up::Failed { status: 127, message: "program x was not found".to_owned() },
+        Up::Started { rank: 3, pid: 4711, place: "on core 0".to_owned() },
+        Up::Output { rank: 3, stream: 1, bytes: vec![0, 10, 200] },
+        Up::Ended { rank: 3, pid: 4711, ending: Ending::Exited(3) },
+        Up::Ended { rank: 3, pid: 4711, ending: Ending::Killed { signal: 11, core: true } },
+        Up::Ended { rank: 3, pid: 4711, ending: Ending::Lost },
+        Up::InputTaken(5),
+        Up::InputClosed,
+        Up::Rows(vec![(3, row.clone()), (8, Row { waits: vec![], ..row })]),
+        Up::Meeting(vec![]),
+        Up::Alive,
+        Up::Done,
+    ]
+}
+
+fn there_and_back<T: Frame + PartialEq + std::fmt::Debug>(frames: Vec<T>) {
+    for frame in frames {
+        let mut bytes = frame.encode();
+        for cut in 0..bytes.len() {
+            assert!(matches!(T::decode(&bytes[..cut]), Ok(None)), "{frame:?} cut at {cut}");
+        }
+        let len = bytes.len();
+        bytes.push(77);
+        assert_eq!(T::decode(&bytes), Ok(Some((frame, len))));
+    }
+}
+
+#[test]
+fn frames_there_and_back() {
+    there_and_back(downs());
+    there_and_back(ups());
+}
+
+/// xorshift64*: the same bytes in every run.
+struct Bytes(u64);
+
+impl Bytes {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+#[test]
+fn nonsense_is_refused_or_understood_but_never_more() {
+    let mut source = Bytes(1);
+    let good: Vec<Vec<u8>> =
+        downs().iter().map(Frame::encode).chain(ups().iter().map(Frame::encode)).collect();
+    for round in 0..40_000 {
+        let mut bytes = good[round % good.len()].clone();
+        for _ in 0..=source.next() % 4 {
+            let at = (source.next() % bytes.len() as u64) as usize;
+            bytes[at] = source.next() as u8;
+        }
+        // No panic, and what is understood can be said again.
+        if let Ok(Some((frame, _))) = Down::decode(&bytes) {
+            assert_eq!(Down::decode(&frame.encode()).expect("again").expect("whole").0, frame);
+        }
+        if let Ok(Some((frame, _))) = Up::decode(&bytes) {
+            assert_eq!(Up::decode(&frame.encode()).expect("again").expect("whole").0, frame);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let huge = ((FRAME_MAX + 1) as u32).to_le_bytes();
+    assert!(Down::decode(&huge).is_err());
+    assert!(Up::decode(&[0, 0, 0, 0]).is_err());
+    let refused = |plan: Assignment| Down::decode(&Down::Plan(Box::new(plan)).encode()).is_err();
+    assert!(refused(Assignment { ranks: vec![], ..plan() }));
+    assert!(refused(Assignment { ranks: vec![3, 3], ..plan() }));
+    assert!(refused(Assignment { ranks: vec![9], ..plan() }));
+    assert!(refused(Assignment { size: 70_000, ..plan() }));
+    assert!(refused(Assignment { machine_file: Some(os(b"a\0b").into()), ..plan() }));
+    let long = vec![0; PIECE_MAX + 1];
+    assert!(Down::decode(&Down::Input(long).encode()).is_err());
+    assert!(Down::decode(&Down::Signal(0).encode()).is_err());
+    // A list that claims to be long costs nothing.
+    let mut rows = Up::Rows(vec![]).encode();
+    rows[5..9].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert!(Up::decode(&rows).is_err());
+}

@@ -1,0 +1,396 @@
+//! Another machine of the job, as gaspi_run sees it: ssh as a child, its pipes, and what the agent at
+//! their other end has said.
+
+use crate::Refusal;
+use crate::assignment::Assignment;
+use crate::channel::Channel;
+use crate::process::{Ending, Process};
+use crate::protocol::{self, Down, Up};
+use gaspi_core::bootstrap::LinkId;
+use gaspi_tools::far_side::{self, Opened, Opening, Ssh, Tool};
+use gaspi_tools::signals;
+use gaspi_tools::system;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Bytes of ssh's messages that are kept: the last ones.
+const WORDS_MAX: usize = 8 << 10;
+/// How long ssh may take to end after its output has.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// ssh has been started.
+    Reaching,
+    /// The program is not there and is being carried over.
+    Carrying,
+    /// The agent has spoken and has its plan.
+    Up,
+    /// It could start its ranks.
+    Ready,
+    /// It was told to start them.
+    Started,
+    /// All its ranks have ended and their output is here.
+    Done,
+    /// It is not there any more.
+    Lost,
+}
+
+impl Step {
+    /// For somebody who waits.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Step::Reaching => "ssh is being started",
+            Step::Carrying => "gaspi_run is being carried over",
+            Step::Up => "the agent is up",
+            Step::Ready => "ready",
+            Step::Started => "started",
+            Step::Done => "done",
+            Step::Lost => "lost",
+        }
+    }
+}
+
+/// What happened there.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// The agent answers.
+    Up,
+    /// It said this.
+    Said(Up),
+    /// It has gone, for this reason; [`Step::Lost`] from now on.
+    Lost(String),
+}
+
+/// Another machine.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub(crate) name: String,
+    pub(crate) ranks: Vec<u32>,
+    pub(crate) link: LinkId,
+    pub(crate) step: Step,
+    /// Bytes of output for which the agent has not been given thanks.
+    pub(crate) owed: u32,
+    /// What there is to do; nothing if it is only asked whether it answers.
+    plan: Option<Assignment>,
+    /// The program, for messages.
+    program: OsString,
+    ssh: Process,
+    /// How ssh ended.
+    ending: Option<Ending>,
+    channel: Channel,
+    opening: Option<Opening>,
+    errors: Option<File>,
+    words: Vec<u8>,
+    /// When a connection without output counts as lost, though ssh has not ended.
+    linger_until: Option<Instant>,
+}
+
+impl Remote {
+    /// Starts ssh. `mask` are the signals that were blocked before.
+    pub(crate) fn start(
+        ssh: &Ssh,
+        tool: &Tool,
+        plan: Assignment,
+        link: LinkId,
+        only_ping: bool,
+        mask: libc::sigset_t,
+    ) -> Result<Remote, Refusal> {
+        let mut command = ssh.command(&plan.host, tool, &[OsStr::new("--agent")]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let parent = std::process::id() as i32;
+        // SAFETY: only async-signal-safe calls between fork and exec.
+        unsafe { command.pre_exec(move || prepare(parent, &mask)) };
+        let program = ssh.program().to_owned();
+        let failed = |error: std::io::Error| Refusal {
+            status: crate::EXIT_HOST,
+            message: format!("host {}: starting {}: {error}", plan.host, program.display()),
+        };
+        let mut child = command.spawn().map_err(failed)?;
+        let ssh = Process::of_child(child.id() as i32).map_err(failed)?;
+        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(failed(std::io::Error::other("no pipes")));
+        };
+        let channel = Channel::new(OwnedFd::from(from), OwnedFd::from(to)).map_err(failed)?;
+        let errors = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+        if let Some(errors) = &errors {
+            system::set_nonblocking(errors.as_fd()).map_err(failed)?;
+        }
+        Ok(Remote {
+            name: plan.host.clone(),
+            ranks: plan.ranks.clone(),
+            link,
+            step: Step::Reaching,
+            owed: 0,
+            plan: (!only_ping).then_some(plan),
+            program,
+            ssh,
+            ending: None,
+            channel,
+            opening: Some(Opening::default()),
+            errors,
+            words: Vec::new(),
+            linger_until: None,
+        })
+    }
+
+    /// The process of ssh, while it runs.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.ending.is_none().then_some(self.ssh.pid)
+    }
+
+    /// The process of ssh, also when it has ended.
+    pub(crate) fn process(&self) -> i32 {
+        self.ssh.pid
+    }
+
+    /// Tells the agent to start its ranks.
+    pub(crate) fn begin(&mut self) {
+        if self.step == Step::Ready {
+            self.step = Step::Started;
+            self.channel.say(&Down::Start);
+        }
+    }
+
+    /// Whether there is nothing to expect any more.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.step, Step::Done | Step::Lost)
+    }
+
+    /// What has to be waited for.
+    pub(crate) fn readable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.channel.readable().into_iter().chain(self.errors.as_ref().map(|errors| errors.as_fd()))
+    }
+
+    /// To be written to, where something waits for that.
+    pub(crate) fn writable(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.writable()
+    }
+
+    /// When [`Remote::hear`] has something to do, though nothing has come.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.linger_until.filter(|_| !self.is_over())
+    }
+
+    /// Says something to the agent.
+    pub(crate) fn say(&mut self, frame: &Down) {
+        if self.step != Step::Lost {
+            self.channel.say(frame);
+        }
+    }
+
+    /// The agent is needed no more: it ends, if it is told what its ranks left behind too, and ssh
+    /// follows.
+    pub(crate) fn part(&mut self, orphans: bool) {
+        self.say(&Down::Part(orphans));
+        self.channel.flush();
+        self.channel.close();
+    }
+
+    /// Writes what there is room for.
+    pub(crate) fn flush(&mut self) {
+        self.channel.flush();
+    }
+
+    /// ssh has ended, if this is its process.
+    pub(crate) fn ended(&mut self, pid: i32, ending: Ending) -> bool {
+        let is_it = self.ending.is_none() && self.ssh.pid == pid;
+        if is_it {
+            self.ending = Some(ending);
+        }
+        is_it
+    }
+
+    /// Closes the connection: an agent that has not said that all is done ends its ranks and itself,
+    /// and ssh follows.
+    pub(crate) fn leave(&mut self) {
+        if matches!(self.step, Step::Reaching | Step::Carrying) {
+            // It may hang, and there is nothing that would have to end first.
+            self.kill();
+        }
+        self.channel.hang_up();
+        self.errors = None;
+        if self.step != Step::Done {
+            self.step = Step::Lost;
+        }
+    }
+
+    /// Ends ssh.
+    pub(crate) fn kill(&self) {
+        if self.ending.is_none() {
+            self.ssh.signal(libc::SIGKILL);
+        }
+    }
+
+    /// Takes in what has come.
+    pub(crate) fn hear(&mut self, tool: &Tool) -> Vec<News> {
+        let mut news = Vec::new();
+        if self.step == Step::Lost {
+            return news;
+        }
+        self.read_errors();
+        self.channel.fill();
+        let mut wrong = None;
+        if self.opening.is_some() {
+            wrong = self.open(tool).err();
+        }
+        while self.opening.is_none() && wrong.is_none() {
+            match self.channel.next::<Up>() {
+                Ok(Some(frame)) => match self.take(frame) {
+                    Ok(found) => news.push(found),
+                    Err(reason) => wrong = Some(reason),
+                },
+                Ok(None) => break,
+                Err(reason) => wrong = Some(format!("it was not understood: {reason}")),
+            }
+        }
+        if let Some(reason) = wrong {
+            news.push(self.lose(reason));
+        } else if self.is_gone() {
+            let reason = self.farewell();
+            news.push(self.lose(reason));
+        }
+        news
+    }
+
+    fn take(&mut self, frame: Up) -> Result<News, String> {
+        match (&frame, self.step) {
+            (Up::Hello { version }, Step::Reaching | Step::Carrying) => {
+                if *version != protocol::VERSION {
+                    return Err(format!(
+                        "its gaspi_run speaks version {version} of the protocol, this one version \
+                         {}; install one version on all hosts",
+                        protocol::VERSION
+                    ));
+                }
+                self.step = Step::Up;
+                if let Some(plan) = self.plan.take() {
+                    self.channel.say(&Down::Plan(Box::new(plan)));
+                }
+                return Ok(News::Up);
+            }
+            (_, Step::Reaching | Step::Carrying) => {
+                return Err("it did not introduce itself".to_owned());
+            }
+            (Up::Ready, Step::Up) => self.step = Step::Ready,
+            (Up::Started { rank, .. } | Up::Ended { rank, .. }, _) => self.check(*rank)?,
+            (Up::Output { rank, bytes, .. }, _) => {
+                self.check(*rank)?;
+                self.owed += bytes.len() as u32;
+            }
+            (Up::Done, _) => self.step = Step::Done,
+            _ => {}
+        }
+        Ok(News::Said(frame))
+    }
+
+    fn check(&self, rank: u32) -> Result<(), String> {
+        match self.ranks.binary_search(&rank) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(format!("it spoke of rank {rank}, which is not there")),
+        }
+    }
+
+    /// Looks for the beginning of what the agent says.
+    fn open(&mut self, tool: &Tool) -> Result<(), String> {
+        let Some(opening) = &mut self.opening else { return Ok(()) };
+        loop {
+            match opening.feed(&self.channel.take_bytes()) {
+                Opened::NotYet => return Ok(()),
+                Opened::Carry if self.step == Step::Reaching => {
+                    self.step = Step::Carrying;
+                    let bytes =
+                        tool.read().map_err(|error| format!("carrying gaspi_run: {error}"))?;
+                    self.channel.queue(&bytes);
+                }
+                Opened::Runs(rest) => {
+                    self.channel.put_back(rest);
+                    self.opening = None;
+                    // What was said so far is no reason for what may come.
+                    self.words.clear();
+                    return Ok(());
+                }
+                Opened::Carry | Opened::Noise => {
+                    return Err("login scripts there print without end".to_owned());
+                }
+            }
+        }
+    }
+
+    fn read_errors(&mut self) {
+        let mut buffer = [0; 4096];
+        while let Some(errors) = &mut self.errors {
+            match errors.read(&mut buffer) {
+                Ok(0) => self.errors = None,
+                Ok(count) => {
+                    self.words.extend_from_slice(&buffer[..count]);
+                    let excess = self.words.len().saturating_sub(WORDS_MAX);
+                    self.words.drain(..excess);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(_) => self.errors = None,
+            }
+        }
+    }
+
+    /// Whether nothing can come any more. What ssh left in the background (a master connection) may
+    /// hold its pipes open.
+    fn is_gone(&mut self) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        if self.ending.is_some() {
+            return true;
+        }
+        if !self.channel.ended() {
+            return false;
+        }
+        let until = *self.linger_until.get_or_insert_with(|| Instant::now() + LINGER);
+        Instant::now() >= until
+    }
+
+    fn lose(&mut self, reason: String) -> News {
+        self.step = Step::Lost;
+        self.channel.hang_up();
+        self.kill();
+        News::Lost(reason)
+    }
+
+    /// Why ssh has gone, in its own words.
+    fn farewell(&self) -> String {
+        let how = match self.ending {
+            Some(Ending::Exited(status)) => format!("ended with exit status {status}"),
+            Some(Ending::Killed { signal, .. }) => {
+                format!("was killed by signal {signal} ({})", signals::name(signal))
+            }
+            _ => "closed the connection".to_owned(),
+        };
+        far_side::farewell(&self.program, &how, &self.words)
+    }
+}
+
+/// In the new process, before it becomes ssh.
+fn prepare(parent: i32, mask: &libc::sigset_t) -> std::io::Result<()> {
+    // SAFETY: an integer option.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
+    // SAFETY: no arguments.
+    if unsafe { libc::getppid() } != parent {
+        // SAFETY: does not return.
+        unsafe { libc::_exit(1) };
+    }
+    // What is typed at the terminal reaches the ranks as signals; the connection has to survive it.
+    for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTSTP] {
+        // SAFETY: a disposition without a handler.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    // SAFETY: the set was filled in by the kernel.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! Other machines that are none: a program in the place of ssh runs what it is given on this machine,
+//! in an empty environment as a login there would. Its hosts have addresses that no machine has:
+//! 240.0.0.0/4 and 100::/64.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::gaspi_run;
+
+/// A directory with a program that behaves like ssh.
+#[derive(Debug)]
+pub(crate) struct Far {
+    pub(crate) directory: tempfile::TempDir,
+}
+
+/// Skips options as ssh does, keeps what it was called with, and runs the command with what a login
+/// sets. Before that: what the test wants for the host.
+const SSH: &str = r#"#!/bin/sh
+echo "$*" | head -n 1 >> DIRECTORY/calls
+while [ $# -gt 0 ]; do
+  case $1 in -o|-p|-i) shift 2 ;; -*) shift ;; *) break ;; esac
+done
+host=$1; shift
+PREPARE
+env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="DIRECTORY/home" SSH_FAR="$host" \
+  SSH_AUTH_SOCK=of-the-far-side SHELL=/bin/sh sh -c "$*"
+exit $?
+"#;
+
+impl Far {
+    pub(crate) fn new() -> Far {
+        Far::with("")
+    }
+
+    /// With lines of shell that may act on `$host` first.
+    pub(crate) fn with(prepare: &str) -> Far {
+        let directory = tempfile::tempdir().expect("directory");
+        fs::create_dir(directory.path().join("home")).expect("home");
+        let far = Far { directory };
+        let text = SSH
+            .replace("PREPARE", prepare)
+            .replace("DIRECTORY", &far.directory.path().to_string_lossy());
+        far.program("ssh", &text);
+        far
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes an executable file.
+    pub(crate) fn program(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).expect("write");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
+        path
+    }
+
+    pub(crate) fn fifo(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
+        path
+    }
+
+    /// gaspi_run with this ssh, and these arguments.
+    pub(crate) fn gaspi_run(&self, arguments: &[&str]) -> Command {
+        let ssh = self.path("ssh").to_string_lossy().into_owned();
+        gaspi_run(&[&["--ssh", &ssh], arguments].concat())
+    }
+
+    /// What ssh was called with, a line for each call.
+    pub(crate) fn calls(&self) -> String {
+        fs::read_to_string(self.path("calls")).unwrap_or_default()
+    }
+}
+
+/// The command in which the tool is found nowhere, so that it has to be carried over.
+pub(crate) fn not_installed(tool: &str) -> String {
+    let path = Path::new(tool);
+    let (directory, name) = (path.parent().expect("directory"), path.file_name().expect("name"));
+    format!(
+        "set -- \"$(echo \"$*\" | sed 's,{}/{},/nonexistent/nothing-here,g')\"",
+        directory.display(),
+        name.to_string_lossy()
+    )
+}
