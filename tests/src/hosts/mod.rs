@@ -187,8 +187,17 @@ impl Hosts {
     /// # Errors
     /// Without root, or when one does not come up: with its log.
     pub fn start_sshd(&self) -> Result<()> {
-        self.hosts.iter().try_for_each(sshd::start)?;
-        self.hosts.iter().try_for_each(|host| sshd::await_answer(host, self.options))
+        let all: Vec<usize> = (0..self.len()).collect();
+        self.start_sshd_on(&all)
+    }
+
+    /// The same on some hosts only.
+    ///
+    /// # Errors
+    /// As [`Hosts::start_sshd`].
+    pub fn start_sshd_on(&self, hosts: &[usize]) -> Result<()> {
+        hosts.iter().try_for_each(|host| sshd::start(&self.hosts[*host]))?;
+        hosts.iter().try_for_each(|host| sshd::await_answer(&self.hosts[*host], self.options))
     }
 
     /// Waits until no host has a process but those of the harness.

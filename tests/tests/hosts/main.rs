@@ -2,6 +2,7 @@
 
 mod by_hand;
 mod harness;
+mod launched;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
 fn trials() -> Vec<Trial> {
     let mut trials = harness::trials();
     trials.extend(by_hand::trials());
+    trials.extend(launched::trials());
     trials
 }
 

@@ -1,0 +1,153 @@
+//! Jobs over hosts under gaspi_run, which reaches the other hosts by a real ssh.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use gaspi_tests::hosts::{Hosts, Options};
+use gaspi_tests::{Job, Process, Result, Running};
+use libtest_mimic::Trial;
+use tempfile::NamedTempFile;
+
+use crate::{expect, failed, root_trial};
+
+/// What gaspi_run ends with when a host could not be reached or was lost.
+const HOST_LOST: i32 = 255;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        root_trial("ssh/machine-file-in-any-order", machine_file),
+        root_trial("ssh/what-is-carried", carried),
+        root_trial("ssh/status", status),
+        root_trial("ssh/host-that-nobody-knows", || unreachable("nobody", "resolve")),
+        root_trial("ssh/host-without-server", || unreachable("cow", "refused")),
+        root_trial("ssh/host-that-is-silent", silent_host),
+        root_trial("ssh/killed-launcher", || killed("gaspi_run")),
+        root_trial("ssh/killed-agent", || killed("--agent")),
+        root_trial("ssh/killed-ssh", || killed("ssh")),
+        root_trial("ssh/kill-on-failure", kill_on_failure),
+    ]
+}
+
+fn hosts(count: usize, options: Options) -> Result<Hosts> {
+    let hosts = Hosts::new(count, options)?;
+    hosts.start_sshd()?;
+    Ok(hosts)
+}
+
+/// A job that is started on the first host.
+fn start(hosts: &Hosts, options: &[&str], program: &Path, arguments: &[&str]) -> Result<Running> {
+    launch(hosts, options, program, arguments)?.start()
+}
+
+fn launch(hosts: &Hosts, options: &[&str], program: &Path, arguments: &[&str]) -> Result<Job> {
+    let job = Job::launcher()?.args(options).arg(program).args(arguments);
+    Ok(job.limit(Duration::from_secs(90)).on(&hosts[0]))
+}
+
+fn machine_file() -> Result<()> {
+    let hosts = hosts(3, Options::default())?;
+    let mut file = NamedTempFile::new()?;
+    let (ipv4, ipv6) = (hosts[1].ipv4(), hosts[2].ipv6());
+    write!(file, "{ipv4}\n# nothing\n{ipv6}\nant\n\n{ipv4}\r\nant\n{ipv6}")?;
+    let script = "echo rank $GASPI_RANK of $GASPI_NRANKS, the ${GASPI_SOCKET}th on $(hostname)";
+    let list = ["-m", &file.path().display().to_string()];
+    let outcome = start(&hosts, &list, Path::new("sh"), &["-c", script])?.wait()?.success()?;
+    let places = [("bee", 0), ("cow", 0), ("ant", 0), ("bee", 1), ("ant", 1), ("cow", 1)];
+    for (rank, (name, local)) in places.into_iter().enumerate() {
+        outcome.clone().says(&format!("rank {rank} of 6, the {local}th on {name}"))?;
+    }
+    hosts.await_idle()
+}
+
+/// Environment, working directory and standard input are the same as on the launcher's host.
+fn carried() -> Result<()> {
+    let hosts = hosts(2, Options::default())?;
+    let script = "echo $GASPI_RANK $(hostname) $PWD \"$CARRIED\" $LD_LIBRARY_PATH; \
+                  if [ $GASPI_RANK = 0 ]; then tr a-z A-Z; fi";
+    let outcome = launch(&hosts, &["--hosts", "bee,ant"], Path::new("sh"), &["-c", script])?
+        .env("CARRIED", "one  'two' $three")
+        .env("LD_LIBRARY_PATH", "/opt/somewhere")
+        .directory(Path::new("/usr/share"))
+        .input("said to rank 0\n")
+        .run()?
+        .success()?;
+    for (rank, host) in ["bee", "ant"].into_iter().enumerate() {
+        let expected = format!("{rank} {host} /usr/share one  'two' $three /opt/somewhere");
+        outcome.clone().says(&expected)?;
+    }
+    outcome.says("SAID TO RANK 0")?;
+    hosts.await_idle()
+}
+
+fn status() -> Result<()> {
+    let hosts = hosts(2, Options::default())?;
+    let script = "exit $((3 * GASPI_RANK))";
+    let job = start(&hosts, &["--hosts", "ant,bee"], Path::new("sh"), &["-c", script])?;
+    job.wait()?.code(3)?;
+    let job = start(&hosts, &["--hosts", "ant,bee"], Path::new("/no/such/program"), &[])?;
+    job.wait()?.code(127)?.says("/no/such/program")?;
+    hosts.await_idle()
+}
+
+/// One host of several cannot be reached: it is named with ssh's own words, and nothing starts.
+fn unreachable(name: &str, words: &str) -> Result<()> {
+    let hosts = Hosts::new(3, Options::default())?;
+    hosts.start_sshd_on(&[0, 1])?;
+    let list = format!("ant,bee,{name}");
+    let job = start(&hosts, &["--hosts", &list], Path::new("echo"), &["started"])?;
+    let outcome = job.wait()?.code(HOST_LOST)?.says(name)?.says(words)?;
+    expect(!outcome.stdout.contains("started"), outcome.failure("a rank was started").0)?;
+    hosts.await_idle()
+}
+
+fn silent_host() -> Result<()> {
+    let hosts = hosts(3, Options::default())?;
+    hosts.block(0, 2)?;
+    let options = ["--hosts", "ant,bee,cow", "--ssh-option", "-oConnectTimeout=1"];
+    let job = start(&hosts, &options, Path::new("echo"), &["started"])?;
+    let outcome = job.wait()?.code(HOST_LOST)?.says("cow")?.says("timed out")?;
+    expect(!outcome.stdout.contains("started"), outcome.failure("a rank was started").0)?;
+    hosts.await_idle()
+}
+
+/// The processes of a job whose command lines have this word.
+fn with_word(hosts: &Hosts, word: &str) -> Vec<Process> {
+    let pids = hosts.iter().flat_map(|host| host.processes());
+    let has_word = |pid: &i32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut words = line.split('\0');
+        words.any(|found| found == word || found.ends_with(&format!("/{word}")))
+    };
+    pids.filter(has_word).filter_map(|pid| Process::open(pid).ok()).collect()
+}
+
+/// Whichever process of the launcher is killed, with `--kill-on-failure`: the job ends on all hosts,
+/// and nothing is left.
+fn killed(word: &str) -> Result<()> {
+    let hosts = hosts(3, Options::default())?;
+    // A rank need not be in touch with others to be ended.
+    let script = "echo ready $GASPI_RANK; sleep 1000";
+    let options = ["--kill-on-failure", "--hosts", "ant,bee:2,cow"];
+    let job = start(&hosts, &options, Path::new("sh"), &["-c", script])?;
+    job.lines("ready ", 4)?;
+    let found = with_word(&hosts, word);
+    let process = found.first().ok_or_else(|| failed(format!("no process of {word}")))?;
+    process.signal(libc::SIGKILL)?;
+    let outcome = job.wait()?;
+    expect(!outcome.status.success(), outcome.failure("it was to fail").0)?;
+    if word != "gaspi_run" {
+        let names_host = outcome.stderr.contains("bee") || outcome.stderr.contains("cow");
+        expect(names_host, outcome.failure("it was to name the host").0)?;
+    }
+    hosts.await_idle()
+}
+
+fn kill_on_failure() -> Result<()> {
+    let hosts = hosts(2, Options::default())?;
+    let script = "if [ $GASPI_RANK = 2 ]; then exit 7; fi; sleep 1000";
+    let options = ["--kill-on-failure", "--hosts", "ant:2,bee:2"];
+    let job = start(&hosts, &options, Path::new("sh"), &["-c", script])?;
+    job.wait()?.code(7)?;
+    hosts.await_idle()
+}
