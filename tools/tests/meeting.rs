@@ -4,11 +4,13 @@
 
 mod harness;
 
-use gaspi_core::bootstrap::{Card, Gathering, Table};
+use gaspi_core::bootstrap::{Card, Gathering, News, Table};
 use gaspi_core::{Config, Error, Job, Joining, Result, Timeout};
-use harness::{Outcome, Run, gaspi_run};
+use harness::far::Far;
+use harness::{GUARD, Outcome, Run, gaspi_run};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 const PART: &str = "GASPI_TEST_PART";
 /// Far beyond what a meeting takes.
@@ -88,6 +90,14 @@ fn as_a_rank() {
                 std::thread::sleep(std::time::Duration::from_secs(1000));
             }
         }
+        "die" => {
+            let table = meet(&Config::default(), LIMIT).expect("table");
+            if rank == "1" {
+                // SAFETY: ends this process.
+                unsafe { libc::raise(libc::SIGKILL) };
+            }
+            println!("rank {rank} heard that {}", news(table));
+        }
         "runtime" => {
             let job = Job::from_environment().expect("job");
             let mut joining = Joining::new(job, Config::default()).expect("joining");
@@ -97,6 +107,19 @@ fn as_a_rank() {
             runtime.term(LIMIT).expect("term");
         }
         other => panic!("unknown part {other}"),
+    }
+}
+
+/// The first news of a launcher.
+fn news(mut table: Table) -> String {
+    let deadline = Instant::now() + GUARD;
+    loop {
+        match table.membership.next_news() {
+            Some(News::Died { rank, how }) => return format!("{rank} died: {how}"),
+            Some(other) => return format!("{other:?}"),
+            None => assert!(Instant::now() < deadline, "no news"),
+        }
+        std::thread::yield_now();
     }
 }
 
@@ -112,6 +135,18 @@ fn launched(options: &[&str], part: &str) -> Outcome {
     let line: Vec<&str> =
         options.iter().copied().chain(program.iter().map(String::as_str)).collect();
     let mut command = gaspi_run(&line);
+    command.env(PART, part);
+    Run::start(command).finish()
+}
+
+/// Ranks 0, 1 and 4 on one host, 2 on this machine, 3 on another.
+const HOSTS: &str = "240.0.0.1:2,127.0.0.1,240.0.0.2,240.0.0.1";
+
+fn launched_over_hosts(far: &Far, options: &[&str], part: &str) -> Outcome {
+    let program = rank_program();
+    let words = ["--hosts", HOSTS].into_iter().chain(options.iter().copied());
+    let line: Vec<&str> = words.chain(program.iter().map(String::as_str)).collect();
+    let mut command = far.gaspi_run(&line);
     command.env(PART, part);
     Run::start(command).finish()
 }
@@ -179,6 +214,59 @@ fn a_rank_can_have_another_killed() {
     command.env(PART, "kill");
     let outcome = Run::start(command).finish().success();
     assert_eq!(said(&outcome.stdout), ["rank 0 ended with 0", "rank 1 ended with 137"]);
+}
+
+#[test]
+fn ranks_meet_over_hosts() {
+    let far = Far::new();
+    for part in ["meet", "again"] {
+        let outcome = launched_over_hosts(&far, &[], part).success();
+        let expected: Vec<String> = (0..5).map(|rank| format!("rank {rank} met 5 ranks")).collect();
+        assert_eq!(said(&outcome.stdout), expected);
+        assert_eq!(outcome.stderr, "");
+    }
+    let outcome = launched_over_hosts(&far, &[], "differ").success();
+    let lines = said(&outcome.stdout);
+    assert_eq!(lines.len(), 5, "{}", outcome.stdout);
+    for line in lines {
+        assert!(line.contains("queue_num is 8 on rank 0 and 3 on rank 2"), "{line}");
+    }
+}
+
+#[test]
+fn a_rank_that_never_joins_ends_the_init_on_all_hosts() {
+    let outcome = launched_over_hosts(&Far::new(), &[], "end-before");
+    assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+    let lines = said(&outcome.stdout);
+    assert_eq!(lines.len(), 4, "{}", outcome.stdout);
+    let how = "rank 1 on 240.0.0.1 has ended before it joined the job (exit status 3)";
+    assert!(lines.iter().all(|line| line.contains(how)), "{lines:?}");
+}
+
+#[test]
+fn ranks_on_other_hosts_are_killed_and_die() {
+    let far = Far::new();
+    // Rank 0, elsewhere, asks for the end of rank 1; all others sleep until then.
+    let outcome = launched_over_hosts(&far, &["--kill-on-failure"], "kill");
+    assert_eq!(outcome.code, Some(137), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("rank 1 failed: ending the job"), "{}", outcome.stderr);
+    // A death is news on every host.
+    let outcome = launched_over_hosts(&far, &[], "die");
+    assert_eq!(outcome.code, Some(137), "{}", outcome.stderr);
+    let heard = |rank| format!("rank {rank} heard that rank 1 died: killed by signal 9, SIGKILL");
+    assert_eq!(said(&outcome.stdout), [0, 2, 3, 4].map(heard));
+}
+
+#[test]
+fn the_library_joins_on_one_other_host() {
+    let far = Far::new();
+    let program = rank_program();
+    let line: Vec<&str> =
+        ["--hosts", "240.0.0.1:3"].into_iter().chain(program.iter().map(String::as_str)).collect();
+    let mut command = far.gaspi_run(&line);
+    command.env(PART, "runtime");
+    let outcome = Run::start(command).finish().success();
+    assert_eq!(said(&outcome.stdout), [0, 1, 2].map(|rank| format!("rank {rank} of 3 is through")));
 }
 
 /// Ranks started by hand, one process each.

@@ -67,6 +67,8 @@ struct Agent {
     alive_at: Instant,
     /// gaspi_run needs this agent no more.
     part: Option<bool>,
+    /// There is no sense in going on.
+    lost: bool,
 }
 
 /// Runs the agent to its end; the status to exit with.
@@ -93,6 +95,7 @@ pub(crate) fn run() -> Result<u8, Refusal> {
         window: WINDOW,
         alive_at: Instant::now() + ALIVE,
         part: None,
+        lost: false,
     };
     agent.channel.say(&Up::Hello { version: protocol::VERSION });
     let leave = loop {
@@ -134,7 +137,7 @@ impl Agent {
                 }
             }
         }
-        if self.take_signals() {
+        if self.take_signals() || self.lost {
             return Some(Leave::Alone);
         }
         self.serve();
@@ -207,7 +210,7 @@ impl Agent {
             (Down::Meeting(bytes), Some(job)) => {
                 if let Err(error) = job.host.feed(Host::UPSTREAM, &bytes) {
                     eprintln!("gaspi_run: the agent did not understand the meeting: {error}");
-                    self.channel.close();
+                    self.lost = true;
                 }
             }
             _ => {}

@@ -163,6 +163,11 @@ impl Remote {
         matches!(self.step, Step::Done | Step::Lost)
     }
 
+    /// Whether there is a meeting there to be told of others.
+    pub(crate) fn takes_part(&self) -> bool {
+        matches!(self.step, Step::Ready | Step::Started | Step::Done)
+    }
+
     /// What has to be waited for.
     pub(crate) fn readable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.channel.readable().into_iter().chain(self.errors.as_ref().map(|errors| errors.as_fd()))
@@ -178,9 +183,9 @@ impl Remote {
         self.linger_until.filter(|_| !self.is_over())
     }
 
-    /// Says something to the agent.
+    /// Says something to the agent, once there is one.
     pub(crate) fn say(&mut self, frame: &Down) {
-        if self.step != Step::Lost {
+        if !matches!(self.step, Step::Reaching | Step::Carrying | Step::Lost) {
             self.channel.say(frame);
         }
     }

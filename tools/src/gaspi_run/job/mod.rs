@@ -313,8 +313,10 @@ impl Running {
         self.obey(requests);
         let room = self.printer.has_room();
         for remote in &mut self.remotes {
-            for bytes in self.host.take(remote.link) {
-                remote.say(&Down::Meeting(bytes.to_vec()));
+            if remote.takes_part() {
+                for bytes in self.host.take(remote.link) {
+                    remote.say(&Down::Meeting(bytes.to_vec()));
+                }
             }
             if room && remote.owed > 0 {
                 let owed = std::mem::take(&mut remote.owed);
