@@ -42,6 +42,9 @@ pub trait Port {
     /// Copies the first bytes of the payload of a member's line, of the arrival awaited last.
     fn line(&self, member: u32, to: Target<'_>);
 
+    /// The next arrival publishes at least the first `bytes` of this rank's staging.
+    fn stage_used(&mut self, bytes: u64);
+
     /// The member's staging that the next arrival will publish.
     fn next_stage(&self, member: u32) -> Target<'_>;
 
@@ -89,11 +92,13 @@ pub fn run(
                 if dst.bytes > 0 {
                     let src = source(port, arrivals, buffers, src);
                     kernel::copy(target(port, arrivals, buffers, dst), src);
+                    note_staged(port, dst);
                 }
             }
             Step::Reduce { dst, srcs } => {
                 if dst.bytes > 0 && !failed {
                     failed = reduce(port, arrivals, buffers, dst, srcs, reduction).is_err();
+                    note_staged(port, dst);
                 }
             }
             Step::Arrive(payload) => {
@@ -106,6 +111,12 @@ pub fn run(
         }
         index += 1;
         port.set_cursor(index);
+    }
+}
+
+fn note_staged(port: &mut impl Port, dst: Span) {
+    if let Place::Scratch { .. } = dst.place {
+        port.stage_used(dst.offset + dst.bytes);
     }
 }
 

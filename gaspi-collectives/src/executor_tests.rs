@@ -114,6 +114,10 @@ impl Port for ThreadPort<'_> {
         kernel::copy(to, Source::of(&line[..to.len()]));
     }
 
+    fn stage_used(&mut self, bytes: u64) {
+        assert!(bytes <= self.board.stage_bytes as u64);
+    }
+
     fn next_stage(&self, member: u32) -> Target<'_> {
         self.stage(member, self.arrivals)
     }

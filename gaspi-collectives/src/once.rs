@@ -66,6 +66,7 @@ pub(crate) fn run(
             Once::Staged => {
                 let stage = Target::of_peer(call.next_stage(call.me()));
                 kernel::copy(stage.part(0, bytes), buffers.input);
+                call.stage_used(bytes as usize);
                 call.arrive(&[]);
             }
         }

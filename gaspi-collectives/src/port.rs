@@ -59,6 +59,10 @@ impl Port for CallPort<'_> {
         kernel::collect(&self.call, member, to);
     }
 
+    fn stage_used(&mut self, bytes: u64) {
+        self.call.stage_used(bytes as usize);
+    }
+
     fn next_stage(&self, member: u32) -> Target<'_> {
         Target::of_peer(self.call.next_stage(member as usize))
     }

@@ -19,8 +19,9 @@ use crate::ids::{GroupId, Rank};
 use crate::node::news;
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::Counter;
+use crate::sync::AtomicU64;
 use crate::sync::epoch;
-use crate::sync::line::Look;
+use crate::sync::line::{Line, Look};
 use crate::timeout::Timeout;
 use std::time::Instant;
 
@@ -132,7 +133,7 @@ impl Inner {
         let mut state = self.groups.claim_idle(group)?;
         let state = &mut *state;
         let committed = state.committed.as_mut()?;
-        if state.active.is_some() || self.check_open().is_err() {
+        if state.active.is_some() || committed.remote || self.check_open().is_err() {
             return None;
         }
         let step = committed.step + 1;
@@ -161,6 +162,16 @@ impl Inner {
         all
     }
 
+    /// The lines of a member, of this node or another one.
+    #[inline]
+    pub(crate) fn lines_of(&self, rank: Rank, group: GroupId) -> &[Line<AtomicU64>; 2] {
+        if self.is_local(rank) {
+            self.area.lines(rank, group.index())
+        } else {
+            self.mirror.lines(rank, group.index())
+        }
+    }
+
     pub(crate) fn group_call(&self, group: GroupId, key: CallKey) -> Result<GroupCall<'_>> {
         self.check_open()?;
         let mut state = self.groups.claim(group)?;
@@ -182,7 +193,7 @@ impl Inner {
                 return Err(Error::ActiveCollective { group, active });
             }
         }
-        Ok(GroupCall { inner: self, group, state, me, key })
+        Ok(GroupCall { inner: self, group, state, me, key, staged: 0 })
     }
 
     /// Whether the members from `next` on, and so all, have arrived at `step` in one accord.
@@ -196,7 +207,7 @@ impl Inner {
         next: &mut usize,
     ) -> bool {
         for rank in &ranks[*next..] {
-            let line = &self.area.lines(*rank, group.index())[(step % 2) as usize];
+            let line = &self.lines_of(*rank, group)[(step % 2) as usize];
             if line.look(step) != Look::Arrived(fingerprint) {
                 return false;
             }

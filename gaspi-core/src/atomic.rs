@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::fabric::connection::Outgoing;
 use crate::fabric::frame::{AtomicOperation, Frame, Place};
 use crate::fabric::peers::{CallKey, waiting};
-use crate::fabric::progress::apply;
+use crate::fabric::serve::apply;
 use crate::ids::{Rank, SegmentId};
 use crate::inside::Inside;
 use crate::runtime::{Inner, Runtime};

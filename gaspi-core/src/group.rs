@@ -24,7 +24,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Steps of one incarnation: four days of nothing but barriers. Should they run out, the count
 /// goes on in the next incarnation, in the same way on all members.
-const STEP_BITS: u32 = 40;
+pub(crate) const STEP_BITS: u32 = 40;
+/// That of the first use of each id.
+pub(crate) const FIRST_INCARNATION: u32 = 1;
 
 /// What a committed group needs to act together.
 #[derive(Debug)]
@@ -34,6 +36,8 @@ pub(crate) struct Committed {
     pub(crate) me: usize,
     /// Incarnation and last finished step.
     pub(crate) step: u64,
+    /// Whether there are members of other nodes.
+    pub(crate) remote: bool,
 }
 
 /// What is claimed by whoever is in a collective of the group.
@@ -176,14 +180,15 @@ fn list(ranks: &[Rank]) -> String {
 }
 
 impl Groups {
-    pub(crate) fn new(config: &Config, own: Rank, size: u32) -> Groups {
+    pub(crate) fn new(config: &Config, own: Rank, local: &[bool]) -> Groups {
         let cells: Box<[Cell]> = (0..config.group_max).map(|_| Cell::default()).collect();
-        let mut fresh = vec![1; cells.len()];
-        if let Some((group, ranks)) = initial_group(config, size) {
+        let mut fresh = vec![FIRST_INCARNATION; cells.len()];
+        if let Some((group, ranks)) = initial_group(config, local.len() as u32) {
             let committed = Committed {
                 ranks: ranks.as_slice().into(),
                 me: own.index(),
                 step: first_step(fresh[group.index()]),
+                remote: local.contains(&false),
             };
             let cell = &cells[group.index()];
             lock(&cell.call).committed = Some(committed);
@@ -450,6 +455,7 @@ impl Inner {
         let slow: Vec<WatchSteps<'_>> = former
             .iter()
             .flat_map(|(ranks, _)| ranks.iter())
+            .filter(|rank| self.is_local(**rank))
             .map(|rank| self.area.watch_steps(*rank, group.index()))
             .collect();
         let standing = self.until(deadline, waiting, || {
@@ -466,13 +472,15 @@ impl Inner {
             None => return Err(self.commit_timed_out(group)),
         };
         self.groups.agreed(group, incarnation);
+        self.mirror.committed(group, incarnation);
         log::debug!(
             "group_commit: {group} has ranks {}, use {incarnation} of its id",
             list(&ranks)
         );
         let step = first_step(incarnation);
         state.former = None;
-        state.committed = Some(Committed { ranks: ranks.into(), me, step });
+        let remote = ranks.iter().any(|rank| !self.is_local(*rank));
+        state.committed = Some(Committed { ranks: ranks.into(), me, step, remote });
         self.groups.members(group)?.committed = true;
         Ok(())
     }
@@ -480,7 +488,9 @@ impl Inner {
     /// Whether the members of a former use of the id have read this rank's lines.
     fn is_free(&self, group: GroupId, former: &Option<(Arc<[Rank]>, u64)>) -> bool {
         former.as_ref().is_none_or(|(ranks, step)| {
-            ranks.iter().filter(|rank| **rank != self.rank).all(|rank| {
+            // Others keep copies of this rank's lines.
+            let readers = ranks.iter().filter(|rank| **rank != self.rank && self.is_local(**rank));
+            readers.into_iter().all(|rank| {
                 self.area.has_finished(*rank, group.index(), *step)
                     || self.area.life(*rank) != life::JOINED
             })

@@ -215,7 +215,7 @@ impl<'a> Inside<'a> {
         self.check_signal(notification, value)?;
         let target = self.target(rank, segment)?;
         let peer = self.peer(rank)?;
-        if !target.alive() {
+        if !target.alive() || !target.is_notified_here() {
             return None;
         }
         self.take_slot_of_idle(queue)?;
@@ -266,7 +266,14 @@ impl<'a> Inside<'a> {
         }
         let segment = self.segment(segment)?;
         let found = first_set(segment, begin, end);
-        if found.is_some() || once || num > SHORT_LOOK {
+        if found.is_some() {
+            return Some(found);
+        }
+        if self.inner.peers.remote {
+            // The sockets have to be looked after.
+            return None;
+        }
+        if once || num > SHORT_LOOK {
             return Some(found);
         }
         Some(self.inner.waiter.briefly(|| first_set(segment, begin, end)))

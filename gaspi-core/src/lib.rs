@@ -44,6 +44,7 @@ mod fuzzed;
 mod group;
 mod ids;
 mod inside;
+mod mirror;
 mod node;
 mod notification;
 mod observer;

@@ -1,7 +1,9 @@
 //! The memory that all ranks of a node map: control pages, passive slots, collective lines.
 //!
 //! One memory file per job and node, made by whoever hosts the meeting, sparse: only what is used
-//! takes memory. Each part has one writer (a control page: its rank, but for state and bell; a
+//! takes memory. It is laid out for all ranks of the job, whichever node they are on; those of
+//! other nodes have nothing here but their place in the list of lives, where the node keeps what it
+//! knows of them. What they send to a group's members is kept in [`crate::mirror`]. Each part has one writer (a control page: its rank, but for state and bell; a
 //! slot or line: its sender), so a process that dies leaves nothing locked. Layout in bytes, for
 //! `n` ranks and `g` groups:
 //!
@@ -12,16 +14,18 @@
 //! passive slots    n * n * 64             by receiver, then sender
 //! passive outbox   n * 64 * 65536         by sender
 //! staging          n * g * 2 * 16384
+//! lives            n * 4
 //! ```
 
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::memory::{Mapping, PAGE, check_sealed};
-use crate::os::{futex, memory};
+use crate::os::{futex, memory, socket};
 use crate::sync::eventcount::EventCount;
 use crate::sync::line::Line;
 use crate::sync::membarrier::{self, Light};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Bytes of staging for one step of a collective.
@@ -75,13 +79,12 @@ struct BellWords {
     sequence: AtomicU32,
     /// The [`news`] that somebody sleeps for.
     awaited: AtomicU32,
-    /// How to wake this rank. 0: its futex. Sockets will add an eventfd that peers get.
-    kind: AtomicU32,
+    /// How many sleep on their sockets instead of the futex.
+    on_sockets: AtomicU32,
 }
 
 #[repr(C, align(4096))]
 struct ControlPage {
-    life: AtomicU32,
     /// Whether this process can use membarrier; valid once joined.
     membarrier: AtomicU32,
     /// Bytes that this rank is about to touch, for the others' checks of free memory.
@@ -138,6 +141,18 @@ impl Drop for Claim<'_> {
     }
 }
 
+/// A thread of this rank sleeps on its sockets.
+#[derive(Debug)]
+pub(crate) struct OnSockets<'a> {
+    word: &'a AtomicU32,
+}
+
+impl Drop for OnSockets<'_> {
+    fn drop(&mut self) {
+        self.word.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Keeps a rank telling that it has finished a step.
 #[derive(Debug)]
 pub(crate) struct WatchSteps<'a> {
@@ -172,8 +187,11 @@ impl Layout {
     fn staging(self) -> u64 {
         self.outbox() + self.ranks * (OUTBOX_BUFFERS * OUTBOX_BYTES) as u64
     }
-    fn end(self) -> u64 {
+    fn lives(self) -> u64 {
         self.staging() + self.ranks * self.groups * 2 * STAGE_BYTES as u64
+    }
+    fn end(self) -> u64 {
+        (self.lives() + self.ranks * 4).next_multiple_of(PAGE)
     }
 }
 
@@ -182,19 +200,66 @@ pub(crate) fn area_size(ranks: u32, group_max: u32) -> u64 {
     Layout { ranks: ranks.into(), groups: group_max.into() }.end()
 }
 
+/// Wakes ranks of this node that sleep on their sockets, where a futex cannot wake them.
+#[derive(Debug)]
+pub(crate) struct Doorbells {
+    /// A socket without a name, to send from.
+    sender: OwnedFd,
+    /// The abstract names of the ranks' doorbells.
+    names: HashMap<Rank, String>,
+}
+
+impl Doorbells {
+    /// For ranks with listeners of these abstract names.
+    pub(crate) fn new(listeners: impl Iterator<Item = (Rank, String)>) -> Result<Doorbells> {
+        let sender = socket::datagram(None).map_err(|e| Error::os("making a socket", &e))?;
+        let names = listeners.map(|(rank, name)| (rank, Doorbells::name(&name))).collect();
+        Ok(Doorbells { sender, names })
+    }
+
+    /// The doorbell of the rank whose listener has this name.
+    pub(crate) fn bind(listener: &str) -> Result<OwnedFd> {
+        socket::datagram(Some(&Doorbells::name(listener)))
+            .map_err(|error| Error::os("making the doorbell of this rank", &error))
+    }
+
+    fn name(listener: &str) -> String {
+        format!("{listener}-bell")
+    }
+
+    fn ring(&self, rank: Rank) {
+        if let Some(name) = self.names.get(&rank) {
+            socket::send_to(self.sender.as_fd(), name);
+        }
+    }
+}
+
 /// The node area as one rank maps it.
 #[derive(Debug)]
 pub(crate) struct NodeArea {
     mapping: Mapping,
     layout: Layout,
     own: Rank,
+    /// The ranks of this node, ascending.
+    locals: Box<[Rank]>,
+    /// Which ranks of other nodes have said goodbye to this one.
+    left: Box<[AtomicBool]>,
+    /// Where ranks of this node are woken that sleep on their sockets; none where no rank does.
+    doorbells: Option<Doorbells>,
     /// Set once every process of the node has said that it can use membarrier.
     membarrier: AtomicBool,
 }
 
 impl NodeArea {
-    /// Maps the area; `own` is the rank that maps it.
-    pub(crate) fn map(fd: &OwnedFd, ranks: u32, group_max: u32, own: Rank) -> Result<NodeArea> {
+    /// Maps the area of the node that `locals` are on, in a job of `ranks` ranks; `own` is the rank
+    /// that maps it.
+    pub(crate) fn map(
+        fd: &OwnedFd,
+        ranks: u32,
+        group_max: u32,
+        own: Rank,
+        locals: Box<[Rank]>,
+    ) -> Result<NodeArea> {
         let layout = Layout { ranks: ranks.into(), groups: group_max.into() };
         check_sealed(fd.as_fd(), layout.end()).map_err(|_| Error::Meeting {
             reason: "the launcher and this program use different versions of this library"
@@ -202,13 +267,26 @@ impl NodeArea {
         })?;
         let mapping = Mapping::new(fd.as_fd(), 0, layout.end())
             .map_err(|error| Error::os("mapping the node area", &error))?;
-        Ok(NodeArea { mapping, layout, own, membarrier: AtomicBool::new(false) })
+        let remote = if locals.len() < ranks as usize { ranks } else { 0 };
+        let left = (0..remote).map(|_| AtomicBool::new(false)).collect();
+        let membarrier = AtomicBool::new(false);
+        Ok(NodeArea { mapping, layout, own, locals, left, doorbells: None, membarrier })
+    }
+
+    /// The same for ranks of which some sleep on their sockets.
+    pub(crate) fn with_doorbells(self, doorbells: Doorbells) -> NodeArea {
+        NodeArea { doorbells: Some(doorbells), ..self }
     }
 
     /// An area of its own for a job of one rank.
     pub(crate) fn single(group_max: u32) -> Result<NodeArea> {
         let fd = memory::create(c"gaspi-node", area_size(1, group_max), false)?;
-        NodeArea::map(&fd, 1, group_max, Rank(0))
+        NodeArea::map(&fd, 1, group_max, Rank(0), [Rank(0)].into())
+    }
+
+    /// The ranks of this node, ascending.
+    pub(crate) fn locals(&self) -> &[Rank] {
+        &self.locals
     }
 
     fn at<T>(&self, offset: u64) -> &T {
@@ -223,11 +301,40 @@ impl NodeArea {
         self.at(u64::from(rank.0) * size_of::<ControlPage>() as u64)
     }
 
-    /// Where `rank` is in its life.
+    fn life_word(&self, rank: Rank) -> &AtomicU32 {
+        self.at(self.layout.lives() + u64::from(rank.0) * 4)
+    }
+
+    /// Where `rank` is in its life, as far as this node knows.
     #[inline]
     pub(crate) fn life(&self, rank: Rank) -> u32 {
         // Acquire: what the rank published before it joined or left is visible.
-        self.page(rank).life.load(Ordering::Acquire)
+        let known = self.life_word(rank).load(Ordering::Acquire);
+        // Each rank of this node has its own connections with those of others, and so its own last
+        // word of them.
+        let left = |left: &AtomicBool| left.load(Ordering::Acquire);
+        if known == life::JOINED && self.left.get(rank.index()).is_some_and(left) {
+            return life::LEFT;
+        }
+        known
+    }
+
+    fn change_life(&self, rank: Rank, from: u32, to: u32) -> bool {
+        let order = Ordering::AcqRel;
+        self.life_word(rank).compare_exchange(from, to, order, Ordering::Acquire).is_ok()
+    }
+
+    /// A rank of another node takes part: the meeting has said so.
+    pub(crate) fn remote_joined(&self, rank: Rank) {
+        self.change_life(rank, life::ABSENT, life::JOINED);
+    }
+
+    /// A rank of another node has said goodbye.
+    pub(crate) fn remote_left(&self, rank: Rank) {
+        if let Some(left) = self.left.get(rank.index()) {
+            left.store(true, Ordering::Release);
+            self.ring(self.own);
+        }
     }
 
     /// Announces that this rank takes part.
@@ -235,14 +342,14 @@ impl NodeArea {
         let page = self.page(self.own);
         page.membarrier.store(membarrier::register_global().into(), Ordering::Relaxed);
         // Release: pairs with the Acquire in `life`.
-        page.life.store(life::JOINED, Ordering::Release);
+        self.life_word(self.own).store(life::JOINED, Ordering::Release);
         self.ring_all();
     }
 
     /// Once all have joined: whether wakers can go without a fence.
     pub(crate) fn settle_fences(&self) {
-        let usable = |rank| self.page(Rank(rank as u16)).membarrier.load(Ordering::Relaxed) == 1;
-        self.membarrier.store((0..self.layout.ranks).all(usable), Ordering::Relaxed);
+        let usable = |rank: &Rank| self.page(*rank).membarrier.load(Ordering::Relaxed) == 1;
+        self.membarrier.store(self.locals.iter().all(usable), Ordering::Relaxed);
     }
 
     /// Whether wakers go without a fence.
@@ -252,16 +359,16 @@ impl NodeArea {
 
     /// Announces that this rank has left.
     pub(crate) fn leave(&self) {
-        self.page(self.own).life.store(life::LEFT, Ordering::Release);
+        self.life_word(self.own).store(life::LEFT, Ordering::Release);
         self.ring_all();
     }
 
     /// Marks `rank` dead unless it has left; true if this call did it.
     pub(crate) fn mark_dead(&self, rank: Rank) -> bool {
-        let word = &self.page(rank).life;
-        let change = |from| {
-            word.compare_exchange(from, life::DEAD, Ordering::AcqRel, Ordering::Acquire).is_ok()
-        };
+        if self.left.get(rank.index()).is_some_and(|left| left.load(Ordering::Acquire)) {
+            return false;
+        }
+        let change = |from| self.change_life(rank, from, life::DEAD);
         let marked = change(life::JOINED) || change(life::ABSENT);
         // Also where another rank marked it: that one may not live to ring.
         if self.life(rank) == life::DEAD {
@@ -273,10 +380,10 @@ impl NodeArea {
     /// Wakes all ranks of the node whether or not they have announced themselves: the dead may have
     /// taken an announcement back without having woken anybody.
     fn rouse_all(&self) {
-        for rank in 0..self.layout.ranks {
-            let bell = self.bell(Rank(rank as u16));
+        for rank in &self.locals {
+            let bell = self.bell(*rank);
             bell.rouse();
-            futex::wake(bell.sequence);
+            self.wake(*rank);
         }
     }
 
@@ -345,8 +452,29 @@ impl NodeArea {
     pub(crate) fn ring_for(&self, rank: Rank, news: u32) {
         let bell = self.bell(rank);
         if bell.someone_sleeps(news, || self.light().fence()) {
-            futex::wake(bell.sequence);
+            self.wake(rank);
         }
+    }
+
+    /// Wakes the threads of `rank` that sleep on its futex, and the one that sleeps on its sockets.
+    #[cold]
+    fn wake(&self, rank: Rank) {
+        let words = &self.page(rank).bell;
+        futex::wake(&words.sequence);
+        if words.on_sockets.load(Ordering::Relaxed) != 0
+            && let Some(doorbells) = &self.doorbells
+        {
+            doorbells.ring(rank);
+        }
+    }
+
+    /// While the value lives, whoever wakes this rank also rings the doorbell among its sockets. To be
+    /// made before the sleeper announces itself.
+    pub(crate) fn sleep_on_sockets(&self) -> OnSockets<'_> {
+        let word = &self.page(self.own).bell.on_sockets;
+        // Ordered before the second look by the fence of the announcement.
+        word.fetch_add(1, Ordering::Relaxed);
+        OnSockets { word }
     }
 
     /// Wakes whoever sleeps at `rank`.
@@ -356,8 +484,8 @@ impl NodeArea {
 
     /// Wakes all ranks of the node.
     pub(crate) fn ring_all(&self) {
-        for rank in 0..self.layout.ranks {
-            self.ring(Rank(rank as u16));
+        for rank in &self.locals {
+            self.ring(*rank);
         }
     }
 
@@ -370,10 +498,10 @@ impl NodeArea {
 
     /// Bytes that other living ranks are about to touch.
     pub(crate) fn claimed_by_others(&self) -> u64 {
-        (0..self.layout.ranks)
-            .map(|rank| Rank(rank as u16))
-            .filter(|rank| *rank != self.own && self.life(*rank) == life::JOINED)
-            .map(|rank| self.page(rank).claimed.load(Ordering::SeqCst))
+        self.locals
+            .iter()
+            .filter(|rank| **rank != self.own && self.life(**rank) == life::JOINED)
+            .map(|rank| self.page(*rank).claimed.load(Ordering::SeqCst))
             .fold(0, u64::saturating_add)
     }
 
@@ -442,7 +570,8 @@ mod tests {
     #[test]
     fn a_death_wakes_who_was_about_to_be_woken_by_the_dead() {
         let fd = memory::create(c"gaspi-node", area_size(2, 1), false).unwrap();
-        let [area, dying] = [0, 1].map(|own| NodeArea::map(&fd, 2, 1, Rank(own)).unwrap());
+        let [area, dying] = [0, 1]
+            .map(|own| NodeArea::map(&fd, 2, 1, Rank(own), [Rank(0), Rank(1)].into()).unwrap());
         let sleeper = area.own_bell();
         let ticket = sleeper.ticket();
         sleeper.announce(news::NOTIFICATION, || ());

@@ -42,6 +42,7 @@ impl Runtime {
             Some(Some(id)) => Ok(Some(id)),
             // The hot path of polling programs: no text is made for it.
             Some(None) if once => Err(Error::Timeout { pending: String::new() }),
+            None if once => look_once(self.inner(), segment, begin, num),
             _ => wait_some(self.inner(), segment, begin, num, timeout),
         }
     }
@@ -71,6 +72,25 @@ fn not_set(segment: SegmentId, begin: u32, num: u32) -> Error {
         last => format!("one of notifications {begin} to {last} of {segment}"),
     };
     Error::Timeout { pending }
+}
+
+/// One look where the sockets have to be looked after, or something is wrong.
+#[cold]
+fn look_once(
+    inner: &Inner,
+    segment: SegmentId,
+    begin: u32,
+    num: u32,
+) -> Result<Option<NotificationId>> {
+    if inner.peers.remote && num > 0 {
+        inner.check_notifications(begin, num)?;
+        inner.check_open()?;
+        inner.look_once();
+        let inside = epoch::enter();
+        let found = first_set(inner.local(segment, &inside)?, begin, begin + num);
+        return found.map_or(Err(Error::Timeout { pending: String::new() }), |id| Ok(Some(id)));
+    }
+    wait_some(inner, segment, begin, num, Timeout::Test)
 }
 
 #[cold]

@@ -50,7 +50,9 @@ pub struct Observer {
 impl Observer {
     /// For the ranks of a node area.
     pub(crate) fn new(area: &OwnedFd, ranks: u32, group_max: u32) -> Result<Observer> {
-        Ok(Observer { area: NodeArea::map(area, ranks, group_max, Rank(0))?, groups: group_max })
+        let locals = (0..ranks).map(|rank| Rank(rank as u16)).collect();
+        let area = NodeArea::map(area, ranks, group_max, Rank(0), locals)?;
+        Ok(Observer { area, groups: group_max })
     }
 
     /// Where `rank` is in its life.
@@ -143,7 +145,8 @@ mod tests {
     fn areas() -> (Vec<NodeArea>, Observer) {
         let size = crate::node::area_size(RANKS, GROUPS);
         let fd = memory::create(c"gaspi-test", size, false).expect("memory");
-        let map = |rank| NodeArea::map(&fd, RANKS, GROUPS, Rank(rank)).expect("area");
+        let locals = || (0..RANKS).map(|rank| Rank(rank as u16)).collect();
+        let map = |rank| NodeArea::map(&fd, RANKS, GROUPS, Rank(rank), locals()).expect("area");
         let observer = Observer::new(&fd, RANKS, GROUPS).expect("observer");
         ((0..RANKS as u16).map(map).collect(), observer)
     }
@@ -155,7 +158,13 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let attempt = || over.load(Ordering::SeqCst).then_some(());
-                Waiter::new(2, 1).until(area, Deadline::Never, Waiting { call, object }, attempt)
+                Waiter::new(2, 1).until(
+                    area,
+                    None,
+                    Deadline::Never,
+                    Waiting { call, object },
+                    attempt,
+                )
             });
             let seen = loop {
                 if let Some(wait) = observer.waits(rank).pop() {

@@ -5,9 +5,9 @@
 //! not mapped, notifications behind copies that are under way, lists.
 
 use crate::error::{Error, Result};
-use crate::fabric::connection::{Outgoing, Payload};
-use crate::fabric::frame::{Frame, Place};
-use crate::fabric::peers::{Landing, Request};
+use crate::fabric::connection::{CHUNK, Item, Payload};
+use crate::fabric::frame::{Lane, Place, Put};
+use crate::fabric::peers::Landing;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::inside::Inside;
 use crate::node::{life, news};
@@ -18,7 +18,7 @@ use crate::segment::{Reach, Segment, Target};
 use crate::statistics::PeerCounter;
 use crate::sync::epoch::{self, Guard};
 use crate::sync::slots;
-use crate::timeout::{Deadline, Timeout};
+use crate::timeout::Timeout;
 use std::sync::Arc;
 
 /// From where to where.
@@ -177,7 +177,12 @@ impl Inner {
             return Err(self.queue_full(queue));
         }
         self.count_transfer(&inside, direction, t, signal.is_some());
+        let remote = target.reach == Reach::Remote && target.alive();
         drop(inside);
+        if let (Direction::Write, true, Some(signal)) = (direction, remote, signal) {
+            self.put_remotely(t, signal, q, queue);
+            return Ok(());
+        }
         let moved = self.move_slowly(direction, t, q, queue);
         if let (true, Some(signal)) = (moved, signal) {
             self.signal_slowly(direction, t, signal, q, queue);
@@ -301,31 +306,91 @@ impl Inner {
     ) -> bool {
         let place = Place { segment: t.remote, generation, offset: t.remote_offset };
         let size = t.size;
-        let queued = q.begin(t.rank);
+        let lane = Lane { queue, generation: q.begin(t.rank) };
         let posted = match direction {
             Direction::Write => {
-                let request = Request::Post { queue, generation: queued };
-                self.peers.request(self, t.rank, request, Deadline::Now, |request| {
-                    let notification = NotificationId(0);
-                    let frame = Frame::Put { request, place, size, notification, value: 0 };
-                    let payload = Payload::new(Arc::clone(local), t.local_offset, size);
-                    Ok(Outgoing::with_payload(&frame, payload))
-                })
+                let payload = Payload::new(Arc::clone(local), t.local_offset);
+                let item = Item::put(self.plain_put(lane, place, size), Some(payload));
+                self.peers.post(self, t.rank, queue, item)
             }
             Direction::Read => {
                 let segment = Arc::clone(local);
                 let landing = Landing { segment, offset: t.local_offset, size, notify };
-                let request = Request::Get { queue, generation: queued, landing };
-                self.peers.request(self, t.rank, request, Deadline::Now, |request| {
-                    Ok(Outgoing::new(&Frame::Get { request, place, size }))
-                })
+                self.read_in_parts(t.rank, lane, place, landing, q)
             }
         };
         if let Err(error) = &posted {
-            q.complete(t.rank, queued, Some(&error.to_string()));
+            q.complete(t.rank, lane.generation, 1, Some(&error.to_string()));
             self.set_corrupt(t.rank);
         }
         posted.is_ok()
+    }
+
+    /// A write to another node together with its notification.
+    fn put_remotely(&self, t: &Transfer, signal: Signal, q: &Queue, queue: QueueId) {
+        let local = self.segments.get_arc(t.local);
+        let target = self.targets_of(t.rank).get_arc(t.remote);
+        let (Some(local), Some(target)) = (local, target) else {
+            return q.fail("a segment was deleted while it was used");
+        };
+        if !target.alive() {
+            return self.target_gone(t.rank, t.remote, q);
+        }
+        if let Err(error) = self.check(t, &local, &target) {
+            return q.fail(&format!("a segment was replaced while it was used: {error}"));
+        }
+        let generation = target.generation;
+        let place = Place { segment: t.remote, generation, offset: t.remote_offset };
+        let lane = Lane { queue, generation: q.begin(t.rank) };
+        let put = self.plain_put(lane, place, t.size);
+        let put = Put { notification: signal.id, value: signal.value, ..put };
+        let payload = (t.size > 0).then(|| Payload::new(local, t.local_offset));
+        if let Err(error) = self.peers.post(self, t.rank, queue, Item::put(put, payload)) {
+            q.complete(t.rank, lane.generation, 1, Some(&error.to_string()));
+            self.set_corrupt(t.rank);
+        }
+    }
+
+    /// A put without a notification.
+    fn plain_put(&self, lane: Lane, place: Place, size: u64) -> Put {
+        let notification = NotificationId(0);
+        Put { lane, place, size, last: true, urgent: false, notification, value: 0 }
+    }
+
+    /// Asks for a range in parts, so that what others ask of its owner has its turn in between. The
+    /// last one, which completes the request, carries the notification.
+    fn read_in_parts(
+        &self,
+        rank: Rank,
+        lane: Lane,
+        place: Place,
+        landing: Landing,
+        q: &Queue,
+    ) -> Result<()> {
+        let mut done = 0;
+        loop {
+            let size = (landing.size - done).min(CHUNK);
+            let last = done + size == landing.size;
+            let part = Landing {
+                segment: Arc::clone(&landing.segment),
+                offset: landing.offset + done,
+                size,
+                notify: landing.notify.clone().filter(|_| last),
+            };
+            let place = Place { offset: place.offset + done, ..place };
+            if !last {
+                q.begin_more(rank, lane.generation);
+            }
+            let posted = self.peers.post_get(self, rank, lane, place, part);
+            if posted.is_err() && !last {
+                q.complete(rank, lane.generation, 1, None);
+            }
+            posted?;
+            if last {
+                return Ok(());
+            }
+            done += size;
+        }
     }
 
     /// A notification behind transfers that may be under way.
@@ -368,21 +433,18 @@ impl Inner {
         if !target.alive() {
             return self.target_gone(signal.rank, signal.segment, q);
         }
-        if !q.is_pending(signal.rank) {
+        if target.is_notified_here() && !q.is_pending(signal.rank) {
             slots::set(target.notification(signal.id.index()), signal.value);
             self.area.ring_for(signal.rank, news::NOTIFICATION);
             return;
         }
-        let queued = q.begin(signal.rank);
-        let request = Request::Post { queue, generation: queued };
-        let generation = target.generation;
-        let place = Place { segment: signal.segment, generation, offset: 0 };
-        let (notification, value) = (signal.id, signal.value);
-        let posted = self.peers.request(self, signal.rank, request, Deadline::Now, |request| {
-            Ok(Outgoing::new(&Frame::Notify { request, place, notification, value }))
-        });
+        let place = Place { segment: signal.segment, generation: target.generation, offset: 0 };
+        let lane = Lane { queue, generation: q.begin(signal.rank) };
+        let put = self.plain_put(lane, place, 0);
+        let put = Put { notification: signal.id, value: signal.value, ..put };
+        let posted = self.peers.post(self, signal.rank, queue, Item::put(put, None));
         if let Err(error) = posted {
-            q.complete(signal.rank, queued, Some(&error.to_string()));
+            q.complete(signal.rank, lane.generation, 1, Some(&error.to_string()));
         }
     }
 

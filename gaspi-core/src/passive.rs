@@ -6,6 +6,9 @@
 //! can die holding it.
 
 use crate::error::{Error, Result};
+use crate::fabric::connection::Outgoing;
+use crate::fabric::frame::Frame;
+use crate::fabric::peers::CallKey;
 use crate::ids::{Rank, SegmentId};
 use crate::node::{OUTBOX_BUFFERS, life};
 use crate::runtime::{Inner, Runtime};
@@ -15,6 +18,7 @@ use crate::sync::slots::{Passive, passive_end, passive_pending, passive_post, pa
 use crate::sync::{AtomicU32, Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::{Call, Waiting};
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a message consists of; the same call after a timeout has the same.
@@ -36,6 +40,10 @@ enum Lane {
         number: u64,
         buffer: usize,
     },
+    /// The same to a rank of another node: a call that can be continued.
+    Calling {
+        key: CallKey,
+    },
 }
 
 #[derive(Debug)]
@@ -43,6 +51,42 @@ struct Sending {
     lane: Lane,
     /// Messages posted so far.
     number: u64,
+}
+
+/// A message from another node that was not received yet.
+#[derive(Debug)]
+struct Letter {
+    sender: Rank,
+    request: u64,
+    message: Vec<u8>,
+}
+
+/// Messages from other nodes, in the order in which they came; each sender has one at most.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    letters: Mutex<VecDeque<Letter>>,
+}
+
+impl Mailbox {
+    /// A message has come.
+    pub(crate) fn post(&self, sender: Rank, request: u64, message: Vec<u8>) {
+        let mut letters = lock(&self.letters);
+        letters.retain(|letter| letter.sender != sender);
+        letters.push_back(Letter { sender, request, message });
+    }
+
+    /// Its sender takes a message back.
+    pub(crate) fn withhold(&self, sender: Rank, request: u64) {
+        lock(&self.letters).retain(|letter| letter.sender != sender || letter.request != request);
+    }
+
+    /// The first message of up to `size` bytes.
+    fn take(&self, size: u64) -> Option<Letter> {
+        let mut letters = lock(&self.letters);
+        let fits = |letter: &Letter| letter.message.len() as u64 <= size;
+        let index = letters.iter().position(fits)?;
+        letters.remove(index)
+    }
 }
 
 /// The sender's side: one lane to each receiver.
@@ -144,16 +188,19 @@ impl Inner {
     }
 
     fn copy_out(&self, message: Message, buffer: usize) -> Result<()> {
+        self.copy_message(message, self.area.outbox(self.rank, buffer))
+    }
+
+    /// Copies a message to where it travels from, which has room for it.
+    fn copy_message(&self, message: Message, to: *mut u8) -> Result<()> {
         let inside = epoch::enter();
         let segment = self.local(message.segment, &inside)?;
         fits(segment, message.offset, message.size)?;
         let from = segment.pointer().wrapping_add(message.offset as usize);
-        // SAFETY: the range was checked against the segment, which exists while the guard lives; a
-        // buffer of the outbox holds passive_transfer_size_max bytes and belongs to this call.
-        unsafe {
-            let to = self.area.outbox(self.rank, buffer);
-            std::ptr::copy_nonoverlapping(from, to, message.size as usize);
-        }
+        // SAFETY: the range was checked against the segment, which exists while the guard lives; the
+        // place to travel from belongs to this call: a buffer of the outbox, which holds
+        // passive_transfer_size_max bytes, or one of the message's size.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, message.size as usize) };
         Ok(())
     }
 
@@ -179,6 +226,9 @@ impl Inner {
             self.set_corrupt_if_dead(receiver);
         })?;
         let (mut lane, before) = self.take_lane(receiver, deadline)?;
+        if !self.is_local(receiver) {
+            return self.send_remotely(message, receiver, deadline, &mut lane, before);
+        }
         let slot = self.area.passive_slot(receiver, self.rank);
         let (number, buffer) = match before {
             Lane::TimedOut { message: pending, number, buffer } if pending == message => {
@@ -192,7 +242,9 @@ impl Inner {
                 self.free_buffer(buffer);
                 self.post_passive(message, receiver, deadline)?
             }
-            Lane::Idle | Lane::Busy => self.post_passive(message, receiver, deadline)?,
+            Lane::Idle | Lane::Busy | Lane::Calling { .. } => {
+                self.post_passive(message, receiver, deadline)?
+            }
         };
         let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
         let taken = self.until(deadline, waiting, || {
@@ -220,6 +272,62 @@ impl Inner {
         }
     }
 
+    /// Sends a message to another node, or continues to wait until it is received.
+    fn send_remotely(
+        &self,
+        message: Message,
+        rank: Rank,
+        deadline: Deadline,
+        lane: &mut Taken<'_>,
+        before: Lane,
+    ) -> Result<()> {
+        let Message { segment, offset, size } = message;
+        let key = CallKey::Passive { rank, segment, offset, size };
+        if let Lane::Calling { key: pending } = before
+            && pending != key
+        {
+            self.withhold(rank, &pending);
+        }
+        let mut bytes = vec![0; size as usize];
+        self.copy_message(message, bytes.as_mut_ptr())?;
+        let call = self.peers.call(self, key, rank, deadline, |request| {
+            Ok(Outgoing::new(&Frame::Passive { request, message: bytes }))
+        })?;
+        let waiting = Waiting { call: Call::PassiveSend, object: rank.0.into() };
+        match self.peers.finish_call(self, key, rank, call, deadline, waiting) {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_timeout() => {
+                lane.then = Lane::Calling { key };
+                Err(Error::Timeout { pending: format!("{rank} to receive a passive message") })
+            }
+            Err(error) => {
+                self.set_corrupt_if_dead(rank);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes a message to another node back, if it was not received.
+    fn withhold(&self, rank: Rank, key: &CallKey) {
+        if let Some(request) = self.peers.give_up(key) {
+            let frame = Frame::Withhold { request };
+            // Who cannot be told any more does not receive it either.
+            let _ = self.peers.send(self, rank, Outgoing::new(&frame), Deadline::Now);
+        }
+    }
+
+    /// Takes a message of another node that fits.
+    fn receive_letter(&self, to: *mut u8, size: u64) -> Option<Rank> {
+        let Letter { sender, request, message } = self.mailbox.take(size)?;
+        // SAFETY: it fits into the range that the caller has checked, whose segment exists while the
+        // caller is inside of an epoch.
+        unsafe { to.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
+        let frame = Frame::Reply { request, outcome: Ok(0) };
+        // Whoever has gone does not wait for the answer.
+        let _ = self.peers.send(self, sender, Outgoing::new(&frame), Deadline::Now);
+        Some(sender)
+    }
+
     /// Copies a waiting message that fits, and takes it.
     fn receive(&self, segment: SegmentId, offset: u64, size: u64) -> Result<Option<Rank>> {
         let inside = epoch::enter();
@@ -227,8 +335,16 @@ impl Inner {
         fits(found, offset, size)?;
         let to = found.pointer().wrapping_add(offset as usize);
         let first = self.outbox.next.load(Ordering::Relaxed);
-        for step in 0..self.size {
-            let sender = Rank(((first + step) % self.size) as u16);
+        let locals = self.area.locals();
+        if self.peers.remote
+            && first.is_multiple_of(2)
+            && let Some(sender) = self.receive_letter(to, size)
+        {
+            self.outbox.next.store(first.wrapping_add(1), Ordering::Relaxed);
+            return Ok(Some(sender));
+        }
+        for step in 0..locals.len() {
+            let sender = locals[(first as usize + step) % locals.len()];
             let slot = self.area.passive_slot(self.rank, sender);
             let Some(posted) = passive_pending(&slot.word) else { continue };
             let len = u64::from(slot.size.load(Ordering::Relaxed));
@@ -247,12 +363,13 @@ impl Inner {
                 std::ptr::copy_nonoverlapping(from, to, len as usize);
             }
             if passive_end(&slot.word, posted, Passive::Taken) {
-                self.outbox.next.store(u32::from(sender.0) + 1, Ordering::Relaxed);
+                let next = first.wrapping_add(step as u32 + 1);
+                self.outbox.next.store(next, Ordering::Relaxed);
                 self.area.ring(sender);
                 return Ok(Some(sender));
             }
         }
-        Ok(None)
+        Ok(if self.peers.remote { self.receive_letter(to, size) } else { None })
     }
 }
 
@@ -323,6 +440,12 @@ impl Runtime {
         inner.check_open()?;
         for receiver in (0..inner.size).map(|rank| Rank(rank as u16)) {
             let mut sending = lock(&inner.outbox.lanes[receiver.index()]);
+            if let Lane::Calling { key } = sending.lane {
+                sending.lane = Lane::Idle;
+                drop(sending);
+                inner.withhold(receiver, &key);
+                continue;
+            }
             let Lane::TimedOut { buffer, .. } = sending.lane else { continue };
             let slot = inner.area.passive_slot(receiver, inner.rank);
             if let Some(posted) = passive_pending(&slot.word) {

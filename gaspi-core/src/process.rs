@@ -12,6 +12,7 @@ use crate::runtime::{Inner, Runtime};
 use crate::sync::Ordering;
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::Call;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How long the end of a process may take after SIGKILL.
@@ -37,7 +38,8 @@ impl Inner {
 
     fn end_process(&self, rank: Rank) {
         let card = &self.cards[rank.index()];
-        if let Ok(Some(pidfd)) = process::open(card.pid, card.start_time) {
+        let visible = self.is_local(rank) && card.pid != 0;
+        if let (true, Ok(Some(pidfd))) = (visible, process::open(card.pid, card.start_time)) {
             process::signal(&pidfd, libc::SIGKILL);
         } else if let Some(membership) = self.membership().as_ref() {
             // Not visible from here: whoever started it can end it. Where nobody did, the timeout
@@ -50,7 +52,19 @@ impl Inner {
 impl Inner {
     /// How a rank of the job is reached.
     pub(crate) fn link_to(&self, rank: Rank) -> Link {
-        if rank == self.rank { Link::Own } else { Link::SharedMemory }
+        if rank == self.rank {
+            Link::Own
+        } else if self.is_local(rank) {
+            Link::SharedMemory
+        } else {
+            Link::Tcp
+        }
+    }
+
+    /// Whether a rank of the job is of this rank's node, itself included.
+    #[inline]
+    pub(crate) fn is_local(&self, rank: Rank) -> bool {
+        self.local[rank.index()]
     }
 }
 
@@ -62,6 +76,15 @@ impl Runtime {
     pub fn link(&self, rank: Rank) -> Result<Link> {
         self.inner().check_rank(rank)?;
         Ok(self.inner().link_to(rank))
+    }
+
+    /// The address at which `rank` is reached, if that is by TCP and it is connected.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`].
+    pub fn address_of(&self, rank: Rank) -> Result<Option<SocketAddr>> {
+        self.inner().check_rank(rank)?;
+        Ok(self.inner().peers.way(rank))
     }
 
     /// Connects to `rank`; its library answers, not its program (GASPI 17.1, 5.4.1). A success after

@@ -186,6 +186,14 @@ impl Queue {
         later.generation
     }
 
+    /// Counts a further part of a request, unless it was purged.
+    pub(crate) fn begin_more(&self, rank: Rank, generation: u32) {
+        let mut later = self.later();
+        if later.generation == generation {
+            *later.pending.entry(rank).or_default() += 1;
+        }
+    }
+
     /// Whether requests to `rank` are under way, so that later ones have to queue behind them.
     pub(crate) fn is_pending(&self, rank: Rank) -> bool {
         self.is_busy() && self.later().pending.contains_key(&rank)
@@ -196,20 +204,20 @@ impl Queue {
         self.later().generation == generation
     }
 
-    /// Completes a request begun earlier.
-    pub(crate) fn complete(&self, rank: Rank, generation: u32, failure: Option<&str>) {
+    /// Completes `count` requests begun earlier.
+    pub(crate) fn complete(&self, rank: Rank, generation: u32, count: u32, failure: Option<&str>) {
         let mut later = self.later();
         if later.generation != generation {
             return;
         }
-        if let Some(count) = later.pending.get_mut(&rank) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(pending) = later.pending.get_mut(&rank) {
+            *pending = pending.saturating_sub(count);
+            if *pending == 0 {
                 later.pending.remove(&rank);
             }
         }
         if let Some(reason) = failure {
-            fail_locked(&mut later, reason);
+            fail_locked(&mut later, reason, count);
         }
         let busy = !later.pending.is_empty() || later.failed > 0;
         self.busy.store(busy, Ordering::Release);
@@ -217,8 +225,19 @@ impl Queue {
 
     /// Records a request that failed when it was posted.
     pub(crate) fn fail(&self, reason: &str) {
-        fail_locked(&mut self.later(), reason);
+        fail_locked(&mut self.later(), reason, 1);
         self.busy.store(true, Ordering::Release);
+    }
+
+    /// Records that a request of this generation failed which is completed later; false if it was
+    /// purged.
+    pub(crate) fn fail_of(&self, generation: u32, reason: &str) -> bool {
+        let mut later = self.later();
+        if later.generation == generation {
+            fail_locked(&mut later, reason, 1);
+            self.busy.store(true, Ordering::Release);
+        }
+        later.generation == generation
     }
 
     fn purge(&self) {
@@ -252,11 +271,11 @@ fn address(slot: &Slot) -> usize {
     std::ptr::from_ref(slot) as usize
 }
 
-fn fail_locked(later: &mut Later, reason: &str) {
+fn fail_locked(later: &mut Later, reason: &str, count: u32) {
     if later.failed == 0 {
         reason.clone_into(&mut later.first_failure);
     }
-    later.failed += 1;
+    later.failed += count;
 }
 
 /// The queues of a fresh rank.

@@ -1,26 +1,30 @@
 //! A rank of a job: how it comes to be, what it consists of, how it ends.
 
-use crate::bootstrap::{Card, Gathering, Job, Membership, Transport};
+use crate::bootstrap::addresses::{self, Audience, Restrictions};
+use crate::bootstrap::{Card, Gathering, Job, KEY_BYTES, Membership, Transport};
 use crate::config::{Config, Topology};
 use crate::error::{Error, Result};
 use crate::fabric::peers::Peers;
-use crate::fabric::progress::Progress;
+use crate::fabric::progress::{Progress, try_drive};
 use crate::fabric::table::{Table, Tables};
-use crate::group::Groups;
+use crate::group::{FIRST_INCARNATION, Groups};
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::inside::Inside;
-use crate::node::{NodeArea, life};
-use crate::os::{affinity, process, socket};
-use crate::passive::Outbox;
+use crate::mirror::Mirror;
+use crate::node::{Doorbells, NodeArea, life};
+use crate::os::{affinity, interfaces, process, socket};
+use crate::passive::{Mailbox, Outbox};
 use crate::queue::{Queue, queues};
 use crate::segment::{Segment, Shape, Target};
 use crate::statistics::Statistics;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, Ordering, epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
-use crate::wait::{Call, Waiter, Waiting};
+use crate::wait::{Call, Sockets, Waiter, Waiting, monotonic_ns};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What a rank has that has made no segment known.
 static NO_TARGETS: Table<Target> = Table::new();
@@ -35,9 +39,19 @@ pub(crate) struct Inner {
     pub(crate) rank: Rank,
     pub(crate) size: u32,
     pub(crate) cards: Vec<Card>,
+    /// Which ranks are of this rank's node.
+    pub(crate) local: Box<[bool]>,
+    /// What ranks of other nodes have sent to its groups.
+    pub(crate) mirror: Mirror,
+    /// Passive messages that have come from other nodes.
+    pub(crate) mailbox: Mailbox,
     /// Descriptors of the other ranks' processes, as far as they are watched.
     pub(crate) processes: Box<[OnceLock<OwnedFd>]>,
     pub(crate) token: [u8; 16],
+    /// What connections between nodes prove to know.
+    pub(crate) key: [u8; KEY_BYTES],
+    /// How long a silent host is waited for.
+    pub(crate) dead_after: Duration,
     pub(crate) shape: Shape,
     pub(crate) area: NodeArea,
     pub(crate) waiter: Waiter,
@@ -75,15 +89,55 @@ impl Inner {
         waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
+        if self.peers.remote {
+            return self.until_driving(deadline, waiting, attempt);
+        }
         if deadline == Deadline::Now {
             return attempt();
         }
         if let Some(value) = self.waiter.briefly(&mut attempt) {
             return Some(value);
         }
-        let (found, waited) = self.waiter.until(&self.area, deadline, waiting, attempt);
+        let (found, waited) = self.waiter.until(&self.area, None, deadline, waiting, attempt);
         self.count_waiting(waiting.call, waited);
         found
+    }
+
+    /// The same where ranks of other nodes may bring what is waited for.
+    #[cold]
+    fn until_driving<T>(
+        &self,
+        deadline: Deadline,
+        waiting: Waiting,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        if let Some(value) = attempt() {
+            return Some(value);
+        }
+        if deadline == Deadline::Now {
+            return if self.look_once() { attempt() } else { None };
+        }
+        let found = {
+            let sockets: &dyn Sockets = self;
+            let (found, waited) =
+                self.waiter.until(&self.area, Some(sockets), deadline, waiting, attempt);
+            self.count_waiting(waiting.call, waited);
+            found
+        };
+        self.leave();
+        found
+    }
+
+    /// Looks after the sockets for a call that may not wait; false if somebody did so just now.
+    pub(crate) fn look_once(&self) -> bool {
+        let now_ns = monotonic_ns();
+        if now_ns.wrapping_sub(self.peers.looked_ns.load(Ordering::Relaxed)) < LOOK_NS {
+            return false;
+        }
+        self.peers.looked_ns.store(now_ns, Ordering::Relaxed);
+        self.look();
+        self.leave();
+        true
     }
 
     #[inline]
@@ -182,6 +236,30 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Tells the ranks of other nodes that this one leaves, and waits a moment until they have read
+    /// what was sent to them: closing earlier could cost them the rest of it.
+    fn say_goodbye(&self) {
+        let waiting = Waiting { call: Call::Term, object: self.rank.0.into() };
+        let limit = Deadline::Never.at_most(GOODBYE_LIMIT);
+        // What others have put here is acknowledged first; another thread may be about to.
+        self.waiter.until(&self.area, None, limit, waiting, || {
+            let mut drive = try_drive(&self.peers)?;
+            drive.pay(self);
+            self.peers.say_goodbye(self);
+            Some(())
+        });
+        self.until(limit, waiting, || (!self.peers.has_remote(self)).then_some(()));
+    }
+}
+
+/// How often calls that may not wait look after the sockets, in nanoseconds: a look costs some
+/// hundred.
+const LOOK_NS: u64 = 1000;
+
+/// How long ranks of other nodes may take to read what was sent to them before this rank left.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+
 /// How far a start has come.
 #[derive(Debug)]
 enum Stage {
@@ -189,6 +267,7 @@ enum Stage {
     Gathering {
         gathering: Box<Gathering>,
         listener: Option<OwnedFd>,
+        endpoints: Vec<OwnedFd>,
     },
     /// All have met; some may not have mapped the node area yet.
     Started(Box<Runtime>),
@@ -216,8 +295,46 @@ fn random_u64() -> Result<u64> {
     random().map(u64::from_ne_bytes)
 }
 
+/// What only the ranks of a job know.
+#[derive(Debug, Default)]
+struct Secrets {
+    token: [u8; 16],
+    key: [u8; KEY_BYTES],
+}
+
+/// Listens for ranks of other nodes, if there may be any.
+fn listen(job: &Job) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>)> {
+    let audience = match (job.spans_hosts && job.node.is_none(), job.transport) {
+        (true, _) => Audience::OtherHosts,
+        (false, Transport::Tcp) => Audience::ThisHost,
+        (false, _) if job.node.is_some() => Audience::ThisHost,
+        (false, _) => return Ok((Vec::new(), Vec::new())),
+    };
+    let restrictions = Restrictions::from_environment()?;
+    let listening = addresses::listen(&interfaces::list(), &restrictions, audience)?;
+    for reason in &listening.left_out {
+        log::debug!("proc_init: not offered to other hosts: {reason}");
+    }
+    Ok((listening.listeners, listening.endpoints))
+}
+
+/// GASPI_DEAD_AFTER: how long a host that does not answer is waited for.
+fn dead_after() -> Result<Duration> {
+    let Some(value) = std::env::var_os("GASPI_DEAD_AFTER") else { return Ok(DEAD_AFTER) };
+    let text = value.to_string_lossy();
+    match text.parse() {
+        Ok(seconds @ 3..=3600) => Ok(Duration::from_secs(seconds)),
+        _ => Err(Error::Environment {
+            reason: format!("GASPI_DEAD_AFTER is {text:?}; it takes 3 to 3600 seconds"),
+        }),
+    }
+}
+
+/// The default of GASPI_DEAD_AFTER.
+const DEAD_AFTER: Duration = Duration::from_secs(5);
+
 /// What the others of the job have to know about this rank.
-fn card(job: &Job, address: String) -> Result<Card> {
+fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> {
     let pid = std::process::id().cast_signed();
     Ok(Card {
         rank: job.rank,
@@ -232,7 +349,7 @@ fn card(job: &Job, address: String) -> Result<Card> {
         },
         machine: 0,
         address,
-        endpoints: Vec::new(),
+        endpoints,
         host: job.hosts.get(job.rank.index()).cloned().unwrap_or_default(),
         cpus: affinity::mask(),
     })
@@ -254,8 +371,10 @@ impl Joining {
             let address = format!("gaspi-rank-{:032x}", u128::from_ne_bytes(random()?));
             let listener = socket::listen(&address)
                 .map_err(|error| Error::os("making the listener of this rank", &error))?;
-            let gathering = Box::new(Gathering::new(&job, &config, card(&job, address)?)?);
-            Stage::Gathering { gathering, listener: Some(listener) }
+            let (endpoints, addresses) = listen(&job)?;
+            let card = card(&job, address, addresses)?;
+            let gathering = Box::new(Gathering::new(&job, &config, card)?);
+            Stage::Gathering { gathering, listener: Some(listener), endpoints }
         };
         Ok(Joining { job, config, stage })
     }
@@ -269,19 +388,31 @@ impl Joining {
         let deadline = timeout.deadline();
         match &mut self.stage {
             Stage::Single => {
-                let own = card(&self.job, String::new())?;
+                let own = card(&self.job, String::new(), Vec::new())?;
                 let area = NodeArea::single(self.config.group_max)?;
-                let peers = Peers::new(None, 1)?;
-                let runtime = self.assemble(vec![own], area, [0; 16], None, peers)?;
+                let peers = Peers::new(None, None, Vec::new(), 1)?;
+                let runtime = self.assemble(vec![own], area, Secrets::default(), None, peers)?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
-            Stage::Gathering { gathering, listener } => {
+            Stage::Gathering { gathering, listener, endpoints } => {
                 let table = gathering.poll(deadline)?;
                 let (size, rank) = (self.job.size, self.job.rank);
-                let area = NodeArea::map(&table.area, size, self.config.group_max, rank)?;
-                let peers = Peers::new(listener.take(), size)?;
+                let node = table.cards[rank.index()].node;
+                let locals = table.cards.iter().filter(|card| card.node == node);
+                let ranks = locals.clone().map(|card| card.rank).collect::<Box<[Rank]>>();
+                let remote = ranks.len() < table.cards.len();
+                let groups = self.config.group_max;
+                let mut area = NodeArea::map(&table.area, size, groups, rank, ranks)?;
+                let mut doorbell = None;
+                if remote {
+                    doorbell = Some(Doorbells::bind(&table.cards[rank.index()].address)?);
+                    let listeners = locals.map(|card| (card.rank, card.address.clone()));
+                    area = area.with_doorbells(Doorbells::new(listeners)?);
+                }
+                let peers = Peers::new(listener.take(), doorbell, std::mem::take(endpoints), size)?;
                 let membership = Some(table.membership);
-                let runtime = self.assemble(table.cards, area, table.token, membership, peers)?;
+                let secrets = Secrets { token: table.token, key: table.key };
+                let runtime = self.assemble(table.cards, area, secrets, membership, peers)?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
             Stage::Started(_) | Stage::Done => {}
@@ -298,30 +429,39 @@ impl Joining {
         &self,
         cards: Vec<Card>,
         area: NodeArea,
-        token: [u8; 16],
+        secrets: Secrets,
         membership: Option<Membership>,
         peers: Peers,
     ) -> Result<Runtime> {
         let (config, size) = (self.config.clone(), self.job.size);
-        let cores = affinity::usable_cores(cards.iter().map(|card| card.cpus.as_slice()));
+        let node = cards[self.job.rank.index()].node;
+        let local: Box<[bool]> = cards.iter().map(|card| card.node == node).collect();
+        let cores = affinity::usable_cores(masks(&cards, &local));
+        let locals = area.locals().len() as u32;
+        let groups = Groups::new(&config, self.job.rank, &local);
         let inner = Arc::new(Inner {
             process: std::process::id(),
             rank: self.job.rank,
             job: self.job.clone(),
             size,
             cards,
+            local,
+            mirror: Mirror::new(size, config.group_max),
+            mailbox: Mailbox::default(),
             processes: (0..size).map(|_| OnceLock::new()).collect(),
-            token,
+            token: secrets.token,
+            key: secrets.key,
+            dead_after: dead_after()?,
             shape: Shape { ranks: size, notifications: config.notification_num },
             area,
-            waiter: Waiter::new(size, cores),
+            waiter: Waiter::new(locals, cores),
             segments: Table::new(),
             targets: Tables::new(size, &NO_TARGETS),
             segment_changes: Mutex::default(),
             next_generation: AtomicU32::new(1),
             nonce: random_u64()?,
             queues: queues(config.queue_num),
-            groups: Groups::new(&config, self.job.rank, size),
+            groups,
             peers,
             outbox: Outbox::new(size),
             corrupt: (0..size).map(|_| AtomicU8::new(0)).collect(),
@@ -330,10 +470,21 @@ impl Joining {
             closed: AtomicBool::new(false),
             config,
         });
+        if let Some((group, _)) = initial_group(&inner.config, size) {
+            inner.mirror.committed(group, FIRST_INCARNATION);
+        }
+        for rank in (0..size).map(|rank| Rank(rank as u16)).filter(|rank| !inner.is_local(*rank)) {
+            inner.area.remote_joined(rank);
+        }
         let thread = (size > 1).then(|| start_progress(&inner)).transpose()?;
         inner.area.join();
         Ok(Runtime { inner, thread: Mutex::new(thread) })
     }
+}
+
+/// The cores that the ranks of this node may use.
+fn masks<'a>(cards: &'a [Card], local: &'a [bool]) -> impl Iterator<Item = &'a [u64]> {
+    cards.iter().zip(local).filter(|(_, local)| **local).map(|(card, _)| card.cpus.as_slice())
 }
 
 fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
@@ -349,6 +500,21 @@ fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
 }
 
 impl Inner {
+    /// Makes the connections to the ranks of other nodes, unless they are made on first use.
+    fn await_all_reached(&self, deadline: Deadline) -> Result<()> {
+        if !self.peers.remote || self.config.topology != Topology::Static {
+            return Ok(());
+        }
+        let waiting = Waiting { call: Call::Init, object: 0 };
+        self.until(deadline, waiting, || self.reached_all()).unwrap_or_else(|| {
+            let unreached =
+                |card: &&Card| !self.is_local(card.rank) && !self.peers.is_established(card.rank);
+            let first = self.cards.iter().find(unreached);
+            let who = first.map_or(String::new(), |card| format!("{} on {}", card.rank, card.host));
+            Err(Error::Timeout { pending: format!("the connection to {who}") })
+        })
+    }
+
     /// Waits until every rank has mapped the node area.
     fn await_all_joined(&self, deadline: Deadline) -> Result<()> {
         let waiting = Waiting { call: Call::Init, object: 0 };
@@ -365,6 +531,7 @@ impl Inner {
         });
         match outcome {
             Some(Ok(())) => {
+                self.await_all_reached(deadline)?;
                 self.area.settle_fences();
                 if !self.area.wakes_without_fence() {
                     log::debug!(
@@ -427,8 +594,7 @@ impl Runtime {
 
     /// Ranks on this rank's host.
     pub fn local_size(&self) -> u32 {
-        // Shared memory is the only transport: all ranks are on one host.
-        self.inner.size
+        self.inner.area.locals().len() as u32
     }
 
     /// The configuration that all ranks agreed on.
@@ -457,9 +623,8 @@ impl Runtime {
 
     /// How calls of this rank wait for others, and why, in words.
     pub fn waiting_mode(&self) -> String {
-        let masks = self.inner.cards.iter().map(|card| card.cpus.as_slice());
-        let cores = affinity::usable_cores(masks);
-        let (ranks, noun) = (self.inner.size, if cores == 1 { "core" } else { "cores" });
+        let cores = affinity::usable_cores(masks(&self.inner.cards, &self.inner.local));
+        let (ranks, noun) = (self.local_size(), if cores == 1 { "core" } else { "cores" });
         if self.inner.waiter.spins() {
             format!("spins, then sleeps ({ranks} ranks may use {cores} {noun})")
         } else {
@@ -514,6 +679,9 @@ impl Runtime {
             inner.area.leave();
         }
         inner.end_all_segments();
+        if inner.peers.remote && !std::thread::panicking() {
+            inner.say_goodbye();
+        }
         inner.peers.stop.store(true, Ordering::Release);
         inner.peers.bell.ring();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -299,6 +299,8 @@ pub(crate) enum Reach {
     CrossMemory { pid: i32, address: u64 },
     /// By its owner's progress.
     Staged,
+    /// By frames to its owner, on another node.
+    Remote,
 }
 
 impl Reach {
@@ -308,6 +310,7 @@ impl Reach {
             Reach::Mapped => "mapped",
             Reach::CrossMemory { .. } => "copied across processes",
             Reach::Staged => "copied by its owner",
+            Reach::Remote => "reached by TCP",
         }
     }
 }
@@ -316,11 +319,13 @@ impl Reach {
 enum Keep {
     Own(Arc<Segment>),
     Imported { control: Control, _data: Option<Mapping> },
-    Gone,
+    Nothing,
 }
 
 /// What a [`Target`] that is gone points to.
 static GONE: AtomicU32 = AtomicU32::new(DELETED);
+/// What a [`Target`] of another node points to, until its owner says that it is gone.
+static THERE: AtomicU32 = AtomicU32::new(ALIVE);
 
 /// A segment of any rank as this rank reaches it. What a transfer looks at comes first, in one cache
 /// line.
@@ -406,6 +411,20 @@ impl Target {
         })
     }
 
+    /// A segment of a rank of another node.
+    pub(crate) fn remote(register: &Register) -> Target {
+        Target {
+            alive: &raw const THERE,
+            notifications: std::ptr::null(),
+            data: std::ptr::null_mut(),
+            mapped: 0,
+            size: register.size,
+            generation: register.generation,
+            reach: Reach::Remote,
+            keep: Keep::Nothing,
+        }
+    }
+
     /// What remains of a segment whose owner deleted it, left or died: every access fails.
     pub(crate) fn gone(size: u64, generation: u32) -> Target {
         Target {
@@ -416,7 +435,7 @@ impl Target {
             size,
             generation,
             reach: Reach::Mapped,
-            keep: Keep::Gone,
+            keep: Keep::Nothing,
         }
     }
 
@@ -447,7 +466,13 @@ impl Target {
         if self.data.is_null() { self.data } else { self.data.wrapping_add(offset as usize) }
     }
 
-    /// A word of the notification space; the id was checked. Only if `alive`.
+    /// Whether its notifications can be set from here. Only if `alive`.
+    #[inline(always)]
+    pub(crate) fn is_notified_here(&self) -> bool {
+        !self.notifications.is_null()
+    }
+
+    /// A word of the notification space; the id was checked. Only if `alive` and notified from here.
     #[inline]
     pub(crate) fn notification(&self, id: usize) -> &AtomicU32 {
         debug_assert!(!self.notifications.is_null());
@@ -460,7 +485,7 @@ impl Target {
         let control = match &self.keep {
             Keep::Own(segment) => &segment.control,
             Keep::Imported { control, .. } => control,
-            Keep::Gone => return None,
+            Keep::Nothing => return None,
         };
         let word = control.in_use(rank);
         // SeqCst: either the delete sees this mark, or the look below sees the delete.

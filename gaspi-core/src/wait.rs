@@ -2,7 +2,8 @@
 //!
 //! Spin while it pays, then yield in between, then sleep on the rank's futex. Where the node's ranks outnumber
 //! the usable cores nobody spins: whoever is waited for needs the core. Every wait has a deadline,
-//! and a rank that waits long uses no CPU.
+//! and a rank that waits long uses no CPU. Where ranks of other nodes may bring what is waited for,
+//! the waiting thread looks after the sockets itself, and sleeps on them if no other thread does.
 
 use crate::node::{NodeArea, Note, news};
 use crate::os::futex;
@@ -22,8 +23,24 @@ const SPIN_AND_YIELD: Duration = Duration::from_micros(200);
 const YIELD: Duration = Duration::from_micros(100);
 /// Looks between two readings of the clock while spinning; a reading costs 27 ns.
 const LOOKS_PER_CLOCK: u32 = 32;
+/// The same where each look is a system call.
+const SOCKET_LOOKS_PER_CLOCK: u32 = 4;
 /// A call without a limit that waits for so long says so in the log.
 const REPORT_AFTER: Duration = Duration::from_secs(60);
+
+/// The sockets of a rank, as somebody who waits needs them.
+pub(crate) trait Sockets {
+    /// Handles what has come; false if nothing has.
+    fn look(&self) -> bool;
+
+    /// Sleeps until something comes or `limit` is over, if nobody else looks after the sockets; false
+    /// if somebody does. `announce` is called once the sleep can be ended by a doorbell; if it says
+    /// so, there is no sleep.
+    fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool;
+
+    /// The caller stops waiting.
+    fn leave(&self);
+}
 
 /// What is waited for, for the control page and the log.
 #[derive(Debug, Clone, Copy)]
@@ -147,11 +164,35 @@ impl Waiter {
     pub(crate) fn until<T>(
         self,
         area: &NodeArea,
+        sockets: Option<&dyn Sockets>,
         deadline: Deadline,
         waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> (Option<T>, Duration) {
         let started = Instant::now();
+        let (found, waited) = self.awake(sockets, started, &mut attempt);
+        if found.is_some() {
+            return (found, waited);
+        }
+        if deadline.passed() {
+            return (attempt(), waited);
+        }
+        let noted = area.take_note().map(|note| NoteGuard::new(note, waiting));
+        let sleeper = Sleeper { waiter: self, area, sockets, deadline, waiting, started };
+        let found = sleeper.sleep(attempt);
+        drop(noted);
+        (found, started.elapsed())
+    }
+
+    /// Repeats `attempt` without sleeping, for as long as that pays: traffic on the sockets makes it
+    /// pay again.
+    fn awake<T>(
+        self,
+        sockets: Option<&dyn Sockets>,
+        started: Instant,
+        attempt: &mut impl FnMut() -> Option<T>,
+    ) -> (Option<T>, Duration) {
+        let mut since = started;
         let mut waited = Duration::ZERO;
         let give_up = if self.spin { SPIN_AND_YIELD } else { YIELD };
         while waited < give_up {
@@ -161,56 +202,83 @@ impl Waiter {
             if !self.spin || waited >= SPIN {
                 std::thread::yield_now();
             }
-            let looks = if self.spin { LOOKS_PER_CLOCK } else { 1 };
+            let looks = match (self.spin, sockets) {
+                (false, _) => 1,
+                (true, None) => LOOKS_PER_CLOCK,
+                (true, Some(_)) => SOCKET_LOOKS_PER_CLOCK,
+            };
+            let mut busy = false;
             for _ in 0..looks {
                 if let Some(value) = attempt() {
-                    return (Some(value), waited);
+                    return (Some(value), started.elapsed());
                 }
-                std::hint::spin_loop();
+                match sockets {
+                    Some(sockets) => busy |= sockets.look(),
+                    None => std::hint::spin_loop(),
+                }
             }
-            waited = started.elapsed();
+            let now = Instant::now();
+            if busy {
+                since = now;
+            }
+            waited = now - since;
         }
-        if deadline.passed() {
-            return (attempt(), waited);
-        }
-        let noted = area.take_note().map(|note| NoteGuard::new(note, waiting));
-        let found = sleep(area, deadline, waiting, started, attempt);
-        drop(noted);
-        (found, started.elapsed())
+        (None, started.elapsed())
     }
 }
 
-/// Announce, look, sleep, until found or the deadline has passed.
-fn sleep<T>(
-    area: &NodeArea,
+/// A thread that has waited long enough to sleep.
+struct Sleeper<'a> {
+    waiter: Waiter,
+    area: &'a NodeArea,
+    sockets: Option<&'a dyn Sockets>,
     deadline: Deadline,
     waiting: Waiting,
     started: Instant,
-    mut attempt: impl FnMut() -> Option<T>,
-) -> Option<T> {
-    let bell = area.own_bell();
-    let mut reported = started;
-    loop {
-        let ticket = bell.ticket();
-        bell.announce(waiting.call.news(), membarrier::heavy_global);
-        if let Some(value) = attempt() {
-            return Some(value);
-        }
-        if !deadline.passed() {
+}
+
+impl Sleeper<'_> {
+    /// Announce, look, sleep, until found or the deadline has passed.
+    fn sleep<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        let Sleeper { area, deadline, waiting, started, .. } = *self;
+        let bell = area.own_bell();
+        let mut reported = started;
+        loop {
+            let mut found = None;
             let limit = deadline.remaining().map_or(REPORT_AFTER, |left| left.min(REPORT_AFTER));
-            futex::wait(bell.sequence, ticket, Some(limit));
-        }
-        if let Some(value) = attempt() {
-            return Some(value);
-        }
-        if deadline.passed() {
-            return None;
-        }
-        if deadline == Deadline::Never && reported.elapsed() >= REPORT_AFTER {
-            reported = Instant::now();
-            let seconds = started.elapsed().as_secs();
-            let (call, object) = (waiting.call.name(), waiting.object);
-            log::warn!("{call}({object}): still waiting after {seconds} s without a timeout");
+            let on_sockets = self.sockets.is_some_and(|sockets| {
+                sockets.sleep(limit, &mut || {
+                    bell.announce(waiting.call.news(), membarrier::heavy_global);
+                    found = attempt();
+                    found.is_some() || deadline.passed()
+                })
+            });
+            if !on_sockets {
+                let ticket = bell.ticket();
+                bell.announce(waiting.call.news(), membarrier::heavy_global);
+                found = attempt();
+                if found.is_none() && !deadline.passed() {
+                    futex::wait(bell.sequence, ticket, Some(limit));
+                }
+            } else if found.is_none() {
+                // Something has come: more may follow.
+                found = self.waiter.awake(self.sockets, Instant::now(), &mut attempt).0;
+            }
+            if found.is_some() {
+                return found;
+            }
+            if let Some(value) = attempt() {
+                return Some(value);
+            }
+            if deadline.passed() {
+                return None;
+            }
+            if deadline == Deadline::Never && reported.elapsed() >= REPORT_AFTER {
+                reported = Instant::now();
+                let seconds = started.elapsed().as_secs();
+                let (call, object) = (waiting.call.name(), waiting.object);
+                log::warn!("{call}({object}): still waiting after {seconds} s without a timeout");
+            }
         }
     }
 }
@@ -236,10 +304,15 @@ impl Drop for NoteGuard<'_> {
 
 /// CLOCK_MONOTONIC, which is one for all processes of a machine.
 pub(crate) fn monotonic_ms() -> u64 {
+    monotonic_ns() / 1_000_000
+}
+
+/// The same in nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime writes the struct that it is given.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use crate::error::{Failure, Outcome};
 use crate::runtime::{self, timeout};
 use crate::types::*;
 use crate::{clock, config, logging, printf, statistics, topology};
-use gaspi_core::{Error, Job, Joining, Rank, Runtime, State, Timeout};
+use gaspi_core::{Error, Job, Joining, Link, Rank, Runtime, State, Timeout};
+use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 /// A start that ran into its timeout and will be continued by the next `proc_init`. Locked by
@@ -40,8 +41,19 @@ fn joining() -> Result<Joining, Failure> {
 /// What carries the data of this rank, for `net_info`.
 fn transports(runtime: &Runtime) -> String {
     let (rank, host) = (runtime.rank().0, runtime.host());
-    let ranks = runtime.local_size();
-    format!("[{rank} {host}] transport to the {ranks} ranks of this host: shared memory\n")
+    let (ranks, local) = (runtime.size(), runtime.local_size());
+    let mut text =
+        format!("[{rank} {host}] transport to the {local} ranks of this host: shared memory\n");
+    for other in (0..ranks).map(|rank| Rank(rank as u16)) {
+        if let (Ok(Link::Tcp), Ok(there)) = (runtime.link(other), runtime.host_of(other)) {
+            let way = match runtime.address_of(other) {
+                Ok(Some(address)) => format!("connected to {address}"),
+                _ => "connected on first use".to_owned(),
+            };
+            let _ = writeln!(text, "[{rank} {host}] transport to {other} on {there}: tcp, {way}");
+        }
+    }
+    text
 }
 
 /// What this rank is and how it works, for the log.

@@ -51,7 +51,7 @@ const fn stage(
     Stage { name, about, budget_s, needs, full_only: false, not_here: None, run }
 }
 
-pub(crate) const STAGES: [Stage; 24] = [
+pub(crate) const STAGES: [Stage; 25] = [
     stage("fmt", 10, &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", 5, &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", 120, &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -84,6 +84,7 @@ pub(crate) const STAGES: [Stage; 24] = [
         core,
         "gaspi-core: unit, property and conformance tests, ranks as threads",
     ),
+    stage("tcp", 120, &[], tcp, "the conformance suite over TCP, and over mixed links"),
     stage("fuzz", 120, &[], fuzz, "a million mutated messages and handshakes of each kind"),
     stage("unit", 150, &[Tool::Cc, Tool::Kill], unit, "the same of the other crates"),
     stage("doc", 90, &[], doc, "examples in the documentation"),
@@ -219,6 +220,19 @@ fn core(context: &Context) -> Result<Count> {
         }
     }
     cargo_test(context, &mut cargo)
+}
+
+/// The same suite with the ranks spread over nodes: each on its own, and in pairs.
+fn tcp(context: &Context) -> Result<Count> {
+    let mut count = Count { passed: 0, failed: 0 };
+    for nodes in ["each", "pairs"] {
+        let mut cargo = workspace::cargo();
+        cargo.args(["test", "--quiet", "-p", "gaspi-core", "--no-fail-fast"]);
+        cargo.args(["--test", "conformance"]).env("GASPI_TEST_NODES", nodes);
+        let part = cargo_test(context, &mut cargo)?;
+        count = Count { passed: count.passed + part.passed, failed: count.failed + part.failed };
+    }
+    Ok(count)
 }
 
 /// The decoders of what comes from outside, in a release build.

@@ -2,9 +2,12 @@
 
 use super::{CallKey, CallKind};
 use crate::error::{Error, Result};
+use crate::fabric::connection::Outgoing;
+use crate::fabric::frame::Frame;
 use crate::fabric::peers::waiting_group;
 use crate::group::CallState;
 use crate::ids::{GroupId, Rank};
+use crate::mirror::Arrival;
 use crate::node::{STAGE_BYTES, news};
 use crate::runtime::Inner;
 use crate::statistics::Counter;
@@ -67,6 +70,8 @@ pub struct GroupCall<'r> {
     pub(super) state: MutexGuard<'r, CallState>,
     pub(super) me: usize,
     pub(super) key: CallKey,
+    /// Bytes of staging that the next arrival publishes.
+    pub(super) staged: usize,
 }
 
 impl GroupCall<'_> {
@@ -115,7 +120,7 @@ impl GroupCall<'_> {
     }
 
     fn line(&self, member: usize, step: u64) -> &Line<AtomicU64> {
-        &self.inner.area.lines(self.ranks()[member], self.group.index())[(step % 2) as usize]
+        &self.inner.lines_of(self.ranks()[member], self.group)[(step % 2) as usize]
     }
 
     /// Publishes this rank's next line with up to [`INLINE_MAX`] bytes of payload, and its staging.
@@ -144,7 +149,29 @@ impl GroupCall<'_> {
         }
         self.line(self.me, step).publish(step, self.key.fingerprint, &words[..used]);
         for rank in self.ranks().iter().filter(|rank| **rank != self.inner.rank) {
-            self.inner.area.ring_for(*rank, news::ARRIVAL);
+            if self.inner.is_local(*rank) {
+                self.inner.area.ring_for(*rank, news::ARRIVAL);
+            }
+        }
+        if self.state.committed.as_ref().is_some_and(|committed| committed.remote) {
+            self.arrive_remotely(step, &words[..used]);
+        }
+        self.staged = 0;
+    }
+
+    /// Sends this rank's line, and the staging behind it, to the members of other nodes.
+    #[cold]
+    fn arrive_remotely(&self, step: u64, words: &[u64]) {
+        let inner = self.inner;
+        let pointer = inner.area.stage(inner.rank, self.group.index(), (step % 2) as usize);
+        let mut stage = vec![0; self.staged];
+        // SAFETY: this rank's own staging, which it alone writes, has STAGE_BYTES.
+        unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(pointer, self.staged) };
+        let (fingerprint, words) = (self.key.fingerprint, words.to_vec());
+        let frame = Frame::Arrive(Arrival { group: self.group, step, fingerprint, words, stage });
+        for rank in self.ranks().iter().filter(|rank| !inner.is_local(**rank)) {
+            // Waiting for the others tells who cannot be reached any more.
+            let _ = inner.peers.send(inner, *rank, Outgoing::new(&frame), Deadline::Now);
         }
     }
 
@@ -339,8 +366,22 @@ impl GroupCall<'_> {
 
     fn stage(&self, member: usize, step: u64) -> PeerSlice<'_> {
         let (rank, group) = (self.ranks()[member], self.group.index());
-        let pointer = self.inner.area.stage(rank, group, (step % 2) as usize);
+        let parity = (step % 2) as usize;
+        let pointer = if self.inner.is_local(rank) {
+            self.inner.area.stage(rank, group, parity)
+        } else {
+            self.inner.mirror.stage(rank, group, parity)
+        };
         PeerSlice { pointer, len: STAGE_BYTES, _life: PhantomData }
+    }
+
+    /// This rank's next arrival publishes at least the first `bytes` of its staging.
+    ///
+    /// # Panics
+    /// If staging is not so long.
+    pub fn stage_used(&mut self, bytes: usize) {
+        assert!(bytes <= STAGE_BYTES, "staging has {STAGE_BYTES} bytes");
+        self.staged = self.staged.max(bytes);
     }
 
     /// A member's staging that its next arrival will publish.

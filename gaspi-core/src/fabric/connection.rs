@@ -1,9 +1,14 @@
-//! One stream to a peer: frames with descriptors and payloads out, bytes in.
+//! One stream to a peer, as far as sending goes: frames, descriptors and payloads out.
 //!
-//! Whoever posts sends at once what the socket takes; the progress thread sends the rest. Nothing
-//! here waits.
+//! Frames that belong to no queue go first, in order. Requests travel in lanes, one for each queue:
+//! a lane keeps its order, lanes take turns, and a large transfer goes out in chunks, so that a small
+//! request of another queue waits for a chunk at most. Small frames share a system call. Whoever
+//! posts sends at once what the socket takes; whoever drives the sockets later sends the rest.
+//! Nothing here waits.
 
-use super::frame::{FRAME_MAX, Frame, PREFIX};
+use super::debt::Debt;
+use super::frame::{Frame, Lane, Put};
+use crate::ids::{QueueId, Rank};
 use crate::os::event::Poll;
 use crate::os::socket::{self, Piece};
 use crate::segment::Segment;
@@ -11,46 +16,68 @@ use crate::sync::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Who is on the other side, before it has said so.
 const UNKNOWN: u32 = u32::MAX;
+/// Bytes of a part of a large transfer.
+pub(crate) const CHUNK: u64 = 512 * 1024;
+/// Payloads up to this size are copied behind their frame.
+const SMALL: u64 = 2048;
+/// Bytes of small frames that share a system call.
+const BATCH: usize = 64 * 1024;
+/// Bytes of memory that a stream keeps for its next frames.
+const KEEP: usize = 4096;
 
 /// Bytes of a segment that go out behind a frame.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Payload {
-    pointer: *mut u8,
-    len: usize,
     segment: Arc<Segment>,
+    /// Bytes.
+    offset: u64,
 }
 
-// SAFETY: the pointer leads into the segment, which is kept; it is only read by the kernel.
-unsafe impl Send for Payload {}
-
 impl Payload {
-    /// `len` bytes at `offset` of `segment`; the caller has checked the range.
-    pub(crate) fn new(segment: Arc<Segment>, offset: u64, len: u64) -> Payload {
-        let pointer = segment.pointer().wrapping_add(offset as usize);
-        Payload { pointer, len: len as usize, segment }
+    /// What begins at `offset` of `segment`; the caller has checked the range.
+    pub(crate) fn new(segment: Arc<Segment>, offset: u64) -> Payload {
+        Payload { segment, offset }
+    }
+
+    fn pointer(&self, skip: u64) -> *mut u8 {
+        self.segment.pointer().wrapping_add((self.offset + skip) as usize)
     }
 }
 
-/// A frame on its way out.
+/// What travels in a lane.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// A frame that keeps its place among the requests.
+    Frame(Frame),
+    /// A put of any size, and where its payload lies if it has one.
+    Put { put: Put, payload: Option<Payload>, sent: u64 },
+    /// The answer to a get.
+    Data { request: u64, size: u64, payload: Payload },
+}
+
+impl Item {
+    /// A put that has not been sent yet.
+    pub(crate) fn put(put: Put, payload: Option<Payload>) -> Item {
+        Item::Put { put, payload, sent: 0 }
+    }
+}
+
+/// A frame that belongs to no lane.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
-    payload: Option<Payload>,
-    sent: usize,
 }
 
 impl Outgoing {
     pub(crate) fn new(frame: &Frame) -> Outgoing {
-        Outgoing { bytes: frame.encode(), descriptors: Vec::new(), payload: None, sent: 0 }
-    }
-
-    pub(crate) fn with_payload(frame: &Frame, payload: Payload) -> Outgoing {
-        Outgoing { payload: Some(payload), ..Outgoing::new(frame) }
+        let mut bytes = Vec::new();
+        frame.append_to(&mut bytes);
+        Outgoing { bytes, descriptors: Vec::new() }
     }
 
     pub(crate) fn with_descriptors(
@@ -61,29 +88,15 @@ impl Outgoing {
             descriptors.iter().map(BorrowedFd::try_clone_to_owned).collect();
         Ok(Outgoing { descriptors: descriptors?, ..Outgoing::new(frame) })
     }
+}
 
-    fn len(&self) -> usize {
-        self.bytes.len() + self.payload.as_ref().map_or(0, |payload| payload.len)
-    }
-
-    /// As [`rest`](Outgoing::rest), with zeroes in the place of the payload.
-    fn rest_without_payload(&self) -> [Piece; 2] {
-        let [head, body] = self.rest();
-        [head, Piece::of(&ZEROES[..body.len.min(ZEROES.len())])]
-    }
-
-    /// What is left of frame and payload.
-    fn rest(&self) -> [Piece; 2] {
-        let head = Piece::of(&self.bytes[self.sent.min(self.bytes.len())..]);
-        let skip = self.sent.saturating_sub(self.bytes.len());
-        let body = match &self.payload {
-            Some(payload) => {
-                Piece { pointer: payload.pointer.wrapping_add(skip), len: payload.len - skip }
-            }
-            None => Piece { pointer: std::ptr::null_mut(), len: 0 },
-        };
-        [head, body]
-    }
+/// The payload that follows the bytes on the wire.
+#[derive(Debug)]
+struct Body {
+    payload: Payload,
+    /// Bytes: how many have been sent, and of how many.
+    sent: u64,
+    size: u64,
 }
 
 /// Stands for a payload whose memory is gone.
@@ -91,19 +104,154 @@ static ZEROES: [u8; 4096] = [0; 4096];
 
 #[derive(Debug, Default)]
 struct Out {
-    queue: VecDeque<Outgoing>,
-    /// Whether the progress thread waits for room.
+    /// Frames on the wire: nothing can come before the rest of them.
+    wire: Vec<u8>,
+    sent: usize,
+    /// What goes along with the first byte of `wire`.
+    descriptors: Vec<OwnedFd>,
+    body: Option<Body>,
+    control: VecDeque<Outgoing>,
+    /// The next one first.
+    lanes: VecDeque<(QueueId, VecDeque<Item>)>,
+    /// Puts that are on the wire and not acknowledged, in order; neighbours of a lane together.
+    unacknowledged: VecDeque<(Lane, u32)>,
+    /// Puts acknowledged so far.
+    acknowledged: u64,
+    /// Whether whoever drives waits for room.
     armed: bool,
+    /// Nothing more is to be sent.
+    closing: bool,
     broken: bool,
+}
+
+impl Out {
+    fn is_idle(&self) -> bool {
+        self.wire.is_empty() && self.control.is_empty() && self.lanes.is_empty()
+    }
+
+    /// Puts the next frames on the wire, which is empty; false if there are none.
+    fn refill(&mut self) -> bool {
+        while let Some(next) = self.control.front() {
+            let alone = !next.descriptors.is_empty();
+            if !self.wire.is_empty() && (alone || self.wire.len() + next.bytes.len() > BATCH) {
+                return true;
+            }
+            if let Some(next) = self.control.pop_front() {
+                self.wire.extend(next.bytes);
+                self.descriptors = next.descriptors;
+            }
+            if alone {
+                return true;
+            }
+        }
+        for _ in 0..self.lanes.len() {
+            if self.body.is_some() || self.wire.len() >= BATCH {
+                break;
+            }
+            let Some((queue, mut items)) = self.lanes.pop_front() else { break };
+            self.take_from(&mut items);
+            if !items.is_empty() {
+                self.lanes.push_back((queue, items));
+            }
+        }
+        !self.wire.is_empty()
+    }
+
+    /// Puts small requests of a lane on the wire, up to the first chunk of a large one.
+    fn take_from(&mut self, items: &mut VecDeque<Item>) {
+        while self.body.is_none() && self.wire.len() < BATCH {
+            match items.front_mut() {
+                None => return,
+                Some(Item::Frame(frame)) => {
+                    frame.append_to(&mut self.wire);
+                    items.pop_front();
+                }
+                Some(Item::Data { request, size, payload }) => {
+                    Frame::Data { request: *request, size: *size }.append_to(&mut self.wire);
+                    let payload = payload.clone();
+                    let size = *size;
+                    items.pop_front();
+                    self.append(payload, size);
+                }
+                Some(Item::Put { put, payload, sent }) => {
+                    let size = (put.size - *sent).min(CHUNK);
+                    let last = *sent + size == put.size;
+                    let place =
+                        super::frame::Place { offset: put.place.offset + *sent, ..put.place };
+                    Frame::Put(Put { place, size, last, ..*put }).append_to(&mut self.wire);
+                    let payload = payload.as_ref().map(|payload| Payload {
+                        segment: Arc::clone(&payload.segment),
+                        offset: payload.offset + *sent,
+                    });
+                    let lane = put.lane;
+                    *sent += size;
+                    if last {
+                        items.pop_front();
+                        match self.unacknowledged.back_mut() {
+                            Some((back, count)) if *back == lane => *count += 1,
+                            _ => self.unacknowledged.push_back((lane, 1)),
+                        }
+                    }
+                    if let Some(payload) = payload {
+                        self.append(payload, size);
+                    }
+                    if !last {
+                        // The other lanes have their turn.
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Appends a payload: small ones to the wire, others as its body.
+    fn append(&mut self, payload: Payload, size: u64) {
+        if size > SMALL {
+            self.body = Some(Body { payload, sent: 0, size });
+            return;
+        }
+        let start = self.wire.len();
+        self.wire.resize(start + size as usize, 0);
+        let accepts = payload.segment.accept();
+        if *accepts {
+            let to = self.wire[start..].as_mut_ptr();
+            // SAFETY: the range was checked when it was posted, and the segment exists while the
+            // lock is held.
+            unsafe { std::ptr::copy_nonoverlapping(payload.pointer(0), to, size as usize) };
+        }
+    }
+
+    /// The lanes of puts that have not been acknowledged, with how many; all are forgotten.
+    fn give_up(&mut self) -> Vec<(Lane, u32)> {
+        let mut lost: Vec<(Lane, u32)> = self.unacknowledged.drain(..).collect();
+        for (_, items) in self.lanes.drain(..) {
+            for item in items {
+                if let Item::Put { put, .. } = item {
+                    lost.push((put.lane, 1));
+                }
+            }
+        }
+        self.control.clear();
+        self.wire = Vec::new();
+        self.body = None;
+        lost
+    }
 }
 
 /// A stream to a peer.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    fd: OwnedFd,
+    /// Set once the peer has proved who it is.
+    fd: OnceLock<OwnedFd>,
     /// Its name in the poll set.
     pub(crate) token: u64,
+    /// Who has to be on the other side.
+    pub(crate) expected: Option<Rank>,
+    /// The how manieth connection to the peer it is, as its opener counts.
+    stream: AtomicU32,
     peer: AtomicU32,
+    /// What is owed to the peers for puts of theirs.
+    debts: Arc<[Debt]>,
     out: Mutex<Out>,
 }
 
@@ -112,36 +260,107 @@ pub(crate) struct Connection {
 pub(crate) struct Broken;
 
 impl Connection {
-    /// A stream that a peer opened; it says later who it is.
-    pub(crate) fn accepted(fd: OwnedFd, token: u64) -> Connection {
-        Connection { fd, token, peer: AtomicU32::new(UNKNOWN), out: Mutex::default() }
+    /// A stream that a peer opened; it says first who it is, `expected` if that is known.
+    pub(crate) fn accepted(
+        fd: OwnedFd,
+        token: u64,
+        expected: Option<Rank>,
+        debts: Arc<[Debt]>,
+    ) -> Connection {
+        let connection = Connection { expected, ..Connection::opening(token, 0, 0, debts) };
+        connection.set_peer(UNKNOWN, 0);
+        // It is new.
+        let _ = connection.fd.set(fd);
+        connection
     }
 
-    /// A stream opened to `peer`.
-    pub(crate) fn opened(fd: OwnedFd, token: u64, peer: u16) -> Connection {
-        Connection { fd, token, peer: AtomicU32::new(peer.into()), out: Mutex::default() }
+    /// A stream that is being opened to `peer`; what is sent meanwhile waits.
+    pub(crate) fn opening(token: u64, peer: u16, stream: u32, debts: Arc<[Debt]>) -> Connection {
+        Connection {
+            fd: OnceLock::new(),
+            token,
+            expected: None,
+            stream: AtomicU32::new(stream),
+            peer: AtomicU32::new(peer.into()),
+            debts,
+            out: Mutex::default(),
+        }
+    }
+
+    /// The peer can be reached by this socket.
+    pub(crate) fn established(&self, fd: OwnedFd) {
+        // Only one attempt succeeds.
+        let _ = self.fd.set(fd);
+    }
+
+    /// The socket, once there is one.
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.get().map(AsFd::as_fd)
     }
 
     pub(crate) fn peer(&self) -> Option<u16> {
         u16::try_from(self.peer.load(Ordering::Relaxed)).ok()
     }
 
-    pub(crate) fn set_peer(&self, peer: u16) {
-        self.peer.store(peer.into(), Ordering::Relaxed);
+    pub(crate) fn set_peer(&self, peer: u32, stream: u32) {
+        self.stream.store(stream, Ordering::Relaxed);
+        self.peer.store(peer, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stream(&self) -> u32 {
+        self.stream.load(Ordering::Relaxed)
     }
 
     fn out(&self) -> MutexGuard<'_, Out> {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends, or leaves it to the progress thread.
+    /// Sends a frame that belongs to no lane, or leaves it to whoever drives.
     pub(crate) fn send(&self, poll: &Poll, item: Outgoing) -> Result<(), Broken> {
         let mut out = self.out();
-        out.queue.push_back(item);
-        if out.queue.len() > 1 && !out.broken {
-            return Ok(());
+        out.control.push_back(item);
+        self.flush_locked(poll, &mut out)
+    }
+
+    /// Sends a request, or leaves it to whoever drives.
+    pub(crate) fn post(&self, poll: &Poll, queue: QueueId, item: Item) -> Result<(), Broken> {
+        let mut out = self.out();
+        if out.is_idle() {
+            self.pay(&mut out);
+        }
+        match out.lanes.iter_mut().find(|(lane, _)| *lane == queue) {
+            Some((_, items)) => items.push_back(item),
+            None => out.lanes.push_back((queue, VecDeque::from([item]))),
         }
         self.flush_locked(poll, &mut out)
+    }
+
+    /// An acknowledgement of the peer's puts travels along with what is sent anyway.
+    fn pay(&self, out: &mut Out) {
+        let debt = self.peer().and_then(|peer| self.debts.get(usize::from(peer)));
+        if let Some(ack) = debt.and_then(Debt::pay_along) {
+            ack.append_to(&mut out.wire);
+        }
+    }
+
+    /// Takes note that `puts` puts of this stream have been completed in all; gives the lanes that
+    /// they belong to.
+    pub(crate) fn acknowledged(&self, puts: u64) -> Vec<(Lane, u32)> {
+        let mut out = self.out();
+        let mut left = puts.saturating_sub(out.acknowledged);
+        out.acknowledged += left;
+        let mut done = Vec::new();
+        while left > 0 {
+            let Some((lane, count)) = out.unacknowledged.front_mut() else { break };
+            let taken = u64::from(*count).min(left) as u32;
+            done.push((*lane, taken));
+            *count -= taken;
+            left -= u64::from(taken);
+            if *count == 0 {
+                out.unacknowledged.pop_front();
+            }
+        }
+        done
     }
 
     /// Sends what there is room for.
@@ -150,135 +369,94 @@ impl Connection {
     }
 
     fn flush_locked(&self, poll: &Poll, out: &mut Out) -> Result<(), Broken> {
-        let mut blocked = false;
-        while !out.broken && !blocked {
-            let Some(item) = out.queue.front_mut() else { break };
-            let descriptors: Vec<BorrowedFd<'_>> =
-                item.descriptors.iter().map(AsFd::as_fd).collect();
-            // Memory of the program may be gone once its segment was deleted: what is left of the
-            // frame then goes out as zeroes, so that those behind it arrive.
-            let accepts = item.payload.as_ref().map(|payload| payload.segment.accept());
-            let pieces = if accepts.as_ref().is_none_or(|accepts| **accepts) {
-                item.rest()
-            } else {
-                item.rest_without_payload()
-            };
-            // SAFETY: the frame is owned by the item, the payload's segment accepts while its lock
-            // is held, the zeroes are constant.
-            let sent = unsafe { socket::send(self.fd.as_fd(), pieces, &descriptors) };
-            drop(accepts);
-            match sent {
-                Ok(sent) => {
-                    item.sent += sent;
-                    drop(descriptors);
-                    item.descriptors.clear();
-                    if item.sent == item.len() {
-                        out.queue.pop_front();
-                    }
-                }
-                Err(error) if socket::is_full(&error) => blocked = true,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => out.broken = true,
-            }
-        }
         if out.broken {
-            out.queue.clear();
             return Err(Broken);
         }
-        if blocked != out.armed && poll.change(self.fd.as_fd(), self.token, blocked).is_ok() {
+        let Some(fd) = self.fd() else { return Ok(()) };
+        let mut blocked = false;
+        while !blocked && (!out.wire.is_empty() || out.refill()) {
+            match send(fd, out) {
+                Ok(()) => {}
+                Err(error) if socket::is_full(&error) => blocked = true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    out.broken = true;
+                    return Err(Broken);
+                }
+            }
+        }
+        if !blocked && out.closing {
+            socket::end_sending(fd);
+        }
+        if blocked != out.armed && poll.change(fd, self.token, blocked).is_ok() {
             out.armed = blocked;
         }
         Ok(())
     }
 
-    /// Ends the stream for both sides.
-    pub(crate) fn shut_down(&self) {
-        socket::shut_down(self.fd.as_fd());
+    /// After what has been sent so far nothing follows.
+    pub(crate) fn end(&self, poll: &Poll, last: &Frame) {
+        let mut out = self.out();
+        if out.closing {
+            return;
+        }
+        out.control.push_back(Outgoing::new(last));
+        out.closing = true;
+        // Where it is broken there is nobody to tell.
+        let _ = self.flush_locked(poll, &mut out);
+    }
+
+    /// Ends the stream for both sides; gives the lanes of puts that were not acknowledged.
+    pub(crate) fn shut_down(&self) -> Vec<(Lane, u32)> {
+        if let Some(fd) = self.fd() {
+            socket::shut_down(fd);
+        }
+        let mut out = self.out();
+        out.broken = true;
+        out.give_up()
     }
 
     /// Whether everything has been handed to the kernel.
     pub(crate) fn is_drained(&self) -> bool {
-        self.out().queue.is_empty()
+        self.out().is_idle()
     }
 }
 
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-/// Bytes and descriptors that have arrived but are not a whole frame yet.
-#[derive(Debug, Default)]
-pub(crate) struct Inbox {
-    buffer: Vec<u8>,
-    start: usize,
-    end: usize,
-    pub(crate) descriptors: Vec<OwnedFd>,
-}
-
-/// Bytes to make room for before receiving.
-const CHUNK: usize = 64 * 1024;
-
-impl Inbox {
-    fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
-    }
-
-    /// The next whole frame; `Err` if what came is none.
-    pub(crate) fn next(&mut self) -> Result<Option<Frame>, Broken> {
-        let bytes = self.bytes();
-        let Some(prefix) = bytes.first_chunk::<PREFIX>() else { return Ok(None) };
-        let len = u32::from_le_bytes(*prefix) as usize;
-        if len > FRAME_MAX {
-            return Err(Broken);
-        }
-        let Some(body) = bytes.get(PREFIX..PREFIX + len) else { return Ok(None) };
-        let frame = Frame::decode(body).ok_or(Broken)?;
-        self.start += PREFIX + len;
-        Ok(Some(frame))
-    }
-
-    /// Takes up to `max` bytes that came along with the last frame.
-    pub(crate) fn take(&mut self, max: usize) -> &[u8] {
-        let from = self.start;
-        self.start += max.min(self.end - self.start);
-        &self.buffer[from..self.start]
-    }
-
-    /// Receives more; `Ok(false)` where there is nothing now.
-    pub(crate) fn fill(&mut self, fd: BorrowedFd<'_>) -> Result<bool, Broken> {
-        self.buffer.copy_within(self.start..self.end, 0);
-        self.end -= self.start;
-        self.start = 0;
-        if self.buffer.len() < self.end + CHUNK {
-            self.buffer.resize(self.end + CHUNK, 0);
-        }
-        let room = &mut self.buffer[self.end..];
-        let piece = Piece { pointer: room.as_mut_ptr(), len: room.len() };
-        // SAFETY: the piece is the free part of the buffer.
-        let received = unsafe { receive(fd, piece, &mut self.descriptors) }?;
-        self.end += received.unwrap_or(0);
-        Ok(received.is_some())
-    }
-}
-
-/// Receives straight into memory; `None` where there is nothing now.
-///
-/// # Safety
-/// The piece is writable.
-pub(crate) unsafe fn receive(
-    fd: BorrowedFd<'_>,
-    piece: Piece,
-    descriptors: &mut Vec<OwnedFd>,
-) -> Result<Option<usize>, Broken> {
-    // SAFETY: the caller vouches for the piece.
-    match unsafe { socket::receive(fd, piece, descriptors) } {
-        Ok(0) => Err(Broken),
-        Ok(received) => Ok(Some(received)),
-        Err(error) => match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-            _ => Err(Broken),
+/// Sends once; what was sent whole is forgotten.
+fn send(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<()> {
+    let head = Piece::of(&out.wire[out.sent..]);
+    // Memory of the program may be gone once its segment was deleted: what is left of the payload
+    // then goes out as zeroes, so that the frames behind it arrive.
+    let accepts = out.body.as_ref().map(|body| body.payload.segment.accept());
+    let rest = match &out.body {
+        None => Piece::of(&[]),
+        Some(body) if accepts.as_ref().is_some_and(|accepts| **accepts) => Piece {
+            pointer: body.payload.pointer(body.sent),
+            len: (body.size - body.sent) as usize,
         },
+        Some(body) => Piece::of(&ZEROES[..ZEROES.len().min((body.size - body.sent) as usize)]),
+    };
+    let descriptors: Vec<BorrowedFd<'_>> = out.descriptors.iter().map(AsFd::as_fd).collect();
+    // SAFETY: the frames are owned here, the payload's segment accepts while its lock is held, the
+    // zeroes are constant.
+    let sent = unsafe { socket::send(fd, [head, rest], &descriptors) };
+    drop(descriptors);
+    drop(accepts);
+    let sent = sent?;
+    out.descriptors.clear();
+    let of_wire = sent.min(head.len);
+    out.sent += of_wire;
+    let body_left = out.body.as_mut().map_or(0, |body| {
+        body.sent += (sent - of_wire) as u64;
+        body.size - body.sent
+    });
+    if out.sent == out.wire.len() && body_left == 0 {
+        out.body = None;
+        out.sent = 0;
+        out.wire.clear();
+        if out.wire.capacity() > KEEP && out.is_idle() {
+            out.wire = Vec::new();
+        }
     }
+    Ok(())
 }

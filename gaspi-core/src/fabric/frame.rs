@@ -6,10 +6,13 @@
 //! ranks    count u32 | u16 each
 //! ```
 //!
-//! Only `Put` and `Data` have a payload, whose length is a field. Lengths are bounded before they
+//! A large put travels in several frames. Only `Put` and `Data` have a payload, whose length is a field. Lengths are bounded before they
 //! are used.
 
-use crate::ids::{GroupId, NotificationId, Rank, SegmentId};
+use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
+use crate::mirror::Arrival;
+use crate::node::{OUTBOX_BYTES, STAGE_BYTES};
+use crate::sync::line::PAYLOAD_WORDS;
 
 /// Bytes of the length in front of a frame.
 pub(crate) const PREFIX: usize = 4;
@@ -18,7 +21,10 @@ pub(crate) const FRAME_MAX: usize = 256 * 1024;
 /// The largest payload: transfer_size_max.
 pub(crate) const PAYLOAD_MAX: u64 = 1 << 30;
 /// The first word of a connection; changes with the format.
-const MAGIC: u32 = 0x4741_0001;
+const MAGIC: u32 = 0x4741_0002;
+/// Flags of a put.
+const PUT_LAST: u8 = 1;
+const PUT_URGENT: u8 = 2;
 
 /// A segment as its owner describes it to a peer; its descriptors travel beside.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,13 +70,39 @@ pub(crate) struct Announce {
     pub(crate) ranks: Vec<Rank>,
 }
 
+/// Part of a write, or a notification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Put {
+    /// The sender's queue, and its generation.
+    pub(crate) lane: Lane,
+    /// Where the payload goes.
+    pub(crate) place: Place,
+    /// Bytes of payload.
+    pub(crate) size: u64,
+    /// Whether this part completes the request.
+    pub(crate) last: bool,
+    /// Whether the sender waits for the acknowledgement already.
+    pub(crate) urgent: bool,
+    /// To be set behind the data unless the value is 0.
+    pub(crate) notification: NotificationId,
+    pub(crate) value: u32,
+}
+
+/// A queue of the sender's between two purges: what travels in it stays in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Lane {
+    pub(crate) queue: QueueId,
+    pub(crate) generation: u32,
+}
+
 /// A message between two libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// First on every connection: who connects.
+    /// First on every connection: who connects, and for the how manieth time.
     Hello {
         rank: Rank,
         token: [u8; 16],
+        stream: u32,
     },
     /// The answer to `request`: a value, or why not.
     Reply {
@@ -101,24 +133,22 @@ pub(crate) enum Frame {
         round: u32,
         reason: String,
     },
-    /// `size` bytes of payload for a place, then a notification unless its value is 0.
-    Put {
-        request: u64,
-        place: Place,
-        size: u64,
-        notification: NotificationId,
-        value: u32,
+    /// Payload for a place, then a notification.
+    Put(Put),
+    /// So many puts of the receiver's stream have been completed: their data is visible.
+    Ack {
+        stream: u32,
+        puts: u64,
     },
-    /// A notification behind earlier frames.
-    Notify {
-        request: u64,
-        place: Place,
-        notification: NotificationId,
-        value: u32,
+    /// A put of this lane was refused; its acknowledgement follows.
+    Refused {
+        lane: Lane,
+        reason: String,
     },
-    /// Asks for `size` bytes of a place.
+    /// Asks for `size` bytes of a place. Answers of one lane come in order.
     Get {
         request: u64,
+        lane: Lane,
         place: Place,
         size: u64,
     },
@@ -132,11 +162,24 @@ pub(crate) enum Frame {
         place: Place,
         operation: AtomicOperation,
     },
+    /// The sender has arrived at a step of a group.
+    Arrive(Arrival),
+    /// A passive message; answered when it was received.
+    Passive {
+        request: u64,
+        message: Vec<u8>,
+    },
+    /// Takes a passive message back, if it was not received.
+    Withhold {
+        request: u64,
+    },
+    /// The sender leaves the job: nothing follows.
+    Goodbye,
 }
 
-struct Writer(Vec<u8>);
+struct Writer<'a>(&'a mut Vec<u8>);
 
-impl Writer {
+impl Writer<'_> {
     fn u8(&mut self, value: u8) -> &mut Self {
         self.0.push(value);
         self
@@ -158,6 +201,13 @@ impl Writer {
         let end = value.floor_char_boundary(4096);
         self.u32(end as u32).0.extend(value[..end].bytes());
         self
+    }
+    fn bytes(&mut self, value: &[u8]) -> &mut Self {
+        self.u32(value.len() as u32).0.extend(value);
+        self
+    }
+    fn lane(&mut self, lane: &Lane) -> &mut Self {
+        self.u8(lane.queue.0).u32(lane.generation)
     }
     fn place(&mut self, place: &Place) -> &mut Self {
         self.u8(place.segment.0).u32(place.generation).u64(place.offset)
@@ -199,6 +249,16 @@ impl<'a> Reader<'a> {
     fn place(&mut self) -> Option<Place> {
         Some(Place { segment: SegmentId(self.u8()?), generation: self.u32()?, offset: self.u64()? })
     }
+    fn lane(&mut self) -> Option<Lane> {
+        Some(Lane { queue: QueueId(self.u8()?), generation: self.u32()? })
+    }
+    fn bytes(&mut self, max: usize) -> Option<Vec<u8>> {
+        let len = self.u32()? as usize;
+        if len > max {
+            return None;
+        }
+        Some(self.take(len)?.to_vec())
+    }
     fn size(&mut self) -> Option<u64> {
         self.u64().filter(|size| *size <= PAYLOAD_MAX)
     }
@@ -206,11 +266,26 @@ impl<'a> Reader<'a> {
 
 impl Frame {
     /// The frame as bytes, its length in front.
+    #[cfg(test)]
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut w = Writer(vec![0; PREFIX]);
+        let mut bytes = Vec::new();
+        self.append_to(&mut bytes);
+        bytes
+    }
+
+    /// Appends the frame to bytes on their way, its length in front.
+    pub(crate) fn append_to(&self, bytes: &mut Vec<u8>) {
+        let start = bytes.len();
+        bytes.extend([0; PREFIX]);
+        self.write(&mut Writer(bytes));
+        let len = (bytes.len() - start - PREFIX) as u32;
+        bytes[start..start + PREFIX].copy_from_slice(&len.to_le_bytes());
+    }
+
+    fn write(&self, w: &mut Writer<'_>) {
         match self {
-            Frame::Hello { rank, token } => {
-                w.u8(0).u32(MAGIC).u16(rank.0).0.extend(token);
+            Frame::Hello { rank, token, stream } => {
+                w.u8(0).u32(MAGIC).u16(rank.0).u32(*stream).0.extend(token);
             }
             Frame::Reply { request, outcome: Ok(value) } => {
                 w.u8(1).u64(*request).u64(*value);
@@ -244,14 +319,16 @@ impl Frame {
             Frame::Abort { group, attempt, round, reason } => {
                 w.u8(9).u8(group.0).u64(*attempt).u32(*round).text(reason);
             }
-            Frame::Put { request, place, size, notification, value } => {
-                w.u8(10).u64(*request).place(place).u64(*size).u32(notification.0).u32(*value);
+            Frame::Put(put) => {
+                let flags = u8::from(put.last) * PUT_LAST + u8::from(put.urgent) * PUT_URGENT;
+                w.u8(10).u8(flags).lane(&put.lane).place(&put.place).u64(put.size);
+                w.u32(put.notification.0).u32(put.value);
             }
-            Frame::Notify { request, place, notification, value } => {
-                w.u8(11).u64(*request).place(place).u32(notification.0).u32(*value);
+            Frame::Ack { stream, puts } => {
+                w.u8(11).u32(*stream).u64(*puts);
             }
-            Frame::Get { request, place, size } => {
-                w.u8(12).u64(*request).place(place).u64(*size);
+            Frame::Get { request, lane, place, size } => {
+                w.u8(12).u64(*request).lane(lane).place(place).u64(*size);
             }
             Frame::Data { request, size } => {
                 w.u8(13).u64(*request).u64(*size);
@@ -265,10 +342,26 @@ impl Frame {
                     }
                 };
             }
+            Frame::Arrive(a) => {
+                w.u8(15).u8(a.group.0).u64(a.step).u64(a.fingerprint).u8(a.words.len() as u8);
+                for word in &a.words {
+                    w.u64(*word);
+                }
+                w.bytes(&a.stage);
+            }
+            Frame::Passive { request, message } => {
+                w.u8(16).u64(*request).bytes(message);
+            }
+            Frame::Withhold { request } => {
+                w.u8(17).u64(*request);
+            }
+            Frame::Goodbye => {
+                w.u8(18);
+            }
+            Frame::Refused { lane, reason } => {
+                w.u8(19).lane(lane).text(reason);
+            }
         }
-        let len = (w.0.len() - PREFIX) as u32;
-        w.0[..PREFIX].copy_from_slice(&len.to_le_bytes());
-        w.0
     }
 
     /// The frame from its bytes without the length; `None` if they are not one.
@@ -279,7 +372,7 @@ impl Frame {
                 if r.u32()? != MAGIC {
                     return None;
                 }
-                Frame::Hello { rank: Rank(r.u16()?), token: r.array()? }
+                Frame::Hello { rank: Rank(r.u16()?), stream: r.u32()?, token: r.array()? }
             }
             1 => Frame::Reply { request: r.u64()?, outcome: Ok(r.u64()?) },
             2 => Frame::Reply { request: r.u64()?, outcome: Err(r.text()?) },
@@ -309,20 +402,25 @@ impl Frame {
                 round: r.u32()?,
                 reason: r.text()?,
             },
-            10 => Frame::Put {
+            10 => {
+                let flags = r.u8()?;
+                Frame::Put(Put {
+                    lane: r.lane()?,
+                    place: r.place()?,
+                    size: r.size()?,
+                    last: flags & PUT_LAST != 0,
+                    urgent: flags & PUT_URGENT != 0,
+                    notification: NotificationId(r.u32()?),
+                    value: r.u32()?,
+                })
+            }
+            11 => Frame::Ack { stream: r.u32()?, puts: r.u64()? },
+            12 => Frame::Get {
                 request: r.u64()?,
+                lane: r.lane()?,
                 place: r.place()?,
                 size: r.size()?,
-                notification: NotificationId(r.u32()?),
-                value: r.u32()?,
             },
-            11 => Frame::Notify {
-                request: r.u64()?,
-                place: r.place()?,
-                notification: NotificationId(r.u32()?),
-                value: r.u32()?,
-            },
-            12 => Frame::Get { request: r.u64()?, place: r.place()?, size: r.size()? },
             13 => Frame::Data { request: r.u64()?, size: r.size()? },
             14 => {
                 let (request, place) = (r.u64()?, r.place()?);
@@ -333,6 +431,21 @@ impl Frame {
                 };
                 Frame::Atomic { request, place, operation }
             }
+            15 => Frame::Arrive(Arrival {
+                group: GroupId(r.u8()?),
+                step: r.u64()?,
+                fingerprint: r.u64()?,
+                words: {
+                    let count =
+                        Some(usize::from(r.u8()?)).filter(|count| *count <= PAYLOAD_WORDS)?;
+                    (0..count).map(|_| r.u64()).collect::<Option<_>>()?
+                },
+                stage: r.bytes(STAGE_BYTES)?,
+            }),
+            16 => Frame::Passive { request: r.u64()?, message: r.bytes(OUTBOX_BYTES)? },
+            17 => Frame::Withhold { request: r.u64()? },
+            18 => Frame::Goodbye,
+            19 => Frame::Refused { lane: r.lane()?, reason: r.text()? },
             _ => return None,
         };
         r.0.is_empty().then_some(frame)
@@ -340,109 +453,4 @@ impl Frame {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn frames() -> impl Strategy<Value = Frame> {
-        let place =
-            (any::<u8>(), any::<u32>(), any::<u64>()).prop_map(|(s, generation, offset)| Place {
-                segment: SegmentId(s),
-                generation,
-                offset,
-            });
-        prop_oneof![
-            (any::<u16>(), any::<[u8; 16]>())
-                .prop_map(|(rank, token)| Frame::Hello { rank: Rank(rank), token }),
-            (any::<u64>(), any::<Result<u64, String>>())
-                .prop_map(|(request, outcome)| Frame::Reply { request, outcome }),
-            (any::<u64>(), any::<u8>(), any::<u32>(), any::<[u64; 4]>()).prop_map(
-                |(request, segment, generation, [size, address, nonce_address, nonce])| {
-                    let segment = SegmentId(segment);
-                    let register = Register {
-                        request,
-                        segment,
-                        generation,
-                        size,
-                        address,
-                        nonce_address,
-                        nonce,
-                        descriptors: 1,
-                    };
-                    Frame::Register(register)
-                }
-            ),
-            (any::<u8>(), any::<u64>(), any::<u32>(), any::<Vec<u16>>()).prop_map(
-                |(group, attempt, incarnation, ranks)| Frame::Announce(Announce {
-                    group: GroupId(group),
-                    attempt,
-                    incarnation,
-                    ranks: ranks.into_iter().map(Rank).collect(),
-                })
-            ),
-            (any::<u8>(), any::<u64>(), any::<u32>(), any::<String>()).prop_map(
-                |(group, attempt, round, reason)| Frame::Abort {
-                    group: GroupId(group),
-                    attempt,
-                    round,
-                    reason
-                }
-            ),
-            (any::<u64>(), place.clone(), 0..=PAYLOAD_MAX, any::<u32>(), any::<u32>()).prop_map(
-                |(request, place, size, id, value)| Frame::Put {
-                    request,
-                    place,
-                    size,
-                    notification: NotificationId(id),
-                    value,
-                }
-            ),
-            (any::<u64>(), place, any::<u64>(), any::<u64>()).prop_map(
-                |(request, place, comparator, new)| Frame::Atomic {
-                    request,
-                    place,
-                    operation: AtomicOperation::CompareSwap { comparator, new },
-                }
-            ),
-            Just(Frame::Kill),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_encoded_is_decoded(frame in frames()) {
-            let bytes = frame.encode();
-            let len = u32::from_le_bytes(bytes[..PREFIX].try_into().expect("prefix"));
-            prop_assert_eq!(len as usize, bytes.len() - PREFIX);
-            prop_assert_eq!(Frame::decode(&bytes[PREFIX..]), Some(frame));
-        }
-
-        #[test]
-        fn a_truncated_frame_is_refused(frame in frames(), cut in any::<prop::sample::Index>()) {
-            let bytes = &frame.encode()[PREFIX..];
-            prop_assert_eq!(Frame::decode(&bytes[..cut.index(bytes.len())]), None);
-        }
-
-        #[test]
-        fn garbage_does_no_harm(bytes in any::<Vec<u8>>()) {
-            Frame::decode(&bytes);
-        }
-    }
-
-    #[test]
-    fn mutated_frames_do_no_harm() {
-        use proptest::strategy::ValueTree;
-        let mut runner = proptest::test_runner::TestRunner::deterministic();
-        let samples: Vec<Vec<u8>> = (0..256)
-            .map(|_| frames().new_tree(&mut runner).expect("frame").current().encode())
-            .collect();
-        crate::fuzzed::run("frame", 16 * 1024, |seed| {
-            let sample = seed.below(samples.len() as u64) as usize;
-            let mut bytes = samples[sample][PREFIX..].to_vec();
-            seed.mutate(&mut bytes);
-            if let Some(frame) = Frame::decode(&bytes) {
-                assert_eq!(Frame::decode(&frame.encode()[PREFIX..]), Some(frame));
-            }
-        });
-    }
-}
+mod tests;

@@ -4,16 +4,22 @@
 //! [`Reach`](crate::segment::Reach) says how one of its segments is. A transport owes: segments
 //! made known and revoked, puts and gets that are done when they return or complete a queue's
 //! request later, notifications behind them, atomics, frames between the libraries, and word of a
-//! peer's death. Shared memory completes in the caller; what the peer's progress has to do travels
-//! as frames ([`frame`]) over [`connection`]s, received by [`progress`] straight into segments.
-//! Streams between hosts will carry the same frames.
+//! peer's death. Shared memory completes in the caller; what the peer has to do travels as frames
+//! ([`frame`]) over [`connection`]s, Unix sockets within a node and TCP between nodes, received
+//! straight into segments by whoever [`drive`]s the sockets: a caller that waits, or the
+//! [`progress`] thread.
 
+pub(crate) mod connecting;
 pub(crate) mod connection;
+pub(crate) mod debt;
+pub(crate) mod drive;
+pub(crate) mod driving;
 pub(crate) mod frame;
 #[allow(dead_code, reason = "the connections that use it come next")]
 pub(crate) mod handshake;
 pub(crate) mod peers;
 pub(crate) mod progress;
+pub(crate) mod serve;
 pub(crate) mod table;
 
 /// How a peer is reached.
@@ -24,6 +30,8 @@ pub enum Link {
     Own,
     /// A rank of the same node, by shared memory.
     SharedMemory,
+    /// A rank of another node, by TCP.
+    Tcp,
 }
 
 impl Link {
@@ -32,6 +40,7 @@ impl Link {
         match self {
             Link::Own => "self",
             Link::SharedMemory => "shm",
+            Link::Tcp => "tcp",
         }
     }
 }

@@ -55,12 +55,29 @@ impl Poll {
         self.control(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLIN)
     }
 
+    /// Watches `fd` for room to write, or its failure.
+    ///
+    /// # Errors
+    /// The kernel's, in words.
+    pub fn add_writable(&self, fd: BorrowedFd<'_>, token: u64) -> Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLOUT)
+    }
+
     /// Watches `fd` for something to read and, if `writable`, for room to write.
     ///
     /// # Errors
     /// The kernel's, in words.
     pub fn change(&self, fd: BorrowedFd<'_>, token: u64, writable: bool) -> Result<()> {
         let events = if writable { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN };
+        self.control(libc::EPOLL_CTL_MOD, fd, token, events)
+    }
+
+    /// Watches `fd`, which was added, for something to read, or leaves it alone for now.
+    ///
+    /// # Errors
+    /// The kernel's, in words.
+    pub fn listen(&self, fd: BorrowedFd<'_>, token: u64, readable: bool) -> Result<()> {
+        let events = if readable { libc::EPOLLIN } else { 0 };
         self.control(libc::EPOLL_CTL_MOD, fd, token, events)
     }
 
@@ -89,6 +106,12 @@ impl Poll {
             let readable = event.events & !(libc::EPOLLOUT as u32) != 0;
             events.push(Event { token: event.u64, readable, writable });
         }
+    }
+}
+
+impl std::os::fd::AsFd for Poll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }
 

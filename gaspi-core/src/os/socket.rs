@@ -1,4 +1,4 @@
-//! Unix stream sockets with abstract names (nothing to delete) that also carry descriptors.
+//! Unix sockets with abstract names (nothing to delete) that also carry descriptors.
 //!
 //! All are close-on-exec and non-blocking, and no call raises SIGPIPE.
 
@@ -40,10 +40,19 @@ fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn socket() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+fn socket(kind: i32) -> io::Result<OwnedFd> {
+    let kind = kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: makes a new descriptor.
     owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+}
+
+fn bind(fd: &OwnedFd, name: &str) -> io::Result<()> {
+    let (address, len) = address(name)?;
+    // SAFETY: the address lives on this stack and has the given length.
+    if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// A listener under the abstract name `name`.
@@ -51,12 +60,8 @@ fn socket() -> io::Result<OwnedFd> {
 /// # Errors
 /// The name is taken (`AddrInUse`) or too long, or descriptors ran out.
 pub fn listen(name: &str) -> io::Result<OwnedFd> {
-    let fd = socket()?;
-    let (address, len) = address(name)?;
-    // SAFETY: the address lives on this stack and has the given length.
-    if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let fd = socket(libc::SOCK_STREAM)?;
+    bind(&fd, name)?;
     // SAFETY: the descriptor is open; the kernel caps the backlog.
     if unsafe { libc::listen(fd.as_raw_fd(), 65536) } != 0 {
         return Err(io::Error::last_os_error());
@@ -86,13 +91,48 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 /// # Errors
 /// Nobody listens (`ConnectionRefused`), or the listener has too many waiting (`WouldBlock`).
 pub fn connect(name: &str) -> io::Result<OwnedFd> {
-    let fd = socket()?;
+    let fd = socket(libc::SOCK_STREAM)?;
     let (address, len) = address(name)?;
     // SAFETY: the address lives on this stack and has the given length.
     if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(fd)
+}
+
+/// A socket for single bytes that call somebody, under the abstract name `name` if it is to be called.
+///
+/// # Errors
+/// The name is taken (`AddrInUse`) or too long, or descriptors ran out.
+pub fn datagram(name: Option<&str>) -> io::Result<OwnedFd> {
+    let fd = socket(libc::SOCK_DGRAM)?;
+    if let Some(name) = name {
+        bind(&fd, name)?;
+    }
+    Ok(fd)
+}
+
+/// Calls the [`datagram`] socket under the abstract name `name`. Where it is called already and has
+/// not listened yet, or is gone, nothing happens.
+pub fn send_to(fd: BorrowedFd<'_>, name: &str) {
+    let Ok((address, len)) = address(name) else { return };
+    let (byte, flags) = (0u8, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+    let (from, to) = ((&raw const byte).cast(), (&raw const address).cast());
+    // SAFETY: byte and address live on this stack and have the given lengths.
+    unsafe { libc::sendto(fd.as_raw_fd(), from, 1, flags, to, len) };
+}
+
+/// Takes what a [`datagram`] socket was called for.
+pub fn clear(fd: BorrowedFd<'_>) {
+    let mut bytes = [0u8; 8];
+    let mut taken = 0;
+    while taken >= 0 {
+        // SAFETY: the kernel writes at most as many bytes as the array has.
+        taken = unsafe {
+            let to = bytes.as_mut_ptr().cast();
+            libc::recv(fd.as_raw_fd(), to, bytes.len(), libc::MSG_DONTWAIT)
+        };
+    }
 }
 
 /// Who is on the other side.
@@ -124,6 +164,12 @@ pub fn own_uid() -> u32 {
 pub fn shut_down(fd: BorrowedFd<'_>) {
     // SAFETY: the descriptor is open.
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Nothing follows what was sent so far; the other side can still be heard.
+pub fn end_sending(fd: BorrowedFd<'_>) {
+    // SAFETY: the descriptor is open.
+    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) };
 }
 
 /// Whether sending failed for lack of room that will come: in the socket, in the kernel's memory, or

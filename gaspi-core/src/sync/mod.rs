@@ -12,7 +12,7 @@ pub mod membarrier;
 pub mod slots;
 
 pub(crate) use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
 /// A 32-bit atomic word: `std`'s in shared memory, loom's in its models.

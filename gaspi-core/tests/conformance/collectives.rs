@@ -151,6 +151,7 @@ fn lines_and_stages_carry_the_payload_of_their_step() {
                 assert_eq!((stage.len(), stage.as_ptr() as usize % 64), (STAGE_BYTES, 0));
                 // SAFETY: this rank's stage of the step to come, which nobody else touches.
                 unsafe { stage.as_ptr().write_bytes(me as u8 ^ step, STAGE_BYTES) };
+                call.stage_used(STAGE_BYTES);
                 call.arrive(&bytes(me, step));
                 call.await_all(LIMIT.deadline()).expect("all come");
                 for rank in 0..size as u16 {

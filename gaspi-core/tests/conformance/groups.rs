@@ -246,7 +246,7 @@ fn a_dead_member_ends_the_commit() {
         // Seen by this rank, or told by the other one.
         let error = rt.group_commit(group, Timeout::Block).expect_err("rank 1 is dead");
         assert!(error.to_string().contains("rank 1 has died"), "{error}");
-        assert_eq!(rt.state(Rank(1)), Ok(State::Corrupt));
+        soon("the death is known", || rt.state(Rank(1)) == Ok(State::Corrupt));
         rt.group_delete(group).expect("delete");
         let survivors = group_of(&rt, &[0, 2]);
         rt.group_commit(survivors, LIMIT).expect("the survivors go on");

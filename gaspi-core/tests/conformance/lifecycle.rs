@@ -4,15 +4,16 @@ use super::*;
 use gaspi_core::Joining;
 
 fn joining(id: &str, rank: u16, size: u32, config: &Config) -> Joining {
-    Joining::new(Job::in_process(id, Rank(rank), size), config.clone()).expect("joining")
+    let job = Nodes::of_this_run().job(id, Rank(rank), size);
+    Joining::new(job, config.clone()).expect("joining")
 }
 
 #[test]
 fn every_rank_knows_itself_and_the_others() {
     for size in SIZES {
         run(size, |rt| {
-            assert_eq!((rt.size(), rt.local_size()), (size, size));
-            assert_eq!(rt.local_rank(), rt.rank().0);
+            let neighbours = Nodes::of_this_run().neighbours(rt.rank(), size);
+            assert_eq!((rt.size(), rt.local_size()), (size, neighbours));
             for rank in all(rt) {
                 assert!(!rt.host_of(rank).expect("rank").is_empty());
                 assert_eq!(rt.state(rank), Ok(State::Healthy));

@@ -17,7 +17,7 @@ mod segments;
 mod statistics;
 
 use gaspi_core::*;
-use ranks::{LIMIT, die, others, run, run_owned, run_with};
+use ranks::{LIMIT, Nodes, die, others, run, run_owned, run_with};
 use std::time::{Duration, Instant};
 
 const SIZES: [u32; 6] = [1, 2, 3, 5, 8, 16];
@@ -27,8 +27,9 @@ const S2: SegmentId = SegmentId(2);
 const Q0: QueueId = QueueId(0);
 const Q1: QueueId = QueueId(1);
 
-/// Ten times what any call that may not wait needs, on a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(2);
+/// Ten times what any call that may not wait needs, on a machine with three times as much to do as it
+/// has cores.
+const AT_ONCE: Duration = Duration::from_secs(10);
 
 fn get_u64(rt: &Runtime, segment: SegmentId, offset: u64) -> u64 {
     let mut bytes = [0; 8];
@@ -68,6 +69,15 @@ macro_rules! fails {
     };
 }
 pub(crate) use fails;
+
+/// Waits for what all ranks know within a second.
+fn soon(what: &str, happened: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !happened() {
+        assert!(started.elapsed() < Duration::from_secs(10), "{what}: not after 10 s");
+        std::thread::yield_now();
+    }
+}
 
 /// Runs a call that has to end within `limit`.
 fn within<T>(limit: Duration, what: &str, call: impl FnOnce() -> T) -> T {

@@ -12,6 +12,51 @@ pub(crate) const LIMIT: Timeout = Timeout::Millis(60_000);
 
 static JOBS: AtomicU64 = AtomicU64::new(0);
 
+/// How the ranks of a test are spread over nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Nodes {
+    /// All on one: shared memory only.
+    One,
+    /// Each on its own: TCP only.
+    Each,
+    /// Two and two.
+    Pairs,
+}
+
+impl Nodes {
+    /// What GASPI_TEST_NODES says: the same tests run over every kind of link.
+    pub(crate) fn of_this_run() -> Nodes {
+        match std::env::var("GASPI_TEST_NODES").as_deref() {
+            Err(_) | Ok("one") => Nodes::One,
+            Ok("each") => Nodes::Each,
+            Ok("pairs") => Nodes::Pairs,
+            Ok(other) => panic!("GASPI_TEST_NODES is {other:?}; it can be one, each or pairs"),
+        }
+    }
+
+    fn node(self, rank: Rank) -> u64 {
+        let rank = u64::from(rank.0);
+        match self {
+            Nodes::One => 0,
+            Nodes::Each => rank,
+            // Not neighbours: 0 and 2, 1 and 3, 4 and 6.
+            Nodes::Pairs => rank / 4 * 2 + rank % 2,
+        }
+    }
+
+    /// The job of a rank that is a thread of this process.
+    pub(crate) fn job(self, id: &str, rank: Rank, size: u32) -> Job {
+        let job = Job::in_process(id, rank, size);
+        if self == Nodes::One { job } else { job.on_node(self.node(rank)) }
+    }
+
+    /// Ranks on the node of `rank`, of a job of `size`.
+    pub(crate) fn neighbours(self, rank: Rank, size: u32) -> u32 {
+        let same = |other: &u32| self.node(Rank(*other as u16)) == self.node(rank);
+        (0..size).filter(same).count() as u32
+    }
+}
+
 /// Ends the process with what all threads do if a test hangs.
 fn watchdog(name: String) -> std::sync::mpsc::Sender<()> {
     let (done, wait) = std::sync::mpsc::channel();
@@ -59,7 +104,7 @@ pub(crate) fn run_owned<T: Send>(
             .map(|rank| {
                 let (id, body) = (&id, &body);
                 scope.spawn(move || {
-                    let job = Job::in_process(id, Rank(rank as u16), size);
+                    let job = Nodes::of_this_run().job(id, Rank(rank as u16), size);
                     let mut joining = Joining::new(job, config.clone()).expect("joining");
                     let runtime = joining.wait(LIMIT).expect("all ranks meet");
                     body(runtime)

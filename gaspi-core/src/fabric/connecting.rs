@@ -1,0 +1,651 @@
+//! Connections between nodes, from the first packet to the proof that both know the job's key.
+//!
+//! The progress thread makes them. All addresses of a peer are tried, each a moment after the one
+//! before, and the first on which the right rank proves itself is taken: an address that leads
+//! elsewhere fools nobody. A peer that has to be watched, or of which it is not known whether it still
+//! lives, is connected to in the same way.
+//!
+//! Invariant: a stranger costs a fixed buffer and [`STRANGER_LIMIT`], and there are at most
+//! [`STRANGERS`] of them.
+
+use super::connection::Connection;
+use super::handshake::{Client, Peer, Purpose, Secret, Server, State};
+use super::peers::{ATTEMPTS, STRANGERS_FROM, WATCHES};
+use crate::bootstrap::addresses::{Audience, Candidates};
+use crate::error::{Error, Result as CoreResult};
+use crate::ids::Rank;
+use crate::node::life;
+use crate::os::event::Event;
+use crate::os::socket::{self, Piece};
+use crate::os::{interfaces, tcp};
+use crate::runtime::Inner;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between the beginnings of two trials of a peer's addresses.
+const STAGGER: Duration = Duration::from_millis(150);
+/// After which time it is looked again whether a rank lives.
+const AGAIN: Duration = Duration::from_millis(50);
+/// How long somebody who connects may take to prove who it is.
+const STRANGER_LIMIT: Duration = Duration::from_secs(5);
+/// How many may be about to prove it.
+const STRANGERS: usize = 64;
+/// How often the limits are looked at while there are any, in milliseconds.
+pub(crate) const LIMITS_MS: i32 = 50;
+
+/// What a connection is wanted for.
+#[derive(Debug, Clone)]
+pub(crate) enum Aim {
+    /// To carry frames.
+    Data(Arc<Connection>),
+    /// To be told by its end that the peer's host is gone.
+    Watch,
+    /// To find out whether the peer lives.
+    Probe,
+}
+
+impl Aim {
+    fn purpose(&self) -> Purpose {
+        match self {
+            Aim::Data(_) => Purpose::Data,
+            Aim::Watch => Purpose::Watch,
+            Aim::Probe => Purpose::Probe,
+        }
+    }
+}
+
+/// One address that is being tried.
+#[derive(Debug)]
+struct Trial {
+    endpoint: SocketAddr,
+    fd: OwnedFd,
+    client: Client,
+    /// The peer's kernel has answered: whoever listens there may take its time.
+    connected: bool,
+    until: Instant,
+}
+
+/// A peer that is being connected to.
+#[derive(Debug)]
+struct Attempt {
+    rank: Rank,
+    aim: Aim,
+    /// Addresses that have not been tried.
+    left: std::vec::IntoIter<SocketAddr>,
+    /// By the number of the trial.
+    trials: HashMap<u64, Trial>,
+    next_at: Instant,
+    /// Why trials failed.
+    failures: Vec<String>,
+    /// All that failed were refused by the peer's kernel: nobody listens there any more.
+    refused: bool,
+    /// One was accepted, and closed before anything was proved.
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Stranger {
+    fd: OwnedFd,
+    from: SocketAddr,
+    server: Server,
+    until: Instant,
+}
+
+/// A connection whose end tells something.
+#[derive(Debug)]
+struct Watch {
+    fd: OwnedFd,
+    /// Whom it watches; `None` for those by which others watch this rank.
+    rank: Option<Rank>,
+}
+
+/// All that is under way.
+#[derive(Debug)]
+pub(crate) struct Connecting {
+    attempts: HashMap<u64, Attempt>,
+    /// Ranks of which it is to be found out again whether they live, and when.
+    again: Vec<(Instant, Rank)>,
+    strangers: HashMap<u64, Stranger>,
+    watches: HashMap<u64, Watch>,
+    next: u64,
+    secret: Secret,
+    complained: bool,
+}
+
+/// What became of a trial.
+enum Outcome {
+    Pending,
+    Done,
+    Failed {
+        reason: String,
+        refused: bool,
+    },
+    /// The other side has closed the connection.
+    Ended {
+        reason: String,
+    },
+}
+
+impl Connecting {
+    pub(crate) fn new(inner: &Inner) -> Connecting {
+        Connecting {
+            attempts: HashMap::new(),
+            again: Vec::new(),
+            strangers: HashMap::new(),
+            watches: HashMap::new(),
+            next: 0,
+            secret: Secret { job: inner.token, key: inner.key },
+            complained: false,
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Whether limits have to be looked at.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.attempts.is_empty() || !self.strangers.is_empty() || !self.again.is_empty()
+    }
+
+    /// Begins what is wanted, and gives up what takes too long.
+    pub(crate) fn turn(&mut self, inner: &Inner) {
+        for (rank, aim) in inner.peers.take_wanted() {
+            self.begin(inner, rank, aim);
+        }
+        let now = Instant::now();
+        let due: Vec<Rank> =
+            self.again.extract_if(.., |(at, _)| *at <= now).map(|(_, rank)| rank).collect();
+        for rank in due {
+            if inner.area.life(rank) == life::JOINED {
+                self.begin(inner, rank, Aim::Probe);
+            }
+        }
+        let late = |trial: &Trial| !trial.connected && now >= trial.until;
+        for id in self.attempts.keys().copied().collect::<Vec<_>>() {
+            let Some(attempt) = self.attempts.get_mut(&id) else { continue };
+            let silent: Vec<u64> =
+                attempt.trials.iter().filter(|(_, t)| late(t)).map(|(n, _)| *n).collect();
+            for number in silent {
+                self.failed(inner, id, number, "no answer".to_owned(), false);
+            }
+            self.try_next(inner, id, now);
+        }
+        let late: Vec<u64> = self
+            .strangers
+            .iter()
+            .filter(|(_, stranger)| now >= stranger.until)
+            .map(|(token, _)| *token)
+            .collect();
+        for token in late {
+            self.turn_away(inner, token, "it took too long");
+        }
+    }
+
+    fn begin(&mut self, inner: &Inner, rank: Rank, aim: Aim) {
+        let same =
+            |attempt: &Attempt| attempt.rank == rank && attempt.aim.purpose() == aim.purpose();
+        let again = !matches!(aim, Aim::Data(_)) && self.attempts.values().any(same);
+        if again || (matches!(aim, Aim::Watch) && self.is_watched(inner, rank)) {
+            return;
+        }
+        let card = &inner.cards[rank.index()];
+        let own = &inner.cards[inner.rank.index()];
+        let audience =
+            if card.machine == own.machine { Audience::ThisHost } else { Audience::OtherHosts };
+        let candidates = Candidates::new(&card.endpoints, &interfaces::list(), audience);
+        for candidate in &candidates.dropped {
+            log::debug!("connecting to {rank} on {}: not by {candidate}", card.host);
+        }
+        let failures = candidates.lack().into_iter().collect();
+        let left: Vec<SocketAddr> = candidates.tried.iter().map(|one| one.endpoint).collect();
+        let id = self.number();
+        let attempt = Attempt {
+            rank,
+            aim,
+            refused: !left.is_empty(),
+            ended: false,
+            left: left.into_iter(),
+            trials: HashMap::new(),
+            next_at: Instant::now(),
+            failures,
+        };
+        self.attempts.insert(id, attempt);
+        self.try_next(inner, id, Instant::now());
+    }
+
+    /// Whether a rank of the same node is watched already.
+    fn is_watched(&self, inner: &Inner, rank: Rank) -> bool {
+        let node = inner.cards[rank.index()].node;
+        let of_node = |rank: Rank| inner.cards[rank.index()].node == node;
+        let watched = self.watches.values().filter_map(|watch| watch.rank).any(of_node);
+        let about_to =
+            |attempt: &Attempt| matches!(attempt.aim, Aim::Watch) && of_node(attempt.rank);
+        watched || self.attempts.values().any(about_to)
+    }
+
+    /// Begins the next trial of an attempt if it is due.
+    fn try_next(&mut self, inner: &Inner, id: u64, now: Instant) {
+        loop {
+            let number = self.number();
+            let Some(attempt) = self.attempts.get_mut(&id) else { return };
+            if !attempt.trials.is_empty() && now < attempt.next_at {
+                return;
+            }
+            let Some(endpoint) = attempt.left.next() else {
+                if attempt.trials.is_empty() {
+                    self.give_up(inner, id);
+                }
+                return;
+            };
+            attempt.next_at = now + STAGGER;
+            match self.start(inner, id, number, endpoint) {
+                Ok(()) => return,
+                Err(error) => {
+                    let refused = error.kind() == io::ErrorKind::ConnectionRefused;
+                    if let Some(attempt) = self.attempts.get_mut(&id) {
+                        attempt.refused &= refused;
+                        attempt.failures.push(format!("{endpoint}: {error}"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        inner: &Inner,
+        id: u64,
+        number: u64,
+        endpoint: SocketAddr,
+    ) -> io::Result<()> {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return Ok(()) };
+        let fd = tcp::connect(endpoint)?;
+        tune(fd.as_fd(), inner, &attempt.aim.purpose());
+        let to = Peer { rank: attempt.rank.0.into(), purpose: attempt.aim.purpose() };
+        let client = Client::new(&self.secret, inner.rank.0.into(), to, nonce()?);
+        inner.peers.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
+        let until = Instant::now() + inner.dead_after;
+        attempt.trials.insert(number, Trial { endpoint, fd, client, connected: false, until });
+        Ok(())
+    }
+
+    /// Something happened to one of the descriptors.
+    pub(crate) fn serve(&mut self, inner: &Inner, event: &Event) {
+        match event.token {
+            ATTEMPTS..STRANGERS_FROM => self.serve_trial(inner, event.token - ATTEMPTS),
+            STRANGERS_FROM..WATCHES => self.serve_stranger(inner, event.token),
+            _ => self.serve_watch(inner, event.token),
+        }
+    }
+
+    fn serve_trial(&mut self, inner: &Inner, number: u64) {
+        let holds = |(_, attempt): &(&u64, &mut Attempt)| attempt.trials.contains_key(&number);
+        let Some((id, attempt)) = self.attempts.iter_mut().find(holds) else { return };
+        let (id, Some(trial)) = (*id, attempt.trials.get_mut(&number)) else { return };
+        let first = !trial.connected;
+        match advance(trial) {
+            Outcome::Pending => {
+                if first && trial.connected {
+                    // From now on only what the peer says counts.
+                    let token = ATTEMPTS + number;
+                    let _ = inner.peers.poll.listen(trial.fd.as_fd(), token, true);
+                }
+            }
+            Outcome::Done => self.succeeded(inner, id, number),
+            Outcome::Failed { reason, refused } => self.failed(inner, id, number, reason, refused),
+            Outcome::Ended { reason } => {
+                attempt.ended = true;
+                self.failed(inner, id, number, reason, false);
+            }
+        }
+    }
+
+    fn failed(&mut self, inner: &Inner, id: u64, number: u64, reason: String, refused: bool) {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let Some(trial) = attempt.trials.remove(&number) else { return };
+        inner.peers.poll.remove(trial.fd.as_fd());
+        attempt.refused &= refused;
+        attempt.failures.push(format!("{}: {reason}", trial.endpoint));
+        attempt.next_at = Instant::now();
+        self.try_next(inner, id, Instant::now());
+    }
+
+    /// All addresses have been tried in vain.
+    fn give_up(&mut self, inner: &Inner, id: u64) {
+        let Some(attempt) = self.attempts.remove(&id) else { return };
+        let Attempt { rank, aim, failures, refused, ended, .. } = attempt;
+        let reason = failures.join("; ");
+        let probed = matches!(aim, Aim::Probe);
+        if probed && !refused && ended {
+            // Who ends closes what others have connected to before nobody listens any more.
+            self.again.push((Instant::now() + AGAIN, rank));
+        } else if refused || probed {
+            inner.unreachable(rank, &reason);
+        }
+        match aim {
+            Aim::Data(connection) => {
+                let host = &inner.cards[rank.index()].host;
+                if inner.area.life(rank) == life::JOINED {
+                    log::warn!("connecting to {rank} on {host} failed: {reason}");
+                    inner.peers.note_trouble(rank, reason);
+                }
+                inner.peers.drop_connection(inner, &connection);
+            }
+            Aim::Watch | Aim::Probe => {}
+        }
+    }
+
+    fn succeeded(&mut self, inner: &Inner, id: u64, number: u64) {
+        let Some(mut attempt) = self.attempts.remove(&id) else { return };
+        let Some(trial) = attempt.trials.remove(&number) else { return };
+        for other in attempt.trials.values() {
+            inner.peers.poll.remove(other.fd.as_fd());
+        }
+        inner.peers.poll.remove(trial.fd.as_fd());
+        let rank = attempt.rank;
+        match attempt.aim {
+            Aim::Data(connection) => {
+                log::debug!(
+                    "connecting to {rank} on {}: by {}",
+                    inner.cards[rank.index()].host,
+                    trial.endpoint
+                );
+                inner.peers.note_way(rank, trial.endpoint);
+                if inner.peers.establish(inner, &connection, trial.fd).is_err() {
+                    inner.peers.drop_connection(inner, &connection);
+                }
+                self.begin(inner, rank, Aim::Watch);
+            }
+            Aim::Watch => {
+                let token = WATCHES + self.number();
+                if inner.peers.poll.add(trial.fd.as_fd(), token).is_ok() {
+                    self.watches.insert(token, Watch { fd: trial.fd, rank: Some(rank) });
+                }
+            }
+            Aim::Probe => inner.peers.note_alive(inner, rank),
+        }
+    }
+
+    /// Takes connections of others.
+    ///
+    /// # Errors
+    /// Descriptors ran out.
+    pub(crate) fn accept(&mut self, inner: &Inner, listener: &OwnedFd) -> io::Result<()> {
+        while let Some((fd, from)) = tcp::accept(listener.as_fd())? {
+            if self.strangers.len() >= STRANGERS {
+                let oldest = self.strangers.iter().min_by_key(|(_, stranger)| stranger.until);
+                if let Some(token) = oldest.map(|(token, _)| *token) {
+                    self.turn_away(inner, token, "too many others came");
+                }
+            }
+            let server = Server::new(&self.secret, inner.rank.0.into(), inner.size, nonce()?);
+            tune(fd.as_fd(), inner, &Purpose::Data);
+            let token = STRANGERS_FROM + self.number();
+            if inner.peers.poll.add(fd.as_fd(), token).is_ok() {
+                let until = Instant::now() + STRANGER_LIMIT;
+                self.strangers.insert(token, Stranger { fd, from, server, until });
+            }
+        }
+        Ok(())
+    }
+
+    fn turn_away(&mut self, inner: &Inner, token: u64, why: &str) {
+        let Some(stranger) = self.strangers.remove(&token) else { return };
+        inner.peers.poll.remove(stranger.fd.as_fd());
+        if !std::mem::replace(&mut self.complained, true) {
+            log::warn!(
+                "a connection from {} was refused: {why}: {}; further ones are not logged",
+                stranger.from,
+                stranger.server.ended()
+            );
+        }
+    }
+
+    fn serve_stranger(&mut self, inner: &Inner, token: u64) {
+        let Some(stranger) = self.strangers.get_mut(&token) else { return };
+        let open = talk(stranger.fd.as_fd(), &mut stranger.server);
+        match stranger.server.state().clone() {
+            State::Pending if open => {}
+            State::Done(peer) => {
+                if let Some(stranger) = self.strangers.remove(&token) {
+                    inner.peers.poll.remove(stranger.fd.as_fd());
+                    self.admit(inner, stranger.fd, peer);
+                }
+            }
+            State::Pending | State::Refused(_) => {
+                self.turn_away(inner, token, "the handshake failed");
+            }
+        }
+    }
+
+    /// A peer has proved who it is.
+    fn admit(&mut self, inner: &Inner, fd: OwnedFd, peer: Peer) {
+        let Some(rank) = u16::try_from(peer.rank).ok().map(Rank) else { return };
+        match peer.purpose {
+            Purpose::Data => {
+                // Without a place for it the peer sees it end.
+                let _ = inner.peers.accepted(fd, Some(rank));
+                self.begin(inner, rank, Aim::Watch);
+            }
+            Purpose::Watch => {
+                let token = WATCHES + self.number();
+                if inner.peers.poll.add(fd.as_fd(), token).is_ok() {
+                    self.watches.insert(token, Watch { fd, rank: None });
+                }
+            }
+            Purpose::Probe | Purpose::Meeting => {}
+        }
+    }
+
+    /// A watch says nothing: it has ended.
+    fn serve_watch(&mut self, inner: &Inner, token: u64) {
+        let Some(watch) = self.watches.get(&token) else { return };
+        let error = tcp::outcome(watch.fd.as_fd()).err();
+        if error.is_none() && !has_ended(watch.fd.as_fd()) {
+            return;
+        }
+        let Some(watch) = self.watches.remove(&token) else { return };
+        inner.peers.poll.remove(watch.fd.as_fd());
+        let Some(rank) = watch.rank else { return };
+        let silent = error.is_some_and(|error| {
+            let silence = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH];
+            error.raw_os_error().is_some_and(|number| silence.contains(&number))
+        });
+        if silent {
+            inner.host_vanished(rank);
+        } else {
+            inner.peers.suspect(inner, rank);
+            self.watch_another(inner, rank);
+        }
+    }
+
+    /// Watches another rank of the same node, if there is one that is connected.
+    fn watch_another(&mut self, inner: &Inner, than: Rank) {
+        let node = inner.cards[than.index()].node;
+        let other = (0..inner.size).map(|rank| Rank(rank as u16)).find(|rank| {
+            let same = inner.cards[rank.index()].node == node && *rank != than;
+            same && inner.area.life(*rank) == life::JOINED && inner.peers.is_established(*rank)
+        });
+        if let Some(other) = other {
+            self.begin(inner, other, Aim::Watch);
+        }
+    }
+}
+
+/// Takes a trial further.
+fn advance(trial: &mut Trial) -> Outcome {
+    let fd = trial.fd.as_fd();
+    if !trial.connected {
+        match tcp::outcome(fd) {
+            Ok(false) => return Outcome::Pending,
+            Ok(true) => trial.connected = true,
+            Err(error) => {
+                let refused = error.kind() == io::ErrorKind::ConnectionRefused;
+                return Outcome::Failed { reason: error.to_string(), refused };
+            }
+        }
+    }
+    let open = talk(fd, &mut trial.client);
+    match trial.client.state() {
+        State::Done(_) => {
+            // The proof fits into an empty socket.
+            send_all(fd, &mut trial.client);
+            Outcome::Done
+        }
+        State::Refused(reason) => Outcome::Failed { reason: reason.clone(), refused: false },
+        State::Pending if open => Outcome::Pending,
+        State::Pending => Outcome::Ended { reason: trial.client.ended() },
+    }
+}
+
+/// One side of a handshake.
+trait Speaker {
+    fn output(&self) -> &[u8];
+    fn sent(&mut self, count: usize);
+    fn wants(&self) -> usize;
+    fn receive(&mut self, bytes: &[u8]) -> usize;
+}
+
+macro_rules! speaker {
+    ($side:ident) => {
+        impl Speaker for $side {
+            fn output(&self) -> &[u8] {
+                self.output()
+            }
+            fn sent(&mut self, count: usize) {
+                self.sent(count);
+            }
+            fn wants(&self) -> usize {
+                self.wants()
+            }
+            fn receive(&mut self, bytes: &[u8]) -> usize {
+                self.receive(bytes)
+            }
+        }
+    };
+}
+
+speaker!(Client);
+speaker!(Server);
+
+fn send_all(fd: BorrowedFd<'_>, speaker: &mut impl Speaker) {
+    while !speaker.output().is_empty() {
+        let pieces = [Piece::of(speaker.output()), Piece::of(&[])];
+        // SAFETY: a slice that lives across the call.
+        match unsafe { socket::send(fd, pieces, &[]) } {
+            Ok(count) => speaker.sent(count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Says and hears what can be said and heard now; false once the other side has closed.
+fn talk(fd: BorrowedFd<'_>, speaker: &mut impl Speaker) -> bool {
+    loop {
+        send_all(fd, speaker);
+        let wants = speaker.wants();
+        if wants == 0 {
+            return true;
+        }
+        let mut bytes = [0u8; 256];
+        let piece = Piece { pointer: bytes.as_mut_ptr(), len: wants.min(bytes.len()) };
+        // SAFETY: the array is writable for that length.
+        match unsafe { socket::receive(fd, piece, &mut Vec::new()) } {
+            Ok(0) => return false,
+            Ok(count) => {
+                speaker.receive(&bytes[..count]);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// Whether the other side has closed, or says what nobody expects.
+fn has_ended(fd: BorrowedFd<'_>) -> bool {
+    let mut byte = [0u8; 64];
+    let piece = Piece { pointer: byte.as_mut_ptr(), len: byte.len() };
+    // SAFETY: the array is writable.
+    match unsafe { socket::receive(fd, piece, &mut Vec::new()) } {
+        Ok(count) => count == 0,
+        Err(error) => {
+            !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+        }
+    }
+}
+
+fn other(error: Error) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+fn nonce() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(bytes)
+}
+
+/// What the kernel can do for a connection; one that cannot be had is done without.
+fn tune(fd: BorrowedFd<'_>, inner: &Inner, purpose: &Purpose) {
+    let _ = tcp::set_no_delay(fd);
+    let _ = tcp::set_plain_congestion(fd);
+    if *purpose == Purpose::Watch {
+        let probes = inner.dead_after.as_secs().saturating_sub(2).clamp(1, 127) as u8;
+        let _ = tcp::set_keepalive(fd, 1, 1, probes);
+    }
+}
+
+impl Inner {
+    /// Nobody listens where `rank` did, or nothing answers there any more.
+    fn unreachable(&self, rank: Rank, reason: &str) {
+        if self.peers.is_leaving(rank) {
+            self.area.remote_left(rank);
+        } else if self.area.life(rank) == life::JOINED {
+            log::info!("{rank} on {} is gone: {reason}", self.cards[rank.index()].host);
+        }
+        self.peer_ended(rank);
+    }
+
+    /// The host of `rank` does not answer any more.
+    fn host_vanished(&self, rank: Rank) {
+        let (node, host) = (self.cards[rank.index()].node, &self.cards[rank.index()].host);
+        log::warn!("host {host} has not answered for {} s", self.dead_after.as_secs());
+        for card in self.cards.iter().filter(|card| card.node == node) {
+            self.peer_ended(card.rank);
+        }
+    }
+
+    /// Waits until all ranks of other nodes are connected.
+    pub(crate) fn reached_all(&self) -> Option<CoreResult<()>> {
+        for card in self.cards.iter().filter(|card| !self.is_local(card.rank)) {
+            let (rank, host) = (card.rank, &card.host);
+            match self.area.life(rank) {
+                life::DEAD => {
+                    let trouble = self.peers.trouble(rank);
+                    let why = trouble.map_or(String::new(), |why| format!(" ({why})"));
+                    let reason = format!("{rank} on {host} died while joining{why}");
+                    return Some(Err(Error::Meeting { reason }));
+                }
+                // It has joined, and left already.
+                life::LEFT => continue,
+                _ if self.peers.is_established(rank) => continue,
+                _ => {}
+            }
+            if let Some(reason) = self.peers.trouble(rank) {
+                let reason = format!("{rank} on {host} cannot be reached: {reason}");
+                return Some(Err(Error::Meeting { reason }));
+            }
+            if let Err(error) = self.peers.open(self, rank) {
+                return Some(Err(error));
+            }
+            return None;
+        }
+        Some(Ok(()))
+    }
+}

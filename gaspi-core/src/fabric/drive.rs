@@ -1,0 +1,347 @@
+//! Receiving: whoever holds the [`Drive`] looks after the sockets of this rank.
+//!
+//! A caller that waits takes it if nobody else has it; the progress thread does while no caller is
+//! inside. What is received for a segment goes there straight from the socket.
+
+use super::connection::{Broken, Connection};
+use super::frame::{FRAME_MAX, Frame, PREFIX};
+use super::peers::DOORBELL;
+use super::serve::Body;
+use crate::os::event::Event;
+use crate::os::socket::{self, Piece};
+use crate::runtime::Inner;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Rounds of receiving before other connections get a turn.
+const ROUNDS: usize = 16;
+/// Bytes to receive at once, where small frames are expected.
+const MANY: usize = 64 * 1024;
+/// Bytes to receive at once behind a large payload: the next one goes to its place, not here.
+const FEW: usize = 4096;
+/// Looks at the liveliest connection alone before all are looked at.
+const LOOKS: u32 = 8;
+
+/// What is to be remembered of a connection between two looks.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    /// The beginning of a frame.
+    partial: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
+    pub(crate) body: Option<Body>,
+    /// Large payloads are coming.
+    bulk: bool,
+    /// Puts completed since the last account, whether some were refused, and whether the peer waits.
+    pub(crate) completed: u64,
+    pub(crate) refused: bool,
+    pub(crate) urgent: bool,
+    /// Why an earlier part of a large put was refused, by queue of the sender.
+    pub(crate) refusals: HashMap<u8, String>,
+}
+
+/// The receiving side of all connections.
+#[derive(Debug)]
+pub(crate) struct Drive {
+    incoming: HashMap<u64, Incoming>,
+    buffer: Vec<u8>,
+    discard: Vec<u8>,
+    events: Vec<Event>,
+    /// Connections whose peers wait for acknowledgements.
+    owing: Vec<Arc<Connection>>,
+    /// The connection on which something came last.
+    hot: Option<Arc<Connection>>,
+    looks: u32,
+}
+
+impl Drive {
+    pub(crate) fn new() -> Drive {
+        Drive {
+            incoming: HashMap::new(),
+            buffer: Vec::new(),
+            discard: Vec::new(),
+            events: Vec::new(),
+            owing: Vec::new(),
+            hot: None,
+            looks: 0,
+        }
+    }
+
+    /// Handles what has come without waiting; false if nothing has.
+    pub(crate) fn look(&mut self, inner: &Inner) -> bool {
+        self.looks = self.looks.wrapping_add(1);
+        if !self.looks.is_multiple_of(LOOKS)
+            && let Some(hot) = self.hot.clone()
+        {
+            return self.serve(inner, &hot, true, false);
+        }
+        let busy = self.turn(inner, 0);
+        if !busy {
+            self.pay(inner);
+        }
+        busy
+    }
+
+    /// Waits up to `limit_ms` (-1: no limit) for something to come and handles it; false if nothing
+    /// has.
+    pub(crate) fn turn(&mut self, inner: &Inner, limit_ms: i32) -> bool {
+        let peers = &inner.peers;
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        peers.data.wait(&mut events, limit_ms);
+        for event in &events {
+            if event.token == DOORBELL {
+                peers.clear_doorbell();
+            } else if let Some(connection) = peers.connection(event.token) {
+                self.serve(inner, &connection, event.readable, event.writable);
+            }
+        }
+        if peers.take_dropped() {
+            self.incoming.retain(|token, _| peers.connection(*token).is_some());
+            self.hot = self.hot.take().filter(|hot| peers.connection(hot.token).is_some());
+        }
+        let busy = !events.is_empty();
+        self.events = events;
+        busy
+    }
+
+    /// Whether peers wait for acknowledgements.
+    pub(crate) fn owes(&self) -> bool {
+        !self.owing.is_empty()
+    }
+
+    /// Acknowledges what has been completed.
+    pub(crate) fn pay(&mut self, inner: &Inner) {
+        while let Some(connection) = self.owing.pop() {
+            pay(inner, &connection);
+        }
+    }
+
+    /// Looks after one connection; false if there was nothing to do.
+    fn serve(
+        &mut self,
+        inner: &Inner,
+        connection: &Arc<Connection>,
+        readable: bool,
+        writable: bool,
+    ) -> bool {
+        let mut result = Ok(writable);
+        if writable {
+            result = connection.flush(&inner.peers.data).map(|()| true);
+            // Somebody may wait until everything has been handed over.
+            inner.area.ring(inner.rank);
+        }
+        if readable && result.is_ok() {
+            let mut incoming = self.incoming.remove(&connection.token).unwrap_or_default();
+            result = self.read(inner, connection, &mut incoming);
+            self.account(inner, connection, &mut incoming);
+            if result.is_ok() {
+                self.incoming.insert(connection.token, incoming);
+            }
+        }
+        match result {
+            Ok(busy) => {
+                if busy && readable && !self.is_hot(connection) {
+                    self.hot = Some(Arc::clone(connection));
+                }
+                busy
+            }
+            Err(Broken) => {
+                if self.is_hot(connection) {
+                    self.hot = None;
+                }
+                inner.peers.broke(inner, connection);
+                true
+            }
+        }
+    }
+
+    fn is_hot(&self, connection: &Connection) -> bool {
+        self.hot.as_ref().is_some_and(|hot| hot.token == connection.token)
+    }
+
+    /// Takes note of puts that have been completed.
+    fn account(&mut self, inner: &Inner, connection: &Arc<Connection>, incoming: &mut Incoming) {
+        if incoming.completed == 0 {
+            return;
+        }
+        let Some(debt) = connection.peer().map(|peer| &inner.peers.debts[usize::from(peer)]) else {
+            return;
+        };
+        debt.add(connection.stream(), incoming.completed, incoming.refused);
+        incoming.completed = 0;
+        if std::mem::take(&mut incoming.urgent) {
+            pay(inner, connection);
+        } else if !self.owing.iter().any(|owing| owing.token == connection.token) {
+            self.owing.push(Arc::clone(connection));
+        }
+    }
+
+    /// Receives and handles, for some rounds; false if nothing came.
+    fn read(
+        &mut self,
+        inner: &Inner,
+        connection: &Connection,
+        incoming: &mut Incoming,
+    ) -> Result<bool, Broken> {
+        let Some(fd) = connection.fd() else { return Ok(false) };
+        let mut busy = false;
+        for _ in 0..ROUNDS {
+            let drained = if incoming.body.is_some() {
+                self.body(inner, connection, fd, incoming)?
+            } else {
+                self.frames(inner, connection, fd, incoming)?
+            };
+            match drained {
+                Received::Nothing => break,
+                Received::All => {
+                    busy = true;
+                    break;
+                }
+                Received::Some => busy = true,
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Receives frames and handles those that are whole.
+    fn frames(
+        &mut self,
+        inner: &Inner,
+        connection: &Connection,
+        fd: BorrowedFd<'_>,
+        incoming: &mut Incoming,
+    ) -> Result<Received, Broken> {
+        if self.buffer.is_empty() {
+            self.buffer.resize(PREFIX + FRAME_MAX + MANY, 0);
+        }
+        let have = incoming.partial.len();
+        self.buffer[..have].copy_from_slice(&incoming.partial);
+        let want = if incoming.bulk { FEW } else { MANY };
+        let room = &mut self.buffer[have..have + want];
+        let piece = Piece { pointer: room.as_mut_ptr(), len: want };
+        // SAFETY: the piece is a part of the buffer.
+        let Some(received) = (unsafe { receive(fd, piece, &mut incoming.descriptors) })? else {
+            return Ok(Received::Nothing);
+        };
+        let end = have + received;
+        let mut start = 0;
+        while let Some((frame, taken)) = whole(&self.buffer[start..end])? {
+            start += taken;
+            let size = inner.handle(connection, incoming, frame)?;
+            if let Some(body) = &mut incoming.body {
+                let here = &self.buffer[start..end];
+                let here = &here[..here.len().min(usize::try_from(size).unwrap_or(usize::MAX))];
+                inner.place(body, here);
+                start += here.len();
+                if body.left > 0 {
+                    break;
+                }
+                finish(inner, connection, incoming)?;
+            }
+        }
+        incoming.bulk = incoming.body.is_some();
+        incoming.partial.clear();
+        incoming.partial.extend_from_slice(&self.buffer[start..end]);
+        if incoming.partial.is_empty() {
+            // Nothing is kept for a connection on which nothing is coming.
+            incoming.partial = Vec::new();
+        }
+        Ok(if received < want { Received::All } else { Received::Some })
+    }
+
+    /// Receives payload straight into its place.
+    fn body(
+        &mut self,
+        inner: &Inner,
+        connection: &Connection,
+        fd: BorrowedFd<'_>,
+        incoming: &mut Incoming,
+    ) -> Result<Received, Broken> {
+        let Some(body) = &mut incoming.body else { return Ok(Received::Nothing) };
+        let left = usize::try_from(body.left).unwrap_or(usize::MAX);
+        let (accepts, pointer) = match inner.wanted(&body.sink) {
+            Some(segment) => {
+                let accepts = segment.accept();
+                let pointer = segment.pointer().wrapping_add(body.offset as usize);
+                (accepts.then_some(accepts), pointer)
+            }
+            None => (None, std::ptr::null_mut()),
+        };
+        let piece = if accepts.is_some() {
+            Piece { pointer, len: left }
+        } else {
+            self.discard.resize(MANY, 0);
+            Piece { pointer: self.discard.as_mut_ptr(), len: left.min(self.discard.len()) }
+        };
+        // SAFETY: either the scratch buffer, or a checked range of a segment that exists while the
+        // lock is held.
+        let received = unsafe { receive(fd, piece, &mut Vec::new()) }?;
+        drop(accepts);
+        let Some(received) = received else { return Ok(Received::Nothing) };
+        body.offset += received as u64;
+        body.left -= received as u64;
+        if body.left == 0 {
+            finish(inner, connection, incoming)?;
+            return Ok(Received::Some);
+        }
+        Ok(if received < piece.len { Received::All } else { Received::Some })
+    }
+}
+
+/// What one receiving brought.
+enum Received {
+    Nothing,
+    /// There may be more.
+    Some,
+    /// There was no more.
+    All,
+}
+
+/// A payload is complete.
+fn finish(inner: &Inner, connection: &Connection, incoming: &mut Incoming) -> Result<(), Broken> {
+    match incoming.body.take() {
+        Some(Body { sink, .. }) => inner.arrived(connection, incoming, sink),
+        None => Ok(()),
+    }
+}
+
+/// Acknowledges what a peer's puts are owed, on its own stream.
+fn pay(inner: &Inner, connection: &Arc<Connection>) {
+    let debt = connection.peer().map(|peer| &inner.peers.debts[usize::from(peer)]);
+    if let Some(ack) = debt.and_then(|debt| debt.pay(connection.stream())) {
+        inner.peers.answer(inner, connection, &ack);
+    }
+}
+
+/// The first frame of what has come, and how many bytes it takes.
+fn whole(bytes: &[u8]) -> Result<Option<(Frame, usize)>, Broken> {
+    let Some(prefix) = bytes.first_chunk::<PREFIX>() else { return Ok(None) };
+    let len = u32::from_le_bytes(*prefix) as usize;
+    if len > FRAME_MAX {
+        return Err(Broken);
+    }
+    let Some(body) = bytes.get(PREFIX..PREFIX + len) else { return Ok(None) };
+    Ok(Some((Frame::decode(body).ok_or(Broken)?, PREFIX + len)))
+}
+
+/// Receives straight into memory; `None` where there is nothing now.
+///
+/// # Safety
+/// The piece is writable.
+unsafe fn receive(
+    fd: BorrowedFd<'_>,
+    piece: Piece,
+    descriptors: &mut Vec<OwnedFd>,
+) -> Result<Option<usize>, Broken> {
+    // SAFETY: the caller vouches for the piece.
+    match unsafe { socket::receive(fd, piece, descriptors) } {
+        Ok(0) => Err(Broken),
+        Ok(received) => Ok(Some(received)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+            _ => Err(Broken),
+        },
+    }
+}

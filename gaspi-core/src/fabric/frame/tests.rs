@@ -1,0 +1,127 @@
+//! Frames travel unharmed, and nonsense does no harm.
+
+use super::*;
+use proptest::prelude::*;
+
+fn lane() -> impl Strategy<Value = Lane> {
+    (any::<u8>(), any::<u32>())
+        .prop_map(|(queue, generation)| Lane { queue: QueueId(queue), generation })
+}
+
+fn frames() -> impl Strategy<Value = Frame> {
+    let words = prop::collection::vec(any::<u64>(), 0..=PAYLOAD_WORDS);
+    let place = (any::<u8>(), any::<u32>(), any::<u64>())
+        .prop_map(|(s, generation, offset)| Place { segment: SegmentId(s), generation, offset });
+    prop_oneof![
+        (any::<u16>(), any::<[u8; 16]>(), any::<u32>())
+            .prop_map(|(rank, token, stream)| Frame::Hello { rank: Rank(rank), token, stream }),
+        (any::<u64>(), any::<Result<u64, String>>())
+            .prop_map(|(request, outcome)| Frame::Reply { request, outcome }),
+        (any::<u64>(), any::<u8>(), any::<u32>(), any::<[u64; 4]>()).prop_map(
+            |(request, segment, generation, [size, address, nonce_address, nonce])| {
+                let segment = SegmentId(segment);
+                let register = Register {
+                    request,
+                    segment,
+                    generation,
+                    size,
+                    address,
+                    nonce_address,
+                    nonce,
+                    descriptors: 1,
+                };
+                Frame::Register(register)
+            }
+        ),
+        (any::<u8>(), any::<u64>(), any::<u32>(), any::<Vec<u16>>()).prop_map(
+            |(group, attempt, incarnation, ranks)| Frame::Announce(Announce {
+                group: GroupId(group),
+                attempt,
+                incarnation,
+                ranks: ranks.into_iter().map(Rank).collect(),
+            })
+        ),
+        (any::<u8>(), any::<u64>(), any::<u32>(), any::<String>()).prop_map(
+            |(group, attempt, round, reason)| Frame::Abort {
+                group: GroupId(group),
+                attempt,
+                round,
+                reason
+            }
+        ),
+        (lane(), place.clone(), 0..=PAYLOAD_MAX, any::<[bool; 2]>(), any::<[u32; 2]>()).prop_map(
+            |(lane, place, size, [last, urgent], [id, value])| Frame::Put(Put {
+                lane,
+                place,
+                size,
+                last,
+                urgent,
+                notification: NotificationId(id),
+                value,
+            })
+        ),
+        (any::<u64>(), lane(), place.clone(), 0..=PAYLOAD_MAX)
+            .prop_map(|(request, lane, place, size)| Frame::Get { request, lane, place, size }),
+        (lane(), any::<String>()).prop_map(|(lane, reason)| Frame::Refused { lane, reason }),
+        (any::<u32>(), any::<u64>()).prop_map(|(stream, puts)| Frame::Ack { stream, puts }),
+        (any::<u8>(), any::<[u64; 2]>(), words, any::<Vec<u8>>()).prop_map(
+            |(group, [step, fingerprint], words, stage)| Frame::Arrive(Arrival {
+                group: GroupId(group),
+                step,
+                fingerprint,
+                words,
+                stage,
+            })
+        ),
+        (any::<u64>(), any::<Vec<u8>>())
+            .prop_map(|(request, message)| Frame::Passive { request, message }),
+        any::<u64>().prop_map(|request| Frame::Withhold { request }),
+        (any::<u64>(), place, any::<u64>(), any::<u64>()).prop_map(
+            |(request, place, comparator, new)| Frame::Atomic {
+                request,
+                place,
+                operation: AtomicOperation::CompareSwap { comparator, new },
+            }
+        ),
+        Just(Frame::Kill),
+        Just(Frame::Goodbye),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_encoded_is_decoded(frame in frames()) {
+        let bytes = frame.encode();
+        let len = u32::from_le_bytes(bytes[..PREFIX].try_into().expect("prefix"));
+        prop_assert_eq!(len as usize, bytes.len() - PREFIX);
+        prop_assert_eq!(Frame::decode(&bytes[PREFIX..]), Some(frame));
+    }
+
+    #[test]
+    fn a_truncated_frame_is_refused(frame in frames(), cut in any::<prop::sample::Index>()) {
+        let bytes = &frame.encode()[PREFIX..];
+        prop_assert_eq!(Frame::decode(&bytes[..cut.index(bytes.len())]), None);
+    }
+
+    #[test]
+    fn garbage_does_no_harm(bytes in any::<Vec<u8>>()) {
+        Frame::decode(&bytes);
+    }
+}
+
+#[test]
+fn mutated_frames_do_no_harm() {
+    use proptest::strategy::ValueTree;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let samples: Vec<Vec<u8>> = (0..256)
+        .map(|_| frames().new_tree(&mut runner).expect("frame").current().encode())
+        .collect();
+    crate::fuzzed::run("frame", 16 * 1024, |seed| {
+        let sample = seed.below(samples.len() as u64) as usize;
+        let mut bytes = samples[sample][PREFIX..].to_vec();
+        seed.mutate(&mut bytes);
+        if let Some(frame) = Frame::decode(&bytes) {
+            assert_eq!(Frame::decode(&frame.encode()[PREFIX..]), Some(frame));
+        }
+    });
+}

@@ -1,0 +1,416 @@
+//! What this rank does for others: frames handled, whoever drives the sockets.
+//!
+//! Here the library is the network card: segment, generation and range of every access are checked.
+//! Nothing here waits for another rank, and nothing calls the program.
+
+use super::connection::{Broken, Connection, Item, Outgoing, Payload};
+use super::drive::Incoming;
+use super::frame::{Announce, AtomicOperation, Frame, Lane, Place, Put, Register};
+use super::peers::{Failure, Landing, finish};
+use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
+use crate::os::process;
+use crate::runtime::Inner;
+use crate::segment::{Segment, Target};
+use crate::survey;
+use crate::sync::{AtomicU64, Ordering, slots};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Status of a process that proc_kill ended.
+pub(crate) const KILLED: i32 = 255;
+
+/// What to do with the payload that is arriving.
+#[derive(Debug)]
+pub(crate) enum Sink {
+    Put {
+        segment: Arc<Segment>,
+        put: Put,
+    },
+    Get {
+        request: u64,
+        queue: QueueId,
+        generation: u32,
+        landing: Landing,
+    },
+    /// A put that is refused, and why.
+    Refuse {
+        put: Put,
+        reason: String,
+    },
+}
+
+/// A payload that is arriving.
+#[derive(Debug)]
+pub(crate) struct Body {
+    pub(crate) sink: Sink,
+    /// Bytes: where the next ones go, and how many are still to come.
+    pub(crate) offset: u64,
+    pub(crate) left: u64,
+}
+
+impl Inner {
+    /// Where a payload goes; nowhere if nobody wants it any more.
+    pub(crate) fn wanted<'s>(&self, sink: &'s Sink) -> Option<&'s Arc<Segment>> {
+        match sink {
+            Sink::Put { segment, .. } => Some(segment),
+            // After a purge the place may serve another purpose.
+            Sink::Get { queue, generation, landing, .. } => {
+                let expected = self.queues[queue.index()].expects(*generation);
+                expected.then_some(&landing.segment)
+            }
+            Sink::Refuse { .. } => None,
+        }
+    }
+
+    /// Puts payload that came along with its frame into its place.
+    pub(crate) fn place(&self, body: &mut Body, bytes: &[u8]) {
+        if let Some(segment) = self.wanted(&body.sink) {
+            let accepts = segment.accept();
+            if *accepts {
+                let to = segment.pointer().wrapping_add(body.offset as usize);
+                if let (8, true) = (bytes.len(), to.cast::<u64>().is_aligned()) {
+                    // As one word, since programs look at it as one.
+                    // SAFETY: the range was checked when the frame came, and the segment exists
+                    // while the lock is held.
+                    unsafe {
+                        to.cast::<u64>().write(bytes.as_ptr().cast::<u64>().read_unaligned())
+                    };
+                } else {
+                    // SAFETY: as above.
+                    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+                }
+            }
+        }
+        body.offset += bytes.len() as u64;
+        body.left -= bytes.len() as u64;
+    }
+
+    /// A payload is complete.
+    pub(crate) fn arrived(
+        &self,
+        connection: &Connection,
+        incoming: &mut Incoming,
+        sink: Sink,
+    ) -> Result<(), Broken> {
+        match sink {
+            Sink::Put { segment, put } => {
+                if !*segment.accept() {
+                    let reason = format!("{} was deleted", segment.id);
+                    self.refuse(connection, incoming, &put, reason);
+                } else if put.last {
+                    self.complete(connection, incoming, &segment, &put);
+                }
+            }
+            Sink::Get { request, queue, generation, landing } => {
+                let Some(peer) = connection.peer().map(Rank) else { return Err(Broken) };
+                let Some(request) = self.peers.answered(request, peer) else { return Ok(()) };
+                let expected = self.queues[queue.index()].expects(generation);
+                if let Some((segment, id)) = landing.notify.filter(|_| expected) {
+                    slots::set(segment.notification(id.index()), 1);
+                }
+                finish(self, peer, request, Ok(0));
+            }
+            Sink::Refuse { put, reason } => self.refuse(connection, incoming, &put, reason),
+        }
+        Ok(())
+    }
+
+    /// A put has been completed, unless an earlier part of it was refused.
+    fn complete(
+        &self,
+        connection: &Connection,
+        incoming: &mut Incoming,
+        segment: &Segment,
+        put: &Put,
+    ) {
+        if let Some(reason) = incoming.refusals.remove(&put.lane.queue.0) {
+            return self.refuse(connection, incoming, put, reason);
+        }
+        if put.value != 0 {
+            slots::set(segment.notification(put.notification.index()), put.value);
+        }
+        self.area.ring(self.rank);
+        incoming.completed += 1;
+        incoming.urgent |= put.urgent;
+    }
+
+    /// A put cannot be carried out; said once for all its parts.
+    fn refuse(&self, connection: &Connection, incoming: &mut Incoming, put: &Put, reason: String) {
+        let refusals = &mut incoming.refusals;
+        if !put.last {
+            refusals.entry(put.lane.queue.0).or_insert(reason);
+            return;
+        }
+        let reason = refusals.remove(&put.lane.queue.0).unwrap_or(reason);
+        incoming.refused = true;
+        incoming.completed += 1;
+        incoming.urgent |= put.urgent;
+        let frame = Frame::Refused { lane: put.lane, reason };
+        // If the stream has broken, the put has failed anyway.
+        let _ = connection.send(&self.peers.data, Outgoing::new(&frame));
+    }
+
+    fn reply(
+        &self,
+        connection: &Connection,
+        request: u64,
+        outcome: Result<u64, String>,
+    ) -> Result<(), Broken> {
+        let frame = Frame::Reply { request, outcome };
+        connection.send(&self.peers.data, Outgoing::new(&frame))
+    }
+
+    /// Handles a frame and gives the bytes of payload that follow it.
+    pub(crate) fn handle(
+        &self,
+        connection: &Connection,
+        incoming: &mut Incoming,
+        frame: Frame,
+    ) -> Result<u64, Broken> {
+        // Connections that this rank opened know their peer; all others have to say who they are
+        // before anything else.
+        let Some(peer) = connection.peer().map(Rank) else {
+            return self.greet(connection, &frame).map(|()| 0);
+        };
+        match frame {
+            Frame::Put(put) => {
+                self.put(connection, incoming, put);
+                return Ok(put.size);
+            }
+            Frame::Data { request, size } => {
+                self.data(incoming, peer, request, size)?;
+                return Ok(size);
+            }
+            Frame::Ack { stream, puts } => self.peers.acknowledged(self, peer, stream, puts),
+            Frame::Refused { lane, reason } => self.refused(peer, lane, &reason),
+            Frame::Get { request, lane, place, size } => {
+                self.get(connection, request, lane, place, size)?;
+            }
+            Frame::Atomic { request, place, operation } => {
+                self.reply(connection, request, self.execute(place, operation))?;
+            }
+            Frame::Arrive(arrival) => {
+                if arrival.group.index() < self.config.group_max as usize {
+                    self.mirror.arrived(peer, arrival);
+                    self.area.ring(self.rank);
+                }
+            }
+            Frame::Hello { .. } => return Err(Broken),
+            frame => self.handle_rare(connection, incoming, peer, frame)?,
+        }
+        Ok(0)
+    }
+
+    fn handle_rare(
+        &self,
+        connection: &Connection,
+        incoming: &mut Incoming,
+        peer: Rank,
+        frame: Frame,
+    ) -> Result<(), Broken> {
+        match frame {
+            Frame::Reply { request, outcome } => {
+                if let Some(request) = self.peers.answered(request, peer) {
+                    finish(self, peer, request, outcome.map_err(Failure::Refused));
+                }
+            }
+            Frame::Register(register) => {
+                let descriptors = std::mem::take(&mut incoming.descriptors);
+                let outcome = self.import(peer, &register, &descriptors);
+                return self.reply(connection, register.request, outcome);
+            }
+            Frame::Revoke { segment, generation } => {
+                self.forget_target(peer, segment, Some(generation));
+            }
+            Frame::Ping { request } => return self.reply(connection, request, Ok(0)),
+            Frame::Kill => process::exit_now(KILLED),
+            Frame::Announce(announce) => self.announced(peer, announce),
+            Frame::Withdraw { group, attempt } => self.groups.withdrawn(peer, group, attempt),
+            Frame::Abort { group, attempt, round, reason } => {
+                self.groups.aborted(peer, group, attempt, round, &reason);
+                self.area.ring(self.rank);
+            }
+            Frame::Passive { request, message } => {
+                self.mailbox.post(peer, request, message);
+                self.area.ring(self.rank);
+            }
+            Frame::Withhold { request } => self.mailbox.withhold(peer, request),
+            Frame::Goodbye => {
+                self.peers.note_farewell(peer);
+                // Nothing follows on this stream; there may be another one that is not at its end.
+                return Err(Broken);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn greet(&self, connection: &Connection, frame: &Frame) -> Result<(), Broken> {
+        match frame {
+            Frame::Hello { rank, token, stream }
+                if u32::from(rank.0) < self.size
+                    && *token == self.token
+                    && connection.expected.is_none_or(|expected| expected == *rank) =>
+            {
+                self.peers.debts[rank.index()].begin(*stream);
+                connection.set_peer(rank.0.into(), *stream);
+                Ok(())
+            }
+            _ => Err(Broken),
+        }
+    }
+
+    fn announced(&self, peer: Rank, announce: Announce) {
+        if usize::from(announce.group.0) < self.config.group_max as usize {
+            self.groups.announced(peer, announce);
+            self.area.ring(self.rank);
+        }
+    }
+
+    /// A put of this rank was refused; its acknowledgement follows and completes it.
+    fn refused(&self, peer: Rank, lane: Lane, reason: &str) {
+        let Some(queue) = self.queues.get(lane.queue.index()) else { return };
+        if queue.fail_of(lane.generation, &format!("{peer} refused: {reason}")) {
+            self.set_corrupt(peer);
+        }
+        self.area.ring(self.rank);
+    }
+
+    fn import(
+        &self,
+        peer: Rank,
+        register: &Register,
+        descriptors: &[OwnedFd],
+    ) -> Result<u64, String> {
+        if u32::from(register.segment.0) >= self.config.segment_max {
+            return Err(format!("{} is out of range", register.segment));
+        }
+        if self.target_generation(peer, register.segment) == Some(register.generation) {
+            return Ok(0);
+        }
+        let target = if self.is_local(peer) {
+            let pid = self.cards[peer.index()].pid;
+            Target::import(register, pid, descriptors, self.shape)
+                .map_err(|error| error.to_string())?
+        } else {
+            Target::remote(register)
+        };
+        log::debug!(
+            "segment_register: {} of {peer} has {} and is {}",
+            register.segment,
+            survey::bytes(register.size),
+            target.reach.in_words()
+        );
+        self.targets_of(peer).replace(register.segment, Some(Arc::new(target)));
+        Ok(0)
+    }
+
+    /// The segment that a peer's access is for, if the range lies inside.
+    fn find(&self, place: Place, size: u64) -> Result<Arc<Segment>, String> {
+        let SegmentId(id) = place.segment;
+        let segment = self.segments.get_arc(place.segment);
+        let segment =
+            segment.filter(|segment| segment.generation == place.generation).ok_or_else(|| {
+                let Place { offset, .. } = place;
+                format!("segment {id} was deleted; {size} bytes at offset {offset} were meant")
+            })?;
+        let fits = place.offset.checked_add(size).is_some_and(|end| end <= segment.size);
+        if !fits {
+            let Place { offset, .. } = place;
+            let limit = segment.size;
+            return Err(format!(
+                "{size} bytes at offset {offset} of segment {id}, which has {limit} bytes"
+            ));
+        }
+        Ok(segment)
+    }
+
+    fn check_notification(&self, id: NotificationId) -> Result<(), String> {
+        if id.0 >= self.shape.notifications {
+            return Err(format!("{id} is out of range"));
+        }
+        Ok(())
+    }
+
+    fn put(&self, connection: &Connection, incoming: &mut Incoming, put: Put) {
+        let found = self
+            .find(put.place, put.size)
+            .and_then(|segment| self.check_notification(put.notification).map(|()| segment));
+        match found {
+            Ok(segment) if put.size == 0 => {
+                self.complete(connection, incoming, &segment, &put);
+            }
+            Err(reason) if put.size == 0 => self.refuse(connection, incoming, &put, reason),
+            found => {
+                let sink = match found {
+                    Ok(segment) => Sink::Put { segment, put },
+                    Err(reason) => Sink::Refuse { put, reason },
+                };
+                incoming.body = Some(Body { sink, offset: put.place.offset, left: put.size });
+            }
+        }
+    }
+
+    fn get(
+        &self,
+        connection: &Connection,
+        request: u64,
+        lane: Lane,
+        place: Place,
+        size: u64,
+    ) -> Result<(), Broken> {
+        let item = match self.find(place, size) {
+            Ok(segment) => {
+                Item::Data { request, size, payload: Payload::new(segment, place.offset) }
+            }
+            Err(reason) => Item::Frame(Frame::Reply { request, outcome: Err(reason) }),
+        };
+        connection.post(&self.peers.data, lane.queue, item)
+    }
+
+    fn data(
+        &self,
+        incoming: &mut Incoming,
+        peer: Rank,
+        request: u64,
+        size: u64,
+    ) -> Result<(), Broken> {
+        // It stays a request until all is here: the peer may end in the middle.
+        let (queue, generation, landing) =
+            self.peers.landing(request, peer).filter(|get| get.2.size == size).ok_or(Broken)?;
+        let offset = landing.offset;
+        let sink = Sink::Get { request, queue, generation, landing };
+        incoming.body = Some(Body { sink, offset, left: size });
+        Ok(())
+    }
+
+    fn execute(&self, place: Place, operation: AtomicOperation) -> Result<u64, String> {
+        let segment = self.find(place, 8)?;
+        if !place.offset.is_multiple_of(8) {
+            return Err(format!("offset {} is not a multiple of 8", place.offset));
+        }
+        let accepts = segment.accept();
+        if !*accepts {
+            return Err(format!("{} was deleted", segment.id));
+        }
+        let word = segment.pointer().wrapping_add(place.offset as usize).cast::<AtomicU64>();
+        if !word.is_aligned() {
+            return Err(format!("{} is not aligned to 8 bytes", segment.id));
+        }
+        // SAFETY: inside of the segment, aligned, and the segment exists while the lock is held.
+        let word = unsafe { &*word };
+        Ok(apply(word, operation))
+    }
+}
+
+/// Carries out an atomic operation and returns the former value.
+#[inline]
+pub(crate) fn apply(word: &AtomicU64, operation: AtomicOperation) -> u64 {
+    match operation {
+        AtomicOperation::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
+        AtomicOperation::CompareSwap { comparator, new } => {
+            let order = Ordering::SeqCst;
+            word.compare_exchange(comparator, new, order, order).unwrap_or_else(|found| found)
+        }
+    }
+}
