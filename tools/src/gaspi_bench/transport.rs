@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::atomic::Ordering;
 
 /// The variable that the library reads.
-const VARIABLE: &str = "GASPI_TRANSPORT";
+pub(crate) const VARIABLE: &str = "GASPI_TRANSPORT";
 /// Counters of bytes written by one transport begin so, and end with its name.
 const COUNTER: &str = "BytesWritten";
 /// Offsets in the segment of the question: what is written, and where to; what rank 0 found.

@@ -5,6 +5,7 @@
 
 use super::rivals::Side;
 use crate::failure::{Failure, Result};
+use crate::transport::Choice;
 use gaspi_core::os::event::Poll;
 use gaspi_core::os::{process, socket};
 use std::fs::{self, File};
@@ -103,7 +104,13 @@ pub(crate) struct Job {
 
 impl Job {
     /// Starts `program` as `ranks` ranks on `cores` in turn, and waits for all of them.
-    pub(crate) fn start(side: &Side, program: &Path, ranks: u32, cores: &[usize]) -> Result<Job> {
+    pub(crate) fn start(
+        side: &Side,
+        program: &Path,
+        ranks: u32,
+        cores: &[usize],
+        transport: Choice,
+    ) -> Result<Job> {
         let title = side.title();
         let failed = |error: std::io::Error| Failure::run(format!("starting {title}: {error}"));
         let name = format!("gaspi-compare-{}-{}", std::process::id(), side.name());
@@ -111,7 +118,7 @@ impl Job {
         let log = program.with_extension("log");
         let output = File::create(&log).map_err(failed)?;
         let cores_text: Vec<String> = cores.iter().map(usize::to_string).collect();
-        let mut command = side.launch(program, ranks, ranks as usize > cores.len());
+        let mut command = side.launch(program, ranks, ranks as usize > cores.len(), transport);
         command.arg(&name).arg(cores_text.join(","));
         command.stdin(Stdio::null()).stdout(output.try_clone().map_err(failed)?).stderr(output);
         // A group of its own, so that what a launcher leaves can be ended with it.
@@ -296,7 +303,7 @@ mod tests {
             Installed { prefix: directory.path().to_path_buf(), version: String::new() };
         let side = Side::Rival(Rival::Mpich, installed);
         let program = directory.path().join("burst");
-        let failure = Job::start(&side, &program, 2, &[0]).unwrap_err();
+        let failure = Job::start(&side, &program, 2, &[0], Choice::Shm).unwrap_err();
         assert!(failure.message.contains("exit status: 3"), "{failure}");
         assert!(failure.message.contains("it rains"), "{failure}");
     }

@@ -16,6 +16,7 @@ use crate::failure::{Failure, Result};
 use crate::library::Library;
 use crate::measure::Samples;
 use crate::system;
+use crate::transport::Choice;
 use clap::Args;
 use jobs::{Burst, Job, Operation};
 use outcome::{Outcome, Row};
@@ -63,6 +64,10 @@ pub(crate) struct Options {
     )]
     rivals: Vec<Rival>,
 
+    /// How ranks reach each other, of all libraries
+    #[arg(long, value_enum, default_value = "shm")]
+    transport: Choice,
+
     /// Bursts of each library for each row [default: 40]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: Option<u32>,
@@ -105,7 +110,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let programs: Vec<PathBuf> =
         sides.iter().map(|side| compile(side, &root)).collect::<Result<_>>()?;
     let cores = system::cores();
-    let mut outcome = Outcome::new(&sides, &cores, &root, options.json)?;
+    let mut outcome = Outcome::new(&sides, &cores, &root, options.transport, options.json)?;
     for ranks in &options.ranks {
         outcome.begin(*ranks)?;
         compare(options, &sides, &programs, *ranks, &cores, &mut outcome)?;
@@ -151,7 +156,7 @@ fn compare(
 ) -> Result<()> {
     let mut jobs: Vec<Job> = Vec::new();
     for (side, program) in sides.iter().zip(programs) {
-        jobs.push(Job::start(side, program, ranks, cores)?);
+        jobs.push(Job::start(side, program, ranks, cores, options.transport)?);
     }
     for operation in options.operations() {
         let row = measure(&mut jobs, operation, options.rounds())?;
@@ -223,7 +228,8 @@ mod tests {
         assert_eq!(options.operations(), expected);
         let default = parse(&[]).unwrap();
         assert_eq!((default.rounds(), default.operations().len()), (ROUNDS, 1 + SIZES.len()));
-        assert_eq!(default.rivals.len(), 3);
+        assert_eq!((default.rivals.len(), default.transport), (3, Choice::Shm));
+        assert_eq!(parse(&["--transport", "tcp"]).unwrap().transport, Choice::Tcp);
         for wrong in [&["-n", "1"][..], &["-s", "256"], &["-s", "0"], &["--rivals", "gpi"]] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }

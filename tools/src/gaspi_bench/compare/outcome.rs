@@ -6,6 +6,7 @@ use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::measure::Samples;
 use crate::report::write_line;
+use crate::transport::Choice;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;
@@ -57,6 +58,7 @@ pub(crate) struct Outcome {
     ranks: u32,
     file: File,
     path: PathBuf,
+    transport: &'static str,
     json: bool,
     wrong: u64,
     /// Rows in which a rival was faster.
@@ -69,6 +71,7 @@ impl Outcome {
         sides: &[Side],
         cores: &[usize],
         directory: &Path,
+        transport: Choice,
         json: bool,
     ) -> Result<Outcome> {
         let path = directory.join("results.jsonl");
@@ -81,6 +84,7 @@ impl Outcome {
             ranks: 0,
             file,
             path,
+            transport: if transport == Choice::Tcp { "tcp" } else { "shm" },
             json,
             wrong: 0,
             slower: Vec::new(),
@@ -99,13 +103,14 @@ impl Outcome {
             sides.map(|(head, (_, version))| format!("{head} {version}")).collect();
         let cores: Vec<String> = self.cores.iter().map(usize::to_string).collect();
         write_line(&format!(
-            "\n# {}\n# {}\n# {ranks} ranks, rank r on core r modulo {} of {}; shared memory; doubles, \
+            "\n# {}\n# {}\n# {ranks} ranks, rank r on core r modulo {} of {}; transport {}; doubles, \
              sum, buffers rewritten before each call\n# medians of the slowest rank in us per call; \
              x: ours in terms of theirs, median of the rounds, below 1 is faster\n\n{}",
             versions.join(", "),
             machine::processor(),
             self.cores.len(),
             cores.join(","),
+            self.transport,
             self.head()
         ))
     }
@@ -144,7 +149,7 @@ impl Outcome {
             "operation": row.name(),
             "ranks": self.ranks,
             "cores": self.cores.len(),
-            "transport": "shm",
+            "transport": self.transport,
             "elements": row.count(),
             "size_bytes": row.count() * DOUBLE,
             "library": name,
@@ -211,7 +216,7 @@ mod tests {
                 },
             ),
         ];
-        Outcome::new(&sides, &[0, 1], directory, true).unwrap()
+        Outcome::new(&sides, &[0, 1], directory, Choice::Shm, true).unwrap()
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use super::environment::Installed;
 use crate::launch;
+use crate::transport::{self, Choice};
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -105,11 +106,19 @@ impl Side {
     }
 
     /// The command that starts `program` as `ranks` ranks; `crowded` says that they share cores.
-    pub(crate) fn launch(&self, program: &Path, ranks: u32, crowded: bool) -> Command {
+    pub(crate) fn launch(
+        &self,
+        program: &Path,
+        ranks: u32,
+        crowded: bool,
+        transport: Choice,
+    ) -> Command {
+        let tcp = transport == Choice::Tcp;
         let mut command = match self {
             Side::Ours(_) => {
                 let mut command = Command::new(launch::launcher());
                 command.args(["--bind", "none"]);
+                command.env(transport::VARIABLE, transport.name());
                 command
             }
             Side::Rival(Rival::Openmpi, installed) => {
@@ -118,11 +127,19 @@ impl Side {
                 if crowded {
                     command.args(["--mca", "mpi_yield_when_idle", "1"]);
                 }
+                if tcp {
+                    // By itself it leaves loopback out.
+                    command.args(["--mca", "pml", "ob1", "--mca", "btl", "self,tcp"]);
+                    command.args(["--mca", "btl_tcp_if_include", "lo"]);
+                }
                 command
             }
             Side::Rival(Rival::Impi, installed) => {
                 let mut command = Command::new(installed.prefix.join("bin/mpiexec.hydra"));
-                command.env("I_MPI_FABRICS", "shm").env("I_MPI_PIN", "0");
+                command.env("I_MPI_FABRICS", if tcp { "ofi" } else { "shm" }).env("I_MPI_PIN", "0");
+                if tcp {
+                    command.env("FI_PROVIDER", "tcp").env("FI_TCP_IFACE", "lo");
+                }
                 if crowded {
                     // sched_yield instead of a pause: 3.4 us instead of 8 ms for a barrier.
                     command.env("I_MPI_THREAD_YIELD", "2");
@@ -130,7 +147,13 @@ impl Side {
                 command
             }
             Side::Rival(Rival::Mpich, installed) => {
-                Command::new(installed.prefix.join("bin/mpiexec.hydra"))
+                let mut command = Command::new(installed.prefix.join("bin/mpiexec.hydra"));
+                if tcp {
+                    // Of the two libraries that it may be built on each reads its own.
+                    command.env("MPIR_CVAR_NOLOCAL", "1");
+                    command.env("FI_PROVIDER", "tcp").env("UCX_TLS", "tcp,self");
+                }
+                command
             }
         };
         // Above the paths that were linked in, so another library could be measured instead.
@@ -163,23 +186,46 @@ mod tests {
             side(Rival::Impi),
             side(Rival::Mpich),
         ] {
-            let command = words(&side.launch(Path::new("/b/burst"), 4, true));
+            let command = words(&side.launch(Path::new("/b/burst"), 4, true, Choice::Tcp));
             assert!(command.ends_with(" -n 4 /b/burst"), "{command}");
         }
     }
 
     #[test]
     fn only_ranks_that_share_cores_are_told_to_yield() {
-        let openmpi = |crowded| words(&side(Rival::Openmpi).launch(Path::new("b"), 4, crowded));
+        let openmpi =
+            |crowded| words(&side(Rival::Openmpi).launch(Path::new("b"), 4, crowded, Choice::Shm));
         assert!(openmpi(true).contains("--mca mpi_yield_when_idle 1"));
         assert!(!openmpi(false).contains("yield"));
         let impi = |crowded| {
-            let command = side(Rival::Impi).launch(Path::new("b"), 4, crowded);
+            let command = side(Rival::Impi).launch(Path::new("b"), 4, crowded, Choice::Shm);
             command.get_envs().any(|(name, value)| {
                 name == "I_MPI_THREAD_YIELD" && value == Some(std::ffi::OsStr::new("2"))
             })
         };
         assert!(impi(true) && !impi(false));
+    }
+
+    #[test]
+    fn all_of_them_are_told_the_transport() {
+        let environment = |side: Side, transport: Choice| -> Vec<String> {
+            let command = side.launch(Path::new("b"), 2, false, transport);
+            let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+            set.map(|(name, value)| format!("{}={}", name.display(), value.display())).collect()
+        };
+        let ours = |transport| environment(Side::Ours("/l/libgaspi.so".into()), transport);
+        assert!(ours(Choice::Tcp).contains(&"GASPI_TRANSPORT=tcp".to_owned()));
+        assert!(ours(Choice::Shm).contains(&"GASPI_TRANSPORT=shm".to_owned()));
+        let impi = |transport| environment(side(Rival::Impi), transport);
+        assert!(impi(Choice::Tcp).contains(&"I_MPI_FABRICS=ofi".to_owned()));
+        assert!(impi(Choice::Shm).contains(&"I_MPI_FABRICS=shm".to_owned()));
+        let mpich = |transport| environment(side(Rival::Mpich), transport);
+        assert!(mpich(Choice::Tcp).contains(&"MPIR_CVAR_NOLOCAL=1".to_owned()));
+        assert!(mpich(Choice::Shm).is_empty());
+        let openmpi =
+            |transport| words(&side(Rival::Openmpi).launch(Path::new("b"), 2, false, transport));
+        assert!(openmpi(Choice::Tcp).contains("--mca btl self,tcp"));
+        assert!(!openmpi(Choice::Shm).contains("btl"));
     }
 
     #[test]
