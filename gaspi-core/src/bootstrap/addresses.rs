@@ -109,6 +109,16 @@ impl Restrictions {
         Ok(Restrictions { names: list("GASPI_INTERFACE"), subnets, ports })
     }
 
+    /// The range of ports, if there is one.
+    pub(crate) fn ports(&self) -> Option<(u16, u16)> {
+        self.ports
+    }
+
+    /// The same addresses, at this port only.
+    pub(crate) fn at_port(&self, port: u16) -> Restrictions {
+        Restrictions { ports: Some((port, port)), ..self.clone() }
+    }
+
     fn restricts_addresses(&self) -> bool {
         !self.names.is_empty() || !self.subnets.is_empty()
     }

@@ -2,18 +2,21 @@
 //!
 //! GASPI_RANK, GASPI_NRANKS, GASPI_SOCKET and GASPI_MFILE are what launchers of existing jobs set;
 //! gaspi_run adds GASPI_JOB_ID and GASPI_MEETING, and GASPI_HOSTS and GASPI_HOST where there are several
-//! machines. Whatever contradicts itself is an error that names
+//! machines. In a job by hand the machine file tells which ranks are where, and GASPI_MEETING can name
+//! the place where machines meet. Whatever contradicts itself is an error that names
 //! the variables and the remedy.
 
+use super::addresses::Audience;
 use super::machines::{self, ThisMachine};
-use super::{Job, MeetingPlace, Transport, system};
+use super::{HubPlace, Job, MeetingPlace, Transport, system};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::socket;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Ranks of the largest job: rank numbers have 16 bits.
 pub const RANKS_MAX: u32 = 65535;
@@ -67,16 +70,15 @@ fn describe(get: Lookup<'_>, machine: &dyn Fn() -> ThisMachine) -> Result<Job> {
         ));
     }
     let (rank, size) = (Rank(rank as u16), size as u32);
-    let launched = text(get, "GASPI_MEETING")?;
-    let file = get("GASPI_MFILE");
-    // A launcher has checked it, and it may be gone by now.
-    if let (Some(file), None) = (&file, &launched) {
-        check_file(Path::new(file), rank, size, machine)?;
-    }
-    let local_rank = match number(get, "GASPI_SOCKET")? {
-        // So far all ranks are on one machine.
-        None => rank.0,
-        Some(local) => match u16::try_from(local) {
+    let meeting = text(get, "GASPI_MEETING")?;
+    let file = get("GASPI_MFILE").map(PathBuf::from);
+    let named = meeting.as_deref().and_then(|place| place.strip_prefix("tcp:"));
+    let mut job = match (&meeting, named) {
+        (Some(name), None) => launched(get, name, rank, size)?,
+        _ => by_hand(get, named, file.as_deref(), (rank, size), machine)?,
+    };
+    if let Some(local) = number(get, "GASPI_SOCKET")? {
+        job.local_rank = match u16::try_from(local) {
             Ok(local) if u32::from(local) < size => local,
             _ => {
                 return wrong(format!(
@@ -84,20 +86,79 @@ fn describe(get: Lookup<'_>, machine: &dyn Fn() -> ThisMachine) -> Result<Job> {
                      has {size} ranks"
                 ));
             }
-        },
+        };
+    }
+    job.transport = transport(get)?;
+    Ok(job)
+}
+
+/// A rank that gaspi_run, or its agent, has started on this machine.
+fn launched(get: Lookup<'_>, name: &str, rank: Rank, size: u32) -> Result<Job> {
+    let Some(id) = text(get, "GASPI_JOB_ID")? else {
+        return incomplete("GASPI_MEETING", "GASPI_JOB_ID");
     };
-    let id = text(get, "GASPI_JOB_ID")?;
-    let (id, place) = match (launched, id) {
-        (Some(_), None) => return incomplete("GASPI_MEETING", "GASPI_JOB_ID"),
-        (Some(name), Some(id)) => (id, MeetingPlace::Launcher(name)),
-        (None, id) => agreed_place(id, file.as_deref().map(Path::new), size)?,
-    };
-    // A launcher tells what this machine is called and how many there are.
+    // The launcher has checked the machine file, and it may be gone by now.
     let own = text(get, "GASPI_HOST")?.unwrap_or_else(system::host_name);
     let hosts = vec![own; size as usize];
     let spans_hosts = number(get, "GASPI_HOSTS")?.is_some_and(|hosts| hosts > 1);
-    let transport = transport(get)?;
-    Ok(Job { id, rank, size, local_rank, hosts, transport, spans_hosts, node: None, place })
+    let place = MeetingPlace::Launcher(name.to_owned());
+    Ok(Job { id, place, hosts, spans_hosts, ..Job::of(rank, size) })
+}
+
+/// A rank that was started by hand, in a job of one machine or of several.
+fn by_hand(
+    get: Lookup<'_>,
+    named: Option<&str>,
+    file: Option<&Path>,
+    (rank, size): (Rank, u32),
+    machine: &dyn Fn() -> ThisMachine,
+) -> Result<Job> {
+    let id = text(get, "GASPI_JOB_ID")?;
+    let layout = match file {
+        Some(file) => Some(layout(file, rank, size, &machine())?),
+        None => None,
+    };
+    let (host, port) = match (named, &layout) {
+        (Some(named), _) => hub(named).map(|(host, port)| (host, Some(port)))?,
+        (None, Some(layout)) if layout.spans => (layout.hosts[0].clone(), None),
+        // All on this machine.
+        _ => {
+            let (id, place) = agreed_place(id, file, size)?;
+            return Ok(Job { id, place, ..Job::of(rank, size) });
+        }
+    };
+    let (hosts, local_rank) = match layout {
+        Some(layout) => (layout.hosts, layout.local_rank),
+        // Only the machine of this rank is known.
+        None => {
+            let mut hosts = vec![String::new(); size as usize];
+            hosts[rank.index()] = system::host_name();
+            (hosts, rank.0)
+        }
+    };
+    let mut shared = id.clone().unwrap_or_default();
+    if id.is_none() {
+        shared = format!("{}:{}", host, port.unwrap_or(0));
+        hosts.iter().filter(|_| file.is_some()).for_each(|host| shared += &format!(" {host}"));
+    }
+    let name = agreed_name(format!("hosts {size} {}", shared.to_lowercase()).as_bytes());
+    let id = id.unwrap_or_else(|| by_hand_id(&name));
+    let (here, audience) = (machine().is(&host), Audience::OtherHosts);
+    let hub = HubPlace { host, port, here, audience, key: None };
+    let place = MeetingPlace::Hosts { name, hub };
+    Ok(Job { id, place, hosts, local_rank, spans_hosts: true, ..Job::of(rank, size) })
+}
+
+/// HOST:PORT of GASPI_MEETING=tcp:HOST:PORT.
+fn hub(named: &str) -> Result<(String, u16)> {
+    let parts = named.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+    match parts {
+        Some((host, Ok(port))) if !host.is_empty() && port > 0 => Ok((host.to_owned(), port)),
+        _ => wrong(format!(
+            "GASPI_MEETING is \"tcp:{named}\"; write tcp:HOST:PORT, the machine of one of the ranks \
+             and a free port there"
+        )),
+    }
 }
 
 fn incomplete<T>(present: &str, absent: &str) -> Result<T> {
@@ -137,9 +198,23 @@ fn text(get: Lookup<'_>, name: &str) -> Result<Option<String>> {
     }
 }
 
-/// Checks that the machine file has enough lines and that all of them are this machine.
-fn check_file(path: &Path, rank: Rank, size: u32, machine: &dyn Fn() -> ThisMachine) -> Result<()> {
-    let hosts = machines::read(path)?;
+/// Where the ranks of a job by hand are.
+struct Layout {
+    /// By rank.
+    hosts: Vec<String>,
+    /// Whether there are other machines than this one.
+    spans: bool,
+    /// The number of this rank on this machine.
+    local_rank: u16,
+}
+
+/// Names beyond this number are compared as text only, so that a large file does not cost as many
+/// questions to the resolver.
+const LOOKED_UP_MAX: usize = 64;
+
+/// Reads the machine file. It has to have enough lines, and this rank has to be on this machine.
+fn layout(path: &Path, rank: Rank, size: u32, machine: &ThisMachine) -> Result<Layout> {
+    let mut hosts = machines::read(path)?;
     if hosts.len() < size as usize {
         return wrong(format!(
             "machine file {} (GASPI_MFILE) names {} hosts, but GASPI_NRANKS is {size}; line r is \
@@ -148,26 +223,25 @@ fn check_file(path: &Path, rank: Rank, size: u32, machine: &dyn Fn() -> ThisMach
             hosts.len()
         ));
     }
-    let machine = machine();
-    // Each distinct name is resolved once.
-    let mut known: Vec<&str> = Vec::new();
-    for (line, host) in hosts[..size as usize].iter().enumerate() {
-        if known.contains(&host.as_str()) {
-            continue;
-        }
-        if !machine.is(host) {
-            let who =
-                if line == rank.index() { "this rank".to_owned() } else { format!("rank {line}") };
-            return wrong(format!(
-                "machine file {} puts {who} on {host:?}, and this machine is {:?}; ranks on \
-                 other hosts are not available in this version",
-                path.display(),
-                machine.name()
-            ));
-        }
-        known.push(host);
+    hosts.truncate(size as usize);
+    let own = &hosts[rank.index()];
+    if !machine.is(own) {
+        return wrong(format!(
+            "machine file {} puts this rank on {own:?}, and this machine is {:?}; start {rank} \
+             there, or give the machine's name or an address of one of its interfaces",
+            path.display(),
+            machine.name()
+        ));
     }
-    Ok(())
+    let mut here: HashMap<String, bool> = HashMap::from([(own.to_lowercase(), true)]);
+    let mut local = Vec::with_capacity(hosts.len());
+    for host in &hosts {
+        let known = here.len() >= LOOKED_UP_MAX;
+        let is_here = here.entry(host.to_lowercase()).or_insert_with(|| !known && machine.is(host));
+        local.push(*is_here);
+    }
+    let local_rank = local[..rank.index()].iter().filter(|here| **here).count() as u16;
+    Ok(Layout { spans: local.contains(&false), local_rank, hosts })
 }
 
 /// Where the ranks of a job started by hand meet: a name made from what all of them share.
@@ -193,8 +267,13 @@ fn agreed_place(
         shared.extend_from_slice(format!("ranks {size}").as_bytes());
     }
     let name = agreed_name(&shared);
-    let id = id.unwrap_or_else(|| format!("by-hand-{}", &name[name.len() - 8..]));
+    let id = id.unwrap_or_else(|| by_hand_id(&name));
     Ok((id, MeetingPlace::Agreed(name)))
+}
+
+/// The id of a job that has none.
+fn by_hand_id(name: &str) -> String {
+    format!("by-hand-{}", &name[name.len() - 8..])
 }
 
 /// An abstract socket name that everybody of this user derives from the same bytes. It has to stay
@@ -212,16 +291,15 @@ pub(crate) fn agreed_name(shared: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashMap;
 
-    fn job(variables: &[(&str, &str)]) -> Result<Job> {
+    fn job_of(variables: &[(&str, &str)]) -> Result<Job> {
         let map: HashMap<&str, OsString> =
             variables.iter().map(|(name, value)| (*name, OsString::from(value))).collect();
         describe(&|name| map.get(name).cloned(), &ThisMachine::look_up)
     }
 
     fn refusal(variables: &[(&str, &str)]) -> String {
-        match job(variables).expect_err("accepted") {
+        match job_of(variables).expect_err("accepted") {
             Error::Environment { reason } => reason,
             other => panic!("{other}"),
         }
@@ -229,7 +307,7 @@ mod tests {
 
     #[test]
     fn nothing_is_a_job_of_one() {
-        let job = job(&[]).expect("job");
+        let job = job_of(&[]).expect("job");
         assert_eq!((job.rank, job.size, job.place), (Rank(0), 1, MeetingPlace::Nowhere));
     }
 
@@ -283,10 +361,11 @@ mod tests {
         let text = refusal(&by_hand);
         assert!(text.contains("puts this rank on \"192.0.2.77\""), "{text}");
         std::fs::write(&path, "LOCALHOST\r\n\r\n127.0.0.1").expect("file");
-        let found = job(&by_hand).expect("job");
+        let found = job_of(&by_hand).expect("job");
         assert_eq!((found.rank, found.size, found.local_rank), (Rank(1), 2, 1));
+        assert!(!found.spans_hosts);
         let other = [("GASPI_RANK", "0"), ("GASPI_NRANKS", "2"), ("GASPI_MFILE", &*name)];
-        assert_eq!(job(&other).expect("job").place, found.place);
+        assert_eq!(job_of(&other).expect("job").place, found.place);
         std::fs::remove_file(&path).expect("remove");
     }
 
@@ -295,11 +374,94 @@ mod tests {
         let by = |size: &str, id: Option<&str>| {
             let mut variables = vec![("GASPI_RANK", "0"), ("GASPI_NRANKS", size)];
             variables.extend(id.map(|id| ("GASPI_JOB_ID", id)));
-            job(&variables).expect("job").place
+            job_of(&variables).expect("job").place
         };
         assert_eq!(by("2", None), by("2", None));
         assert_ne!(by("2", None), by("3", None));
         assert_ne!(by("2", Some("a")), by("2", Some("b")));
         assert_eq!(by("2", Some("a")), by("3", Some("a")));
+    }
+
+    /// The job of `rank` among those on `hosts`, on the machine that `own` means.
+    fn over_hosts(hosts: &[&str], own: &str, rank: &str, more: &[(&str, &str)]) -> Result<Job> {
+        let path = std::env::temp_dir().join(format!(
+            "gaspi-hosts-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        std::fs::write(&path, hosts.join("\n")).expect("file");
+        let (name, size) = (path.to_string_lossy().into_owned(), hosts.len().to_string());
+        let mut variables =
+            vec![("GASPI_RANK", rank), ("GASPI_NRANKS", &size), ("GASPI_MFILE", &name)];
+        variables.extend(more);
+        let map: HashMap<&str, OsString> =
+            variables.iter().map(|(name, value)| (*name, OsString::from(value))).collect();
+        let machine = || ThisMachine::called("node", &[own.parse().expect("address")]);
+        let found = describe(&|name| map.get(name).cloned(), &machine);
+        std::fs::remove_file(&path).expect("remove");
+        found
+    }
+
+    #[test]
+    fn machines_of_a_job_by_hand_agree_where_they_meet() {
+        let hosts = ["192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.2"];
+        let found: Vec<Job> = hosts
+            .iter()
+            .zip(["0", "1", "2", "3"])
+            .map(|(own, rank)| over_hosts(&hosts, own, rank, &[]).expect("job"))
+            .collect();
+        let place = |job: &Job| match &job.place {
+            MeetingPlace::Hosts { name, hub } => (name.clone(), hub.clone()),
+            other => panic!("{other:?}"),
+        };
+        for (job, local) in found.iter().zip([0, 0, 1, 1]) {
+            assert!(job.spans_hosts && job.hosts == hosts);
+            assert_eq!((job.local_rank, &job.id), (local, &found[0].id));
+            assert_eq!(place(job).0, place(&found[0]).0);
+            assert_eq!((place(job).1.host.as_str(), place(job).1.port), ("192.0.2.1", None));
+        }
+        assert!(place(&found[2]).1.here && !place(&found[3]).1.here);
+        // Another job on the same machines.
+        let other = over_hosts(&hosts, hosts[0], "0", &[("GASPI_JOB_ID", "x")]).expect("job");
+        assert_ne!(place(&other).0, place(&found[0]).0);
+        assert_eq!(other.id, "x");
+        let socket = [("GASPI_SOCKET", "3")];
+        assert_eq!(over_hosts(&hosts, hosts[1], "3", &socket).expect("job").local_rank, 3);
+    }
+
+    #[test]
+    fn the_place_of_the_meeting_can_be_named() {
+        let named = [("GASPI_MEETING", "tcp:[2001:db8::2]:4711")];
+        let job = over_hosts(&["192.0.2.1", "192.0.2.2"], "192.0.2.2", "1", &named).expect("job");
+        let MeetingPlace::Hosts { hub, .. } = &job.place else { panic!("{job:?}") };
+        assert_eq!((hub.host.as_str(), hub.port, hub.here), ("[2001:db8::2]", Some(4711), false));
+        // Without a machine file, and here.
+        let alone = |meeting| {
+            job_of(&[("GASPI_RANK", "1"), ("GASPI_NRANKS", "2"), ("GASPI_MEETING", meeting)])
+        };
+        let found = alone("tcp:localhost:4711").expect("job");
+        let MeetingPlace::Hosts { hub, .. } = &found.place else { panic!("{found:?}") };
+        assert!(hub.here && found.spans_hosts);
+        for wrong in ["tcp:", "tcp:host", "tcp:host:", "tcp::7", "tcp:host:0", "tcp:host:65536"] {
+            let text = alone(wrong).expect_err(wrong).to_string();
+            assert!(text.contains("write tcp:HOST:PORT"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_launcher_says_how_many_machines_there_are() {
+        let launched = |hosts: &str| {
+            job_of(&[
+                ("GASPI_RANK", "1"),
+                ("GASPI_NRANKS", "2"),
+                ("GASPI_MEETING", "gaspi-x"),
+                ("GASPI_JOB_ID", "x"),
+                ("GASPI_HOSTS", hosts),
+                ("GASPI_HOST", "nodeb"),
+            ])
+            .expect("job")
+        };
+        assert!(launched("2").spans_hosts && !launched("1").spans_hosts);
+        assert_eq!(launched("2").hosts[1], "nodeb");
     }
 }

@@ -4,10 +4,8 @@
 //! In a job started by hand the first rank to take the meeting's name hosts it inside its own
 //! calls, and joins it like everybody else.
 
-use super::host::Rounds;
-use super::links::Hub;
+use super::hosting::Hosting;
 use super::message::{Join, Message};
-use super::server::{Host, Role};
 use super::system;
 use super::wire::Wire;
 use super::{Card, Job, KEY_BYTES, MeetingPlace, Membership, Table, random};
@@ -31,7 +29,7 @@ const RETRY_LAST: Duration = Duration::from_millis(16);
 pub struct Gathering {
     job: Job,
     join: Join,
-    host: Option<Host>,
+    host: Option<Hosting>,
     stage: Stage,
 }
 
@@ -124,7 +122,11 @@ impl Gathering {
         if let Stage::Waiting(waiting) = &mut self.stage {
             match waiting.look(&self.job)? {
                 News::Nothing => return Ok(None),
-                News::Over => self.stage = Stage::Seeking { pause: RETRY_FIRST },
+                News::Over => {
+                    // If it was held here, it has found that there is another one.
+                    self.host = None;
+                    self.stage = Stage::Seeking { pause: RETRY_FIRST };
+                }
                 News::Table(mut table) => {
                     let stage = std::mem::replace(&mut self.stage, Stage::Serving(None));
                     if let (Stage::Waiting(old), MeetingPlace::Launcher(_)) =
@@ -166,12 +168,12 @@ impl Gathering {
     fn seek(&mut self) -> Result<()> {
         let (name, launched) = match &self.job.place {
             MeetingPlace::Launcher(name) => (name.clone(), true),
-            MeetingPlace::Agreed(name) => (name.clone(), false),
+            MeetingPlace::Agreed(name) | MeetingPlace::Hosts { name, .. } => (name.clone(), false),
             MeetingPlace::Nowhere => return Ok(()),
         };
         if !launched && self.host.is_none() {
             match socket::listen(&name) {
-                Ok(fd) => self.host = Some(Host::once(&name, fd, self.role())?),
+                Ok(fd) => self.host = Some(Hosting::new(&self.job, &name, fd)?),
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {}
                 Err(error) => return Err(Error::os("listening for the ranks of the job", &error)),
             }
@@ -195,11 +197,6 @@ impl Gathering {
                 _ => Err(Error::os("connecting to the meeting of the job", &error)),
             },
         }
-    }
-
-    /// As what this rank hosts.
-    fn role(&self) -> Role {
-        Role::Hub(Hub::new(Rounds::new(&self.job.id, self.job.size)))
     }
 
     fn register(&mut self, fd: OwnedFd) -> Result<()> {
@@ -229,11 +226,11 @@ impl Gathering {
         let mut fds = Vec::new();
         let mut limit = None;
         if let Some(host) = &self.host {
-            fds.push((host.as_fd(), false));
+            (fds, limit) = host.watches();
         }
         match &mut self.stage {
             Stage::Seeking { pause } => {
-                limit = Some(*pause);
+                limit = Some(limit.map_or(*pause, |limit| limit.min(*pause)));
                 *pause = (*pause * 2).min(RETRY_LAST);
             }
             Stage::Waiting(waiting) => {
@@ -249,8 +246,20 @@ impl Gathering {
     }
 
     fn pending(&self) -> String {
+        let text = self.awaited();
+        match self.host.as_ref().and_then(Hosting::trouble) {
+            Some(trouble) if !text.contains(&trouble) => format!("{text}; {trouble}"),
+            _ => text,
+        }
+    }
+
+    fn awaited(&self) -> String {
         let job = &self.job.id;
         match &self.stage {
+            // Nobody knows who is missing, but why.
+            Stage::Waiting(Waiting { missing: Some((0, _, words)), .. }) => {
+                format!("the meeting of the {} ranks of job {job}; {words}", self.job.size)
+            }
             Stage::Waiting(Waiting { missing: Some((_, _, words)), .. }) if !words.is_empty() => {
                 format!("{words} to join job {job} ({} ranks)", self.job.size)
             }

@@ -222,7 +222,7 @@ impl Rounds {
             return Vec::new();
         }
         self.told[rank.index()] += 1;
-        let place = self.roster.as_ref().map_or(String::new(), |r| format!(" on {}", r.host(rank)));
+        let place = self.place(rank);
         let reason = format!("{rank} (process {pid}{place}) ended during init");
         self.fail(number, Failure::Meeting(reason))
     }
@@ -276,11 +276,17 @@ impl Rounds {
         Some(missing.map(Rank).collect())
     }
 
+    /// " on HOST" where the job spans hosts and that of `rank` is known.
+    fn place(&self, rank: Rank) -> String {
+        let host = self.roster.as_ref().map_or("", |roster| roster.host(rank));
+        if host.is_empty() { String::new() } else { format!(" on {host}") }
+    }
+
     fn missing_for_good(&self, rank: Rank) -> Failure {
         let how = self.gone.get(&rank.0).map_or("", String::as_str);
         let when =
             if self.told[rank.index()] == 0 { "before it joined the job" } else { "already" };
-        let place = self.roster.as_ref().map_or(String::new(), |r| format!(" on {}", r.host(rank)));
+        let place = self.place(rank);
         Failure::Meeting(format!("{rank}{place} has ended {when} ({how})"))
     }
 

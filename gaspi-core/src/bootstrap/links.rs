@@ -480,6 +480,17 @@ impl Host {
         self.hand_out(&members, &cards, &last.encode().into(), areas);
     }
 
+    /// Tells all who wait here why they wait.
+    pub(super) fn explain(&mut self, words: &str) {
+        let words = words.to_owned();
+        let message = Message::Missing { count: 0, first: Vec::new(), words };
+        let bytes: Arc<[u8]> = message.encode().into();
+        let waits = |peer: &Peer| !peer.leaving && peer.joined.is_some();
+        let waiting: Vec<Connection> =
+            self.peers.iter().filter(|(_, peer)| waits(peer)).map(|(to, _)| *to).collect();
+        waiting.into_iter().for_each(|to| self.send(to, bytes.clone(), None));
+    }
+
     /// Sends all who wait here away with this message.
     pub(super) fn dismiss(&mut self, message: &Message) {
         let waits = |peer: &Peer| !peer.leaving && !peer.joined.is_some_and(|seat| seat.in_job);

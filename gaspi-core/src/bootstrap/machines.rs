@@ -59,6 +59,12 @@ impl ThisMachine {
         ThisMachine { name: system::host_name(), addresses }
     }
 
+    /// One that is made up.
+    #[cfg(test)]
+    pub(crate) fn called(name: &str, addresses: &[IpAddr]) -> ThisMachine {
+        ThisMachine { name: name.to_owned(), addresses: addresses.to_vec() }
+    }
+
     /// The machine's own name.
     pub fn name(&self) -> &str {
         &self.name

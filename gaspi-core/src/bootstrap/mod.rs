@@ -20,11 +20,15 @@ mod environment;
 mod fields;
 mod gathering;
 mod host;
+mod hosting;
+mod keys;
 mod links;
 pub mod machines;
 mod message;
 mod roster;
+mod seeker;
 mod server;
+mod stream;
 mod system;
 mod wire;
 
@@ -90,6 +94,38 @@ pub(crate) enum MeetingPlace {
     Launcher(String),
     /// All ranks know this abstract name; the first to take it hosts.
     Agreed(String),
+    /// The job spans machines: the first rank of each to take this abstract name hosts there, and
+    /// they meet at the hub.
+    Hosts {
+        /// The same on all machines.
+        name: String,
+        hub: HubPlace,
+    },
+}
+
+/// Where the machines of a job that was started by hand meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HubPlace {
+    /// The machine of the hub: a name or an address.
+    host: String,
+    /// Its port, where the user has named one.
+    port: Option<u16>,
+    /// Whether that is this machine.
+    here: bool,
+    /// Where the other machines are.
+    audience: addresses::Audience,
+    /// The key, where it is not made from the user's secret.
+    key: Option<Key>,
+}
+
+/// The secret of a job; never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Key([u8; KEY_BYTES]);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key")
+    }
 }
 
 impl Job {
@@ -105,6 +141,17 @@ impl Job {
             spans_hosts: false,
             node: None,
             place: MeetingPlace::Nowhere,
+        }
+    }
+
+    /// A rank of which nothing else is known yet.
+    fn of(rank: Rank, size: u32) -> Job {
+        Job {
+            rank,
+            size,
+            local_rank: rank.0,
+            hosts: vec![system::host_name(); size as usize],
+            ..Job::single()
         }
     }
 

@@ -103,8 +103,9 @@ impl Roster {
                 (Reached::Started(_), _) => "started, have not called proc_init".to_owned(),
             };
             let comma = if number > 0 { ", " } else { "" };
+            let place = if host.is_empty() { String::new() } else { format!(" on {host}") };
             // Writing to a string cannot fail.
-            let _ = write!(text, "{comma}{} on {host} ({how})", listed(ranks));
+            let _ = write!(text, "{comma}{}{place} ({how})", listed(ranks));
         }
         if others > 0 {
             let _ = write!(text, " and {others} more");

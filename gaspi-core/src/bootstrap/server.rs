@@ -284,6 +284,11 @@ impl Host {
         self.once && self.listener.is_none() && self.peers.is_empty()
     }
 
+    /// Whether the one round of this host has an outcome, so that nobody can join any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.listener.is_none()
+    }
+
     fn accept(&mut self) {
         while let Some(listener) = &self.listener {
             match socket::accept(listener.as_fd()) {
@@ -479,6 +484,8 @@ impl Host {
                 Action::Table { connections, cards, group_max } => {
                     self.send_table(&connections, &cards, group_max);
                 }
+                // A meeting of one round has no members.
+                Action::Died(..) if self.once => {}
                 Action::Died(rank, how) => self.died(rank, &how),
             }
         }

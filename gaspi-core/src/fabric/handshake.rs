@@ -200,6 +200,19 @@ impl In {
     }
 }
 
+/// Whom a client has met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Met {
+    /// No process of this library, or none that answered.
+    Nobody,
+    /// One of another version, whose job is not known.
+    OtherVersion,
+    /// One of another job.
+    OtherJob,
+    /// One that has or claims the name of the same job.
+    SameJob,
+}
+
 /// The side that connects.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -270,6 +283,21 @@ impl Client {
             _ => "whoever listens there closed the connection during the handshake: no rank of \
                   this job, or one that is ending or has too many connections"
                 .to_owned(),
+        }
+    }
+
+    /// Whom it has met, as far as the answer tells.
+    pub(crate) fn met(&self) -> Met {
+        let came = &self.came.bytes[..self.came.len];
+        let version = VERSION.to_le_bytes();
+        match *came {
+            [b'G', b'A', b'S', b'P', low, high, kind, code, ..] => match kind {
+                KIND_REFUSAL if code == Code::Job as u8 => Met::OtherJob,
+                KIND_REFUSAL if code == Code::Version as u8 => Met::OtherVersion,
+                _ if [low, high] != version => Met::OtherVersion,
+                _ => Met::SameJob,
+            },
+            _ => Met::Nobody,
         }
     }
 
@@ -403,6 +431,11 @@ impl Server {
                 Side(peer.rank)
             ),
         }
+    }
+
+    /// Whether it has named the job, rightly.
+    pub(crate) fn knows_job(&self) -> bool {
+        self.peer.is_some()
     }
 
     fn look_at_hello(&mut self) {

@@ -85,6 +85,8 @@ fn the_server_refuses_in_words_what_only_it_can_know() {
     ];
     for (mut client, mut server, at_client, at_server) in cases {
         let (c, s) = outcome(&mut client, &mut server);
+        let other_job = at_client.contains("another job");
+        assert_eq!(client.met(), if other_job { Met::OtherJob } else { Met::SameJob });
         assert!(reason(&c).contains(at_client), "{c:?}");
         assert!(reason(&s).contains(at_server), "{s:?}");
     }
@@ -95,6 +97,7 @@ fn another_key_is_seen_by_the_client_first() {
     let (mut client, mut server) = (client(&secret(1, 2), 1, 5, DATA), server(&secret(1, 3), 5));
     let (c, s) = outcome(&mut client, &mut server);
     assert!(reason(&c).contains("does not know the key of this job"), "{c:?}");
+    assert_eq!(client.met(), Met::SameJob);
     assert_eq!(client.output(), b"", "nothing that helps to find the key");
     assert_eq!(s, State::Pending);
     // The client closes.
@@ -125,6 +128,7 @@ fn another_version_is_told_to_both() {
     let mut refusal = server.output().to_vec();
     refusal[4] = 9;
     client.receive(&refusal);
+    assert_eq!(client.met(), Met::OtherVersion);
     let text = reason(client.state());
     assert!(text.contains("version 9") && text.contains("version 1"), "{text}");
 }
@@ -138,6 +142,7 @@ fn strangers_cost_a_few_bytes() {
         assert_eq!((server.output(), server.wants()), (&b""[..], 0));
         let mut client = client(&secret(1, 2), 1, 5, DATA);
         client.receive(bytes);
+        assert_eq!(client.met(), Met::Nobody);
         assert_eq!(reason(client.state()), "whoever listens there is no gaspi process");
     }
     assert_eq!(server(&secret(1, 2), 5).ended(), "it did not say anything");

@@ -1,0 +1,307 @@
+//! Jobs started by hand over several machines: each machine is a name of its own here, and they meet
+//! over TCP on loopback.
+
+use super::*;
+use crate::bootstrap::{Gathering, Key, Table, system, tests as meetings};
+use crate::config::Config;
+use crate::ids::Rank;
+use crate::os::socket;
+use crate::timeout::{Deadline, Timeout};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+/// Far beyond what anything here takes.
+const GUARD: Timeout = Timeout::Millis(60_000);
+
+fn unique(what: &str) -> String {
+    format!("{what}-{:x}", u64::from_le_bytes(random().expect("random")))
+}
+
+/// A rank of the job `id` on the machine `host`; machine 0 has the hub.
+fn job(id: &str, (rank, size): (u16, u32), host: usize, port: Option<u16>) -> Job {
+    let hub = HubPlace {
+        host: "127.0.0.1".to_owned(),
+        port,
+        here: host == 0,
+        audience: Audience::ThisHost,
+        key: Some(Key([7; 32])),
+    };
+    let place = MeetingPlace::Hosts { name: format!("gaspi-test-{id}-{host}"), hub };
+    let hosts = (0..size).map(|rank| format!("host{}", rank % 3)).collect();
+    Job { place, hosts, spans_hosts: true, ..Job::in_process(id, Rank(rank), size) }
+}
+
+fn with_key(mut job: Job, byte: u8) -> Job {
+    if let MeetingPlace::Hosts { hub, .. } = &mut job.place {
+        hub.key = Some(Key([byte; 32]));
+    }
+    job
+}
+
+fn gathering(job: &Job) -> Gathering {
+    Gathering::new(job, &Config::default(), meetings::card(job)).expect("gathering")
+}
+
+fn refusal(job: &Job) -> String {
+    gathering(job).poll(GUARD.deadline()).expect_err("refused").to_string()
+}
+
+#[test]
+fn machines_meet_over_tcp_again_and_again() {
+    let id = unique("hand");
+    thread::scope(|scope| {
+        let ranks: Vec<_> = (0..6u16)
+            .map(|rank| {
+                let job = job(&id, (rank, 6), usize::from(rank) % 3, None);
+                scope.spawn(move || {
+                    let once = |_| gathering(&job).poll(GUARD.deadline()).expect("table");
+                    (0..5).map(once).collect::<Vec<Table>>()
+                })
+            })
+            .collect();
+        let tables: Vec<Vec<Table>> =
+            ranks.into_iter().map(|rank| rank.join().expect("rank")).collect();
+        for round in 0..5 {
+            let first = &tables[0][round];
+            for (rank, table) in tables.iter().map(|all| &all[round]).enumerate() {
+                assert_eq!((table.key, &table.cards), (first.key, &first.cards));
+                for (other, card) in table.cards.iter().enumerate() {
+                    let same = rank % 3 == other % 3;
+                    assert_eq!(table.cards[rank].machine == card.machine, same);
+                }
+            }
+            assert!(round == 0 || first.key != tables[0][round - 1].key);
+        }
+    });
+}
+
+#[test]
+fn a_difference_is_told_on_all_machines() {
+    let id = unique("differ");
+    thread::scope(|scope| {
+        let ranks: Vec<_> = (0..3u16)
+            .map(|rank| {
+                let job = job(&id, (rank, 3), usize::from(rank), None);
+                let segment_max = if rank == 2 { 7 } else { 255 };
+                let config = Config { segment_max, ..Config::default() };
+                scope.spawn(move || {
+                    let card = meetings::card(&job);
+                    let mut rank = Gathering::new(&job, &config, card).expect("gathering");
+                    rank.poll(GUARD.deadline()).expect_err("mismatch").to_string()
+                })
+            })
+            .collect();
+        for rank in ranks {
+            let text = rank.join().expect("rank");
+            assert!(text.contains("segment_max is 255 on rank 0 and 7 on rank 2"), "{text}");
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_is_claimed_on_two_machines_is_refused_once() {
+    let id = unique("twice");
+    let mut first = gathering(&job(&id, (0, 2), 0, None));
+    thread::scope(|scope| {
+        let wrong = scope.spawn(|| refusal(&job(&id, (0, 2), 1, None)));
+        while !wrong.is_finished() {
+            assert!(first.poll(Timeout::Millis(5).deadline()).expect_err("alone").is_timeout());
+        }
+        let text = wrong.join().expect("rank");
+        assert!(
+            text.contains("already claimed by process") && text.contains(" on host0"),
+            "{text}"
+        );
+        let other = scope.spawn(|| gathering(&job(&id, (1, 2), 2, None)).poll(GUARD.deadline()));
+        first.poll(GUARD.deadline()).expect("table");
+        other.join().expect("rank").expect("table");
+    });
+}
+
+#[test]
+fn another_key_is_told_to_both_sides() {
+    let id = unique("key");
+    let mut hub = gathering(&job(&id, (0, 2), 0, None));
+    thread::scope(|scope| {
+        let wrong = scope.spawn(|| refusal(&with_key(job(&id, (1, 2), 1, None), 8)));
+        while !wrong.is_finished() {
+            assert!(hub.poll(Timeout::Millis(5).deadline()).expect_err("alone").is_timeout());
+        }
+        let text = wrong.join().expect("rank");
+        assert!(text.contains("does not know the key of this job"), "{text}");
+        assert!(text.contains("it has to be the same on all hosts"), "{text}");
+        let text = hub.poll(Deadline::Now).expect_err("alone").to_string();
+        assert!(text.contains("rank 1 on host1 (not seen yet)"), "{text}");
+        assert!(text.contains("127.0.0.1 was refused: who says to be rank 1"), "{text}");
+        let other = scope.spawn(|| gathering(&job(&id, (1, 2), 1, None)).poll(GUARD.deadline()));
+        hub.poll(GUARD.deadline()).expect("table");
+        other.join().expect("rank").expect("table");
+    });
+}
+
+#[test]
+fn a_hub_that_is_not_there_is_named_and_may_come_late() {
+    let id = unique("late");
+    let mut early = gathering(&job(&id, (1, 2), 1, None));
+    let pending = |early: &mut Gathering| {
+        let error = early.poll(Timeout::Millis(30).deadline()).expect_err("alone");
+        assert!(error.is_timeout(), "{error}");
+        error.to_string()
+    };
+    let text = loop {
+        let text = pending(&mut early);
+        if text.contains("refused") {
+            break text;
+        }
+    };
+    let ports = derived_ports(&job_name(&id), PORTS);
+    assert!(
+        text.contains("the host of the meeting on 127.0.0.1 has not answered at port"),
+        "{text}"
+    );
+    assert!(text.contains(&format!("{}", ports[0])), "{text}");
+    thread::scope(|scope| {
+        let hub = scope.spawn(|| gathering(&job(&id, (0, 2), 0, None)).poll(GUARD.deadline()));
+        early.poll(GUARD.deadline()).expect("table");
+        hub.join().expect("rank").expect("table");
+    });
+}
+
+/// Somebody who listens at a port that the user has named, and answers the first who comes.
+fn answered(answer: impl FnOnce(TcpStream) + Send) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
+    let port = listener.local_addr().expect("address").port();
+    thread::scope(|scope| {
+        scope.spawn(move || answer(listener.accept().expect("connection").0));
+        refusal(&job(&unique("named"), (1, 2), 1, Some(port)))
+    })
+}
+
+#[test]
+fn whoever_listens_at_a_named_port_is_told_apart() {
+    let shake_hands = |secret: Secret| {
+        move |mut stream: TcpStream| {
+            let mut server = Server::new(&secret, HUB, 2, [1; 32]);
+            let mut byte = [0];
+            while server.wants() > 0 && stream.read(&mut byte).is_ok_and(|count| count > 0) {
+                server.receive(&byte);
+                stream.write_all(server.output()).expect("write");
+                server.sent(server.output().len());
+            }
+        }
+    };
+    let other_job = Secret { job: [1; 16], key: [7; 32] };
+    let text = answered(shake_hands(other_job));
+    assert!(text.contains("a process of another job listens there"), "{text}");
+    assert!(text.contains("check GASPI_JOB_ID and GASPI_MEETING"), "{text}");
+    let text = answered(|mut stream| {
+        let mut hello = [0; 64];
+        stream.read_exact(&mut hello).expect("hello");
+        // A refusal of version 9.
+        stream.write_all(&[&hello[..4], &[9, 0, 2, 0]].concat()).expect("write");
+    });
+    assert!(text.contains("speaks version 9"), "{text}");
+}
+
+/// The hub's machine, served by a thread; its ranks come as those of a launcher.
+fn with_hub(id: &str, size: u32, test: impl FnOnce(SocketAddr, &(dyn Fn(u16) -> Job + Sync))) {
+    let name = format!("gaspi-test-{id}-hub");
+    let listener = socket::listen(&name).expect("listener");
+    let mut hosting = Hosting::new(&job(id, (0, size), 0, None), &name, listener).expect("hub");
+    let Reach::Hub(gate) = &hosting.reach else { panic!("no hub") };
+    let place = tcp::local_address(gate.listeners[0].as_fd()).expect("address");
+    thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            while !hosting.finished() {
+                hosting.serve();
+                let (fds, limit) = hosting.watches();
+                let tick = limit.unwrap_or(PATIENCE).min(Duration::from_millis(20));
+                system::wait(&fds, Deadline::Never, Some(tick));
+            }
+        });
+        test(place, &|rank| {
+            let place = MeetingPlace::Launcher(name.clone());
+            Job { place, ..job(id, (rank, size), 0, None) }
+        });
+        server.join().expect("hub");
+    });
+}
+
+#[test]
+fn strangers_do_not_disturb_the_meeting() {
+    let id = unique("strangers");
+    with_hub(&id, 2, |place, local| {
+        let mut strangers = Vec::new();
+        let whole = [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 200], b"GASP\x01", b"GASP\x09\0"];
+        for words in whole {
+            let mut stream = TcpStream::connect(place).expect("connection");
+            stream.write_all(words).expect("write");
+            strangers.push(stream);
+        }
+        // Others connect, and go at once or say nothing at all: all places are taken for a while.
+        for number in 0..2 * STRANGERS_MAX {
+            let stream = TcpStream::connect(place).expect("connection");
+            if number % 2 == 0 {
+                strangers.push(stream);
+            }
+        }
+        thread::scope(|scope| {
+            let other =
+                scope.spawn(|| gathering(&job(&id, (1, 2), 1, None)).poll(GUARD.deadline()));
+            gathering(&local(0)).poll(GUARD.deadline()).expect("table");
+            other.join().expect("rank").expect("table");
+        });
+        // Whoever did not speak our language was closed without an answer, another version told.
+        let mut answer = Vec::new();
+        let _ = strangers[0].read_to_end(&mut answer);
+        assert_eq!(answer, b"");
+        strangers[3].read_to_end(&mut answer).expect("refusal");
+        assert_eq!(&answer[..4], b"GASP");
+    });
+}
+
+#[test]
+fn a_machine_whose_ranks_end_ends_the_start() {
+    let id = unique("ends");
+    with_hub(&id, 3, |_, local| {
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| refusal(&local(0)));
+            let mut leaving = gathering(&job(&id, (1, 3), 1, None));
+            // It has reached the hub once the missing one is named.
+            while !leaving
+                .poll(Timeout::Millis(5).deadline())
+                .expect_err("alone")
+                .to_string()
+                .contains("rank 2 on host2 (not seen yet) to join")
+            {}
+            drop(leaving);
+            let text = waiting.join().expect("rank");
+            assert!(text.contains("rank 1") && text.contains("ended during init"), "{text}");
+        });
+        // The hub still stands, and sends the last one away.
+        let text = refusal(&job(&id, (2, 3), 2, None));
+        assert!(text.contains("rank 1") && text.contains("ended during init"), "{text}");
+        thread::scope(|scope| {
+            let ranks: Vec<_> = (1..3)
+                .map(|rank| {
+                    let job = job(&id, (rank, 3), usize::from(rank), None);
+                    scope.spawn(move || gathering(&job).poll(GUARD.deadline()).expect("table"))
+                })
+                .collect();
+            gathering(&local(0)).poll(GUARD.deadline()).expect("table");
+            ranks.into_iter().for_each(|rank| drop(rank.join().expect("rank")));
+        });
+    });
+}
+
+#[test]
+fn ports_are_derived_alike_and_stay_in_range() {
+    for (low, high) in [PORTS, (50000, 50003), (7, 7)] {
+        let ports = derived_ports(&job_name("j"), (low, high));
+        assert_eq!(ports, derived_ports(&job_name("j"), (low, high)));
+        assert!(ports.iter().all(|port| (low..=high).contains(port)), "{ports:?}");
+        assert!(!ports.is_empty() && ports.len() <= TRIES);
+    }
+    assert_ne!(derived_ports(&job_name("j"), PORTS), derived_ports(&job_name("k"), PORTS));
+}

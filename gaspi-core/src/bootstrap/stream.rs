@@ -1,0 +1,182 @@
+//! A TCP connection of a meeting, from the handshake to the envelopes, without blocking.
+
+use crate::fabric::handshake::{Client, Server, State};
+use crate::os::socket::{self, Piece};
+use crate::os::tcp;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes read at a time.
+const READ: usize = 16 * 1024;
+
+/// A connection that carries bytes in both directions.
+#[derive(Debug)]
+pub(super) struct Stream {
+    fd: OwnedFd,
+    /// Where the other end is.
+    pub(super) peer: SocketAddr,
+    out: VecDeque<Arc<[u8]>>,
+    /// Bytes of the first that were sent.
+    sent: usize,
+    /// Why it ended.
+    ended: Option<String>,
+}
+
+impl Stream {
+    pub(super) fn new(fd: OwnedFd, peer: SocketAddr) -> Stream {
+        // What cannot be set is a matter of speed, and of how soon an end is noticed.
+        let _ = tcp::set_no_delay(fd.as_fd());
+        let _ = tcp::set_keepalive(fd.as_fd(), 1, 1, 4);
+        Stream { fd, peer, out: VecDeque::new(), sent: 0, ended: None }
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Why it ended, if it has.
+    pub(super) fn ended(&self) -> Option<&str> {
+        self.ended.as_deref()
+    }
+
+    /// Whether there is something to send.
+    pub(super) fn is_pending(&self) -> bool {
+        self.ended.is_none() && !self.out.is_empty()
+    }
+
+    pub(super) fn queue(&mut self, bytes: Vec<Arc<[u8]>>) {
+        self.out.extend(bytes);
+    }
+
+    /// Sends what there is room for.
+    pub(super) fn flush(&mut self) {
+        while let (Some(first), None) = (self.out.front(), &self.ended) {
+            match send(self.fd.as_fd(), &first[self.sent..]) {
+                Ok(Some(count)) => {
+                    self.sent += count;
+                    if self.sent == first.len() {
+                        self.out.pop_front();
+                        self.sent = 0;
+                    }
+                }
+                Ok(None) => return,
+                // What the other side said last can still be read, which then tells the end.
+                Err(_) => self.out.clear(),
+            }
+        }
+    }
+
+    /// Appends what has come; false if nothing has.
+    pub(super) fn read(&mut self, to: &mut Vec<u8>) -> bool {
+        if self.ended.is_some() {
+            return false;
+        }
+        match receive(self.fd.as_fd(), READ, to) {
+            Ok(Some(0)) => self.ended = Some("it was closed".to_owned()),
+            Ok(Some(_)) => return true,
+            Ok(None) => {}
+            Err(error) => self.ended = Some(error.to_string()),
+        }
+        false
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // The last word shall arrive: closing with unread bytes would take it back.
+        self.flush();
+        tcp::end_sending(self.fd.as_fd());
+        let mut rest = Vec::new();
+        while self.read(&mut rest) && rest.len() < 64 * READ {}
+    }
+}
+
+fn passing<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Option<usize>> {
+    // SAFETY: the bytes live across the call.
+    passing(unsafe { socket::send(fd, [Piece::of(bytes), Piece::of(&[])], &[]) })
+}
+
+fn receive(fd: BorrowedFd<'_>, limit: usize, to: &mut Vec<u8>) -> io::Result<Option<usize>> {
+    let mut buffer = [0u8; READ];
+    let piece = Piece { pointer: buffer.as_mut_ptr(), len: limit.min(READ) };
+    // SAFETY: the buffer is writable for that length.
+    let received = passing(unsafe { socket::receive(fd, piece, &mut Vec::new()) })?;
+    to.extend_from_slice(&buffer[..received.unwrap_or(0)]);
+    Ok(received)
+}
+
+/// Either side of a handshake.
+pub(super) trait Side {
+    fn output(&self) -> &[u8];
+    fn sent(&mut self, count: usize);
+    fn wants(&self) -> usize;
+    fn receive(&mut self, bytes: &[u8]) -> usize;
+    fn state(&self) -> &State;
+    fn ended(&self) -> String;
+}
+
+macro_rules! side {
+    ($side:ty) => {
+        impl Side for $side {
+            fn output(&self) -> &[u8] {
+                <$side>::output(self)
+            }
+            fn sent(&mut self, count: usize) {
+                <$side>::sent(self, count)
+            }
+            fn wants(&self) -> usize {
+                <$side>::wants(self)
+            }
+            fn receive(&mut self, bytes: &[u8]) -> usize {
+                <$side>::receive(self, bytes)
+            }
+            fn state(&self) -> &State {
+                <$side>::state(self)
+            }
+            fn ended(&self) -> String {
+                <$side>::ended(self)
+            }
+        }
+    };
+}
+
+side!(Client);
+side!(Server);
+
+/// Continues a handshake as far as it goes without waiting; the outcome once there is one.
+pub(super) fn shake(fd: BorrowedFd<'_>, side: &mut impl Side) -> Option<State> {
+    loop {
+        while !side.output().is_empty() {
+            match send(fd, side.output()) {
+                Ok(Some(count)) => side.sent(count),
+                Ok(None) => return None,
+                Err(_) => return Some(State::Refused(side.ended())),
+            }
+        }
+        let wants = side.wants();
+        if wants == 0 {
+            return Some(side.state().clone());
+        }
+        let mut bytes = Vec::with_capacity(wants);
+        match receive(fd, wants, &mut bytes) {
+            Ok(Some(1..)) => {
+                side.receive(&bytes);
+            }
+            Ok(None) => return None,
+            Ok(Some(0)) | Err(_) => return Some(State::Refused(side.ended())),
+        }
+    }
+}
