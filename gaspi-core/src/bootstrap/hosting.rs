@@ -37,6 +37,7 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub(super) struct Hosting {
     pub(super) host: Host,
+    since: Instant,
     reach: Reach,
 }
 
@@ -117,14 +118,16 @@ impl Hosting {
             }
             _ => (Role::Hub(Hub::new(Rounds::new(&job.id, job.size))), Reach::Machine),
         };
-        Ok(Hosting { host: Host::once(name, listener, role)?, reach })
+        Ok(Hosting { host: Host::once(name, listener, role)?, since: Instant::now(), reach })
     }
 
     /// Does what can be done without waiting.
     pub(super) fn serve(&mut self) {
         for request in self.host.serve() {
             if let Request::Missing { text } = request {
-                log::warn!("proc_init: waiting for {text}");
+                // Each is told: the time differs.
+                let waited = self.since.elapsed().as_secs();
+                log::error!("proc_init: {waited} s have passed, still waiting for {text}");
             }
         }
         match &mut self.reach {

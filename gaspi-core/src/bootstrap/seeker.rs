@@ -61,6 +61,7 @@ pub(super) struct Seeker {
     unresolved: Option<String>,
     other_versions: u32,
     stream: Option<Stream>,
+    since: Instant,
     reported: Instant,
 }
 
@@ -84,6 +85,7 @@ impl Seeker {
             unresolved: None,
             other_versions: 0,
             stream: None,
+            since: now,
             reported: now,
         }
     }
@@ -177,7 +179,8 @@ impl Seeker {
             && let Some(trouble) = self.trouble()
         {
             self.reported = now;
-            log::warn!("proc_init: {trouble}");
+            let waited = self.since.elapsed().as_secs();
+            log::error!("proc_init: {waited} s have passed, {trouble}");
             host.explain(&trouble);
         }
     }
