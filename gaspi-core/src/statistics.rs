@@ -146,6 +146,10 @@ counters! {
         "bytes read by shared memory";
     Source::Link(Link::SharedMemory, REQUESTS), 2, "NumberOfRequestsShm",
         "writes, reads, notifications and atomics by shared memory";
+    Source::Link(Link::Tcp, &[P::BytesWritten]), 2, "BytesWrittenTcp", "bytes written by TCP";
+    Source::Link(Link::Tcp, &[P::BytesRead]), 2, "BytesReadTcp", "bytes read by TCP";
+    Source::Link(Link::Tcp, REQUESTS), 2, "NumberOfRequestsTcp",
+        "writes, reads, notifications and atomics by TCP";
     Source::Rank(&[P::BytesWritten]), 3, "BytesWrittenToRank", "bytes written to a rank";
     Source::Rank(&[P::BytesRead]), 3, "BytesReadFromRank", "bytes read from a rank";
     Source::Rank(&[P::Writes, P::WriteNotifys]), 3, "NumberOfWritesToRank",
