@@ -208,10 +208,6 @@ struct Layout {
     local_rank: u16,
 }
 
-/// Names beyond this number are compared as text only, so that a large file does not cost as many
-/// questions to the resolver.
-const LOOKED_UP_MAX: usize = 64;
-
 /// Reads the machine file. It has to have enough lines, and this rank has to be on this machine.
 fn layout(path: &Path, rank: Rank, size: u32, machine: &ThisMachine) -> Result<Layout> {
     let mut hosts = machines::read(path)?;
@@ -233,15 +229,27 @@ fn layout(path: &Path, rank: Rank, size: u32, machine: &ThisMachine) -> Result<L
             machine.name()
         ));
     }
+    // The resolver may take its time: it is asked until one other machine is known.
+    let mut spans = false;
     let mut here: HashMap<String, bool> = HashMap::from([(own.to_lowercase(), true)]);
     let mut local = Vec::with_capacity(hosts.len());
     for host in &hosts {
-        let known = here.len() >= LOOKED_UP_MAX;
-        let is_here = here.entry(host.to_lowercase()).or_insert_with(|| !known && machine.is(host));
-        local.push(*is_here);
+        let is_here = *here.entry(host.to_lowercase()).or_insert_with(|| {
+            let plainly = machine.is_plainly(host);
+            plainly.unwrap_or_else(|| !spans && machine.is(host))
+        });
+        spans |= !is_here;
+        local.push(is_here);
+    }
+    if let Some(host) = hosts.iter().find(|host| spans && machines::is_loopback(host)) {
+        return wrong(format!(
+            "machine file {} names {host:?} beside other machines, and each machine takes that for \
+             itself; write the machine's name or an address of one of its interfaces",
+            path.display()
+        ));
     }
     let local_rank = local[..rank.index()].iter().filter(|here| **here).count() as u16;
-    Ok(Layout { spans: local.contains(&false), local_rank, hosts })
+    Ok(Layout { spans, local_rank, hosts })
 }
 
 /// Where the ranks of a job started by hand meet: a name made from what all of them share.
@@ -427,6 +435,9 @@ mod tests {
         assert_eq!(other.id, "x");
         let socket = [("GASPI_SOCKET", "3")];
         assert_eq!(over_hosts(&hosts, hosts[1], "3", &socket).expect("job").local_rank, 3);
+        let error = over_hosts(&["localhost", "192.0.2.2", "192.0.2.3"], "192.0.2.2", "1", &[]);
+        let text = error.expect_err("two machines take it for themselves").to_string();
+        assert!(text.contains("\"localhost\" beside other machines"), "{text}");
     }
 
     #[test]

@@ -73,29 +73,31 @@ impl ThisMachine {
     /// Whether `spelling` means this machine: its name with or without domain, localhost, an
     /// address of any interface, or whatever the resolver maps to one.
     pub fn is(&self, spelling: &str) -> bool {
+        self.is_plainly(spelling).unwrap_or_else(|| {
+            match (spelling.trim_end_matches('.'), 0).to_socket_addrs() {
+                Ok(found) => found.map(|address| address.ip()).any(|address| self.has(address)),
+                // Not known to the resolver: believe a name whose first part is ours.
+                Err(_) => !self.name.contains('.') && first_label(spelling, &self.name),
+            }
+        })
+    }
+
+    /// The same as far as it can be told without asking the resolver, which takes its time.
+    pub(crate) fn is_plainly(&self, spelling: &str) -> Option<bool> {
         let spelling = spelling.trim_end_matches('.');
         let unbracketed = spelling.strip_prefix('[').and_then(|s| s.strip_suffix(']'));
         let address = unbracketed.unwrap_or(spelling);
         // A link-local address may carry its interface.
         let address = address.split('%').next().unwrap_or(address);
         if let Ok(address) = address.parse::<IpAddr>() {
-            return self.has(address);
+            return Some(self.has(address));
         }
-        if self.is_name(spelling) {
-            return true;
-        }
-        match (spelling, 0).to_socket_addrs() {
-            Ok(found) => found.map(|address| address.ip()).any(|address| self.has(address)),
-            // Not known to the resolver: believe a name whose first part is ours.
-            Err(_) => !self.name.contains('.') && first_label(spelling, &self.name),
-        }
+        self.is_name(spelling).then_some(true)
     }
 
     fn is_name(&self, spelling: &str) -> bool {
-        const LOOPBACK: [&str; 4] =
-            ["localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"];
         let own = self.name.trim_end_matches('.');
-        LOOPBACK.iter().any(|name| name.eq_ignore_ascii_case(spelling))
+        is_loopback_name(spelling)
             || own.eq_ignore_ascii_case(spelling)
             || (!spelling.contains('.') && first_label(own, spelling))
     }
@@ -104,6 +106,20 @@ impl ThisMachine {
         let address = address.to_canonical();
         address.is_loopback() || self.addresses.iter().any(|own| own.to_canonical() == address)
     }
+}
+
+fn is_loopback_name(spelling: &str) -> bool {
+    ["localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"]
+        .iter()
+        .any(|name| name.eq_ignore_ascii_case(spelling))
+}
+
+/// Whether every machine takes `spelling` for itself.
+pub(crate) fn is_loopback(spelling: &str) -> bool {
+    let unbracketed = spelling.strip_prefix('[').and_then(|s| s.strip_suffix(']'));
+    let address = unbracketed.unwrap_or(spelling).parse::<IpAddr>();
+    is_loopback_name(spelling.trim_end_matches('.'))
+        || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 /// Whether the part of `name` before its first dot is `label`.
@@ -156,6 +172,12 @@ mod tests {
         }
         for other in ["192.0.2.3", "fd00::3", "node70", "node8.example.org", ""] {
             assert!(!machine.is(other), "{other}");
+        }
+        for own in ["localhost", "LocalHost.", "127.0.0.1", "::1", "[::1]", "::ffff:127.9.9.9"] {
+            assert!(is_loopback(own), "{own}");
+        }
+        for other in ["192.0.2.2", "node7", "::2", ""] {
+            assert!(!is_loopback(other), "{other}");
         }
         let real = ThisMachine::look_up();
         assert!(real.is(real.name()) && real.is(&real.name().to_uppercase()));

@@ -13,7 +13,6 @@
 //! Invariant: no wait here outlives its deadline, and the end of any rank before the table went out
 //! ends the meeting for all that take part in it.
 
-#[allow(dead_code, reason = "the listeners and connections between hosts come next")]
 pub(crate) mod addresses;
 mod envelope;
 mod environment;

@@ -12,10 +12,11 @@ use super::random;
 use super::server::Host;
 use super::stream::{Stream, shake};
 use crate::fabric::handshake::{Client, HUB, Met, Peer, Purpose, State};
-use crate::os::{interfaces, tcp};
+use crate::os::{interfaces, process, tcp};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 /// Between two rounds of trying: the hub may not have started yet.
@@ -27,6 +28,8 @@ const ADDRESSES_MAX: usize = 4;
 const VERSIONS_MAX: u32 = 3;
 /// How often a name that is not known is looked up again.
 const LOOK_UP: Duration = Duration::from_secs(5);
+/// How often to look whether the resolver has an answer.
+const RESOLVER: Duration = Duration::from_millis(2);
 /// How often those who wait here are told why they wait.
 const REPORT: Duration = Duration::from_secs(5);
 
@@ -48,6 +51,8 @@ pub(super) struct Seeker {
     shared: Shared,
     addresses: Vec<IpAddr>,
     looked_up: Option<Instant>,
+    /// The resolver, which takes its time, while it is at work.
+    resolver: Option<Receiver<std::io::Result<Vec<SocketAddr>>>>,
     attempts: Vec<Attempt>,
     /// When the attempts of this round have taken too long.
     until: Instant,
@@ -76,6 +81,7 @@ impl Seeker {
             shared,
             addresses: Vec::new(),
             looked_up: None,
+            resolver: None,
             attempts: Vec::new(),
             until: now,
             talk: None,
@@ -144,6 +150,7 @@ impl Seeker {
 
     fn seek(&mut self, host: &mut Host) {
         let now = Instant::now();
+        self.resolved();
         if self.attempts.is_empty() && self.talk.is_none() && now >= self.again {
             self.begin(now);
         }
@@ -217,7 +224,7 @@ impl Seeker {
     /// Starts to connect to all places where the hub may be.
     fn begin(&mut self, now: Instant) {
         let stale = self.looked_up.is_none_or(|at| now >= at + LOOK_UP);
-        if self.addresses.is_empty() && stale {
+        if self.addresses.is_empty() && stale && self.resolver.is_none() {
             self.look_up(now);
         }
         self.until = now + PATIENCE;
@@ -234,16 +241,39 @@ impl Seeker {
         }
     }
 
+    /// Asks the resolver, in a thread: no call waits for it beyond its timeout.
     fn look_up(&mut self, now: Instant) {
         self.looked_up = Some(now);
-        let name = self.hub.trim_start_matches('[').trim_end_matches(']');
-        let found: Vec<SocketAddr> = match (name, 0).to_socket_addrs() {
-            Ok(found) => found.collect(),
+        let name = self.hub.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let (tell, resolver) = mpsc::channel();
+        let asked = process::with_signals_blocked(|| {
+            std::thread::Builder::new().name("gaspi-resolver".to_owned()).spawn(move || {
+                // Nobody listens any more if the start has ended meanwhile.
+                let _ = tell.send((name.as_str(), 0).to_socket_addrs().map(Iterator::collect));
+            })
+        });
+        match asked {
+            Ok(_) => self.resolver = Some(resolver),
+            Err(error) => self.unresolved = Some(format!("looking up {}: {error}", self.hub)),
+        }
+    }
+
+    /// Takes what the resolver has found.
+    fn resolved(&mut self) {
+        let found = match self.resolver.as_ref().map(Receiver::try_recv) {
+            None | Some(Err(TryRecvError::Empty)) => return,
+            Some(Ok(found)) => found,
+            Some(Err(TryRecvError::Disconnected)) => Err(std::io::ErrorKind::Other.into()),
+        };
+        self.resolver = None;
+        let found = match found {
+            Ok(found) => found,
             Err(error) => {
-                self.unresolved = Some(format!("looking up {name}: {error}"));
+                self.unresolved = Some(format!("looking up {}: {error}", self.hub));
                 return;
             }
         };
+        self.again = Instant::now();
         let candidates = Candidates::new(&found, &interfaces::list(), self.audience);
         self.unresolved = candidates.lack();
         for candidate in candidates.tried {
@@ -295,7 +325,10 @@ impl Seeker {
             Some((_, _, until)) => *until,
             None => self.until,
         };
-        let next = next.min(self.reported + REPORT);
+        let mut next = next.min(self.reported + REPORT);
+        if self.resolver.is_some() {
+            next = next.min(Instant::now() + RESOLVER);
+        }
         Some(next.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
     }
 }

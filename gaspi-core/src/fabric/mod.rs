@@ -15,7 +15,6 @@ pub(crate) mod debt;
 pub(crate) mod drive;
 pub(crate) mod driving;
 pub(crate) mod frame;
-#[allow(dead_code, reason = "the connections that use it come next")]
 pub(crate) mod handshake;
 pub(crate) mod peers;
 pub(crate) mod progress;
