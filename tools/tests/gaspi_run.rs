@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{GUARD, Run, collect, ended, gaspi_run, run, script, shell};
+use harness::{AWAIT, GUARD, Run, collect, ended, gaspi_run, gate, run, script, shell};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -238,9 +238,12 @@ fn kill_on_failure_does_not_wait_for_the_deaf_and_leaves_nothing() {
 
 #[test]
 fn signals_are_forwarded() {
+    let directory = tempfile::tempdir().expect("directory");
+    let gate = gate(directory.path());
     for name in ["TERM", "INT", "USR2", "HUP", "QUIT"] {
         let text = format!(
-            "trap 'echo got {name}; exit 0' {name}; echo ready; while :; do sleep 0.05; done"
+            "exec 3<>{}; trap 'echo got {name}; exit 0' {name}; echo ready; {AWAIT}",
+            gate.display()
         );
         let mut run = Run::start(gaspi_run(&["-n", "2", "sh", "-c", &text]));
         run.lines(2);
@@ -264,8 +267,10 @@ fn a_signal_that_kills_the_ranks_is_the_status() {
 
 #[test]
 fn a_second_interrupt_kills() {
-    let text = "trap 'echo first' INT; echo ready; while :; do sleep 0.05; done";
-    let mut run = Run::start(gaspi_run(&["-n", "2", "sh", "-c", text]));
+    let directory = tempfile::tempdir().expect("directory");
+    let gate = gate(directory.path());
+    let text = format!("exec 3<>{}; trap 'echo first' INT; echo ready; {AWAIT}", gate.display());
+    let mut run = Run::start(gaspi_run(&["-n", "2", "sh", "-c", &text]));
     run.lines(2);
     run.signal("INT");
     run.lines(4);
@@ -459,11 +464,20 @@ fn on_a_terminal(arguments: &str) -> (Run, std::process::ChildStdin) {
 
 #[test]
 fn an_interrupt_from_the_terminal_arrives_once() {
-    let text = "trap \"echo got INT\" INT; echo ready; \
-                for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done; echo end";
+    let directory = tempfile::tempdir().expect("directory");
+    let gate = gate(directory.path());
+    let text = format!(
+        "exec 3<>{}; trap \"echo got INT\" INT; echo ready; {AWAIT}; echo end",
+        gate.display()
+    );
+    // Held open, so that the lines are there for ranks that come late.
+    let mut go = fs::OpenOptions::new().read(true).write(true).open(&gate).expect("gate");
     let (mut run, mut keyboard) = on_a_terminal(&format!("-n 2 sh -c '{text}'"));
     run.lines(2);
     keyboard.write_all(&[3]).expect("write");
+    run.until_times("got INT", 2);
+    // A second one would come before the end.
+    go.write_all(b"\n\n").expect("gate");
     let outcome = run.finish().success();
     assert_eq!(outcome.stdout.matches("got INT").count(), 2, "{}", outcome.stdout);
     assert_eq!(outcome.stdout.matches("end").count(), 2, "{}", outcome.stdout);

@@ -4,11 +4,12 @@
 mod harness;
 
 use harness::far::{Far, not_installed};
-use harness::{GUARD, Outcome, Run, gaspi_run};
+use harness::{AWAIT, GUARD, Outcome, Run, gaspi_run, gate};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
@@ -363,9 +364,11 @@ fn kill_on_failure_ends_all_hosts_and_leaves_nothing() {
 #[test]
 fn signals_reach_all_hosts() {
     let far = Far::new();
+    let gate = gate(far.directory.path());
     for name in ["TERM", "USR2"] {
         let text = format!(
-            "trap 'echo got {name}; exit 0' {name}; echo ready; while :; do sleep 0.05; done"
+            "exec 3<>{}; trap 'echo got {name}; exit 0' {name}; echo ready; {AWAIT}",
+            gate.display()
         );
         let mut run = Run::start(far.gaspi_run(&["--hosts", MIXED, "sh", "-c", &text]));
         run.lines(4);
@@ -376,13 +379,85 @@ fn signals_reach_all_hosts() {
         assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     }
     // The second interrupt kills.
-    let text = "trap 'echo first' INT; echo ready; while :; do sleep 0.05; done";
-    let mut run = Run::start(far.gaspi_run(&["--hosts", MIXED, "sh", "-c", text]));
+    let text = format!("exec 3<>{}; trap 'echo first' INT; echo ready; {AWAIT}", gate.display());
+    let mut run = Run::start(far.gaspi_run(&["--label", "--hosts", MIXED, "sh", "-c", &text]));
     run.lines(4);
     run.signal("INT");
     run.lines(8);
     run.signal("INT");
     assert_eq!(run.finish().code, Some(137));
+}
+
+/// Runs gaspi_run on a terminal: what comes out of it, and the keyboard.
+fn on_a_terminal(command: &Command) -> (Run, ChildStdin) {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let quoted = |word: &OsStr| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''"));
+    let line: Vec<String> = words.map(quoted).collect();
+    // A terminal belongs to a shell, whose job gaspi_run is; which shell is not to matter.
+    let mut terminal = Command::new("script");
+    terminal.args(["-qec", &format!("exec {}", line.join(" ")), "/dev/null"]);
+    terminal.env("SHELL", "/bin/sh").stdin(Stdio::piped());
+    let mut run = Run::start(terminal);
+    let keyboard = run.child.stdin.take().expect("stdin");
+    (run, keyboard)
+}
+
+#[test]
+fn a_terminal_reaches_all_hosts_once() {
+    // What is behind a real ssh has no part in the terminal here.
+    let far = Far::with("exec setsid -w env -i PATH=/usr/bin:/bin sh -c \"$*\"");
+    let gate = gate(far.directory.path());
+    let text = format!(
+        "exec 3<>{}; trap 'echo got INT' INT; echo ready; \
+         [ $GASPI_RANK = 0 ] && read n && echo hello $n; {AWAIT}; echo end",
+        gate.display()
+    );
+    let mut go = fs::OpenOptions::new().read(true).write(true).open(&gate).expect("gate");
+    let hosts = "240.0.0.1,127.0.0.1,240.0.0.2";
+    let (mut run, mut keyboard) =
+        on_a_terminal(&far.gaspi_run(&["--hosts", hosts, "sh", "-c", &text]));
+    run.until_times("ready", 3);
+    keyboard.write_all(b"ada\n").expect("write");
+    run.until("hello ada");
+    keyboard.write_all(&[3]).expect("write");
+    run.until_times("got INT", 3);
+    go.write_all(b"\n\n\n").expect("gate");
+    let outcome = run.finish().success();
+    assert_eq!(outcome.stdout.matches("got INT").count(), 3, "{}", outcome.stdout);
+    assert_eq!(outcome.stdout.matches("end").count(), 3, "{}", outcome.stdout);
+}
+
+#[test]
+fn the_table_of_all_hosts_changes_nothing() {
+    let far = Far::new();
+    let gate = far.path("gate");
+    let text = format!(
+        "echo ready $GASPI_RANK; [ $GASPI_RANK = 2 ] && kill -s STOP $$; \
+         while [ ! -e {} ]; do sleep 0.05; done",
+        gate.display()
+    );
+    let mut run = Run::start(far.gaspi_run(&["--hosts", MIXED, "sh", "-c", &text]));
+    run.lines(4);
+    let mut rows = Vec::new();
+    while !rows.iter().any(|row: &String| row.contains("stopped")) {
+        run.signal("USR1");
+        let mut seen = Vec::new();
+        let is_whole = |seen: &[u8]| {
+            String::from_utf8_lossy(seen).contains("     3  240.0.0.2") && seen.ends_with(b"\n")
+        };
+        while !is_whole(&seen) {
+            seen.extend(run.stderr.recv_timeout(GUARD).expect("table"));
+        }
+        rows = String::from_utf8_lossy(&seen).lines().map(str::to_owned).collect();
+    }
+    let row = |rank: usize| rows.iter().find(|row| row.starts_with(&format!("     {rank}  ")));
+    for rank in 0..4 {
+        let row = row(rank).expect("row");
+        assert!(row.contains("has not called proc_init"), "{row}");
+    }
+    fs::write(&gate, "").expect("gate");
+    run.signal("CONT");
+    run.finish().success();
 }
 
 #[test]

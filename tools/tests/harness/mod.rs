@@ -7,7 +7,8 @@
 pub(crate) mod far;
 
 use std::io::Read;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -76,8 +77,19 @@ pub(crate) fn collect(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<Ve
     receiver
 }
 
+/// Whoever runs the tests in the background has signals of the terminal ignored in all of them.
+fn obey_signals() -> std::io::Result<()> {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+        // SAFETY: a disposition without a handler.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    Ok(())
+}
+
 impl Run {
     pub(crate) fn start(mut command: Command) -> Run {
+        // SAFETY: only async-signal-safe calls between fork and exec.
+        unsafe { command.pre_exec(obey_signals) };
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("gaspi_run");
         let stdout = collect(child.stdout.take().expect("stdout"));
@@ -93,7 +105,13 @@ impl Run {
 
     /// Waits until `text` has come out.
     pub(crate) fn until(&mut self, text: &str) {
-        self.wait_for(|seen| seen.windows(text.len()).any(|part| part == text.as_bytes()));
+        self.until_times(text, 1);
+    }
+
+    /// Waits until `text` has come out so many times.
+    pub(crate) fn until_times(&mut self, text: &str, times: usize) {
+        let is_it = |part: &&[u8]| *part == text.as_bytes();
+        self.wait_for(|seen| seen.windows(text.len()).filter(is_it).count() >= times);
     }
 
     fn wait_for(&mut self, enough: impl Fn(&[u8]) -> bool) {
@@ -175,6 +193,17 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
 pub(crate) fn script(ranks: &str, text: &str) -> Outcome {
     run(&["-n", ranks, "sh", "-c", text])
 }
+
+/// A FIFO on which shell scripts wait for a line by [`AWAIT`].
+pub(crate) fn gate(directory: &Path) -> PathBuf {
+    let gate = directory.join("gate");
+    assert!(Command::new("mkfifo").arg(&gate).status().expect("mkfifo").success());
+    gate
+}
+
+/// Shell: waits for a line on descriptor 3, which is a gate opened by `exec 3<>gate`, and obeys
+/// signals meanwhile. Without a child: while dash starts one, it loses signals that come.
+pub(crate) const AWAIT: &str = "until read line <&3; do :; done";
 
 /// Runs a shell command that ends in gaspi_run.
 pub(crate) fn shell(line: &str) -> Outcome {
