@@ -182,6 +182,8 @@ struct Gate {
     shared: Shared,
     size: u32,
     listeners: Vec<OwnedFd>,
+    /// Given up to turn somebody away when descriptors have run out.
+    reserve: Option<OwnedFd>,
     strangers: Vec<Stranger>,
     streams: Vec<(LinkId, Stream)>,
     /// Who was refused last, and why.
@@ -204,6 +206,7 @@ impl Gate {
                     return Ok(Gate {
                         shared,
                         size,
+                        reserve: listening.listeners[0].try_clone().ok(),
                         listeners: listening.listeners,
                         strangers: Vec::new(),
                         streams: Vec::new(),
@@ -229,6 +232,7 @@ impl Gate {
         if host.is_over() {
             // Who comes now looks for the next meeting.
             self.listeners.clear();
+            self.reserve = None;
             self.strangers.clear();
         }
         self.accept();
@@ -263,7 +267,18 @@ impl Gate {
                     Ok(Some(found)) => found,
                     Ok(None) => break,
                     Err(error) => {
-                        self.trouble = Some(format!("a host could not be let in: {error}"));
+                        self.trouble = Some(format!(
+                            "a host could not be let in: {error}; raise the limit of open files \
+                             with ulimit -n"
+                        ));
+                        // Turned away by the last descriptor, so that the listener does not stay
+                        // ready for ever; it comes again.
+                        self.reserve = None;
+                        let turned_away = matches!(tcp::accept(listener.as_fd()), Ok(Some(_)));
+                        self.reserve = listener.try_clone().ok();
+                        if turned_away {
+                            continue;
+                        }
                         break;
                     }
                 };

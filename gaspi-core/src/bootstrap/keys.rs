@@ -77,7 +77,12 @@ fn secret(place: &Place) -> Result<Vec<u8>> {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = match opened {
         Ok(file) => file,
-        Err(error) => return wrong(format!("{shown}: {error}")),
+        Err(error) => {
+            return wrong(format!(
+                "{shown}: {error}; it has to hold {SECRET_MIN} to {SECRET_MAX} random bytes, the \
+                 same on all hosts, with mode 0600"
+            ));
+        }
     };
     let about = match file.metadata() {
         Ok(about) => about,
