@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaspi_tests::hosts::{Hosts, Options};
 use gaspi_tests::{Job, Process, Result, Running};
@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         root_trial("ssh/killed-agent", || killed("--agent")),
         root_trial("ssh/killed-ssh", || killed("ssh")),
         root_trial("ssh/kill-on-failure", kill_on_failure),
+        root_trial("ssh/launcher-that-vanishes", launcher_vanishes),
     ]
 }
 
@@ -141,6 +142,24 @@ fn killed(word: &str) -> Result<()> {
         expect(names_host, outcome.failure("it was to name the host").0)?;
     }
     hosts.await_idle()
+}
+
+/// The machine of gaspi_run is gone without a word: sshd would not notice for a quarter of an hour.
+fn launcher_vanishes() -> Result<()> {
+    let hosts = hosts(3, Options::default())?;
+    let script = "echo ready $GASPI_RANK; sleep 1000 & exec sleep 1000";
+    let job = start(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &["-c", script])?;
+    job.lines("ready ", 3)?;
+    hosts.cut(0)?;
+    // The agents end themselves and all that they started.
+    let end = Instant::now() + Duration::from_secs(60);
+    while ["sleep", "--agent"].iter().any(|word| !with_word(&hosts, word).is_empty()) {
+        expect(Instant::now() < end, "agents or ranks are left")?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    job.wait()?.code(HOST_LOST)?.says("host bee was lost")?.says("host cow was lost")?;
+    // sshd itself waits on for the machine that vanished, so the hosts are not idle.
+    Ok(())
 }
 
 fn kill_on_failure() -> Result<()> {

@@ -157,17 +157,16 @@ fn way(arguments: &Arguments) -> Result<Way, Refusal> {
     Ok(Way { ssh: ssh.map_err(Refusal::usage)?, tool })
 }
 
-/// What GASPI_DEAD_AFTER says.
+/// What GASPI_DEAD_AFTER says, as the library reads it.
 pub(crate) fn dead_after(value: Option<&OsStr>) -> Result<Duration, Refusal> {
     let Some(value) = value else { return Ok(Duration::from_secs(DEAD_AFTER)) };
-    let seconds = value.to_str().and_then(|text| text.parse::<f64>().ok());
-    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.filter(|time| !time.is_zero()).ok_or_else(|| {
-        Refusal::usage(format!(
-            "GASPI_DEAD_AFTER is {value:?}; it is the number of seconds for which a silent host is \
-             waited for"
-        ))
-    })
+    match value.to_str().and_then(|text| text.parse().ok()) {
+        Some(seconds @ 3..=3600) => Ok(Duration::from_secs(seconds)),
+        _ => Err(Refusal::usage(format!(
+            "GASPI_DEAD_AFTER is {}; it takes 3 to 3600 seconds",
+            value.display()
+        ))),
+    }
 }
 
 fn count(arguments: &Arguments, hosts: Option<&[String]>) -> Result<u32, Refusal> {
