@@ -51,6 +51,20 @@ const PAIRED: [Case; 9] = [
     case("atomic-lat", &["fetch_add", "compare_swap", "fetch_add by both"], &[]),
 ];
 
+/// The same over TCP, where somebody has to answer: a target that waits in the library, or its thread.
+const PAIRED_TCP: [Case; 9] = [
+    case("write-lat", &["post", "post+wait", "post+wait, away"], &[1, 8, 4096]),
+    case("write-bw", &["write"], &[8, 65536, 1 << 20]),
+    case("read-lat", &["read+wait", "read+wait, away"], &[1, 8, 4096]),
+    case("read-bw", &["read"], &[8, 65536]),
+    case("write-notify-lat", &["notified"], &[1, 8, 1000]),
+    case("write-notify-lat", &["notified", "taken"], &[4096, 300_000]),
+    case("passive-lat", &["send and receive"], &[1, 8, 65535]),
+    case("notify-rate", &["notify", "waitsome-test", "reset"], &[]),
+    case("atomic-lat", &["fetch_add", "compare_swap", "fetch_add by both", "fetch_add, away"], &[]),
+];
+const TCP: [&str; 2] = ["--transport", "tcp"];
+
 /// Tests of any number of ranks.
 const OF_ALL: [Case; 2] =
     [case("barrier", &["barrier"], &[]), case("allreduce", &["sum f64"], &[8, 72, 2040, 8192])];
@@ -100,10 +114,16 @@ fn check_row(row: &Value, ranks: u32) -> Result<()> {
 
 /// The same where several pairs measure together.
 fn check_row_of(pairs: f64, row: &Value, ranks: u32) -> Result<()> {
+    check_row_over("shm", pairs, row, ranks)
+}
+
+/// The same by a transport.
+fn check_row_over(transport: &str, pairs: f64, row: &Value, ranks: u32) -> Result<()> {
     for key in KEYS {
         demand(row.get(key).is_some(), &format!("{key} is missing"), row)?;
     }
-    demand(row["ranks"] == ranks && row["transport"] == "shm" && row["errors"] == 0, "facts", row)?;
+    demand(row["ranks"] == ranks && row["errors"] == 0, "facts", row)?;
+    demand(row["transport"] == transport, "the transport", row)?;
     demand(row["memory"].as_str().is_some_and(|memory| !memory.is_empty()), "memory", row)?;
     let (p50, p99, min) = (number(row, "p50_us")?, number(row, "p99_us")?, number(row, "min_us")?);
     demand(0.0 < min && min <= p50 && p50 <= p99, "times are in order", row)?;
@@ -153,7 +173,9 @@ fn check(case: &Case, ranks: u32, more: &[&str]) -> Result<Vec<Value>> {
     assert_eq!(found, expected, "{arguments:?} on {ranks} ranks");
     for row in &rows {
         demand(row["test"] == case.test, "the name of the test", row)?;
-        check_row_of(if more.contains(&"--pairs") { 2.0 } else { 1.0 }, row, ranks)?;
+        let transport = if more.contains(&"tcp") { "tcp" } else { "shm" };
+        let pairs = if more.contains(&"--pairs") { 2.0 } else { 1.0 };
+        check_row_over(transport, pairs, row, ranks)?;
     }
     Ok(rows)
 }
@@ -252,6 +274,96 @@ fn a_transport_that_is_asked_for() -> Result<()> {
     let auto = alone(&["barrier", "-n", "2", "--transport", "auto", "--json"])?.args(FEW);
     let rows = objects(&auto.run()?.success()?)?;
     demand(rows[0]["transport"] == "shm", "the transport of one machine", &rows[0])
+}
+
+#[test]
+fn rows_over_tcp() -> Result<()> {
+    for case in &PAIRED_TCP {
+        for row in check(case, 2, &[&TCP[..], &["--check"]].concat())? {
+            let limit = row["limit"].as_str().unwrap_or_default();
+            let own = row["variant"] == "waitsome-test" || row["variant"] == "reset";
+            demand(limit.starts_with("raw ") != own, "a limit over TCP", &row)?;
+            demand(row["of_limit"].is_f64(), "a pair has a limit", &row)?;
+        }
+    }
+    for case in &OF_ALL {
+        for ranks in [2, 3] {
+            for row in check(case, ranks, &TCP)? {
+                let limit = row["limit"].as_str().unwrap_or_default();
+                demand(limit.contains("raw one way"), "a limit over TCP", &row)?;
+                demand((ranks == 3) == limit.starts_with("2 x "), "steps of the limit", &row)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn pairs_threads_and_sleepers_over_tcp() -> Result<()> {
+    check(&case("write-bw", &["write"], &[8, 65536]), 4, &[&TCP[..], &["--pairs", "2"]].concat())?;
+    let threads = case("write-rate", &["1 thread", "threads"], &[8, 1024]);
+    check(&threads, 2, &[&TCP[..], &["--threads", "2"]].concat())?;
+    let cold = [&TCP[..], &["--check", "--cold"]].concat();
+    check(&case("write-bw", &["write"], &[65536]), 2, &cold)?;
+    let both = [&["write-bw", "--both-ways", "--sizes", "8,64K,3M", "--check"], &FEW[..], &TCP];
+    for row in rows(2, &both.concat())? {
+        demand(row["limit"] == "raw streams both ways", "the limit", &row)?;
+        check_row_over("tcp", 2.0, &row, 2)?;
+    }
+    let asleep = [&["write-notify-lat", "--sleeping", "--sizes", "8,4096"], &FEW[..], &TCP];
+    for row in rows(2, &asleep.concat())? {
+        demand(row["limit"] == "raw one way, receiver asleep", "the limit", &row)?;
+        check_row_over("tcp", 1.0, &row, 2)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn limits_over_tcp() -> Result<()> {
+    let messages = [
+        "raw one way",
+        "raw one way, blocking",
+        "raw round trip",
+        "raw round trip, target asleep",
+        "raw send()",
+        "raw one way, receiver asleep",
+    ];
+    let streams = ["raw stream", "raw stream, sendfile", "raw streams both ways"];
+    let arguments = [&["limits", "--sizes", "1,4K,3M"], &FEW[..], &TCP].concat();
+    let rows = rows(2, &arguments)?;
+    let names: Vec<&str> = rows.iter().filter_map(|row| row["variant"].as_str()).collect();
+    assert_eq!(names, [&messages[..], &streams, &streams, &streams].concat());
+    rows.iter().try_for_each(|row| {
+        let both = row["variant"] == "raw streams both ways";
+        check_row_over("tcp", if both { 2.0 } else { 1.0 }, row, 2)
+    })
+}
+
+#[test]
+fn goals_over_tcp() -> Result<()> {
+    let goal = |arguments: &[&str], variant: &str, goal: f64| -> Result<()> {
+        let all = [arguments, &FEW[..], &TCP, &["--goals", "--json"]].concat();
+        let rows = objects(&launched(2, &all)?.run()?.success()?)?;
+        let row = rows.iter().find(|row| row["variant"] == variant);
+        let row = row.ok_or_else(|| Failed(format!("{variant} is missing: {rows:?}")))?;
+        demand(row["goal"] == goal && row["goal_met"].is_boolean(), "a verdict", row)?;
+        let is_met = match row["rate_million_s"].as_f64() {
+            Some(rate) if variant == "notify" || variant == "1 thread" => rate >= goal,
+            _ if goal < 1.0 => number(row, "of_limit")? >= goal,
+            _ => number(row, "of_limit")? <= goal,
+        };
+        demand(row["goal_met"] == is_met, "the verdict", row)
+    };
+    goal(&["write-notify-lat", "--sizes", "8"], "notified", 1.25)?;
+    goal(&["write-notify-lat", "--sizes", "8", "--sleeping"], "notified, asleep", 1.3)?;
+    goal(&["write-bw", "--sizes", "256K"], "write", 0.9)?;
+    goal(&["write-bw", "--sizes", "256K", "--both-ways"], "both ways", 0.9)?;
+    goal(&["write-rate", "--sizes", "8"], "1 thread", 2.0)?;
+    goal(&["notify-rate"], "notify", 2.0)?;
+    goal(&["atomic-lat"], "fetch_add", 1.3)?;
+    let job = ["init", "-n", "2", "--jobs", "1", "--no-cycles", "--json", "--transport", "tcp"];
+    let rows = objects(&alone(&job)?.run()?.success()?)?;
+    demand(rows[0]["limit_us"] == 60e3 && rows[0]["transport"] == "tcp", "the goal", &rows[0])
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::control::{Control, Places};
 use crate::failure::{Failure, Result};
 use crate::library::{self, Config, Library, Procedures, Status};
 use crate::memory::{PAGE, Region, Shared};
-use crate::transport::Links;
+use crate::transport::{Choice, Links};
 use crate::wiring::{self, Streams};
 use crate::{launch, system};
 use std::fs::File;
@@ -93,7 +93,7 @@ impl Job {
         job.init_us = micros(begin.elapsed());
         job.resident = crate::init::resident();
         job.look_around()?;
-        job.meet_others()?;
+        job.meet_others(plain.transport)?;
         Ok(job)
     }
 
@@ -125,9 +125,10 @@ impl Job {
     }
 
     /// Learns how the ranks reach each other, makes what they meet by, and learns where they run.
-    fn meet_others(&mut self) -> Result<()> {
+    fn meet_others(&mut self, asked: Option<Choice>) -> Result<()> {
         if self.ranks > 1 {
             self.links = Links::find(self)?;
+            self.links.demand(asked)?;
             self.talked = crate::init::private();
         }
         let control = if self.links.one_memory {

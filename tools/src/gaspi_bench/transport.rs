@@ -79,6 +79,18 @@ impl Links {
         Links { transport: NAMES[0], one_memory: true, to_peer: Link::Shm }
     }
 
+    /// Refuses a library that uses something else than it was asked for.
+    pub(crate) fn demand(self, asked: Option<Choice>) -> Result<()> {
+        let asked = asked.filter(|choice| *choice != Choice::Auto).map(Choice::name);
+        match asked {
+            Some(name) if name != self.transport => Err(Failure::run(format!(
+                "--transport {name} was asked for, but the library uses {}",
+                self.transport
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Finds out by a small write to the peer, and from rank 0 to every rank.
     pub(crate) fn find(job: &Job) -> Result<Links> {
         let counters = Counters::of(job)?;
