@@ -108,14 +108,22 @@ fn run(end: &End) -> Result<()> {
             told = Instant::now();
         }
     }
-    for rank in (0..rt.size()).map(|rank| Rank(rank as u16)) {
-        if rt.state(rank).during("state")? != State::Healthy {
-            return Err(format!("{rank} is CORRUPT after {round} rounds"));
-        }
+    if let Some(rank) = corrupt(&rt)? {
+        return Err(format!("{rank} is CORRUPT after {round} rounds"));
     }
     rt.term(GUARD).during("term")?;
     println!("finished {} {round}", rt.rank().0);
     Ok(())
+}
+
+/// A rank that is not healthy.
+fn corrupt(rt: &Runtime) -> Result<Option<Rank>> {
+    for rank in (0..rt.size()).map(|rank| Rank(rank as u16)) {
+        if rt.state(rank).during("state")? != State::Healthy {
+            return Ok(Some(rank));
+        }
+    }
+    Ok(None)
 }
 
 fn allreduce(rt: &Runtime, of: &[u64], operation: Operation, group: GroupId) -> Result<Vec<u64>> {
@@ -169,6 +177,22 @@ impl Round<'_> {
 
     fn size(&self) -> u64 {
         SIZES[(self.number % SIZES.len() as u64) as usize]
+    }
+
+    /// Calls something that waits for whoever comes, which no death ends, until it is done, the
+    /// guard is over, or a rank is not healthy.
+    fn while_all_live<T>(&self, call: impl Fn(Timeout) -> gaspi::Result<T>) -> Result<T> {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            match call(Timeout::Millis(200)) {
+                Err(error) if error.is_timeout() && Instant::now() < end => {
+                    if let Some(rank) = corrupt(self.rt)? {
+                        return Err(format!("{rank} is CORRUPT"));
+                    }
+                }
+                other => return other.map_err(|error| error.to_string()),
+            }
+        }
     }
 
     fn compare(&self, what: &str, offset: u64, expected: &[u8]) -> Result<()> {
@@ -275,9 +299,10 @@ impl Round<'_> {
         }
         let receive = || {
             let from = self
-                .rt
-                .passive_receive(SEGMENT, MESSAGE, MESSAGE_BYTES, GUARD)
-                .during("passive_receive")?;
+                .while_all_live(|timeout| {
+                    self.rt.passive_receive(SEGMENT, MESSAGE, MESSAGE_BYTES, timeout)
+                })
+                .map_err(|reason| format!("passive_receive: {reason}"))?;
             let left = self.further(self.rt.size() - 1);
             if from != left {
                 return Err(format!("a message from {from} instead of {left}"));
@@ -348,7 +373,8 @@ impl Round<'_> {
             Transfer { remote: segment, ..self.transfer(OWN, self.further(1), 4096 - SLOT, SLOT) };
         rt.write_notify(&transfer, NotificationId(3), 1, QueueId(2), GUARD)
             .during("write_notify into a new segment")?;
-        rt.notify_waitsome(segment, 3, 1, GUARD).during("notify_waitsome of a new segment")?;
+        self.while_all_live(|timeout| rt.notify_waitsome(segment, 3, 1, timeout))
+            .map_err(|reason| format!("notify_waitsome of a new segment: {reason}"))?;
         let left = self.further(rt.size() - 1);
         let mut found = vec![0; SLOT as usize];
         rt.segment_read(segment, 4096 - SLOT, &mut found).during("segment_read")?;

@@ -7,6 +7,7 @@
 //! - `init`: VICTIM is killed while all are joining. Each other rank is refused, by name, or joins
 //!   and learns of the death.
 //! - `wait`: all ranks join, say so and block in a barrier that never completes.
+//! - `join`: OPERATION is the time in milliseconds that joining may take.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ const SHORT: Timeout = Timeout::Millis(20);
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [scenario, operation, victim] = arguments.as_slice() else {
-        eprintln!("usage: victim die|stop|init|wait OPERATION VICTIM");
+        eprintln!("usage: victim die|stop|init|wait|join OPERATION VICTIM");
         return ExitCode::from(2);
     };
     let Ok(victim) = victim.parse().map(Rank) else {
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         "stop" => stop(operation, victim),
         "init" => init(victim),
         "wait" => wait(),
+        "join" => join(operation.parse().map_or(GUARD, Timeout::Millis)).map(drop),
         _ => Err(format!("there is no scenario {scenario:?}")),
     };
     match result {
@@ -69,15 +71,15 @@ impl<T> During<T> for gaspi::Result<T> {
     }
 }
 
-fn join() -> Result<Runtime> {
+fn join(timeout: Timeout) -> Result<Runtime> {
     let job = Job::from_environment().during("environment")?;
     let mut joining = Joining::new(job, Config::default()).during("joining")?;
-    joining.wait(Timeout::Block).during("joining")
+    joining.wait(timeout).during("joining")
 }
 
 /// Joins and prepares the memory that the operations use.
 fn prepare() -> Result<Runtime> {
-    let rt = join()?;
+    let rt = join(Timeout::Block)?;
     rt.segment_create(SEGMENT, SEGMENT_BYTES, GroupId::ALL, GUARD, Init::Zeroed)
         .during("segment_create")?;
     println!("ready {}", rt.rank().0);
@@ -365,7 +367,7 @@ fn repeat(mut call: impl FnMut() -> gaspi::Result<()>, once: bool) -> gaspi::Res
 
 fn init(victim: Rank) -> Result<()> {
     let name = std::env::var("GASPI_RANK").unwrap_or_default();
-    let rt = match join() {
+    let rt = match join(Timeout::Block) {
         Ok(rt) => rt,
         Err(reason) if reason.contains(&victim.to_string()) => {
             println!("refused {name}: {reason}");

@@ -1,6 +1,6 @@
 //! Jobs over hosts whose ranks are started one by one, as any launcher would.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use gaspi_tests::hosts::{Host, Hosts, Options};
@@ -8,17 +8,13 @@ use gaspi_tests::{Job, Outcome, Result, Running};
 use libtest_mimic::Trial;
 use tempfile::NamedTempFile;
 
+use crate::job::rounds;
 use crate::trial;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("by-hand/one-host", || {
         rounds_on(&[0, 0, 0], Options::default(), |host| host.name().to_owned())
     })]
-}
-
-/// The program that checks every operation.
-pub(crate) fn rounds() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_rounds"))
 }
 
 /// The ranks of a job.

@@ -1,22 +1,43 @@
-//! Jobs over hosts under gaspi_run, which reaches the other hosts by a real ssh.
+//! What gaspi_run does over a real ssh: hosts in any notation, what it carries, how jobs end.
 
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gaspi_tests::hosts::{Hosts, Options};
-use gaspi_tests::{Job, Process, Result, Running};
+use gaspi_tests::{Process, Result, monotonic_us};
 use libtest_mimic::Trial;
 use tempfile::NamedTempFile;
 
-use crate::{expect, failed, root_trial};
+use crate::faults::{DEATH_KNOWN_WITHIN_US, expect_survivor};
+use crate::job::{expect_finished, hosts, launch, rounds, start, victim};
+use crate::{ONLY_IPV6, TRAPPED, expect, failed, root_trial};
 
 /// What gaspi_run ends with when a host could not be reached or was lost.
 const HOST_LOST: i32 = 255;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
+        root_trial("ssh/two-hosts", || {
+            rounds_on(&hosts(2, Options::default())?, &["--hosts", "ant:2,bee:2"], 4)
+        }),
+        root_trial("ssh/other-hosts-only", || {
+            rounds_on(&hosts(3, Options::default())?, &["--hosts", "bee,cow:2"], 3)
+        }),
+        root_trial("ssh/only-ipv6", || {
+            rounds_on(&hosts(2, ONLY_IPV6)?, &["--hosts", "[fd77::1],[fd77::2]:2"], 3)
+        }),
+        root_trial("ssh/equal-addresses-and-own-name", || {
+            rounds_on(&hosts(3, TRAPPED)?, &["--hosts", "ant,bee,cow"], 3)
+        }),
         root_trial("ssh/machine-file-in-any-order", machine_file),
+        root_trial("ssh/32-ranks-on-4-hosts", || {
+            let hosts = hosts(4, Options::default())?;
+            let list = ["--hosts", "ant:8,bee:8,cow:8,dog:8"];
+            let job = start(&hosts, &list, &rounds(), &["1"])?;
+            expect_finished(job.wait()?, 32)?;
+            hosts.await_idle()
+        }),
         root_trial("ssh/what-is-carried", carried),
         root_trial("ssh/status", status),
         root_trial("ssh/host-that-nobody-knows", || unreachable("nobody", "resolve")),
@@ -25,25 +46,17 @@ pub(crate) fn trials() -> Vec<Trial> {
         root_trial("ssh/killed-launcher", || killed("gaspi_run")),
         root_trial("ssh/killed-agent", || killed("--agent")),
         root_trial("ssh/killed-ssh", || killed("ssh")),
+        root_trial("ssh/killed-rank", killed_rank),
         root_trial("ssh/kill-on-failure", kill_on_failure),
         root_trial("ssh/launcher-that-vanishes", launcher_vanishes),
+        root_trial("ssh/host-that-vanishes", vanish),
     ]
 }
 
-fn hosts(count: usize, options: Options) -> Result<Hosts> {
-    let hosts = Hosts::new(count, options)?;
-    hosts.start_sshd()?;
-    Ok(hosts)
-}
-
-/// A job that is started on the first host.
-fn start(hosts: &Hosts, options: &[&str], program: &Path, arguments: &[&str]) -> Result<Running> {
-    launch(hosts, options, program, arguments)?.start()
-}
-
-fn launch(hosts: &Hosts, options: &[&str], program: &Path, arguments: &[&str]) -> Result<Job> {
-    let job = Job::launcher()?.args(options).arg(program).args(arguments);
-    Ok(job.limit(Duration::from_secs(90)).on(&hosts[0]))
+fn rounds_on(hosts: &Hosts, options: &[&str], ranks: usize) -> Result<()> {
+    let outcome = start(hosts, options, &rounds(), &["60"])?.wait()?;
+    expect_finished(outcome, ranks)?;
+    hosts.await_idle()
 }
 
 fn machine_file() -> Result<()> {
@@ -66,7 +79,7 @@ fn carried() -> Result<()> {
     let hosts = hosts(2, Options::default())?;
     let script = "echo $GASPI_RANK $(hostname) $PWD \"$CARRIED\" $LD_LIBRARY_PATH; \
                   if [ $GASPI_RANK = 0 ]; then tr a-z A-Z; fi";
-    let outcome = launch(&hosts, &["--hosts", "bee,ant"], Path::new("sh"), &["-c", script])?
+    let outcome = launch(&hosts, 0, &["--hosts", "bee,ant"], Path::new("sh"), &["-c", script])?
         .env("CARRIED", "one  'two' $three")
         .env("LD_LIBRARY_PATH", "/opt/somewhere")
         .directory(Path::new("/usr/share"))
@@ -162,11 +175,43 @@ fn launcher_vanishes() -> Result<()> {
     Ok(())
 }
 
+fn killed_rank() -> Result<()> {
+    let hosts = hosts(3, Options::default())?;
+    let list = ["--hosts", "ant:2,bee:2,cow"];
+    let job = start(&hosts, &list, &victim(), &["die", "allreduce", "3"])?;
+    job.lines("ready ", 5)?;
+    let process = job.rank(3)?;
+    let killed = monotonic_us();
+    process.signal(libc::SIGKILL)?;
+    let outcome = job.wait()?;
+    for rank in [0, 1, 2, 4] {
+        expect_survivor(&outcome, rank, killed, DEATH_KNOWN_WITHIN_US)?;
+    }
+    outcome.says("rank 3")?.says("bee")?;
+    hosts.await_idle()
+}
+
 fn kill_on_failure() -> Result<()> {
     let hosts = hosts(2, Options::default())?;
     let script = "if [ $GASPI_RANK = 2 ]; then exit 7; fi; sleep 1000";
     let options = ["--kill-on-failure", "--hosts", "ant:2,bee:2"];
     let job = start(&hosts, &options, Path::new("sh"), &["-c", script])?;
     job.wait()?.code(7)?;
+    hosts.await_idle()
+}
+
+fn vanish() -> Result<()> {
+    let hosts = hosts(3, Options::default())?;
+    let list = ["--hosts", "ant,bee,cow:2"];
+    let job = start(&hosts, &list, &victim(), &["die", "barrier", "1"])?;
+    job.lines("ready ", 4)?;
+    let vanished = monotonic_us();
+    hosts.power_off(1)?;
+    let outcome = job.wait()?;
+    for rank in [0, 2, 3] {
+        // Ten times the 5 s for which a silent host is waited for.
+        expect_survivor(&outcome, rank, vanished, 50_000_000)?;
+    }
+    outcome.says("bee")?;
     hosts.await_idle()
 }

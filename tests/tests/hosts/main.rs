@@ -1,13 +1,16 @@
 //! Several hosts: the harness itself, jobs over hosts, and what befalls them.
 
 mod by_hand;
+mod faults;
 mod harness;
+mod job;
 mod launched;
+mod meeting;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use gaspi_tests::hosts::{enter_world, is_root};
+use gaspi_tests::hosts::{Options, enter_world, is_root};
 use gaspi_tests::{Failed, Result, build_directory, run_trials};
 use libtest_mimic::{Arguments, Trial};
 
@@ -15,6 +18,12 @@ use libtest_mimic::{Arguments, Trial};
 const GUARD: Duration = Duration::from_secs(20);
 /// Has the program make hosts and stay, for the test of what is left when it is killed.
 const STAY: &str = "--stay";
+
+const PLAIN: Options =
+    Options { ipv4: true, ipv6: true, docker: false, own_name_is_loopback: false };
+const ONLY_IPV6: Options = Options { ipv4: false, ..PLAIN };
+/// Addresses that lead somewhere else than their owner thinks.
+const TRAPPED: Options = Options { docker: true, own_name_is_loopback: true, ..PLAIN };
 
 fn main() -> ExitCode {
     enter_world();
@@ -30,6 +39,8 @@ fn main() -> ExitCode {
 fn trials() -> Vec<Trial> {
     let mut trials = harness::trials();
     trials.extend(by_hand::trials());
+    trials.extend(meeting::trials());
+    trials.extend(faults::trials());
     trials.extend(launched::trials());
     trials
 }

@@ -1,0 +1,244 @@
+//! What befalls jobs over hosts: ranks are killed and stopped, cables pulled, hosts vanish.
+//!
+//! Random choices come from a seed in the name of the test; `GASPI_TEST_SEED=N` starts elsewhere,
+//! and the long tier runs more of them.
+
+use std::time::{Duration, Instant};
+
+use gaspi_tests::hosts::Hosts;
+use gaspi_tests::{Outcome, Process, Result, Running, Seed, base_seed, is_full, monotonic_us};
+use libtest_mimic::Trial;
+
+use crate::job::{Rounds, expect_finished, hosts, launch, list, victim};
+use crate::{PLAIN, root_trial};
+
+/// Ten times the second within which survivors have to know that a process died.
+pub(crate) const DEATH_KNOWN_WITHIN_US: u64 = 10_000_000;
+/// How long a silent host is waited for, in tests that do not take the default of 5 s: the least
+/// that can be set.
+const PATIENCE_S: u64 = 3;
+
+/// The hosts of the ranks of a job.
+const PLACES: [&[usize]; 4] = [&[0, 1], &[1, 0, 1], &[0, 1, 0, 1], &[0, 1, 2, 3, 0]];
+
+const DIE: [&str; 10] = [
+    "barrier",
+    "allreduce",
+    "large-allreduce",
+    "passive",
+    "write",
+    "atomic",
+    "segment",
+    "ping",
+    "commit",
+    "idle",
+];
+const STOP: [&str; 7] =
+    ["barrier", "allreduce", "large-allreduce", "passive", "write", "atomic", "ping"];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    let first = base_seed();
+    let seeds = if is_full() { 10 } else { 1 };
+    for seed in first..first + seeds {
+        for operation in DIE {
+            let name = format!("faults/kill/{operation}/seed-{seed}");
+            trials.push(root_trial(&name, move || kill(operation, seed)));
+        }
+        for operation in STOP {
+            let name = format!("faults/stop/{operation}/seed-{seed}");
+            trials.push(root_trial(&name, move || stop(operation, seed)));
+        }
+        for (name, cable) in [("cut", true), ("silence", false)] {
+            let name = format!("faults/{name}-and-back/seed-{seed}");
+            trials.push(root_trial(&name, move || interrupted(cable, seed)));
+        }
+    }
+    trials.push(root_trial("faults/long-stop", long_stop));
+    trials.push(root_trial("faults/host-that-vanishes", || vanish(None)));
+    trials.push(root_trial("faults/host-that-vanishes-with-less-patience", || {
+        vanish(Some(PATIENCE_S))
+    }));
+    trials.push(root_trial("faults/parted-for-good", parted));
+    trials
+}
+
+/// Which of the choices above, and the rank that suffers.
+fn choose(seed: &mut Seed) -> (&'static [usize], usize) {
+    let places = PLACES[seed.below(PLACES.len() as u64) as usize];
+    (places, seed.below(places.len() as u64) as usize)
+}
+
+fn hosts_of(places: &[usize]) -> Result<Hosts> {
+    hosts(places.iter().max().map_or(0, |last| last + 1), PLAIN)
+}
+
+/// A job of the victim program, when all its ranks are ready.
+fn start(
+    hosts: &Hosts,
+    places: &[usize],
+    arguments: &[&str],
+    patience_s: Option<u64>,
+) -> Result<Running> {
+    let mut job = launch(hosts, 0, &["--hosts", &list(hosts, places)], &victim(), arguments)?;
+    if let Some(patience) = patience_s {
+        job = job.env("GASPI_DEAD_AFTER", patience.to_string());
+    }
+    let job = job.start()?;
+    job.lines("ready ", places.len())?;
+    Ok(job)
+}
+
+/// Lets a time pass. Not a synchronisation: any moment is as good as any other.
+fn pass(time: Duration) {
+    std::thread::sleep(time);
+}
+
+fn moment(seed: &mut Seed, below: Duration) -> Duration {
+    Duration::from_micros(seed.below(below.as_micros() as u64))
+}
+
+/// The rank knows in time, and goes on with the others.
+pub(crate) fn expect_survivor(
+    outcome: &Outcome,
+    rank: usize,
+    since_us: u64,
+    limit_us: u64,
+) -> Result<()> {
+    let outcome = outcome.clone().says(&format!("survived {rank}"))?;
+    let knows = format!("knows {rank} ");
+    let knew = outcome.stdout.lines().find_map(|line| line.split_once(&knows)?.1.parse().ok());
+    let took = knew.map(|knew: u64| knew.saturating_sub(since_us));
+    if took.is_none_or(|took| took > limit_us) || outcome.stderr.contains("FAILED") {
+        return Err(outcome.failure(&format!("rank {rank} knew after {took:?} us")));
+    }
+    Ok(())
+}
+
+/// The same of all ranks but the victim.
+fn expect_survivors(
+    outcome: &Outcome,
+    ranks: usize,
+    victim: usize,
+    since_us: u64,
+    limit_us: u64,
+) -> Result<()> {
+    let mut survivors = (0..ranks).filter(|rank| *rank != victim);
+    survivors.try_for_each(|rank| expect_survivor(outcome, rank, since_us, limit_us))
+}
+
+fn kill(operation: &str, seed: u64) -> Result<()> {
+    let mut seed = Seed::new(seed ^ u64::from(operation.bytes().map(u32::from).sum::<u32>()));
+    let (places, of) = choose(&mut seed);
+    let hosts = hosts_of(places)?;
+    let job = start(&hosts, places, &["die", operation, &of.to_string()], None)?;
+    let process = job.rank(of as u16)?;
+    pass(moment(&mut seed, Duration::from_millis(30)));
+    let killed = monotonic_us();
+    process.signal(libc::SIGKILL)?;
+    expect_survivors(&job.wait()?, places.len(), of, killed, DEATH_KNOWN_WITHIN_US)?;
+    hosts.await_idle()
+}
+
+/// Continues a stopped process when it goes out of scope, so that a failing test ends.
+struct Stopped<'a>(&'a Process);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        // If it has ended there is nothing to continue.
+        let _ = self.0.signal(libc::SIGCONT);
+    }
+}
+
+fn stop(operation: &str, seed: u64) -> Result<()> {
+    let mut seed = Seed::new(seed);
+    let (places, of) = choose(&mut seed);
+    let hosts = hosts_of(places)?;
+    let job = start(&hosts, places, &["stop", operation, &of.to_string()], None)?;
+    let process = job.rank(of as u16)?;
+    for _ in 0..3 {
+        pass(moment(&mut seed, Duration::from_millis(100)));
+        if process.signal(libc::SIGSTOP).is_err() {
+            break;
+        }
+        let stopped = Stopped(&process);
+        pass(moment(&mut seed, Duration::from_millis(200)));
+        drop(stopped);
+    }
+    expect_finished(job.wait()?, places.len())
+}
+
+/// A process that is stopped for longer than a silent host is waited for is not dead: its kernel
+/// answers.
+fn long_stop() -> Result<()> {
+    let places = [0, 1, 1];
+    let hosts = hosts_of(&places)?;
+    let job = start(&hosts, &places, &["stop", "write", "1"], Some(PATIENCE_S))?;
+    let process = job.rank(1)?;
+    process.signal(libc::SIGSTOP)?;
+    let stopped = Stopped(&process);
+    pass(Duration::from_secs(2 * PATIENCE_S));
+    drop(stopped);
+    expect_finished(job.wait()?, places.len())
+}
+
+/// A connection that is interrupted for less than a silent host is waited for goes on as if nothing
+/// had been; not a byte is lost or comes twice.
+fn interrupted(cable: bool, seed: u64) -> Result<()> {
+    let mut seed = Seed::new(seed);
+    let hosts = hosts(2, PLAIN)?;
+    let job = Rounds::start(&hosts, 0, &[0, 1, 0, 1], &[])?;
+    for _ in 0..3 {
+        job.go_on(2)?;
+        pass(moment(&mut seed, Duration::from_millis(20)));
+        if cable {
+            hosts.cut(1)?
+        } else {
+            hosts.block(0, 1)?
+        }
+        pass(moment(&mut seed, Duration::from_millis(1500)));
+        if cable { hosts.restore(1)? } else { hosts.unblock(0, 1)? }
+    }
+    job.go_on(2)?;
+    job.finish()
+}
+
+/// A host that vanishes without a word is given up after the time that was set.
+fn vanish(patience_s: Option<u64>) -> Result<()> {
+    let places = [0, 0, 1, 2];
+    let hosts = hosts_of(&places)?;
+    let job = start(&hosts, &places, &["die", "allreduce", "2"], patience_s)?;
+    let vanished = monotonic_us();
+    hosts.power_off(1)?;
+    let limit = 10 * 1_000_000 * patience_s.unwrap_or(5);
+    expect_survivors(&job.wait()?, places.len(), 2, vanished, limit)?;
+    hosts.await_idle()
+}
+
+/// Two hosts that do not find each other again, while gaspi_run on a third one reaches both: all
+/// ranks end with an error that names who is gone.
+fn parted() -> Result<()> {
+    let hosts = hosts(3, PLAIN)?;
+    let patience = PATIENCE_S.to_string();
+    let job = Rounds::start(&hosts, 2, &[0, 1, 0, 1], &[("GASPI_DEAD_AFTER", &patience)])?;
+    job.go_on(1)?;
+    hosts.block(0, 1)?;
+    let start = Instant::now();
+    let outcome = job.job.wait()?;
+    let took = start.elapsed();
+    if took > Duration::from_secs(10 * PATIENCE_S) {
+        return Err(outcome.failure(&format!("that took {took:?}")));
+    }
+    for rank in 0..4 {
+        let other = (rank + 1) % 2;
+        let begin = format!("FAILED on rank {rank}: ");
+        let error = outcome.stderr.lines().find(|line| line.contains(&begin));
+        let text = error.and_then(|line| line.split(&begin).nth(1)).unwrap_or_default();
+        let names = [format!("rank {other}"), format!("rank {}", other + 2)];
+        let is_named = names.iter().any(|name| text.contains(name));
+        if !is_named {
+            return Err(outcome.failure(&format!("rank {rank} was to name who is gone")));
+        }
+    }
+    hosts.await_idle()
+}
