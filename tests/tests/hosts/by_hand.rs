@@ -1,72 +1,152 @@
 //! Jobs over hosts whose ranks are started one by one, as any launcher would.
 
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gaspi_tests::hosts::{Host, Hosts, Options};
 use gaspi_tests::{Job, Outcome, Result, Running};
 use libtest_mimic::Trial;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 use crate::job::rounds;
-use crate::trial;
+use crate::{ONLY_IPV6, PLAIN, TRAPPED, expect, trial};
+
+/// Rounds of the jobs that are left alone.
+const ROUNDS: &str = "60";
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("by-hand/one-host", || {
-        rounds_on(&[0, 0, 0], Options::default(), |host| host.name().to_owned())
-    })]
-}
-
-/// The ranks of a job.
-pub(crate) struct ByHand {
-    ranks: Vec<Running>,
-    _machine_file: NamedTempFile,
+    vec![
+        trial("by-hand/one-host", || rounds_on(&[0, 0, 0], PLAIN, NAME)),
+        trial("by-hand/two-hosts", || rounds_on(&[0, 1], PLAIN, NAME)),
+        trial("by-hand/mixed-links", || rounds_on(&[0, 1, 0, 1, 1], PLAIN, NAME)),
+        trial("by-hand/four-hosts", || rounds_on(&[3, 1, 2, 0, 1, 0], PLAIN, NAME)),
+        trial("by-hand/ipv4-addresses", || rounds_on(&[1, 0, 0], PLAIN, IPV4)),
+        trial("by-hand/ipv6-addresses", || rounds_on(&[0, 1], PLAIN, IPV6)),
+        trial("by-hand/only-ipv6", || rounds_on(&[0, 1, 1], ONLY_IPV6, NAME)),
+        trial("by-hand/equal-addresses-and-own-name", || rounds_on(&[0, 1, 2], TRAPPED, NAME)),
+        trial("by-hand/another-key", another_key),
+    ]
 }
 
 /// How the machine file names a host.
-pub(crate) type Naming = fn(&Host) -> String;
+type Naming = fn(&Host) -> String;
+const NAME: Naming = |host| host.name().to_owned();
+const IPV4: Naming = |host| host.ipv4().to_string();
+const IPV6: Naming = |host| host.ipv6().to_string();
 
-impl ByHand {
-    /// Starts rank r on host `places[r]`.
-    pub(crate) fn start(
-        hosts: &Hosts,
-        places: &[usize],
-        naming: Naming,
-        program: &Path,
+/// How the ranks of a job are started.
+struct Start<'a> {
+    hosts: &'a Hosts,
+    /// The host of each rank.
+    places: &'a [usize],
+    naming: Naming,
+    program: PathBuf,
+    arguments: Vec<String>,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl<'a> Start<'a> {
+    fn new(
+        hosts: &'a Hosts,
+        places: &'a [usize],
+        program: PathBuf,
         arguments: &[&str],
-    ) -> Result<ByHand> {
-        let machine_file = NamedTempFile::new()?;
-        let lines: Vec<String> = places.iter().map(|place| naming(&hosts[*place])).collect();
-        std::fs::write(machine_file.path(), lines.join("\n"))?;
-        let mut ranks = Vec::new();
-        for (rank, place) in places.iter().enumerate() {
-            let local = places[..rank].iter().filter(|other| *other == place).count();
-            let job = Job::plain(program)
-                .args(arguments)
-                .env("GASPI_RANK", rank.to_string())
-                .env("GASPI_NRANKS", places.len().to_string())
-                .env("GASPI_SOCKET", local.to_string())
-                .env("GASPI_MFILE", machine_file.path())
-                .limit(Duration::from_secs(60))
-                .on(&hosts[*place])
-                .start()?;
-            ranks.push(job);
-        }
-        Ok(ByHand { ranks, _machine_file: machine_file })
+    ) -> Start<'a> {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        Start { hosts, places, naming: NAME, program, arguments, variables: Vec::new() }
     }
 
+    fn env(mut self, name: &'static str, value: impl Into<String>) -> Start<'a> {
+        self.variables.push((name, value.into()));
+        self
+    }
+
+    /// The machine file, which has to exist until all ranks have joined.
+    fn machine_file(&self) -> Result<TempPath> {
+        let mut file = NamedTempFile::new()?;
+        for place in self.places {
+            writeln!(file, "{}", (self.naming)(&self.hosts[*place]))?;
+        }
+        Ok(file.into_temp_path())
+    }
+
+    /// One rank that is not started yet.
+    fn rank(&self, rank: usize, machine_file: &Path) -> Job {
+        let place = self.places[rank];
+        let local = self.places[..rank].iter().filter(|other| **other == place).count();
+        let mut job = Job::plain(&self.program)
+            .args(&self.arguments)
+            .env("GASPI_RANK", rank.to_string())
+            .env("GASPI_NRANKS", self.places.len().to_string())
+            .env("GASPI_SOCKET", local.to_string())
+            .env("GASPI_MFILE", machine_file)
+            .limit(Duration::from_secs(90));
+        for (name, value) in &self.variables {
+            job = job.env(name, value);
+        }
+        job.on(&self.hosts[place])
+    }
+
+    fn start(&self) -> Result<ByHand> {
+        let machine_file = self.machine_file()?;
+        let ranks = 0..self.places.len();
+        let ranks: Result<Vec<Running>> =
+            ranks.map(|rank| self.rank(rank, &machine_file).start()).collect();
+        Ok(ByHand { ranks: ranks?, _machine_file: machine_file })
+    }
+}
+
+/// The ranks of a job.
+struct ByHand {
+    ranks: Vec<Running>,
+    _machine_file: TempPath,
+}
+
+impl ByHand {
     /// Waits for all ranks.
-    pub(crate) fn wait(self) -> Result<Vec<Outcome>> {
+    fn wait(self) -> Result<Vec<Outcome>> {
         self.ranks.into_iter().map(Running::wait).collect()
+    }
+
+    /// Waits for all ranks of a job of `rounds`, and demands that they did as many.
+    fn finish(self) -> Result<()> {
+        let mut counts = Vec::new();
+        for (rank, outcome) in self.wait()?.into_iter().enumerate() {
+            let outcome = outcome.success()?.says(&format!("finished {rank} "))?;
+            counts.push(outcome.stdout.trim_end().rsplit(' ').next().map(str::to_owned));
+        }
+        counts.dedup();
+        expect(counts.len() == 1, format!("the ranks did {counts:?} rounds"))
     }
 }
 
 fn rounds_on(places: &[usize], options: Options, naming: Naming) -> Result<()> {
     let count = places.iter().max().map_or(0, |last| last + 1);
     let hosts = Hosts::new(count, options)?;
-    let job = ByHand::start(&hosts, places, naming, &rounds(), &["60"])?;
-    for (rank, outcome) in job.wait()?.into_iter().enumerate() {
-        outcome.success()?.says(&format!("finished {rank} 60"))?;
-    }
+    Start { naming, ..Start::new(&hosts, places, rounds(), &[ROUNDS]) }.start()?.finish()?;
     hosts.await_idle()
+}
+
+/// A process with another key is none of the job; nobody is harmed but itself.
+fn another_key() -> Result<()> {
+    let hosts = Hosts::new(2, PLAIN)?;
+    let mut keys = Vec::new();
+    for byte in [b'1', b'2'] {
+        // Temporary files belong to their user alone, as key files have to.
+        let mut key = NamedTempFile::new()?;
+        key.write_all(&[byte; 64])?;
+        keys.push(key.into_temp_path());
+    }
+    let [one, other] = [&keys[0], &keys[1]].map(|key| key.display().to_string());
+    let right = Start::new(&hosts, &[0, 1], rounds(), &[ROUNDS]).env("GASPI_KEY_FILE", one);
+    let wrong = Start::new(&hosts, &[0, 1], rounds(), &[ROUNDS]).env("GASPI_KEY_FILE", other);
+    let machine_file = right.machine_file()?;
+    let first = right.rank(0, &machine_file).start()?;
+    let refused = wrong.rank(1, &machine_file).start()?.wait()?;
+    expect(!refused.status.success(), "a rank with another key joined")?;
+    refused.says("key")?;
+    let second = right.rank(1, &machine_file).start()?;
+    second.wait()?.success()?.says("finished 1 ")?;
+    first.wait()?.success()?.says("finished 0 ").map(drop)
 }
