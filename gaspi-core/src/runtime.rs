@@ -111,6 +111,7 @@ impl Inner {
         waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
+        self.peers.release(self);
         if let Some(value) = attempt() {
             return Some(value);
         }

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const BRIEF_LOOKS: u32 = 64;
 /// How long to spin without yielding, where every rank has a core of its own.
 const SPIN: Duration = Duration::from_micros(5);
+/// The same where what is waited for comes from another node.
+const SPIN_ON_SOCKETS: Duration = Duration::from_micros(50);
 /// How long to spin with yields in between, before sleeping.
 const SPIN_AND_YIELD: Duration = Duration::from_micros(200);
 /// How long to yield before sleeping, where ranks share cores.
@@ -199,7 +201,8 @@ impl Waiter {
             // Also ranks with a core each may have been placed on the same one for now: only the
             // first spinning is without a yield in between, which costs little on a core of one's
             // own.
-            if !self.spin || waited >= SPIN {
+            let spin = if sockets.is_some() { SPIN_ON_SOCKETS } else { SPIN };
+            if !self.spin || waited >= spin {
                 std::thread::yield_now();
             }
             let looks = match (self.spin, sockets) {

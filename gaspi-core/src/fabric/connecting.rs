@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 
 /// Between the beginnings of two trials of a peer's addresses.
 const STAGGER: Duration = Duration::from_millis(150);
+/// How long the last stream of a rank that leaves may take to be made.
+const DOUBT: Duration = Duration::from_secs(1);
 /// After which time it is looked again whether a rank lives.
 const AGAIN: Duration = Duration::from_millis(50);
 /// How long somebody who connects may take to prove who it is.
@@ -46,6 +48,8 @@ pub(crate) enum Aim {
     Watch,
     /// To find out whether the peer lives.
     Probe,
+    /// The same, but not at once.
+    Doubt,
 }
 
 impl Aim {
@@ -53,7 +57,7 @@ impl Aim {
         match self {
             Aim::Data(_) => Purpose::Data,
             Aim::Watch => Purpose::Watch,
-            Aim::Probe => Purpose::Probe,
+            Aim::Probe | Aim::Doubt => Purpose::Probe,
         }
     }
 }
@@ -188,6 +192,10 @@ impl Connecting {
     }
 
     fn begin(&mut self, inner: &Inner, rank: Rank, aim: Aim) {
+        if matches!(aim, Aim::Doubt) {
+            self.again.push((Instant::now() + DOUBT, rank));
+            return;
+        }
         let same =
             |attempt: &Attempt| attempt.rank == rank && attempt.aim.purpose() == aim.purpose();
         let again = !matches!(aim, Aim::Data(_)) && self.attempts.values().any(same);
@@ -337,7 +345,7 @@ impl Connecting {
                 }
                 inner.peers.drop_connection(inner, &connection);
             }
-            Aim::Watch | Aim::Probe => {}
+            Aim::Watch | Aim::Probe | Aim::Doubt => {}
         }
     }
 
@@ -368,7 +376,7 @@ impl Connecting {
                     self.watches.insert(token, Watch { fd: trial.fd, rank: Some(rank) });
                 }
             }
-            Aim::Probe => inner.peers.note_alive(inner, rank),
+            Aim::Probe | Aim::Doubt => inner.peers.note_alive(inner, rank),
         }
     }
 
@@ -594,7 +602,6 @@ fn nonce() -> io::Result<[u8; 32]> {
 /// What the kernel can do for a connection; one that cannot be had is done without.
 fn tune(fd: BorrowedFd<'_>, inner: &Inner, purpose: &Purpose) {
     let _ = tcp::set_no_delay(fd);
-    let _ = tcp::set_plain_congestion(fd);
     if *purpose == Purpose::Watch {
         let probes = inner.dead_after.as_secs().saturating_sub(2).clamp(1, 127) as u8;
         let _ = tcp::set_keepalive(fd, 1, 1, probes);

@@ -13,6 +13,7 @@ use crate::os::event::Poll;
 use crate::os::socket::{self, Piece};
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, Ordering};
+use crate::wait::monotonic_ns;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,11 +22,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// Who is on the other side, before it has said so.
 const UNKNOWN: u32 = u32::MAX;
 /// Bytes of a part of a large transfer.
-pub(crate) const CHUNK: u64 = 512 * 1024;
+pub(crate) const CHUNK: u64 = 1024 * 1024;
 /// Payloads up to this size are copied behind their frame.
 const SMALL: u64 = 2048;
 /// Bytes of small frames that share a system call.
 const BATCH: usize = 64 * 1024;
+/// Requests that follow each other within this time are in quick succession.
+const CLOSE_NS: u64 = 1500;
+/// How many have to follow each other like this before some are held back: a few are sent at once.
+const STREAK: u32 = 6;
+/// How long requests are held back at most while others follow.
+const HOLD_NS: u64 = 10_000;
 /// Bytes of memory that a stream keeps for its next frames.
 const KEEP: usize = 4096;
 
@@ -122,26 +129,46 @@ struct Out {
     /// Nothing more is to be sent.
     closing: bool,
     broken: bool,
+    /// When a request was posted last, how many have followed each other closely, and since when some
+    /// are held back.
+    posted_ns: u64,
+    streak: u32,
+    held_since_ns: Option<u64>,
 }
 
 impl Out {
+    /// Whether a request may wait a moment for others: it is small, and requests come so quickly that
+    /// a system call for each would be what takes the time.
+    fn may_hold(&mut self, item: &Item) -> bool {
+        let now_ns = monotonic_ns();
+        let close = now_ns.saturating_sub(self.posted_ns) < CLOSE_NS;
+        self.posted_ns = now_ns;
+        self.streak = if close { self.streak.saturating_add(1) } else { 0 };
+        let small = matches!(item, Item::Put { put, .. } if put.size <= SMALL);
+        if !small || self.streak < STREAK || self.armed {
+            return false;
+        }
+        let since_ns = *self.held_since_ns.get_or_insert(now_ns);
+        now_ns - since_ns < HOLD_NS
+    }
+
     fn is_idle(&self) -> bool {
         self.wire.is_empty() && self.control.is_empty() && self.lanes.is_empty()
     }
 
-    /// Puts the next frames on the wire, which is empty; false if there are none.
-    fn refill(&mut self) -> bool {
+    /// Puts the next frames on the wire, of which nothing has been sent.
+    fn refill(&mut self) {
         while let Some(next) = self.control.front() {
             let alone = !next.descriptors.is_empty();
             if !self.wire.is_empty() && (alone || self.wire.len() + next.bytes.len() > BATCH) {
-                return true;
+                return;
             }
             if let Some(next) = self.control.pop_front() {
                 self.wire.extend(next.bytes);
                 self.descriptors = next.descriptors;
             }
             if alone {
-                return true;
+                return;
             }
         }
         for _ in 0..self.lanes.len() {
@@ -154,7 +181,6 @@ impl Out {
                 self.lanes.push_back((queue, items));
             }
         }
-        !self.wire.is_empty()
     }
 
     /// Puts small requests of a lane on the wire, up to the first chunk of a large one.
@@ -245,6 +271,8 @@ pub(crate) struct Connection {
     fd: OnceLock<OwnedFd>,
     /// Its name in the poll set.
     pub(crate) token: u64,
+    /// It leads to a rank of the same node, and carries descriptors.
+    pub(crate) local: bool,
     /// Who has to be on the other side.
     pub(crate) expected: Option<Rank>,
     /// The how manieth connection to the peer it is, as its opener counts.
@@ -267,7 +295,9 @@ impl Connection {
         expected: Option<Rank>,
         debts: Arc<[Debt]>,
     ) -> Connection {
-        let connection = Connection { expected, ..Connection::opening(token, 0, 0, debts) };
+        // Ranks of other nodes have proved who they are.
+        let local = expected.is_none();
+        let connection = Connection { expected, ..Connection::opening(token, 0, 0, local, debts) };
         connection.set_peer(UNKNOWN, 0);
         // It is new.
         let _ = connection.fd.set(fd);
@@ -275,10 +305,17 @@ impl Connection {
     }
 
     /// A stream that is being opened to `peer`; what is sent meanwhile waits.
-    pub(crate) fn opening(token: u64, peer: u16, stream: u32, debts: Arc<[Debt]>) -> Connection {
+    pub(crate) fn opening(
+        token: u64,
+        peer: u16,
+        stream: u32,
+        local: bool,
+        debts: Arc<[Debt]>,
+    ) -> Connection {
         Connection {
             fd: OnceLock::new(),
             token,
+            local,
             expected: None,
             stream: AtomicU32::new(stream),
             peer: AtomicU32::new(peer.into()),
@@ -322,17 +359,26 @@ impl Connection {
         self.flush_locked(poll, &mut out)
     }
 
-    /// Sends a request, or leaves it to whoever drives.
-    pub(crate) fn post(&self, poll: &Poll, queue: QueueId, item: Item) -> Result<(), Broken> {
+    /// Sends a request, or leaves it to whoever drives; true if it is held back for a moment, in a
+    /// quick succession of small ones that share system calls.
+    pub(crate) fn post(&self, poll: &Poll, queue: QueueId, item: Item) -> Result<bool, Broken> {
         let mut out = self.out();
         if out.is_idle() {
             self.pay(&mut out);
         }
+        let hold = !self.local && out.may_hold(&item);
         match out.lanes.iter_mut().find(|(lane, _)| *lane == queue) {
             Some((_, items)) => items.push_back(item),
             None => out.lanes.push_back((queue, VecDeque::from([item]))),
         }
-        self.flush_locked(poll, &mut out)
+        if hold {
+            return Ok(true);
+        }
+        self.flush_locked(poll, &mut out)?;
+        if !self.local {
+            out.posted_ns = monotonic_ns();
+        }
+        Ok(false)
     }
 
     /// An acknowledgement of the peer's puts travels along with what is sent anyway.
@@ -374,7 +420,14 @@ impl Connection {
         }
         let Some(fd) = self.fd() else { return Ok(()) };
         let mut blocked = false;
-        while !blocked && (!out.wire.is_empty() || out.refill()) {
+        out.held_since_ns = None;
+        loop {
+            if out.sent == 0 && out.body.is_none() {
+                out.refill();
+            }
+            if blocked || out.wire.is_empty() {
+                break;
+            }
             match send(fd, out) {
                 Ok(()) => {}
                 Err(error) if socket::is_full(&error) => blocked = true,

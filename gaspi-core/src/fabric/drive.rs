@@ -222,7 +222,9 @@ impl Drive {
         let room = &mut self.buffer[have..have + want];
         let piece = Piece { pointer: room.as_mut_ptr(), len: want };
         // SAFETY: the piece is a part of the buffer.
-        let Some(received) = (unsafe { receive(fd, piece, &mut incoming.descriptors) })? else {
+        let Some(received) =
+            (unsafe { receive(connection, fd, piece, &mut incoming.descriptors) })?
+        else {
             return Ok(Received::Nothing);
         };
         let end = have + received;
@@ -277,7 +279,7 @@ impl Drive {
         };
         // SAFETY: either the scratch buffer, or a checked range of a segment that exists while the
         // lock is held.
-        let received = unsafe { receive(fd, piece, &mut Vec::new()) }?;
+        let received = unsafe { receive(connection, fd, piece, &mut Vec::new()) }?;
         drop(accepts);
         let Some(received) = received else { return Ok(Received::Nothing) };
         body.offset += received as u64;
@@ -331,12 +333,20 @@ fn whole(bytes: &[u8]) -> Result<Option<(Frame, usize)>, Broken> {
 /// # Safety
 /// The piece is writable.
 unsafe fn receive(
+    connection: &Connection,
     fd: BorrowedFd<'_>,
     piece: Piece,
     descriptors: &mut Vec<OwnedFd>,
 ) -> Result<Option<usize>, Broken> {
     // SAFETY: the caller vouches for the piece.
-    match unsafe { socket::receive(fd, piece, descriptors) } {
+    let received = unsafe {
+        if connection.local {
+            socket::receive(fd, piece, descriptors)
+        } else {
+            socket::receive_bytes(fd, piece)
+        }
+    };
+    match received {
         Ok(0) => Err(Broken),
         Ok(received) => Ok(Some(received)),
         Err(error) => match error.kind() {

@@ -173,8 +173,11 @@ pub(crate) enum Frame {
     Withhold {
         request: u64,
     },
-    /// The sender leaves the job: nothing follows.
-    Goodbye,
+    /// The sender leaves the job: nothing follows on this connection, nor on the stream of this number
+    /// that it opened to the receiver (0: none) behind the goodbye there.
+    Goodbye {
+        stream: u32,
+    },
 }
 
 struct Writer<'a>(&'a mut Vec<u8>);
@@ -355,8 +358,8 @@ impl Frame {
             Frame::Withhold { request } => {
                 w.u8(17).u64(*request);
             }
-            Frame::Goodbye => {
-                w.u8(18);
+            Frame::Goodbye { stream } => {
+                w.u8(18).u32(*stream);
             }
             Frame::Refused { lane, reason } => {
                 w.u8(19).lane(lane).text(reason);
@@ -444,7 +447,7 @@ impl Frame {
             }),
             16 => Frame::Passive { request: r.u64()?, message: r.bytes(OUTBOX_BYTES)? },
             17 => Frame::Withhold { request: r.u64()? },
-            18 => Frame::Goodbye,
+            18 => Frame::Goodbye { stream: r.u32()? },
             19 => Frame::Refused { lane: r.lane()?, reason: r.text()? },
             _ => return None,
         };

@@ -1,7 +1,7 @@
 //! Connections to the libraries of other ranks, and requests that they have not answered yet.
 
 use super::connecting::Aim;
-use super::connection::{Connection, Item, Outgoing};
+use super::connection::{Broken, Connection, Item, Outgoing};
 use super::debt::Debt;
 use super::drive::Drive;
 use super::frame::{AtomicOperation, Frame, Lane, Place};
@@ -119,10 +119,15 @@ pub(crate) struct Peers {
     /// What is owed for puts, by rank.
     pub(crate) debts: Arc<[Debt]>,
     opened: Box<[Mutex<Option<Arc<Connection>>>]>,
+    /// Connections on which something is held back, and whether there are any.
+    held: Mutex<Vec<Arc<Connection>>>,
+    holds: AtomicBool,
     /// Connections to ranks of other nodes that have to be made.
     wanted: Mutex<Vec<(Rank, Aim)>>,
-    /// Which ranks of other nodes have said goodbye.
-    leaving: Box<[AtomicBool]>,
+    /// Ranks of other nodes that have said goodbye, and the number of their last stream to this one.
+    leaving: Mutex<HashMap<Rank, u32>>,
+    /// The last stream of other ranks that came to its end.
+    ended: Mutex<HashMap<Rank, u32>>,
     /// How ranks of other nodes are reached.
     ways: Mutex<HashMap<Rank, SocketAddr>>,
     /// Why they cannot be reached.
@@ -178,8 +183,11 @@ impl Peers {
             watch: AtomicU32::new(watch::ARMED),
             debts: (0..size).map(|_| Debt::default()).collect(),
             opened: (0..size).map(|_| Mutex::default()).collect(),
+            held: Mutex::default(),
+            holds: AtomicBool::new(false),
             wanted: Mutex::default(),
-            leaving: (0..size).map(|_| AtomicBool::new(false)).collect(),
+            leaving: Mutex::default(),
+            ended: Mutex::default(),
             ways: Mutex::default(),
             troubles: Mutex::default(),
             connections: Mutex::default(),
@@ -295,22 +303,34 @@ impl Peers {
         let Some(peer) = connection.peer().map(Rank).filter(|peer| !inner.is_local(*peer)) else {
             return;
         };
-        if !self.is_leaving(peer) {
-            self.suspect(inner, peer);
-        } else if !self.has_connection(peer) {
+        if connection.expected.is_some() {
+            lock(&self.ended).insert(peer, connection.stream());
+        }
+        let Some(last) = lock(&self.leaving).get(&peer).copied() else {
+            return self.suspect(inner, peer);
+        };
+        if self.has_connection(peer) {
+            return;
+        }
+        if last == 0 || lock(&self.ended).get(&peer) == Some(&last) {
             inner.area.remote_left(peer);
             inner.peer_ended(peer);
+        } else {
+            // What it sent last is still to come, by a connection that is being made. Should that
+            // not happen, nobody answers there any more.
+            self.want(peer, Aim::Doubt);
         }
     }
 
-    /// `peer` leaves the job. It has left when all connections with it are at their end.
-    pub(crate) fn note_farewell(&self, peer: Rank) {
-        self.leaving[peer.index()].store(true, Ordering::Relaxed);
+    /// `peer` leaves the job. It has left when all connections with it are at their end, the stream
+    /// that it opened last included.
+    pub(crate) fn note_farewell(&self, peer: Rank, stream: u32) {
+        lock(&self.leaving).insert(peer, stream);
     }
 
     /// Whether `peer` has said goodbye.
     pub(crate) fn is_leaving(&self, peer: Rank) -> bool {
-        self.leaving[peer.index()].load(Ordering::Relaxed)
+        lock(&self.leaving).contains_key(&peer)
     }
 
     fn has_connection(&self, peer: Rank) -> bool {
@@ -339,7 +359,10 @@ impl Peers {
     /// Says goodbye to the ranks of other nodes; what was posted before goes out first.
     pub(crate) fn say_goodbye(&self, inner: &Inner) {
         for connection in self.remote(inner) {
-            connection.end(&self.data, &Frame::Goodbye);
+            let Some(peer) = connection.peer() else { continue };
+            let opened = lock(&self.opened[usize::from(peer)]).clone();
+            let stream = opened.map_or(0, |opened| opened.stream());
+            connection.end(&self.data, &Frame::Goodbye { stream });
         }
     }
 
@@ -400,7 +423,9 @@ impl Peers {
         inner.check_alive(rank, "a connection to it")?;
         let stream = self.next_stream.fetch_add(1, Ordering::Relaxed);
         let debts = Arc::clone(&self.debts);
-        let connection = Arc::new(Connection::opening(self.token(), rank.0, stream, debts));
+        let local = inner.is_local(rank);
+        let connection = Connection::opening(self.token(), rank.0, stream, local, debts);
+        let connection = Arc::new(connection);
         let hello = Frame::Hello { rank: inner.rank, token: inner.token, stream };
         // There is no socket yet that could be broken.
         let _ = connection.send(&self.data, Outgoing::new(&hello));
@@ -466,10 +491,36 @@ impl Peers {
     /// Posts a put or a get to `rank`.
     pub(crate) fn post(&self, inner: &Inner, rank: Rank, queue: QueueId, item: Item) -> Result<()> {
         let connection = self.connected(inner, rank, Deadline::Now)?;
-        if connection.post(&self.data, queue, item).is_err() {
-            self.broke(inner, &connection);
+        match connection.post(&self.data, queue, item) {
+            Ok(false) => {}
+            Ok(true) => self.hold(&connection),
+            Err(Broken) => self.broke(inner, &connection),
         }
         Ok(())
+    }
+
+    /// Something is held back on a connection: the progress thread sends it should nobody else.
+    fn hold(&self, connection: &Arc<Connection>) {
+        let mut held = lock(&self.held);
+        if !held.iter().any(|held| held.token == connection.token) {
+            held.push(Arc::clone(connection));
+            self.holds.store(true, Ordering::Relaxed);
+            self.bell.ring();
+        }
+    }
+
+    /// Sends what is held back.
+    pub(crate) fn release(&self, inner: &Inner) {
+        if !self.holds.load(Ordering::Relaxed) {
+            return;
+        }
+        self.holds.store(false, Ordering::Relaxed);
+        let held = std::mem::take(&mut *lock(&self.held));
+        for connection in held {
+            if connection.flush(&self.data).is_err() {
+                self.broke(inner, &connection);
+            }
+        }
     }
 
     /// Posts a get, which is answered by data.

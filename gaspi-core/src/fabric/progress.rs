@@ -138,6 +138,7 @@ impl Progress {
     fn attend(&mut self) {
         let inner = Arc::clone(&self.inner);
         let peers = &inner.peers;
+        peers.release(&inner);
         if let Some(mut drive) = try_drive(peers) {
             drive.turn(&inner, 0);
             drive.pay(&inner);

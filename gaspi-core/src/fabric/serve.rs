@@ -123,7 +123,9 @@ impl Inner {
         segment: &Segment,
         put: &Put,
     ) {
-        if let Some(reason) = incoming.refusals.remove(&put.lane.queue.0) {
+        if !incoming.refusals.is_empty()
+            && let Some(reason) = incoming.refusals.remove(&put.lane.queue.0)
+        {
             return self.refuse(connection, incoming, put, reason);
         }
         if put.value != 0 {
@@ -131,7 +133,9 @@ impl Inner {
         }
         self.area.ring(self.rank);
         incoming.completed += 1;
-        incoming.urgent |= put.urgent;
+        // A notification is likely to be answered by something that the acknowledgement can go along
+        // with; nobody answers to mere data.
+        incoming.urgent |= put.urgent || put.value == 0;
     }
 
     /// A put cannot be carried out; said once for all its parts.
@@ -235,8 +239,8 @@ impl Inner {
                 self.area.ring(self.rank);
             }
             Frame::Withhold { request } => self.mailbox.withhold(peer, request),
-            Frame::Goodbye => {
-                self.peers.note_farewell(peer);
+            Frame::Goodbye { stream } => {
+                self.peers.note_farewell(peer, stream);
                 // Nothing follows on this stream; there may be another one that is not at its end.
                 return Err(Broken);
             }
@@ -365,7 +369,7 @@ impl Inner {
             }
             Err(reason) => Item::Frame(Frame::Reply { request, outcome: Err(reason) }),
         };
-        connection.post(&self.peers.data, lane.queue, item)
+        connection.post(&self.peers.data, lane.queue, item).map(|_| ())
     }
 
     fn data(

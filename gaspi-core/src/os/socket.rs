@@ -214,6 +214,13 @@ pub unsafe fn send(
     pieces: [Piece; 2],
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    if pieces[1].len == 0 && descriptors.is_empty() {
+        let [Piece { pointer, len }, _] = pieces;
+        // SAFETY: the caller vouches for the piece.
+        let sent = unsafe { libc::send(fd.as_raw_fd(), pointer.cast(), len, flags) };
+        return usize::try_from(sent).map_err(|_| io::Error::last_os_error());
+    }
     let (mut vectors, mut header) = message(&pieces);
     header.msg_iov = vectors.as_mut_ptr();
     header.msg_iovlen = vectors.len();
@@ -241,11 +248,22 @@ pub unsafe fn send(
         }
     }
     // SAFETY: the caller vouches for the pieces, the rest lives on this stack.
-    let sent = unsafe {
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        libc::sendmsg(fd.as_raw_fd(), &raw const header, flags)
-    };
+    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const header, flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives into `piece` what comes without descriptors. 0 means that the other side has closed.
+///
+/// # Errors
+/// As [`receive`].
+///
+/// # Safety
+/// The piece is writable.
+pub unsafe fn receive_bytes(fd: BorrowedFd<'_>, piece: Piece) -> io::Result<usize> {
+    // SAFETY: the caller vouches for the piece.
+    let received =
+        unsafe { libc::recv(fd.as_raw_fd(), piece.pointer.cast(), piece.len, libc::MSG_DONTWAIT) };
+    usize::try_from(received).map_err(|_| io::Error::last_os_error())
 }
 
 /// Receives into `piece`; descriptors that come along are appended. 0 means that the other side

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::io;
 use std::mem::size_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Room for an address of any family that is used here, as the kernel wants it.
 #[repr(C)]
@@ -87,7 +87,11 @@ fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: makes a new descriptor.
-    owned(unsafe { libc::socket(family, kind, 0) })
+    let fd = owned(unsafe { libc::socket(family, kind, 0) })?;
+    // Before the socket is connected, or listens for others that inherit it: what bbr has set up by
+    // then stays. One that cannot be had is done without.
+    let _ = set_plain_congestion(fd.as_fd());
+    Ok(fd)
 }
 
 fn set(fd: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
@@ -105,7 +109,6 @@ fn set(fd: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> io::Res
 /// The port is taken (`AddrInUse`), the address is none of this host's (`AddrNotAvailable`), the
 /// family is switched off, or descriptors ran out.
 pub fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
-    use std::os::fd::AsFd;
     let fd = socket(address)?;
     if address.is_ipv6() {
         set(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
@@ -286,7 +289,6 @@ pub fn end_sending(fd: BorrowedFd<'_>) {
 mod tests {
     use super::*;
     use crate::os::socket::{Piece, receive, send};
-    use std::os::fd::AsFd;
 
     fn ready(fd: BorrowedFd<'_>, events: i16) {
         let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };

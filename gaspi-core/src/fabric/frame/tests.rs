@@ -84,7 +84,7 @@ fn frames() -> impl Strategy<Value = Frame> {
             }
         ),
         Just(Frame::Kill),
-        Just(Frame::Goodbye),
+        any::<u32>().prop_map(|stream| Frame::Goodbye { stream }),
     ]
 }
 
