@@ -6,7 +6,7 @@
 //! lives, is connected to in the same way.
 //!
 //! Invariant: a stranger costs a fixed buffer and [`STRANGER_LIMIT`], and there are at most
-//! [`STRANGERS`] of them.
+//! [`STRANGERS`] of them beside two for each rank.
 
 use super::connection::Connection;
 use super::handshake::{Client, Peer, Purpose, Secret, Server, State};
@@ -30,11 +30,11 @@ use std::time::{Duration, Instant};
 const STAGGER: Duration = Duration::from_millis(150);
 /// How long the last stream of a rank that leaves may take to be made.
 const DOUBT: Duration = Duration::from_secs(1);
-/// After which time it is looked again whether a rank lives.
+/// After which time a peer is connected to again that closed before anything was proved.
 const AGAIN: Duration = Duration::from_millis(50);
 /// How long somebody who connects may take to prove who it is.
 const STRANGER_LIMIT: Duration = Duration::from_secs(5);
-/// How many may be about to prove it.
+/// How many may be about to prove it, beside two for each rank of the job.
 const STRANGERS: usize = 64;
 /// How often the limits are looked at while there are any, in milliseconds.
 pub(crate) const LIMITS_MS: i32 = 50;
@@ -78,6 +78,7 @@ struct Trial {
 struct Attempt {
     rank: Rank,
     aim: Aim,
+    since: Instant,
     /// Addresses that have not been tried.
     left: std::vec::IntoIter<SocketAddr>,
     /// By the number of the trial.
@@ -111,13 +112,22 @@ struct Watch {
 #[derive(Debug)]
 pub(crate) struct Connecting {
     attempts: HashMap<u64, Attempt>,
-    /// Ranks of which it is to be found out again whether they live, and when.
-    again: Vec<(Instant, Rank)>,
+    /// What is to be tried again, when, and since when it was tried.
+    again: Vec<Again>,
     strangers: HashMap<u64, Stranger>,
     watches: HashMap<u64, Watch>,
     next: u64,
     secret: Secret,
     complained: bool,
+}
+
+/// A peer that will be connected to again.
+#[derive(Debug)]
+struct Again {
+    at: Instant,
+    rank: Rank,
+    aim: Aim,
+    since: Instant,
 }
 
 /// What became of a trial.
@@ -163,11 +173,15 @@ impl Connecting {
             self.begin(inner, rank, aim);
         }
         let now = Instant::now();
-        let due: Vec<Rank> =
-            self.again.extract_if(.., |(at, _)| *at <= now).map(|(_, rank)| rank).collect();
-        for rank in due {
-            if inner.area.life(rank) == life::JOINED {
-                self.begin(inner, rank, Aim::Probe);
+        let due: Vec<Again> = self.again.extract_if(.., |again| again.at <= now).collect();
+        for Again { rank, aim, since, .. } in due {
+            match aim {
+                Aim::Data(connection) if inner.area.life(rank) != life::JOINED => {
+                    inner.peers.drop_connection(inner, &connection);
+                }
+                _ if inner.area.life(rank) != life::JOINED => {}
+                Aim::Doubt => self.begin_since(inner, rank, Aim::Probe, since),
+                aim => self.begin_since(inner, rank, aim, since),
             }
         }
         let late = |trial: &Trial| !trial.connected && now >= trial.until;
@@ -192,10 +206,15 @@ impl Connecting {
     }
 
     fn begin(&mut self, inner: &Inner, rank: Rank, aim: Aim) {
+        let now = Instant::now();
         if matches!(aim, Aim::Doubt) {
-            self.again.push((Instant::now() + DOUBT, rank));
-            return;
+            self.again.push(Again { at: now + DOUBT, rank, aim, since: now });
+        } else {
+            self.begin_since(inner, rank, aim, now);
         }
+    }
+
+    fn begin_since(&mut self, inner: &Inner, rank: Rank, aim: Aim, since: Instant) {
         let same =
             |attempt: &Attempt| attempt.rank == rank && attempt.aim.purpose() == aim.purpose();
         let again = !matches!(aim, Aim::Data(_)) && self.attempts.values().any(same);
@@ -216,6 +235,7 @@ impl Connecting {
         let attempt = Attempt {
             rank,
             aim,
+            since,
             refused: !left.is_empty(),
             ended: false,
             left: left.into_iter(),
@@ -327,13 +347,16 @@ impl Connecting {
     /// All addresses have been tried in vain.
     fn give_up(&mut self, inner: &Inner, id: u64) {
         let Some(attempt) = self.attempts.remove(&id) else { return };
-        let Attempt { rank, aim, failures, refused, ended, .. } = attempt;
+        let Attempt { rank, aim, since, failures, refused, ended, .. } = attempt;
         let reason = failures.join("; ");
         let probed = matches!(aim, Aim::Probe);
-        if probed && !refused && ended {
-            // Who ends closes what others have connected to before nobody listens any more.
-            self.again.push((Instant::now() + AGAIN, rank));
-        } else if refused || probed {
+        if ended && !refused && since.elapsed() < inner.dead_after {
+            // Who ends closes what others have connected to before nobody listens any more; and who
+            // has too many strangers at once turns some away.
+            self.again.push(Again { at: Instant::now() + AGAIN, rank, aim, since });
+            return;
+        }
+        if refused || probed {
             inner.unreachable(rank, &reason);
         }
         match aim {
@@ -386,7 +409,7 @@ impl Connecting {
     /// Descriptors ran out.
     pub(crate) fn accept(&mut self, inner: &Inner, listener: &OwnedFd) -> io::Result<()> {
         while let Some((fd, from)) = tcp::accept(listener.as_fd())? {
-            if self.strangers.len() >= STRANGERS {
+            if self.strangers.len() >= STRANGERS + 2 * inner.size as usize {
                 let oldest = self.strangers.iter().min_by_key(|(_, stranger)| stranger.until);
                 if let Some(token) = oldest.map(|(token, _)| *token) {
                     self.turn_away(inner, token, "too many others came");
