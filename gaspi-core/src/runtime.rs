@@ -306,6 +306,12 @@ struct Secrets {
 /// Listens for ranks of other nodes, if there may be any.
 fn listen(job: &Job) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>)> {
     let audience = match (job.spans_hosts && job.node.is_none(), job.transport) {
+        (true, Transport::SharedMemory) => {
+            let reason = "GASPI_TRANSPORT is shm, but this job runs on several hosts, which share \
+                          no memory; leave it away, or set it to auto"
+                .to_owned();
+            return Err(Error::Environment { reason });
+        }
         (true, _) => Audience::OtherHosts,
         (false, Transport::Tcp) => Audience::ThisHost,
         (false, _) if job.node.is_some() => Audience::ThisHost,

@@ -7,10 +7,11 @@
 //!
 //! It changes nothing and takes a few milliseconds. docs/troubleshooting.md explains each row.
 
+use crate::bootstrap::addresses::{self, Audience, Restrictions};
 use crate::os::event::Bell;
 use crate::os::limits::{self, Resource, allowed, setting};
 use crate::os::memory::{self, HUGE_PAGE, Mapping};
-use crate::os::{affinity, cross_memory, library, process, socket};
+use crate::os::{affinity, cross_memory, interfaces, library, process, socket};
 use crate::sync::membarrier;
 use std::fs;
 use std::os::fd::AsFd;
@@ -436,7 +437,7 @@ fn copies(probed: std::io::Result<()>) -> Finding {
 
 fn transports(shared: bool) -> Vec<Finding> {
     let shared = if shared {
-        Finding::new("transports", "shared memory", State::Usable, "ranks of one machine").because(
+        Finding::new("transports", "shared memory", State::Usable, "ranks of one host").because(
             "memory files and sockets work; /dev/shm is not used, its size does not matter",
         )
     } else {
@@ -444,9 +445,6 @@ fn transports(shared: bool) -> Vec<Finding> {
             .because("a row of the kernel above is not usable")
             .remedy("see there")
     };
-    let tcp = Finding::new("transports", "TCP", State::Unusable, "not in this version")
-        .because("ranks of several machines cannot reach each other")
-        .remedy("run all ranks on one machine");
     let devices: Vec<String> = fs::read_dir("/sys/class/infiniband")
         .map(|entries| entries.flatten().map(|e| e.file_name().display().to_string()).collect())
         .unwrap_or_default();
@@ -458,8 +456,27 @@ fn transports(shared: bool) -> Vec<Finding> {
     };
     let verbs = Finding::new("transports", "verbs", State::Unusable, "not in this version")
         .because(found)
-        .remedy("run all ranks on one machine");
-    vec![shared, tcp, verbs]
+        .remedy("none is needed: ranks of other hosts are reached by TCP");
+    vec![shared, tcp(), verbs]
+}
+
+/// Where a rank would listen for ranks of other hosts; listening is tried.
+fn tcp() -> Finding {
+    let listening = Restrictions::from_environment().and_then(|restrictions| {
+        addresses::listen(&interfaces::list(), &restrictions, Audience::OtherHosts)
+    });
+    match listening {
+        Ok(listening) => {
+            let offered: Vec<String> =
+                listening.endpoints.iter().map(|endpoint| endpoint.ip().to_string()).collect();
+            let value = format!("offers {} to other hosts", offered.join(", "));
+            Finding::new("transports", "TCP", State::Usable, value)
+                .because("GASPI_INTERFACE, GASPI_SUBNET and GASPI_PORT_RANGE restrict it")
+        }
+        Err(error) => Finding::new("transports", "TCP", State::Limited, "only ranks of this host")
+            .because(error.to_string())
+            .remedy("an interface that is up and has an address, or other restrictions"),
+    }
 }
 
 #[cfg(test)]

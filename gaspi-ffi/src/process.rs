@@ -64,10 +64,11 @@ fn introduction(runtime: &Runtime) -> String {
         Err(_) => "not bound by gaspi_run".to_owned(),
     };
     format!(
-        "rank {} of {ranks}, gaspi {}; {local} of {ranks} ranks by shared memory; a wait {}; runs \
-         on cores {}, {binding}",
+        "rank {} of {ranks}, gaspi {}; {local} of {ranks} ranks by shared memory{}; a wait {}; \
+         runs on cores {}, {binding}",
         runtime.rank().0,
         env!("CARGO_PKG_VERSION"),
+        if local < ranks { ", the others by TCP" } else { "" },
         runtime.waiting_mode(),
         topology::print_list(&topology::usable_cores()),
     )

@@ -59,7 +59,10 @@ fn each_line_of_json_is_a_finding() {
         topic(&objects, name);
     }
     assert_eq!(topic(&objects, "shared memory")["state"], "usable");
-    assert_eq!(topic(&objects, "TCP")["state"], "not usable");
+    // Where there is no network, there is no address to offer.
+    let tcp = topic(&objects, "TCP");
+    assert!(tcp["state"] == "usable" || tcp["state"] == "limited", "{tcp}");
+    assert_eq!(topic(&objects, "verbs")["state"], "not usable");
 }
 
 #[test]
@@ -73,7 +76,7 @@ fn the_table_aligns_and_fits_a_terminal() {
     let column = |topic: &str, word: &str| {
         table.lines().find(|line| line.starts_with(&format!("  {topic}"))).unwrap().find(word)
     };
-    assert_eq!(column("shared memory", "usable"), column("TCP", "not usable"), "{table}");
+    assert_eq!(column("shared memory", "usable"), column("verbs", "not usable"), "{table}");
     // Only a single word may be wider, as paths are.
     let wide = |line: &&str| line.chars().count() > 100 && line.trim().contains(' ');
     assert_eq!(table.lines().find(wide), None, "{table}");

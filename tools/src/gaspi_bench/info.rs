@@ -125,7 +125,7 @@ mod tests {
             Finding::new("kernel", "cross-memory attach", State::Limited, "refused")
                 .because("a reason of so many words that they cannot all be in one line of a table")
                 .remedy("say \"please\""),
-            Finding::new("transports", "TCP", State::Unusable, "not in this version"),
+            Finding::new("transports", "verbs", State::Unusable, "not in this version"),
         ]
     }
 
@@ -137,7 +137,7 @@ mod tests {
             let line = text.lines().find(|line| line.contains(row)).unwrap();
             line.find(word).unwrap()
         };
-        assert_eq!(column("membarrier", "usable"), column("TCP", "not usable"), "{text}");
+        assert_eq!(column("membarrier", "usable"), column("verbs", "not usable"), "{text}");
         assert_eq!(column("membarrier", "global"), INDENT, "{text}");
         assert_eq!(column("remedy:", "remedy:"), INDENT, "{text}");
         assert_eq!(text.lines().filter(|line| !line.starts_with(' ')).count(), 3, "{text}");
