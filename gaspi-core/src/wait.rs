@@ -172,7 +172,7 @@ impl Waiter {
         mut attempt: impl FnMut() -> Option<T>,
     ) -> (Option<T>, Duration) {
         let started = Instant::now();
-        let (found, waited) = self.awake(sockets, started, &mut attempt);
+        let (found, waited) = self.awake(sockets, started, deadline, &mut attempt);
         if found.is_some() {
             return (found, waited);
         }
@@ -187,11 +187,12 @@ impl Waiter {
     }
 
     /// Repeats `attempt` without sleeping, for as long as that pays: traffic on the sockets makes it
-    /// pay again.
+    /// pay again, until the deadline.
     fn awake<T>(
         self,
         sockets: Option<&dyn Sockets>,
         started: Instant,
+        deadline: Deadline,
         attempt: &mut impl FnMut() -> Option<T>,
     ) -> (Option<T>, Duration) {
         let mut since = started;
@@ -222,6 +223,9 @@ impl Waiter {
             }
             let now = Instant::now();
             if busy {
+                if deadline.passed() {
+                    break;
+                }
                 since = now;
             }
             waited = now - since;
@@ -265,7 +269,8 @@ impl Sleeper<'_> {
                 }
             } else if found.is_none() {
                 // Something has come: more may follow.
-                found = self.waiter.awake(self.sockets, Instant::now(), &mut attempt).0;
+                let now = Instant::now();
+                found = self.waiter.awake(self.sockets, now, deadline, &mut attempt).0;
             }
             if found.is_some() {
                 return found;
@@ -322,6 +327,38 @@ pub(crate) fn monotonic_ns() -> u64 {
 mod tests {
     use super::*;
     use crate::os::{affinity, limits};
+
+    /// Sockets on which something comes all the time.
+    struct Busy;
+
+    impl Sockets for Busy {
+        fn look(&self) -> bool {
+            true
+        }
+
+        fn sleep(&self, _limit: Duration, _announce: &mut dyn FnMut() -> bool) -> bool {
+            true
+        }
+
+        fn leave(&self) {}
+    }
+
+    #[test]
+    fn traffic_does_not_keep_a_call_beyond_its_deadline() {
+        let area = NodeArea::single(1).expect("an area");
+        let waiting = Waiting { call: Call::Wait, object: 0 };
+        let limit = Duration::from_millis(50);
+        let (tell, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let deadline = Deadline::Never.at_most(limit);
+            let waiter = Waiter { spin: true };
+            let found = waiter.until(&area, Some(&Busy), deadline, waiting, || None::<()>);
+            // Nobody listens if it took too long.
+            let _ = tell.send(found);
+        });
+        let (found, _) = ended.recv_timeout(Duration::from_secs(10)).expect("it ends");
+        assert!(found.is_none());
+    }
 
     fn spins(masks: &[[u64; 1]]) -> bool {
         let cores = affinity::usable_cores(masks.iter().map(|mask| mask.as_slice()));

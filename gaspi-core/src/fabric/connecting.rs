@@ -90,6 +90,8 @@ struct Attempt {
     refused: bool,
     /// One was accepted, and closed before anything was proved.
     ended: bool,
+    /// This side lacks what it takes, which says nothing of the peer.
+    lacking: bool,
 }
 
 #[derive(Debug)]
@@ -225,7 +227,8 @@ impl Connecting {
         let own = &inner.cards[inner.rank.index()];
         let audience =
             if card.machine == own.machine { Audience::ThisHost } else { Audience::OtherHosts };
-        let candidates = Candidates::new(&card.endpoints, &interfaces::list(), audience);
+        let own_interfaces = interfaces::list();
+        let candidates = Candidates::new(&card.endpoints, &own_interfaces, audience);
         for candidate in &candidates.dropped {
             log::debug!("connecting to {rank} on {}: not by {candidate}", card.host);
         }
@@ -238,6 +241,7 @@ impl Connecting {
             since,
             refused: !left.is_empty(),
             ended: false,
+            lacking: own_interfaces.is_empty(),
             left: left.into_iter(),
             trials: HashMap::new(),
             next_at: Instant::now(),
@@ -278,6 +282,7 @@ impl Connecting {
                     let refused = error.kind() == io::ErrorKind::ConnectionRefused;
                     if let Some(attempt) = self.attempts.get_mut(&id) {
                         attempt.refused &= refused;
+                        attempt.lacking |= is_lack(&error);
                         attempt.failures.push(format!("{endpoint}: {error}"));
                     }
                 }
@@ -347,12 +352,14 @@ impl Connecting {
     /// All addresses have been tried in vain.
     fn give_up(&mut self, inner: &Inner, id: u64) {
         let Some(attempt) = self.attempts.remove(&id) else { return };
-        let Attempt { rank, aim, since, failures, refused, ended, .. } = attempt;
+        let Attempt { rank, aim, since, failures, refused, ended, lacking, .. } = attempt;
         let reason = failures.join("; ");
         let probed = matches!(aim, Aim::Probe);
-        if ended && !refused && since.elapsed() < inner.dead_after {
+        let turned_away = ended && !refused && since.elapsed() < inner.dead_after;
+        if turned_away || (probed && lacking) {
             // Who ends closes what others have connected to before nobody listens any more; and who
-            // has too many strangers at once turns some away.
+            // has too many strangers at once turns some away. Nobody is dead because this side lacks
+            // descriptors.
             self.again.push(Again { at: Instant::now() + AGAIN, rank, aim, since });
             return;
         }
@@ -517,8 +524,17 @@ fn advance(trial: &mut Trial) -> Outcome {
             Ok(false) => return Outcome::Pending,
             Ok(true) => trial.connected = true,
             Err(error) => {
-                let refused = error.kind() == io::ErrorKind::ConnectionRefused;
-                return Outcome::Failed { reason: error.to_string(), refused };
+                let reason = error.to_string();
+                return match error.kind() {
+                    // Accepted and closed before this was looked at.
+                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                        Outcome::Ended { reason }
+                    }
+                    kind => {
+                        let refused = kind == io::ErrorKind::ConnectionRefused;
+                        Outcome::Failed { reason, refused }
+                    }
+                };
             }
         }
     }
@@ -610,6 +626,12 @@ fn has_ended(fd: BorrowedFd<'_>) -> bool {
             !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
         }
     }
+}
+
+/// Whether descriptors or memory of this side have run out.
+fn is_lack(error: &io::Error) -> bool {
+    let lacks = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    error.raw_os_error().is_none_or(|number| lacks.contains(&number))
 }
 
 fn other(error: Error) -> io::Error {

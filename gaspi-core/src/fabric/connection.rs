@@ -134,6 +134,8 @@ struct Out {
     posted_ns: u64,
     streak: u32,
     held_since_ns: Option<u64>,
+    /// Nobody looks after it any more.
+    forgotten: bool,
 }
 
 impl Out {
@@ -434,6 +436,8 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
                     out.broken = true;
+                    // So that whoever drives comes to its end, behind what was received.
+                    socket::shut_down(fd);
                     return Err(Broken);
                 }
             }
@@ -466,7 +470,13 @@ impl Connection {
         }
         let mut out = self.out();
         out.broken = true;
+        out.forgotten = true;
         out.give_up()
+    }
+
+    /// Whether its end has been dealt with.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.out().forgotten
     }
 
     /// Whether everything has been handed to the kernel.

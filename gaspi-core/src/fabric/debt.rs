@@ -61,6 +61,14 @@ impl Debt {
         if state.refused { None } else { self.take(&mut state) }
     }
 
+    /// A stream of this rank's own has broken, and what it carried may be lost: all that was
+    /// completed is owed again.
+    pub(crate) fn tell_again(&self) {
+        let mut state = self.state();
+        state.told = 0;
+        self.owing.store(state.completed > 0, Ordering::Relaxed);
+    }
+
     fn take(&self, state: &mut State) -> Option<Frame> {
         self.owing.store(false, Ordering::Relaxed);
         if state.told == state.completed {
@@ -88,7 +96,11 @@ mod tests {
         assert_eq!(debt.pay_along(), None);
         assert_eq!(debt.pay(2), None);
         assert_eq!(debt.pay(3), Some(Frame::Ack { stream: 3, puts: 3 }));
+        debt.tell_again();
+        assert_eq!(debt.pay(3), Some(Frame::Ack { stream: 3, puts: 3 }));
         debt.begin(4);
         assert_eq!(debt.pay(4), None);
+        debt.tell_again();
+        assert_eq!((debt.pay_along(), debt.pay(4)), (None, None));
     }
 }

@@ -127,12 +127,14 @@ impl Drive {
         writable: bool,
     ) -> bool {
         let mut result = Ok(writable);
+        let mut readable = readable;
         if writable {
-            result = connection.flush(&inner.peers.data).map(|()| true);
+            // Where that fails, what was received before the end is still to be read.
+            readable |= connection.flush(&inner.peers.data).is_err();
             // Somebody may wait until everything has been handed over.
             inner.area.ring(inner.rank);
         }
-        if readable && result.is_ok() {
+        if readable {
             let mut incoming = self.incoming.remove(&connection.token).unwrap_or_default();
             result = self.read(inner, connection, &mut incoming);
             self.account(inner, connection, &mut incoming);
@@ -151,7 +153,7 @@ impl Drive {
                 if self.is_hot(connection) {
                     self.hot = None;
                 }
-                inner.peers.broke(inner, connection);
+                inner.peers.at_its_end(inner, connection);
                 true
             }
         }

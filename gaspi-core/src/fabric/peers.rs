@@ -291,14 +291,24 @@ impl Peers {
             *opened = None;
             drop(opened);
             self.fail_requests(inner, peer);
+            self.acknowledge_again(inner, peer);
         }
         for (lane, count) in lost {
             inner.completed(peer, lane, count, Err(Failure::Lost));
         }
     }
 
-    /// A connection has ended by itself.
+    /// Sending has failed. What the peer has sent before is still to be read, its goodbye perhaps:
+    /// the end belongs to whoever drives, who may also wait for other threads, unlike the caller.
     pub(crate) fn broke(&self, inner: &Inner, connection: &Arc<Connection>) {
+        if connection.is_forgotten() {
+            // What was posted to it since then fails too.
+            self.drop_connection(inner, connection);
+        }
+    }
+
+    /// A connection has ended by itself. Only with the drive.
+    pub(crate) fn at_its_end(&self, inner: &Inner, connection: &Arc<Connection>) {
         self.drop_connection(inner, connection);
         let Some(peer) = connection.peer().map(Rank).filter(|peer| !inner.is_local(*peer)) else {
             return;
@@ -379,6 +389,18 @@ impl Peers {
             inner.completed(peer, lane, count, Ok(()));
         }
         inner.area.ring(inner.rank);
+    }
+
+    /// Acknowledgements may have been lost with a stream to `peer`: its own stream carries them again.
+    fn acknowledge_again(&self, inner: &Inner, peer: Rank) {
+        self.debts[peer.index()].tell_again();
+        let of_peer = |open: &&Arc<Connection>| open.peer() == Some(peer.0);
+        let others: Vec<_> = lock(&self.connections).values().filter(of_peer).cloned().collect();
+        for connection in others {
+            if let Some(ack) = self.debts[peer.index()].pay(connection.stream()) {
+                self.answer(inner, &connection, &ack);
+            }
+        }
     }
 
     /// Sends a frame on a connection that a peer has opened.

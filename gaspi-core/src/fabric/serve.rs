@@ -37,6 +37,8 @@ pub(crate) enum Sink {
         put: Put,
         reason: String,
     },
+    /// The answer to a request that has failed meanwhile.
+    Nobody,
 }
 
 /// A payload that is arriving.
@@ -58,7 +60,7 @@ impl Inner {
                 let expected = self.queues[queue.index()].expects(*generation);
                 expected.then_some(&landing.segment)
             }
-            Sink::Refuse { .. } => None,
+            Sink::Refuse { .. } | Sink::Nobody => None,
         }
     }
 
@@ -111,6 +113,7 @@ impl Inner {
                 finish(self, peer, request, Ok(0));
             }
             Sink::Refuse { put, reason } => self.refuse(connection, incoming, &put, reason),
+            Sink::Nobody => {}
         }
         Ok(())
     }
@@ -154,14 +157,10 @@ impl Inner {
         let _ = connection.send(&self.peers.data, Outgoing::new(&frame));
     }
 
-    fn reply(
-        &self,
-        connection: &Connection,
-        request: u64,
-        outcome: Result<u64, String>,
-    ) -> Result<(), Broken> {
+    fn reply(&self, connection: &Connection, request: u64, outcome: Result<u64, String>) {
         let frame = Frame::Reply { request, outcome };
-        connection.send(&self.peers.data, Outgoing::new(&frame))
+        // If the stream has broken, what came before its end is still to be read.
+        let _ = connection.send(&self.peers.data, Outgoing::new(&frame));
     }
 
     /// Handles a frame and gives the bytes of payload that follow it.
@@ -188,10 +187,10 @@ impl Inner {
             Frame::Ack { stream, puts } => self.peers.acknowledged(self, peer, stream, puts),
             Frame::Refused { lane, reason } => self.refused(peer, lane, &reason),
             Frame::Get { request, lane, place, size } => {
-                self.get(connection, request, lane, place, size)?;
+                self.get(connection, request, lane, place, size);
             }
             Frame::Atomic { request, place, operation } => {
-                self.reply(connection, request, self.execute(place, operation))?;
+                self.reply(connection, request, self.execute(place, operation));
             }
             Frame::Arrive(arrival) => {
                 if arrival.group.index() < self.config.group_max as usize {
@@ -221,12 +220,12 @@ impl Inner {
             Frame::Register(register) => {
                 let descriptors = std::mem::take(&mut incoming.descriptors);
                 let outcome = self.import(peer, &register, &descriptors);
-                return self.reply(connection, register.request, outcome);
+                self.reply(connection, register.request, outcome);
             }
             Frame::Revoke { segment, generation } => {
                 self.forget_target(peer, segment, Some(generation));
             }
-            Frame::Ping { request } => return self.reply(connection, request, Ok(0)),
+            Frame::Ping { request } => self.reply(connection, request, Ok(0)),
             Frame::Kill => process::exit_now(KILLED),
             Frame::Announce(announce) => self.announced(peer, announce),
             Frame::Withdraw { group, attempt } => self.groups.withdrawn(peer, group, attempt),
@@ -355,21 +354,15 @@ impl Inner {
         }
     }
 
-    fn get(
-        &self,
-        connection: &Connection,
-        request: u64,
-        lane: Lane,
-        place: Place,
-        size: u64,
-    ) -> Result<(), Broken> {
+    fn get(&self, connection: &Connection, request: u64, lane: Lane, place: Place, size: u64) {
         let item = match self.find(place, size) {
             Ok(segment) => {
                 Item::Data { request, size, payload: Payload::new(segment, place.offset) }
             }
             Err(reason) => Item::Frame(Frame::Reply { request, outcome: Err(reason) }),
         };
-        connection.post(&self.peers.data, lane.queue, item).map(|_| ())
+        // As with other answers.
+        let _ = connection.post(&self.peers.data, lane.queue, item);
     }
 
     fn data(
@@ -380,10 +373,14 @@ impl Inner {
         size: u64,
     ) -> Result<(), Broken> {
         // It stays a request until all is here: the peer may end in the middle.
-        let (queue, generation, landing) =
-            self.peers.landing(request, peer).filter(|get| get.2.size == size).ok_or(Broken)?;
-        let offset = landing.offset;
-        let sink = Sink::Get { request, queue, generation, landing };
+        let (sink, offset) = match self.peers.landing(request, peer) {
+            Some((queue, generation, landing)) if landing.size == size => {
+                let offset = landing.offset;
+                (Sink::Get { request, queue, generation, landing }, offset)
+            }
+            Some(_) => return Err(Broken),
+            None => (Sink::Nobody, 0),
+        };
         incoming.body = Some(Body { sink, offset, left: size });
         Ok(())
     }

@@ -96,6 +96,16 @@ pub(crate) fn run_owned<T: Send>(
     config: &Config,
     body: impl Fn(Runtime) -> T + Sync,
 ) -> Vec<T> {
+    run_over(Nodes::of_this_run(), size, config, body)
+}
+
+/// As [`run_owned`], over these links.
+pub(crate) fn run_over<T: Send>(
+    nodes: Nodes,
+    size: u32,
+    config: &Config,
+    body: impl Fn(Runtime) -> T + Sync,
+) -> Vec<T> {
     let id = format!("test-{}", JOBS.fetch_add(1, Ordering::Relaxed));
     let name = std::thread::current().name().unwrap_or("test").to_owned();
     let done = watchdog(name);
@@ -104,7 +114,7 @@ pub(crate) fn run_owned<T: Send>(
             .map(|rank| {
                 let (id, body) = (&id, &body);
                 scope.spawn(move || {
-                    let job = Nodes::of_this_run().job(id, Rank(rank as u16), size);
+                    let job = nodes.job(id, Rank(rank as u16), size);
                     let mut joining = Joining::new(job, config.clone()).expect("joining");
                     let runtime = joining.wait(LIMIT).expect("all ranks meet");
                     body(runtime)
