@@ -9,6 +9,7 @@ use super::peers::DOORBELL;
 use super::serve::Body;
 use crate::os::event::Event;
 use crate::os::socket::{self, Piece};
+use crate::os::tcp;
 use crate::runtime::Inner;
 use std::collections::HashMap;
 use std::io;
@@ -21,6 +22,8 @@ const ROUNDS: usize = 16;
 const MANY: usize = 64 * 1024;
 /// Bytes to receive at once behind a large payload: the next one goes to its place, not here.
 const FEW: usize = 4096;
+/// How often the kernel is told to let acknowledgements wait.
+const READS_PER_DELAY: u32 = 32;
 /// Looks at the liveliest connection alone before all are looked at.
 const LOOKS: u32 = 8;
 
@@ -33,6 +36,8 @@ pub(crate) struct Incoming {
     pub(crate) body: Option<Body>,
     /// Large payloads are coming.
     bulk: bool,
+    /// How often something was read.
+    reads: u32,
     /// Puts completed since the last account, whether some were refused, and whether the peer waits.
     pub(crate) completed: u64,
     pub(crate) refused: bool,
@@ -229,6 +234,12 @@ impl Drive {
         else {
             return Ok(Received::Nothing);
         };
+        if !connection.local {
+            if incoming.reads.is_multiple_of(READS_PER_DELAY) {
+                tcp::delay_acknowledgements(fd);
+            }
+            incoming.reads = incoming.reads.wrapping_add(1);
+        }
         let end = have + received;
         let mut start = 0;
         while let Some((frame, taken)) = whole(&self.buffer[start..end])? {
