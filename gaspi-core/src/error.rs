@@ -212,10 +212,12 @@ pub enum Error {
         rank: Rank,
     },
     /// A rank that this call needs has died.
-    #[error("{rank} has died; {pending} cannot complete")]
+    #[error("{rank} has died on {host}; {pending} cannot complete")]
     RankDied {
         /// The dead rank.
         rank: Rank,
+        /// Its host.
+        host: String,
         /// What needs it.
         pending: String,
     },

@@ -510,7 +510,7 @@ impl Inner {
             && let Some(rank) = self.dead_among(ranks)
         {
             self.set_corrupt(rank);
-            let error = Error::RankDied { rank, pending: "group_commit".to_owned() };
+            let error = self.died(rank, "group_commit");
             let text = error.to_string();
             return Some(Err((error, text)));
         }

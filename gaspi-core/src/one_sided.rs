@@ -240,7 +240,7 @@ impl Inner {
     #[cold]
     fn target_gone(&self, rank: Rank, segment: SegmentId, q: &Queue) {
         let reason = match self.area.life(rank) {
-            life::DEAD => format!("{rank} has died"),
+            life::DEAD => format!("{rank} has died on {}", self.cards[rank.index()].host),
             life::LEFT => format!("{rank} has left the job by proc_term"),
             _ => format!("{rank} has deleted {segment}"),
         };

@@ -155,11 +155,18 @@ impl Inner {
         if self.closed.load(Ordering::Acquire) { Err(Error::NotInitialised) } else { Ok(()) }
     }
 
+    /// The death of `rank`, which `pending` needs.
+    #[cold]
+    pub(crate) fn died(&self, rank: Rank, pending: &str) -> Error {
+        let host = self.cards[rank.index()].host.clone();
+        Error::RankDied { rank, host, pending: pending.to_owned() }
+    }
+
     /// Errors if `rank` has died or left; `pending` is what needs it.
     #[inline]
     pub(crate) fn check_alive(&self, rank: Rank, pending: &str) -> Result<()> {
         match self.area.life(rank) {
-            life::DEAD => Err(Error::RankDied { rank, pending: pending.to_owned() }),
+            life::DEAD => Err(self.died(rank, pending)),
             life::LEFT => Err(Error::RankLeft { rank, pending: pending.to_owned() }),
             _ => Ok(()),
         }

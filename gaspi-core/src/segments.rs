@@ -308,7 +308,7 @@ impl Inner {
         let failed = failed.map(|rank| {
             // The others failed because of it.
             if let Some(rank) = dead {
-                return Error::RankDied { rank, pending: "segment_create".to_owned() };
+                return self.died(rank, "segment_create");
             }
             let reason = format!("it could not make {segment}; its own error says why");
             Error::Refused { rank, reason }

@@ -307,8 +307,7 @@ impl GroupCall<'_> {
         }
         if let Some(rank) = self.inner.dead_among(self.ranks()) {
             // Also where it had arrived: survivors that know do not come any more.
-            let pending = self.key.kind.name().to_owned();
-            return Scan::Done(Err(Error::RankDied { rank, pending }));
+            return Scan::Done(Err(self.inner.died(rank, self.key.kind.name())));
         }
         match (differs, passed) {
             (Some((rank, other)), _) if missing => Scan::Differs(self.mismatch(rank, other)),

@@ -710,8 +710,14 @@ impl Inner {
             Failure::Refused(reason) => format!("{peer} refused: {reason}"),
             Failure::Lost => match self.area.life(peer) {
                 life::LEFT => format!("{peer} has left the job"),
-                life::DEAD => format!("{peer} has died"),
-                _ => format!("the connection to {peer} broke"),
+                life::DEAD => format!("{peer} has died on {}", self.cards[peer.index()].host),
+                _ => {
+                    let host = &self.cards[peer.index()].host;
+                    match self.peers.trouble(peer) {
+                        Some(why) => format!("{peer} on {host} cannot be reached: {why}"),
+                        None => format!("the connection to {peer} on {host} broke"),
+                    }
+                }
             },
         });
         let queue = &self.queues[lane.queue.index()];
