@@ -19,6 +19,20 @@ fn make_segment(runtime: &Runtime) {
 }
 
 #[test]
+fn a_job_on_several_hosts_cannot_do_with_shared_memory_only() {
+    let job = Job {
+        transport: Transport::SharedMemory,
+        spans_hosts: true,
+        node: None,
+        ..Job::in_process("shm-over-hosts", Rank(0), 2)
+    };
+    match Joining::new(job, Config::default()) {
+        Err(Error::Environment { reason }) => assert!(reason.contains("several hosts"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn a_thread_that_counts_after_its_rank_has_left_counts_for_the_next_one() {
     let counts_for = |runtime: &Runtime| {
         make_segment(runtime);
