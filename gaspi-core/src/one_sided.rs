@@ -478,7 +478,7 @@ impl Inner {
         queue: QueueId,
     ) -> Result<()> {
         list.check(self.config.rw_list_elem_max)?;
-        let inside = epoch::enter();
+        let mut inside = epoch::enter();
         let q = self.queue(queue)?;
         let mut slots_needed = u32::from(signal.is_some());
         for t in list.elements() {
@@ -498,8 +498,13 @@ impl Inner {
             let local = self.local(t.local, &inside)?;
             let target = self.target(t.rank, t.remote, &inside)?;
             // Looked up again, as other threads may replace segments meanwhile.
-            moved &= self.check(&t, local, target).is_ok() && fast(direction, &t, local, target)
-                || self.move_slowly(direction, &t, q, queue);
+            if self.check(&t, local, target).is_ok() && fast(direction, &t, local, target) {
+                continue;
+            }
+            // It may look after the sockets, and wait for all who are inside.
+            drop(inside);
+            moved &= self.move_slowly(direction, &t, q, queue);
+            inside = epoch::enter();
         }
         drop(inside);
         if let (Some(signal), Some(last), true) = (signal, last, moved) {
