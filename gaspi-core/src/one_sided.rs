@@ -354,7 +354,7 @@ impl Inner {
     /// A put without a notification.
     fn plain_put(&self, lane: Lane, place: Place, size: u64) -> Put {
         let notification = NotificationId(0);
-        Put { lane, place, size, last: true, urgent: false, notification, value: 0 }
+        Put { lane, place, size, last: true, notification, value: 0 }
     }
 
     /// Asks for a range in parts, so that what others ask of its owner has its turn in between. The

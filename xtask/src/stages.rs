@@ -238,7 +238,7 @@ fn tcp(context: &Context) -> Result<Count> {
 /// The decoders of what comes from outside, in a release build.
 fn fuzz(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
-    cargo.args(["test", "--quiet", "--release", "-p", "gaspi-core", "--lib", "mutated_"]);
+    cargo.args(["test", "--quiet", "--profile", "fuzz", "-p", "gaspi-core", "--lib", "mutated_"]);
     cargo_test(context, &mut cargo)
 }
 

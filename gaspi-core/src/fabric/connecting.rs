@@ -673,9 +673,13 @@ impl Inner {
         }
     }
 
-    /// Waits until all ranks of other nodes are connected.
+    /// Whether all ranks of other nodes are connected; connects to those that are not.
     pub(crate) fn reached_all(&self) -> Option<CoreResult<()>> {
-        for card in self.cards.iter().filter(|card| !self.is_local(card.rank)) {
+        let mut all = true;
+        // Each begins with another one, so that they do not all come to the same at once.
+        let (before, after) = self.cards.split_at(self.rank.index());
+        let others = after.iter().chain(before).filter(|card| !self.is_local(card.rank));
+        for card in others {
             let (rank, host) = (card.rank, &card.host);
             match self.area.life(rank) {
                 life::DEAD => {
@@ -696,8 +700,8 @@ impl Inner {
             if let Err(error) = self.peers.open(self, rank) {
                 return Some(Err(error));
             }
-            return None;
+            all = false;
         }
-        Some(Ok(()))
+        all.then_some(Ok(()))
     }
 }

@@ -22,9 +22,6 @@ pub(crate) const FRAME_MAX: usize = 256 * 1024;
 pub(crate) const PAYLOAD_MAX: u64 = 1 << 30;
 /// The first word of a connection; changes with the format.
 const MAGIC: u32 = 0x4741_0002;
-/// Flags of a put.
-const PUT_LAST: u8 = 1;
-const PUT_URGENT: u8 = 2;
 
 /// A segment as its owner describes it to a peer; its descriptors travel beside.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,8 +78,6 @@ pub(crate) struct Put {
     pub(crate) size: u64,
     /// Whether this part completes the request.
     pub(crate) last: bool,
-    /// Whether the sender waits for the acknowledgement already.
-    pub(crate) urgent: bool,
     /// To be set behind the data unless the value is 0.
     pub(crate) notification: NotificationId,
     pub(crate) value: u32,
@@ -323,8 +318,7 @@ impl Frame {
                 w.u8(9).u8(group.0).u64(*attempt).u32(*round).text(reason);
             }
             Frame::Put(put) => {
-                let flags = u8::from(put.last) * PUT_LAST + u8::from(put.urgent) * PUT_URGENT;
-                w.u8(10).u8(flags).lane(&put.lane).place(&put.place).u64(put.size);
+                w.u8(10).u8(put.last.into()).lane(&put.lane).place(&put.place).u64(put.size);
                 w.u32(put.notification.0).u32(put.value);
             }
             Frame::Ack { stream, puts } => {
@@ -406,13 +400,16 @@ impl Frame {
                 reason: r.text()?,
             },
             10 => {
-                let flags = r.u8()?;
+                let last = match r.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return None,
+                };
                 Frame::Put(Put {
+                    last,
                     lane: r.lane()?,
                     place: r.place()?,
                     size: r.size()?,
-                    last: flags & PUT_LAST != 0,
-                    urgent: flags & PUT_URGENT != 0,
                     notification: NotificationId(r.u32()?),
                     value: r.u32()?,
                 })

@@ -138,7 +138,7 @@ impl Inner {
         incoming.completed += 1;
         // A notification is likely to be answered by something that the acknowledgement can go along
         // with; nobody answers to mere data.
-        incoming.urgent |= put.urgent || put.value == 0;
+        incoming.urgent |= put.value == 0;
     }
 
     /// A put cannot be carried out; said once for all its parts.
@@ -151,7 +151,7 @@ impl Inner {
         let reason = refusals.remove(&put.lane.queue.0).unwrap_or(reason);
         incoming.refused = true;
         incoming.completed += 1;
-        incoming.urgent |= put.urgent;
+        incoming.urgent = true;
         let frame = Frame::Refused { lane: put.lane, reason };
         // If the stream has broken, the put has failed anyway.
         let _ = connection.send(&self.peers.data, Outgoing::new(&frame));

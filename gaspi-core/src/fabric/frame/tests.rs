@@ -49,13 +49,12 @@ fn frames() -> impl Strategy<Value = Frame> {
                 reason
             }
         ),
-        (lane(), place.clone(), 0..=PAYLOAD_MAX, any::<[bool; 2]>(), any::<[u32; 2]>()).prop_map(
-            |(lane, place, size, [last, urgent], [id, value])| Frame::Put(Put {
+        (lane(), place.clone(), 0..=PAYLOAD_MAX, any::<bool>(), any::<[u32; 2]>()).prop_map(
+            |(lane, place, size, last, [id, value])| Frame::Put(Put {
                 lane,
                 place,
                 size,
                 last,
-                urgent,
                 notification: NotificationId(id),
                 value,
             })
