@@ -146,7 +146,9 @@ impl Inner {
         let mut next = 0;
         let mut look = || {
             let ranks = &committed.ranks;
-            self.have_arrived(ranks, group, step, BARRIER.fingerprint, &mut next).then_some(())
+            // All members are of this node.
+            let line = |rank| &self.area.lines(rank, group.index())[at];
+            have_arrived(ranks, line, step, BARRIER.fingerprint, &mut next).then_some(())
         };
         let all = if once { look() } else { self.waiter.briefly(look) };
         if all.is_none() {
@@ -195,26 +197,25 @@ impl Inner {
         }
         Ok(GroupCall { inner: self, group, state, me, key, staged: 0 })
     }
+}
 
-    /// Whether the members from `next` on, and so all, have arrived at `step` in one accord.
-    #[inline]
-    fn have_arrived(
-        &self,
-        ranks: &[Rank],
-        group: GroupId,
-        step: u64,
-        fingerprint: u64,
-        next: &mut usize,
-    ) -> bool {
-        for rank in &ranks[*next..] {
-            let line = &self.lines_of(*rank, group)[(step % 2) as usize];
-            if line.look(step) != Look::Arrived(fingerprint) {
-                return false;
-            }
-            *next += 1;
+/// Whether the members from `next` on, and so all, have arrived at `step` in one accord, as their
+/// lines tell.
+#[inline]
+fn have_arrived<'a>(
+    ranks: &[Rank],
+    line: impl Fn(Rank) -> &'a Line<AtomicU64>,
+    step: u64,
+    fingerprint: u64,
+    next: &mut usize,
+) -> bool {
+    for rank in &ranks[*next..] {
+        if line(*rank).look(step) != Look::Arrived(fingerprint) {
+            return false;
         }
-        true
+        *next += 1;
     }
+    true
 }
 
 impl Runtime {

@@ -266,14 +266,10 @@ impl<'a> Inside<'a> {
         }
         let segment = self.segment(segment)?;
         let found = first_set(segment, begin, end);
-        if found.is_some() {
-            return Some(found);
-        }
-        if self.inner.peers.remote {
-            // The sockets have to be looked after.
+        if found.is_none() && self.inner.waiter.looks_after_sockets() {
             return None;
         }
-        if once || num > SHORT_LOOK {
+        if found.is_some() || once || num > SHORT_LOOK {
             return Some(found);
         }
         Some(self.inner.waiter.briefly(|| first_set(segment, begin, end)))

@@ -468,7 +468,7 @@ impl Joining {
             dead_after: dead_after()?,
             shape: Shape { ranks: size, notifications: config.notification_num },
             area,
-            waiter: Waiter::new(locals, cores),
+            waiter: Waiter::new(locals, cores).on_sockets(peers.remote),
             segments: Table::new(),
             targets: Tables::new(size, &NO_TARGETS),
             segment_changes: Mutex::default(),

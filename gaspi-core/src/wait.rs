@@ -129,12 +129,24 @@ impl Call {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiter {
     spin: bool,
+    on_sockets: bool,
 }
 
 impl Waiter {
     /// `cores` usable by the `ranks` of this node.
     pub(crate) fn new(ranks: u32, cores: u32) -> Waiter {
-        Waiter { spin: ranks <= cores }
+        Waiter { spin: ranks <= cores, on_sockets: false }
+    }
+
+    /// The same for a rank that may also wait for ranks of other nodes.
+    pub(crate) fn on_sockets(self, on_sockets: bool) -> Waiter {
+        Waiter { on_sockets, ..self }
+    }
+
+    /// Whether whoever waits has to look after the sockets.
+    #[inline(always)]
+    pub(crate) fn looks_after_sockets(&self) -> bool {
+        self.on_sockets
     }
 
     /// Whether it spins before it yields.
@@ -351,7 +363,7 @@ mod tests {
         let (tell, ended) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let deadline = Deadline::Never.at_most(limit);
-            let waiter = Waiter { spin: true };
+            let waiter = Waiter { spin: true, on_sockets: false };
             let found = waiter.until(&area, Some(&Busy), deadline, waiting, || None::<()>);
             // Nobody listens if it took too long.
             let _ = tell.send(found);

@@ -1,6 +1,6 @@
 //! One rank in the steps of one collective: arriving, waiting for the others, what they published.
 
-use super::{CallKey, CallKind};
+use super::{CallKey, CallKind, have_arrived};
 use crate::error::{Error, Result};
 use crate::fabric::connection::Outgoing;
 use crate::fabric::frame::Frame;
@@ -201,10 +201,13 @@ impl GroupCall<'_> {
     fn all_arrive_briefly(&self, deadline: Deadline, step: u64, next: &mut usize) -> bool {
         let (inner, fingerprint) = (self.inner, self.key.fingerprint);
         let ranks = self.ranks();
-        let mut look =
-            || inner.have_arrived(ranks, self.group, step, fingerprint, next).then_some(());
+        let remote = self.state.committed.as_ref().is_some_and(|committed| committed.remote);
+        let line = |rank| &inner.lines_of(rank, self.group)[(step % 2) as usize];
+        let mut look = || have_arrived(ranks, line, step, fingerprint, next).then_some(());
         let all = match deadline {
             Deadline::Now => look(),
+            // Nothing comes before the sockets are looked after.
+            _ if remote => look(),
             _ => inner.waiter.briefly(look),
         };
         all.is_some()
