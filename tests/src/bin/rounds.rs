@@ -237,7 +237,8 @@ impl Round<'_> {
 
     fn await_notification(&self, id: NotificationId, value: u32) -> Result<()> {
         let rt = self.rt;
-        rt.notify_waitsome(SEGMENT, id.0, 1, GUARD).during(&format!("notify_waitsome {}", id.0))?;
+        self.while_all_live(|timeout| rt.notify_waitsome(SEGMENT, id.0, 1, timeout))
+            .map_err(|reason| format!("notify_waitsome {}: {reason}", id.0))?;
         let found = rt.notify_reset(SEGMENT, id).during("notify_reset")?;
         if found == value {
             return Ok(());
