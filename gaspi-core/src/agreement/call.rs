@@ -288,7 +288,10 @@ impl GroupCall<'_> {
                 // It may have arrived just before its end.
                 look = line.look(step);
                 if look == Look::Missing {
-                    return Scan::Done(Err(error));
+                    // Who has left may have done so because of somebody's death.
+                    let dead = self.inner.dead_among(self.ranks());
+                    let died = dead.map(|rank| self.inner.died(rank, self.key.kind.name()));
+                    return Scan::Done(Err(died.unwrap_or(error)));
                 }
             }
             match look {
@@ -317,7 +320,10 @@ impl GroupCall<'_> {
             (Some((rank, other)), _) => Scan::Done(Err(self.mismatch(rank, other))),
             (None, Some(rank)) => {
                 let reason = "this collective failed there; its own error says why".to_owned();
-                Scan::Done(Err(Error::Refused { rank, reason }))
+                let error = Error::Refused { rank, reason };
+                let remote = self.state.committed.as_ref().is_some_and(|group| group.remote);
+                // The death that it failed for is known on other nodes a moment later.
+                if remote { Scan::Differs(error) } else { Scan::Done(Err(error)) }
             }
             (None, None) => Scan::Missing,
         }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// Between the beginnings of two trials of a peer's addresses.
 const STAGGER: Duration = Duration::from_millis(150);
 /// How long the last stream of a rank that leaves may take to be made.
-const DOUBT: Duration = Duration::from_secs(1);
+const DOUBT: Duration = Duration::from_millis(500);
 /// After which time a peer is connected to again that closed before anything was proved.
 const AGAIN: Duration = Duration::from_millis(50);
 /// How long somebody who connects may take to prove who it is.
@@ -363,6 +363,11 @@ impl Connecting {
             self.again.push(Again { at: Instant::now() + AGAIN, rank, aim, since });
             return;
         }
+        if refused && probed && inner.peers.has_connection(rank) {
+            // Nobody listens any more; how its connections end tells whether it said goodbye.
+            self.again.push(Again { at: Instant::now() + AGAIN, rank, aim, since });
+            return;
+        }
         if refused || probed {
             inner.unreachable(rank, &reason);
         }
@@ -498,7 +503,8 @@ impl Connecting {
         if silent {
             inner.host_vanished(rank);
         } else {
-            inner.peers.suspect(inner, rank);
+            // Its goodbye may still be unread, on another connection.
+            self.begin(inner, rank, Aim::Doubt);
             self.watch_another(inner, rank);
         }
     }

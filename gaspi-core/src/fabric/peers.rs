@@ -343,7 +343,7 @@ impl Peers {
         lock(&self.leaving).contains_key(&peer)
     }
 
-    fn has_connection(&self, peer: Rank) -> bool {
+    pub(crate) fn has_connection(&self, peer: Rank) -> bool {
         lock(&self.connections).values().any(|open| open.peer() == Some(peer.0))
     }
 

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use gaspi_tests::hosts::{Options, enter_world, is_root};
-use gaspi_tests::{Failed, Result, build_directory, run_trials};
+use gaspi_tests::{Failed, Result, build_directory, is_full, run_trials};
 use libtest_mimic::{Arguments, Trial};
 
 /// A guard for what takes milliseconds.
@@ -40,9 +40,23 @@ fn trials() -> Vec<Trial> {
     let mut trials = harness::trials();
     trials.extend(by_hand::trials());
     trials.extend(meeting::trials());
-    trials.extend(faults::trials());
     trials.extend(launched::trials());
+    trials.extend(faults::trials());
+    trials.retain(|trial| is_full() || !is_for_full(trial.name()));
     trials
+}
+
+/// Whether a trial is for the full tier: it takes long, or measures what a machine with other work to
+/// do cannot keep.
+fn is_for_full(name: &str) -> bool {
+    const NAMES: [&str; 5] = [
+        "ssh/32-ranks-on-4-hosts",
+        "ssh/killed-rank",
+        "ssh/launcher-that-vanishes",
+        "ssh/host-that-vanishes",
+        "meeting/connected-ranks-that-wait-cost-nothing",
+    ];
+    name.starts_with("faults/") || NAMES.contains(&name)
 }
 
 fn trial(name: &str, run: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
