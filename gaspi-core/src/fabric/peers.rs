@@ -438,11 +438,11 @@ impl Peers {
 
     /// The connection opened to `rank`, made if there is none.
     pub(crate) fn open(&self, inner: &Inner, rank: Rank) -> Result<Arc<Connection>> {
+        inner.check_alive(rank, "a connection to it")?;
         let mut opened = lock(&self.opened[rank.index()]);
         if let Some(connection) = opened.as_ref() {
             return Ok(Arc::clone(connection));
         }
-        inner.check_alive(rank, "a connection to it")?;
         let stream = self.next_stream.fetch_add(1, Ordering::Relaxed);
         let debts = Arc::clone(&self.debts);
         let local = inner.is_local(rank);
