@@ -411,7 +411,11 @@ impl Connecting {
                     self.watches.insert(token, Watch { fd: trial.fd, rank: Some(rank) });
                 }
             }
-            Aim::Probe | Aim::Doubt => inner.peers.note_alive(inner, rank),
+            Aim::Probe | Aim::Doubt => {
+                inner.peers.note_alive(inner, rank);
+                // It may have been its watch that broke.
+                self.begin(inner, rank, Aim::Watch);
+            }
         }
     }
 

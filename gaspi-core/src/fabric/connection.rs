@@ -167,7 +167,8 @@ impl Out {
             }
             if let Some(next) = self.control.pop_front() {
                 self.wire.extend(next.bytes);
-                self.descriptors = next.descriptors;
+                // Those of a frame that is on the wire already stay.
+                self.descriptors.extend(next.descriptors);
             }
             if alone {
                 return;
@@ -522,4 +523,26 @@ fn send(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_stay_with_their_frame_while_others_queue_up_behind_it() {
+        let descriptor = crate::os::event::Bell::new().expect("descriptor");
+        let frame = Outgoing::with_descriptors(&Frame::Kill, &[descriptor.as_fd()]).expect("frame");
+        let mut out = Out::default();
+        out.control.push_back(frame);
+        out.refill();
+        // The socket was full, and another frame came.
+        out.control.push_back(Outgoing::new(&Frame::Ping { request: 1 }));
+        out.refill();
+        assert_eq!(out.descriptors.len(), 1);
+        let mut bytes = Vec::new();
+        Frame::Kill.append_to(&mut bytes);
+        Frame::Ping { request: 1 }.append_to(&mut bytes);
+        assert_eq!(out.wire, bytes);
+    }
 }

@@ -343,6 +343,7 @@ impl Peers {
         lock(&self.leaving).contains_key(&peer)
     }
 
+    /// Whether a connection with `peer` has not come to its end.
     pub(crate) fn has_connection(&self, peer: Rank) -> bool {
         lock(&self.connections).values().any(|open| open.peer() == Some(peer.0))
     }
