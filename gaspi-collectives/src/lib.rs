@@ -20,6 +20,7 @@ pub mod kernel;
 mod once;
 mod port;
 pub mod schedule;
+pub mod steps;
 mod user;
 
 pub use allreduce::{allreduce, allreduce_in_place, allreduce_slice, allreduce_user};

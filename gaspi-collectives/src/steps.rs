@@ -1,0 +1,200 @@
+//! What a collective consists of: the steps of one rank, over memory that is named by its role.
+//!
+//! An algorithm is a pure function from [`Shape`] to the steps of one member. It knows no transport,
+//! no pointer, no clock; the executor runs the steps, [`crate::proof`] proves them. Steps wait but
+//! never choose, so a schedule that runs to its end once does so in every order of the ranks.
+//!
+//! Two families of steps exist. **Messages** go between any two members: a channel has a ring of
+//! slots for each ordered pair of members, messages of a pair arrive in the order in which they were
+//! sent, and a sender waits while the ring is full. **Lines** exist where all members are of one node:
+//! each says that it has arrived, and everybody may then use everybody's memory directly.
+
+/// What steps are made for. All but `me` are the same on every member.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub struct Shape {
+    /// Index of this rank among the members.
+    pub me: u32,
+    /// Members.
+    pub size: u32,
+    /// Elements, in the sense of the operation: each contributes `count` (all-reduce, reduce,
+    /// gather, all-gather), the root has `count` (broadcast), or each gets `count` from each (scatter,
+    /// reduce-scatter, all-to-all: blocks of `count`).
+    pub count: u64,
+    /// Elements by member, where blocks differ (all-gather v); empty where all have `count`.
+    pub counts: Vec<u64>,
+    /// Bytes of one element.
+    pub element_bytes: u64,
+    /// The member that has or gets everything, for rooted operations, else 0.
+    pub root: u32,
+    /// The node of each member, numbered from 0 by first member; all 0 where all share memory.
+    pub nodes: Vec<u32>,
+    /// Largest message, in bytes; a multiple of every element size.
+    pub message_bytes: u64,
+    /// Messages that fit between two members until the receiver has taken the first.
+    pub slots: u32,
+    /// Bytes of staging that a member publishes with an arrival.
+    pub stage_bytes: u64,
+}
+
+impl Shape {
+    /// Bytes of `count` elements.
+    pub fn bytes(&self) -> u64 {
+        self.count * self.element_bytes
+    }
+
+    /// Whether all members share memory: lines exist.
+    pub fn is_one_node(&self) -> bool {
+        self.nodes.iter().all(|node| *node == 0)
+    }
+}
+
+/// Memory, by its role.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Place {
+    /// What a member contributes.
+    Input(u32),
+    /// Where a member gets its result; in place it is the same memory as its input (of all-gather and
+    /// gather: the input is the member's own block of the output; of scatter and reduce-scatter: the
+    /// output is the member's own block of the input).
+    Output(u32),
+    /// Memory of this member for partial results, which no other member can reach. As long as the
+    /// algorithm says (`scratch_bytes`). Its content is lost
+    /// between calls.
+    Scratch,
+    /// What a member publishes with its next arrival, or has published with the last one; up to
+    /// `stage_bytes`. Only where lines exist. What an arrival published may be read from its await until
+    /// the reader's next arrival; a member writes only its own.
+    Stage(u32),
+}
+
+/// A piece of memory, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Span {
+    /// Which memory.
+    pub place: Place,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Some members.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Members {
+    /// One.
+    One(u32),
+    /// All, in their order.
+    All,
+    /// All but one, in their order.
+    AllBut(u32),
+}
+
+/// The kinds of memory that a direct step uses at several members at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Kind {
+    /// [`Place::Input`].
+    Input,
+    /// [`Place::Output`].
+    Output,
+    /// [`Place::Stage`].
+    Stage,
+    /// The payload of the line of the arrival awaited last.
+    Line,
+}
+
+/// The same bytes of several members' memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Spread {
+    /// Whose.
+    pub members: Members,
+    /// Which memory.
+    pub kind: Kind,
+    /// First byte.
+    pub offset: u64,
+}
+
+/// What an arrival carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Carry {
+    /// Nothing but staging written since the arrival before.
+    Nothing,
+    /// At most [`LINE_BYTES`] of own memory.
+    Data(Span),
+}
+
+/// Bytes of payload that ride in a line.
+pub const LINE_BYTES: u64 = 40;
+
+/// One step of one member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Step {
+    /// Copies between own memory (input, output, scratch, own stage), or, after an await of all, from
+    /// or to any member's input, output or published stage. Both spans have the same length.
+    Copy {
+        /// Where to.
+        dst: Span,
+        /// Where from.
+        src: Span,
+    },
+    /// `dst = left op right`, own memory; `dst` may be the same span as either. Equally long.
+    Combine {
+        /// Where to.
+        dst: Span,
+        /// The operand of the lower members.
+        left: Span,
+        /// The operand of the higher members.
+        right: Span,
+    },
+    /// Sends own memory (input, output, scratch) to another member: at most `message_bytes`. The span
+    /// may not be written again before the step that received the message is known to have been done;
+    /// the executor sees to it that the message has left before the operation ends. Waits while the
+    /// ring is full.
+    Send {
+        /// Whom to.
+        to: u32,
+        /// What.
+        src: Span,
+    },
+    /// Takes the next message of a member, whose length must be that of `dst` (own memory). Waits for it.
+    Receive {
+        /// Whose.
+        from: u32,
+        /// Where to.
+        dst: Span,
+    },
+    /// Takes the next message of a member and combines it: `dst = with op message`, or, where
+    /// `theirs_first`, `dst = message op with`. `dst` and `with` are own memory, may be the same, and
+    /// have the message's length.
+    ReceiveReduce {
+        /// Whose.
+        from: u32,
+        /// Where to.
+        dst: Span,
+        /// What it is combined with.
+        with: Span,
+        /// Whether the message is the left operand.
+        theirs_first: bool,
+    },
+    /// Says that this member has arrived, publishing its stage. Only where lines exist. Each arrival is
+    /// awaited before the next one.
+    Arrive(Carry),
+    /// Waits until all members have arrived as often as this one.
+    AwaitAll,
+    /// Combines the same bytes of several members, in the order of the members, into the same bytes of
+    /// several members: `bytes` at `dsts` = `bytes` at each of `srcs`, combined. With one source it
+    /// is a copy. Only after an await; a target's memory may be the same as the same member's source
+    /// (in place), with the same offset.
+    Reduce {
+        /// Where to.
+        dsts: Spread,
+        /// From where.
+        srcs: Spread,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Average: divides own memory by the number of members. No-op for other operations.
+    Finish {
+        /// What, in own memory.
+        span: Span,
+    },
+}
