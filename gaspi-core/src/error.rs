@@ -205,6 +205,14 @@ pub enum Error {
         /// Which ranks differ in what.
         difference: String,
     },
+    /// No operation has this handle: it was freed, or never given out; or it may not be used so now.
+    #[error("operation {handle:#x}: {reason}")]
+    InvalidOperation {
+        /// The handle as passed.
+        handle: u64,
+        /// What is wrong.
+        reason: String,
+    },
     /// A user-defined reduction reported a failure.
     #[error("the reduction function failed on {rank}")]
     Reduction {

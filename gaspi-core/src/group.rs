@@ -17,6 +17,7 @@ use crate::fabric::peers::waiting_group;
 use crate::ids::{GroupId, Rank};
 use crate::node::{WatchSteps, life};
 use crate::runtime::{Inner, Runtime, initial_group};
+use crate::sync::{AtomicU32, Ordering};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::Call;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -81,6 +82,8 @@ struct Members {
 struct Cell {
     members: Mutex<Members>,
     call: Mutex<CallState>,
+    /// Incarnation of the committed use, 0 if there is none: to be read without a lock.
+    incarnation: AtomicU32,
 }
 
 /// A list that came from another rank.
@@ -192,6 +195,7 @@ impl Groups {
             };
             let cell = &cells[group.index()];
             lock(&cell.call).committed = Some(committed);
+            cell.incarnation.store(fresh[group.index()], Ordering::Release);
             *lock(&cell.members) = Members { exists: true, committed: true, ranks };
             fresh[group.index()] += 1;
         }
@@ -229,6 +233,14 @@ impl Groups {
     #[inline]
     pub(crate) fn claim_idle(&self, group: GroupId) -> Option<MutexGuard<'_, CallState>> {
         self.cells.get(group.index())?.call.try_lock().ok()
+    }
+
+    /// The incarnation of the committed use.
+    fn incarnation(&self, group: GroupId) -> Result<u32> {
+        match self.cell(group)?.incarnation.load(Ordering::Acquire) {
+            0 => Err(self.not_committed(group)),
+            incarnation => Ok(incarnation),
+        }
     }
 
     /// Why a group cannot be used by collectives.
@@ -482,6 +494,8 @@ impl Inner {
         let remote = ranks.iter().any(|rank| !self.is_local(*rank));
         state.committed = Some(Committed { ranks: ranks.into(), me, step, remote });
         self.groups.members(group)?.committed = true;
+        let incarnation = crate::mirror::incarnation(step);
+        self.groups.cell(group)?.incarnation.store(incarnation, Ordering::Release);
         Ok(())
     }
 
@@ -580,6 +594,7 @@ impl Runtime {
         let mut state = inner.groups.claim(group)?;
         inner.withdraw(group);
         state.retire();
+        inner.groups.cell(group)?.incarnation.store(0, Ordering::Release);
         *inner.groups.members(group)? = Members::default();
         Ok(())
     }
@@ -642,6 +657,16 @@ impl Runtime {
     /// [`Error::InvalidGroup`].
     pub fn group_ranks(&self, group: GroupId) -> Result<Vec<Rank>> {
         Ok(self.inner().groups.members(group)?.ranks.clone())
+    }
+
+    /// Tells the uses of a group's id apart: another number after each commit.
+    ///
+    /// # Errors
+    /// [`Error::InvalidGroup`] if it is not committed, [`Error::NotInitialised`].
+    pub fn group_use(&self, group: GroupId) -> Result<u64> {
+        let inner = self.inner();
+        inner.check_open()?;
+        inner.groups.incarnation(group).map(u64::from)
     }
 
     /// Groups that may exist at once.
