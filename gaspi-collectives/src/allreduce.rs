@@ -21,6 +21,7 @@ use crate::user::{UserReduce, UserReduction};
 /// # Errors
 /// - [`Error::Number`]: `count` is 0 or larger than `allreduce_elem_max`.
 /// - [`Error::Size`]: `send` and `receive` overlap without being the same.
+/// - [`Error::UndefinedOperation`]: the operation is not [defined](Operation::is_defined_for) for the type.
 /// - [`Error::ActiveCollective`]: the group has another collective to finish first.
 /// - [`Error::Mismatch`]: ranks called different collectives or with different arguments.
 /// - those of the group: not committed, a member died or left, timeout.
@@ -44,6 +45,10 @@ pub unsafe fn allreduce(
         let reason = format!("an allreduce takes 1 to {limit} elements (allreduce_elem_max)");
         return Err(Error::Number { number: count, reason });
     }
+    if !op.is_defined_for(ty) {
+        let (operation, element_type) = (op.to_string(), ty.to_string());
+        return Err(Error::UndefinedOperation { operation, element_type });
+    }
     let bytes = count * u64::from(ty.bytes());
     check_overlap(send as u64, receive as u64, bytes)?;
     // SAFETY: the caller promises both, for this call.
@@ -55,16 +60,19 @@ pub unsafe fn allreduce(
         describe: fingerprint::describe,
     };
     let call = rt.group_call(group, key)?;
+    let ranks = call.ranks().len() as u32;
     let schedule = Allreduce::choose(shape(&call, count, u64::from(ty.bytes())));
     match Once::of(&schedule) {
-        Some(once) if call.ranks().len() > 1 => {
-            once::run(call, once, buffers, op, ty, timeout.deadline())
-        }
+        Some(once) if ranks > 1 => once::run(call, once, buffers, op, ty, timeout.deadline())?,
         _ => {
             let mut reduction = Reduction::BuiltIn(op, ty);
-            carry_out(call, &schedule, buffers, &mut reduction, timeout)
+            carry_out(call, &schedule, buffers, &mut reduction, timeout)?;
         }
     }
+    if op == Operation::Average {
+        kernel::divide(ty, buffers.output, ranks);
+    }
+    Ok(())
 }
 
 /// [`allreduce`] on slices.

@@ -225,7 +225,7 @@ pub(crate) fn reduce_staged<'a>(
 
 fn fold_batch(op: Operation, ty: DataType, target: Target<'_>, batch: &[Source<'_>], begin: bool) {
     if begin {
-        kernel::fold(op, ty, target, batch);
+        kernel::fold(op, ty, &[target], batch);
     } else {
         kernel::accumulate(op, ty, target, batch);
     }

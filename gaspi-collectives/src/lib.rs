@@ -29,4 +29,5 @@ pub use allreduce_sliced::Sliced;
 pub use allreduce_staged::Staged;
 pub use datatype::{DataType, Element, Operation};
 pub use fingerprint::describe;
+pub use half::{bf16, f16};
 pub use user::{ReductionFailed, UserReduce, UserReduction};

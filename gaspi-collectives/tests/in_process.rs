@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use gaspi_collectives::{
     DataType, Operation, ReductionFailed, allreduce, allreduce_in_place, allreduce_slice,
-    allreduce_user,
+    allreduce_user, f16,
 };
 use gaspi_core::{Config, Error, GroupId, Job, Joining, Rank, Result, Runtime, Timeout};
 
@@ -154,6 +154,31 @@ fn a_barrier_against_an_allreduce_is_named() {
     });
 }
 
+/// In the line, in the staging, and in several pieces.
+#[test]
+fn averages_are_divided_once() {
+    for size in [1, 3] {
+        job(size, |rt, _| {
+            for count in [1, 100, 50_000] {
+                let rank = f32::from(rt.rank().0);
+                let mut halves = vec![f16::from_f32(rank + 0.5); count];
+                allreduce_in_place(rt, &mut halves, Operation::Average, GroupId::ALL, GUARD)
+                    .unwrap();
+                let mean = f16::from_f32((size - 1) as f32 / 2.0 + 0.5);
+                assert!(halves.iter().all(|half| *half == mean), "{count} of {size}: {mean}");
+
+                let mut bytes = vec![-(rt.rank().0 as i8) - 1; count];
+                allreduce_in_place(rt, &mut bytes, Operation::Average, GroupId::ALL, GUARD)
+                    .unwrap();
+                assert!(
+                    bytes.iter().all(|byte| *byte == -(size as i8 + 1) / 2),
+                    "{count} of {size}"
+                );
+            }
+        });
+    }
+}
+
 #[test]
 fn arguments_are_checked_first() {
     job(1, |rt, _| {
@@ -185,6 +210,9 @@ fn arguments_are_checked_first() {
             };
             assert_eq!(result.is_ok(), good, "{count} x {element}: {result:?}");
         }
+        let undefined = allreduce_in_place(rt, &mut [1.0_f32], Operation::Xor, group, GUARD);
+        let text = undefined.unwrap_err().to_string();
+        assert_eq!(text, "xor is not defined for f32, only for integers");
         let result = allreduce_slice(rt, &[1, 2], &mut [0], op, group, GUARD);
         assert!(matches!(result, Err(Error::Number { number: 2, .. })));
         let nowhere = allreduce_in_place(rt, &mut [1], op, GroupId(9), GUARD);

@@ -213,6 +213,14 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A reduction by an operation that the type of the elements does not have.
+    #[error("{operation} is not defined for {element_type}, only for integers")]
+    UndefinedOperation {
+        /// The operation, by name.
+        operation: String,
+        /// The type, by name.
+        element_type: String,
+    },
     /// A user-defined reduction reported a failure.
     #[error("the reduction function failed on {rank}")]
     Reduction {

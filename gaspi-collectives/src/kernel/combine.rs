@@ -1,0 +1,71 @@
+//! What the operations do to two elements, as they are in registers: halves are f32 there.
+
+/// An operation on lanes of type `A`.
+pub(crate) trait Combine<A> {
+    fn combine(left: A, right: A) -> A;
+
+    /// Applied to the result.
+    #[inline(always)]
+    fn settle(value: A) -> A {
+        value
+    }
+}
+
+pub(crate) struct Min;
+pub(crate) struct Max;
+pub(crate) struct Sum;
+pub(crate) struct Product;
+pub(crate) struct And;
+pub(crate) struct Or;
+pub(crate) struct Xor;
+
+macro_rules! operation {
+    ($name:ident on $($lane:ty),*: |$left:ident, $right:ident| $combined:expr) => {$(
+        impl Combine<$lane> for $name {
+            #[inline(always)]
+            fn combine($left: $lane, $right: $lane) -> $lane {
+                $combined
+            }
+        }
+    )*};
+    ($name:ident on $($lane:ident),*: |$left:ident, $right:ident| $combined:expr, settled) => {$(
+        impl Combine<$lane> for $name {
+            #[inline(always)]
+            fn combine($left: $lane, $right: $lane) -> $lane {
+                $combined
+            }
+
+            // Once at the end is enough: what is NaN stays NaN.
+            #[inline(always)]
+            fn settle(value: $lane) -> $lane {
+                if value.is_nan() { $lane::NAN } else { value }
+            }
+        }
+    )*};
+}
+
+operation!(Min on i8, u8, i16, u16, i32, u32, i64, u64: |left, right| left.min(right));
+operation!(Max on i8, u8, i16, u16, i32, u32, i64, u64: |left, right| left.max(right));
+// Those of signed integers have the same bits.
+operation!(Sum on u8, u16, u32, u64: |left, right| left.wrapping_add(right));
+operation!(Product on u8, u16, u32, u64: |left, right| left.wrapping_mul(right));
+// On bytes, of whatever integer.
+operation!(And on u8: |left, right| left & right);
+operation!(Or on u8: |left, right| left | right);
+operation!(Xor on u8: |left, right| left ^ right);
+
+operation!(Sum on f32, f64: |left, right| left + right, settled);
+operation!(Product on f32, f64: |left, right| left * right, settled);
+
+// Comparison and selection, which is one instruction for all that is no NaN.
+macro_rules! extremum {
+    ($name:ident on $($lane:ident),*: $than:tt) => {$(
+        operation!($name on $lane: |left, right| {
+            let chosen = if right $than left { right } else { left };
+            if left.is_nan() | right.is_nan() { $lane::NAN } else { chosen }
+        });
+    )*};
+}
+
+extremum!(Min on f32, f64: <);
+extremum!(Max on f32, f64: >);

@@ -1,0 +1,218 @@
+//! The inner loop: combining the elements of several sources and storing the result in one or
+//! several targets.
+//!
+//! `dst[i] = (((s0[i] op s1[i]) op s2[i]) ...)`: always a left fold in the order given, so that the
+//! bits do not depend on the length, on alignment, on who computes or on the instruction set.
+//! Three things need care for that. The payload of a NaN that an addition returns depends on the
+//! order of its operands, which compilers may exchange: a result that is NaN is the canonical one.
+//! Minimum and maximum are comparisons and selections, written out so that a NaN does not disappear
+//! (see [`Operation`]). Halves are f32 from the first source to the last and are rounded once.
+//!
+//! The loop goes through all memory once: a few vectors from each source, combined in registers,
+//! then stored to each target. All loads of a piece come before its stores, so that a target may
+//! be one of the sources. It is compiled for each instruction set that pays off; which one runs is
+//! decided by the processor.
+
+use super::chunk::{Chunk, Lanes, Pieces};
+use super::combine::{And, Combine, Max, Min, Or, Product, Sum, Xor};
+use super::halves::{Bf16, F16};
+use super::{Source, Target, copy};
+use crate::datatype::{DataType, Operation};
+
+/// `dst[i] = s0[i] op s1[i] op ...` from left to right, for each of the targets. All have the same
+/// length, a multiple of the element size. A target may be the same memory as one source; apart
+/// from that targets overlap nothing. With one source it is a copy.
+///
+/// Elements of f16 and bf16 are combined as f32 and rounded once. An average is summed up, to be
+/// [divided](super::divide()) when all contributions are in.
+///
+/// # Panics
+/// A length differs or is not one of whole elements, or the operation is not defined for the type.
+pub fn fold(op: Operation, ty: DataType, dsts: &[Target<'_>], srcs: &[Source<'_>]) {
+    fold_with(Isa::detect(), op, ty, dsts, srcs);
+}
+
+/// `dst[i] = dst[i] op s0[i] op s1[i] op ...`, otherwise like [`fold`].
+///
+/// # Panics
+/// As [`fold`].
+pub fn accumulate(op: Operation, ty: DataType, dst: Target<'_>, srcs: &[Source<'_>]) {
+    if !srcs.is_empty() {
+        dispatch(Isa::detect(), op, ty, &Pass { dsts: &[dst], first: dst.source(), rest: srcs });
+    }
+}
+
+pub(super) fn fold_with(
+    isa: Isa,
+    op: Operation,
+    ty: DataType,
+    dsts: &[Target<'_>],
+    srcs: &[Source<'_>],
+) {
+    match srcs {
+        [] => {}
+        [only] => dsts.iter().for_each(|dst| copy(*dst, *only)),
+        [first, rest @ ..] => dispatch(isa, op, ty, &Pass { dsts, first: *first, rest }),
+    }
+}
+
+/// The instruction sets that the loops are compiled for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Isa {
+    Baseline,
+    /// With F16C, which is older.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// The parts F, BW, DQ and VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Isa {
+    #[inline]
+    pub(super) fn detect() -> Isa {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+            let wider = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            return if wider { Isa::Avx512 } else { Isa::Avx2 };
+        }
+        Isa::Baseline
+    }
+
+    /// All that run on this processor.
+    #[cfg(test)]
+    pub(super) fn available() -> Vec<Isa> {
+        match Isa::detect() {
+            Isa::Baseline => vec![Isa::Baseline],
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => vec![Isa::Baseline, Isa::Avx2],
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => vec![Isa::Baseline, Isa::Avx2, Isa::Avx512],
+        }
+    }
+}
+
+/// The instruction set whose loops run on this processor.
+pub fn instruction_set() -> &'static str {
+    match Isa::detect() {
+        Isa::Baseline => "those of the baseline",
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => "AVX2",
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => "AVX-512",
+    }
+}
+
+/// One way through memory.
+struct Pass<'a> {
+    dsts: &'a [Target<'a>],
+    first: Source<'a>,
+    rest: &'a [Source<'a>],
+}
+
+/// Chooses the loop of a type and an operation.
+fn dispatch(isa: Isa, op: Operation, ty: DataType, pass: &Pass<'_>) {
+    let len = pass.first.len;
+    let same =
+        pass.dsts.iter().all(|dst| dst.len == len) && pass.rest.iter().all(|src| src.len == len);
+    assert!(same, "a source has the length of the target");
+    assert_eq!(len % ty.bytes() as usize, 0, "a reduction works on whole elements");
+    // Sums and products of signed integers have the bits of unsigned ones.
+    macro_rules! integer {
+        ($element:ty, $unsigned:ty) => {
+            match op {
+                Operation::Min => run::<$element, Min>(isa, pass),
+                Operation::Max => run::<$element, Max>(isa, pass),
+                Operation::Sum | Operation::Average => run::<$unsigned, Sum>(isa, pass),
+                Operation::Product => run::<$unsigned, Product>(isa, pass),
+                Operation::And => run::<u8, And>(isa, pass),
+                Operation::Or => run::<u8, Or>(isa, pass),
+                Operation::Xor => run::<u8, Xor>(isa, pass),
+            }
+        };
+    }
+    macro_rules! float {
+        ($element:ty) => {
+            match op {
+                Operation::Min => run::<$element, Min>(isa, pass),
+                Operation::Max => run::<$element, Max>(isa, pass),
+                Operation::Sum | Operation::Average => run::<$element, Sum>(isa, pass),
+                Operation::Product => run::<$element, Product>(isa, pass),
+                Operation::And | Operation::Or | Operation::Xor => {
+                    panic!("{op} is not defined for {ty}")
+                }
+            }
+        };
+    }
+    match ty {
+        DataType::I8 => integer!(i8, u8),
+        DataType::U8 => integer!(u8, u8),
+        DataType::I16 => integer!(i16, u16),
+        DataType::U16 => integer!(u16, u16),
+        DataType::I32 => integer!(i32, u32),
+        DataType::U32 => integer!(u32, u32),
+        DataType::I64 => integer!(i64, u64),
+        DataType::U64 => integer!(u64, u64),
+        DataType::F16 => float!(F16),
+        DataType::Bf16 => float!(Bf16),
+        DataType::F32 => float!(f32),
+        DataType::F64 => float!(f64),
+    }
+}
+
+fn run<T: Pieces, O: Combine<T::Lane>>(isa: Isa, pass: &Pass<'_>) {
+    match isa {
+        Isa::Baseline => sweep::<T::Baseline, T, O>(pass),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `Isa::Avx2` is only made where the processor has AVX2 and F16C.
+        Isa::Avx2 => unsafe { sweep_avx2::<T, O>(pass) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `Isa::Avx512` is only made where the processor has these parts of AVX-512.
+        Isa::Avx512 => unsafe { sweep_avx512::<T, O>(pass) },
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+fn sweep_avx2<T: Pieces, O: Combine<T::Lane>>(pass: &Pass<'_>) {
+    sweep::<T::Avx2, T, O>(pass);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+fn sweep_avx512<T: Pieces, O: Combine<T::Lane>>(pass: &Pass<'_>) {
+    sweep::<T::Avx512, T, O>(pass);
+}
+
+// Inlined into each instruction set's clone, so that it is compiled for that set.
+#[inline(always)]
+fn sweep<C: Chunk<Lane = T::Lane>, T: Pieces, O: Combine<T::Lane>>(pass: &Pass<'_>) {
+    let at = pieces::<C, O>(pass, 0);
+    let at = pieces::<T::Small, O>(pass, at);
+    let at = pieces::<T::Single, O>(pass, at);
+    debug_assert_eq!(at, pass.first.len);
+}
+
+/// Goes on from `at` for as long as there are whole chunks; returns where that ends.
+#[inline(always)]
+fn pieces<C: Chunk, O: Combine<C::Lane>>(pass: &Pass<'_>, mut at: usize) -> usize {
+    while pass.first.len - at >= C::BYTES {
+        // SAFETY: `dispatch` checked that all are as long as the first; the chunk is inside.
+        let mut lanes = unsafe { C::load(pass.first.start.add(at)) };
+        for src in pass.rest {
+            // SAFETY: as above.
+            let more = unsafe { C::load(src.start.add(at)) };
+            lanes = lanes.zip(more, O::combine);
+        }
+        let lanes = lanes.map(O::settle);
+        for dst in pass.dsts {
+            // SAFETY: as above.
+            unsafe { C::store(dst.start.add(at), lanes) };
+        }
+        at += C::BYTES;
+    }
+    at
+}
