@@ -40,10 +40,12 @@ pub enum CallKind {
     SegmentCreate = 4,
     /// A segment on the program's memory made by all.
     SegmentUse = 5,
+    /// A channel opened by all.
+    ChannelOpen = 6,
 }
 
 /// Bits of a fingerprint that hold the kind.
-const KIND_BITS: u32 = 4;
+pub(crate) const KIND_BITS: u32 = 4;
 
 impl CallKind {
     /// A fingerprint of this kind: the kind in the lowest 4 bits, `details` above.
@@ -58,6 +60,7 @@ impl CallKind {
             CallKind::AllreduceUser => "allreduce_user",
             CallKind::SegmentCreate => "segment_create",
             CallKind::SegmentUse => "segment_use",
+            CallKind::ChannelOpen => "channel_open",
         }
     }
 }
@@ -71,6 +74,7 @@ pub fn describe_call(fingerprint: u64) -> String {
         3 => "allreduce_user".to_owned(),
         4 => format!("segment_create of segment {details}"),
         5 => format!("segment_use of segment {details}"),
+        6 => crate::channel::describe(details),
         kind => format!("a collective of kind {kind}"),
     }
 }

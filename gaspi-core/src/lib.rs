@@ -36,6 +36,7 @@
 
 mod agreement;
 mod atomic;
+mod channel;
 pub mod config;
 mod error;
 mod fabric;
@@ -68,6 +69,7 @@ pub mod sync;
 
 pub use agreement::{CallKey, CallKind, GroupCall, INLINE_MAX, PeerSlice, describe_call};
 pub use bootstrap::{Job, Transport};
+pub use channel::{Channel, ChannelSpec, Location, Mapped, Reached};
 pub use config::{Config, Network, QUEUE_MAX, Topology};
 pub use error::{Error, Result};
 pub use fabric::Link;

@@ -278,8 +278,11 @@ fn fail_locked(later: &mut Later, reason: &str, count: u32) {
     later.failed += count;
 }
 
+/// The queue that channels post to: behind those that a program can have, without a limit.
+pub(crate) const CHANNELS: QueueId = QueueId(QUEUE_MAX as u8);
+
 /// The queues of a fresh rank.
-pub(crate) fn queues(existing: u32) -> [Queue; QUEUE_MAX as usize] {
+pub(crate) fn queues(existing: u32) -> [Queue; QUEUE_MAX as usize + 1] {
     std::array::from_fn(|index| Queue {
         exists: AtomicBool::new((index as u32) < existing),
         busy: AtomicBool::new(false),
@@ -329,7 +332,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::TooManyQueues`].
     pub fn queue_create(&self, _timeout: Timeout) -> Result<QueueId> {
-        for (id, queue) in self.inner().queues.iter().enumerate() {
+        for (id, queue) in self.inner().queues[..QUEUE_MAX as usize].iter().enumerate() {
             if !queue.exists.swap(true, Ordering::AcqRel) {
                 queue.purge();
                 queue.posted.store(0, Ordering::Relaxed);

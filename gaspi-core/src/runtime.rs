@@ -1,7 +1,9 @@
 //! A rank of a job: how it comes to be, what it consists of, how it ends.
 
+use self::extensions::Extensions;
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
 use crate::bootstrap::{Card, Gathering, Job, KEY_BYTES, Membership, Transport};
+use crate::channel::Channels;
 use crate::config::{Config, Topology};
 use crate::error::{Error, Result};
 use crate::fabric::peers::Peers;
@@ -17,9 +19,10 @@ use crate::passive::{Mailbox, Outbox};
 use crate::queue::{Queue, queues};
 use crate::segment::{Segment, Shape, Target};
 use crate::statistics::Statistics;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU32, Ordering, epoch, membarrier};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::{Call, Sockets, Waiter, Waiting, monotonic_ns};
+use std::any::Any;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -33,7 +36,7 @@ static NO_TARGETS: Table<Target> = Table::new();
 #[derive(Debug)]
 pub(crate) struct Inner {
     /// The process that joined; a forked child is another one.
-    process: u32,
+    pub(crate) process: u32,
     pub(crate) job: Job,
     pub(crate) config: Config,
     pub(crate) rank: Rank,
@@ -56,13 +59,17 @@ pub(crate) struct Inner {
     pub(crate) area: NodeArea,
     pub(crate) waiter: Waiter,
     pub(crate) segments: Table<Segment>,
+    /// Which ids there are segments for, a bit each.
+    pub(crate) segment_ids: [AtomicU64; 4],
     pub(crate) targets: Tables<Target>,
     /// Held while segments come and go.
     pub(crate) segment_changes: Mutex<()>,
     pub(crate) next_generation: AtomicU32,
     /// Read by peers to find out whether they may copy from this process.
     pub(crate) nonce: u64,
-    pub(crate) queues: [Queue; crate::config::QUEUE_MAX as usize],
+    /// Those of programs, then that of channels.
+    pub(crate) queues: [Queue; crate::config::QUEUE_MAX as usize + 1],
+    pub(crate) channels: Channels,
     pub(crate) groups: Groups,
     pub(crate) peers: Peers,
     pub(crate) outbox: Outbox,
@@ -470,11 +477,13 @@ impl Joining {
             area,
             waiter: Waiter::new(locals, cores).on_sockets(peers.remote),
             segments: Table::new(),
+            segment_ids: Default::default(),
             targets: Tables::new(size, &NO_TARGETS),
             segment_changes: Mutex::default(),
             next_generation: AtomicU32::new(1),
             nonce: random_u64()?,
             queues: queues(config.queue_num),
+            channels: Channels::new(size),
             groups,
             peers,
             outbox: Outbox::new(size),
@@ -492,7 +501,7 @@ impl Joining {
         }
         let thread = (size > 1).then(|| start_progress(&inner)).transpose()?;
         inner.area.join();
-        Ok(Runtime { inner, thread: Mutex::new(thread) })
+        Ok(Runtime { extensions: Extensions::default(), inner, thread: Mutex::new(thread) })
     }
 }
 
@@ -573,6 +582,7 @@ impl Inner {
 /// owns one panics, the others see a death.
 #[derive(Debug)]
 pub struct Runtime {
+    extensions: Extensions,
     inner: Arc<Inner>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -581,6 +591,18 @@ impl Runtime {
     #[inline]
     pub(crate) fn inner(&self) -> &Inner {
         &self.inner
+    }
+
+    /// The same, to be kept.
+    pub(crate) fn shared(&self) -> Arc<Inner> {
+        Arc::clone(&self.inner)
+    }
+
+    /// State that a layer above keeps with this rank: made on first use, one value of each type,
+    /// dropped with the rank before that leaves its job. `make` must not ask for extensions itself.
+    #[inline]
+    pub fn extension<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+        self.extensions.get(make)
     }
 
     /// Runs what takes nanoseconds, as far as nothing is in its way.
@@ -717,6 +739,13 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
+        let extensions = std::mem::take(&mut self.extensions);
+        if self.inner.process == std::process::id() {
+            // While it can still say to others that it does not need them any more.
+            drop(extensions);
+        } else {
+            std::mem::forget(extensions);
+        }
         self.close();
         if self.inner.process != std::process::id() {
             // Threads that do not exist here may have been using it, and would be waited for.
@@ -738,5 +767,6 @@ pub(crate) fn initial_group(config: &Config, size: u32) -> Option<(GroupId, Vec<
         .then(|| (GroupId::ALL, (0..size).map(|rank| Rank(rank as u16)).collect()))
 }
 
+mod extensions;
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use crate::os::cross_memory;
 use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE};
 use crate::survey::{self, State};
 use crate::sync::{AtomicU32, Ordering};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,6 +27,11 @@ pub enum Init {
     Zeroed,
 }
 
+/// The segment of each rank that channels lie in: above all ids that a program can have.
+pub(crate) const ARENA: SegmentId = SegmentId(u8::MAX);
+/// Words of its notification space.
+pub(crate) const ARENA_WORDS: u32 = 1 << 20;
+
 const ALIVE: u32 = 1;
 const DELETED: u32 = 0;
 
@@ -38,10 +43,11 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(ranks: u32, notifications: u32) -> Layout {
+    fn new(segment: SegmentId, shape: Shape) -> Layout {
         // One word for existence, one per rank that copies across processes.
-        let notifications_at = (64 + u64::from(ranks) * 4).next_multiple_of(64);
-        let control_len = (notifications_at + u64::from(notifications) * 4).next_multiple_of(PAGE);
+        let notifications_at = (64 + u64::from(shape.ranks) * 4).next_multiple_of(64);
+        let words = u64::from(shape.notifications_of(segment));
+        let control_len = (notifications_at + words * 4).next_multiple_of(PAGE);
         Layout { notifications_at, control_len }
     }
 
@@ -100,8 +106,8 @@ pub(crate) struct Segment {
     data: Data,
     /// Who has been told about it, and has to be told that it is gone.
     pub(crate) registered: Mutex<BTreeSet<Rank>>,
-    /// Who has mapped it, as far as a collective make has heard.
-    pub(crate) answered: Mutex<BTreeSet<Rank>>,
+    /// Who has answered that it can reach it, and with which number.
+    pub(crate) answered: Mutex<BTreeMap<Rank, u64>>,
     /// Held while the progress thread writes into it; false once it is deleted.
     accepts: Mutex<bool>,
 }
@@ -119,6 +125,14 @@ pub(crate) struct Shape {
     pub(crate) notifications: u32,
 }
 
+impl Shape {
+    /// Words of the notification space of `segment`.
+    #[inline]
+    pub(crate) fn notifications_of(self, segment: SegmentId) -> u32 {
+        if segment == ARENA { ARENA_WORDS } else { self.notifications }
+    }
+}
+
 impl Segment {
     fn with(
         id: SegmentId,
@@ -128,7 +142,7 @@ impl Segment {
         bound: Option<*mut u8>,
         init: Init,
     ) -> Result<Segment> {
-        let layout = Layout::new(shape.ranks, shape.notifications);
+        let layout = Layout::new(id, shape);
         let own_data = if bound.is_some() { 0 } else { size };
         let file_len = layout.data_at(own_data).checked_add(own_data).ok_or(Error::Memory {
             needed: size,
@@ -151,7 +165,8 @@ impl Segment {
             .map_err(|error| out_of_memory(&error))?;
         let data = match bound {
             Some(pointer) => Data::Bound(pointer),
-            None => match huge(size) {
+            // Reserved pages are taken at once: not for memory of which a part may never be used.
+            None => match (id != ARENA).then(|| huge(size)).flatten() {
                 Some((mapping, file)) => Data::Mapped { mapping, file: Some(file) },
                 None => {
                     let mapping = Mapping::new(file.as_fd(), layout.data_at(size), size)
@@ -225,6 +240,22 @@ impl Segment {
     #[inline]
     pub(crate) fn pointer(&self) -> *mut u8 {
         self.start
+    }
+
+    /// Whether peers of this node map its data.
+    #[inline]
+    pub(crate) fn is_mapped(&self) -> bool {
+        matches!(self.data, Data::Mapped { .. })
+    }
+
+    /// Notes that `rank` can reach it.
+    pub(crate) fn note_answered(&self, rank: Rank, answer: u64) {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, answer);
+    }
+
+    /// What `rank` answered to its registration.
+    pub(crate) fn answer_of(&self, rank: Rank) -> Option<u64> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner).get(&rank).copied()
     }
 
     /// A word of the notification space; the caller has checked the id.
@@ -382,7 +413,7 @@ impl Target {
             return Err(missing());
         }
         let file = descriptors.first().ok_or_else(missing)?;
-        let layout = Layout::new(shape.ranks, shape.notifications);
+        let layout = Layout::new(register.segment, shape);
         let failed =
             |error: std::io::Error| Error::os(format!("mapping {}", register.segment), &error);
         memory::check_sealed(file.as_fd(), layout.control_len)?;
@@ -507,26 +538,40 @@ impl Drop for Copying<'_> {
     }
 }
 
+/// How this rank gets at memory of the program of a rank of its node.
+fn probe(register: &Register, pid: i32) -> Reach {
+    match may_copy(register, pid) {
+        Ok(()) => Reach::CrossMemory { pid, address: register.address },
+        Err(reason) => {
+            // Not the peer: what keeps this rank from one keeps it from all, and is told once.
+            log::warn!(
+                "segment_register: memory of programs is copied by its owners, since {reason}"
+            );
+            Reach::Staged
+        }
+    }
+}
+
 /// Whether the kernel lets this rank copy from the owner's memory: reads a number that only the
 /// owner knows where to find. Yama, seccomp and namespaces all show here.
-fn probe(register: &Register, pid: i32) -> Reach {
+///
+/// # Errors
+/// Why not, and what to do about it.
+pub(crate) fn may_copy(register: &Register, pid: i32) -> Result<(), String> {
     let mut found = 0u64;
     // SAFETY: writes 8 bytes onto this stack.
     let read = unsafe {
         let target = (&raw mut found).cast();
         cross_memory::read(pid, register.nonce_address, target, size_of::<u64>())
     };
-    let reason = match read {
-        Ok(()) if pid != 0 && found == register.nonce => {
-            return Reach::CrossMemory { pid, address: register.address };
+    match read {
+        Ok(()) if pid != 0 && found == register.nonce => Ok(()),
+        Ok(()) => {
+            Err("ranks do not see each other's processes; run them in one pid namespace".into())
         }
-        Ok(()) => "ranks do not see each other's processes; run them in one pid namespace".into(),
         Err(error) => {
             let (reason, remedy) = cross_memory::refusal(&error);
-            format!("{reason}; {remedy}")
+            Err(format!("{reason}; {remedy}"))
         }
-    };
-    // Not the peer: what keeps this rank from one keeps it from all, and is told once.
-    log::warn!("segment_register: memory of programs is copied by its owners, since {reason}");
-    Reach::Staged
+    }
 }

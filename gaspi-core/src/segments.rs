@@ -9,7 +9,7 @@ use crate::ids::{GroupId, Rank, SegmentId};
 use crate::node::life;
 use crate::os::memory::check_available;
 use crate::runtime::{Inner, Runtime};
-use crate::segment::{Init, Segment, Target};
+use crate::segment::{ARENA, Init, Segment, Target};
 use crate::statistics::Counter;
 use crate::survey;
 use crate::sync::{Ordering, epoch, membarrier};
@@ -36,7 +36,20 @@ impl Inner {
         let segment = Arc::new(segment);
         let target = Arc::new(Target::own(Arc::clone(&segment)));
         self.targets_of(self.rank).replace(segment.id, Some(target));
-        self.segments.replace(segment.id, Some(segment));
+        let id = segment.id;
+        self.segments.replace(id, Some(segment));
+        self.note_presence(id, true);
+    }
+
+    /// Keeps `segment_ids`. The caller holds `segment_changes`.
+    fn note_presence(&self, segment: SegmentId, exists: bool) {
+        let (word, bit) = (&self.segment_ids[segment.index() / 64], 1 << (segment.index() % 64));
+        // Relaxed: a hint where to look; what is found is published by the table.
+        if exists {
+            word.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
     }
 
     fn check_free(&self, segment: SegmentId) -> Result<()> {
@@ -70,7 +83,7 @@ impl Inner {
         Ok(())
     }
 
-    fn generation(&self) -> u32 {
+    pub(crate) fn generation(&self) -> u32 {
         self.next_generation.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -106,6 +119,13 @@ impl Inner {
         }
         self.segments.replace(id, None);
         self.targets_of(self.rank).replace(id, None);
+        self.note_presence(id, false);
+        self.announce_end(segment);
+    }
+
+    /// Tells all who know a segment that it does not exist any more.
+    fn announce_end(&self, segment: &Segment) {
+        let id = segment.id;
         segment.end();
         log::debug!("segment_delete: {id} has ended");
         self.peers.forget_registrations(id, segment.generation);
@@ -158,6 +178,9 @@ impl Inner {
         for segment in &all {
             self.end_locked(segment);
         }
+        if let Some(arena) = self.channels.arena() {
+            self.announce_end(&arena.segment);
+        }
         if let Err(error) = self.await_copies(&all) {
             log::error!("proc_term: {error}; its memory must not be freed yet");
         }
@@ -165,6 +188,9 @@ impl Inner {
 
     /// Forgets a peer's segment: later accesses fail. With a generation, only that one.
     pub(crate) fn forget_target(&self, peer: Rank, segment: SegmentId, generation: Option<u32>) {
+        if segment == ARENA {
+            return self.channels.forget(peer, generation);
+        }
         let table = self.targets_of(peer);
         let Some(known) = table.get_arc(segment) else { return };
         if generation.is_none_or(|generation| generation == known.generation) {
@@ -208,48 +234,40 @@ impl Inner {
         self.check_alive(rank, "segment_register")?;
         let (key, call) = self.start_register(&found, rank, deadline)?;
         let waiting = waiting(Call::Register, segment.0);
-        self.peers.finish_call(self, key, rank, call, deadline, waiting).map(|_| ()).inspect_err(
-            |error| {
-                if !error.is_timeout() {
-                    self.set_corrupt(rank);
-                }
-            },
-        )
+        let answer = self.peers.finish_call(self, key, rank, call, deadline, waiting);
+        answer.map(|answer| found.note_answered(rank, answer)).inspect_err(|error| {
+            if !error.is_timeout() {
+                self.set_corrupt(rank);
+            }
+        })
     }
 
     /// Registers with every member, all at once.
-    fn register_all(&self, segment: SegmentId, ranks: &[Rank], deadline: Deadline) -> Result<()> {
-        let found = self.segments.get_arc(segment);
-        let found = found.ok_or_else(|| self.no_segment(segment))?;
+    pub(crate) fn register_all(
+        &self,
+        segment: &Arc<Segment>,
+        ranks: &[Rank],
+        deadline: Deadline,
+    ) -> Result<()> {
         let mut calls = Vec::with_capacity(ranks.len());
         for rank in ranks.iter().filter(|rank| **rank != self.rank) {
-            if self.is_registered(&found, *rank) {
+            if segment.answer_of(*rank).is_some() {
                 continue;
             }
-            let (key, call) = self.start_register(&found, *rank, deadline)?;
+            let (key, call) = self.start_register(segment, *rank, deadline)?;
             calls.push((key, *rank, call));
         }
         let mut result = Ok(());
         for (key, rank, call) in calls {
-            let waiting = waiting(Call::MakeKnown, segment.0);
+            let waiting = waiting(Call::MakeKnown, segment.id.0);
             // Every call is finished or kept for the continuation, also after an error.
             let one = self.peers.finish_call(self, key, rank, call, deadline, waiting);
             match one {
-                Ok(_) => {
-                    self.note_registered(&found, rank);
-                }
+                Ok(answer) => segment.note_answered(rank, answer),
                 Err(error) => result = result.and(Err(error)),
             }
         }
         result
-    }
-
-    fn is_registered(&self, segment: &Segment, rank: Rank) -> bool {
-        segment.answered.lock().unwrap_or_else(PoisonError::into_inner).contains(&rank)
-    }
-
-    fn note_registered(&self, segment: &Segment, rank: Rank) {
-        segment.answered.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
     }
 
     /// The collective part of create and use: `make` the segment, register it with the group, meet.
@@ -287,7 +305,11 @@ impl Inner {
         }
         let own = self.segments.get_arc(segment);
         if call.cursor() == REGISTERING {
-            match self.register_all(segment, &call.ranks_shared(), deadline) {
+            let registered = own
+                .as_ref()
+                .ok_or_else(|| self.no_segment(segment))
+                .and_then(|own| self.register_all(own, &call.ranks_shared(), deadline));
+            match registered {
                 Err(error) if error.is_timeout() => return Err(error),
                 Err(error) => call.set_failure(error),
                 Ok(()) => {}

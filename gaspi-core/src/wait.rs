@@ -90,6 +90,7 @@ calls! {
     Kill = 14 "proc_kill",
     Connect = 15 "connect",
     MakeKnown = 16 "segment_create",
+    Channel = 17 "collective",
 }
 
 impl Call {
@@ -97,7 +98,9 @@ impl Call {
     pub(crate) fn object(self) -> Option<&'static str> {
         match self {
             Call::Init | Call::Term => None,
-            Call::Barrier | Call::Collective | Call::Commit | Call::Create => Some("group"),
+            Call::Barrier | Call::Collective | Call::Commit | Call::Create | Call::Channel => {
+                Some("group")
+            }
             Call::Register | Call::MakeKnown | Call::WaitSome => Some("segment"),
             Call::PassiveReceive | Call::Atomic => Some("segment"),
             Call::Wait => Some("queue"),
@@ -119,7 +122,7 @@ impl Call {
     fn news(self) -> u32 {
         match self {
             Call::WaitSome => news::NOTIFICATION,
-            Call::Barrier | Call::Collective | Call::Create => news::ARRIVAL,
+            Call::Barrier | Call::Collective | Call::Create | Call::Channel => news::ARRIVAL,
             _ => news::OTHER,
         }
     }

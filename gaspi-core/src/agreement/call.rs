@@ -45,6 +45,10 @@ pub struct PeerSlice<'a> {
 }
 
 impl PeerSlice<'_> {
+    pub(crate) fn new(pointer: *mut u8, len: usize) -> Self {
+        PeerSlice { pointer, len, _life: PhantomData }
+    }
+
     /// First byte, aligned to a cache line.
     pub fn as_ptr(&self) -> *mut u8 {
         self.pointer
@@ -249,6 +253,7 @@ impl GroupCall<'_> {
         let call = match self.key.kind {
             CallKind::Barrier => Call::Barrier,
             CallKind::SegmentCreate | CallKind::SegmentUse => Call::Create,
+            CallKind::ChannelOpen => Call::Channel,
             _ => Call::Collective,
         };
         let (inner, waiting) = (self.inner, waiting_group(call, self.group));
@@ -380,7 +385,7 @@ impl GroupCall<'_> {
         } else {
             self.inner.mirror.stage(rank, group, parity)
         };
-        PeerSlice { pointer, len: STAGE_BYTES, _life: PhantomData }
+        PeerSlice::new(pointer, STAGE_BYTES)
     }
 
     /// This rank's next arrival publishes at least the first `bytes` of its staging.

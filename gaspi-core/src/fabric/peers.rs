@@ -249,6 +249,8 @@ impl Peers {
              way have failed",
             inner.cards[rank.index()].host
         );
+        inner.channels.lost(rank);
+        inner.area.ring(inner.rank);
     }
 
     /// How `rank` is reached from now on.
@@ -707,6 +709,7 @@ impl Inner {
         count: u32,
         outcome: Result<(), Failure>,
     ) {
+        let lost = outcome == Err(Failure::Lost);
         let failed = outcome.err().map(|failure| match failure {
             Failure::Refused(reason) => format!("{peer} refused: {reason}"),
             Failure::Lost => match self.area.life(peer) {
@@ -723,8 +726,8 @@ impl Inner {
         });
         let queue = &self.queues[lane.queue.index()];
         queue.complete(peer, lane.generation, count, failed.as_deref());
-        if failed.is_some() {
-            self.set_corrupt(peer);
+        if let Some(reason) = failed {
+            self.request_failed(peer, lane, &reason, !lost);
         }
         self.area.ring(self.rank);
     }

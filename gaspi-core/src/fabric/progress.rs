@@ -289,6 +289,7 @@ impl Inner {
         for segment in self.targets_of(rank).ids().collect::<Vec<_>>() {
             self.forget_target(rank, segment, None);
         }
+        self.channels.forget(rank, None);
         self.area.ring(self.rank);
     }
 }

@@ -10,7 +10,7 @@ use super::peers::{Failure, Landing, finish};
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::os::process;
 use crate::runtime::Inner;
-use crate::segment::{Segment, Target};
+use crate::segment::{ARENA, Segment, Target};
 use crate::survey;
 use crate::sync::{AtomicU64, Ordering, slots};
 use std::os::fd::OwnedFd;
@@ -274,7 +274,7 @@ impl Inner {
     fn refused(&self, peer: Rank, lane: Lane, reason: &str) {
         let Some(queue) = self.queues.get(lane.queue.index()) else { return };
         if queue.fail_of(lane.generation, &format!("{peer} refused: {reason}")) {
-            self.set_corrupt(peer);
+            self.request_failed(peer, lane, reason, true);
         }
         self.area.ring(self.rank);
     }
@@ -285,6 +285,9 @@ impl Inner {
         register: &Register,
         descriptors: &[OwnedFd],
     ) -> Result<u64, String> {
+        if register.segment == ARENA {
+            return self.import_arena(peer, register, descriptors);
+        }
         if u32::from(register.segment.0) >= self.config.segment_max {
             return Err(format!("{} is out of range", register.segment));
         }
@@ -311,7 +314,11 @@ impl Inner {
     /// The segment that a peer's access is for, if the range lies inside.
     fn find(&self, place: Place, size: u64) -> Result<Arc<Segment>, String> {
         let SegmentId(id) = place.segment;
-        let segment = self.segments.get_arc(place.segment);
+        let segment = if place.segment == ARENA {
+            self.channels.arena().map(|arena| Arc::clone(&arena.segment))
+        } else {
+            self.segments.get_arc(place.segment)
+        };
         let segment =
             segment.filter(|segment| segment.generation == place.generation).ok_or_else(|| {
                 let Place { offset, .. } = place;
@@ -328,17 +335,17 @@ impl Inner {
         Ok(segment)
     }
 
-    fn check_notification(&self, id: NotificationId) -> Result<(), String> {
-        if id.0 >= self.shape.notifications {
+    fn check_notification(&self, of: SegmentId, id: NotificationId) -> Result<(), String> {
+        if id.0 >= self.shape.notifications_of(of) {
             return Err(format!("{id} is out of range"));
         }
         Ok(())
     }
 
     fn put(&self, connection: &Connection, incoming: &mut Incoming, put: Put) {
-        let found = self
-            .find(put.place, put.size)
-            .and_then(|segment| self.check_notification(put.notification).map(|()| segment));
+        let found = self.find(put.place, put.size).and_then(|segment| {
+            self.check_notification(segment.id, put.notification).map(|()| segment)
+        });
         match found {
             Ok(segment) if put.size == 0 => {
                 self.complete(connection, incoming, &segment, &put);

@@ -4,6 +4,7 @@
 mod ranks;
 
 mod atomics;
+mod channels;
 mod collectives;
 mod general;
 mod groups;

@@ -1,0 +1,457 @@
+//! Channels: memory and signals between the members of a group, for one stream of collectives.
+//!
+//! Each member has a part of its own arena ([`arena`]) for a channel, laid out alike on all
+//! ([`geometry`]). Members of a node write into each other's parts; to others the same bytes travel as
+//! puts, with a notification in place of the store. A message is composed in a slot, published by a count, and
+//! its slot is used again when the receiver has said that it took it. Lines ([`crate::sync::line`])
+//! and staging exist for members of the same node only.
+//!
+//! Invariants: each word and each line has one writer; a count is published after the bytes that it
+//! counts and read before them; nothing here waits, except [`Runtime::channel_open`] and `wait_for`.
+
+mod arena;
+mod counts;
+mod geometry;
+mod memory;
+mod notice;
+mod opening;
+mod ranges;
+
+pub(crate) use arena::Channels;
+pub use memory::{Location, Mapped, Reached};
+pub use opening::ChannelSpec;
+pub(crate) use opening::describe;
+
+use crate::agreement::PeerSlice;
+use crate::error::{Error, Result};
+use crate::fabric::connection::{Item, Payload};
+use crate::fabric::frame::{Lane, Place, Put};
+use crate::ids::{GroupId, NotificationId, Rank};
+use crate::node::{life, news};
+use crate::queue::CHANNELS;
+use crate::runtime::{Inner, Runtime};
+use crate::segment::{ARENA, Segment};
+use crate::sync::line::{Line, Look, PAYLOAD_WORDS};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, slots};
+use crate::timeout::Deadline;
+use crate::wait::{Call, Waiting};
+use arena::{Reserved, View};
+use geometry::Geometry;
+use std::sync::{Arc, Mutex};
+
+/// A member, and how far this rank is with it. Written by the threads of this rank only.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Member {
+    rank: Rank,
+    node: u32,
+    /// First byte of its part, if that is mapped here.
+    start: Option<*mut u8>,
+    /// Where its part begins in its arena, and where its words do.
+    base: u64,
+    words: u32,
+    /// Its arena; none for this rank itself.
+    view: Option<Arc<View>>,
+    /// Its number among the members of other nodes.
+    nth_remote: usize,
+    /// Its messages that have come, and messages to it that it has taken, as of the last look.
+    received: AtomicU64,
+    taken: AtomicU64,
+    /// What it has been told of messages of its that were taken, and what there is to tell.
+    told: AtomicU64,
+    untold: AtomicU64,
+}
+
+impl Member {
+    fn copies(&self) -> Option<i32> {
+        self.view.as_ref().and_then(|view| view.copies)
+    }
+}
+
+/// Memory and signals between the members of a group, for one stream of collectives.
+///
+/// Whoever uses it keeps to these rules, which hold for all threads of a rank together: messages to a
+/// member are sent, and messages of a member are taken, in the order of their indices; message `index`
+/// is composed only when [`taken`](Channel::taken) has come to `index + 1 - slots`; a rank arrives only
+/// when all members have arrived as often as it has.
+#[derive(Debug)]
+pub struct Channel {
+    inner: Arc<Inner>,
+    group: GroupId,
+    spec: ChannelSpec,
+    geometry: Geometry,
+    me: usize,
+    ranks: Arc<[Rank]>,
+    members: Box<[Member]>,
+    segment: Arc<Segment>,
+    reserved: Reserved,
+    all_reachable: bool,
+    /// Failures of requests before this channel was opened.
+    troubles: u64,
+    /// The segment in which memory was located last: id and generation.
+    recent: AtomicU64,
+    /// Notices told so far.
+    notices: Mutex<u64>,
+}
+
+// SAFETY: the pointers lead into mappings that the channel keeps; what is there is used through
+// atomics and copies.
+unsafe impl Send for Channel {}
+// SAFETY: as above.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    /// The members, ascending.
+    #[inline]
+    pub fn ranks(&self) -> &[Rank] {
+        &self.ranks
+    }
+
+    /// This rank's index among the members.
+    #[inline]
+    pub fn me(&self) -> usize {
+        self.me
+    }
+
+    /// The group that opened it.
+    pub fn group(&self) -> GroupId {
+        self.group
+    }
+
+    /// What it was opened with; bytes are rounded up to cache lines.
+    #[inline]
+    pub fn spec(&self) -> ChannelSpec {
+        self.spec
+    }
+
+    /// The node of a member, numbered from 0 by first member.
+    #[inline]
+    pub fn node(&self, member: usize) -> u32 {
+        self.members[member].node
+    }
+
+    /// Whether a member shares memory with this rank.
+    #[inline]
+    pub fn is_local(&self, member: usize) -> bool {
+        self.members[member].start.is_some()
+    }
+
+    /// The other members of this node.
+    fn neighbours(&self) -> impl Iterator<Item = &Member> {
+        let other =
+            |(index, member): &(usize, &Member)| *index != self.me && member.start.is_some();
+        self.members.iter().enumerate().filter(other).map(|(_, member)| member)
+    }
+
+    /// Something in the part of a member of this node. An offset of the geometry.
+    #[inline]
+    fn at(&self, member: usize, offset: u64) -> *mut u8 {
+        let Some(start) = self.members[member].start else { self.not_here(member) };
+        start.wrapping_add(offset as usize)
+    }
+
+    #[cold]
+    fn not_here(&self, member: usize) -> ! {
+        panic!("{} does not share memory with this rank", self.members[member].rank)
+    }
+
+    /// A word of this rank, by its place among those of the channel.
+    #[inline]
+    fn own_word(&self, word: u32) -> &AtomicU32 {
+        self.segment.notification((self.members[self.me].words + word) as usize)
+    }
+
+    /// A word of another member of this node.
+    #[inline]
+    fn word_of<'a>(&'a self, member: &'a Member, word: u32) -> &'a AtomicU32 {
+        match &member.view {
+            Some(view) => view.target.notification((member.words + word) as usize),
+            None => self.own_word(word),
+        }
+    }
+}
+
+/// Lines and staging, of members of this node.
+impl Channel {
+    #[inline]
+    fn line(&self, member: usize, sequence: u64) -> &Line<AtomicU64> {
+        let line = self.at(member, self.geometry.line(sequence)).cast::<Line<AtomicU64>>();
+        // SAFETY: inside of the part, aligned to a line, and made of atomics.
+        unsafe { &*line }
+    }
+
+    /// Publishes this rank's arrival `sequence`, counted from 1, with a fingerprint, up to
+    /// [`PAYLOAD_WORDS`] words, and the staging of the same sequence.
+    #[inline]
+    pub fn arrive(&self, sequence: u64, fingerprint: u64, payload: &[u64]) {
+        self.line(self.me, sequence).publish(sequence, fingerprint, payload);
+        for member in self.neighbours() {
+            self.inner.area.ring_for(member.rank, news::ARRIVAL);
+        }
+    }
+
+    /// Whether a member has arrived.
+    #[inline]
+    pub fn look(&self, member: usize, sequence: u64) -> Look {
+        self.line(member, sequence).look(sequence)
+    }
+
+    /// What a member's arrival carries, once it has been seen and until this rank's next one.
+    #[inline]
+    pub fn payload(&self, member: usize, sequence: u64) -> [u64; PAYLOAD_WORDS] {
+        self.line(member, sequence).payload()
+    }
+
+    /// Staging of a member for its arrival `sequence`.
+    #[inline]
+    pub fn stage(&self, member: usize, sequence: u64) -> PeerSlice<'_> {
+        let pointer = self.at(member, self.geometry.stage(member, sequence));
+        PeerSlice::new(pointer, self.spec.stage_bytes as usize)
+    }
+}
+
+/// Messages.
+impl Channel {
+    /// Where message `index` to a member, counted from 0, is composed.
+    #[inline]
+    pub fn outgoing(&self, to: usize, index: u64) -> PeerSlice<'_> {
+        let member = &self.members[to];
+        let pointer = match member.start {
+            Some(start) => start.wrapping_add(self.geometry.landing(self.me, index) as usize),
+            None => self.at(self.me, self.geometry.outgoing(member.nth_remote, index)),
+        };
+        PeerSlice::new(pointer, self.spec.slot_bytes() as usize)
+    }
+
+    /// Publishes message `index` to a member, of which the first `bytes` were composed.
+    ///
+    /// # Errors
+    /// [`Error::RankDied`], [`Error::RankLeft`], [`Error::NotInitialised`]: of members of other nodes.
+    #[inline]
+    pub fn send(&self, to: usize, index: u64, bytes: u64) -> Result<()> {
+        debug_assert!(bytes <= self.spec.slot_bytes(), "{bytes} bytes do not fit into a slot");
+        let member = &self.members[to];
+        let (word, value) = (self.geometry.received(self.me), counts::word(index + 1));
+        if member.start.is_some() {
+            // Release, in `set`: publishes the message; pairs with the Acquire in `received`.
+            slots::set(self.word_of(member, word), value);
+            self.inner.area.ring_for(member.rank, news::ARRIVAL);
+            return Ok(());
+        }
+        let from = self.geometry.outgoing(member.nth_remote, index);
+        let landing = self.geometry.landing(self.me, index);
+        self.put(member, (from, landing, bytes), Some((word, value)))
+    }
+
+    /// Messages of a member that have come so far. Messages below that may be read.
+    #[inline]
+    pub fn received(&self, from: usize) -> u64 {
+        let member = &self.members[from];
+        self.current(&member.received, self.geometry.received(from))
+    }
+
+    /// Messages to a member that it has taken, as far as this rank has been told. Their slots may be
+    /// used again.
+    #[inline]
+    pub fn taken(&self, to: usize) -> u64 {
+        let member = &self.members[to];
+        self.current(&member.taken, self.geometry.taken(to))
+    }
+
+    /// The count in a word of this rank, of which a former value is known.
+    #[inline]
+    fn current(&self, known: &AtomicU64, word: u32) -> u64 {
+        // Acquire: the word is read after it, and so is never older than what is known.
+        let before = known.load(Ordering::Acquire);
+        // Acquire: pairs with the Release of whoever counts (`slots::set`, also for what came by TCP): the
+        // bytes of the messages are seen after their count, and slots are written after the reads that
+        // their receiver has made.
+        let now = counts::advance(before, self.own_word(word).load(Ordering::Acquire));
+        if now != before {
+            // Release: pairs with the Acquire above, in other threads. One that is late may put back an
+            // older count, from which the word leads on as well.
+            known.store(now, Ordering::Release);
+        }
+        now
+    }
+
+    /// Message `index` of a member, which has been received and not been taken.
+    #[inline]
+    pub fn incoming(&self, from: usize, index: u64) -> PeerSlice<'_> {
+        let pointer = self.at(self.me, self.geometry.landing(from, index));
+        PeerSlice::new(pointer, self.spec.slot_bytes() as usize)
+    }
+
+    /// Messages of a member below `count` are not needed any more. Tells a member of this node at once, one of
+    /// another node when half of its slots wait for it.
+    #[inline]
+    pub fn take(&self, from: usize, count: u64) {
+        let member = &self.members[from];
+        if member.start.is_some() {
+            let word = self.geometry.taken(self.me);
+            // Release, in `set`: the reads of the messages come before it; pairs with the Acquire in
+            // `current`.
+            slots::set(self.word_of(member, word), counts::word(count));
+            self.inner.area.ring_for(member.rank, news::ARRIVAL);
+            return;
+        }
+        // Relaxed: one thread at a time takes messages of a member, and this orders nothing else.
+        member.untold.store(count, Ordering::Relaxed);
+        let waiting = count - member.told.load(Ordering::Relaxed);
+        if 2 * waiting >= u64::from(self.spec.slots) {
+            self.tell_taken(member, count);
+        }
+    }
+
+    fn tell_taken(&self, member: &Member, count: u64) {
+        member.told.store(count, Ordering::Relaxed);
+        let word = Some((self.geometry.taken(self.me), counts::word(count)));
+        // Who cannot be told any more shows in `check`.
+        let _ = self.put(member, (0, 0, 0), word);
+    }
+
+    /// Tells members of other nodes what [`take`](Channel::take) has not told them yet.
+    pub fn flush_taken(&self) {
+        for member in self.members.iter().filter(|member| member.start.is_none()) {
+            let count = member.untold.load(Ordering::Relaxed);
+            if count != member.told.load(Ordering::Relaxed) {
+                self.tell_taken(member, count);
+            }
+        }
+    }
+
+    /// Puts bytes at an offset of this rank's part into the part of a member of another node, then sets
+    /// a word there. In order with all that this rank puts to that one by channels.
+    fn put(
+        &self,
+        member: &Member,
+        (from, to, size): (u64, u64, u64),
+        word: Option<(u32, u32)>,
+    ) -> Result<()> {
+        let inner = &*self.inner;
+        inner.check_open()?;
+        let Some(view) = &member.view else { return Ok(()) };
+        let queue = &inner.queues[CHANNELS.index()];
+        let place =
+            Place { segment: ARENA, generation: view.target.generation, offset: member.base + to };
+        let lane = Lane { queue: CHANNELS, generation: queue.begin(member.rank) };
+        let (word, value) = word.unwrap_or_default();
+        let notification = NotificationId(member.words + word);
+        let put = Put { lane, place, size, last: true, notification, value };
+        let payload = (size > 0)
+            .then(|| Payload::new(Arc::clone(&self.segment), self.reserved.bytes.start + from));
+        let posted = inner.peers.post(inner, member.rank, CHANNELS, Item::put(put, payload));
+        if let Err(error) = &posted {
+            queue.complete(member.rank, lane.generation, 1, Some(&error.to_string()));
+        }
+        posted
+    }
+}
+
+/// How the members are.
+impl Channel {
+    /// What cannot complete, in words.
+    fn pending(&self) -> String {
+        format!("a collective of {}", self.group)
+    }
+
+    /// Whether the members can go on. What they sent before may have come nevertheless: look again
+    /// before giving up. No system call.
+    ///
+    /// # Errors
+    /// [`Error::RankDied`] or [`Error::RankLeft`] of a member, [`Error::Refused`] if a request to one has
+    /// failed, [`Error::NotInitialised`] once this rank has left.
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        let area = &self.inner.area;
+        let joined = |rank: &Rank| area.life(*rank) == life::JOINED;
+        if self.ranks.iter().all(joined) && self.inner.channels.troubles() == self.troubles {
+            return Ok(());
+        }
+        self.find_trouble()
+    }
+
+    #[cold]
+    fn find_trouble(&self) -> Result<()> {
+        let inner = &*self.inner;
+        inner.check_open()?;
+        // Who has left may have done so because of somebody's death.
+        if let Some(rank) = inner.dead_among(&self.ranks) {
+            return Err(inner.died(rank, &self.pending()));
+        }
+        for rank in self.ranks.iter() {
+            inner.check_alive(*rank, &self.pending())?;
+        }
+        match inner.channels.trouble(&self.ranks, self.troubles) {
+            Some((rank, reason)) => Err(Error::Refused { rank, reason }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a member has closed its end: it sends nothing more.
+    pub fn has_closed(&self, member: usize) -> bool {
+        member != self.me
+            // Acquire: what it sent before is seen.
+            && self.own_word(self.geometry.taken(member)).load(Ordering::Acquire) == counts::CLOSED
+    }
+
+    /// As [`Runtime::wait_for`], for the group of this channel.
+    pub fn wait_for<T>(&self, deadline: Deadline, attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        self.inner.wait_for(self.group, deadline, attempt)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        let inner = &*self.inner;
+        // A forked child has no right to close for its parent; nor does one write to others that has
+        // ended for them.
+        if inner.process != std::process::id() || inner.area.life(inner.rank) == life::DEAD {
+            return;
+        }
+        let word = self.geometry.taken(self.me);
+        let mut writers = Vec::with_capacity(self.members.len());
+        for (index, member) in
+            self.members.iter().enumerate().filter(|(index, _)| *index != self.me)
+        {
+            if member.start.is_some() {
+                // Release, in `set`: all that this rank wrote there comes before it.
+                slots::set(self.word_of(member, word), counts::CLOSED);
+                self.inner.area.ring_for(member.rank, news::ARRIVAL);
+            } else {
+                // Who cannot be told has ended, and so will this rank have for it.
+                let _ = self.put(member, (0, 0, 0), Some((word, counts::CLOSED)));
+            }
+            let own = self.members[self.me].words + self.geometry.taken(index);
+            writers.push((member.rank, own));
+        }
+        if let Some(arena) = inner.channels.arena() {
+            arena.close(self.reserved.clone(), writers);
+        }
+    }
+}
+
+impl Inner {
+    fn wait_for<T>(
+        &self,
+        group: GroupId,
+        deadline: Deadline,
+        attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        self.until(deadline, Waiting { call: Call::Channel, object: group.0.into() }, attempt)
+    }
+}
+
+impl Runtime {
+    /// Waits until `attempt` gives something or the deadline has passed, as every call of this library
+    /// waits: looks, yields, then sleeps, and looks after the sockets meanwhile. It is woken by what
+    /// members do on channels (messages, messages taken, arrivals, notices) and by deaths.
+    pub fn wait_for<T>(
+        &self,
+        group: GroupId,
+        deadline: Deadline,
+        attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        self.inner().wait_for(group, deadline, attempt)
+    }
+}

@@ -1,0 +1,370 @@
+//! The memory that channels lie in: one hidden segment per rank, sparse, of which each channel takes a
+//! range and some notification words.
+//!
+//! Invariant: a range is used again only when nobody writes there any more: every other member has said
+//! that it has closed its end, behind all that it wrote, or has ended with all that it sent.
+
+use super::counts::CLOSED;
+use super::geometry::PAGE;
+use super::ranges::Ranges;
+use crate::error::{Error, Result};
+use crate::fabric::frame::{Lane, Register};
+use crate::ids::{GroupId, Rank, SegmentId};
+use crate::node::life;
+use crate::os::limits::{self, Resource};
+use crate::os::process;
+use crate::queue::CHANNELS;
+use crate::runtime::Inner;
+use crate::segment::{ARENA, ARENA_WORDS, Init, Segment, Target, may_copy};
+use crate::sync::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Bytes of address space for an arena, and how few are enough where address space is limited.
+const ARENA_BYTES: u64 = 4 << 30;
+const ARENA_BYTES_MIN: u64 = 64 << 20;
+/// Freed ranges from this size on give their memory back.
+const RELEASE_BYTES: u64 = 1 << 20;
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A range of this rank's arena.
+#[derive(Debug, Clone)]
+pub(super) struct Reserved {
+    pub(super) bytes: Range<u64>,
+    pub(super) words: Range<u64>,
+}
+
+/// A range that is not used by this rank any more, but perhaps by others.
+#[derive(Debug)]
+struct Closing {
+    reserved: Reserved,
+    /// The others, each with the word in which it says that it has closed its end.
+    writers: Vec<(Rank, u32)>,
+}
+
+#[derive(Debug)]
+struct Space {
+    bytes: Ranges,
+    words: Ranges,
+    closing: Vec<Closing>,
+}
+
+/// This rank's arena.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    pub(crate) segment: Arc<Segment>,
+    space: Mutex<Space>,
+}
+
+/// Another rank's arena.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) target: Target,
+    /// Its process, if this rank may copy from and to the memory of that.
+    pub(super) copies: Option<i32>,
+}
+
+/// Failed requests of channels to one rank.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// The last failure's, 0 for none.
+    number: u64,
+    reason: String,
+    /// Why requests failed where the rank may have died, which would be told by its life.
+    suspected: Option<String>,
+}
+
+/// What a rank has for channels.
+#[derive(Debug)]
+pub(crate) struct Channels {
+    arena: OnceLock<Arena>,
+    making: Mutex<()>,
+    /// By rank.
+    views: Box<[Mutex<Option<Arc<View>>>]>,
+    /// Ranges of channels that are being opened.
+    opening: Mutex<HashMap<GroupId, Closing>>,
+    /// How many requests have failed for certain, and the last ones by rank.
+    troubles: AtomicU64,
+    last: Mutex<HashMap<Rank, Trouble>>,
+}
+
+impl Channels {
+    pub(crate) fn new(ranks: u32) -> Channels {
+        Channels {
+            arena: OnceLock::new(),
+            making: Mutex::default(),
+            views: (0..ranks).map(|_| Mutex::default()).collect(),
+            opening: Mutex::default(),
+            troubles: AtomicU64::new(0),
+            last: Mutex::default(),
+        }
+    }
+
+    /// This rank's arena, once there is one.
+    pub(crate) fn arena(&self) -> Option<&Arena> {
+        self.arena.get()
+    }
+
+    /// The arena of `rank`, as far as this rank can reach it.
+    pub(super) fn view(&self, rank: Rank) -> Option<Arc<View>> {
+        lock(&self.views[rank.index()]).clone()
+    }
+
+    /// The arena of `rank` is gone; with a generation, only that one. Channels keep what they map.
+    pub(crate) fn forget(&self, rank: Rank, generation: Option<u32>) {
+        let mut view = lock(&self.views[rank.index()]);
+        let meant = |view: &Arc<View>| generation.is_none_or(|g| g == view.target.generation);
+        if view.as_ref().is_some_and(meant) {
+            *view = None;
+        }
+    }
+
+    /// The connection with `rank` broke although it lives: what was under way is lost.
+    pub(crate) fn lost(&self, rank: Rank) {
+        if let Some(trouble) = lock(&self.last).get_mut(&rank)
+            && let Some(reason) = trouble.suspected.take()
+        {
+            self.count(trouble, reason);
+        }
+    }
+
+    fn failed(&self, rank: Rank, reason: &str, certain: bool) {
+        let mut last = lock(&self.last);
+        let trouble = last.entry(rank).or_default();
+        if certain {
+            self.count(trouble, reason.to_owned());
+        } else {
+            trouble.suspected = Some(reason.to_owned());
+        }
+    }
+
+    /// Counts a failure. The caller holds the lock.
+    fn count(&self, trouble: &mut Trouble, reason: String) {
+        // Relaxed: whoever sees the number looks under the lock.
+        trouble.number = self.troubles.fetch_add(1, Ordering::Relaxed) + 1;
+        trouble.reason = reason;
+    }
+
+    /// How many requests have failed so far.
+    #[inline]
+    pub(super) fn troubles(&self) -> u64 {
+        self.troubles.load(Ordering::Relaxed)
+    }
+
+    /// The first of `ranks` to which a request failed after the first `known` failures.
+    pub(super) fn trouble(&self, ranks: &[Rank], known: u64) -> Option<(Rank, String)> {
+        let last = lock(&self.last);
+        ranks.iter().find_map(|rank| {
+            let trouble = last.get(rank).filter(|trouble| trouble.number > known)?;
+            Some((*rank, trouble.reason.clone()))
+        })
+    }
+
+    /// Keeps the range of a channel that is being opened, across timeouts.
+    pub(super) fn begin_opening(
+        &self,
+        group: GroupId,
+        reserved: Reserved,
+        writers: Vec<(Rank, u32)>,
+    ) {
+        let former = lock(&self.opening).insert(group, Closing { reserved, writers });
+        if let (Some(former), Some(arena)) = (former, self.arena()) {
+            // Its call was given up: members may have completed it nevertheless.
+            arena.close(former.reserved, former.writers);
+        }
+    }
+
+    /// The range of the channel that is being opened.
+    pub(super) fn opening(&self, group: GroupId) -> Option<Reserved> {
+        lock(&self.opening).get(&group).map(|opening| opening.reserved.clone())
+    }
+
+    /// The channel has been opened.
+    pub(super) fn end_opening(&self, group: GroupId) -> Option<Reserved> {
+        lock(&self.opening).remove(&group).map(|opening| opening.reserved)
+    }
+
+    /// The channel could not be opened. If others may have opened it, its range stays until they close it.
+    pub(super) fn fail_opening(&self, group: GroupId, others_may: bool) {
+        let opening = lock(&self.opening).remove(&group);
+        let (Some(opening), Some(arena)) = (opening, self.arena()) else { return };
+        if others_may {
+            arena.close(opening.reserved, opening.writers);
+        } else {
+            arena.free(opening.reserved);
+        }
+    }
+}
+
+impl Arena {
+    fn new(segment: Segment) -> Arena {
+        let bytes = Ranges::new(segment.size / PAGE * PAGE);
+        let words = Ranges::new(ARENA_WORDS.into());
+        let space = Mutex::new(Space { bytes, words, closing: Vec::new() });
+        Arena { segment: Arc::new(segment), space }
+    }
+
+    /// Takes a range, and puts its words to 0. What else has to be reset is up to the caller.
+    fn reserve(&self, inner: &Inner, bytes: u64, words: u32) -> Result<Reserved> {
+        let mut space = lock(&self.space);
+        self.sweep(&mut space, inner);
+        let taken = space.bytes.take(bytes);
+        let (Some(bytes), words) = (taken, u64::from(words)) else {
+            let (needed, available) = (bytes, space.bytes.longest());
+            let reason = "of the address space for channels; close some, or use smaller ones";
+            return Err(Error::Memory { needed, available, reason: reason.to_owned() });
+        };
+        let Some(words) = space.words.take(words) else {
+            space.bytes.give(bytes);
+            let (needed, available) = (words * 4, space.words.longest() * 4);
+            let reason = "of the words that count messages of channels; close some".to_owned();
+            return Err(Error::Memory { needed, available, reason });
+        };
+        drop(space);
+        for word in words.clone() {
+            // Relaxed: members learn of the range by an arrival, which publishes this.
+            self.segment.notification(word as usize).store(0, Ordering::Relaxed);
+        }
+        Ok(Reserved { bytes, words })
+    }
+
+    /// Gives back a range that nobody else knows of.
+    fn free(&self, reserved: Reserved) {
+        self.free_locked(&mut lock(&self.space), reserved);
+    }
+
+    fn free_locked(&self, space: &mut Space, reserved: Reserved) {
+        if reserved.bytes.end - reserved.bytes.start >= RELEASE_BYTES {
+            let start = self.segment.pointer().wrapping_add(reserved.bytes.start as usize);
+            let len = (reserved.bytes.end - reserved.bytes.start) as usize;
+            // SAFETY: a range of the arena's own mapping that nobody uses; it reads as zeroes
+            // afterwards. Where the kernel refuses it, the memory stays.
+            unsafe { libc::madvise(start.cast(), len, libc::MADV_REMOVE) };
+        }
+        space.bytes.give(reserved.bytes);
+        space.words.give(reserved.words);
+    }
+
+    /// Gives back a range once none of `writers` writes there any more.
+    pub(super) fn close(&self, reserved: Reserved, writers: Vec<(Rank, u32)>) {
+        lock(&self.space).closing.push(Closing { reserved, writers });
+    }
+
+    /// Frees the ranges that nobody writes to any more.
+    fn sweep(&self, space: &mut Space, inner: &Inner) {
+        let done = |closing: &mut Closing| {
+            closing.writers.retain(|(rank, word)| {
+                // Acquire: all that the member wrote comes before its word.
+                let word = self.segment.notification(*word as usize).load(Ordering::Acquire);
+                word != CLOSED && !inner.writes_no_more(*rank)
+            });
+            closing.writers.is_empty()
+        };
+        let free: Vec<Closing> = space.closing.extract_if(.., done).collect();
+        for closing in free {
+            self.free_locked(space, closing.reserved);
+        }
+    }
+}
+
+impl Inner {
+    /// A range of this rank's arena, which is made if there is none.
+    pub(super) fn reserve(&self, bytes: u64, words: u32) -> Result<Reserved> {
+        self.make_arena()?.reserve(self, bytes, words)
+    }
+
+    fn make_arena(&self) -> Result<&Arena> {
+        let _making = lock(&self.channels.making);
+        if let Some(arena) = self.channels.arena() {
+            return Ok(arena);
+        }
+        let mut size = self.arena_bytes();
+        let segment = loop {
+            match Segment::new(ARENA, self.generation(), size, Init::Uninitialized, self.shape) {
+                Err(Error::Memory { .. }) if size > ARENA_BYTES_MIN => size /= 2,
+                made => break made?,
+            }
+        };
+        Ok(self.channels.arena.get_or_init(|| Arena::new(segment)))
+    }
+
+    /// As much as address space allows, of which every rank of the node maps all arenas.
+    fn arena_bytes(&self) -> u64 {
+        let mut size = ARENA_BYTES;
+        if let Some(limit) = limits::allowed(Resource::AddressSpace) {
+            let share = limit / 4 / self.area.locals().len().max(1) as u64;
+            while size > share && size > ARENA_BYTES_MIN {
+                size /= 2;
+            }
+        }
+        size
+    }
+
+    /// Whether nothing that `rank` wrote to channels can still come.
+    fn writes_no_more(&self, rank: Rank) -> bool {
+        let life = self.area.life(rank);
+        if !self.is_local(rank) {
+            // What it sent may still be unread.
+            return matches!(life, life::DEAD | life::LEFT) && !self.peers.has_connection(rank);
+        }
+        let ended = || self.processes[rank.index()].get().is_some_and(process::has_ended);
+        life == life::DEAD || (life == life::LEFT && ended())
+    }
+
+    /// The arena of a peer, as it describes it. Gives 1 if this rank may copy from its process.
+    pub(crate) fn import_arena(
+        &self,
+        peer: Rank,
+        register: &Register,
+        descriptors: &[OwnedFd],
+    ) -> std::result::Result<u64, String> {
+        let known = self.channels.view(peer);
+        if let Some(known) = known.filter(|view| view.target.generation == register.generation) {
+            return Ok(known.copies.is_some().into());
+        }
+        let view = if self.is_local(peer) {
+            let pid = self.cards[peer.index()].pid;
+            let target = Target::import(register, pid, descriptors, self.shape)
+                .map_err(|error| error.to_string())?;
+            let copies = match may_copy(register, pid) {
+                Ok(()) => Some(pid),
+                Err(reason) => {
+                    log::debug!("channel_open: memory of {peer} cannot be copied: {reason}");
+                    None
+                }
+            };
+            View { target, copies }
+        } else {
+            View { target: Target::remote(register), copies: None }
+        };
+        let answer = view.copies.is_some().into();
+        *lock(&self.channels.views[peer.index()]) = Some(Arc::new(view));
+        Ok(answer)
+    }
+
+    /// A request to `peer` failed; if that is not `certain`, its death may be the reason.
+    pub(crate) fn request_failed(&self, peer: Rank, lane: Lane, reason: &str, certain: bool) {
+        if lane.queue == CHANNELS {
+            self.channels.failed(peer, reason, certain);
+        } else {
+            self.set_corrupt(peer);
+        }
+    }
+
+    /// Whether `segment` exists, as far as `segment_ids` tells.
+    pub(super) fn existing_segments(&self) -> impl Iterator<Item = SegmentId> + '_ {
+        self.segment_ids.iter().zip(0u32..).flat_map(|(word, nth)| {
+            let mut bits = word.load(Ordering::Relaxed);
+            std::iter::from_fn(move || {
+                let bit = (bits != 0).then(|| bits.trailing_zeros())?;
+                bits &= bits - 1;
+                Some(SegmentId((nth * 64 + bit) as u8))
+            })
+        })
+    }
+}

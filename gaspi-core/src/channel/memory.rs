@@ -1,0 +1,217 @@
+//! Memory of programs as members of a node reach it: segments that all have mapped, and any other
+//! memory by copies between processes.
+
+use super::Channel;
+use crate::agreement::PeerSlice;
+use crate::error::{Error, Result};
+use crate::ids::SegmentId;
+use crate::node::life;
+use crate::os::{cross_memory, process};
+use crate::segment::Target;
+use crate::sync::{Ordering, epoch};
+use std::io;
+use std::sync::Arc;
+
+/// Where memory of a rank lies, for the other members of its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Location {
+    /// In a segment that all of them have mapped.
+    Segment {
+        /// The segment of the rank.
+        id: SegmentId,
+        /// Which use of the id.
+        generation: u32,
+        /// Bytes.
+        offset: u64,
+    },
+    /// At this address of the process.
+    Address(u64),
+}
+
+/// Set in the first word of a location in a segment.
+const IN_SEGMENT: u64 = 1;
+
+impl Location {
+    /// As two words, to ride in a line.
+    pub fn encode(self) -> [u64; 2] {
+        match self {
+            Location::Segment { id, generation, offset } => {
+                [IN_SEGMENT | u64::from(id.0) << 8 | u64::from(generation) << 32, offset]
+            }
+            Location::Address(address) => [0, address],
+        }
+    }
+
+    /// What [`encode`](Location::encode) made into words.
+    pub fn decode([kind, offset]: [u64; 2]) -> Location {
+        if kind & IN_SEGMENT == 0 {
+            return Location::Address(offset);
+        }
+        let (id, generation) = (SegmentId((kind >> 8) as u8), (kind >> 32) as u32);
+        Location::Segment { id, generation, offset }
+    }
+}
+
+/// Memory of a member that is mapped here, and stays so while this lives.
+#[derive(Debug, Clone)]
+pub struct Mapped {
+    pointer: *mut u8,
+    len: usize,
+    _keep: Option<Arc<Target>>,
+}
+
+// SAFETY: the pointer leads into what `_keep` has mapped, or to memory of this process; it is only
+// used for copies.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+/// How this rank gets at memory of a member.
+#[derive(Debug, Clone)]
+pub enum Reached {
+    /// By pointers.
+    Mapped(Mapped),
+    /// By [`Channel::pull`] and [`Channel::push`].
+    CrossMemory,
+}
+
+impl Reached {
+    /// The memory, where it is mapped.
+    pub fn slice(&self) -> Option<PeerSlice<'_>> {
+        match self {
+            Reached::Mapped(mapped) => Some(PeerSlice::new(mapped.pointer, mapped.len)),
+            Reached::CrossMemory => None,
+        }
+    }
+}
+
+impl Channel {
+    /// Where `len` bytes of this rank's memory lie: in a segment, if all of them lie in one that all
+    /// members of this node have been told of. If that is so on all members, each can
+    /// [`reach`](Channel::reach) the others' memory; an address, if [`all_reachable`] says so.
+    ///
+    /// [`all_reachable`]: Channel::all_reachable
+    pub fn locate(&self, address: *const u8, len: u64) -> Location {
+        let inner = &self.inner;
+        let inside = epoch::enter();
+        let recent = self.recent.load(Ordering::Relaxed);
+        let first = (recent != 0).then_some(SegmentId((recent >> 32) as u8));
+        for id in first.into_iter().chain(inner.existing_segments()) {
+            let Some(segment) = inner.segments.get(id, &inside).filter(|s| s.is_mapped()) else {
+                continue;
+            };
+            let offset = (address as u64).wrapping_sub(segment.pointer() as u64);
+            if offset > segment.size || len > segment.size - offset {
+                continue;
+            }
+            let generation = segment.generation;
+            let known = u64::from(id.0) << 32 | u64::from(generation);
+            let told = || self.neighbours().all(|m| segment.answer_of(m.rank).is_some());
+            // Generations begin at 1, so that 0 is none.
+            if recent == known || told() {
+                self.recent.store(known, Ordering::Relaxed);
+                return Location::Segment { id, generation, offset };
+            }
+        }
+        Location::Address(address as u64)
+    }
+
+    /// How this rank gets at `len` bytes of memory of `member`, of this node, where that member's
+    /// [`locate`](Channel::locate) has found them; `None` if it cannot, or not any more.
+    pub fn reach(&self, member: usize, location: Location, len: u64) -> Option<Reached> {
+        let at = &self.members[member];
+        match location {
+            Location::Segment { id, generation, offset } => {
+                let target = self.inner.targets_of(at.rank).get_arc(id)?;
+                let fits = offset <= target.mapped() && len <= target.mapped() - offset;
+                if !target.alive() || target.generation != generation || !fits {
+                    return None;
+                }
+                let pointer = target.start(offset);
+                Some(Reached::Mapped(Mapped { pointer, len: len as usize, _keep: Some(target) }))
+            }
+            Location::Address(address) if member == self.me => {
+                let pointer = address as *mut u8;
+                Some(Reached::Mapped(Mapped { pointer, len: len as usize, _keep: None }))
+            }
+            Location::Address(_) => at.copies().map(|_| Reached::CrossMemory),
+        }
+    }
+
+    /// Whether the members of each node can copy from each other's processes: the same on all members.
+    pub fn all_reachable(&self) -> bool {
+        self.all_reachable
+    }
+
+    /// The process of `member`, to copy from or to it.
+    fn process_of(&self, member: usize) -> Result<i32> {
+        let at = &self.members[member];
+        let Some(pid) = at.copies() else {
+            let reason = "this rank cannot copy from or to its memory".to_owned();
+            return Err(Error::Refused { rank: at.rank, reason });
+        };
+        // The number may serve another process once the member has ended.
+        let ended = self.inner.processes[at.rank.index()].get().is_some_and(process::has_ended);
+        if ended || self.inner.area.life(at.rank) == life::DEAD {
+            return Err(self.inner.died(at.rank, &self.pending()));
+        }
+        Ok(pid)
+    }
+
+    fn not_copied(&self, member: usize, len: usize, error: &io::Error) -> Error {
+        let reason = format!("copying {len} bytes from or to its memory: {error}");
+        Error::Refused { rank: self.members[member].rank, reason }
+    }
+
+    /// Copies `len` bytes from `address` of the process of `member`, of this node, to `to`.
+    ///
+    /// # Errors
+    /// [`Error::RankDied`]; [`Error::Refused`] if the kernel does not allow it, or not all of the range
+    /// exists there.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
+    pub unsafe fn pull(&self, member: usize, address: u64, to: *mut u8, len: usize) -> Result<()> {
+        let pid = self.process_of(member)?;
+        // SAFETY: as the caller promises.
+        let copied = unsafe { cross_memory::read(pid, address, to, len) };
+        copied.map_err(|error| self.not_copied(member, len, &error))
+    }
+
+    /// Copies `len` bytes from `from` to `address` of the process of `member`, of this node.
+    ///
+    /// # Errors
+    /// As [`pull`](Channel::pull).
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes. The member expects its memory to be written.
+    pub unsafe fn push(
+        &self,
+        member: usize,
+        address: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Result<()> {
+        let pid = self.process_of(member)?;
+        // SAFETY: as the caller promises.
+        let copied = unsafe { cross_memory::write(pid, address, from, len) };
+        copied.map_err(|error| self.not_copied(member, len, &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_location_rides_in_two_words() {
+        for location in [
+            Location::Address(0),
+            Location::Address(u64::MAX),
+            Location::Segment { id: SegmentId(0), generation: 1, offset: 0 },
+            Location::Segment { id: SegmentId(254), generation: u32::MAX, offset: u64::MAX },
+        ] {
+            assert_eq!(Location::decode(location.encode()), location);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! State that layers above keep with a rank: values of any type, one of each.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Values by type, in a list that only grows, so that looking one up takes no lock.
+#[derive(Default)]
+pub(super) struct Extensions {
+    first: OnceLock<Box<Node>>,
+    /// Held while one is made.
+    making: Mutex<()>,
+}
+
+struct Node {
+    value: Box<dyn Any + Send + Sync>,
+    next: OnceLock<Box<Node>>,
+}
+
+impl Extensions {
+    /// The value of this type, made if there is none.
+    pub(super) fn get<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+        if let Ok(found) = self.find() {
+            return found;
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.find() {
+            Ok(found) => found,
+            Err(end) => {
+                let value = Box::new(make());
+                let pointer: *const T = &raw const *value;
+                // Nobody else appends while the lock is held.
+                let _ = end.set(Box::new(Node { value, next: OnceLock::new() }));
+                // SAFETY: the value stays in its box, and that in the list, as long as `self` lives.
+                unsafe { &*pointer }
+            }
+        }
+    }
+
+    /// The value of this type, or the end of the list.
+    #[inline]
+    fn find<T: Any>(&self) -> Result<&T, &OnceLock<Box<Node>>> {
+        let mut place = &self.first;
+        while let Some(node) = place.get() {
+            if let Some(found) = node.value.downcast_ref() {
+                return Ok(found);
+            }
+            place = &node.next;
+        }
+        Err(place)
+    }
+}
+
+impl fmt::Debug for Extensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Extensions").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_type_has_one_value_which_is_made_once() {
+        let extensions = Extensions::default();
+        let one: &u32 = extensions.get(|| 1);
+        let text: &String = extensions.get(|| "two".to_owned());
+        assert_eq!((*one, text.as_str()), (1, "two"));
+        assert!(std::ptr::eq(one, extensions.get(|| 3u32)));
+        assert!(std::ptr::eq(text, extensions.get(String::new)));
+    }
+
+    #[test]
+    fn threads_that_ask_at_once_get_the_same_value() {
+        let extensions = Extensions::default();
+        let make = || extensions.get(|| Box::new(0u64)) as *const Box<u64> as usize;
+        let seen: Vec<usize> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("an address")).collect()
+        });
+        assert!(seen.iter().all(|address| *address == seen[0]));
+    }
+}
