@@ -5,6 +5,7 @@ mod chunk;
 mod combine;
 mod divide;
 mod halves;
+mod memory;
 mod reduce;
 
 use std::marker::PhantomData;
@@ -15,6 +16,7 @@ use gaspi_core::{GroupCall, PeerSlice};
 use crate::schedule::LINE_BYTES;
 
 pub use divide::divide;
+pub(crate) use memory::{Buffer, pull, push};
 pub use reduce::{accumulate, fold, instruction_set};
 
 /// Memory to read from: pointer and length, no reference, because a peer may write to it at

@@ -8,20 +8,29 @@
 //! Invariant: algorithms know no pointers, the executor knows no algorithm, nothing here knows a
 //! transport. `unsafe` is in [`kernel`] and where the public functions take pointers.
 
+pub mod algorithms;
 mod allreduce;
 mod allreduce_line;
 mod allreduce_sliced;
 mod allreduce_staged;
 pub mod checker;
+pub mod choice;
 mod datatype;
+mod engine;
 pub mod executor;
 mod fingerprint;
 pub mod kernel;
 mod once;
+mod operation;
 mod port;
+mod print;
+mod request;
 pub mod schedule;
+mod station;
 pub mod steps;
+mod task;
 mod user;
+mod whereabouts;
 
 pub use allreduce::{allreduce, allreduce_in_place, allreduce_slice, allreduce_user};
 pub use allreduce_line::Line;
@@ -30,4 +39,6 @@ pub use allreduce_staged::Staged;
 pub use datatype::{DataType, Element, Operation};
 pub use fingerprint::describe;
 pub use half::{bf16, f16};
+pub use operation::{Handle, free, prepare, restart, run, start, test, wait};
+pub use request::{Blocks, Combination, Reduce, Reducer, Request};
 pub use user::{ReductionFailed, UserReduce, UserReduction};

@@ -9,7 +9,7 @@
 //! sent, and a sender waits while the ring is full. **Lines** exist where all members are of one node:
 //! each says that it has arrived, and everybody may then use everybody's memory directly.
 
-/// What steps are made for. All but `me` are the same on every member.
+/// What steps are made for. All but `me`, `sends` and `receives` are the same on every member.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Shape {
     /// Index of this rank among the members.
@@ -20,8 +20,14 @@ pub struct Shape {
     /// gather, all-gather), the root has `count` (broadcast), or each gets `count` from each (scatter,
     /// reduce-scatter, all-to-all: blocks of `count`).
     pub count: u64,
-    /// Elements by member, where blocks differ (all-gather v); empty where all have `count`.
+    /// Elements by member, where blocks differ (all-gather, gather, scatter, reduce-scatter); empty
+    /// where all have `count`. Blocks lie one behind the other in the order of the members.
     pub counts: Vec<u64>,
+    /// All-to-all with blocks that differ: elements from this member to each; empty where all have
+    /// `count`. Blocks lie one behind the other in the order of the members.
+    pub sends: Vec<u64>,
+    /// With `sends`: elements from each to this member.
+    pub receives: Vec<u64>,
     /// Bytes of one element.
     pub element_bytes: u64,
     /// The member that has or gets everything, for rooted operations, else 0.
@@ -61,9 +67,9 @@ pub enum Place {
     /// algorithm says (`scratch_bytes`). Its content is lost
     /// between calls.
     Scratch,
-    /// What a member publishes with its next arrival, or has published with the last one; up to
-    /// `stage_bytes`. Only where lines exist. What an arrival published may be read from its await until
-    /// the reader's next arrival; a member writes only its own.
+    /// As a target: what this member publishes with its next arrival. As a source: what a member has
+    /// published with the arrival awaited last, to be read until the reader's next arrival. Up to
+    /// `stage_bytes`; a member writes only its own. Only where lines exist.
     Stage(u32),
 }
 
@@ -129,7 +135,8 @@ pub const LINE_BYTES: u64 = 40;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Step {
     /// Copies between own memory (input, output, scratch, own stage), or, after an await of all, from
-    /// or to any member's input, output or published stage. Both spans have the same length.
+    /// any member's input, output or published stage, or to any member's output. Both spans have the
+    /// same length. Nothing where they are the same memory (in place).
     Copy {
         /// Where to.
         dst: Span,
@@ -145,15 +152,17 @@ pub enum Step {
         /// The operand of the higher members.
         right: Span,
     },
-    /// Sends own memory (input, output, scratch) to another member: at most `message_bytes`. The span
-    /// may not be written again before the step that received the message is known to have been done;
-    /// the executor sees to it that the message has left before the operation ends. Waits while the
-    /// ring is full.
+    /// Sends own memory (input, output, scratch) to another member: at most `message_bytes`. Unless
+    /// `copied`, the span is not written again before the step that received the message is known to
+    /// have been done; the executor sees to it that the message has left before the operation ends.
+    /// Waits while the ring is full.
     Send {
         /// Whom to.
         to: u32,
         /// What.
         src: Span,
+        /// Whether the span may be written by the very next step.
+        copied: bool,
     },
     /// Takes the next message of a member, whose length must be that of `dst` (own memory). Waits for it.
     Receive {
@@ -183,7 +192,7 @@ pub enum Step {
     /// Combines the same bytes of several members, in the order of the members, into the same bytes of
     /// several members: `bytes` at `dsts` = `bytes` at each of `srcs`, combined. With one source it
     /// is a copy. Only after an await; a target's memory may be the same as the same member's source
-    /// (in place), with the same offset.
+    /// (in place). Where the sources are all members, the result is finished, see [`Step::Finish`].
     Reduce {
         /// Where to.
         dsts: Spread,
@@ -192,9 +201,25 @@ pub enum Step {
         /// Bytes.
         bytes: u64,
     },
-    /// Average: divides own memory by the number of members. No-op for other operations.
+    /// Average: divides own memory by the number of members. No-op for other operations. Once for each
+    /// element, when all contributions are in it.
     Finish {
         /// What, in own memory.
         span: Span,
     },
+}
+
+/// Bytes of [`Place::Scratch`] that steps need.
+pub fn scratch_bytes(steps: &[Step]) -> u64 {
+    let end = |span: &Span| if span.place == Place::Scratch { span.offset + span.bytes } else { 0 };
+    let need = |step: &Step| match step {
+        Step::Copy { dst, src } => end(dst).max(end(src)),
+        Step::Combine { dst, left, right } => end(dst).max(end(left)).max(end(right)),
+        Step::Send { src, .. } => end(src),
+        Step::Receive { dst, .. } => end(dst),
+        Step::ReceiveReduce { dst, with, .. } => end(dst).max(end(with)),
+        Step::Finish { span } => end(span),
+        Step::Arrive(_) | Step::AwaitAll | Step::Reduce { .. } => 0,
+    };
+    steps.iter().map(need).max().unwrap_or(0)
 }

@@ -359,13 +359,14 @@ impl Channel {
     /// before giving up. No system call.
     ///
     /// # Errors
-    /// [`Error::RankDied`] or [`Error::RankLeft`] of a member, [`Error::Refused`] if a request to one has
-    /// failed, [`Error::NotInitialised`] once this rank has left.
+    /// [`Error::RankDied`] of a member, [`Error::Refused`] if a request to one has failed,
+    /// [`Error::NotInitialised`] once this rank has left. Members that have left are no error: they may
+    /// have done their part.
     #[inline]
     pub fn check(&self) -> Result<()> {
         let area = &self.inner.area;
-        let joined = |rank: &Rank| area.life(*rank) == life::JOINED;
-        if self.ranks.iter().all(joined) && self.inner.channels.troubles() == self.troubles {
+        let lives = |rank: &Rank| area.life(*rank) != life::DEAD;
+        if self.ranks.iter().all(lives) && self.inner.channels.troubles() == self.troubles {
             return Ok(());
         }
         self.find_trouble()
@@ -375,12 +376,8 @@ impl Channel {
     fn find_trouble(&self) -> Result<()> {
         let inner = &*self.inner;
         inner.check_open()?;
-        // Who has left may have done so because of somebody's death.
         if let Some(rank) = inner.dead_among(&self.ranks) {
             return Err(inner.died(rank, &self.pending()));
-        }
-        for rank in self.ranks.iter() {
-            inner.check_alive(*rank, &self.pending())?;
         }
         match inner.channels.trouble(&self.ranks, self.troubles) {
             Some((rank, reason)) => Err(Error::Refused { rank, reason }),
@@ -393,6 +390,20 @@ impl Channel {
         member != self.me
             // Acquire: what it sent before is seen.
             && self.own_word(self.geometry.taken(member)).load(Ordering::Acquire) == counts::CLOSED
+    }
+
+    /// Whether a member is there to do what this rank waits for. As with [`check`](Channel::check), look
+    /// again before giving up.
+    ///
+    /// # Errors
+    /// [`Error::RankDied`], [`Error::RankLeft`].
+    pub fn alive(&self, member: usize) -> Result<()> {
+        self.inner.check_alive(self.ranks[member], &self.pending())
+    }
+
+    /// Wakes the threads of this rank that wait, after one of them has done what others wait for.
+    pub fn rouse(&self) {
+        self.inner.area.ring(self.inner.rank);
     }
 
     /// As [`Runtime::wait_for`], for the group of this channel.

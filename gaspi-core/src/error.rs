@@ -205,6 +205,18 @@ pub enum Error {
         /// Which ranks differ in what.
         difference: String,
     },
+    /// A pointer is null where memory is needed.
+    #[error("the {what} buffer is null")]
+    Null {
+        /// Which buffer.
+        what: &'static str,
+    },
+    /// What was asked for does not exist in this combination.
+    #[error("{reason}")]
+    Unsupported {
+        /// What cannot be combined with what.
+        reason: String,
+    },
     /// No operation has this handle: it was freed, or never given out; or it may not be used so now.
     #[error("operation {handle:#x}: {reason}")]
     InvalidOperation {

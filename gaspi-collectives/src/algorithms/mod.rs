@@ -1,0 +1,266 @@
+//! The algorithms: pure functions from a [`Shape`] to the steps of one member, each in its own file.
+//!
+//! A file opens with its steps and its bytes on the wire. [`crate::proof`] proves them all,
+//! [`crate::choice`] says which one is used where.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::steps::{Shape, Step};
+
+mod binomial_tree;
+mod blocks;
+mod direct;
+mod dissemination;
+mod fold;
+mod line;
+mod linear;
+mod pairwise;
+mod program;
+mod recursive_doubling;
+mod ring;
+mod sliced;
+mod staged;
+
+/// What members do together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+pub enum Collective {
+    /// Everybody gets all contributions combined.
+    Allreduce,
+    /// The root gets all contributions combined.
+    Reduce,
+    /// Everybody gets what the root has.
+    Broadcast,
+    /// Each gets its block of all contributions combined.
+    ReduceScatter,
+    /// Everybody gets all blocks.
+    Allgather,
+    /// The root gets all blocks.
+    Gather,
+    /// Each gets its block of what the root has.
+    Scatter,
+    /// Each gets its block of what everybody has.
+    Alltoall,
+    /// Nobody leaves before all have come.
+    Barrier,
+}
+
+impl Collective {
+    /// All there are.
+    pub const ALL: [Collective; 9] = [
+        Collective::Allreduce,
+        Collective::Reduce,
+        Collective::Broadcast,
+        Collective::ReduceScatter,
+        Collective::Allgather,
+        Collective::Gather,
+        Collective::Scatter,
+        Collective::Alltoall,
+        Collective::Barrier,
+    ];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Collective::Allreduce => "allreduce",
+            Collective::Reduce => "reduce",
+            Collective::Broadcast => "broadcast",
+            Collective::ReduceScatter => "reduce_scatter",
+            Collective::Allgather => "allgather",
+            Collective::Gather => "gather",
+            Collective::Scatter => "scatter",
+            Collective::Alltoall => "alltoall",
+            Collective::Barrier => "barrier",
+        }
+    }
+
+    /// Whether contributions are combined.
+    pub const fn reduces(self) -> bool {
+        matches!(self, Collective::Allreduce | Collective::Reduce | Collective::ReduceScatter)
+    }
+
+    /// Whether one member has or gets everything.
+    pub const fn is_rooted(self) -> bool {
+        use Collective::{Broadcast, Gather, Reduce, Scatter};
+        matches!(self, Reduce | Broadcast | Gather | Scatter)
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How they do it. Names are stable: users write them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// One node: everything in the lines of one arrival.
+    Line,
+    /// One node: through staging, each takes what it needs.
+    Staged,
+    /// One node: through staging, each combines a slice.
+    Sliced,
+    /// One node: straight out of all inputs into all outputs.
+    Direct,
+    /// Segmented ring.
+    Ring,
+    /// Recursive doubling.
+    RecursiveDoubling,
+    /// Binomial tree, pipelined.
+    BinomialTree,
+    /// Pairwise exchange.
+    Pairwise,
+    /// Dissemination, Bruck's all-gather.
+    Dissemination,
+    /// One member after the other.
+    Linear,
+}
+
+impl Algorithm {
+    /// All there are.
+    pub const ALL: [Algorithm; 10] = [
+        Algorithm::Line,
+        Algorithm::Staged,
+        Algorithm::Sliced,
+        Algorithm::Direct,
+        Algorithm::Ring,
+        Algorithm::RecursiveDoubling,
+        Algorithm::BinomialTree,
+        Algorithm::Pairwise,
+        Algorithm::Dissemination,
+        Algorithm::Linear,
+    ];
+
+    /// Its name, as in `GASPI_COLL_ALGORITHM`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Line => "line",
+            Algorithm::Staged => "staged",
+            Algorithm::Sliced => "sliced",
+            Algorithm::Direct => "direct",
+            Algorithm::Ring => "ring",
+            Algorithm::RecursiveDoubling => "recursive_doubling",
+            Algorithm::BinomialTree => "binomial_tree",
+            Algorithm::Pairwise => "pairwise",
+            Algorithm::Dissemination => "dissemination",
+            Algorithm::Linear => "linear",
+        }
+    }
+
+    /// Whether there is a shape of that operation for which it has steps.
+    pub const fn serves(self, collective: Collective) -> bool {
+        use Collective::{
+            Allgather, Allreduce, Alltoall, Barrier, Broadcast, Gather, Reduce, ReduceScatter,
+            Scatter,
+        };
+        match self {
+            Algorithm::Line | Algorithm::Staged | Algorithm::Direct => true,
+            Algorithm::Sliced => matches!(collective, Allreduce),
+            Algorithm::Ring => matches!(collective, Allreduce | ReduceScatter | Allgather),
+            Algorithm::RecursiveDoubling => matches!(collective, Allreduce | Allgather | Barrier),
+            Algorithm::BinomialTree => {
+                matches!(collective, Allreduce | Reduce | Broadcast | Gather | Scatter)
+            }
+            Algorithm::Pairwise => matches!(collective, Alltoall | ReduceScatter),
+            Algorithm::Dissemination => matches!(collective, Barrier | Allgather),
+            Algorithm::Linear => matches!(
+                collective,
+                Reduce | Broadcast | ReduceScatter | Allgather | Gather | Scatter | Alltoall
+            ),
+        }
+    }
+
+    /// Whether all members have to be of one node, because it consists of lines.
+    pub const fn requires_one_node(self) -> bool {
+        use Algorithm::{Direct, Line, Sliced, Staged};
+        matches!(self, Line | Staged | Sliced | Direct)
+    }
+
+    /// Whether members use each other's inputs and outputs, not only lines, stages and messages.
+    pub const fn requires_reach(self) -> bool {
+        matches!(self, Algorithm::Direct)
+    }
+
+    /// Whether contributions are combined as they would be one after the other in the order of the
+    /// members, but for parentheses: only neighbours, the lower ones' operand on the left.
+    pub fn keeps_order(self, collective: Collective, shape: &Shape) -> bool {
+        match self {
+            Algorithm::Line | Algorithm::Staged | Algorithm::Sliced | Algorithm::Direct => true,
+            Algorithm::RecursiveDoubling | Algorithm::Linear => true,
+            Algorithm::BinomialTree => collective != Collective::Reduce || shape.root == 0,
+            _ => !collective.reduces(),
+        }
+    }
+
+    /// Whether it serves that shape. The same for all members, since it depends on nothing but what
+    /// they all know.
+    pub fn fits(self, collective: Collective, shape: &Shape) -> bool {
+        let v = !shape.sends.is_empty();
+        let serves = match self {
+            Algorithm::Line => !v && line::fits(collective, shape),
+            Algorithm::Staged => !v && staged::fits(collective, shape),
+            Algorithm::Sliced => sliced::fits(shape),
+            Algorithm::Direct => !v,
+            _ => true,
+        };
+        // Blocks that differ are all-to-all v, with `sends` and `receives`.
+        let blocks = collective != Collective::Alltoall || shape.counts.is_empty();
+        serves
+            && blocks
+            && self.serves(collective)
+            && (shape.is_one_node() || !self.requires_one_node())
+            && shape.element_bytes <= shape.message_bytes
+    }
+
+    /// The steps of one member; `None` where it does not serve the shape, see [`Algorithm::fits`].
+    pub fn steps(self, collective: Collective, shape: &Shape) -> Option<Vec<Step>> {
+        if !self.fits(collective, shape) {
+            return None;
+        }
+        match self {
+            Algorithm::Line => line::steps(collective, shape),
+            Algorithm::Staged => staged::steps(collective, shape),
+            Algorithm::Sliced => sliced::steps(shape),
+            Algorithm::Direct => direct::steps(collective, shape),
+            Algorithm::Ring => ring::steps(collective, shape),
+            Algorithm::RecursiveDoubling => recursive_doubling::steps(collective, shape),
+            Algorithm::BinomialTree => binomial_tree::steps(collective, shape),
+            Algorithm::Pairwise => pairwise::steps(collective, shape),
+            Algorithm::Dissemination => dissemination::steps(collective, shape),
+            Algorithm::Linear => linear::steps(collective, shape),
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that no algorithm has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownAlgorithm(String);
+
+impl fmt::Display for UnknownAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no algorithm is called \"{}\"; there are", self.0)?;
+        for (i, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+            write!(f, "{}{algorithm}", if i == 0 { " " } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for UnknownAlgorithm {}
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Algorithm, UnknownAlgorithm> {
+        let named = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name);
+        named.ok_or_else(|| UnknownAlgorithm(name.to_owned()))
+    }
+}

@@ -1,0 +1,135 @@
+//! Recursive doubling, by messages, for any number of members (see [`super::fold`]).
+//!
+//! - all-reduce: log2 p rounds, in each of which all data goes both ways between two members; two
+//!   more for folded members. Bytes sent by each: log2 p times the data.
+//! - all-gather: log2 p rounds with 1, 2, 4, ... blocks; (p - 1)/p of the output.
+//! - barrier: the same with empty messages.
+//!
+//! ```text
+//! folded members send what they have to the member behind
+//! for distance 1, 2, 4, ... below p:  exchange with active member number ^ distance, combine
+//! folded members get the result
+//! ```
+//!
+//! Both members of a pair combine the lower one's data first, which stands for the members just
+//! below the higher one's: in order, with equal bits for all.
+
+use super::Collective;
+use super::blocks::{Blocks, Part};
+use super::fold::{self, Fold};
+use super::program::{Program, Team};
+use crate::steps::{Shape, Step};
+
+pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> {
+    let mut program = Program::new(shape)?;
+    let team = Team::all(shape);
+    match collective {
+        Collective::Allreduce => {
+            allreduce(&mut program, &team, Part { offset: 0, bytes: shape.bytes() }, false);
+        }
+        Collective::Allgather => allgather(&mut program, shape, &team),
+        Collective::Barrier => barrier(&mut program, &team),
+        _ => return None,
+    }
+    Some(program.into_steps())
+}
+
+/// All-reduce of a team, from the input or, `in_output`, from what the output holds.
+pub(super) fn allreduce(program: &mut Program, team: &Team, whole: Part, in_output: bool) {
+    let output = program.output(whole);
+    let mut own = if in_output { output } else { program.input(whole) };
+    let fold = Fold::new(team);
+    let (number, folded) = match fold.part(team.me) {
+        fold::Part::Active { number, folded } => (number, folded.map(|place| team.member(place))),
+        fold::Part::Folded { by } => {
+            program.extend(program.sends(team.member(by), own));
+            program.extend(program.receives(team.member(by), output));
+            return;
+        }
+    };
+    if let Some(peer) = folded {
+        program.extend(program.receives_reduced(peer, output, own, true));
+        own = output;
+    }
+    for distance in (0..fold.active.ilog2()).map(|round| 1 << round) {
+        let peer = team.member(fold.place(number ^ distance));
+        let theirs_first = number & distance != 0;
+        let receives = program.receives_reduced(peer, output, own, theirs_first);
+        program.exchange(program.sends_copied(peer, own), receives);
+        own = output;
+    }
+    if own != output {
+        program.copy(output, own);
+    }
+    program.finish(output);
+    if let Some(peer) = folded {
+        program.extend(program.sends(peer, output));
+    }
+}
+
+fn allgather(program: &mut Program, shape: &Shape, team: &Team) {
+    let blocks = Blocks::of_members(shape);
+    let mine = blocks.block(team.me);
+    let input = program.input(Part { offset: 0, bytes: mine.bytes });
+    program.copy(program.output(mine), input);
+    let fold = Fold::new(team);
+    let everything_else = |place: u32| {
+        let before = blocks.range(0, place);
+        let behind = blocks.range(place + 1, team.size() - place - 1);
+        [before, behind].into_iter()
+    };
+    let (number, folded) = match fold.part(team.me) {
+        fold::Part::Active { number, folded } => (number, folded),
+        fold::Part::Folded { by } => {
+            let peer = team.member(by);
+            program.extend(program.sends(peer, input));
+            for part in everything_else(team.me) {
+                program.extend(program.receives(peer, program.output(part)));
+            }
+            return;
+        }
+    };
+    if let Some(place) = folded {
+        let part = program.output(blocks.block(place));
+        program.extend(program.receives(team.member(place), part));
+    }
+    for distance in (0..fold.active.ilog2()).map(|round| 1 << round) {
+        let peer = number ^ distance;
+        let window = |number: u32| {
+            let (first, len) = fold.stands_for(number & !(distance - 1), distance);
+            program.output(blocks.range(first, len))
+        };
+        let member = team.member(fold.place(peer));
+        let sends = program.sends(member, window(number));
+        let receives = program.receives(member, window(peer));
+        program.exchange(sends, receives);
+    }
+    if let Some(place) = folded {
+        for part in everything_else(place) {
+            program.extend(program.sends(team.member(place), program.output(part)));
+        }
+    }
+}
+
+/// Nobody leaves before all have come.
+pub(super) fn barrier(program: &mut Program, team: &Team) {
+    let fold = Fold::new(team);
+    let (number, folded) = match fold.part(team.me) {
+        fold::Part::Active { number, folded } => (number, folded.map(|place| team.member(place))),
+        fold::Part::Folded { by } => {
+            let signal = program.signal(team.member(by));
+            program.extend([signal, program.awaited(team.member(by))]);
+            return;
+        }
+    };
+    if let Some(peer) = folded {
+        program.push(program.awaited(peer));
+    }
+    for distance in (0..fold.active.ilog2()).map(|round| 1 << round) {
+        let peer = team.member(fold.place(number ^ distance));
+        program.extend([program.signal(peer), program.awaited(peer)]);
+    }
+    if let Some(peer) = folded {
+        program.push(program.signal(peer));
+    }
+}

@@ -1,0 +1,202 @@
+//! Which algorithm is used: a table by operation, place, members and bytes.
+//!
+//! It uses only what all members know, so that all choose the same. Rows are tried from the first
+//! on; the first that fits and has steps for the shape is taken. Each operation ends with a row that
+//! serves every shape.
+
+use std::fmt;
+
+use crate::algorithms::{Algorithm, Collective};
+use crate::steps::Shape;
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    collective: Collective,
+    algorithm: Algorithm,
+    place: Place,
+    /// Fewest members.
+    size_min: u32,
+    /// Most bytes, see [`bytes`].
+    bytes_max: u64,
+}
+
+/// Where the members are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// All share memory.
+    OneNode,
+    /// Any.
+    Any,
+}
+
+const ALL: u64 = u64::MAX;
+
+const fn row(
+    collective: Collective,
+    algorithm: Algorithm,
+    place: Place,
+    size_min: u32,
+    bytes_max: u64,
+) -> Row {
+    Row { collective, algorithm, place, size_min, bytes_max }
+}
+
+const KIB: u64 = 1 << 10;
+
+/// Where copying to a stage and reading it costs as much as a second arrival: measured for two
+/// members, 2.5 to 4 KiB.
+const STAGED: u64 = 4 * KIB;
+
+use Algorithm as A;
+use Collective as C;
+use Place::{Any, OneNode};
+
+/// Limits between messages are where the time of another round meets that of the bytes that it saves,
+/// for rounds of some microseconds and some gigabytes a second.
+static TABLE: &[Row] = &[
+    row(C::Barrier, A::Line, OneNode, 1, ALL),
+    row(C::Barrier, A::Dissemination, Any, 1, ALL),
+    row(C::Allreduce, A::Line, OneNode, 1, ALL),
+    row(C::Allreduce, A::Staged, OneNode, 1, STAGED),
+    row(C::Allreduce, A::Direct, OneNode, 1, ALL),
+    row(C::Allreduce, A::RecursiveDoubling, Any, 1, 8 * KIB),
+    row(C::Allreduce, A::Ring, Any, 1, ALL),
+    row(C::Reduce, A::Line, OneNode, 1, ALL),
+    row(C::Reduce, A::Staged, OneNode, 1, STAGED),
+    row(C::Reduce, A::Direct, OneNode, 1, ALL),
+    row(C::Reduce, A::BinomialTree, Any, 1, ALL),
+    row(C::Broadcast, A::Line, OneNode, 1, ALL),
+    row(C::Broadcast, A::Staged, OneNode, 1, STAGED),
+    row(C::Broadcast, A::Direct, OneNode, 1, ALL),
+    row(C::Broadcast, A::BinomialTree, Any, 1, ALL),
+    row(C::ReduceScatter, A::Line, OneNode, 1, ALL),
+    row(C::ReduceScatter, A::Staged, OneNode, 1, STAGED),
+    row(C::ReduceScatter, A::Direct, OneNode, 1, ALL),
+    row(C::ReduceScatter, A::Pairwise, Any, 1, 64 * KIB),
+    row(C::ReduceScatter, A::Ring, Any, 1, ALL),
+    row(C::Allgather, A::Line, OneNode, 1, ALL),
+    row(C::Allgather, A::Staged, OneNode, 1, STAGED),
+    row(C::Allgather, A::Direct, OneNode, 1, ALL),
+    row(C::Allgather, A::Dissemination, Any, 1, 64 * KIB),
+    row(C::Allgather, A::Ring, Any, 1, ALL),
+    row(C::Gather, A::Line, OneNode, 1, ALL),
+    row(C::Gather, A::Staged, OneNode, 1, STAGED),
+    row(C::Gather, A::Direct, OneNode, 1, ALL),
+    row(C::Gather, A::BinomialTree, Any, 4, 32 * KIB),
+    row(C::Gather, A::Linear, Any, 1, ALL),
+    row(C::Scatter, A::Line, OneNode, 1, ALL),
+    row(C::Scatter, A::Staged, OneNode, 1, STAGED),
+    row(C::Scatter, A::Direct, OneNode, 1, ALL),
+    row(C::Scatter, A::BinomialTree, Any, 4, 32 * KIB),
+    row(C::Scatter, A::Linear, Any, 1, ALL),
+    row(C::Alltoall, A::Line, OneNode, 1, ALL),
+    row(C::Alltoall, A::Staged, OneNode, 1, STAGED),
+    row(C::Alltoall, A::Direct, OneNode, 1, ALL),
+    row(C::Alltoall, A::Pairwise, Any, 1, ALL),
+];
+
+/// What the table goes by: the bytes of one contribution (all-reduce, reduce, broadcast), otherwise
+/// those of all blocks.
+fn bytes(collective: Collective, shape: &Shape) -> u64 {
+    use Collective::{Allreduce, Barrier, Broadcast, Reduce};
+    match collective {
+        Allreduce | Reduce | Broadcast | Barrier => shape.bytes(),
+        _ if shape.counts.is_empty() => shape.bytes().saturating_mul(u64::from(shape.size)),
+        _ => shape.counts.iter().sum::<u64>().saturating_mul(shape.element_bytes),
+    }
+}
+
+/// Why there is no choice.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Unserved {
+    /// The algorithm that was asked for does not serve the operation.
+    Operation(Algorithm, Collective),
+    /// It needs all members on one node.
+    NotOneNode(Algorithm),
+    /// It serves the operation, but not that much data (or, all-to-all v, not blocks that differ).
+    Amount(Algorithm, Collective),
+    /// An element is longer than a message.
+    Element(u64),
+}
+
+impl fmt::Display for Unserved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unserved::Operation(algorithm, collective) => {
+                write!(f, "algorithm {algorithm} does not serve {collective}; there are")?;
+                let others = Algorithm::ALL.into_iter().filter(|a| a.serves(*collective));
+                for (i, other) in others.enumerate() {
+                    write!(f, "{}{other}", if i == 0 { " " } else { ", " })?;
+                }
+                Ok(())
+            }
+            Unserved::NotOneNode(algorithm) => {
+                write!(f, "algorithm {algorithm} needs all members on one node")
+            }
+            Unserved::Amount(algorithm, collective) => {
+                write!(f, "algorithm {algorithm} serves {collective}, but not blocks of that size")
+            }
+            Unserved::Element(bytes) => {
+                write!(f, "an element of {bytes} bytes does not fit into a message")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Unserved {}
+
+/// The algorithm for a shape: `wanted`, if one is, else that of the table. All members get the same.
+///
+/// # Errors
+/// Why the wanted one cannot serve it.
+pub fn choose(
+    collective: Collective,
+    shape: &Shape,
+    wanted: Option<Algorithm>,
+) -> Result<Algorithm, Unserved> {
+    if let Some(algorithm) = wanted {
+        return if !algorithm.serves(collective) {
+            Err(Unserved::Operation(algorithm, collective))
+        } else if algorithm.requires_one_node() && !shape.is_one_node() {
+            Err(Unserved::NotOneNode(algorithm))
+        } else if !algorithm.fits(collective, shape) {
+            Err(Unserved::Amount(algorithm, collective))
+        } else {
+            Ok(algorithm)
+        };
+    }
+    choose_where(collective, shape, |_| true)
+}
+
+/// The first of the table that serves the shape and of which `may` says yes. Without
+/// [`Algorithm::requires_reach`] for memory that members cannot reach, with
+/// [`Algorithm::keeps_order`] for reductions that are not commutative; `may` has to say the same to
+/// all members. Behind the table come all others, so that there is one if any will do.
+///
+/// # Errors
+/// If none does.
+pub fn choose_where(
+    collective: Collective,
+    shape: &Shape,
+    may: impl Fn(Algorithm) -> bool,
+) -> Result<Algorithm, Unserved> {
+    let bytes = bytes(collective, shape);
+    let one_node = shape.is_one_node();
+    let fits = |row: &&Row| {
+        row.collective == collective
+            && (row.place == Place::Any || one_node)
+            && row.size_min <= shape.size
+            && bytes <= row.bytes_max
+    };
+    let listed = TABLE.iter().filter(fits).map(|row| row.algorithm);
+    listed
+        .chain(Algorithm::ALL)
+        .find(|algorithm| may(*algorithm) && algorithm.fits(collective, shape))
+        .ok_or(Unserved::Element(shape.element_bytes))
+}
+
+#[cfg(test)]
+#[path = "choice_tests.rs"]
+mod tests;

@@ -1,0 +1,344 @@
+//! What a rank keeps for its collectives: a station for each group and each prepared operation, the
+//! operations that have handles, and the thread that looks after them in the background.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gaspi_core::os::process;
+use gaspi_core::{ChannelSpec, Deadline, Error, GroupId, Result, Runtime, Timeout};
+
+use crate::algorithms::Algorithm;
+use crate::executor::Buffers;
+use crate::kernel::{Buffer, Source};
+use crate::operation::PlanKey;
+use crate::station::{Operation, Station};
+use crate::task::{Arithmetic, Plan};
+
+/// The variable that names the algorithm to prefer where it serves an operation.
+const ALGORITHM: &str = "GASPI_COLL_ALGORITHM";
+/// Messages between two members that may be under way on a channel.
+const SLOTS: u32 = 8;
+/// Bytes of a message at most, where there are few members.
+const MESSAGE_BYTES: u64 = 256 << 10;
+/// The least that a message can be limited to.
+const MESSAGE_BYTES_MIN: u64 = 4 << 10;
+/// Bytes of a channel's messages that a rank makes room for.
+const ROOM_BYTES: u64 = 64 << 20;
+/// Bytes that a member publishes with one arrival at most.
+const STAGE_BYTES: u64 = 64 << 10;
+/// How long the background waits for news before it looks whether it still has something to do.
+const BACKGROUND_LIMIT: Duration = Duration::from_millis(250);
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a channel between so many members looks like: the same on all of them.
+fn spec(members: usize) -> ChannelSpec {
+    let share = ROOM_BYTES / (members as u64 * u64::from(SLOTS));
+    let message_bytes = share.next_power_of_two().clamp(MESSAGE_BYTES_MIN, MESSAGE_BYTES);
+    ChannelSpec { slots: SLOTS, message_bytes, stage_bytes: STAGE_BYTES }
+}
+
+fn preferred() -> std::result::Result<Option<Algorithm>, String> {
+    match std::env::var(ALGORITHM) {
+        Err(_) => Ok(None),
+        Ok(name) if name.is_empty() => Ok(None),
+        Ok(name) => name.parse().map(Some).map_err(|reason| format!("{ALGORITHM}: {reason}")),
+    }
+}
+
+/// A blocking operation that its timeout has interrupted.
+#[derive(Debug, Default)]
+pub(crate) struct Interrupted {
+    /// A hash of its arguments, and what it is; `None` where there is none.
+    pub(crate) call: Option<(u64, Arc<Operation>)>,
+    /// A copy of its input, where it is in the way of its output.
+    pub(crate) copy: Option<Buffer>,
+    /// The operation that ended last, for the next one.
+    pub(crate) spare: Option<Arc<Operation>>,
+}
+
+/// The operations of a group that have no channel of their own.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    group_use: u64,
+    pub(crate) station: Arc<Station>,
+    /// Held by the thread that is in a blocking operation.
+    pub(crate) blocking: Mutex<Interrupted>,
+    pub(crate) plans: Mutex<Plans>,
+}
+
+/// The plans that were used last.
+pub(crate) type Plans = Vec<(PlanKey, Arc<Plan>)>;
+
+/// An operation that has a handle.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) operation: Arc<Operation>,
+    pub(crate) station: Arc<Station>,
+    /// What it takes to start it again; `None` for one that runs once.
+    pub(crate) prepared: Option<Prepared>,
+    /// A copy of its input, where that is in the way of its output; held while it is started.
+    pub(crate) copy: Mutex<Option<Buffer>>,
+}
+
+/// A prepared operation.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) arithmetic: Arithmetic,
+    pub(crate) buffers: Buffers<'static>,
+    /// What the input of `buffers` is a copy of, if it is one.
+    pub(crate) input: Source<'static>,
+}
+
+#[derive(Debug, Default)]
+struct Handles {
+    /// Generation and entry.
+    slots: Vec<(u32, Option<Arc<Entry>>)>,
+    free: Vec<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    desks: RwLock<HashMap<GroupId, Arc<Desk>>>,
+    stations: RwLock<Vec<Arc<Station>>>,
+    handles: Mutex<Handles>,
+    /// Whether something has been started for the background since it looked last.
+    work: Mutex<bool>,
+    started: Condvar,
+    ending: AtomicBool,
+    /// Groups whose members a thread of this rank is waiting for, to open a channel.
+    opening: Mutex<HashSet<GroupId>>,
+    /// Operations that have not ended.
+    active: Arc<AtomicUsize>,
+}
+
+/// The collectives of one rank.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    shared: Arc<Shared>,
+    background: Mutex<Option<JoinHandle<()>>>,
+    /// What GASPI_COLL_ALGORITHM says.
+    preferred: std::result::Result<Option<Algorithm>, String>,
+    /// A forked child has no such thread.
+    process: u32,
+}
+
+impl Engine {
+    fn new() -> Engine {
+        Engine {
+            shared: Arc::default(),
+            background: Mutex::default(),
+            preferred: preferred(),
+            process: std::process::id(),
+        }
+    }
+
+    /// The algorithm that the environment prefers.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] if it names none that exists.
+    pub(crate) fn preferred(&self) -> Result<Option<Algorithm>> {
+        self.preferred.clone().map_err(|reason| Error::Environment { reason })
+    }
+
+    pub(crate) fn of(rt: &Runtime) -> &Engine {
+        rt.extension(Engine::new)
+    }
+
+    /// Opens a channel with the members of a group.
+    pub(crate) fn open(
+        &self,
+        rt: &Runtime,
+        group: GroupId,
+        timeout: Timeout,
+    ) -> Result<Arc<Station>> {
+        let members = rt.group_ranks(group)?.len();
+        if !lock(&self.shared.opening).insert(group) {
+            let active = "the first collective of another thread".to_owned();
+            return Err(Error::ActiveCollective { group, active });
+        }
+        let opened = rt.channel_open(group, spec(members), timeout);
+        lock(&self.shared.opening).remove(&group);
+        let channel = opened?;
+        let station = Arc::new(Station::new(channel, Arc::clone(&self.shared.active)));
+        let mut stations = self.shared.stations.write().unwrap_or_else(PoisonError::into_inner);
+        stations.push(Arc::clone(&station));
+        Ok(station)
+    }
+
+    /// No operation will be started on it any more.
+    pub(crate) fn close(&self, station: &Arc<Station>) {
+        let mut stations = self.shared.stations.write().unwrap_or_else(PoisonError::into_inner);
+        stations.retain(|other| !Arc::ptr_eq(other, station));
+    }
+
+    /// The desk of a group, opened by the first operation on it, which waits for the other members.
+    pub(crate) fn desk(&self, rt: &Runtime, group: GroupId, timeout: Timeout) -> Result<Arc<Desk>> {
+        let group_use = rt.group_use(group)?;
+        let known = {
+            let desks = self.shared.desks.read().unwrap_or_else(PoisonError::into_inner);
+            desks.get(&group).cloned()
+        };
+        if let Some(desk) = known {
+            if desk.group_use == group_use {
+                return Ok(desk);
+            }
+            // The id serves other members now.
+            self.close(&desk.station);
+        }
+        let station = self.open(rt, group, timeout)?;
+        let desk = Arc::new(Desk {
+            group_use,
+            station,
+            blocking: Mutex::default(),
+            plans: Mutex::default(),
+        });
+        let mut desks = self.shared.desks.write().unwrap_or_else(PoisonError::into_inner);
+        desks.insert(group, Arc::clone(&desk));
+        Ok(desk)
+    }
+
+    /// Carries on the operations of all stations but this one.
+    pub(crate) fn progress_others(&self, own: &Arc<Station>) {
+        if own.active() == self.shared.active.load(Ordering::Relaxed) {
+            return;
+        }
+        self.shared.progress(|station| !Arc::ptr_eq(station, own));
+    }
+
+    /// Waits for an operation of a station.
+    pub(crate) fn wait(
+        &self,
+        station: &Arc<Station>,
+        operation: &Operation,
+        deadline: Deadline,
+    ) -> Result<()> {
+        station.wait(operation, deadline, || self.progress_others(station))
+    }
+
+    /// Gives an operation a handle.
+    pub(crate) fn register(&self, entry: Entry) -> u64 {
+        let mut handles = lock(&self.shared.handles);
+        let index = handles.free.pop().unwrap_or_else(|| {
+            handles.slots.push((0, None));
+            handles.slots.len() - 1
+        });
+        let slot = &mut handles.slots[index];
+        slot.0 = slot.0.wrapping_add(1).max(1);
+        slot.1 = Some(Arc::new(entry));
+        u64::from(slot.0) << 32 | index as u64
+    }
+
+    /// The operation of a handle.
+    ///
+    /// # Errors
+    /// [`Error::Handle`] if there is none (any more).
+    pub(crate) fn entry(&self, handle: u64) -> Result<Arc<Entry>> {
+        let handles = lock(&self.shared.handles);
+        let slot = handles.slots.get(handle as u32 as usize);
+        let slot = slot.filter(|slot| u64::from(slot.0) == handle >> 32);
+        slot.and_then(|slot| slot.1.clone()).ok_or_else(|| no_operation(handle))
+    }
+
+    /// Takes a handle back; `None` if another thread has done so.
+    pub(crate) fn release(&self, handle: u64) -> Option<Arc<Entry>> {
+        let mut handles = lock(&self.shared.handles);
+        let index = handle as u32 as usize;
+        let slot = handles.slots.get_mut(index)?;
+        if u64::from(slot.0) != handle >> 32 {
+            return None;
+        }
+        let entry = slot.1.take()?;
+        handles.free.push(index);
+        Some(entry)
+    }
+
+    /// Has a thread of the library carry on what was started for the background.
+    pub(crate) fn tend(&self) -> Result<()> {
+        let mut background = lock(&self.background);
+        if background.is_none() {
+            let shared = Arc::clone(&self.shared);
+            // A thread inherits the mask of signals: none of the program's are delivered to it.
+            let thread = process::with_signals_blocked(|| {
+                std::thread::Builder::new()
+                    .name("gaspi-collective".to_owned())
+                    .spawn(move || shared.tend())
+            });
+            *background = Some(thread.map_err(|error| Error::System {
+                call: "starting the thread for operations in the background".to_owned(),
+                reason: error.to_string(),
+            })?);
+        }
+        *lock(&self.shared.work) = true;
+        self.shared.started.notify_one();
+        Ok(())
+    }
+}
+
+#[cold]
+fn no_operation(handle: u64) -> Error {
+    let reason = "there is none; it was waited for or freed already".to_owned();
+    Error::InvalidOperation { handle, reason }
+}
+
+impl Shared {
+    fn progress(&self, wanted: impl Fn(&Arc<Station>) -> bool) {
+        let stations = self.stations.read().unwrap_or_else(PoisonError::into_inner);
+        for station in stations.iter().filter(|station| station.active() > 0 && wanted(station)) {
+            station.progress(None);
+        }
+    }
+
+    /// A station with operations for the background.
+    fn tended(&self) -> Option<Arc<Station>> {
+        let stations = self.stations.read().unwrap_or_else(PoisonError::into_inner);
+        stations.iter().find(|station| station.has_background()).cloned()
+    }
+
+    /// What the background thread does.
+    fn tend(&self) {
+        while !self.ending.load(Ordering::Acquire) {
+            let Some(station) = self.tended() else {
+                let mut work = lock(&self.work);
+                while !*work && !self.ending.load(Ordering::Acquire) {
+                    work = self.started.wait(work).unwrap_or_else(PoisonError::into_inner);
+                }
+                *work = false;
+                continue;
+            };
+            let limit = Deadline::Never.at_most(BACKGROUND_LIMIT);
+            station.channel.wait_for(limit, || {
+                self.progress(|station| station.has_background());
+                (!station.has_background() || self.ending.load(Ordering::Acquire)).then_some(())
+            });
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let thread = lock(&self.background).take();
+        if self.process != std::process::id() {
+            // A forked child: the thread is the parent's.
+            std::mem::forget(thread);
+            return;
+        }
+        if let Some(thread) = thread {
+            self.shared.ending.store(true, Ordering::Release);
+            drop(lock(&self.shared.work));
+            self.shared.started.notify_one();
+            let station = self.shared.tended();
+            if let Some(station) = station {
+                station.channel.rouse();
+            }
+            // It ends within its limit; its panic would have been reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Memory of this rank's own for partial results, and copies from and to other processes.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::marker::PhantomData;
+
+use gaspi_core::{Channel, PeerSlice, Result};
+
+use super::{Source, Target};
+
+/// Memory on the heap that is only used through [`Source`] and [`Target`], aligned to 16 bytes.
+pub(crate) struct Buffer(Box<[UnsafeCell<u128>]>);
+
+impl Buffer {
+    /// At least `bytes` of zeroes.
+    pub(crate) fn new(bytes: u64) -> Buffer {
+        let units = (bytes as usize).div_ceil(size_of::<u128>());
+        Buffer((0..units).map(|_| UnsafeCell::new(0)).collect())
+    }
+
+    /// The first `bytes`.
+    pub(crate) fn target(&self, bytes: u64) -> Target<'_> {
+        let len = self.0.len() * size_of::<u128>();
+        Target { start: UnsafeCell::raw_get(self.0.as_ptr()).cast(), len, lifetime: PhantomData }
+            .part(0, bytes)
+    }
+
+    /// All of it.
+    pub(crate) fn len(&self) -> u64 {
+        (self.0.len() * size_of::<u128>()) as u64
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer").field("bytes", &self.len()).finish()
+    }
+}
+
+impl<'a> Source<'a> {
+    /// The address of the first byte.
+    pub(crate) fn start(self) -> *const u8 {
+        self.start
+    }
+
+    /// Whether `target` begins at the same place.
+    pub(crate) fn is_at(self, target: Target<'_>) -> bool {
+        std::ptr::eq(self.start, target.start)
+    }
+
+    /// Memory of a peer, which gaspi-core keeps mapped for as long as the slice's borrow.
+    pub(crate) fn of_peer(slice: PeerSlice<'a>) -> Source<'a> {
+        Target::of_peer(slice).source()
+    }
+}
+
+/// Copies from the memory of a member's process.
+///
+/// # Errors
+/// Those of [`Channel::pull`].
+pub(crate) fn pull(channel: &Channel, member: usize, address: u64, to: Target<'_>) -> Result<()> {
+    // SAFETY: valid for its length by the promise of its maker.
+    unsafe { channel.pull(member, address, to.start, to.len) }
+}
+
+/// Copies to the memory of a member's process.
+///
+/// # Errors
+/// Those of [`Channel::push`].
+pub(crate) fn push(channel: &Channel, member: usize, address: u64, from: Source<'_>) -> Result<()> {
+    // SAFETY: valid for its length by the promise of its maker.
+    unsafe { channel.push(member, address, from.start, from.len) }
+}
+
+// SAFETY: an address and a length; whoever made it promised that they may be used, by any thread.
+unsafe impl Send for Source<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Source<'_> {}
+// SAFETY: as above.
+unsafe impl Send for Target<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Target<'_> {}

@@ -1,0 +1,554 @@
+//! The procedures of collective operations: arguments checked, algorithm chosen, operation started,
+//! continued, waited for.
+
+use std::sync::{Arc, Mutex};
+
+use gaspi_core::{Error, GroupId, Rank, Result, Runtime, Timeout};
+
+use crate::algorithms::{Algorithm, Collective};
+use crate::choice;
+use crate::engine::{Desk, Engine, Entry, Interrupted, Prepared, lock};
+use crate::executor::Buffers;
+use crate::fingerprint::mix;
+use crate::kernel::{self, Buffer, Source, Target};
+use crate::print::Print;
+use crate::request::{Combination, Request};
+use crate::station::{Operation, Station};
+use crate::steps::{Carry, Place, Shape, Span, Step};
+use crate::task::{Arithmetic, Plan};
+
+/// An operation that was started or prepared.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Handle(pub u64);
+
+/// Plans that are kept for each group.
+const PLANS_KEPT: usize = 16;
+
+/// What a plan depends on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PlanKey {
+    collective: Collective,
+    count: u64,
+    element_bytes: u64,
+    root: Rank,
+    algorithm: Option<Algorithm>,
+    /// Whether a function of the program combines, and in the order of the members.
+    user: Option<bool>,
+    counts: Vec<u64>,
+    receives: Vec<u64>,
+}
+
+/// A request that fits its group.
+struct Call<'a> {
+    request: &'a Request,
+    station: &'a Arc<Station>,
+    /// Index of the root among the members.
+    root: u32,
+}
+
+impl Call<'_> {
+    fn key(&self) -> PlanKey {
+        let Request { collective, count, ref combination, root, algorithm, ref blocks, .. } =
+            *self.request;
+        let counts = |index: usize| blocks.get(index).map_or_else(Vec::new, |b| b.counts.clone());
+        PlanKey {
+            collective,
+            count,
+            element_bytes: combination.element_bytes(),
+            root,
+            algorithm,
+            user: match combination {
+                Combination::User(reducer) => Some(reducer.ordered),
+                Combination::BuiltIn(..) => None,
+            },
+            counts: counts(0),
+            receives: counts(1),
+        }
+    }
+
+    fn shape(&self, key: &PlanKey) -> Shape {
+        let channel = &self.station.channel;
+        let spec = channel.spec();
+        let of_all_to_all = key.collective == Collective::Alltoall && !key.counts.is_empty();
+        let (counts, sends) = match of_all_to_all {
+            true => (Vec::new(), key.counts.clone()),
+            false => (key.counts.clone(), Vec::new()),
+        };
+        let size = channel.ranks().len();
+        Shape {
+            me: channel.me() as u32,
+            size: size as u32,
+            count: key.count,
+            counts,
+            sends,
+            receives: key.receives.clone(),
+            element_bytes: key.element_bytes,
+            root: self.root,
+            nodes: (0..size).map(|member| channel.node(member)).collect(),
+            message_bytes: spec.message_bytes,
+            slots: spec.slots,
+            stage_bytes: spec.stage_bytes,
+        }
+    }
+}
+
+/// The algorithm that was asked for, the one that the environment prefers where it serves, or that of
+/// the table.
+fn choose(key: &PlanKey, shape: &Shape, preferred: Option<Algorithm>) -> Result<Algorithm> {
+    let collective = key.collective;
+    let may = |algorithm: Algorithm| match key.user {
+        None => true,
+        // Functions of the program get private copies of elements, which messages are.
+        Some(ordered) => {
+            !algorithm.requires_one_node() && (!ordered || algorithm.keeps_order(collective, shape))
+        }
+    };
+    let unsupported = |reason: String| Error::Unsupported { reason };
+    if let Some(wanted) = key.algorithm {
+        if !may(wanted) {
+            let reason = format!("{wanted} does not serve this reduction of the program");
+            return Err(unsupported(reason));
+        }
+        return choice::choose(collective, shape, Some(wanted))
+            .map_err(|reason| unsupported(reason.to_string()));
+    }
+    let preferred = preferred.filter(|algorithm| {
+        may(*algorithm) && choice::choose(collective, shape, Some(*algorithm)).is_ok()
+    });
+    match preferred {
+        Some(algorithm) => Ok(algorithm),
+        None => choice::choose_where(collective, shape, may)
+            .map_err(|reason| unsupported(reason.to_string())),
+    }
+}
+
+/// Bytes of input and output of every member: nothing where a member has none.
+fn extents(collective: Collective, shape: &Shape) -> Vec<[u64; 2]> {
+    let whole = shape.bytes();
+    let blocks = |member: u32| {
+        let counts = shape.counts.get(member as usize);
+        counts.copied().unwrap_or(shape.count) * shape.element_bytes
+    };
+    let all: u64 = (0..shape.size).map(blocks).sum();
+    let at_root = |member: u32, bytes: u64| if member == shape.root { bytes } else { 0 };
+    let of = |member: u32| match collective {
+        Collective::Allreduce => [whole, whole],
+        Collective::Reduce => [whole, at_root(member, whole)],
+        Collective::Broadcast => [at_root(member, whole), whole],
+        Collective::ReduceScatter => [all, blocks(member)],
+        Collective::Allgather => [blocks(member), all],
+        Collective::Gather => [blocks(member), at_root(member, all)],
+        Collective::Scatter => [at_root(member, all), blocks(member)],
+        Collective::Alltoall if shape.sends.is_empty() => [all, all],
+        Collective::Alltoall => {
+            let bytes = |counts: &[u64]| counts.iter().sum::<u64>() * shape.element_bytes;
+            [bytes(&shape.sends), bytes(&shape.receives)]
+        }
+        Collective::Barrier => [0, 0],
+    };
+    (0..shape.size).map(of).collect()
+}
+
+/// Bytes of scratch that steps use.
+fn scratch_bytes(steps: &[Step]) -> u64 {
+    let end = |span: &Span| match span.place {
+        Place::Scratch => span.offset + span.bytes,
+        _ => 0,
+    };
+    let ends = steps.iter().map(|step| match step {
+        Step::Copy { dst, src } => end(dst).max(end(src)),
+        Step::Combine { dst, left, right } => end(dst).max(end(left)).max(end(right)),
+        Step::Send { src, .. } => end(src),
+        Step::Receive { dst, .. } => end(dst),
+        Step::ReceiveReduce { dst, with, .. } => end(dst).max(end(with)),
+        Step::Arrive(Carry::Data(span)) | Step::Finish { span } => end(span),
+        Step::Arrive(Carry::Nothing) | Step::AwaitAll | Step::Reduce { .. } => 0,
+    });
+    ends.max().unwrap_or(0)
+}
+
+/// Errors unless all sizes can be computed with.
+fn check_sizes(request: &Request, members: usize) -> Result<()> {
+    let element_bytes = request.combination.element_bytes();
+    if element_bytes == 0 {
+        let reason = "an element has at least one byte".to_owned();
+        return Err(Error::Size { size: 0, reason });
+    }
+    let too_many = |number| Error::Number {
+        number,
+        reason: format!(
+            "so many elements of {element_bytes} bytes for {members} members are more than memory \
+             can be"
+        ),
+    };
+    let fits = |count: u64, times: u64| {
+        let bytes = count.checked_mul(element_bytes).and_then(|bytes| bytes.checked_mul(times));
+        bytes.filter(|bytes| i64::try_from(*bytes).is_ok()).ok_or_else(|| too_many(count))
+    };
+    fits(request.count, members as u64)?;
+    for blocks in &request.blocks {
+        if blocks.counts.len() != members {
+            let number = blocks.counts.len() as u64;
+            let reason = format!("there has to be a count for each of the {members} members");
+            return Err(Error::Number { number, reason });
+        }
+        let sum = blocks.counts.iter().try_fold(0u64, |sum, count| sum.checked_add(*count));
+        fits(sum.ok_or_else(|| too_many(u64::MAX))?, 1)?;
+    }
+    Ok(())
+}
+
+impl<'a> Call<'a> {
+    /// Finds the root among the members and checks what can be checked without the others.
+    fn new(request: &'a Request, station: &'a Arc<Station>) -> Result<Call<'a>> {
+        let ranks = station.channel.ranks();
+        check_sizes(request, ranks.len())?;
+        if let Combination::BuiltIn(ty, op) = request.combination
+            && request.collective.reduces()
+            && !op.is_defined_for(ty)
+        {
+            let reason = format!("{op} is not defined for elements of type {ty}");
+            return Err(Error::Unsupported { reason });
+        }
+        let root = match request.collective.is_rooted() {
+            false => 0,
+            true => ranks.iter().position(|rank| *rank == request.root).ok_or_else(|| {
+                let group = station.channel.group();
+                let reason = format!("it is the root, but no member of {group}");
+                Error::InvalidRank { rank: request.root, reason }
+            })?,
+        };
+        Ok(Call { request, station, root: root as u32 })
+    }
+
+    /// Chooses the algorithm and writes its steps.
+    fn plan(&self, key: &PlanKey, preferred: Option<Algorithm>) -> Result<Arc<Plan>> {
+        let shape = self.shape(key);
+        let algorithm = choose(key, &shape, preferred)?;
+        let build = |algorithm: Algorithm, staged| {
+            let steps = algorithm.steps(key.collective, &shape).ok_or_else(|| {
+                let reason = format!("{algorithm} cannot carry out this {}", key.collective);
+                Error::Unsupported { reason }
+            })?;
+            let scratch_bytes = scratch_bytes(&steps);
+            let mut extents = extents(key.collective, &shape);
+            let own = extents[shape.me as usize];
+            if !algorithm.requires_reach() {
+                extents = Vec::new();
+            }
+            let before = before(&shape);
+            Ok(Arc::new(Plan { algorithm, steps, scratch_bytes, staged, extents, own, before }))
+        };
+        let staged = match algorithm {
+            // Where some member's memory cannot be reached.
+            Algorithm::Direct => build(Algorithm::Staged, None).ok(),
+            _ => None,
+        };
+        build(algorithm, staged)
+    }
+
+    /// The plan, made or kept.
+    fn kept_plan(&self, engine: &Engine, desk: &Desk) -> Result<Arc<Plan>> {
+        let mut plans = lock(&desk.plans);
+        let key = self.key();
+        if let Some(found) = plans.iter().position(|(known, _)| *known == key) {
+            // The last ones used stand first.
+            plans[..=found].rotate_right(1);
+            return Ok(Arc::clone(&plans[0].1));
+        }
+        let plan = self.plan(&key, engine.preferred()?)?;
+        plans.truncate(PLANS_KEPT - 1);
+        plans.insert(0, (key, Arc::clone(&plan)));
+        Ok(plan)
+    }
+
+    fn print(&self, plan: &Plan) -> u64 {
+        let Request { collective, ref combination, root, count, ref blocks, .. } = *self.request;
+        let counts = match collective {
+            // What each pair exchanges is its own affair.
+            Collective::Alltoall => &[][..],
+            _ => blocks.first().map_or(&[][..], |blocks| &blocks.counts),
+        };
+        let count = if blocks.is_empty() { count } else { 0 };
+        Print { collective, combination, algorithm: plan.algorithm, root, count, counts }.bits()
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        match &self.request.combination {
+            Combination::BuiltIn(ty, op) => Arithmetic::BuiltIn(*op, *ty),
+            Combination::User(reducer) => Arithmetic::User(reducer.clone()),
+        }
+    }
+
+    /// The memory of the request. An all-to-all in place gets a copy of its input.
+    ///
+    /// # Safety
+    /// That of [`start`]; `copy` lives as long as the operation.
+    unsafe fn buffers(&self, plan: &Plan, copy: &mut Option<Buffer>) -> Result<Buffers<'static>> {
+        let Request { collective, send, receive, .. } = *self.request;
+        let [input, output] = plan.own;
+        for (pointer, bytes, what) in
+            [(send, input, "send"), (receive.cast_const(), output, "receive")]
+        {
+            if pointer.is_null() && bytes > 0 {
+                return Err(Error::Null { what });
+            }
+        }
+        let in_place = is_in_place(collective, plan, send, receive);
+        let apart = input == 0 || output == 0 || {
+            let (a, b) = (send as u64, receive as u64);
+            a + input <= b || b + output <= a
+        };
+        if !in_place && !apart {
+            let reason =
+                "send and receive overlap; use the same memory, or different memory".to_owned();
+            return Err(Error::Size { size: input.max(output), reason });
+        }
+        // SAFETY: as the caller promises.
+        let mut input = unsafe { Source::new(send, input as usize) };
+        // SAFETY: as above.
+        let output = unsafe { Target::new(receive, output as usize) };
+        if in_place && collective == Collective::Alltoall && !input.is_empty() {
+            let kept = copy.insert(Buffer::new(input.len() as u64)).target(input.len() as u64);
+            kernel::copy(kept, input);
+            // SAFETY: as the caller promises.
+            input = unsafe { Source::new(kept.source().start(), kept.len()) };
+        }
+        Ok(Buffers { input, output })
+    }
+}
+
+/// Bytes of the blocks before that of this member.
+fn before(shape: &Shape) -> u64 {
+    let elements: u64 = match shape.counts.is_empty() {
+        true => u64::from(shape.me) * shape.count,
+        false => shape.counts[..shape.me as usize].iter().sum(),
+    };
+    elements * shape.element_bytes
+}
+
+/// Whether input and output share memory in the way that the operation allows.
+fn is_in_place(collective: Collective, plan: &Plan, send: *const u8, receive: *mut u8) -> bool {
+    let (send, receive) = (send as u64, receive as u64);
+    match (collective, plan.own) {
+        (_, [0, _] | [_, 0]) => true,
+        (Collective::Allgather | Collective::Gather, _) => send == receive + plan.before,
+        (Collective::Scatter | Collective::ReduceScatter, _) => receive == send + plan.before,
+        (Collective::Alltoall, [input, output]) => send == receive && input == output,
+        _ => send == receive,
+    }
+}
+
+/// Carries out an operation and waits for its end on this rank. After a timeout, call again with the
+/// same arguments to continue. The first operation of a group waits until all members have called one.
+///
+/// # Errors
+/// - [`Error::Timeout`]: the operation goes on when it is called again.
+/// - [`Error::Mismatch`]: the ranks called different operations, on all that called.
+/// - [`Error::RankDied`], [`Error::RankLeft`]: a member is gone that is needed.
+/// - [`Error::ActiveCollective`]: another one was interrupted by its timeout, or runs in another thread.
+/// - [`Error::InvalidRank`], [`Error::Number`], [`Error::Size`], [`Error::Null`],
+///   [`Error::Unsupported`]: what the arguments say cannot be; nothing has happened.
+///
+/// # Safety
+/// The memory that the request names is readable (send) and writable (receive), and nobody else writes
+/// to the one or uses the other until the operation has ended.
+pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Timeout) -> Result<()> {
+    let engine = Engine::of(rt);
+    let deadline = timeout.deadline();
+    let desk = engine.desk(rt, group, timeout)?;
+    let Ok(mut interrupted) = desk.blocking.try_lock() else {
+        let active = "a collective of another thread".to_owned();
+        return Err(Error::ActiveCollective { group, active });
+    };
+    let Interrupted { call: under_way, copy, spare } = &mut *interrupted;
+    let call = Call::new(request, &desk.station)?;
+    let plan = call.kept_plan(engine, &desk)?;
+    let print = call.print(&plan);
+    let arguments = mix(&[print, request.send as u64, request.receive as u64]);
+    let operation = match under_way {
+        Some((known, operation)) if *known == arguments => Arc::clone(operation),
+        Some((_, operation)) => {
+            let active = crate::print::describe(operation.print);
+            return Err(Error::ActiveCollective { group, active });
+        }
+        None => {
+            // SAFETY: as the caller promises; the copy stays until the operation has ended.
+            let buffers = unsafe { call.buffers(&plan, copy) }?;
+            let operation = match spare.take() {
+                Some(last) if last.print == print && Arc::strong_count(&last) == 1 => last,
+                _ => Arc::new(Operation::new(print, false)),
+            };
+            desk.station.start(&operation, &plan, &call.arithmetic(), buffers)?;
+            *under_way = Some((arguments, Arc::clone(&operation)));
+            operation
+        }
+    };
+    let outcome = engine.wait(&desk.station, &operation, deadline);
+    if !outcome.as_ref().is_err_and(Error::is_timeout) {
+        *under_way = None;
+        *spare = Some(operation);
+    }
+    outcome
+}
+
+/// Starts an operation. Operations of a group are started in the same order on all members, and run in
+/// that order. Only the first one of a group waits, `timeout` at most, until all members have started
+/// one; after a timeout, call again.
+///
+/// # Errors
+/// Those of [`run`] that come from arguments.
+///
+/// # Safety
+/// That of [`run`].
+pub unsafe fn start(
+    rt: &Runtime,
+    group: GroupId,
+    request: &Request,
+    timeout: Timeout,
+) -> Result<Handle> {
+    let engine = Engine::of(rt);
+    let desk = engine.desk(rt, group, timeout)?;
+    let call = Call::new(request, &desk.station)?;
+    let plan = call.kept_plan(engine, &desk)?;
+    let mut copy = None;
+    // SAFETY: as the caller promises; the copy goes along.
+    let buffers = unsafe { call.buffers(&plan, &mut copy) }?;
+    let operation = Arc::new(Operation::new(call.print(&plan), request.background));
+    desk.station.start(&operation, &plan, &call.arithmetic(), buffers)?;
+    if request.background {
+        engine.tend()?;
+    }
+    let station = Arc::clone(&desk.station);
+    Ok(Handle(engine.register(Entry {
+        operation,
+        station,
+        prepared: None,
+        copy: Mutex::new(copy),
+    })))
+}
+
+/// Prepares an operation that is to be started again and again, on a channel of its own: it overlaps with
+/// all others, in any order. All members of the group prepare it together; after a timeout, call again.
+///
+/// # Errors
+/// As [`start`].
+///
+/// # Safety
+/// That of [`run`], for as long as the handle lives and whenever the operation is under way.
+pub unsafe fn prepare(
+    rt: &Runtime,
+    group: GroupId,
+    request: &Request,
+    timeout: Timeout,
+) -> Result<Handle> {
+    let engine = Engine::of(rt);
+    check_sizes(request, rt.group_ranks(group)?.len())?;
+    let station = engine.open(rt, group, timeout)?;
+    let prepared = (|| {
+        let call = Call::new(request, &station)?;
+        let key = call.key();
+        let plan = call.plan(&key, engine.preferred()?)?;
+        let mut copy = None;
+        // SAFETY: as the caller promises; the copy goes along.
+        let buffers = unsafe { call.buffers(&plan, &mut copy) }?;
+        let operation = Arc::new(Operation::new(call.print(&plan), request.background));
+        let arithmetic = call.arithmetic();
+        // SAFETY: as the caller promises.
+        let input = unsafe { Source::new(request.send, buffers.input.len()) };
+        let prepared = Some(Prepared { plan, arithmetic, buffers, input });
+        let station = Arc::clone(&station);
+        Ok(Entry { operation, station, prepared, copy: Mutex::new(copy) })
+    })();
+    match prepared {
+        Ok(entry) => Ok(Handle(engine.register(entry))),
+        Err(error) => {
+            engine.close(&station);
+            Err(error)
+        }
+    }
+}
+
+/// Starts a prepared operation that is not under way.
+///
+/// # Errors
+/// [`Error::InvalidOperation`]: the handle is not one of a prepared operation, or it is under way; and
+/// those that ended an earlier run.
+pub fn restart(rt: &Runtime, handle: Handle) -> Result<()> {
+    let engine = Engine::of(rt);
+    let entry = engine.entry(handle.0)?;
+    let Some(prepared) = &entry.prepared else {
+        return Err(misused(handle, "it was started once and cannot be started again"));
+    };
+    // Another thread may be starting it.
+    let Ok(copy) = entry.copy.try_lock() else {
+        return Err(misused(handle, "another thread is starting it"));
+    };
+    if entry.operation.is_active() {
+        return Err(misused(handle, "it is under way; wait for it, then start it again"));
+    }
+    if let Some(copy) = &*copy {
+        kernel::copy(copy.target(prepared.input.len() as u64), prepared.input);
+    }
+    let Prepared { plan, arithmetic, buffers, .. } = prepared;
+    entry.station.start(&entry.operation, plan, arithmetic, *buffers)?;
+    if entry.operation.background {
+        engine.tend()?;
+    }
+    Ok(())
+}
+
+/// Whether an operation has ended, which it is helped to. A prepared one that is not under way has. The
+/// handle of one that runs once is free when this says true or gives an error.
+///
+/// # Errors
+/// [`Error::InvalidOperation`], and how the operation failed.
+pub fn test(rt: &Runtime, handle: Handle) -> Result<bool> {
+    match wait(rt, handle, Timeout::Test) {
+        Ok(()) => Ok(true),
+        Err(error) if error.is_timeout() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until an operation has ended. Otherwise like [`test`].
+///
+/// # Errors
+/// [`Error::Timeout`]: it goes on, and can be waited for again; and those of [`test`].
+pub fn wait(rt: &Runtime, handle: Handle, timeout: Timeout) -> Result<()> {
+    let engine = Engine::of(rt);
+    let entry = engine.entry(handle.0)?;
+    if entry.prepared.is_some() && entry.operation.is_idle() {
+        return Ok(());
+    }
+    let outcome = engine.wait(&entry.station, &entry.operation, timeout.deadline());
+    if outcome.as_ref().is_err_and(Error::is_timeout) {
+        return outcome;
+    }
+    if entry.prepared.is_none() {
+        // Two threads may have waited.
+        engine.release(handle.0);
+    }
+    outcome
+}
+
+/// Frees a prepared operation that is not under way.
+///
+/// # Errors
+/// [`Error::InvalidOperation`]: it is under way, or there is none.
+pub fn free(rt: &Runtime, handle: Handle) -> Result<()> {
+    let engine = Engine::of(rt);
+    let entry = engine.entry(handle.0)?;
+    if entry.operation.is_active() {
+        return Err(misused(handle, "it is under way; wait for it, then free it"));
+    }
+    if engine.release(handle.0).is_some() && entry.prepared.is_some() {
+        engine.close(&entry.station);
+    }
+    Ok(())
+}
+
+#[cold]
+fn misused(handle: Handle, reason: &str) -> Error {
+    Error::InvalidOperation { handle: handle.0, reason: reason.to_owned() }
+}

@@ -1,0 +1,99 @@
+//! What a rank asks for: operation, buffers, counts, type; checked before anything happens.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gaspi_core::Rank;
+
+use crate::algorithms::{Algorithm, Collective};
+use crate::datatype::{DataType, Operation};
+
+use crate::user::ReductionFailed;
+
+/// A reduction of the program: combines elements of the first and the second into the third; all have
+/// the given number of elements, aligned to 16 bytes, and are copies that nobody else sees.
+pub type Reduce =
+    dyn Fn(&[u8], &[u8], &mut [u8], u64) -> std::result::Result<(), ReductionFailed> + Send + Sync;
+
+/// A reduction defined by the program: associative, and commutative unless it is ordered.
+#[derive(Clone)]
+pub struct Reducer {
+    /// The function. It may be called by any thread that waits for the operation or tests it.
+    pub reduce: Arc<Reduce>,
+    /// Bytes of an element.
+    pub element_bytes: u32,
+    /// Combines in the order of the ranks.
+    pub ordered: bool,
+    /// Whether threads may call it that look after operations in the background.
+    pub background: bool,
+}
+
+impl fmt::Debug for Reducer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reducer")
+            .field("element_bytes", &self.element_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is combined, and how.
+#[derive(Clone, Debug)]
+pub enum Combination {
+    /// Elements of a type, by a built-in operation. Where nothing is combined the operation does not
+    /// matter.
+    BuiltIn(DataType, Operation),
+    /// Elements of the program's.
+    User(Reducer),
+}
+
+/// Counts and places of the blocks of an all-to-all, in elements.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blocks {
+    /// Elements of each member's block.
+    pub counts: Vec<u64>,
+    /// Where each begins; empty where they follow each other.
+    pub displacements: Vec<u64>,
+}
+
+/// A collective operation as one rank asks for it. Elements are counted as in
+/// [`Shape::count`](crate::steps::Shape).
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Which operation.
+    pub collective: Collective,
+    /// What this rank contributes; may be null where it contributes nothing.
+    pub send: *const u8,
+    /// Where its result goes; may be null where it gets none. In place: the same memory as `send`
+    /// (all-reduce, reduce, broadcast, all-to-all), or `send` lies where this rank's block is in
+    /// `receive` (all-gather, gather), or `receive` where it is in `send` (scatter, reduce-scatter).
+    pub receive: *mut u8,
+    /// Elements.
+    pub count: u64,
+    /// All-gather of blocks that differ, the same on all ranks; all-to-all of blocks that differ: what
+    /// this rank sends, then what it receives.
+    pub blocks: Vec<Blocks>,
+    /// What is combined, and how.
+    pub combination: Combination,
+    /// The rank that has or gets everything.
+    pub root: Rank,
+    /// The algorithm; `None` leaves the choice to the library.
+    pub algorithm: Option<Algorithm>,
+    /// Whether a thread of the library looks after it while nobody tests or waits.
+    pub background: bool,
+}
+
+// SAFETY: the pointers are only used by whoever runs the operation, under the promises that its start
+// asks for.
+unsafe impl Send for Request {}
+// SAFETY: as above.
+unsafe impl Sync for Request {}
+
+impl Combination {
+    /// Bytes of an element.
+    pub fn element_bytes(&self) -> u64 {
+        match self {
+            Combination::BuiltIn(ty, _) => ty.bytes().into(),
+            Combination::User(reducer) => reducer.element_bytes.into(),
+        }
+    }
+}

@@ -1,0 +1,691 @@
+//! One operation under way: its steps, and how far this rank has come.
+//!
+//! A task never waits. [`Task::advance`] runs steps until one needs something that is not there yet,
+//! and says what; whoever waits calls it again. A step has happened completely or not at all, so a
+//! task can be left at any time and be continued by any thread.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::sync::Arc;
+
+use gaspi_core::sync::line::Look;
+use gaspi_core::{Channel, Error, Location, Rank, Reached, Result};
+
+use crate::algorithms::Algorithm;
+use crate::datatype::{DataType, Operation};
+use crate::executor::Buffers;
+use crate::kernel::{self, Buffer, Source, Target};
+use crate::print;
+use crate::request::Reducer;
+use crate::steps::{Carry, Kind, LINE_BYTES, Members, Place, Span, Spread, Step};
+use crate::whereabouts::Whereabouts;
+
+/// Bytes in front of a message's data: sequence, fingerprint, bytes, flags; a cache line.
+pub(crate) const HEADER_BYTES: u64 = 64;
+/// Bytes that are combined at once where they have to be copied first: a system call each, and all in a
+/// core's second cache.
+const PULL_BYTES: u64 = 128 << 10;
+/// Words of a line's payload.
+const WORDS: usize = 6;
+/// A reduction has failed on this rank, or on one whose elements it has combined.
+const FAILED: u64 = 1;
+
+/// How far the messages and lines of a channel are: what this rank has done on it.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    /// Messages sent to each member, and how many of them it is known to have taken.
+    sent: Vec<u64>,
+    room: Vec<u64>,
+    /// Messages taken from each member.
+    taken: Vec<u64>,
+    /// Lines published.
+    arrivals: u64,
+}
+
+impl Tally {
+    pub(crate) fn new(members: usize) -> Tally {
+        let zeroes = || vec![0; members];
+        Tally { sent: zeroes(), room: zeroes(), taken: zeroes(), arrivals: 0 }
+    }
+}
+
+/// What a reduction does with elements.
+#[derive(Clone, Debug)]
+pub(crate) enum Arithmetic {
+    BuiltIn(Operation, DataType),
+    User(Reducer),
+}
+
+/// What a task waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Blocked {
+    /// A message of this member.
+    Message(usize),
+    /// This member to take a message.
+    Room(usize),
+    /// The line of this member.
+    Line(usize),
+}
+
+impl Blocked {
+    /// Whom it waits for.
+    pub(crate) fn member(self) -> usize {
+        match self {
+            Blocked::Message(member) | Blocked::Room(member) | Blocked::Line(member) => member,
+        }
+    }
+}
+
+/// Steps that can be run again and again.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) scratch_bytes: u64,
+    /// What all run instead if they cannot reach some member's memory.
+    pub(crate) staged: Option<Arc<Plan>>,
+    /// Bytes of input and output by member, where the operation is direct.
+    pub(crate) extents: Vec<[u64; 2]>,
+    /// Bytes of this member's input and output, and before its block where there are blocks.
+    pub(crate) own: [u64; 2],
+    pub(crate) before: u64,
+}
+
+impl Plan {
+    /// Whether members use each other's input or output.
+    fn is_direct(&self) -> bool {
+        !self.extents.is_empty()
+    }
+}
+
+/// Where a member's input and output lie, as its line tells.
+type Ways = [Way; 2];
+
+/// Memory of another member as this rank gets at it.
+#[derive(Debug)]
+struct Way {
+    address: u64,
+    reached: Reached,
+}
+
+/// Memory that a step reads.
+enum Readable<'a> {
+    Here(Source<'a>),
+    /// At this address of a member's process.
+    Across(usize, u64),
+}
+
+/// Memory that a step writes.
+enum Writable<'a> {
+    Here(Target<'a>),
+    Across(usize, u64),
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(crate) struct Task {
+    plan: Arc<Plan>,
+    /// Which operation of the channel it is, from 1.
+    pub(crate) sequence: u64,
+    pub(crate) fingerprint: u64,
+    arithmetic: Arithmetic,
+    buffers: Buffers<'static>,
+    scratch: Buffer,
+    /// Memory for what is copied from other processes, and for sums that are made apart.
+    pulled: OnceCell<Buffer>,
+    apart: OnceCell<Buffer>,
+    /// Copies that a function of the program is handed.
+    copies: RefCell<[Vec<u128>; 3]>,
+    cursor: usize,
+    /// Members whose lines of the last arrival have been seen.
+    seen: usize,
+    /// What it waited for when it was left.
+    blocked: Option<Blocked>,
+    /// By member, once their lines have told; empty before.
+    ways: Vec<Ways>,
+    /// A reduction has failed: whatever is sent says so.
+    failed: Cell<bool>,
+}
+
+/// What a step came to.
+enum Stepped {
+    Done,
+    Blocked(Blocked),
+    /// The steps are others now, and begin anew.
+    Again,
+}
+
+impl Task {
+    pub(crate) fn new(
+        plan: Arc<Plan>,
+        sequence: u64,
+        fingerprint: u64,
+        arithmetic: Arithmetic,
+        buffers: Buffers<'static>,
+    ) -> Task {
+        let scratch = Buffer::new(plan.scratch_bytes);
+        Task {
+            plan,
+            sequence,
+            fingerprint,
+            arithmetic,
+            buffers,
+            scratch,
+            pulled: OnceCell::new(),
+            apart: OnceCell::new(),
+            copies: RefCell::default(),
+            cursor: 0,
+            seen: 0,
+            blocked: None,
+            ways: Vec::new(),
+            failed: Cell::new(false),
+        }
+    }
+
+    /// The same operation again.
+    pub(crate) fn restart(&mut self, sequence: u64, buffers: Buffers<'static>) {
+        (self.cursor, self.seen) = (0, 0);
+        self.failed.set(false);
+        self.sequence = sequence;
+        self.buffers = buffers;
+        self.ways.clear();
+    }
+
+    /// Whether it has run this plan, in this operation, before.
+    pub(crate) fn is_like(&self, plan: &Arc<Plan>, fingerprint: u64) -> bool {
+        Arc::ptr_eq(&self.plan, plan) && self.fingerprint == fingerprint && !self.is_of_user()
+    }
+
+    fn is_of_user(&self) -> bool {
+        matches!(self.arithmetic, Arithmetic::User(_))
+    }
+
+    /// Whether it calls a function of the program that may not be called by every thread.
+    pub(crate) fn is_private(&self) -> bool {
+        matches!(&self.arithmetic, Arithmetic::User(reducer) if !reducer.background)
+    }
+
+    /// Whom it waits for.
+    pub(crate) fn waits_for(&self, channel: &Channel) -> Option<Rank> {
+        self.blocked.map(|blocked| channel.ranks()[blocked.member()])
+    }
+
+    /// Runs steps until all are done, which is `None`, or one has to wait.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] when a member is in another operation, [`Error::Reduction`] at the end, and
+    /// those of the channel. All end the operation.
+    pub(crate) fn advance(
+        &mut self,
+        channel: &Channel,
+        tally: &mut Tally,
+    ) -> Result<Option<Blocked>> {
+        while let Some(step) = self.plan.steps.get(self.cursor).copied() {
+            match self.run(channel, tally, step)? {
+                Stepped::Done => self.cursor += 1,
+                Stepped::Blocked(blocked) => {
+                    self.blocked = Some(blocked);
+                    return Ok(Some(blocked));
+                }
+                Stepped::Again => self.cursor = 0,
+            }
+        }
+        if self.failed.get() {
+            return Err(Error::Reduction { rank: channel.ranks()[channel.me()] });
+        }
+        Ok(None)
+    }
+
+    fn run(&mut self, channel: &Channel, tally: &mut Tally, step: Step) -> Result<Stepped> {
+        match step {
+            Step::Copy { dst, src } => self.copy(channel, tally, dst, src)?,
+            Step::Combine { dst, left, right } => {
+                let left = self.source(channel, tally, left);
+                let right = self.source(channel, tally, right);
+                self.combine(self.target(channel, tally, dst), left, right);
+            }
+            Step::Send { to, src, .. } => return self.send(channel, tally, to as usize, src),
+            Step::Receive { from, dst } => {
+                return self.receive(channel, tally, from as usize, dst, None);
+            }
+            Step::ReceiveReduce { from, dst, with, theirs_first } => {
+                let with = Some((with, theirs_first));
+                return self.receive(channel, tally, from as usize, dst, with);
+            }
+            Step::Arrive(carry) => self.arrive(channel, tally, carry),
+            Step::AwaitAll => return self.await_all(channel, tally),
+            Step::Reduce { dsts, srcs, bytes } => self.reduce(channel, tally, dsts, srcs, bytes)?,
+            Step::Finish { span } => self.finish(channel, tally, span),
+        }
+        Ok(Stepped::Done)
+    }
+
+    /// Own memory to read. Staging is what the last arrival has published.
+    fn source<'a>(&'a self, channel: &'a Channel, tally: &Tally, span: Span) -> Source<'a> {
+        let me = channel.me();
+        let memory = match span.place {
+            Place::Input(member) if member as usize == me => self.buffers.input,
+            Place::Output(member) if member as usize == me => self.buffers.output.source(),
+            Place::Scratch => self.scratch.target(self.scratch.len()).source(),
+            Place::Stage(member) if member as usize == me => {
+                Source::of_peer(channel.stage(me, tally.arrivals))
+            }
+            place => unreachable!("{place:?} is not member {me}'s own"),
+        };
+        memory.part(span.offset, span.bytes)
+    }
+
+    /// Own memory to write. Staging is what the next arrival will publish.
+    fn target<'a>(&'a self, channel: &'a Channel, tally: &Tally, span: Span) -> Target<'a> {
+        let me = channel.me();
+        let memory = match span.place {
+            Place::Output(member) if member as usize == me => self.buffers.output,
+            Place::Scratch => self.scratch.target(self.scratch.len()),
+            Place::Stage(member) if member as usize == me => {
+                Target::of_peer(channel.stage(me, tally.arrivals + 1))
+            }
+            place => unreachable!("{place:?} may not be written by member {me}"),
+        };
+        memory.part(span.offset, span.bytes)
+    }
+
+    /// Memory of any member of this node, to read.
+    fn readable<'a>(&'a self, channel: &'a Channel, tally: &Tally, span: Span) -> Readable<'a> {
+        let (member, way) = match span.place {
+            Place::Input(member) => (member as usize, 0),
+            Place::Output(member) => (member as usize, 1),
+            Place::Stage(member) => {
+                let stage = Source::of_peer(channel.stage(member as usize, tally.arrivals));
+                return Readable::Here(stage.part(span.offset, span.bytes));
+            }
+            Place::Scratch => return Readable::Here(self.source(channel, tally, span)),
+        };
+        if member == channel.me() {
+            return Readable::Here(self.source(channel, tally, span));
+        }
+        let way = &self.ways[member][way];
+        match way.reached.slice() {
+            Some(slice) => Readable::Here(Source::of_peer(slice).part(span.offset, span.bytes)),
+            None => Readable::Across(member, way.address + span.offset),
+        }
+    }
+
+    /// Memory of any member of this node, to write.
+    fn writable<'a>(&'a self, channel: &'a Channel, tally: &Tally, span: Span) -> Writable<'a> {
+        let Place::Output(member) = span.place else {
+            return Writable::Here(self.target(channel, tally, span));
+        };
+        let member = member as usize;
+        if member == channel.me() {
+            return Writable::Here(self.target(channel, tally, span));
+        }
+        let way = &self.ways[member][1];
+        match way.reached.slice() {
+            Some(slice) => Writable::Here(Target::of_peer(slice).part(span.offset, span.bytes)),
+            None => Writable::Across(member, way.address + span.offset),
+        }
+    }
+
+    fn copy(&self, channel: &Channel, tally: &Tally, dst: Span, src: Span) -> Result<()> {
+        match (self.readable(channel, tally, src), self.writable(channel, tally, dst)) {
+            (Readable::Here(from), Writable::Here(to)) => {
+                // In place there is nothing to do.
+                if !from.is_at(to) {
+                    kernel::copy(to, from);
+                }
+                Ok(())
+            }
+            (Readable::Across(member, address), Writable::Here(to)) => {
+                kernel::pull(channel, member, address, to)
+            }
+            (Readable::Here(from), Writable::Across(member, address)) => {
+                kernel::push(channel, member, address, from)
+            }
+            (Readable::Across(..), Writable::Across(..)) => {
+                unreachable!("one end of a copy is at this rank")
+            }
+        }
+    }
+
+    /// `dst = left op right`; `dst` may be the same memory as either.
+    fn combine(&self, dst: Target<'_>, left: Source<'_>, right: Source<'_>) {
+        if dst.is_empty() || self.failed.get() {
+            return;
+        }
+        let reducer = match &self.arithmetic {
+            Arithmetic::BuiltIn(op, ty) => {
+                return kernel::fold(*op, *ty, &[dst], &[left, right]);
+            }
+            Arithmetic::User(reducer) => reducer,
+        };
+        let bytes = dst.len();
+        let mut copies = self.copies.borrow_mut();
+        for copy in copies.iter_mut().filter(|copy| copy.len() * size_of::<u128>() < bytes) {
+            copy.resize(bytes.div_ceil(size_of::<u128>()), 0);
+        }
+        let [first, second, result] = copies.each_mut().map(|copy| {
+            let copy: &mut [u8] = bytemuck::cast_slice_mut(copy);
+            &mut copy[..bytes]
+        });
+        kernel::copy(Target::of(first), left);
+        kernel::copy(Target::of(second), right);
+        let count = bytes as u64 / u64::from(reducer.element_bytes);
+        match (reducer.reduce)(first, second, result, count) {
+            Ok(()) => kernel::copy(dst, Source::of(result)),
+            Err(_) => self.failed.set(true),
+        }
+    }
+
+    fn finish(&self, channel: &Channel, tally: &Tally, span: Span) {
+        let Arithmetic::BuiltIn(Operation::Average, ty) = self.arithmetic else { return };
+        if span.bytes > 0 {
+            let members = channel.ranks().len() as u32;
+            kernel::divide(ty, self.target(channel, tally, span), members);
+        }
+    }
+
+    fn send(&self, channel: &Channel, tally: &mut Tally, to: usize, src: Span) -> Result<Stepped> {
+        let index = tally.sent[to];
+        let slots = u64::from(channel.spec().slots);
+        if index - tally.room[to] >= slots {
+            tally.room[to] = channel.taken(to);
+            if index - tally.room[to] >= slots {
+                return Ok(Stepped::Blocked(Blocked::Room(to)));
+            }
+        }
+        let header =
+            [self.sequence, self.fingerprint, src.bytes, u64::from(self.failed.get()) * FAILED];
+        let slot = Target::of_peer(channel.outgoing(to, index));
+        let header: &[u8] = bytemuck::cast_slice(&header);
+        kernel::copy(slot.part(0, header.len() as u64), Source::of(header));
+        kernel::copy(slot.part(HEADER_BYTES, src.bytes), self.source(channel, tally, src));
+        channel.send(to, index, HEADER_BYTES + src.bytes)?;
+        tally.sent[to] = index + 1;
+        Ok(Stepped::Done)
+    }
+
+    fn receive(
+        &self,
+        channel: &Channel,
+        tally: &mut Tally,
+        from: usize,
+        dst: Span,
+        with: Option<(Span, bool)>,
+    ) -> Result<Stepped> {
+        let index = tally.taken[from];
+        if channel.received(from) <= index {
+            return Ok(Stepped::Blocked(Blocked::Message(from)));
+        }
+        let slot = Source::of_peer(channel.incoming(from, index));
+        let mut header = [0u64; 4];
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut header);
+        kernel::copy(Target::of(bytes), slot.part(0, size_of::<[u64; 4]>() as u64));
+        let [sequence, fingerprint, bytes, flags] = header;
+        if (sequence, fingerprint) != (self.sequence, self.fingerprint) {
+            return Err(print::mismatch(channel, self.fingerprint, from, fingerprint));
+        }
+        if bytes != dst.bytes {
+            return Err(self.uneven(channel, from, bytes, dst.bytes));
+        }
+        if flags & FAILED != 0 {
+            self.failed.set(true);
+        }
+        let message = slot.part(HEADER_BYTES, bytes);
+        let to = self.target(channel, tally, dst);
+        match with {
+            None => kernel::copy(to, message),
+            Some((with, theirs_first)) => {
+                let with = self.source(channel, tally, with);
+                let (left, right) = if theirs_first { (message, with) } else { (with, message) };
+                self.combine(to, left, right);
+            }
+        }
+        tally.taken[from] = index + 1;
+        channel.take(from, index + 1);
+        Ok(Stepped::Done)
+    }
+
+    fn arrive(&mut self, channel: &Channel, tally: &mut Tally, carry: Carry) {
+        tally.arrivals += 1;
+        let mut words = [0u64; WORDS];
+        match carry {
+            Carry::Data(span) => {
+                assert!(span.bytes <= LINE_BYTES, "{} bytes do not fit into a line", span.bytes);
+                let data: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+                let data = &mut data[..span.bytes as usize];
+                kernel::copy(Target::of(data), self.source(channel, tally, span));
+            }
+            Carry::Nothing if self.plan.is_direct() && self.ways.is_empty() => {
+                words = Whereabouts::of(channel, self.buffers).words();
+            }
+            Carry::Nothing => {}
+        }
+        self.seen = 0;
+        channel.arrive(tally.arrivals, self.fingerprint, &words);
+    }
+
+    fn await_all(&mut self, channel: &Channel, tally: &Tally) -> Result<Stepped> {
+        let members = channel.ranks().len();
+        while self.seen < members {
+            match channel.look(self.seen, tally.arrivals) {
+                Look::Arrived(fingerprint) if fingerprint == self.fingerprint => self.seen += 1,
+                Look::Arrived(other) => {
+                    return Err(print::mismatch(channel, self.fingerprint, self.seen, other));
+                }
+                Look::Missing => return Ok(Stepped::Blocked(Blocked::Line(self.seen))),
+                Look::Passed => {
+                    let rank = channel.ranks()[self.seen];
+                    let reason = "this collective failed there; its own error says why".to_owned();
+                    return Err(Error::Refused { rank, reason });
+                }
+            }
+        }
+        if self.plan.is_direct() && self.ways.is_empty() {
+            return self.find_ways(channel, tally);
+        }
+        Ok(Stepped::Done)
+    }
+
+    /// The lines of the first arrival have told where everybody's memory is. Where somebody's cannot be
+    /// reached by all, all know so and take the other way.
+    fn find_ways(&mut self, channel: &Channel, tally: &Tally) -> Result<Stepped> {
+        let members = 0..channel.ranks().len();
+        let told = |member| Whereabouts::of_words(channel.payload(member, tally.arrivals));
+        let across = channel.all_reachable();
+        if !across
+            && !members.clone().all(|member| told(member).are_mapped())
+            && let Some(staged) = self.plan.staged.clone()
+        {
+            self.scratch = Buffer::new(staged.scratch_bytes);
+            self.plan = staged;
+            return Ok(Stepped::Again);
+        }
+        for member in members {
+            let Whereabouts { input, output } = told(member);
+            let [input_bytes, output_bytes] = self.plan.extents[member];
+            let way = [
+                way(channel, member, input, input_bytes)?,
+                way(channel, member, output, output_bytes)?,
+            ];
+            self.ways.push(way);
+        }
+        Ok(Stepped::Done)
+    }
+
+    /// Combines what lies at several members into what lies at several members.
+    fn reduce(
+        &self,
+        channel: &Channel,
+        tally: &Tally,
+        dsts: Spread,
+        srcs: Spread,
+        bytes: u64,
+    ) -> Result<()> {
+        let Arithmetic::BuiltIn(op, ty) = self.arithmetic else {
+            unreachable!("reductions of the program travel by messages");
+        };
+        let divided = op == Operation::Average && srcs.members == Members::All;
+        if !divided && self.reduce_at_once(channel, tally, dsts, srcs, bytes, op, ty) {
+            return Ok(());
+        }
+        let mut done = 0;
+        while done < bytes {
+            let part = PULL_BYTES.min(bytes - done);
+            let at = |spread: Spread| Spread { offset: spread.offset + done, ..spread };
+            let sum = self.apart.get_or_init(|| Buffer::new(PULL_BYTES)).target(part);
+            self.gather(channel, tally, sum, at(srcs), op, ty)?;
+            if divided {
+                kernel::divide(ty, sum, channel.ranks().len() as u32);
+            }
+            for member in members(dsts.members, channel.ranks().len() as u32) {
+                match self.writable(channel, tally, span(at(dsts), member, part)) {
+                    Writable::Here(to) => kernel::copy(to, sum.source()),
+                    Writable::Across(member, address) => {
+                        kernel::push(channel, member, address, sum.source())?;
+                    }
+                }
+            }
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// The same in one pass over all memory, where all of it is mapped and there are not too many
+    /// members; false where not.
+    #[allow(clippy::too_many_arguments, reason = "what reduce has looked up")]
+    fn reduce_at_once(
+        &self,
+        channel: &Channel,
+        tally: &Tally,
+        dsts: Spread,
+        srcs: Spread,
+        bytes: u64,
+        op: Operation,
+        ty: DataType,
+    ) -> bool {
+        let size = channel.ranks().len();
+        if size > BATCH {
+            return false;
+        }
+        let mut lines = [[0; WORDS]; BATCH];
+        if srcs.kind == Kind::Line {
+            for (member, line) in lines.iter_mut().enumerate().take(size) {
+                *line = channel.payload(member, tally.arrivals);
+            }
+        }
+        let nothing: Source<'_> = Source::of(&[]);
+        let (mut from, mut from_len) = ([nothing; BATCH], 0);
+        for member in members(srcs.members, size as u32) {
+            from[from_len] = if srcs.kind == Kind::Line {
+                let line: &[u8] = bytemuck::cast_slice(&lines[member as usize]);
+                Source::of(line).part(srcs.offset, bytes)
+            } else {
+                match self.readable(channel, tally, span(srcs, member, bytes)) {
+                    Readable::Here(source) => source,
+                    Readable::Across(..) => return false,
+                }
+            };
+            from_len += 1;
+        }
+        let (mut to, mut to_len) = ([Target::of(&mut []); BATCH], 0);
+        for member in members(dsts.members, size as u32) {
+            to[to_len] = match self.writable(channel, tally, span(dsts, member, bytes)) {
+                Writable::Here(target) => target,
+                Writable::Across(..) => return false,
+            };
+            to_len += 1;
+        }
+        kernel::fold(op, ty, &to[..to_len], &from[..from_len]);
+        true
+    }
+
+    /// Combines the sources into `sum`, in their order, whatever that takes.
+    fn gather(
+        &self,
+        channel: &Channel,
+        tally: &Tally,
+        sum: Target<'_>,
+        srcs: Spread,
+        op: Operation,
+        ty: DataType,
+    ) -> Result<()> {
+        let bytes = sum.len() as u64;
+        let mut begun = false;
+        let mut combine = |source: Source<'_>| {
+            if begun {
+                kernel::accumulate(op, ty, sum, &[source]);
+            } else {
+                kernel::copy(sum, source);
+            }
+            begun = true;
+        };
+        for member in members(srcs.members, channel.ranks().len() as u32) {
+            if srcs.kind == Kind::Line {
+                let line = channel.payload(member as usize, tally.arrivals);
+                let line: &[u8] = bytemuck::cast_slice(&line);
+                combine(Source::of(line).part(srcs.offset, bytes));
+                continue;
+            }
+            match self.readable(channel, tally, span(srcs, member, bytes)) {
+                Readable::Here(source) => combine(source),
+                Readable::Across(member, address) => {
+                    let copy = self.pulled.get_or_init(|| Buffer::new(PULL_BYTES)).target(bytes);
+                    kernel::pull(channel, member, address, copy)?;
+                    combine(copy.source());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn uneven(&self, channel: &Channel, member: usize, found: u64, expected: u64) -> Error {
+        let (me, from) = (channel.ranks()[channel.me()], channel.ranks()[member]);
+        let difference = format!(
+            "{from} sent a block of {found} bytes where {me} expects {expected}; counts of both \
+             have to agree"
+        );
+        Error::Mismatch { group: channel.group(), difference }
+    }
+}
+
+/// Members whose memory is used in one pass.
+const BATCH: usize = 32;
+
+/// How this rank gets at memory of a member.
+fn way(channel: &Channel, member: usize, location: Location, bytes: u64) -> Result<Way> {
+    let address = match location {
+        Location::Address(address) => address,
+        Location::Segment { .. } => 0,
+    };
+    // Nobody will ask for nothing.
+    if bytes == 0 || member == channel.me() {
+        return Ok(Way { address, reached: Reached::CrossMemory });
+    }
+    let reached = channel.reach(member, location, bytes).ok_or_else(|| {
+        let rank = channel.ranks()[member];
+        let reason = format!("its {bytes} bytes cannot be reached; has it deleted the segment?");
+        Error::Refused { rank, reason }
+    })?;
+    Ok(Way { address, reached })
+}
+
+/// The members of a set, in their order.
+fn members(set: Members, size: u32) -> impl Iterator<Item = u32> {
+    let (range, without) = match set {
+        Members::One(member) => (member..member + 1, None),
+        Members::All => (0..size, None),
+        Members::AllBut(member) => (0..size, Some(member)),
+    };
+    range.filter(move |member| Some(*member) != without)
+}
+
+/// A member's part of a spread.
+fn span(spread: Spread, member: u32, bytes: u64) -> Span {
+    let place = match spread.kind {
+        Kind::Input => Place::Input(member),
+        Kind::Output => Place::Output(member),
+        Kind::Stage => Place::Stage(member),
+        Kind::Line => unreachable!("lines are no memory to point to"),
+    };
+    Span { place, offset: spread.offset, bytes }
+}

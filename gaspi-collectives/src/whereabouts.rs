@@ -1,0 +1,48 @@
+//! Where a member's buffers are, as the line of its first arrival says: two words for the input, two for
+//! the output.
+
+use gaspi_core::{Channel, Location};
+
+use crate::executor::Buffers;
+use crate::kernel::Source;
+
+/// Where both buffers of a member are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Whereabouts {
+    pub(crate) input: Location,
+    pub(crate) output: Location,
+}
+
+/// Memory of no bytes, that nobody will ask for.
+const NOWHERE: Location = Location::Address(0);
+
+impl Whereabouts {
+    /// Those of this rank.
+    pub(crate) fn of(channel: &Channel, buffers: Buffers<'_>) -> Whereabouts {
+        let find = |memory: Source<'_>| match memory.len() {
+            0 => NOWHERE,
+            len => channel.locate(memory.start(), len as u64),
+        };
+        let (input, output) = (buffers.input, buffers.output.source());
+        let same = (output.start(), output.len()) == (input.start(), input.len());
+        let found = find(input);
+        Whereabouts { input: found, output: if same { found } else { find(output) } }
+    }
+
+    /// As they ride in a line.
+    pub(crate) fn words(&self) -> [u64; 6] {
+        let ([a, b], [c, d]) = (self.input.encode(), self.output.encode());
+        [a, b, c, d, 0, 0]
+    }
+
+    /// What a member's line says.
+    pub(crate) fn of_words([a, b, c, d, ..]: [u64; 6]) -> Whereabouts {
+        Whereabouts { input: Location::decode([a, b]), output: Location::decode([c, d]) }
+    }
+
+    /// Whether all members of the node can use both without the kernel's help.
+    pub(crate) fn are_mapped(&self) -> bool {
+        let mapped = |at: Location| at == NOWHERE || matches!(at, Location::Segment { .. });
+        mapped(self.input) && mapped(self.output)
+    }
+}
