@@ -132,6 +132,10 @@ impl Samples {
         self.0.get(index.max(1) - 1).or(self.0.last()).copied().unwrap_or(0.0)
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn median(&self) -> f64 {
         self.quantile(0.5)
     }

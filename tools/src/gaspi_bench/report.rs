@@ -392,7 +392,7 @@ fn time(us: f64) -> String {
 }
 
 /// Bytes in the largest unit that fits, as `--sizes` takes them.
-fn size(bytes: usize) -> String {
+pub(crate) fn size(bytes: usize) -> String {
     for (unit, letter) in [(1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')] {
         if bytes.is_multiple_of(unit) {
             return format!("{}{letter}", bytes / unit);

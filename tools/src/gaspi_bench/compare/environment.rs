@@ -70,7 +70,7 @@ fn make(rival: Rival, prefix: &Path, python: &Path) -> Result<()> {
         Err(no_environment) => {
             let wheels = prefix.join("wheels");
             let mut pip = clean(python);
-            pip.args(pip_arguments("download")).arg("--no-deps").arg("-d").arg(&wheels);
+            pip.args(pip_arguments("download")).arg("-d").arg(&wheels);
             pip.args(rival.packages());
             run(&mut pip).map_err(|reason| {
                 if reason.contains("No module named pip") {
@@ -86,7 +86,7 @@ fn make(rival: Rival, prefix: &Path, python: &Path) -> Result<()> {
             run(&mut unpack).map_err(Failure::run)?;
         }
     }
-    for needed in ["include/mpi.h", "lib/libmpi.so"] {
+    for needed in rival.files() {
         if !prefix.join(needed).exists() {
             let (packages, place) = (rival.packages().join(" and "), prefix.display());
             return Err(Failure::run(format!(

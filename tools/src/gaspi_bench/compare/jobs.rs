@@ -3,50 +3,46 @@
 //! Its ranks connect to this process; between bursts they sleep in a read. Nothing of it outlives the
 //! comparison: ranks end when their connection does, and what is left is killed.
 
+use super::operation::Shape;
 use super::rivals::Side;
 use crate::failure::{Failure, Result};
+use crate::system;
 use crate::transport::Choice;
 use gaspi_core::os::event::Poll;
 use gaspi_core::os::{process, socket};
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// What ranks measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Barrier,
-    /// Of so many doubles, as sum.
-    Allreduce(u32),
-}
-
 /// One burst, as burst.c reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Burst {
-    pub(crate) operation: Operation,
-    /// Calls in a batch.
+    pub(crate) shape: Shape,
     pub(crate) calls: u32,
-    pub(crate) batches: u32,
 }
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Figures {
-    /// Microseconds per call of each batch, of its slowest rank.
-    pub(crate) us: Vec<f64>,
-    /// Elements that were not the sum.
+    /// Microseconds of each call, until its last rank returned; none if the library does not have
+    /// the operation.
+    pub(crate) us: Option<Vec<f64>>,
+    /// Elements that were not what they had to be.
     pub(crate) wrong: u64,
 }
 
 /// As in burst.c.
-pub(crate) const BATCHES_MAX: u32 = 64;
-const ANSWER_BYTES: usize = 8 + 8 * BATCHES_MAX as usize;
-const STOP: u32 = 0;
+pub(crate) const CALLS_MAX: u32 = 512;
+const COMMAND_BYTES: usize = 24;
+const STOP: [u8; COMMAND_BYTES] = [0; COMMAND_BYTES];
+const ANSWER_BYTES: usize = 16 + 8 * CALLS_MAX as usize;
+/// Bytes of memory that the ranks of a job meet in.
+const MEETING_BYTES: usize = 8192;
 /// A launcher that takes longer to start its ranks, or a rank with a burst, has failed.
 const LIMIT: Duration = Duration::from_secs(120);
 /// How long a launcher may take to end after its ranks, before it is killed.
@@ -57,37 +53,37 @@ const LOOK_MS: i32 = 100;
 const LINES: usize = 5;
 
 impl Burst {
-    fn encode(self) -> [u8; 16] {
-        let (what, count) = match self.operation {
-            Operation::Barrier => (1, 0),
-            Operation::Allreduce(count) => (2, count),
-        };
-        words([what, count, self.calls, self.batches.min(BATCHES_MAX)])
+    fn encode(self) -> [u8; COMMAND_BYTES] {
+        let shape = self.shape;
+        let words = [
+            shape.operation.code(),
+            u32::from(shape.in_place),
+            shape.memory.code(),
+            self.calls.min(CALLS_MAX),
+        ];
+        let mut bytes = [0; COMMAND_BYTES];
+        for (to, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *to = word.to_ne_bytes();
+        }
+        bytes[16..].copy_from_slice(&(shape.count as u64).to_ne_bytes());
+        bytes
     }
-}
-
-fn words(numbers: [u32; 4]) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    for (to, number) in bytes.chunks_exact_mut(4).zip(numbers) {
-        to.copy_from_slice(&number.to_ne_bytes());
-    }
-    bytes
 }
 
 /// A burst's figures from what each rank answered.
 fn combine(burst: Burst, answers: &[[u8; ANSWER_BYTES]]) -> Figures {
     let word = |answer: &[u8; ANSWER_BYTES], index: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&answer[index * 8..][..8]);
-        u64::from_ne_bytes(bytes)
+        u64::from_ne_bytes(answer.as_chunks::<8>().0[index])
     };
-    let slowest = |batch: usize| {
-        let times = answers.iter().map(|answer| f64::from_bits(word(answer, 1 + batch)));
-        times.fold(0.0, f64::max) / f64::from(burst.calls.max(1))
+    let last = |call: usize| {
+        let times = answers.iter().map(|answer| f64::from_bits(word(answer, 2 + call)));
+        times.fold(0.0, f64::max)
     };
+    let is_offered = answers.iter().all(|answer| word(answer, 0) == 1);
+    let calls = burst.calls.min(CALLS_MAX) as usize;
     Figures {
-        us: (0..burst.batches.min(BATCHES_MAX) as usize).map(slowest).collect(),
-        wrong: answers.iter().map(|answer| word(answer, 0)).sum(),
+        us: is_offered.then(|| (0..calls).map(last).collect()),
+        wrong: answers.iter().map(|answer| word(answer, 1)).sum(),
     }
 }
 
@@ -100,6 +96,8 @@ pub(crate) struct Job {
     ranks: Vec<UnixStream>,
     processes: Vec<OwnedFd>,
     log: PathBuf,
+    /// Ranks open it through this process.
+    _meeting: File,
 }
 
 impl Job {
@@ -115,11 +113,13 @@ impl Job {
         let failed = |error: std::io::Error| Failure::run(format!("starting {title}: {error}"));
         let name = format!("gaspi-compare-{}-{}", std::process::id(), side.name());
         let listener = socket::listen(&name).map_err(failed)?;
+        let meeting = system::memory_file(MEETING_BYTES).map_err(failed)?;
+        let place = format!("/proc/{}/fd/{}", std::process::id(), meeting.as_raw_fd());
         let log = program.with_extension("log");
         let output = File::create(&log).map_err(failed)?;
         let cores_text: Vec<String> = cores.iter().map(usize::to_string).collect();
         let mut command = side.launch(program, ranks, ranks as usize > cores.len(), transport);
-        command.arg(&name).arg(cores_text.join(","));
+        command.arg(&name).arg(cores_text.join(",")).arg(place);
         command.stdin(Stdio::null()).stdout(output.try_clone().map_err(failed)?).stderr(output);
         // A group of its own, so that what a launcher leaves can be ended with it.
         command.process_group(0);
@@ -127,7 +127,9 @@ impl Job {
             let program = command.get_program().to_string_lossy();
             Failure::run(format!("starting {title}: {program}: {error}"))
         })?;
-        let mut job = Job { title, launcher, ranks: Vec::new(), processes: Vec::new(), log };
+        let (ranks_so_far, processes) = (Vec::new(), Vec::new());
+        let mut job =
+            Job { title, launcher, ranks: ranks_so_far, processes, log, _meeting: meeting };
         job.gather(&listener, ranks)?;
         Ok(job)
     }
@@ -176,6 +178,11 @@ impl Job {
         Ok(())
     }
 
+    /// Whose it is, as people call it.
+    pub(crate) fn title(&self) -> &'static str {
+        self.title
+    }
+
     /// Has all ranks measure, and waits for what they say.
     pub(crate) fn burst(&mut self, burst: Burst) -> Result<Figures> {
         let mut answers = vec![[0; ANSWER_BYTES]; self.ranks.len()];
@@ -190,7 +197,7 @@ impl Job {
 
     /// Ends it in peace.
     pub(crate) fn stop(mut self) -> Result<()> {
-        let told = self.ranks.iter_mut().try_for_each(|rank| rank.write_all(&words([STOP; 4])));
+        let told = self.ranks.iter_mut().try_for_each(|rank| rank.write_all(&STOP));
         told.map_err(|error| self.failed(&format!("a rank has ended ({error})")))?;
         if !self.await_launcher(FAREWELL) {
             return Err(self.failed(&format!("its launcher did not end within {FAREWELL:?}")));
@@ -262,33 +269,53 @@ impl Drop for Job {
 mod tests {
     use super::*;
     use crate::compare::environment::Installed;
+    use crate::compare::operation::{Memory, Operation};
+    use crate::compare::program;
     use crate::compare::rivals::Rival;
+    use clap::ValueEnum;
+
+    fn burst(calls: u32) -> Burst {
+        let shape = Shape::new(Operation::Alltoall, 1 << 33, 2, Memory::Segment, true);
+        Burst { shape, calls }
+    }
+
+    fn answer(words: [u64; 2], times: [f64; 2]) -> [u8; ANSWER_BYTES] {
+        let mut bytes = [0; ANSWER_BYTES];
+        let words = words.into_iter().chain(times.map(f64::to_bits));
+        for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *to = word.to_ne_bytes();
+        }
+        bytes
+    }
 
     #[test]
-    fn a_burst_takes_as_long_as_its_slowest_rank() {
-        let burst = Burst { operation: Operation::Allreduce(3), calls: 10, batches: 2 };
-        let answer = |wrong: u64, times: [f64; 2]| {
-            let mut bytes = [0; ANSWER_BYTES];
-            bytes[..8].copy_from_slice(&wrong.to_ne_bytes());
-            bytes[8..16].copy_from_slice(&times[0].to_ne_bytes());
-            bytes[16..24].copy_from_slice(&times[1].to_ne_bytes());
-            bytes
-        };
-        let figures = combine(burst, &[answer(1, [10.0, 40.0]), answer(2, [20.0, 30.0])]);
-        assert_eq!(figures, Figures { us: vec![2.0, 4.0], wrong: 3 });
+    fn a_call_takes_until_its_last_rank_returns() {
+        let answers = [answer([1, 1], [10.0, 40.0]), answer([1, 2], [20.0, 30.0])];
+        let figures = combine(burst(2), &answers);
+        assert_eq!(figures, Figures { us: Some(vec![20.0, 40.0]), wrong: 3 });
+        let not_offered = combine(burst(2), &[answer([0, 0], [0.0; 2]); 2]);
+        assert_eq!(not_offered.us, None);
     }
 
     #[test]
     fn commands_are_what_the_program_reads() {
-        let burst = Burst { operation: Operation::Allreduce(255), calls: 7, batches: 9999 };
-        assert_eq!(burst.encode(), words([2, 255, 7, BATCHES_MAX]));
-        let source = super::super::SOURCE;
+        let bytes = burst(9999).encode();
+        let words: Vec<u32> =
+            bytes.as_chunks::<4>().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
+        // 2^31 elements: more than a word holds with a sign.
+        assert_eq!(words, [7, 1, 1, CALLS_MAX, 1 << 31, 0]);
         for line in [
-            "STOP = 0, BARRIER = 1, ALLREDUCE = 2",
-            &format!("BATCHES_MAX = {BATCHES_MAX}"),
-            "uint32_t what, count, calls, batches;",
+            &format!("CALLS_MAX = {CALLS_MAX}"),
+            "uint32_t what, in_place, memory, calls;\n  uint64_t count;",
+            "uint64_t offered, wrong;\n  double us[CALLS_MAX];",
         ] {
-            assert!(source.contains(line), "{line}");
+            assert!(program::BURST.contains(line), "{line}");
+        }
+        assert!(program::LIBRARY.contains("PRIVATE = 0, SEGMENT = 1"));
+        for operation in Operation::value_variants() {
+            let name = operation.name().to_uppercase().replace('-', "_");
+            let line = format!("  {name} = {}", operation.code());
+            assert!(program::LIBRARY.lines().any(|other| other.trim_end_matches(',') == line));
         }
     }
 

@@ -1,47 +1,85 @@
-//! `gaspi-bench compare`: the same calls by libgaspi and by MPI libraries, in one interleaved run.
+//! `gaspi-bench compare`: the same calls by libgaspi and by other libraries, in one interleaved run.
 //!
-//! One program ([`SOURCE`]) is compiled for every library, so all of them run the same loop. Their jobs
+//! One program ([`program`]) is compiled for every library, so all of them run the same loop. Their jobs
 //! stay alive side by side, and measure in turn, in bursts of some milliseconds, while all others
 //! sleep: what the machine does meanwhile hits all of them. Libraries come from PyPI
 //! ([`environment`]), started as a fair user would ([`rivals`]).
 
+mod chart;
 mod environment;
+mod goals;
 mod jobs;
+mod loopback;
+mod operation;
 mod outcome;
+mod program;
 mod rivals;
+mod row;
 #[cfg(test)]
 mod script;
 
+use crate::arguments;
 use crate::failure::{Failure, Result};
 use crate::library::Library;
 use crate::measure::Samples;
 use crate::system;
 use crate::transport::Choice;
 use clap::Args;
-use jobs::{Burst, Job, Operation};
-use outcome::{Outcome, Row};
+use goals::Setting;
+use jobs::{Burst, CALLS_MAX, Figures, Job};
+use operation::{Memory, Operation, Shape};
+use outcome::Outcome;
 use rivals::{Rival, Side};
+use row::{Lane, Row};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-/// What every rank runs.
-const SOURCE: &str = include_str!("burst.c");
-
-/// Elements of gaspi_allreduce, unless the configuration says otherwise.
-const ELEMENTS_MAX: u32 = 255;
-const SIZES: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 255];
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const SIZES: [usize; 17] = [
+    8,
+    64,
+    512,
+    KIB,
+    4 * KIB,
+    8 * KIB,
+    16 * KIB,
+    32 * KIB,
+    64 * KIB,
+    128 * KIB,
+    256 * KIB,
+    512 * KIB,
+    MIB,
+    4 * MIB,
+    16 * MIB,
+    64 * MIB,
+    256 * MIB,
+];
+const SIZES_QUICK: [usize; 8] = [8, KIB, 4 * KIB, 32 * KIB, 256 * KIB, MIB, 16 * MIB, 256 * MIB];
 /// What makes environments.
 const PYTHON: &str = "python3";
-const ROUNDS: usize = 40;
-const ROUNDS_QUICK: usize = 8;
 
-/// What a batch should take, in microseconds: long beside the clock, short beside a time slice.
-const BATCH_US: f64 = 1000.0;
+/// How thoroughly a row is measured.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
+    rounds_min: u32,
+    rounds_max: u32,
+    /// What all bursts of a row may take, if the fewest rounds do not take longer.
+    row: Duration,
+}
+
+const THOROUGH: Effort = Effort { rounds_min: 7, rounds_max: 60, row: Duration::from_secs(6) };
+const QUICK: Effort = Effort { rounds_min: 3, rounds_max: 20, row: Duration::from_millis(1200) };
+
 /// What a burst should take.
-const BURST_US: f64 = 10_000.0;
-const CALLS_MIN: f64 = 3.0;
-const CALLS_MAX: f64 = 20_000.0;
-const BATCHES_MAX: f64 = 10.0;
+const BURST: Duration = Duration::from_millis(10);
+const CALLS_MIN: u32 = 2;
+/// One call has to do where two take longer than this.
+const LONG: Duration = Duration::from_millis(800);
+/// Calls that show what the ranks of a library talk over: bytes, calls, and what each sends at least.
+/// Somebody has to hear of all that another has; a packet has headers of 52 bytes.
+const PROBES: [(usize, u32, u64); 2] = [(8, CALLS_MAX, 60), (MIB, 4, MIB as u64)];
 
 /// `compare`.
 #[derive(Debug, Clone, Args)]
@@ -50,35 +88,62 @@ pub(crate) struct Options {
     #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "2", value_parser = clap::value_parser!(u32).range(2..=1024))]
     ranks: Vec<u32>,
 
-    /// Doubles in an allreduce [default: powers of 2 up to 128, and 255]
-    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=ELEMENTS_MAX as i64))]
-    sizes: Vec<u32>,
+    /// What to compare
+    #[arg(
+        long,
+        visible_alias = "operations",
+        value_enum,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "barrier,allreduce,broadcast"
+    )]
+    operation: Vec<Operation>,
 
-    /// Libraries to compare with
+    /// Bytes of the larger buffer, with K, M or G for powers of 1024 [default: 8 to 256M]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = arguments::size)]
+    sizes: Vec<usize>,
+
+    /// Libraries to compare with; oneccl takes 2 GB of disk
     #[arg(
         long,
         value_enum,
         value_name = "LIST",
         value_delimiter = ',',
-        default_value = "openmpi,impi,mpich"
+        default_value = "openmpi,impi,mpich,oneccl"
     )]
     rivals: Vec<Rival>,
+
+    /// This library alone
+    #[arg(long, conflicts_with = "rivals")]
+    alone: bool,
 
     /// How ranks reach each other, of all libraries
     #[arg(long, value_enum, default_value = "shm")]
     transport: Choice,
 
-    /// Bursts of each library for each row [default: 40]
+    /// Where the buffers of this library lie
+    #[arg(long, value_enum, default_value = "segment")]
+    memory: Memory,
+
+    /// With a buffer for the input and another for the result
+    #[arg(long)]
+    out_of_place: bool,
+
+    /// Bursts of each library for each row [default: 60, fewer where they take long]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: Option<u32>,
 
-    /// A fifth of the bursts
-    #[arg(long, conflicts_with = "rounds")]
+    /// In two minutes: fewer sizes, fewer bursts
+    #[arg(long)]
     quick: bool,
 
-    /// Where environments and programs are made and kept; results are written to results.jsonl there
+    /// Where environments and programs are made and kept
     #[arg(long, value_name = "PATH", default_value = "target/compare")]
     directory: PathBuf,
+
+    /// Where results.jsonl and the charts are written [default: the directory of --directory]
+    #[arg(short, long, value_name = "PATH")]
+    output: Option<PathBuf>,
 
     /// One JSON object for each row and library, and nothing else
     #[arg(long)]
@@ -86,36 +151,79 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    fn operations(&self) -> Vec<Operation> {
-        let sizes = if self.sizes.is_empty() { &SIZES[..] } else { &self.sizes };
-        let allreduces = sizes.iter().map(|count| Operation::Allreduce(*count));
-        std::iter::once(Operation::Barrier).chain(allreduces).collect()
+    /// What is measured of an operation on so many ranks.
+    fn shapes(&self, operation: Operation, ranks: u32) -> Vec<Shape> {
+        let sizes = match (&self.sizes[..], self.quick) {
+            _ if operation == Operation::Barrier => &[0],
+            ([], true) => &SIZES_QUICK[..],
+            ([], false) => &SIZES,
+            (chosen, _) => chosen,
+        };
+        let shape =
+            |bytes: &usize| Shape::new(operation, *bytes, ranks, self.memory, !self.out_of_place);
+        sizes.iter().map(shape).collect()
     }
 
-    fn rounds(&self) -> usize {
-        let chosen = self.rounds.map(|rounds| rounds as usize);
-        chosen.unwrap_or(if self.quick { ROUNDS_QUICK } else { ROUNDS })
+    fn effort(&self) -> Effort {
+        let default = if self.quick { QUICK } else { THOROUGH };
+        match self.rounds {
+            Some(rounds) => Effort { rounds_min: rounds, rounds_max: rounds, ..default },
+            None => default,
+        }
     }
 }
 
 /// Makes what is missing, measures, prints.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = directory(&options.directory)?;
-    let mut sides = vec![Side::Ours(Library::load()?.path)];
-    for rival in &options.rivals {
-        if !sides.iter().any(|side| side.name() == rival.name()) {
-            sides.push(Side::Rival(*rival, environment::ensure(*rival, &root, Path::new(PYTHON))?));
+    let results = match &options.output {
+        Some(path) => directory(path)?,
+        None => root.clone(),
+    };
+    let ours = Side::Ours(Library::load()?.path);
+    let mut sides = vec![(program::compile(&ours, &root)?, ours)];
+    let rivals = if options.alone { &[][..] } else { &options.rivals };
+    let mut reasons = Vec::new();
+    for rival in rivals {
+        if sides.iter().any(|(_, side)| side.name() == rival.name()) {
+            continue;
+        }
+        match provide(*rival, &root) {
+            Ok(side) => sides.push(side),
+            Err(failure) => leave_out(&mut reasons, rival.title(), &failure),
         }
     }
-    let programs: Vec<PathBuf> =
-        sides.iter().map(|side| compile(side, &root)).collect::<Result<_>>()?;
+    demand_rivals(sides.len() - 1, rivals, &reasons)?;
     let cores = system::cores();
-    let mut outcome = Outcome::new(&sides, &cores, &root, options.transport, options.json)?;
+    let compared: Vec<Side> = sides.iter().map(|(_, side)| side.clone()).collect();
+    let mut outcome = Outcome::new(&compared, &cores, &results, options.json)?;
     for ranks in &options.ranks {
-        outcome.begin(*ranks)?;
-        compare(options, &sides, &programs, *ranks, &cores, &mut outcome)?;
+        compare(options, &sides, *ranks, &cores, &mut outcome)?;
     }
     outcome.finish()
+}
+
+/// The program of a rival and what it is linked with.
+fn provide(rival: Rival, root: &Path) -> Result<(PathBuf, Side)> {
+    let side = Side::Rival(rival, environment::ensure(rival, root, Path::new(PYTHON))?);
+    Ok((program::compile(&side, root)?, side))
+}
+
+/// Says why a rival is missing.
+fn leave_out(reasons: &mut Vec<String>, title: &str, failure: &Failure) {
+    eprintln!("gaspi-bench compare: without {title}: {failure}");
+    reasons.push(format!("{title}: {failure}"));
+}
+
+/// There is somebody to compare with, if anybody was asked for.
+fn demand_rivals(found: usize, asked: &[Rival], reasons: &[String]) -> Result<()> {
+    if found > 0 || asked.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::run(format!(
+        "no other library can be compared (--alone measures this one):\n  {}",
+        reasons.join("\n  ")
+    )))
 }
 
 /// The directory, made and as an absolute path: programs are started elsewhere.
@@ -125,82 +233,138 @@ fn directory(path: &Path) -> Result<PathBuf> {
         .map_err(|error| Failure::run(format!("cannot make {}: {error}", path.display())))
 }
 
-/// The program for one side.
-fn compile(side: &Side, root: &Path) -> Result<PathBuf> {
-    let source = root.join("burst.c");
-    let program = root.join(format!("{}-burst", side.name()));
-    fs::write(&source, SOURCE)
-        .map_err(|error| Failure::run(format!("cannot write {}: {error}", source.display())))?;
-    let mut command = side.compile(&source, &program);
-    let output = command.output().map_err(|error| {
-        let compiler = command.get_program().to_string_lossy();
-        Failure::run(format!(
-            "{compiler}: {error}; a C compiler is needed (Debian: apt-get install gcc libc6-dev)"
-        ))
-    })?;
-    if output.status.success() {
-        return Ok(program);
-    }
-    let text = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
-    Err(Failure::run(format!("compiling for {}:\n{text}", side.title())))
-}
-
 /// All rows for one number of ranks.
 fn compare(
     options: &Options,
-    sides: &[Side],
-    programs: &[PathBuf],
+    sides: &[(PathBuf, Side)],
     ranks: u32,
     cores: &[usize],
     outcome: &mut Outcome,
 ) -> Result<()> {
-    let mut jobs: Vec<Job> = Vec::new();
-    for (side, program) in sides.iter().zip(programs) {
-        jobs.push(Job::start(side, program, ranks, cores, options.transport)?);
+    let tcp = options.transport == Choice::Tcp;
+    // None for a rival that does not start here.
+    let mut jobs: Vec<Option<Job>> = Vec::new();
+    let mut reasons = Vec::new();
+    for (program, side) in sides {
+        let started = Job::start(side, program, ranks, cores, options.transport)
+            .and_then(|mut job| if tcp { demand_tcp(&mut job).map(|()| job) } else { Ok(job) });
+        match (started, side) {
+            (Ok(job), _) => jobs.push(Some(job)),
+            (Err(failure), Side::Ours(_)) => return Err(failure),
+            (Err(failure), Side::Rival(..)) => {
+                leave_out(&mut reasons, side.title(), &failure);
+                jobs.push(None);
+            }
+        }
     }
-    for operation in options.operations() {
-        let row = measure(&mut jobs, operation, options.rounds())?;
-        outcome.row(&row)?;
+    if !options.alone && jobs.iter().flatten().count() == 1 {
+        return demand_rivals(0, &options.rivals, &reasons);
     }
-    jobs.into_iter().try_for_each(Job::stop)
+    for operation in &options.operation {
+        let crowded = ranks as usize > cores.len();
+        let setting =
+            Setting { operation: *operation, tcp, memory: options.memory, ranks, crowded };
+        outcome.begin(setting, !options.out_of_place)?;
+        for shape in options.shapes(*operation, ranks) {
+            let lanes = measure(&mut jobs, shape, options.effort())?;
+            outcome.row(Row { shape, ranks, lanes })?;
+        }
+        outcome.end()?;
+    }
+    jobs.into_iter().flatten().try_for_each(Job::stop)
+}
+
+/// Refuses a job whose ranks do not talk over TCP, in small calls and in large ones.
+fn demand_tcp(job: &mut Job) -> Result<()> {
+    for (bytes, calls, each) in PROBES {
+        let shape = Shape::new(Operation::Allreduce, bytes, 1, Memory::Private, true);
+        let before = loopback::bytes()?;
+        job.burst(Burst { shape, calls })?;
+        let (sent, least) = (loopback::bytes()? - before, each * u64::from(calls));
+        if sent < least {
+            return Err(Failure::run(format!(
+                "{} does not use TCP: {calls} calls of {bytes} bytes sent {sent} bytes over loopback \
+                 instead of {least} at least",
+                job.title()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What a side has come to so far.
+#[derive(Debug, Default)]
+struct Progress {
+    us: Vec<f64>,
+    bursts: Vec<f64>,
+    wrong: u64,
 }
 
 /// Bursts of all jobs in turn.
-fn measure(jobs: &mut [Job], operation: Operation, rounds: usize) -> Result<Row> {
-    let mut bursts = Vec::new();
-    let mut wrong = vec![0; jobs.len()];
-    for (job, wrong) in jobs.iter_mut().zip(&mut wrong) {
-        // A few calls tell how many make a batch, and those tell it better.
-        let mut burst = Burst { operation, calls: CALLS_MIN as u32, batches: 1 };
-        for _ in 0..2 {
-            let figures = job.burst(burst)?;
-            *wrong += figures.wrong;
-            burst = plan(operation, figures.us.iter().copied().fold(f64::INFINITY, f64::min));
+fn measure(jobs: &mut [Option<Job>], shape: Shape, effort: Effort) -> Result<Vec<Option<Lane>>> {
+    let mut sides: Vec<Option<Progress>> = Vec::new();
+    let mut plans = Vec::new();
+    let mut round_takes = Duration::ZERO;
+    for job in jobs.iter_mut() {
+        let planned = match job {
+            Some(job) => plan(job, shape)?,
+            None => None,
+        };
+        if let Some((_, takes, wrong)) = planned {
+            round_takes += takes;
+            sides.push(Some(Progress { wrong, ..Progress::default() }));
+        } else {
+            sides.push(None);
         }
-        bursts.push(burst);
+        plans.push(planned.map_or(0, |(calls, ..)| calls));
     }
-    let mut times = vec![Vec::new(); jobs.len()];
-    let mut medians = vec![Vec::new(); jobs.len()];
+    let affordable = effort.row.as_secs_f64() / round_takes.as_secs_f64().max(1e-6);
+    let rounds = (affordable as u32).clamp(effort.rounds_min, effort.rounds_max) as usize;
     for round in 0..rounds {
         for turn in 0..jobs.len() {
             // Nobody always follows the same other.
-            let side = (round + turn) % jobs.len();
-            let figures = jobs[side].burst(bursts[side])?;
-            medians[side].push(Samples::new(figures.us.clone()).median());
-            times[side].extend(figures.us);
-            wrong[side] += figures.wrong;
+            let at = (round + turn) % jobs.len();
+            let (Some(job), Some(progress)) = (&mut jobs[at], &mut sides[at]) else { continue };
+            let figures = job.burst(Burst { shape, calls: plans[at] })?;
+            let us = figures.us.unwrap_or_default();
+            progress.bursts.push(Samples::new(us.clone()).median());
+            progress.us.extend(us);
+            progress.wrong += figures.wrong;
         }
     }
-    let samples = times.into_iter().map(Samples::new).collect();
-    Ok(Row { operation, samples, bursts: medians, wrong })
+    let lane = |progress: Progress| Lane {
+        samples: Samples::new(progress.us),
+        bursts: progress.bursts,
+        wrong: progress.wrong,
+    };
+    Ok(sides.into_iter().map(|side| side.map(lane)).collect())
 }
 
-/// A burst of calls that take `us` each.
-fn plan(operation: Operation, us: f64) -> Burst {
-    let us = us.max(0.001);
-    let calls = (BATCH_US / us).clamp(CALLS_MIN, CALLS_MAX);
-    let batches = (BURST_US / (calls * us)).clamp(1.0, BATCHES_MAX);
-    Burst { operation, calls: calls as u32, batches: batches as u32 }
+/// How many calls a burst of a job shall have, what it then takes, and how much was wrong until that is
+/// known; none if the library does not have the operation.
+fn plan(job: &mut Job, shape: Shape) -> Result<Option<(u32, Duration, u64)>> {
+    let (mut calls, mut takes, mut wrong) = (CALLS_MIN, Duration::ZERO, 0);
+    // A few calls, for which memory is made, tell how many make a burst, and those tell it better.
+    for _ in 0..3 {
+        let begin = Instant::now();
+        let Figures { us: Some(_), wrong: found } = job.burst(Burst { shape, calls })? else {
+            return Ok(None);
+        };
+        takes = begin.elapsed();
+        wrong += found;
+        calls = fitting(calls, takes);
+        if calls <= CALLS_MIN {
+            break;
+        }
+    }
+    Ok(Some((calls, takes, wrong)))
+}
+
+/// Calls that take as long as a burst should, where so many took so long.
+fn fitting(calls: u32, took: Duration) -> u32 {
+    let fitting = f64::from(calls) * BURST.as_secs_f64() / took.as_secs_f64().max(1e-9);
+    let least = if took > LONG { 1 } else { CALLS_MIN };
+    (fitting as u32).clamp(least, CALLS_MAX)
 }
 
 #[cfg(test)]
@@ -209,40 +373,73 @@ mod tests {
     use clap::Parser;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct Command {
         #[command(flatten)]
         options: Options,
     }
 
     fn parse(words: &[&str]) -> std::result::Result<Options, clap::Error> {
-        Line::try_parse_from([&["compare"], words].concat()).map(|line| line.options)
+        Command::try_parse_from([&["compare"], words].concat()).map(|command| command.options)
+    }
+
+    fn bytes(options: &Options, operation: Operation) -> Vec<usize> {
+        options.shapes(operation, 4).iter().map(Shape::bytes).collect()
     }
 
     #[test]
-    fn the_command_line_chooses_ranks_sizes_and_rivals() {
-        let options = parse(&["-n", "2,4", "-s", "1,255", "--rivals", "impi", "--quick"]).unwrap();
+    fn the_command_line_chooses_ranks_operations_sizes_and_rivals() {
+        let words = ["-n", "2,4", "-s", "8,1K,4M", "--rivals", "impi,oneccl", "--quick"];
+        let options = parse(&words).unwrap();
         assert_eq!(options.ranks, [2, 4]);
-        assert_eq!(options.rivals, [Rival::Impi]);
-        assert_eq!(options.rounds(), ROUNDS_QUICK);
-        let expected = [Operation::Barrier, Operation::Allreduce(1), Operation::Allreduce(255)];
-        assert_eq!(options.operations(), expected);
+        assert_eq!(options.rivals, [Rival::Impi, Rival::Oneccl]);
+        assert_eq!(bytes(&options, Operation::Allreduce), [8, 1 << 10, 4 << 20]);
+        // Blocks of four ranks.
+        assert_eq!(bytes(&options, Operation::Alltoall), [16, 1 << 10, 4 << 20]);
+        assert_eq!(bytes(&options, Operation::Barrier), [0]);
         let default = parse(&[]).unwrap();
-        assert_eq!((default.rounds(), default.operations().len()), (ROUNDS, 1 + SIZES.len()));
-        assert_eq!((default.rivals.len(), default.transport), (3, Choice::Shm));
+        assert_eq!((default.rivals.len(), default.transport), (4, Choice::Shm));
+        assert_eq!(bytes(&default, Operation::Allreduce), SIZES);
+        assert_eq!(default.memory, Memory::Segment);
+        let private = parse(&["--memory", "private", "--operation", "reduce_scatter,gather"]);
+        let private = private.unwrap();
+        assert_eq!(private.operation, [Operation::ReduceScatter, Operation::Gather]);
+        assert_eq!(private.memory, Memory::Private);
         assert_eq!(parse(&["--transport", "tcp"]).unwrap().transport, Choice::Tcp);
-        for wrong in [&["-n", "1"][..], &["-s", "256"], &["-s", "0"], &["--rivals", "gpi"]] {
+        let wrong: [&[&str]; 5] = [
+            &["-n", "1"],
+            &["-s", "2G"],
+            &["-s", "0"],
+            &["--rivals", "gpi"],
+            &["--alone", "--rivals", "impi"],
+        ];
+        for wrong in wrong {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }
     }
 
     #[test]
+    fn a_number_of_rounds_that_is_asked_for_is_made() {
+        let effort = parse(&["--rounds", "5", "--quick"]).unwrap().effort();
+        assert_eq!((effort.rounds_min, effort.rounds_max), (5, 5));
+        let effort = parse(&["--quick"]).unwrap().effort();
+        assert_eq!((effort.rounds_min, effort.rounds_max), (QUICK.rounds_min, QUICK.rounds_max));
+    }
+
+    #[test]
     fn bursts_take_about_the_same_time_whatever_a_call_takes() {
-        let quick = plan(Operation::Barrier, 0.2);
-        assert_eq!((quick.calls, quick.batches), (5000, 10));
-        // 8 ms each: as few as there can be.
-        let slow = plan(Operation::Barrier, 8000.0);
-        assert_eq!((slow.calls, slow.batches), (3, 1));
-        let none = plan(Operation::Barrier, 0.0);
-        assert_eq!(none.calls, CALLS_MAX as u32);
+        assert_eq!(fitting(10, Duration::from_millis(1)), 100);
+        assert_eq!(fitting(2, Duration::from_micros(1)), CALLS_MAX);
+        assert_eq!(fitting(4, Duration::from_millis(100)), CALLS_MIN);
+        assert_eq!(fitting(2, Duration::from_secs(1)), 1);
+        assert_eq!(fitting(2, Duration::ZERO), CALLS_MAX);
+    }
+
+    #[test]
+    fn without_any_rival_there_is_no_comparison() {
+        let reasons = ["MPICH: no network".to_owned()];
+        let failure = demand_rivals(0, &[Rival::Mpich], &reasons).unwrap_err();
+        assert!(failure.message.contains("MPICH: no network"), "{failure}");
+        assert!(demand_rivals(1, &[Rival::Mpich, Rival::Impi], &reasons).is_ok());
+        assert!(demand_rivals(0, &[], &[]).is_ok());
     }
 }

@@ -1,68 +1,41 @@
-//! What a comparison prints: a table with ratios, and JSON lines for programs.
+//! What a comparison prints and leaves: tables with ratios and goals, JSON lines for programs, charts.
 
-use super::jobs::Operation;
+use super::chart::{self, Line};
+use super::goals::{Goals, Least, Setting};
+use super::operation::Operation;
 use super::rivals::Side;
+use super::row::{Best, Row, geometric_mean};
 use crate::failure::{Failure, Result};
 use crate::machine;
-use crate::measure::Samples;
-use crate::report::write_line;
-use crate::transport::Choice;
+use crate::report::{size, write_line};
 use serde_json::{Value, json};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-
-/// Bytes of an element.
-const DOUBLE: u32 = 8;
-
-/// One operation, by side; ours is the first.
-#[derive(Debug)]
-pub(crate) struct Row {
-    pub(crate) operation: Operation,
-    pub(crate) samples: Vec<Samples>,
-    /// Medians of the bursts, in the order in which they were made.
-    pub(crate) bursts: Vec<Vec<f64>>,
-    pub(crate) wrong: Vec<u64>,
-}
-
-impl Row {
-    /// Our time in terms of that of `side`: below 1 ours is faster. The median over the rounds: the
-    /// bursts of a round follow each other at once, while the machine itself may be twice as fast
-    /// later.
-    fn ratio(&self, side: usize) -> f64 {
-        let pairs = self.bursts[0].iter().zip(&self.bursts[side]);
-        Samples::new(pairs.map(|(ours, theirs)| ours / theirs).collect()).median()
-    }
-
-    fn name(&self) -> &'static str {
-        match self.operation {
-            Operation::Barrier => "barrier",
-            Operation::Allreduce(_) => "allreduce",
-        }
-    }
-
-    fn count(&self) -> u32 {
-        match self.operation {
-            Operation::Barrier => 0,
-            Operation::Allreduce(count) => count,
-        }
-    }
-}
 
 /// Where results go.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    sides: Vec<(&'static str, String)>,
-    heads: Vec<&'static str>,
+    /// Name, version and title of each side, ours first.
+    sides: Vec<(&'static str, String, &'static str)>,
     cores: Vec<usize>,
-    ranks: u32,
+    directory: PathBuf,
     file: File,
-    path: PathBuf,
-    transport: &'static str,
     json: bool,
+    table: Option<Table>,
     wrong: u64,
-    /// Rows in which a rival was faster.
-    slower: Vec<String>,
+    /// Goals, and those that were missed.
+    goals: usize,
+    missed: Vec<String>,
+}
+
+/// Rows of one operation on so many ranks.
+#[derive(Debug)]
+struct Table {
+    setting: Setting,
+    in_place: bool,
+    goals: Goals,
+    rows: Vec<Row>,
 }
 
 impl Outcome {
@@ -71,193 +44,349 @@ impl Outcome {
         sides: &[Side],
         cores: &[usize],
         directory: &Path,
-        transport: Choice,
         json: bool,
     ) -> Result<Outcome> {
         let path = directory.join("results.jsonl");
-        let file = File::create(&path)
-            .map_err(|error| Failure::run(format!("cannot write {}: {error}", path.display())))?;
-        let outcome = Outcome {
-            sides: sides.iter().map(|side| (side.name(), side.version().to_owned())).collect(),
-            heads: sides.iter().map(Side::title).collect(),
+        let file = File::create(&path).map_err(|error| cannot_write(&path, &error))?;
+        let named = |side: &Side| (side.name(), side.version().to_owned(), side.title());
+        Ok(Outcome {
+            sides: sides.iter().map(named).collect(),
             cores: cores.to_vec(),
-            ranks: 0,
+            directory: directory.to_path_buf(),
             file,
-            path,
-            transport: if transport == Choice::Tcp { "tcp" } else { "shm" },
             json,
+            table: None,
             wrong: 0,
-            slower: Vec::new(),
-        };
-        Ok(outcome)
+            goals: 0,
+            missed: Vec::new(),
+        })
     }
 
-    /// Rows of so many ranks follow.
-    pub(crate) fn begin(&mut self, ranks: u32) -> Result<()> {
-        self.ranks = ranks;
+    /// Rows of this setting follow.
+    pub(crate) fn begin(&mut self, setting: Setting, in_place: bool) -> Result<()> {
+        let goals = Goals::of(setting);
+        self.table = Some(Table { setting, in_place, goals, rows: Vec::new() });
         if self.json {
             return Ok(());
         }
-        let sides = self.heads.iter().zip(&self.sides);
+        let sides = self.sides.iter();
         let versions: Vec<String> =
-            sides.map(|(head, (_, version))| format!("{head} {version}")).collect();
+            sides.map(|(_, version, title)| format!("{title} {version}")).collect();
         let cores: Vec<String> = self.cores.iter().map(usize::to_string).collect();
+        let place = match setting.operation {
+            Operation::Allreduce | Operation::Reduce | Operation::Allgather if in_place => {
+                ", in place"
+            }
+            _ => "",
+        };
         write_line(&format!(
-            "\n# {}\n# {}\n# {ranks} ranks, rank r on core r modulo {} of {}; transport {}; doubles, \
-             sum, buffers rewritten before each call\n# medians of the slowest rank in us per call; \
-             x: ours in terms of theirs, median of the rounds, below 1 is faster\n\n{}",
+            "\n# {}\n# {}\n# {} ranks, rank r on core r modulo {} of {}; transport {}; gaspi's buffers \
+             in {} memory\n# {}{place}, floats, sum; inputs rewritten before each call, outside of the \
+             time\n# medians in us, until the last rank has returned; x best: how many times as fast as \
+             the best of the others\n\n{}",
             versions.join(", "),
             machine::processor(),
+            setting.ranks,
             self.cores.len(),
             cores.join(","),
-            self.transport,
+            transport(setting),
+            setting.memory.name(),
+            setting.operation.name(),
             self.head()
         ))
     }
 
     fn head(&self) -> String {
-        let mut text = format!("{:<10}{:>9}{:>12}", "operation", "doubles", self.heads[0]);
-        for head in &self.heads[1..] {
-            text.push_str(&format!("{head:>14}{:>8}", "x"));
+        let mut text = format!("{:<14}{:>6}", "operation", "size");
+        for (_, _, title) in &self.sides {
+            text.push_str(&format!("{title:>13}"));
         }
+        text.push_str(&format!("{:>9}{:>9}{:>5}", "x best", "goal", "met"));
         text
     }
 
-    /// Takes a row.
-    pub(crate) fn row(&mut self, row: &Row) -> Result<()> {
+    /// Takes a row of the table.
+    pub(crate) fn row(&mut self, row: Row) -> Result<()> {
+        let Some(table) = &mut self.table else { return Ok(()) };
+        let least = table.goals.least(row.shape.bytes());
+        let best = row.best();
+        self.wrong += row.wrong();
+        if let (Some(least), Some(best)) = (least, best) {
+            self.goals += 1;
+            if !least.is_met(best.ratio) {
+                let what = format!("{} at {}", title(table.setting), size(row.shape.bytes()));
+                self.missed.push(format!("{what}: {:.2}x, goal {}", best.ratio, least.text()));
+            }
+        }
         for side in 0..self.sides.len() {
-            let object = self.object(row, side).to_string();
+            let Some(object) = self.object(&row, side, best, least) else { continue };
+            let object = object.to_string();
             writeln!(self.file, "{object}")
-                .map_err(|error| Failure::run(format!("{}: {error}", self.path.display())))?;
+                .map_err(|error| cannot_write(&self.directory.join("results.jsonl"), &error))?;
             if self.json {
                 write_line(&object)?;
             }
-            if side > 0 && row.ratio(side) >= 1.0 {
-                let (what, count, than) = (row.name(), row.count(), self.heads[side]);
-                self.slower.push(format!("{what} {count} at {} ranks ({than})", self.ranks));
-            }
         }
-        self.wrong += row.wrong.iter().sum::<u64>();
-        if self.json { Ok(()) } else { write_line(&line(row)) }
+        if !self.json {
+            write_line(&line(&row, best, least))?;
+        }
+        if let Some(table) = &mut self.table {
+            table.rows.push(row);
+        }
+        Ok(())
     }
 
-    fn object(&self, row: &Row, side: usize) -> Value {
-        let (name, version) = &self.sides[side];
-        let samples = &row.samples[side];
-        json!({
+    fn object(
+        &self,
+        row: &Row,
+        side: usize,
+        best: Option<Best>,
+        least: Option<Least>,
+    ) -> Option<Value> {
+        let (name, version, _) = &self.sides[side];
+        let (lane, table) = (row.lanes.get(side)?.as_ref()?, self.table.as_ref()?);
+        let mut object = json!({
             "test": "compare",
-            "operation": row.name(),
-            "ranks": self.ranks,
+            "operation": row.shape.operation.name(),
+            "type": "f32",
+            "ranks": row.ranks,
             "cores": self.cores.len(),
-            "transport": self.transport,
-            "elements": row.count(),
-            "size_bytes": row.count() * DOUBLE,
+            "transport": transport(table.setting),
+            "memory": if side == 0 { table.setting.memory.name() } else { "private" },
+            "in_place": row.shape.in_place,
+            "elements": row.shape.count,
+            "size_bytes": row.shape.bytes(),
             "library": name,
             "version": version,
-            "p50_us": samples.median(),
-            "p99_us": samples.quantile(0.99),
-            "min_us": samples.min(),
-            "ours_of_this": row.ratio(side),
-            "errors": row.wrong[side],
-        })
+            "calls": lane.samples.count(),
+            "p50_us": lane.samples.median(),
+            "p99_us": lane.samples.quantile(0.99),
+            "min_us": lane.samples.min(),
+            "bandwidth_gb_s": row.gb_s(side),
+            "ours_is_faster_by": row.ratio(side),
+            "errors": lane.wrong,
+        });
+        if side == 0 {
+            object["best_rival"] = json!(best.map(|best| self.sides[best.side].0));
+            object["of_best"] = json!(best.map(|best| best.ratio));
+            object["goal"] = json!(least.map(Least::figure));
+            object["goal_met"] =
+                json!(least.zip(best).map(|(least, best)| least.is_met(best.ratio)));
+        }
+        Some(object)
+    }
+
+    /// Ends a table: its means and its chart.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        let Some(table) = self.table.take() else { return Ok(()) };
+        let ratios: Vec<f64> =
+            table.rows.iter().filter_map(|row| Some(row.best()?.ratio)).collect();
+        let mut text = String::from("\n# geometric means of how many times as fast gaspi is:");
+        for side in 1..self.sides.len() {
+            let ratios: Vec<f64> = table.rows.iter().filter_map(|row| row.ratio(side)).collect();
+            if let Some(mean) = geometric_mean(&ratios) {
+                text.push_str(&format!(" {} {mean:.2}x,", self.sides[side].2));
+            }
+        }
+        let all = geometric_mean(&ratios);
+        if let Some(mean) = all {
+            text.push_str(&format!(" the best of them {mean:.2}x"));
+        }
+        if let Some(mean) = table.goals.mean(&table.rows) {
+            self.goals += 1;
+            let is_met = mean.ratio >= mean.least;
+            let what = format!(
+                "from {} to {} {:.2}x, goal >={:.2}x",
+                size(mean.from),
+                size(mean.to),
+                mean.ratio,
+                mean.least
+            );
+            let verdict = if is_met { "met" } else { "MISSED" };
+            text.push_str(&format!("\n# geometric mean {what}: {verdict}"));
+            if !is_met {
+                self.missed.push(format!("{}, mean {what}", title(table.setting)));
+            }
+        }
+        let chart = self.draw(&table)?;
+        if self.json {
+            return Ok(());
+        }
+        if all.is_some() {
+            write_line(&text)?;
+        }
+        chart.map_or(Ok(()), |path| write_line(&format!("# chart: {}", path.display())))
+    }
+
+    /// Writes the chart of a table, if there is something to show.
+    fn draw(&self, table: &Table) -> Result<Option<PathBuf>> {
+        let line = |side: usize| -> Line {
+            let place = |row: &Row| Some((row.shape.bytes() as f64, row.median(side)?));
+            let (_, version, title) = &self.sides[side];
+            let points = table.rows.iter().filter_map(place).collect();
+            Line { name: format!("{title} {version}"), points }
+        };
+        let lines: Vec<Line> = (0..self.sides.len()).map(line).collect();
+        let place = if table.in_place { ", in place" } else { "" };
+        let head = format!("{} of floats{place}", title(table.setting));
+        let Some(text) = chart::draw(&head, &lines) else { return Ok(None) };
+        let setting = table.setting;
+        let path = self.directory.join(format!(
+            "{}-{}-{}-{}.svg",
+            setting.operation.name(),
+            setting.ranks,
+            transport(setting),
+            setting.memory.name()
+        ));
+        fs::write(&path, text).map_err(|error| cannot_write(&path, &error))?;
+        Ok(Some(path))
     }
 
     /// The last words; wrong results are a failure.
     pub(crate) fn finish(&self) -> Result<()> {
         if !self.json {
-            let verdict = match self.slower.as_slice() {
-                [] => "gaspi is faster in every row".to_owned(),
-                slower => format!("gaspi is not faster in: {}", slower.join("; ")),
+            let verdict = match (self.goals, self.missed.len()) {
+                (0, _) => "no row has a goal".to_owned(),
+                (goals, 0) => format!("all {goals} goals are met"),
+                (goals, missed) => {
+                    let list = self.missed.join("\n#   ");
+                    format!("{} of {goals} goals are met; missed:\n#   {list}", goals - missed)
+                }
             };
-            write_line(&format!("\n# {verdict}\n# written to {}", self.path.display()))?;
+            let path = self.directory.join("results.jsonl");
+            write_line(&format!("\n# {verdict}\n# written to {}", path.display()))?;
         }
         match self.wrong {
             0 => Ok(()),
-            wrong => Err(Failure::run(format!("{wrong} elements were not the sum; see errors"))),
+            wrong => Err(Failure::run(format!(
+                "{wrong} elements were not what they had to be; see errors in the JSON lines"
+            ))),
         }
     }
 }
 
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::run(format!("cannot write {}: {error}", path.display()))
+}
+
+fn transport(setting: Setting) -> &'static str {
+    if setting.tcp { "tcp" } else { "shm" }
+}
+
+/// What a table is about.
+fn title(setting: Setting) -> String {
+    let (operation, memory) = (setting.operation.name(), setting.memory.name());
+    format!("{operation}, {} ranks, {}, {memory} memory", setting.ranks, transport(setting))
+}
+
 /// A row of the table.
-fn line(row: &Row) -> String {
-    let count = match row.operation {
+fn line(row: &Row, best: Option<Best>, least: Option<Least>) -> String {
+    let name = row.shape.operation.name();
+    let bytes = match row.shape.operation {
         Operation::Barrier => "-".to_owned(),
-        Operation::Allreduce(count) => count.to_string(),
+        _ => size(row.shape.bytes()),
     };
-    let mut text = format!("{:<10}{count:>9}{:>12.3}", row.name(), row.samples[0].median());
-    for side in 1..row.samples.len() {
-        let (median, ratio) = (row.samples[side].median(), row.ratio(side));
-        text.push_str(&format!("{median:>14.3}{ratio:>8.2}"));
+    let mut text = format!("{name:<14}{bytes:>6}");
+    for side in 0..row.lanes.len() {
+        match row.median(side) {
+            Some(us) => text.push_str(&format!("{us:>13.3}")),
+            None => text.push_str(&format!("{:>13}", "-")),
+        }
     }
+    let ratio = best.map_or("-".to_owned(), |best| format!("{:.2}x", best.ratio));
+    let goal = least.map_or("-".to_owned(), Least::text);
+    let is_met = least.zip(best).map(|(least, best)| least.is_met(best.ratio));
+    let met = match is_met {
+        Some(true) => "yes",
+        Some(false) => "NO",
+        None => "-",
+    };
+    text.push_str(&format!("{ratio:>9}{goal:>9}{met:>5}"));
     text
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::environment::Installed;
+    use super::super::operation::Memory;
+    use super::super::rivals::Rival;
+    use super::super::row::tests::row;
     use super::*;
 
-    fn row(ours: f64, theirs: f64) -> Row {
-        Row {
-            operation: Operation::Allreduce(4),
-            samples: [ours, theirs].map(|us| Samples::new(vec![us, us, 9.0 * us])).to_vec(),
-            bursts: vec![vec![ours, 2.0 * ours, ours], vec![theirs, 2.0 * theirs, 9.0 * theirs]],
-            wrong: vec![0, 0],
-        }
-    }
+    const SETTING: Setting = Setting {
+        operation: Operation::Allreduce,
+        tcp: false,
+        memory: Memory::Segment,
+        ranks: 2,
+        crowded: false,
+    };
 
     fn outcome(directory: &Path) -> Outcome {
-        let sides = [
-            Side::Ours("/l/libgaspi.so".into()),
-            Side::Rival(
-                super::super::rivals::Rival::Impi,
-                super::super::environment::Installed {
-                    prefix: "/p".into(),
-                    version: "2021.19".to_owned(),
-                },
-            ),
-        ];
-        Outcome::new(&sides, &[0, 1], directory, Choice::Shm, true).unwrap()
+        let installed = Installed { prefix: "/p".into(), version: "2021.19".to_owned() };
+        let sides = [Side::Ours("/l/libgaspi.so".into()), Side::Rival(Rival::Impi, installed)];
+        let mut outcome = Outcome::new(&sides, &[0, 1], directory, true).unwrap();
+        outcome.begin(SETTING, true).unwrap();
+        outcome
     }
 
-    #[test]
-    fn ratios_are_those_of_most_rounds() {
-        assert_eq!(row(1.0, 4.0).ratio(1), 0.25);
-        assert_eq!(row(1.0, 4.0).ratio(0), 1.0);
-        assert_eq!(line(&row(1.0, 4.0)), "allreduce         4       1.000         4.000    0.25");
+    fn pair(bytes: usize, theirs: f64) -> Row {
+        row(Operation::Allreduce, bytes, &[Some(1.0), Some(theirs)])
     }
 
     #[test]
     fn the_columns_of_head_and_rows_end_together() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(outcome(directory.path()).head().len(), line(&row(1.0, 4.0)).len());
+        let row = pair(4096, 1.2);
+        let text = line(&row, row.best(), Some(Least::Ratio(1.4)));
+        assert_eq!(text, "allreduce         4K        1.000        1.200    1.20x  >=1.40x   NO");
+        assert_eq!(outcome(directory.path()).head().len(), text.len());
+        let alone = row_of_rival_alone();
+        let text = line(&alone, alone.best(), None);
+        assert_eq!(text, "gather             8            -        4.000        -        -    -");
+    }
+
+    fn row_of_rival_alone() -> Row {
+        row(Operation::Gather, 8, &[None, Some(4.0)])
     }
 
     #[test]
-    fn every_library_gets_a_line_and_slower_rows_are_named() {
+    fn every_library_gets_an_object_and_missed_goals_are_named() {
         let directory = tempfile::tempdir().unwrap();
         let mut outcome = outcome(directory.path());
-        outcome.begin(2).unwrap();
-        outcome.row(&row(1.0, 4.0)).unwrap();
-        assert!(outcome.slower.is_empty() && outcome.finish().is_ok());
-        outcome.row(&row(4.0, 1.0)).unwrap();
-        assert_eq!(outcome.slower, ["allreduce 4 at 2 ranks (Intel MPI)"]);
-        let text = std::fs::read_to_string(directory.path().join("results.jsonl")).unwrap();
+        outcome.row(pair(4096, 1.2)).unwrap();
+        outcome.row(pair(1 << 20, 4.0)).unwrap();
+        outcome.row(row_of_rival_alone()).unwrap();
+        outcome.end().unwrap();
+        outcome.finish().unwrap();
+        let missed = [
+            "allreduce, 2 ranks, shm, segment memory at 4K: 1.20x, goal >=1.40x",
+            "allreduce, 2 ranks, shm, segment memory, mean from 4K to 1M 2.19x, goal >=2.50x",
+        ];
+        assert_eq!((outcome.goals, &outcome.missed[..]), (3, &missed.map(str::to_owned)[..]));
+        let text = fs::read_to_string(directory.path().join("results.jsonl")).unwrap();
         let objects: Vec<Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(objects.len(), 4);
-        assert_eq!(
-            (&objects[1]["library"], &objects[1]["version"]),
-            (&json!("impi"), &json!("2021.19"))
-        );
-        assert_eq!(objects[1]["size_bytes"], 32);
-        assert_eq!(objects[1]["ours_of_this"], 0.25);
+        assert_eq!(objects.len(), 5);
+        assert_eq!(objects[0]["library"], "gaspi");
+        assert_eq!(objects[0]["best_rival"], "impi");
+        assert_eq!(objects[0]["goal_met"], false);
+        assert_eq!(objects[0]["memory"], "segment");
+        assert_eq!(objects[1]["version"], "2021.19");
+        assert_eq!(objects[1]["memory"], "private");
+        assert_eq!(objects[2]["size_bytes"], 1 << 20);
+        assert_eq!((&objects[2]["of_best"], &objects[2]["goal_met"]), (&json!(4.0), &json!(true)));
+        let chart = directory.path().join("allreduce-2-shm-segment.svg");
+        let chart = fs::read_to_string(chart).unwrap();
+        assert!(chart.contains("Intel MPI 2021.19") && chart.contains("in place"), "{chart}");
     }
 
     #[test]
-    fn wrong_sums_are_a_failure() {
+    fn wrong_results_are_a_failure() {
         let directory = tempfile::tempdir().unwrap();
         let mut outcome = outcome(directory.path());
-        outcome.row(&Row { wrong: vec![0, 7], ..row(1.0, 4.0) }).unwrap();
-        assert!(outcome.finish().unwrap_err().message.contains("7 elements"));
+        let mut row = pair(8, 2.0);
+        row.lanes.iter_mut().flatten().for_each(|lane| lane.wrong = 7);
+        outcome.row(row).unwrap();
+        assert!(outcome.finish().unwrap_err().message.contains("14 elements"));
     }
 }

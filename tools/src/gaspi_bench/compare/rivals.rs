@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An MPI library from PyPI.
+/// A library from PyPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Rival {
     /// Open MPI 5
@@ -19,6 +19,8 @@ pub(crate) enum Rival {
     Impi,
     /// MPICH, which needs milliseconds per call where ranks share cores
     Mpich,
+    /// oneCCL, 2 GB with what it depends on
+    Oneccl,
 }
 
 impl Rival {
@@ -28,6 +30,7 @@ impl Rival {
             Rival::Openmpi => "openmpi",
             Rival::Impi => "impi",
             Rival::Mpich => "mpich",
+            Rival::Oneccl => "oneccl",
         }
     }
 
@@ -37,6 +40,7 @@ impl Rival {
             Rival::Openmpi => "Open MPI",
             Rival::Impi => "Intel MPI",
             Rival::Mpich => "MPICH",
+            Rival::Oneccl => "oneCCL",
         }
     }
 
@@ -46,6 +50,15 @@ impl Rival {
             Rival::Openmpi => &["openmpi>=5,<6"],
             Rival::Impi => &["impi-rt", "impi-devel"],
             Rival::Mpich => &["mpich"],
+            Rival::Oneccl => &["oneccl", "oneccl-devel", "impi-rt"],
+        }
+    }
+
+    /// What an environment needs to have of it.
+    pub(crate) fn files(self) -> &'static [&'static str] {
+        match self {
+            Rival::Oneccl => &["include/oneapi/ccl.hpp", "lib/libccl.so", "bin/mpiexec.hydra"],
+            _ => &["include/mpi.h", "lib/libmpi.so"],
         }
     }
 }
@@ -84,20 +97,24 @@ impl Side {
         }
     }
 
-    /// The command that compiles `source` to `program`.
-    pub(crate) fn compile(&self, source: &Path, program: &Path) -> Command {
+    /// The command that compiles the sources in `root` to `program`.
+    pub(crate) fn compile(&self, root: &Path, program: &Path) -> Command {
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
         let mut command = Command::new(compiler);
-        command.args(["-O2", "-std=gnu11", "-o"]).arg(program).arg(source);
+        command.args(["-O3", "-o"]).arg(program).arg(root.join("burst.c"));
         let libraries = match self {
             Side::Ours(library) => {
-                command.arg("-DUSE_GASPI").arg(library);
+                command.arg(root.join("gaspi.c")).arg(library);
                 library.parent().unwrap_or(Path::new("/")).to_path_buf()
             }
-            Side::Rival(_, installed) => {
+            Side::Rival(rival, installed) => {
                 let libraries = installed.prefix.join("lib");
-                command.arg("-I").arg(installed.prefix.join("include"));
-                command.arg("-L").arg(&libraries).arg("-lmpi");
+                let (part, flags): (_, &[&str]) = match rival {
+                    Rival::Oneccl => ("oneccl.cpp", &["-lccl", "-lstdc++"]),
+                    _ => ("mpi.c", &["-lmpi"]),
+                };
+                command.arg(root.join(part)).arg("-I").arg(installed.prefix.join("include"));
+                command.arg("-L").arg(&libraries).args(flags);
                 libraries
             }
         };
@@ -134,15 +151,21 @@ impl Side {
                 }
                 command
             }
-            Side::Rival(Rival::Impi, installed) => {
+            Side::Rival(rival @ (Rival::Impi | Rival::Oneccl), installed) => {
                 let mut command = Command::new(installed.prefix.join("bin/mpiexec.hydra"));
                 command.env("I_MPI_FABRICS", if tcp { "ofi" } else { "shm" }).env("I_MPI_PIN", "0");
                 if tcp {
                     command.env("FI_PROVIDER", "tcp").env("FI_TCP_IFACE", "lo");
+                    // Collectives would use memory all the same.
+                    command.env("I_MPI_COLL_INTRANODE", "pt2pt");
                 }
                 if crowded {
                     // sched_yield instead of a pause: 3.4 us instead of 8 ms for a barrier.
                     command.env("I_MPI_THREAD_YIELD", "2");
+                }
+                if *rival == Rival::Oneccl {
+                    // Its workers would share the cores of ranks: 60 ms for each call.
+                    command.env("CCL_WORKER_OFFLOAD", "0").env("CCL_LOG_LEVEL", "error");
                 }
                 command
             }
@@ -156,8 +179,16 @@ impl Side {
                 command
             }
         };
-        // Above the paths that were linked in, so another library could be measured instead.
-        command.env_remove("LD_LIBRARY_PATH");
+        match self {
+            // Parts that they load do not find each other otherwise.
+            Side::Rival(_, installed) => {
+                command.env("LD_LIBRARY_PATH", installed.prefix.join("lib"));
+            }
+            // Above the path that was linked in, so another library could be measured instead.
+            Side::Ours(_) => {
+                command.env_remove("LD_LIBRARY_PATH");
+            }
+        }
         command.arg("-n").arg(ranks.to_string()).arg(program);
         command
     }
@@ -185,6 +216,7 @@ mod tests {
             side(Rival::Openmpi),
             side(Rival::Impi),
             side(Rival::Mpich),
+            side(Rival::Oneccl),
         ] {
             let command = words(&side.launch(Path::new("/b/burst"), 4, true, Choice::Tcp));
             assert!(command.ends_with(" -n 4 /b/burst"), "{command}");
@@ -221,7 +253,8 @@ mod tests {
         assert!(impi(Choice::Shm).contains(&"I_MPI_FABRICS=shm".to_owned()));
         let mpich = |transport| environment(side(Rival::Mpich), transport);
         assert!(mpich(Choice::Tcp).contains(&"MPIR_CVAR_NOLOCAL=1".to_owned()));
-        assert!(mpich(Choice::Shm).is_empty());
+        assert_eq!(mpich(Choice::Shm), ["LD_LIBRARY_PATH=/p/lib"]);
+        assert!(impi(Choice::Tcp).contains(&"I_MPI_COLL_INTRANODE=pt2pt".to_owned()));
         let openmpi =
             |transport| words(&side(Rival::Openmpi).launch(Path::new("b"), 2, false, transport));
         assert!(openmpi(Choice::Tcp).contains("--mca btl self,tcp"));
@@ -230,10 +263,13 @@ mod tests {
 
     #[test]
     fn each_program_is_linked_with_its_own_library() {
-        let mpi = words(&side(Rival::Impi).compile(Path::new("s.c"), Path::new("b")));
-        assert!(mpi.contains("-I /p/include") && mpi.contains("-lmpi -Wl,-rpath,/p/lib"), "{mpi}");
-        let ours = Side::Ours("/l/libgaspi.so".into()).compile(Path::new("s.c"), Path::new("b"));
-        let ours = words(&ours);
-        assert!(ours.contains("-DUSE_GASPI /l/libgaspi.so -Wl,-rpath,/l"), "{ours}");
+        let compiled = |side: Side| words(&side.compile(Path::new("/s"), Path::new("b")));
+        let mpi = compiled(side(Rival::Impi));
+        assert!(mpi.contains("/s/burst.c /s/mpi.c -I /p/include"), "{mpi}");
+        assert!(mpi.contains("-lmpi -Wl,-rpath,/p/lib"), "{mpi}");
+        let ccl = compiled(side(Rival::Oneccl));
+        assert!(ccl.contains("/s/oneccl.cpp") && ccl.contains("-lccl -lstdc++"), "{ccl}");
+        let ours = compiled(Side::Ours("/l/libgaspi.so".into()));
+        assert!(ours.contains("/s/gaspi.c /l/libgaspi.so -Wl,-rpath,/l"), "{ours}");
     }
 }

@@ -1,5 +1,7 @@
 //! gaspi-bench: what its rows and tables hold, whatever the figures are.
 
+mod compare;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
