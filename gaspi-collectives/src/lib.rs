@@ -24,6 +24,7 @@ mod once;
 mod operation;
 mod port;
 mod print;
+pub mod proof;
 mod request;
 pub mod schedule;
 mod station;

@@ -1,0 +1,143 @@
+//! What an element holds: whose contribution, or how contributions were combined. Combinations are
+//! interned: equal numbers mean equal trees of operands, and so equal bits.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// What an element of memory holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Value {
+    /// The call that it belongs to.
+    pub(super) call: u32,
+    /// Its place in the input of whoever contributed it.
+    pub(super) element: u32,
+    /// How it is combined; below the number of members: the contribution of one.
+    tree: u32,
+    finished: bool,
+}
+
+impl Value {
+    /// What `member` contributes.
+    pub(super) fn input(call: u32, member: u32, element: u32) -> Value {
+        Value { call, element, tree: member, finished: false }
+    }
+}
+
+/// What an element should hold in the end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wanted {
+    /// All contributions to that element.
+    Whole(u32),
+    /// That element of a member.
+    From(u32, u32),
+}
+
+/// Members one after the other: first and last.
+type Runs = Rc<[(u32, u32)]>;
+
+struct Tree {
+    /// Who is in it, sorted and joined.
+    runs: Runs,
+    /// Whether only neighbours were combined, the lower ones on the left.
+    in_order: bool,
+}
+
+/// All combinations there are.
+pub(super) struct Values {
+    size: u32,
+    trees: Vec<Tree>,
+    made: HashMap<(u32, u32), u32>,
+    last: Option<((u32, u32), u32)>,
+}
+
+impl Values {
+    pub(super) fn new(size: u32) -> Values {
+        let leaf = |member| Tree { runs: Rc::new([(member, member)]), in_order: true };
+        Values { size, trees: (0..size).map(leaf).collect(), made: HashMap::new(), last: None }
+    }
+
+    /// `left op right`.
+    pub(super) fn combine(&mut self, left: Value, right: Value) -> Result<Value, String> {
+        let same = left.call == right.call && left.element == right.element;
+        if !same || left.finished || right.finished {
+            return Err(format!("combines {} with {}", self.name(left), self.name(right)));
+        }
+        let pair = (left.tree, right.tree);
+        let known = self.last.filter(|last| last.0 == pair).map(|last| last.1);
+        let tree = match known.or_else(|| self.made.get(&pair).copied()) {
+            Some(tree) => tree,
+            None => {
+                let (a, b) = (&self.trees[pair.0 as usize], &self.trees[pair.1 as usize]);
+                let runs = joined(&a.runs, &b.runs)?;
+                let in_order = a.in_order && b.in_order && runs.len() == 1 && a.runs[0] < b.runs[0];
+                self.trees.push(Tree { runs, in_order });
+                let tree = self.trees.len() as u32 - 1;
+                self.made.insert(pair, tree);
+                tree
+            }
+        };
+        self.last = Some((pair, tree));
+        Ok(Value { tree, ..left })
+    }
+
+    /// What finishing makes of it.
+    pub(super) fn finish(&self, value: Value) -> Result<Value, String> {
+        if value.finished || !self.is_whole(value) {
+            return Err(format!("finishes {}", self.name(value)));
+        }
+        Ok(Value { finished: true, ..value })
+    }
+
+    /// Whether it is what is wanted; otherwise what it is.
+    pub(super) fn check(
+        &self,
+        value: Value,
+        call: u32,
+        wanted: Wanted,
+        in_order: bool,
+    ) -> Result<(), String> {
+        let right = match wanted {
+            Wanted::Whole(element) => {
+                let ordered = !in_order || self.trees[value.tree as usize].in_order;
+                value.element == element && value.finished && self.is_whole(value) && ordered
+            }
+            Wanted::From(member, element) => value == Value::input(call, member, element),
+        };
+        if right && value.call == call { Ok(()) } else { Err(self.name(value)) }
+    }
+
+    fn is_whole(&self, value: Value) -> bool {
+        *self.trees[value.tree as usize].runs == [(0, self.size - 1)]
+    }
+
+    /// For messages.
+    fn name(&self, value: Value) -> String {
+        let Tree { runs, in_order } = &self.trees[value.tree as usize];
+        let from: Vec<String> = runs.iter().map(|(a, b)| format!("{a}..={b}")).collect();
+        format!(
+            "element {} of call {} from {}{}{}",
+            value.element,
+            value.call,
+            from.join(", "),
+            if *in_order { "" } else { ", not in order" },
+            if value.finished { ", finished" } else { "" },
+        )
+    }
+}
+
+/// Both together; refuses a second helping.
+fn joined(left: &Runs, right: &Runs) -> Result<Runs, String> {
+    let mut all: Vec<(u32, u32)> = left.iter().chain(right.iter()).copied().collect();
+    all.sort_unstable();
+    let mut joined: Vec<(u32, u32)> = Vec::with_capacity(all.len());
+    for run in all {
+        match joined.last_mut() {
+            Some(last) if last.1 >= run.0 => {
+                return Err(format!("combines the contribution of {} twice", run.0));
+            }
+            Some(last) if last.1 + 1 == run.0 => last.1 = run.1,
+            _ => joined.push(run),
+        }
+    }
+    Ok(joined.into())
+}
