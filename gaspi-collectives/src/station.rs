@@ -105,13 +105,13 @@ struct State {
     tally: Tally,
     /// Operations started so far.
     sequence: u64,
-    queue: VecDeque<(Arc<Operation>, Task)>,
+    queue: VecDeque<(Arc<Operation>, Box<Task>)>,
     /// Why no operation can run any more.
     broken: Option<Error>,
     /// Prints of the last operations, by sequence.
     prints: [u64; REMEMBERED],
     /// The task that ended last, whose memory the next one may use.
-    spare: Option<Task>,
+    spare: Option<Box<Task>>,
     /// Since when another member is known to have failed in the operation that runs.
     failed_elsewhere: Option<(Rank, Instant)>,
 }
@@ -186,7 +186,8 @@ impl Station {
                 task
             }
             _ => {
-                Task::new(Arc::clone(plan), sequence, operation.print, arithmetic.clone(), buffers)
+                let plan = Arc::clone(plan);
+                Box::new(Task::new(plan, sequence, operation.print, arithmetic.clone(), buffers))
             }
         };
         operation.begin();

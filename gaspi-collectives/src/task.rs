@@ -524,7 +524,16 @@ impl Task {
             unreachable!("reductions of the program travel by messages");
         };
         let divided = op == Operation::Average && srcs.members == Members::All;
-        if !divided && self.reduce_at_once(channel, tally, dsts, srcs, bytes, op, ty) {
+        let size = channel.ranks().len();
+        let whole = (dsts, srcs, bytes);
+        let at_once = if divided || size > MANY {
+            false
+        } else if size <= FEW {
+            self.reduce_at_once::<FEW>(channel, tally, whole, op, ty)
+        } else {
+            self.reduce_at_once::<MANY>(channel, tally, whole, op, ty)
+        };
+        if at_once {
             return Ok(());
         }
         let mut done = 0;
@@ -549,31 +558,25 @@ impl Task {
         Ok(())
     }
 
-    /// The same in one pass over all memory, where all of it is mapped and there are not too many
-    /// members; false where not.
-    #[allow(clippy::too_many_arguments, reason = "what reduce has looked up")]
-    fn reduce_at_once(
+    /// The same in one pass over all memory, for at most `N` members whose memory is mapped; false where
+    /// it is not.
+    fn reduce_at_once<const N: usize>(
         &self,
         channel: &Channel,
         tally: &Tally,
-        dsts: Spread,
-        srcs: Spread,
-        bytes: u64,
+        (dsts, srcs, bytes): (Spread, Spread, u64),
         op: Operation,
         ty: DataType,
     ) -> bool {
         let size = channel.ranks().len();
-        if size > BATCH {
-            return false;
-        }
-        let mut lines = [[0; WORDS]; BATCH];
+        let mut lines = [[0; WORDS]; N];
         if srcs.kind == Kind::Line {
             for (member, line) in lines.iter_mut().enumerate().take(size) {
                 *line = channel.payload(member, tally.arrivals);
             }
         }
         let nothing: Source<'_> = Source::of(&[]);
-        let (mut from, mut from_len) = ([nothing; BATCH], 0);
+        let (mut from, mut from_len) = ([nothing; N], 0);
         for member in members(srcs.members, size as u32) {
             from[from_len] = if srcs.kind == Kind::Line {
                 let line: &[u8] = bytemuck::cast_slice(&lines[member as usize]);
@@ -586,7 +589,7 @@ impl Task {
             };
             from_len += 1;
         }
-        let (mut to, mut to_len) = ([Target::of(&mut []); BATCH], 0);
+        let (mut to, mut to_len) = ([Target::of(&mut []); N], 0);
         for member in members(dsts.members, size as u32) {
             to[to_len] = match self.writable(channel, tally, span(dsts, member, bytes)) {
                 Writable::Here(target) => target,
@@ -648,8 +651,9 @@ impl Task {
     }
 }
 
-/// Members whose memory is used in one pass.
-const BATCH: usize = 32;
+/// Members whose memory is used in one pass: what is kept of each on the stack costs time for few.
+const FEW: usize = 4;
+const MANY: usize = 64;
 
 /// How this rank gets at memory of a member.
 fn way(channel: &Channel, member: usize, location: Location, bytes: u64) -> Result<Way> {

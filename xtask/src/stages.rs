@@ -84,7 +84,7 @@ pub(crate) const STAGES: [Stage; 25] = [
         core,
         "gaspi-core: unit, property and conformance tests, ranks as threads",
     ),
-    stage("tcp", 120, &[], tcp, "the conformance suite over TCP, and over mixed links"),
+    stage("tcp", 240, &[], tcp, "conformance and collectives over TCP, and over mixed links"),
     stage("fuzz", 120, &[], fuzz, "a million mutated messages and handshakes of each kind"),
     stage("unit", 150, &[Tool::Cc, Tool::Kill], unit, "the same of the other crates"),
     stage("doc", 90, &[], doc, "examples in the documentation"),
@@ -222,13 +222,15 @@ fn core(context: &Context) -> Result<Count> {
     cargo_test(context, &mut cargo)
 }
 
-/// The same suite with the ranks spread over nodes: each on its own, and in pairs.
+/// The same suite, and that of the collective operations, with the ranks spread over nodes: each on its
+/// own, and in pairs.
 fn tcp(context: &Context) -> Result<Count> {
     let mut count = Count { passed: 0, failed: 0 };
     for nodes in ["each", "pairs"] {
         let mut cargo = workspace::cargo();
-        cargo.args(["test", "--quiet", "-p", "gaspi-core", "--no-fail-fast"]);
-        cargo.args(["--test", "conformance"]).env("GASPI_TEST_NODES", nodes);
+        cargo.args(["test", "--quiet", "-p", "gaspi-core", "-p", "gaspi-collectives"]);
+        cargo.args(["--no-fail-fast", "--test", "conformance", "--test", "operations"]);
+        cargo.env("GASPI_TEST_NODES", nodes);
         let part = cargo_test(context, &mut cargo)?;
         count = Count { passed: count.passed + part.passed, failed: count.failed + part.failed };
     }
