@@ -7,6 +7,8 @@ mod divide;
 mod halves;
 mod memory;
 mod reduce;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;

@@ -3,42 +3,81 @@
 //! A chunk is an array of constant length, of which the compiler makes vector registers. Nothing is
 //! assumed about alignment.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "two arrays are gone through at once, of which clippy sees one"
+)]
+
 use std::marker::PhantomData;
 
+use super::combine::Combine;
 use super::halves::{self, Bf16, F16, Half};
+#[cfg(target_arch = "x86_64")]
+use super::x86::{Avx2Bf16, Avx2F16, Avx512Bf16};
 
 /// Lanes in registers, on which an operation works one by one.
+// Loops and no closures: what is always inlined gets the instruction set of the function that it
+// ends up in, everything else may be left behind without it.
 pub(crate) trait Lanes<A>: Copy {
-    fn zip(self, other: Self, combine: impl Fn(A, A) -> A) -> Self;
+    fn combine<O: Combine<A>>(self, other: Self) -> Self;
 
-    fn map(self, change: impl Fn(A) -> A) -> Self;
+    /// Whether one of them is not [settled](Combine::settle).
+    fn is_unsettled<O: Combine<A>>(self) -> bool;
+
+    fn settle<O: Combine<A>>(self) -> Self;
 }
 
 impl<A: Copy, const N: usize> Lanes<A> for [A; N] {
     #[inline(always)]
-    fn zip(self, other: Self, combine: impl Fn(A, A) -> A) -> Self {
-        std::array::from_fn(|lane| combine(self[lane], other[lane]))
+    fn combine<O: Combine<A>>(self, other: Self) -> Self {
+        let mut lanes = self;
+        for lane in 0..N {
+            lanes[lane] = O::combine(self[lane], other[lane]);
+        }
+        lanes
     }
 
     #[inline(always)]
-    fn map(self, change: impl Fn(A) -> A) -> Self {
-        std::array::from_fn(|lane| change(self[lane]))
+    fn is_unsettled<O: Combine<A>>(self) -> bool {
+        let mut any = N % 2 == 1 && O::is_unsettled(self[N - 1], self[N - 1]);
+        for lane in 0..N / 2 {
+            any |= O::is_unsettled(self[lane], self[lane + N / 2]);
+        }
+        any
+    }
+
+    #[inline(always)]
+    fn settle<O: Combine<A>>(self) -> Self {
+        let mut lanes = self;
+        for lane in 0..N {
+            lanes[lane] = O::settle(self[lane]);
+        }
+        lanes
     }
 }
 
-/// `M` arrays of `N` lanes each.
+/// Two times `N` lanes that go together: the elements at even and at odd places.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows<const N: usize, const M: usize>([[f32; N]; M]);
+pub(crate) struct TwoArrays<A, const N: usize>(pub(crate) [A; N], pub(crate) [A; N]);
 
-impl<const N: usize, const M: usize> Lanes<f32> for Rows<N, M> {
+impl<A: Copy, const N: usize> Lanes<A> for TwoArrays<A, N> {
     #[inline(always)]
-    fn zip(self, other: Self, combine: impl Fn(f32, f32) -> f32) -> Self {
-        Rows(std::array::from_fn(|row| self.0[row].zip(other.0[row], &combine)))
+    fn combine<O: Combine<A>>(self, other: Self) -> Self {
+        TwoArrays(self.0.combine::<O>(other.0), self.1.combine::<O>(other.1))
     }
 
     #[inline(always)]
-    fn map(self, change: impl Fn(f32) -> f32) -> Self {
-        Rows(std::array::from_fn(|row| Lanes::map(self.0[row], &change)))
+    fn is_unsettled<O: Combine<A>>(self) -> bool {
+        let mut any = false;
+        for lane in 0..N {
+            any |= O::is_unsettled(self.0[lane], self.1[lane]);
+        }
+        any
+    }
+
+    #[inline(always)]
+    fn settle<O: Combine<A>>(self) -> Self {
+        TwoArrays(self.0.settle::<O>(), self.1.settle::<O>())
     }
 }
 
@@ -48,6 +87,8 @@ pub(crate) trait Chunk {
     type Lane: Copy;
     /// All of them.
     type Lanes: Lanes<Self::Lane>;
+    /// All of them, in registers too, as they are in memory.
+    type Packed: Copy;
     /// What they take in memory.
     const BYTES: usize;
 
@@ -55,11 +96,18 @@ pub(crate) trait Chunk {
     /// `BYTES` bytes can be read there.
     unsafe fn load(from: *const u8) -> Self::Lanes;
 
-    /// Halves are rounded; a NaN has to be the canonical one.
-    ///
+    /// Rounds halves; a NaN has to be the canonical one.
+    fn pack(lanes: Self::Lanes) -> Self::Packed;
+
+    /// The same, to be stored several times.
+    #[inline(always)]
+    fn hold(packed: Self::Packed) -> Self::Packed {
+        packed
+    }
+
     /// # Safety
     /// `BYTES` bytes can be written there.
-    unsafe fn store(to: *mut u8, lanes: Self::Lanes);
+    unsafe fn store(to: *mut u8, packed: Self::Packed);
 }
 
 /// The chunks that memory of a type is cut into, from its start: those of the instruction set,
@@ -68,38 +116,48 @@ pub(crate) trait Pieces {
     type Lane: Copy;
     type Baseline: Chunk<Lane = Self::Lane>;
     #[cfg(target_arch = "x86_64")]
-    type Avx2: Chunk<Lane = Self::Lane>;
+    type Avx2: Chunk;
     #[cfg(target_arch = "x86_64")]
-    type Avx512: Chunk<Lane = Self::Lane>;
+    type Avx512: Chunk;
+    /// Whether AVX-512 is faster than AVX2 by more than the noise of measurements.
+    #[cfg(target_arch = "x86_64")]
+    const GAINS_BY_AVX512: bool;
     type Small: Chunk<Lane = Self::Lane>;
     type Single: Chunk<Lane = Self::Lane>;
 }
 
 macro_rules! plain {
-    ($($element:ty),*) => {$(
-        // As many bytes as fill four registers of the instruction set.
+    ($gains:literal, $wide:literal: $($element:ty),*) => {$(
+        // As many bytes as fill four registers of the instruction set, where all goes well.
         impl Pieces for $element {
             type Lane = $element;
             type Baseline = Plain<$element, { 64 / size_of::<$element>() }>;
             #[cfg(target_arch = "x86_64")]
             type Avx2 = Plain<$element, { 128 / size_of::<$element>() }>;
             #[cfg(target_arch = "x86_64")]
-            type Avx512 = Plain<$element, { 256 / size_of::<$element>() }>;
+            type Avx512 = Plain<$element, { $wide / size_of::<$element>() }>;
+            #[cfg(target_arch = "x86_64")]
+            const GAINS_BY_AVX512: bool = $gains;
             type Small = Plain<$element, { 16 / size_of::<$element>() }>;
             type Single = Plain<$element, 1>;
         }
     )*};
 }
 
-plain!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64);
+plain!(false, 256: i8, u8, i16, u16, i32, u32);
+// AVX2 has neither their products nor their minima.
+plain!(true, 128: i64, u64);
+plain!(true, 256: f32, f64);
 
 impl Pieces for F16 {
     type Lane = f32;
     type Baseline = Converted<F16, 16>;
     #[cfg(target_arch = "x86_64")]
-    type Avx2 = F16Eights<4>;
+    type Avx2 = Avx2F16<4>;
     #[cfg(target_arch = "x86_64")]
-    type Avx512 = F16Sixteens<4>;
+    type Avx512 = Avx2F16<4>;
+    #[cfg(target_arch = "x86_64")]
+    const GAINS_BY_AVX512: bool = false;
     type Small = Converted<F16, 8>;
     type Single = Converted<F16, 1>;
 }
@@ -108,9 +166,11 @@ impl Pieces for Bf16 {
     type Lane = f32;
     type Baseline = Bf16Pairs<8>;
     #[cfg(target_arch = "x86_64")]
-    type Avx2 = Bf16Pairs<16>;
+    type Avx2 = Avx2Bf16<2>;
     #[cfg(target_arch = "x86_64")]
-    type Avx512 = Bf16Pairs<32>;
+    type Avx512 = Avx512Bf16<2>;
+    #[cfg(target_arch = "x86_64")]
+    const GAINS_BY_AVX512: bool = true;
     type Small = Bf16Pairs<4>;
     type Single = Converted<Bf16, 1>;
 }
@@ -121,6 +181,7 @@ pub(crate) struct Plain<T, const N: usize>(PhantomData<T>);
 impl<T: Copy, const N: usize> Chunk for Plain<T, N> {
     type Lane = T;
     type Lanes = [T; N];
+    type Packed = [T; N];
     const BYTES: usize = N * size_of::<T>();
 
     #[inline(always)]
@@ -130,9 +191,14 @@ impl<T: Copy, const N: usize> Chunk for Plain<T, N> {
     }
 
     #[inline(always)]
-    unsafe fn store(to: *mut u8, lanes: [T; N]) {
+    fn pack(lanes: [T; N]) -> [T; N] {
+        lanes
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, packed: [T; N]) {
         // SAFETY: by the caller's promise.
-        unsafe { to.cast::<[T; N]>().write_unaligned(lanes) };
+        unsafe { to.cast::<[T; N]>().write_unaligned(packed) };
     }
 }
 
@@ -142,18 +208,31 @@ pub(crate) struct Converted<H, const N: usize>(PhantomData<H>);
 impl<H: Half, const N: usize> Chunk for Converted<H, N> {
     type Lane = f32;
     type Lanes = [f32; N];
+    type Packed = [u16; N];
     const BYTES: usize = N * 2;
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> [f32; N] {
         // SAFETY: by the caller's promise; every bit pattern is a number.
         let halves = unsafe { from.cast::<[u16; N]>().read_unaligned() };
-        std::array::from_fn(|lane| H::widen(halves[lane]))
+        let mut lanes = [0.0; N];
+        for lane in 0..N {
+            lanes[lane] = H::widen(halves[lane]);
+        }
+        lanes
     }
 
     #[inline(always)]
-    unsafe fn store(to: *mut u8, lanes: [f32; N]) {
-        let halves: [u16; N] = std::array::from_fn(|lane| H::narrow(lanes[lane]));
+    fn pack(lanes: [f32; N]) -> [u16; N] {
+        let mut halves = [0; N];
+        for lane in 0..N {
+            halves[lane] = H::narrow(lanes[lane]);
+        }
+        halves
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, halves: [u16; N]) {
         // SAFETY: by the caller's promise.
         unsafe { to.cast::<[u16; N]>().write_unaligned(halves) };
     }
@@ -166,105 +245,37 @@ pub(crate) struct Bf16Pairs<const N: usize>;
 impl<const N: usize> Chunk for Bf16Pairs<N> {
     type Lane = f32;
     /// Those at even and those at odd places.
-    type Lanes = Rows<N, 2>;
+    type Lanes = TwoArrays<f32, N>;
+    type Packed = [u32; N];
     const BYTES: usize = N * 4;
 
     #[inline(always)]
-    unsafe fn load(from: *const u8) -> Rows<N, 2> {
+    unsafe fn load(from: *const u8) -> TwoArrays<f32, N> {
         // SAFETY: by the caller's promise; every bit pattern is a number.
         let pairs = unsafe { from.cast::<[u32; N]>().read_unaligned() };
-        let pairs = pairs.map(u32::from_le);
-        Rows([
-            std::array::from_fn(|lane| f32::from_bits(pairs[lane] << 16)),
-            std::array::from_fn(|lane| f32::from_bits(pairs[lane] & 0xffff_0000)),
-        ])
+        let mut lanes = TwoArrays([0.0; N], [0.0; N]);
+        for lane in 0..N {
+            let pair = u32::from_le(pairs[lane]);
+            lanes.0[lane] = f32::from_bits(pair << 16);
+            lanes.1[lane] = f32::from_bits(pair & 0xffff_0000);
+        }
+        lanes
     }
 
     #[inline(always)]
-    unsafe fn store(to: *mut u8, lanes: Rows<N, 2>) {
-        let Rows([even, odd]) = lanes;
-        let pairs: [u32; N] = std::array::from_fn(|lane| {
-            let even = halves::round_to_upper(even[lane]) >> 16;
-            let odd = halves::round_to_upper(odd[lane]) & 0xffff_0000;
-            (even | odd).to_le()
-        });
+    fn pack(lanes: TwoArrays<f32, N>) -> [u32; N] {
+        let mut pairs = [0; N];
+        for lane in 0..N {
+            let even = halves::round_to_upper(lanes.0[lane]) >> 16;
+            let odd = halves::round_to_upper(lanes.1[lane]) & 0xffff_0000;
+            pairs[lane] = (even | odd).to_le();
+        }
+        pairs
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, pairs: [u32; N]) {
         // SAFETY: by the caller's promise.
         unsafe { to.cast::<[u32; N]>().write_unaligned(pairs) };
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-pub(crate) use with_f16c::{F16Eights, F16Sixteens};
-
-#[cfg(target_arch = "x86_64")]
-mod with_f16c {
-    use std::arch::x86_64::*;
-
-    use super::{Chunk, Rows};
-
-    /// `N` times 8 f16, on processors with F16C.
-    pub(crate) struct F16Eights<const N: usize>;
-
-    impl<const N: usize> Chunk for F16Eights<N> {
-        type Lane = f32;
-        type Lanes = Rows<8, N>;
-        const BYTES: usize = N * 16;
-
-        #[inline(always)]
-        unsafe fn load(from: *const u8) -> Rows<8, N> {
-            Rows(std::array::from_fn(|i| {
-                // SAFETY: by the caller's promise.
-                let halves = unsafe { _mm_loadu_si128(from.cast::<__m128i>().add(i)) };
-                // SAFETY: whoever takes this type knows that the processor has F16C; arrays and
-                // vectors of as many floats are the same.
-                unsafe { std::mem::transmute::<__m256, [f32; 8]>(_mm256_cvtph_ps(halves)) }
-            }))
-        }
-
-        #[inline(always)]
-        unsafe fn store(to: *mut u8, lanes: Rows<8, N>) {
-            for (i, lanes) in lanes.0.into_iter().enumerate() {
-                // SAFETY: as in `load`.
-                let halves = unsafe {
-                    let lanes = std::mem::transmute::<[f32; 8], __m256>(lanes);
-                    _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(lanes)
-                };
-                // SAFETY: by the caller's promise.
-                unsafe { _mm_storeu_si128(to.cast::<__m128i>().add(i), halves) };
-            }
-        }
-    }
-
-    /// `N` times 16 f16, on processors with AVX-512.
-    pub(crate) struct F16Sixteens<const N: usize>;
-
-    impl<const N: usize> Chunk for F16Sixteens<N> {
-        type Lane = f32;
-        type Lanes = Rows<16, N>;
-        const BYTES: usize = N * 32;
-
-        #[inline(always)]
-        unsafe fn load(from: *const u8) -> Rows<16, N> {
-            Rows(std::array::from_fn(|i| {
-                // SAFETY: by the caller's promise.
-                let halves = unsafe { _mm256_loadu_si256(from.cast::<__m256i>().add(i)) };
-                // SAFETY: whoever takes this type knows that the processor has AVX-512; arrays and
-                // vectors of as many floats are the same.
-                unsafe { std::mem::transmute::<__m512, [f32; 16]>(_mm512_cvtph_ps(halves)) }
-            }))
-        }
-
-        #[inline(always)]
-        unsafe fn store(to: *mut u8, lanes: Rows<16, N>) {
-            for (i, lanes) in lanes.0.into_iter().enumerate() {
-                // SAFETY: as in `load`.
-                let halves = unsafe {
-                    let lanes = std::mem::transmute::<[f32; 16], __m512>(lanes);
-                    _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(lanes)
-                };
-                // SAFETY: by the caller's promise.
-                unsafe { _mm256_storeu_si256(to.cast::<__m256i>().add(i), halves) };
-            }
-        }
     }
 }

@@ -4,7 +4,13 @@
 pub(crate) trait Combine<A> {
     fn combine(left: A, right: A) -> A;
 
-    /// Applied to the result.
+    /// Whether one of two results may have other bits than it is to have, which is rare.
+    #[inline(always)]
+    fn is_unsettled(_: A, _: A) -> bool {
+        false
+    }
+
+    /// Gives results the bits that they are to have.
     #[inline(always)]
     fn settle(value: A) -> A {
         value
@@ -36,6 +42,11 @@ macro_rules! operation {
             }
 
             // Once at the end is enough: what is NaN stays NaN.
+            #[inline(always)]
+            fn is_unsettled(one: $lane, two: $lane) -> bool {
+                one.is_nan() | two.is_nan()
+            }
+
             #[inline(always)]
             fn settle(value: $lane) -> $lane {
                 if value.is_nan() { $lane::NAN } else { value }

@@ -1,8 +1,7 @@
 //! What makes an average of a sum.
 
 use super::Target;
-use super::chunk::{Chunk, Converted, Lanes, Plain};
-use super::halves::{Bf16, F16};
+use super::halves::{Bf16, F16, Half};
 use crate::datatype::DataType;
 
 /// `dst[i] = dst[i] / n`, the last step of an average of `n` contributions. Integers are cut off
@@ -17,7 +16,7 @@ pub fn divide(ty: DataType, dst: Target<'_>, n: u32) {
     macro_rules! integer {
         ($element:ty, $wide:ty) => {{
             let n = <$wide>::from(n);
-            each::<Plain<$element, 1>>(dst, |value| (<$wide>::from(value) / n) as $element);
+            each(dst, |value: $element| (<$wide>::from(value) / n) as $element);
         }};
     }
     match ty {
@@ -29,25 +28,24 @@ pub fn divide(ty: DataType, dst: Target<'_>, n: u32) {
         DataType::U32 => integer!(u32, u64),
         DataType::I64 => integer!(i64, i64),
         DataType::U64 => integer!(u64, u64),
-        DataType::F16 => each::<Converted<F16, 1>>(dst, |value| settled(value / n as f32)),
-        DataType::Bf16 => each::<Converted<Bf16, 1>>(dst, |value| settled(value / n as f32)),
-        DataType::F32 => each::<Plain<f32, 1>>(dst, |value| settled(value / n as f32)),
-        DataType::F64 => each::<Plain<f64, 1>>(dst, |value| {
+        DataType::F16 => each(dst, |bits| F16::narrow(F16::widen(bits) / n as f32)),
+        DataType::Bf16 => each(dst, |bits| Bf16::narrow(Bf16::widen(bits) / n as f32)),
+        DataType::F32 => each(dst, |value: f32| {
+            let quotient = value / n as f32;
+            if quotient.is_nan() { f32::NAN } else { quotient }
+        }),
+        DataType::F64 => each(dst, |value: f64| {
             let quotient = value / f64::from(n);
             if quotient.is_nan() { f64::NAN } else { quotient }
         }),
     }
 }
 
-fn each<C: Chunk>(dst: Target<'_>, quotient: impl Fn(C::Lane) -> C::Lane) {
-    for at in (0..dst.len).step_by(C::BYTES) {
-        // SAFETY: `divide` checked that there are whole elements.
-        let lanes = unsafe { C::load(dst.start.add(at)) };
+fn each<T>(dst: Target<'_>, quotient: impl Fn(T) -> T) {
+    for i in 0..dst.len / size_of::<T>() {
+        // SAFETY: element `i` is inside; every bit pattern is a number.
+        let value = unsafe { dst.start.cast::<T>().add(i).read_unaligned() };
         // SAFETY: as above.
-        unsafe { C::store(dst.start.add(at), lanes.map(&quotient)) };
+        unsafe { dst.start.cast::<T>().add(i).write_unaligned(quotient(value)) };
     }
-}
-
-fn settled(value: f32) -> f32 {
-    if value.is_nan() { f32::NAN } else { value }
 }

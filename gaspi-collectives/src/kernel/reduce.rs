@@ -9,9 +9,10 @@
 //! (see [`Operation`]). Halves are f32 from the first source to the last and are rounded once.
 //!
 //! The loop goes through all memory once: a few vectors from each source, combined in registers,
-//! then stored to each target. All loads of a piece come before its stores, so that a target may
-//! be one of the sources. It is compiled for each instruction set that pays off; which one runs is
-//! decided by the processor.
+//! then stored to each target, which is faster by half than to copy each block from one target to
+//! the others while it is in the cache. Stores that go past the caches are slower. All loads of a
+//! piece come before its stores, so that a target may be one of the sources. The loop is compiled
+//! for each instruction set that pays off; which one runs is decided by the processor.
 
 use super::chunk::{Chunk, Lanes, Pieces};
 use super::combine::{And, Combine, Max, Min, Or, Product, Sum, Xor};
@@ -119,7 +120,9 @@ fn dispatch(isa: Isa, op: Operation, ty: DataType, pass: &Pass<'_>) {
     let same =
         pass.dsts.iter().all(|dst| dst.len == len) && pass.rest.iter().all(|src| src.len == len);
     assert!(same, "a source has the length of the target");
-    assert_eq!(len % ty.bytes() as usize, 0, "a reduction works on whole elements");
+    // A power of two, which the compiler does not know and would divide by.
+    let whole = len & (ty.bytes() as usize - 1) == 0;
+    assert!(whole, "a reduction works on whole elements");
     // Sums and products of signed integers have the bits of unsigned ones.
     macro_rules! integer {
         ($element:ty, $unsigned:ty) => {
@@ -163,54 +166,81 @@ fn dispatch(isa: Isa, op: Operation, ty: DataType, pass: &Pass<'_>) {
     }
 }
 
-fn run<T: Pieces, O: Combine<T::Lane>>(isa: Isa, pass: &Pass<'_>) {
+#[cfg(target_arch = "x86_64")]
+fn run<T, O>(isa: Isa, pass: &Pass<'_>)
+where
+    T: Pieces,
+    O: Combine<T::Lane> + Combine<LaneOf<T::Avx2>> + Combine<LaneOf<T::Avx512>>,
+{
     match isa {
         Isa::Baseline => sweep::<T::Baseline, T, O>(pass),
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Isa::Avx2` is only made where the processor has AVX2 and F16C.
-        Isa::Avx2 => unsafe { sweep_avx2::<T, O>(pass) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Isa::Avx512` is only made where the processor has these parts of AVX-512.
-        Isa::Avx512 => unsafe { sweep_avx512::<T, O>(pass) },
+        // SAFETY: this is only made where the processor has AVX-512.
+        Isa::Avx512 if T::GAINS_BY_AVX512 => unsafe { sweep_avx512::<T, O>(pass) },
+        // SAFETY: these are only made where the processor has AVX2 and F16C.
+        Isa::Avx2 | Isa::Avx512 => unsafe { sweep_avx2::<T, O>(pass) },
     }
 }
 
+#[cfg(not(target_arch = "x86_64"))]
+fn run<T: Pieces, O: Combine<T::Lane>>(_: Isa, pass: &Pass<'_>) {
+    sweep::<T::Baseline, T, O>(pass);
+}
+
+#[cfg(target_arch = "x86_64")]
+type LaneOf<C> = <C as Chunk>::Lane;
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-fn sweep_avx2<T: Pieces, O: Combine<T::Lane>>(pass: &Pass<'_>) {
+fn sweep_avx2<T: Pieces, O: Combine<T::Lane> + Combine<LaneOf<T::Avx2>>>(pass: &Pass<'_>) {
     sweep::<T::Avx2, T, O>(pass);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-fn sweep_avx512<T: Pieces, O: Combine<T::Lane>>(pass: &Pass<'_>) {
+fn sweep_avx512<T: Pieces, O: Combine<T::Lane> + Combine<LaneOf<T::Avx512>>>(pass: &Pass<'_>) {
     sweep::<T::Avx512, T, O>(pass);
 }
 
 // Inlined into each instruction set's clone, so that it is compiled for that set.
 #[inline(always)]
-fn sweep<C: Chunk<Lane = T::Lane>, T: Pieces, O: Combine<T::Lane>>(pass: &Pass<'_>) {
-    let at = pieces::<C, O>(pass, 0);
-    let at = pieces::<T::Small, O>(pass, at);
-    let at = pieces::<T::Single, O>(pass, at);
-    debug_assert_eq!(at, pass.first.len);
+fn sweep<C: Chunk, T: Pieces, O: Combine<C::Lane> + Combine<T::Lane>>(pass: &Pass<'_>) {
+    let Pass { dsts, first, rest } = *pass;
+    // What two ranks do all the time is compiled apart, with lengths that the compiler knows: a
+    // fifth faster.
+    let at = match (dsts, rest) {
+        ([dst], [src]) => pieces::<C, O>(&[*dst], first, &[*src], 0),
+        ([one, two], [src]) => pieces::<C, O>(&[*one, *two], first, &[*src], 0),
+        _ => pieces::<C, O>(dsts, first, rest, 0),
+    };
+    let at = pieces::<T::Small, O>(dsts, first, rest, at);
+    let at = pieces::<T::Single, O>(dsts, first, rest, at);
+    debug_assert_eq!(at, first.len);
 }
 
 /// Goes on from `at` for as long as there are whole chunks; returns where that ends.
 #[inline(always)]
-fn pieces<C: Chunk, O: Combine<C::Lane>>(pass: &Pass<'_>, mut at: usize) -> usize {
-    while pass.first.len - at >= C::BYTES {
+fn pieces<C: Chunk, O: Combine<C::Lane>>(
+    dsts: &[Target<'_>],
+    first: Source<'_>,
+    rest: &[Source<'_>],
+    mut at: usize,
+) -> usize {
+    while first.len - at >= C::BYTES {
         // SAFETY: `dispatch` checked that all are as long as the first; the chunk is inside.
-        let mut lanes = unsafe { C::load(pass.first.start.add(at)) };
-        for src in pass.rest {
+        let mut lanes = unsafe { C::load(first.start.add(at)) };
+        for src in rest {
             // SAFETY: as above.
             let more = unsafe { C::load(src.start.add(at)) };
-            lanes = lanes.zip(more, O::combine);
+            lanes = lanes.combine::<O>(more);
         }
-        let lanes = lanes.map(O::settle);
-        for dst in pass.dsts {
+        if lanes.is_unsettled::<O>() {
+            lanes = lanes.settle::<O>();
+        }
+        let packed = C::pack(lanes);
+        let packed = if dsts.len() == 1 { packed } else { C::hold(packed) };
+        for dst in dsts {
             // SAFETY: as above.
-            unsafe { C::store(dst.start.add(at), lanes) };
+            unsafe { C::store(dst.start.add(at), packed) };
         }
         at += C::BYTES;
     }

@@ -1,0 +1,298 @@
+//! f16 and bf16 in vector registers of x86, for which compilers do not find the instructions.
+//!
+//! Everything here is inlined into functions that are compiled for the instruction set, and which
+//! are called only where the processor has it.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "two arrays are gone through at once, of which clippy sees one"
+)]
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use super::chunk::{Chunk, TwoArrays};
+use super::combine::{Combine, Max, Min, Product, Sum};
+
+/// Safe functions of intrinsics that touch no memory.
+macro_rules! by_intrinsics {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty $body:block)*) => {$(
+        #[inline(always)]
+        fn $name($($argument: $kind),*) -> $result {
+            // SAFETY: whoever takes a type of this module knows that the processor has the
+            // instruction set that its name tells; no memory is touched.
+            unsafe { $body }
+        }
+    )*};
+}
+
+/// The four operations on vectors of f32, as they are on single ones, by intrinsics. `unordered`
+/// tells in which lanes one of two is NaN, `any` whether there are such, `select` takes the second
+/// there.
+macro_rules! operations {
+    ($vector:ty, $module:ident: $add:ident, $multiply:ident, $min:ident, $max:ident, $unordered:expr, $any:expr, $select:expr, $nan:expr) => {
+        mod $module {
+            use super::*;
+
+            by_intrinsics! {
+                sum(left: $vector, right: $vector) -> $vector { $add(left, right) }
+                product(left: $vector, right: $vector) -> $vector { $multiply(left, right) }
+                min(left: $vector, right: $vector) -> $vector {
+                    // The instruction takes its second operand where none is less.
+                    $select($min(right, left), $nan, $unordered(left, right))
+                }
+                max(left: $vector, right: $vector) -> $vector {
+                    $select($max(right, left), $nan, $unordered(left, right))
+                }
+                is_unsettled(one: $vector, two: $vector) -> bool { $any($unordered(one, two)) }
+                settle(value: $vector) -> $vector { $select(value, $nan, $unordered(value, value)) }
+            }
+
+            operation!(Sum, $vector, sum, is_unsettled, settle);
+            operation!(Product, $vector, product, is_unsettled, settle);
+            operation!(Min, $vector, min);
+            operation!(Max, $vector, max);
+        }
+    };
+}
+
+macro_rules! operation {
+    ($name:ident, $vector:ty, $combine:ident $(, $is_unsettled:ident, $settle:ident)?) => {
+        impl Combine<$vector> for $name {
+            #[inline(always)]
+            fn combine(left: $vector, right: $vector) -> $vector {
+                $combine(left, right)
+            }
+            $(
+                #[inline(always)]
+                fn is_unsettled(one: $vector, two: $vector) -> bool {
+                    $is_unsettled(one, two)
+                }
+
+                #[inline(always)]
+                fn settle(value: $vector) -> $vector {
+                    $settle(value)
+                }
+            )?
+        }
+    };
+}
+
+operations!(
+    __m256,
+    of_256:
+    _mm256_add_ps,
+    _mm256_mul_ps,
+    _mm256_min_ps,
+    _mm256_max_ps,
+    _mm256_cmp_ps::<_CMP_UNORD_Q>,
+    any_of_256,
+    _mm256_blendv_ps,
+    _mm256_set1_ps(f32::NAN)
+);
+operations!(
+    __m512,
+    of_512:
+    _mm512_add_ps,
+    _mm512_mul_ps,
+    _mm512_min_ps,
+    _mm512_max_ps,
+    _mm512_cmp_ps_mask::<_CMP_UNORD_Q>,
+    any_of_512,
+    select_512,
+    _mm512_set1_ps(f32::NAN)
+);
+
+#[inline(always)]
+fn any_of_512(mask: __mmask16) -> bool {
+    mask != 0
+}
+
+/// The same, in a register.
+#[inline(always)]
+fn held(vector: __m128i) -> __m128i {
+    let mut vector = vector;
+    // SAFETY: there is no instruction.
+    unsafe {
+        asm!("/* {0} */", inout(xmm_reg) vector, options(pure, nomem, nostack, preserves_flags));
+    }
+    vector
+}
+
+/// `N` times 8 f16. Wider vectors are converted no faster.
+pub(crate) struct Avx2F16<const N: usize>;
+
+impl<const N: usize> Chunk for Avx2F16<N> {
+    type Lane = __m256;
+    type Lanes = [__m256; N];
+    type Packed = [__m128i; N];
+    const BYTES: usize = N * 16;
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> [__m256; N] {
+        let from = from.cast::<__m128i>();
+        let mut lanes = [zero_256(); N];
+        for i in 0..N {
+            // SAFETY: by the caller's promise, on a processor with F16C.
+            lanes[i] = unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.add(i))) };
+        }
+        lanes
+    }
+
+    #[inline(always)]
+    fn pack(lanes: [__m256; N]) -> [__m128i; N] {
+        let mut packed = [zero_128(); N];
+        for i in 0..N {
+            packed[i] = f16_of_256(lanes[i]);
+        }
+        packed
+    }
+
+    // Conversions that end in memory are the fastest for one target. For several of them the
+    // compiler would make each anew.
+    #[inline(always)]
+    fn hold(mut packed: [__m128i; N]) -> [__m128i; N] {
+        for i in 0..N {
+            packed[i] = held(packed[i]);
+        }
+        packed
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, packed: [__m128i; N]) {
+        let to = to.cast::<__m128i>();
+        for i in 0..N {
+            // SAFETY: by the caller's promise.
+            unsafe { _mm_storeu_si128(to.add(i), packed[i]) };
+        }
+    }
+}
+
+/// `N` times 16 bf16. Every other one lies where an f32 has its upper half, those between them a
+/// shift away: nothing has to be moved between lanes.
+pub(crate) struct Avx2Bf16<const N: usize>;
+
+by_intrinsics! {
+    any_of_256(mask: __m256) -> bool { _mm256_movemask_ps(mask) != 0 }
+    select_512(otherwise: __m512, then: __m512, mask: __mmask16) -> __m512 {
+        _mm512_mask_mov_ps(otherwise, mask, then)
+    }
+    f16_of_256(lanes: __m256) -> __m128i {
+        _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(lanes)
+    }
+    zero_128() -> __m128i { _mm_setzero_si128() }
+    zero_256() -> __m256 { _mm256_setzero_ps() }
+    zero_512() -> __m512 { _mm512_setzero_ps() }
+    even_of_256(pairs: __m256i) -> __m256 { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs)) }
+    odd_of_256(pairs: __m256i) -> __m256 {
+        _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(!0xffff)))
+    }
+    // As `halves::round_to_upper`.
+    rounded_256(value: __m256) -> __m256i {
+        let bits = _mm256_castps_si256(value);
+        let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+        _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd)
+    }
+    merged_256(even: __m256, odd: __m256) -> __m256i {
+        let even = _mm256_srli_epi32::<16>(rounded_256(even));
+        _mm256_blend_epi16::<0b1010_1010>(even, rounded_256(odd))
+    }
+    even_of_512(pairs: __m512i) -> __m512 { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)) }
+    odd_of_512(pairs: __m512i) -> __m512 {
+        _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(!0xffff)))
+    }
+    // As `halves::round_to_upper`.
+    rounded_512(value: __m512) -> __m512i {
+        let bits = _mm512_castps_si512(value);
+        let odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(1 << 16));
+        let even = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+        _mm512_mask_add_epi32(even, odd, bits, _mm512_set1_epi32(0x8000))
+    }
+    merged_512(even: __m512, odd: __m512) -> __m512i {
+        let even = _mm512_srli_epi32::<16>(rounded_512(even));
+        // The bits of the second where the mask has ones, else those of the first.
+        let mask = _mm512_set1_epi32(!0xffff);
+        _mm512_ternarylogic_epi32::<0xe4>(rounded_512(odd), even, mask)
+    }
+}
+
+impl<const N: usize> Chunk for Avx2Bf16<N> {
+    type Lane = __m256;
+    /// Those at even and those at odd places.
+    type Lanes = TwoArrays<__m256, N>;
+    type Packed = [__m256i; N];
+    const BYTES: usize = N * 32;
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> TwoArrays<__m256, N> {
+        let from = from.cast::<__m256i>();
+        let mut lanes = TwoArrays([zero_256(); N], [zero_256(); N]);
+        for i in 0..N {
+            // SAFETY: by the caller's promise.
+            let pairs = unsafe { _mm256_loadu_si256(from.add(i)) };
+            lanes.0[i] = even_of_256(pairs);
+            lanes.1[i] = odd_of_256(pairs);
+        }
+        lanes
+    }
+
+    #[inline(always)]
+    fn pack(TwoArrays(even, odd): TwoArrays<__m256, N>) -> [__m256i; N] {
+        let mut packed = [merged_256(even[0], odd[0]); N];
+        for i in 1..N {
+            packed[i] = merged_256(even[i], odd[i]);
+        }
+        packed
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, packed: [__m256i; N]) {
+        let to = to.cast::<__m256i>();
+        for i in 0..N {
+            // SAFETY: by the caller's promise.
+            unsafe { _mm256_storeu_si256(to.add(i), packed[i]) };
+        }
+    }
+}
+
+/// `N` times 32 bf16, as [`Avx2Bf16`].
+pub(crate) struct Avx512Bf16<const N: usize>;
+
+impl<const N: usize> Chunk for Avx512Bf16<N> {
+    type Lane = __m512;
+    /// Those at even and those at odd places.
+    type Lanes = TwoArrays<__m512, N>;
+    type Packed = [__m512i; N];
+    const BYTES: usize = N * 64;
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> TwoArrays<__m512, N> {
+        let from = from.cast::<__m512i>();
+        let mut lanes = TwoArrays([zero_512(); N], [zero_512(); N]);
+        for i in 0..N {
+            // SAFETY: by the caller's promise.
+            let pairs = unsafe { _mm512_loadu_si512(from.add(i)) };
+            lanes.0[i] = even_of_512(pairs);
+            lanes.1[i] = odd_of_512(pairs);
+        }
+        lanes
+    }
+
+    #[inline(always)]
+    fn pack(TwoArrays(even, odd): TwoArrays<__m512, N>) -> [__m512i; N] {
+        let mut packed = [merged_512(even[0], odd[0]); N];
+        for i in 1..N {
+            packed[i] = merged_512(even[i], odd[i]);
+        }
+        packed
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, packed: [__m512i; N]) {
+        let to = to.cast::<__m512i>();
+        for i in 0..N {
+            // SAFETY: by the caller's promise.
+            unsafe { _mm512_storeu_si512(to.add(i), packed[i]) };
+        }
+    }
+}
