@@ -98,7 +98,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Closes the connection to `rank`; the next request opens it again (GASPI 17.1, 5.4.2).
+    /// Stops using the connection with `rank`; the next request opens it again (GASPI 17.1, 5.4.2).
+    /// One that `rank` also uses, of another node, is closed once it does not any more.
     ///
     /// # Errors
     /// [`Error::InvalidRank`], [`Error::Timeout`] while requests to it are under way.
@@ -109,13 +110,9 @@ impl Runtime {
         let waiting = waiting(Call::Connect, rank.0);
         let idle = || !inner.queues.iter().any(|queue| queue.is_pending(rank));
         let drained = inner.until(timeout.deadline(), waiting, || {
-            (idle() && inner.peers.is_drained(rank)).then_some(())
+            (idle() && inner.peers.release_connection(inner, rank)).then_some(())
         });
-        if drained.is_none() {
-            return Err(Error::Timeout { pending: format!("requests to {rank}") });
-        }
-        inner.peers.disconnect(inner, rank);
-        Ok(())
+        drained.ok_or_else(|| Error::Timeout { pending: format!("requests to {rank}") })
     }
 
     /// Whether the library of `rank` answers. A stopped process does not.

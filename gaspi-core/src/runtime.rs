@@ -27,7 +27,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a rank has that has made no segment known.
 static NO_TARGETS: Table<Target> = Table::new();
@@ -528,8 +528,8 @@ impl Inner {
         if !self.peers.remote || self.config.topology != Topology::Static {
             return Ok(());
         }
-        let waiting = Waiting { call: Call::Init, object: 0 };
-        self.until(deadline, waiting, || self.reached_all()).unwrap_or_else(|| {
+        let (waiting, since) = (Waiting { call: Call::Init, object: 0 }, Instant::now());
+        self.until(deadline, waiting, || self.reached_all(since)).unwrap_or_else(|| {
             let unreached =
                 |card: &&Card| !self.is_local(card.rank) && !self.peers.is_established(card.rank);
             let first = self.cards.iter().find(unreached);

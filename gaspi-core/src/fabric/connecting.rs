@@ -5,6 +5,11 @@
 //! elsewhere fools nobody. A peer that has to be watched, or of which it is not known whether it still
 //! lives, is connected to in the same way.
 //!
+//! A connection that is to carry frames does so once who was connected to has welcomed it, by one byte
+//! behind the handshake. Where two ranks connect to each other at once, that of the lower one counts:
+//! the lower rank does not welcome a connection while one of its own waits for the welcome, and the
+//! higher rank that takes a connection gives up making its own.
+//!
 //! Invariant: a stranger costs a fixed buffer and [`STRANGER_LIMIT`], and there are at most
 //! [`STRANGERS`] of them beside two for each rank.
 
@@ -36,6 +41,10 @@ const AGAIN: Duration = Duration::from_millis(50);
 const STRANGER_LIMIT: Duration = Duration::from_secs(5);
 /// How many may be about to prove it, beside two for each rank of the job.
 const STRANGERS: usize = 64;
+/// What welcomes a connection that is to carry frames.
+const WELCOME: u8 = 1;
+/// How long the lower rank of two is left to connect to the other before init.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// How often the limits are looked at while there are any, in milliseconds.
 pub(crate) const LIMITS_MS: i32 = 50;
 
@@ -70,6 +79,10 @@ struct Trial {
     client: Client,
     /// The peer's kernel has answered: whoever listens there may take its time.
     connected: bool,
+    /// Both sides have proved who they are.
+    proved: bool,
+    /// Whether the peer has to welcome the connection then.
+    welcome: bool,
     until: Instant,
 }
 
@@ -223,6 +236,12 @@ impl Connecting {
         if again || (matches!(aim, Aim::Watch) && self.is_watched(inner, rank)) {
             return;
         }
+        if let Aim::Data(connection) = &aim
+            && (connection.fd().is_some() || connection.is_forgotten())
+        {
+            // The peer was quicker, or nobody wants it any more.
+            return;
+        }
         let card = &inner.cards[rank.index()];
         let own = &inner.cards[inner.rank.index()];
         let audience =
@@ -304,7 +323,10 @@ impl Connecting {
         let client = Client::new(&self.secret, inner.rank.0.into(), to, nonce()?);
         inner.peers.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
         let until = Instant::now() + inner.dead_after;
-        attempt.trials.insert(number, Trial { endpoint, fd, client, connected: false, until });
+        let welcome = attempt.aim.purpose() == Purpose::Data;
+        let (connected, proved) = (false, false);
+        let trial = Trial { endpoint, fd, client, connected, proved, welcome, until };
+        attempt.trials.insert(number, trial);
         Ok(())
     }
 
@@ -400,9 +422,7 @@ impl Connecting {
                     trial.endpoint
                 );
                 inner.peers.note_way(rank, trial.endpoint);
-                if inner.peers.establish(inner, &connection, trial.fd).is_err() {
-                    inner.peers.drop_connection(inner, &connection);
-                }
+                inner.peers.made(inner, &connection, trial.fd);
                 self.begin(inner, rank, Aim::Watch);
             }
             Aim::Watch => {
@@ -462,7 +482,7 @@ impl Connecting {
             State::Done(peer) => {
                 if let Some(stranger) = self.strangers.remove(&token) {
                     inner.peers.poll.remove(stranger.fd.as_fd());
-                    self.admit(inner, stranger.fd, peer);
+                    self.admit(inner, stranger, peer);
                 }
             }
             State::Pending | State::Refused(_) => {
@@ -472,12 +492,20 @@ impl Connecting {
     }
 
     /// A peer has proved who it is.
-    fn admit(&mut self, inner: &Inner, fd: OwnedFd, peer: Peer) {
+    fn admit(&mut self, inner: &Inner, stranger: Stranger, peer: Peer) {
         let Some(rank) = u16::try_from(peer.rank).ok().map(Rank) else { return };
+        let Stranger { fd, from, .. } = stranger;
         match peer.purpose {
             Purpose::Data => {
-                // Without a place for it the peer sees it end.
-                let _ = inner.peers.accepted(fd, Some(rank));
+                // Who is not welcome sees the connection end, and tries again unless it is
+                // connected to meanwhile.
+                let welcome = inner.rank > rank || !self.awaits_welcome(rank);
+                if !welcome || has_ended(fd.as_fd()) || !say_welcome(fd.as_fd()) {
+                    return;
+                }
+                self.give_way(inner, rank);
+                inner.peers.note_way(rank, from);
+                inner.peers.admitted(inner, fd, rank);
                 self.begin(inner, rank, Aim::Watch);
             }
             Purpose::Watch => {
@@ -487,6 +515,25 @@ impl Connecting {
                 }
             }
             Purpose::Probe | Purpose::Meeting => {}
+        }
+    }
+
+    /// Whether a connection to `rank` will be made unless the rank does not want it.
+    fn awaits_welcome(&self, rank: Rank) -> bool {
+        let to_it = |attempt: &&Attempt| attempt.rank == rank;
+        let mut trials = self.attempts.values().filter(to_it).flat_map(|a| a.trials.values());
+        trials.any(|trial| trial.proved && trial.welcome)
+    }
+
+    /// Gives up making a connection to `rank`, which has made one.
+    fn give_way(&mut self, inner: &Inner, rank: Rank) {
+        let of_it = |_: &u64, attempt: &mut Attempt| {
+            attempt.rank == rank && matches!(attempt.aim, Aim::Data(_))
+        };
+        for (_, attempt) in self.attempts.extract_if(of_it) {
+            for trial in attempt.trials.values() {
+                inner.peers.poll.remove(trial.fd.as_fd());
+            }
         }
     }
 
@@ -553,7 +600,8 @@ fn advance(trial: &mut Trial) -> Outcome {
         State::Done(_) => {
             // The proof fits into an empty socket.
             send_all(fd, &mut trial.client);
-            Outcome::Done
+            trial.proved = true;
+            if trial.welcome { hear_welcome(fd) } else { Outcome::Done }
         }
         State::Refused(reason) => Outcome::Failed { reason: reason.clone(), refused: false },
         State::Pending if open => Outcome::Pending,
@@ -625,6 +673,30 @@ fn talk(fd: BorrowedFd<'_>, speaker: &mut impl Speaker) -> bool {
     }
 }
 
+/// Says that frames may follow; false if that is not possible any more.
+fn say_welcome(fd: BorrowedFd<'_>) -> bool {
+    let pieces = [Piece::of(&[WELCOME]), Piece::of(&[])];
+    // SAFETY: a slice that lives across the call. It fits into an empty socket.
+    matches!(unsafe { socket::send(fd, pieces, &[]) }, Ok(1))
+}
+
+/// Whether frames may follow: what comes behind this byte is not read.
+fn hear_welcome(fd: BorrowedFd<'_>) -> Outcome {
+    let mut byte = [0u8; 1];
+    let piece = Piece { pointer: byte.as_mut_ptr(), len: byte.len() };
+    let ended = |reason: &str| Outcome::Ended { reason: reason.to_owned() };
+    // SAFETY: the array is writable.
+    match unsafe { socket::receive_bytes(fd, piece) } {
+        Ok(0) => ended("the rank closed the connection before it was used"),
+        Ok(_) if byte == [WELCOME] => Outcome::Done,
+        Ok(_) => ended("the rank said what nobody expects"),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Outcome::Pending,
+            _ => ended(&error.to_string()),
+        },
+    }
+}
+
 /// Whether the other side has closed, or says what nobody expects.
 fn has_ended(fd: BorrowedFd<'_>) -> bool {
     let mut byte = [0u8; 64];
@@ -683,8 +755,10 @@ impl Inner {
         }
     }
 
-    /// Whether all ranks of other nodes are connected; connects to those that are not.
-    pub(crate) fn reached_all(&self) -> Option<CoreResult<()>> {
+    /// Whether all ranks of other nodes are connected; connects to those that are not, since init began
+    /// to: to the higher ones at once, to the lower ones if they have not done so after a while.
+    pub(crate) fn reached_all(&self, since: Instant) -> Option<CoreResult<()>> {
+        let impatient = since.elapsed() > PATIENCE;
         let mut all = true;
         // Each begins with another one, so that they do not all come to the same at once.
         let (before, after) = self.cards.split_at(self.rank.index());
@@ -707,10 +781,13 @@ impl Inner {
                 let reason = format!("{rank} on {host} cannot be reached: {reason}");
                 return Some(Err(Error::Meeting { reason }));
             }
+            all = false;
+            if rank < self.rank && !impatient {
+                continue;
+            }
             if let Err(error) = self.peers.open(self, rank) {
                 return Some(Err(error));
             }
-            all = false;
         }
         all.then_some(Ok(()))
     }

@@ -1,18 +1,20 @@
 //! One stream to a peer, as far as sending goes: frames, descriptors and payloads out.
 //!
+//! Between nodes it carries the requests of both sides, and the answers to them; within a node it
+//! carries requests of the side that opened it. Puts are acknowledged on the stream that they came on.
+//!
 //! Frames that belong to no queue go first, in order. Requests travel in lanes, one for each queue:
 //! a lane keeps its order, lanes take turns, and a large transfer goes out in chunks, so that a small
 //! request of another queue waits for a chunk at most. Small frames share a system call. Whoever
 //! posts sends at once what the socket takes; whoever drives the sockets later sends the rest.
 //! Nothing here waits.
 
-use super::debt::Debt;
 use super::frame::{Frame, Lane, Put};
 use crate::ids::{QueueId, Rank};
 use crate::os::event::Poll;
 use crate::os::socket::{self, Piece};
 use crate::segment::Segment;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::wait::monotonic_ns;
 use std::collections::VecDeque;
 use std::io;
@@ -106,6 +108,19 @@ struct Body {
     size: u64,
 }
 
+/// Whether more may be sent.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    #[default]
+    No,
+    /// Neither side uses the stream any more.
+    LetGo,
+    /// This rank leaves the job: its goodbye goes behind all that waits.
+    Goodbye,
+    /// The goodbye is on the wire.
+    Said,
+}
+
 /// Stands for a payload whose memory is gone.
 static ZEROES: [u8; 4096] = [0; 4096];
 
@@ -124,10 +139,14 @@ struct Out {
     unacknowledged: VecDeque<(Lane, u32)>,
     /// Puts acknowledged so far.
     acknowledged: u64,
+    /// Puts of the peer that have been completed, and how many of them it has been told of.
+    completed: u64,
+    told: u64,
     /// Whether whoever drives waits for room.
     armed: bool,
-    /// Nothing more is to be sent.
-    closing: bool,
+    ending: Ending,
+    /// This rank asks for nothing more.
+    released: bool,
     broken: bool,
     /// When a request was posted last, how many have followed each other closely, and since when some
     /// are held back.
@@ -158,6 +177,21 @@ impl Out {
         self.wire.is_empty() && self.control.is_empty() && self.lanes.is_empty()
     }
 
+    /// Whether no request of this rank is under way.
+    fn asks_nothing(&self) -> bool {
+        self.control.is_empty() && self.lanes.is_empty() && self.unacknowledged.is_empty()
+    }
+
+    /// Whether requests have to go by another stream.
+    fn is_let_go(&self) -> bool {
+        self.released || self.ending == Ending::LetGo
+    }
+
+    /// Whether the peer has not been told of all its puts that have been completed.
+    fn owes(&self) -> bool {
+        self.told != self.completed
+    }
+
     /// Puts the next frames on the wire, of which nothing has been sent.
     fn refill(&mut self) {
         while let Some(next) = self.control.front() {
@@ -174,6 +208,11 @@ impl Out {
                 return;
             }
         }
+        // Behind the news of puts that were refused, which are counted too.
+        if self.owes() {
+            self.told = self.completed;
+            Frame::Ack { puts: self.told }.append_to(&mut self.wire);
+        }
         for _ in 0..self.lanes.len() {
             if self.body.is_some() || self.wire.len() >= BATCH {
                 break;
@@ -183,6 +222,10 @@ impl Out {
             if !items.is_empty() {
                 self.lanes.push_back((queue, items));
             }
+        }
+        if self.ending == Ending::Goodbye && self.lanes.is_empty() && self.body.is_none() {
+            self.ending = Ending::Said;
+            Frame::Goodbye.append_to(&mut self.wire);
         }
     }
 
@@ -276,13 +319,9 @@ pub(crate) struct Connection {
     pub(crate) token: u64,
     /// It leads to a rank of the same node, and carries descriptors.
     pub(crate) local: bool,
-    /// Who has to be on the other side.
-    pub(crate) expected: Option<Rank>,
-    /// The how manieth connection to the peer it is, as its opener counts.
-    stream: AtomicU32,
     peer: AtomicU32,
-    /// What is owed to the peers for puts of theirs.
-    debts: Arc<[Debt]>,
+    /// The peer asks for nothing more on it.
+    released: AtomicBool,
     out: Mutex<Out>,
 }
 
@@ -290,46 +329,39 @@ pub(crate) struct Connection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Broken;
 
+/// Why something was not sent.
+#[derive(Debug)]
+pub(crate) enum Unsent<T> {
+    /// The stream has ended or failed; what was to be sent fails with the rest.
+    Broken,
+    /// The stream is not used any more: it has to go by another one.
+    Closed(T),
+}
+
 impl Connection {
-    /// A stream that a peer opened; it says first who it is, `expected` if that is known.
-    pub(crate) fn accepted(
-        fd: OwnedFd,
-        token: u64,
-        expected: Option<Rank>,
-        debts: Arc<[Debt]>,
-    ) -> Connection {
-        // Ranks of other nodes have proved who they are.
-        let local = expected.is_none();
-        let connection = Connection { expected, ..Connection::opening(token, 0, 0, local, debts) };
-        connection.set_peer(UNKNOWN, 0);
-        // It is new.
-        let _ = connection.fd.set(fd);
+    /// A stream that a rank of the same node has opened; it says first who it is.
+    pub(crate) fn accepted(fd: OwnedFd, token: u64) -> Connection {
+        let connection = Connection::new(token, 0, true);
+        connection.peer.store(UNKNOWN, Ordering::Relaxed);
+        connection.established(fd);
         connection
     }
 
-    /// A stream that is being opened to `peer`; what is sent meanwhile waits.
-    pub(crate) fn opening(
-        token: u64,
-        peer: u16,
-        stream: u32,
-        local: bool,
-        debts: Arc<[Debt]>,
-    ) -> Connection {
+    /// A stream to `peer` that is being made; what is sent meanwhile waits.
+    pub(crate) fn new(token: u64, peer: u16, local: bool) -> Connection {
         Connection {
             fd: OnceLock::new(),
             token,
             local,
-            expected: None,
-            stream: AtomicU32::new(stream),
             peer: AtomicU32::new(peer.into()),
-            debts,
+            released: AtomicBool::new(false),
             out: Mutex::default(),
         }
     }
 
     /// The peer can be reached by this socket.
     pub(crate) fn established(&self, fd: OwnedFd) {
-        // Only one attempt succeeds.
+        // Whoever makes connections sees to it that there is only one.
         let _ = self.fd.set(fd);
     }
 
@@ -342,13 +374,18 @@ impl Connection {
         u16::try_from(self.peer.load(Ordering::Relaxed)).ok()
     }
 
-    pub(crate) fn set_peer(&self, peer: u32, stream: u32) {
-        self.stream.store(stream, Ordering::Relaxed);
-        self.peer.store(peer, Ordering::Relaxed);
+    pub(crate) fn set_peer(&self, peer: Rank) {
+        self.peer.store(peer.0.into(), Ordering::Relaxed);
     }
 
-    pub(crate) fn stream(&self) -> u32 {
-        self.stream.load(Ordering::Relaxed)
+    /// The peer asks for nothing more on it.
+    pub(crate) fn note_release(&self) {
+        self.released.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the peer asks for nothing more on it.
+    pub(crate) fn is_released_by_peer(&self) -> bool {
+        self.released.load(Ordering::Relaxed)
     }
 
     fn out(&self) -> MutexGuard<'_, Out> {
@@ -356,40 +393,82 @@ impl Connection {
     }
 
     /// Sends a frame that belongs to no lane, or leaves it to whoever drives.
-    pub(crate) fn send(&self, poll: &Poll, item: Outgoing) -> Result<(), Broken> {
+    pub(crate) fn send(&self, poll: &Poll, item: Outgoing) -> Result<(), Unsent<Outgoing>> {
         let mut out = self.out();
+        if out.is_let_go() {
+            return Err(Unsent::Closed(item));
+        }
+        self.send_locked(poll, &mut out, item).map_err(|Broken| Unsent::Broken)
+    }
+
+    /// The same for the answer to a frame that came on this stream; who leaves answers nobody.
+    pub(crate) fn answer(&self, poll: &Poll, frame: &Frame) {
+        // If the stream has broken, what came before its end is still to be read.
+        let _ = self.send_locked(poll, &mut self.out(), Outgoing::new(frame));
+    }
+
+    fn send_locked(&self, poll: &Poll, out: &mut Out, item: Outgoing) -> Result<(), Broken> {
+        if out.ending != Ending::No {
+            return Ok(());
+        }
         out.control.push_back(item);
-        self.flush_locked(poll, &mut out)
+        self.flush_locked(poll, out)
     }
 
     /// Sends a request, or leaves it to whoever drives; true if it is held back for a moment, in a
     /// quick succession of small ones that share system calls.
-    pub(crate) fn post(&self, poll: &Poll, queue: QueueId, item: Item) -> Result<bool, Broken> {
+    pub(crate) fn post(
+        &self,
+        poll: &Poll,
+        queue: QueueId,
+        item: Item,
+    ) -> Result<bool, Unsent<Item>> {
         let mut out = self.out();
-        if out.is_idle() {
-            self.pay(&mut out);
+        if out.is_let_go() {
+            return Err(Unsent::Closed(item));
         }
         let hold = !self.local && out.may_hold(&item);
+        self.post_locked(poll, &mut out, queue, item, hold).map_err(|Broken| Unsent::Broken)?;
+        if !hold && !self.local {
+            out.posted_ns = monotonic_ns();
+        }
+        Ok(hold)
+    }
+
+    /// Answers in a lane of the peer's.
+    pub(crate) fn answer_in_lane(&self, poll: &Poll, queue: QueueId, item: Item) {
+        // As with other answers.
+        let _ = self.post_locked(poll, &mut self.out(), queue, item, false);
+    }
+
+    fn post_locked(
+        &self,
+        poll: &Poll,
+        out: &mut Out,
+        queue: QueueId,
+        item: Item,
+        hold: bool,
+    ) -> Result<(), Broken> {
+        if out.ending != Ending::No {
+            return Ok(());
+        }
         match out.lanes.iter_mut().find(|(lane, _)| *lane == queue) {
             Some((_, items)) => items.push_back(item),
             None => out.lanes.push_back((queue, VecDeque::from([item]))),
         }
-        if hold {
-            return Ok(true);
-        }
-        self.flush_locked(poll, &mut out)?;
-        if !self.local {
-            out.posted_ns = monotonic_ns();
-        }
-        Ok(false)
+        if hold { Ok(()) } else { self.flush_locked(poll, out) }
     }
 
-    /// An acknowledgement of the peer's puts travels along with what is sent anyway.
-    fn pay(&self, out: &mut Out) {
-        let debt = self.peer().and_then(|peer| self.debts.get(usize::from(peer)));
-        if let Some(ack) = debt.and_then(Debt::pay_along) {
-            ack.append_to(&mut out.wire);
-        }
+    /// Puts of the peer's have been completed, some of them by refusing them: their acknowledgement
+    /// travels along with what is sent next.
+    pub(crate) fn owe(&self, puts: u64) {
+        self.out().completed += puts;
+    }
+
+    /// Acknowledges what has been completed.
+    pub(crate) fn pay(&self, poll: &Poll) -> Result<(), Broken> {
+        let mut out = self.out();
+        if out.owes() { self.flush_locked(poll, &mut out) } else { Ok(()) }
     }
 
     /// Takes note that `puts` puts of this stream have been completed in all; gives the lanes that
@@ -443,7 +522,7 @@ impl Connection {
                 }
             }
         }
-        if !blocked && out.closing {
+        if !blocked && matches!(out.ending, Ending::LetGo | Ending::Said) {
             socket::end_sending(fd);
         }
         if blocked != out.armed && poll.change(fd, self.token, blocked).is_ok() {
@@ -452,26 +531,62 @@ impl Connection {
         Ok(())
     }
 
-    /// After what has been sent so far nothing follows.
-    pub(crate) fn end(&self, poll: &Poll, last: &Frame) {
+    /// Says goodbye behind all that has been sent so far.
+    pub(crate) fn say_goodbye(&self, poll: &Poll) {
         let mut out = self.out();
-        if out.closing {
+        if out.ending != Ending::No {
             return;
         }
-        out.control.push_back(Outgoing::new(last));
-        out.closing = true;
+        out.ending = Ending::Goodbye;
         // Where it is broken there is nobody to tell.
         let _ = self.flush_locked(poll, &mut out);
     }
 
+    /// Says that this rank asks for nothing more, unless something is under way; whether it did.
+    pub(crate) fn release(&self, poll: &Poll) -> bool {
+        let mut out = self.out();
+        if !out.asks_nothing() {
+            return false;
+        }
+        out.released = true;
+        // Should it have broken, its end is dealt with like any other's.
+        let _ = self.send_locked(poll, &mut out, Outgoing::new(&Frame::Release));
+        true
+    }
+
+    /// Ends sending if nothing is under way; whether it did.
+    pub(crate) fn let_go(&self, poll: &Poll) -> bool {
+        let mut out = self.out();
+        if out.ending != Ending::No || !out.asks_nothing() {
+            return false;
+        }
+        out.ending = Ending::LetGo;
+        // Where it is broken it ends anyway.
+        let _ = self.flush_locked(poll, &mut out);
+        true
+    }
+
+    /// Whether this rank may ask for more on it.
+    pub(crate) fn is_usable(&self) -> bool {
+        let out = self.out();
+        !out.broken && !out.is_let_go()
+    }
+
+    /// Whether one of both sides has done with it, so that its end is no surprise.
+    pub(crate) fn is_over(&self) -> bool {
+        let out = self.out();
+        out.released || out.ending != Ending::No
+    }
+
     /// Ends the stream for both sides; gives the lanes of puts that were not acknowledged.
     pub(crate) fn shut_down(&self) -> Vec<(Lane, u32)> {
-        if let Some(fd) = self.fd() {
-            socket::shut_down(fd);
-        }
         let mut out = self.out();
         out.broken = true;
         out.forgotten = true;
+        // Behind that: a socket that comes later is found broken by whoever brings it.
+        if let Some(fd) = self.fd() {
+            socket::shut_down(fd);
+        }
         out.give_up()
     }
 

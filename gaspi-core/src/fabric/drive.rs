@@ -38,9 +38,8 @@ pub(crate) struct Incoming {
     bulk: bool,
     /// How often something was read.
     reads: u32,
-    /// Puts completed since the last account, whether some were refused, and whether the peer waits.
+    /// Puts completed since the last account, and whether the peer waits.
     pub(crate) completed: u64,
-    pub(crate) refused: bool,
     pub(crate) urgent: bool,
     /// Why an earlier part of a large put was refused, by queue of the sender.
     pub(crate) refusals: HashMap<u8, String>,
@@ -119,7 +118,7 @@ impl Drive {
     /// Acknowledges what has been completed.
     pub(crate) fn pay(&mut self, inner: &Inner) {
         while let Some(connection) = self.owing.pop() {
-            pay(inner, &connection);
+            inner.peers.pay(inner, &connection);
         }
     }
 
@@ -173,13 +172,9 @@ impl Drive {
         if incoming.completed == 0 {
             return;
         }
-        let Some(debt) = connection.peer().map(|peer| &inner.peers.debts[usize::from(peer)]) else {
-            return;
-        };
-        debt.add(connection.stream(), incoming.completed, incoming.refused);
-        incoming.completed = 0;
+        connection.owe(std::mem::take(&mut incoming.completed));
         if std::mem::take(&mut incoming.urgent) {
-            pay(inner, connection);
+            inner.peers.pay(inner, connection);
         } else if !self.owing.iter().any(|owing| owing.token == connection.token) {
             self.owing.push(Arc::clone(connection));
         }
@@ -319,14 +314,6 @@ fn finish(inner: &Inner, connection: &Connection, incoming: &mut Incoming) -> Re
     match incoming.body.take() {
         Some(Body { sink, .. }) => inner.arrived(connection, incoming, sink),
         None => Ok(()),
-    }
-}
-
-/// Acknowledges what a peer's puts are owed, on its own stream.
-fn pay(inner: &Inner, connection: &Arc<Connection>) {
-    let debt = connection.peer().map(|peer| &inner.peers.debts[usize::from(peer)]);
-    if let Some(ack) = debt.and_then(|debt| debt.pay(connection.stream())) {
-        inner.peers.answer(inner, connection, &ack);
     }
 }
 

@@ -20,8 +20,8 @@ pub(crate) const PREFIX: usize = 4;
 pub(crate) const FRAME_MAX: usize = 256 * 1024;
 /// The largest payload: transfer_size_max.
 pub(crate) const PAYLOAD_MAX: u64 = 1 << 30;
-/// The first word of a connection; changes with the format.
-const MAGIC: u32 = 0x4741_0002;
+/// The first word of a connection within a node; changes with the format.
+const MAGIC: u32 = 0x4741_0003;
 
 /// A segment as its owner describes it to a peer; its descriptors travel beside.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,11 +93,10 @@ pub(crate) struct Lane {
 /// A message between two libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// First on every connection: who connects, and for the how manieth time.
+    /// First on every connection within a node: who connects.
     Hello {
         rank: Rank,
         token: [u8; 16],
-        stream: u32,
     },
     /// The answer to `request`: a value, or why not.
     Reply {
@@ -130,9 +129,8 @@ pub(crate) enum Frame {
     },
     /// Payload for a place, then a notification.
     Put(Put),
-    /// So many puts of the receiver's stream have been completed: their data is visible.
+    /// So many puts that came on this connection have been completed: their data is visible.
     Ack {
-        stream: u32,
         puts: u64,
     },
     /// A put of this lane was refused; its acknowledgement follows.
@@ -168,11 +166,11 @@ pub(crate) enum Frame {
     Withhold {
         request: u64,
     },
-    /// The sender leaves the job: nothing follows on this connection, nor on the stream of this number
-    /// that it opened to the receiver (0: none) behind the goodbye there.
-    Goodbye {
-        stream: u32,
-    },
+    /// The sender leaves the job: nothing follows on this connection.
+    Goodbye,
+    /// The sender will ask for nothing more on this connection: to be closed once the receiver does
+    /// not use it either.
+    Release,
 }
 
 struct Writer<'a>(&'a mut Vec<u8>);
@@ -282,8 +280,8 @@ impl Frame {
 
     fn write(&self, w: &mut Writer<'_>) {
         match self {
-            Frame::Hello { rank, token, stream } => {
-                w.u8(0).u32(MAGIC).u16(rank.0).u32(*stream).0.extend(token);
+            Frame::Hello { rank, token } => {
+                w.u8(0).u32(MAGIC).u16(rank.0).0.extend(token);
             }
             Frame::Reply { request, outcome: Ok(value) } => {
                 w.u8(1).u64(*request).u64(*value);
@@ -321,8 +319,8 @@ impl Frame {
                 w.u8(10).u8(put.last.into()).lane(&put.lane).place(&put.place).u64(put.size);
                 w.u32(put.notification.0).u32(put.value);
             }
-            Frame::Ack { stream, puts } => {
-                w.u8(11).u32(*stream).u64(*puts);
+            Frame::Ack { puts } => {
+                w.u8(11).u64(*puts);
             }
             Frame::Get { request, lane, place, size } => {
                 w.u8(12).u64(*request).lane(lane).place(place).u64(*size);
@@ -352,8 +350,11 @@ impl Frame {
             Frame::Withhold { request } => {
                 w.u8(17).u64(*request);
             }
-            Frame::Goodbye { stream } => {
-                w.u8(18).u32(*stream);
+            Frame::Goodbye => {
+                w.u8(18);
+            }
+            Frame::Release => {
+                w.u8(20);
             }
             Frame::Refused { lane, reason } => {
                 w.u8(19).lane(lane).text(reason);
@@ -369,7 +370,7 @@ impl Frame {
                 if r.u32()? != MAGIC {
                     return None;
                 }
-                Frame::Hello { rank: Rank(r.u16()?), stream: r.u32()?, token: r.array()? }
+                Frame::Hello { rank: Rank(r.u16()?), token: r.array()? }
             }
             1 => Frame::Reply { request: r.u64()?, outcome: Ok(r.u64()?) },
             2 => Frame::Reply { request: r.u64()?, outcome: Err(r.text()?) },
@@ -414,7 +415,7 @@ impl Frame {
                     value: r.u32()?,
                 })
             }
-            11 => Frame::Ack { stream: r.u32()?, puts: r.u64()? },
+            11 => Frame::Ack { puts: r.u64()? },
             12 => Frame::Get {
                 request: r.u64()?,
                 lane: r.lane()?,
@@ -444,8 +445,9 @@ impl Frame {
             }),
             16 => Frame::Passive { request: r.u64()?, message: r.bytes(OUTBOX_BYTES)? },
             17 => Frame::Withhold { request: r.u64()? },
-            18 => Frame::Goodbye { stream: r.u32()? },
+            18 => Frame::Goodbye,
             19 => Frame::Refused { lane: r.lane()?, reason: r.text()? },
+            20 => Frame::Release,
             _ => return None,
         };
         r.0.is_empty().then_some(frame)

@@ -130,7 +130,7 @@ fn another_version_is_told_to_both() {
     client.receive(&refusal);
     assert_eq!(client.met(), Met::OtherVersion);
     let text = reason(client.state());
-    assert!(text.contains("version 9") && text.contains("version 1"), "{text}");
+    assert!(text.contains("version 9") && text.contains(&format!("version {VERSION}")), "{text}");
 }
 
 #[test]

@@ -11,13 +11,13 @@
 
 pub(crate) mod connecting;
 pub(crate) mod connection;
-pub(crate) mod debt;
 pub(crate) mod drive;
 pub(crate) mod driving;
 pub(crate) mod frame;
 pub(crate) mod handshake;
 pub(crate) mod peers;
 pub(crate) mod progress;
+pub(crate) mod requests;
 pub(crate) mod serve;
 pub(crate) mod table;
 

@@ -1,10 +1,9 @@
-//! Connections to the libraries of other ranks, and requests that they have not answered yet.
+//! Connections to the libraries of other ranks: which there are, which are used, how they end.
 
 use super::connecting::Aim;
-use super::connection::{Broken, Connection, Item, Outgoing};
-use super::debt::Debt;
+use super::connection::{Connection, Item, Outgoing, Unsent};
 use super::drive::Drive;
-use super::frame::{AtomicOperation, Frame, Lane, Place};
+use super::frame::{AtomicOperation, Frame, Place};
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use crate::node::life;
@@ -15,7 +14,7 @@ use crate::segment::Segment;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::timeout::Deadline;
 use crate::wait::{Call, Waiting};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -35,7 +34,7 @@ pub(crate) const ENDPOINTS: u64 = 1 << 42;
 pub(crate) const CONNECTIONS: u64 = 1 << 43;
 
 /// How long a broken connection may stay unexplained: the process descriptor tells soon after.
-const EXPLAIN: Duration = Duration::from_secs(1);
+pub(super) const EXPLAIN: Duration = Duration::from_secs(1);
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +57,7 @@ pub(crate) enum CallKey {
 /// A call under way.
 #[derive(Debug, Default)]
 pub(crate) struct PendingCall {
-    outcome: OnceLock<Result<u64, Failure>>,
+    pub(super) outcome: OnceLock<Result<u64, Failure>>,
     /// The number of its request.
     pub(crate) request: AtomicU64,
 }
@@ -79,6 +78,15 @@ pub(crate) struct Landing {
 pub(crate) enum Request {
     Call(Arc<PendingCall>),
     Get { queue: QueueId, generation: u32, landing: Landing },
+}
+
+/// A request that has not been answered.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) peer: Rank,
+    /// The name of the connection that it travels on.
+    pub(super) token: u64,
+    pub(super) request: Request,
 }
 
 /// Who looks after the sockets while no caller does.
@@ -116,18 +124,16 @@ pub(crate) struct Peers {
     pub(crate) watch: AtomicU32,
     /// Whether there are ranks of other nodes, so that callers look after the sockets.
     pub(crate) remote: bool,
-    /// What is owed for puts, by rank.
-    pub(crate) debts: Arc<[Debt]>,
-    opened: Box<[Mutex<Option<Arc<Connection>>>]>,
+    /// The connections on which this rank asks for something, by peer. Between nodes it does not
+    /// matter which side has opened one.
+    used: Box<[Mutex<Option<Arc<Connection>>>]>,
     /// Connections on which something is held back, and whether there are any.
     held: Mutex<Vec<Arc<Connection>>>,
     holds: AtomicBool,
     /// Connections to ranks of other nodes that have to be made.
     wanted: Mutex<Vec<(Rank, Aim)>>,
-    /// Ranks of other nodes that have said goodbye, and the number of their last stream to this one.
-    leaving: Mutex<HashMap<Rank, u32>>,
-    /// The last stream of other ranks that came to its end.
-    ended: Mutex<HashMap<Rank, u32>>,
+    /// Ranks of other nodes that have said goodbye.
+    leaving: Mutex<HashSet<Rank>>,
     /// How ranks of other nodes are reached.
     ways: Mutex<HashMap<Rank, SocketAddr>>,
     /// Why they cannot be reached.
@@ -135,15 +141,14 @@ pub(crate) struct Peers {
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     /// Whether connections were dropped that whoever drives may hold something of.
     dropped: AtomicBool,
-    requests: Mutex<HashMap<u64, (Rank, Request)>>,
+    pub(super) requests: Mutex<HashMap<u64, Asked>>,
     /// Calls whose timeout ran out, to be continued.
-    timed_out: Mutex<HashMap<CallKey, Vec<Arc<PendingCall>>>>,
-    next_request: AtomicU64,
+    pub(super) timed_out: Mutex<HashMap<CallKey, Vec<Arc<PendingCall>>>>,
+    pub(super) next_request: AtomicU64,
     next_token: AtomicU64,
-    next_stream: AtomicU32,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -181,13 +186,11 @@ impl Peers {
             looked_ns: AtomicU64::new(0),
             sleeper: AtomicBool::new(false),
             watch: AtomicU32::new(watch::ARMED),
-            debts: (0..size).map(|_| Debt::default()).collect(),
-            opened: (0..size).map(|_| Mutex::default()).collect(),
+            used: (0..size).map(|_| Mutex::default()).collect(),
             held: Mutex::default(),
             holds: AtomicBool::new(false),
             wanted: Mutex::default(),
             leaving: Mutex::default(),
-            ended: Mutex::default(),
             ways: Mutex::default(),
             troubles: Mutex::default(),
             connections: Mutex::default(),
@@ -196,7 +199,6 @@ impl Peers {
             timed_out: Mutex::default(),
             next_request: AtomicU64::new(1),
             next_token: AtomicU64::new(CONNECTIONS),
-            next_stream: AtomicU32::new(1),
         })
     }
 
@@ -219,10 +221,36 @@ impl Peers {
         })
     }
 
-    /// Takes a connection that a peer has opened, which is known already where it had to prove it.
-    pub(crate) fn accepted(&self, fd: OwnedFd, peer: Option<Rank>) -> Result<()> {
-        let debts = Arc::clone(&self.debts);
-        self.adopt(&Arc::new(Connection::accepted(fd, self.token(), peer, debts)))
+    /// Takes a connection that a rank of the same node has opened.
+    pub(crate) fn accepted(&self, fd: OwnedFd) -> Result<()> {
+        self.adopt(&Arc::new(Connection::accepted(fd, self.token())))
+    }
+
+    /// Takes a connection that `peer`, of another node, has opened: this rank uses it too, unless it
+    /// has another one.
+    pub(crate) fn admitted(&self, inner: &Inner, fd: OwnedFd, peer: Rank) {
+        let connection = {
+            let mut used = lock(&self.used[peer.index()]);
+            match used.as_ref() {
+                // It was being made.
+                Some(waiting) if waiting.fd().is_none() => Arc::clone(waiting),
+                Some(_) => Arc::new(Connection::new(self.token(), peer.0, false)),
+                None => {
+                    let connection = Connection::new(self.token(), peer.0, false);
+                    Arc::clone(used.insert(Arc::new(connection)))
+                }
+            }
+        };
+        self.made(inner, &connection, fd);
+    }
+
+    /// A connection with a rank of another node has been made. Only one thread makes them.
+    pub(crate) fn made(&self, inner: &Inner, connection: &Arc<Connection>, fd: OwnedFd) {
+        let established = self.establish(inner, connection, fd);
+        // Without a place for it the peer sees it end, as does one that nobody wants any more.
+        if established.is_err() || connection.is_forgotten() {
+            self.drop_connection(inner, connection);
+        }
     }
 
     /// What is to be connected to.
@@ -278,7 +306,7 @@ impl Peers {
         lock(&self.connections).get(&token).cloned()
     }
 
-    /// Forgets a connection; what it owed answers for fails.
+    /// Forgets a connection; what was under way on it fails.
     pub(crate) fn drop_connection(&self, inner: &Inner, connection: &Arc<Connection>) {
         if let Some(fd) = connection.fd() {
             self.data.remove(fd);
@@ -288,15 +316,22 @@ impl Peers {
         self.dropped.store(true, Ordering::Release);
         self.bell.ring();
         let Some(peer) = connection.peer().map(Rank) else { return };
-        let mut opened = lock(&self.opened[peer.index()]);
-        if opened.as_ref().is_some_and(|own| own.token == connection.token) {
-            *opened = None;
-            drop(opened);
-            self.fail_requests(inner, peer);
-            self.acknowledge_again(inner, peer);
-        }
+        self.use_another(peer, connection);
+        self.fail_requests(inner, peer, connection.token);
         for (lane, count) in lost {
             inner.completed(peer, lane, count, Err(Failure::Lost));
+        }
+    }
+
+    /// Nothing more is asked for on a connection, but on another one with the same peer if there is
+    /// one.
+    fn use_another(&self, peer: Rank, than: &Connection) {
+        let mut used = lock(&self.used[peer.index()]);
+        if used.as_ref().is_some_and(|used| used.token == than.token) {
+            let usable = |open: &&Arc<Connection>| {
+                !open.local && open.peer() == Some(peer.0) && open.is_usable()
+            };
+            *used = lock(&self.connections).values().find(usable).cloned();
         }
     }
 
@@ -311,38 +346,34 @@ impl Peers {
 
     /// A connection has ended by itself. Only with the drive.
     pub(crate) fn at_its_end(&self, inner: &Inner, connection: &Arc<Connection>) {
-        self.drop_connection(inner, connection);
-        let Some(peer) = connection.peer().map(Rank).filter(|peer| !inner.is_local(*peer)) else {
-            return;
+        let peer = connection.peer().map(Rank).filter(|_| !connection.local);
+        let of_peer = |open: &Arc<Connection>| {
+            open.peer() == peer.map(|peer| peer.0) && open.token != connection.token
         };
-        if connection.expected.is_some() {
-            lock(&self.ended).insert(peer, connection.stream());
-        }
-        let Some(last) = lock(&self.leaving).get(&peer).copied() else {
-            return self.suspect(inner, peer);
-        };
-        if self.has_connection(peer) {
-            return;
-        }
-        if last == 0 || lock(&self.ended).get(&peer) == Some(&last) {
+        let last = !lock(&self.connections).values().any(of_peer);
+        let left = peer.filter(|peer| last && self.is_leaving(*peer));
+        if let Some(peer) = left {
+            // First, so that what fails with the connection says so.
             inner.area.remote_left(peer);
-            inner.peer_ended(peer);
-        } else {
-            // What it sent last is still to come, by a connection that is being made. Should that
-            // not happen, nobody answers there any more.
-            self.want(peer, Aim::Doubt);
+        }
+        self.drop_connection(inner, connection);
+        match (left, peer) {
+            (Some(peer), _) => inner.peer_ended(peer),
+            (None, Some(peer)) if !self.is_leaving(peer) && !connection.is_over() => {
+                self.suspect(inner, peer);
+            }
+            _ => {}
         }
     }
 
-    /// `peer` leaves the job. It has left when all connections with it are at their end, the stream
-    /// that it opened last included.
-    pub(crate) fn note_farewell(&self, peer: Rank, stream: u32) {
-        lock(&self.leaving).insert(peer, stream);
+    /// `peer` leaves the job. It has left when all connections with it are at their end.
+    pub(crate) fn note_farewell(&self, peer: Rank) {
+        lock(&self.leaving).insert(peer);
     }
 
     /// Whether `peer` has said goodbye.
     pub(crate) fn is_leaving(&self, peer: Rank) -> bool {
-        lock(&self.leaving).contains_key(&peer)
+        lock(&self.leaving).contains(&peer)
     }
 
     /// Whether a connection with `peer` has not come to its end.
@@ -369,13 +400,10 @@ impl Peers {
         lock(&self.connections).values().filter(is_remote).cloned().collect()
     }
 
-    /// Says goodbye to the ranks of other nodes; what was posted before goes out first.
+    /// Says goodbye to the ranks of other nodes, behind what was posted before.
     pub(crate) fn say_goodbye(&self, inner: &Inner) {
         for connection in self.remote(inner) {
-            let Some(peer) = connection.peer() else { continue };
-            let opened = lock(&self.opened[usize::from(peer)]).clone();
-            let stream = opened.map_or(0, |opened| opened.stream());
-            connection.end(&self.data, &Frame::Goodbye { stream });
+            connection.say_goodbye(&self.data);
         }
     }
 
@@ -384,77 +412,76 @@ impl Peers {
         !self.remote(inner).is_empty()
     }
 
-    /// Puts of this rank's stream to `peer` have been completed.
-    pub(crate) fn acknowledged(&self, inner: &Inner, peer: Rank, stream: u32, puts: u64) {
-        let connection = lock(&self.opened[peer.index()]).clone();
-        let Some(connection) = connection.filter(|open| open.stream() == stream) else { return };
+    /// Puts that this rank has sent on a connection have been completed.
+    pub(crate) fn acknowledged(&self, inner: &Inner, connection: &Connection, puts: u64) {
+        let Some(peer) = connection.peer().map(Rank) else { return };
         for (lane, count) in connection.acknowledged(puts) {
             inner.completed(peer, lane, count, Ok(()));
         }
         inner.area.ring(inner.rank);
+        self.let_go(connection);
     }
 
-    /// Acknowledgements may have been lost with a stream to `peer`: its own stream carries them again.
-    fn acknowledge_again(&self, inner: &Inner, peer: Rank) {
-        self.debts[peer.index()].tell_again();
-        let of_peer = |open: &&Arc<Connection>| open.peer() == Some(peer.0);
-        let others: Vec<_> = lock(&self.connections).values().filter(of_peer).cloned().collect();
-        for connection in others {
-            if let Some(ack) = self.debts[peer.index()].pay(connection.stream()) {
-                self.answer(inner, &connection, &ack);
-            }
-        }
-    }
-
-    /// Sends a frame on a connection that a peer has opened.
-    pub(crate) fn answer(&self, inner: &Inner, connection: &Arc<Connection>, frame: &Frame) {
-        if connection.send(&self.data, Outgoing::new(frame)).is_err() {
+    /// Acknowledges what a peer has put here on a connection.
+    pub(crate) fn pay(&self, inner: &Inner, connection: &Arc<Connection>) {
+        if connection.pay(&self.data).is_err() {
             self.broke(inner, connection);
         }
     }
 
-    /// Fails everything that `peer` has not answered.
-    pub(crate) fn fail_requests(&self, inner: &Inner, peer: Rank) {
-        let lost: Vec<Request> = {
-            let mut requests = lock(&self.requests);
-            let ids: Vec<u64> =
-                requests.iter().filter(|(_, (to, _))| *to == peer).map(|(id, _)| *id).collect();
-            ids.iter().filter_map(|id| requests.remove(id)).map(|(_, request)| request).collect()
-        };
-        for request in lost {
-            finish(inner, peer, request, Err(Failure::Lost));
-        }
-    }
-
-    /// Closes the connection opened to `rank`, if there is one.
+    /// Closes the connection that is used for requests to `rank`, if there is one.
     pub(crate) fn disconnect(&self, inner: &Inner, rank: Rank) {
-        let connection = lock(&self.opened[rank.index()]).clone();
+        let connection = lock(&self.used[rank.index()]).clone();
         if let Some(connection) = connection {
             self.drop_connection(inner, &connection);
         }
     }
 
-    /// Whether everything posted to `rank` has been handed to the kernel.
-    pub(crate) fn is_drained(&self, rank: Rank) -> bool {
-        lock(&self.opened[rank.index()]).as_ref().is_none_or(|open| open.is_drained())
+    /// Stops using the connection with `rank`, which is closed once neither side does; false while
+    /// requests are under way.
+    pub(crate) fn release_connection(&self, inner: &Inner, rank: Rank) -> bool {
+        let Some(connection) = lock(&self.used[rank.index()]).clone() else { return true };
+        if connection.local || connection.fd().is_none() {
+            self.drop_connection(inner, &connection);
+            return true;
+        }
+        let released = connection.release(&self.data);
+        if released {
+            self.use_another(rank, &connection);
+        }
+        released
     }
 
-    /// The connection opened to `rank`, made if there is none.
+    /// Ends a connection that the peer has released, unless this rank has asked for something on it
+    /// that is under way.
+    pub(crate) fn let_go(&self, connection: &Connection) {
+        let Some(peer) = connection.peer().filter(|_| connection.is_released_by_peer()) else {
+            return;
+        };
+        let asks = lock(&self.requests).values().any(|asked| asked.token == connection.token);
+        if !asks && connection.let_go(&self.data) {
+            self.use_another(Rank(peer), connection);
+        }
+    }
+
+    /// Whether everything posted to `rank` has been handed to the kernel.
+    pub(crate) fn is_drained(&self, rank: Rank) -> bool {
+        lock(&self.used[rank.index()]).as_ref().is_none_or(|used| used.is_drained())
+    }
+
+    /// The connection with `rank`, made if there is none.
     pub(crate) fn open(&self, inner: &Inner, rank: Rank) -> Result<Arc<Connection>> {
         inner.check_alive(rank, "a connection to it")?;
-        let mut opened = lock(&self.opened[rank.index()]);
-        if let Some(connection) = opened.as_ref() {
+        let mut used = lock(&self.used[rank.index()]);
+        if let Some(connection) = used.as_ref() {
             return Ok(Arc::clone(connection));
         }
-        let stream = self.next_stream.fetch_add(1, Ordering::Relaxed);
-        let debts = Arc::clone(&self.debts);
         let local = inner.is_local(rank);
-        let connection = Connection::opening(self.token(), rank.0, stream, local, debts);
-        let connection = Arc::new(connection);
-        let hello = Frame::Hello { rank: inner.rank, token: inner.token, stream };
-        // There is no socket yet that could be broken.
-        let _ = connection.send(&self.data, Outgoing::new(&hello));
-        if inner.is_local(rank) {
+        let connection = Arc::new(Connection::new(self.token(), rank.0, local));
+        if local {
+            let hello = Frame::Hello { rank: inner.rank, token: inner.token };
+            // There is no socket yet that could be broken.
+            let _ = connection.send(&self.data, Outgoing::new(&hello));
             let address = &inner.cards[rank.index()].address;
             let fd = socket::connect(address)
                 .map_err(|error| Error::os(format!("connecting to {rank}"), &error))?;
@@ -462,7 +489,7 @@ impl Peers {
         } else {
             self.want(rank, Aim::Data(Arc::clone(&connection)));
         }
-        *opened = Some(Arc::clone(&connection));
+        *used = Some(Arc::clone(&connection));
         Ok(connection)
     }
 
@@ -481,9 +508,9 @@ impl Peers {
         Ok(())
     }
 
-    /// Whether the connection opened to `rank` has been made.
+    /// Whether there is a connection with `rank`.
     pub(crate) fn is_established(&self, rank: Rank) -> bool {
-        lock(&self.opened[rank.index()]).as_ref().is_some_and(|open| open.fd().is_some())
+        lock(&self.used[rank.index()]).as_ref().is_some_and(|used| used.fd().is_some())
     }
 
     /// Sends a frame to `rank`.
@@ -494,14 +521,46 @@ impl Peers {
         item: Outgoing,
         deadline: Deadline,
     ) -> Result<()> {
-        let connection = self.connected(inner, rank, deadline)?;
-        if connection.send(&self.data, item).is_err() {
-            self.broke(inner, &connection);
-        }
-        Ok(())
+        self.hand(inner, rank, deadline, item, |connection, item| {
+            connection.send(&self.data, item).map(|()| false)
+        })
     }
 
-    /// The connection opened to `rank`, for something that has to be sent.
+    /// Posts a put or a get to `rank`.
+    pub(crate) fn post(&self, inner: &Inner, rank: Rank, queue: QueueId, item: Item) -> Result<()> {
+        self.hand(inner, rank, Deadline::Now, item, |connection, item| {
+            connection.post(&self.data, queue, item)
+        })
+    }
+
+    /// Hands something to the connection that is used for requests to `rank`; `hand_over` says
+    /// whether it is held back for a moment.
+    pub(super) fn hand<T>(
+        &self,
+        inner: &Inner,
+        rank: Rank,
+        deadline: Deadline,
+        mut item: T,
+        hand_over: impl Fn(&Connection, T) -> Result<bool, Unsent<T>>,
+    ) -> Result<()> {
+        loop {
+            let connection = self.connected(inner, rank, deadline)?;
+            match hand_over(&connection, item) {
+                Ok(false) => return Ok(()),
+                Ok(true) => {
+                    self.hold(&connection);
+                    return Ok(());
+                }
+                Err(Unsent::Broken) => {
+                    self.broke(inner, &connection);
+                    return Ok(());
+                }
+                Err(Unsent::Closed(back)) => item = back,
+            }
+        }
+    }
+
+    /// The connection with `rank`, for something that has to be sent.
     fn connected(&self, inner: &Inner, rank: Rank, deadline: Deadline) -> Result<Arc<Connection>> {
         let mut result = self.open(inner, rank);
         if matches!(result, Err(Error::System { .. })) {
@@ -511,17 +570,6 @@ impl Peers {
             result = self.open(inner, rank);
         }
         result
-    }
-
-    /// Posts a put or a get to `rank`.
-    pub(crate) fn post(&self, inner: &Inner, rank: Rank, queue: QueueId, item: Item) -> Result<()> {
-        let connection = self.connected(inner, rank, Deadline::Now)?;
-        match connection.post(&self.data, queue, item) {
-            Ok(false) => {}
-            Ok(true) => self.hold(&connection),
-            Err(Broken) => self.broke(inner, &connection),
-        }
-        Ok(())
     }
 
     /// Something is held back on a connection: the progress thread sends it should nobody else.
@@ -546,190 +594,6 @@ impl Peers {
                 self.broke(inner, &connection);
             }
         }
-    }
-
-    /// Posts a get, which is answered by data.
-    pub(crate) fn post_get(
-        &self,
-        inner: &Inner,
-        rank: Rank,
-        lane: Lane,
-        place: Place,
-        landing: Landing,
-    ) -> Result<()> {
-        let request = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let (queue, size) = (lane.queue, landing.size);
-        let get = Request::Get { queue, generation: lane.generation, landing };
-        lock(&self.requests).insert(request, (rank, get));
-        let item = Item::Frame(Frame::Get { request, lane, place, size });
-        self.post(inner, rank, queue, item).inspect_err(|_| {
-            lock(&self.requests).remove(&request);
-        })
-    }
-
-    /// Sends a frame that will be answered.
-    pub(crate) fn request(
-        &self,
-        inner: &Inner,
-        rank: Rank,
-        request: Request,
-        deadline: Deadline,
-        item: impl FnOnce(u64) -> std::io::Result<Outgoing>,
-    ) -> Result<()> {
-        let id = self.next_request.fetch_add(1, Ordering::Relaxed);
-        if let Request::Call(call) = &request {
-            call.request.store(id, Ordering::Relaxed);
-        }
-        let item = item(id).map_err(|error| Error::os("duplicating a descriptor", &error))?;
-        lock(&self.requests).insert(id, (rank, request));
-        self.send(inner, rank, item, deadline).inspect_err(|_| {
-            lock(&self.requests).remove(&id);
-        })
-    }
-
-    /// What answer `id` completes, if `from` was asked.
-    pub(crate) fn answered(&self, id: u64, from: Rank) -> Option<Request> {
-        let mut requests = lock(&self.requests);
-        if requests.get(&id).is_some_and(|(to, _)| *to == from) {
-            requests.remove(&id).map(|(_, request)| request)
-        } else {
-            None
-        }
-    }
-
-    fn continued(&self, key: &CallKey) -> Option<Arc<PendingCall>> {
-        let mut timed_out = lock(&self.timed_out);
-        let calls = timed_out.get_mut(key)?;
-        let call = calls.pop();
-        if calls.is_empty() {
-            timed_out.remove(key);
-        }
-        // An old answer says nothing about a peer that is asked whether it answers now.
-        call.filter(|call| !matches!(key, CallKey::Ping { .. }) || call.outcome.get().is_none())
-    }
-
-    /// Gives a timed-out call up; the number of its request if it has not been answered.
-    pub(crate) fn give_up(&self, key: &CallKey) -> Option<u64> {
-        let call = self.continued(key)?;
-        let request = call.request.load(Ordering::Relaxed);
-        lock(&self.requests).remove(&request)?;
-        Some(request)
-    }
-
-    /// Forgets timed-out registrations of a segment that no longer exists.
-    pub(crate) fn forget_registrations(&self, gone: SegmentId, of: u32) {
-        lock(&self.timed_out).retain(|key, _| {
-            !matches!(key, CallKey::Register { segment, generation, .. }
-                if *segment == gone && *generation == of)
-        });
-    }
-
-    /// Where the answer to a get goes, if `from` was asked.
-    pub(crate) fn landing(&self, id: u64, from: Rank) -> Option<(QueueId, u32, Landing)> {
-        match lock(&self.requests).get(&id)? {
-            (to, Request::Get { queue, generation, landing }) if *to == from => {
-                Some((*queue, *generation, landing.clone()))
-            }
-            _ => None,
-        }
-    }
-
-    /// Starts a call, or continues one whose timeout ran out.
-    pub(crate) fn call(
-        &self,
-        inner: &Inner,
-        key: CallKey,
-        rank: Rank,
-        deadline: Deadline,
-        item: impl FnOnce(u64) -> std::io::Result<Outgoing>,
-    ) -> Result<Arc<PendingCall>> {
-        if let Some(call) = self.continued(&key) {
-            return Ok(call);
-        }
-        let call = Arc::new(PendingCall::default());
-        self.request(inner, rank, Request::Call(Arc::clone(&call)), deadline, item)?;
-        Ok(call)
-    }
-
-    /// Waits for the answer to a call. A timeout leaves it under way.
-    pub(crate) fn finish_call(
-        &self,
-        inner: &Inner,
-        key: CallKey,
-        rank: Rank,
-        call: Arc<PendingCall>,
-        deadline: Deadline,
-        waiting: Waiting,
-    ) -> Result<u64> {
-        let outcome = inner.until(deadline, waiting, || {
-            let answered = || call.outcome.get().cloned();
-            // A forked child may hold the connection of somebody who has left.
-            answered().or_else(|| match inner.check_alive(rank, "") {
-                Ok(()) => None,
-                Err(_) => Some(answered().unwrap_or(Err(Failure::Lost))),
-            })
-        });
-        let Some(outcome) = outcome else {
-            lock(&self.timed_out).entry(key).or_default().push(call);
-            return Err(Error::Timeout { pending: format!("an answer of {rank}") });
-        };
-        match outcome {
-            Ok(value) => Ok(value),
-            Err(Failure::Refused(reason)) => Err(Error::Refused { rank, reason }),
-            Err(Failure::Lost) => {
-                inner.explain(rank, deadline.at_most(EXPLAIN));
-                inner.check_alive(rank, waiting.call.name())?;
-                Err(Error::Refused { rank, reason: "the connection to it broke".to_owned() })
-            }
-        }
-    }
-}
-
-/// Completes a request with the answer to it.
-pub(crate) fn finish(inner: &Inner, peer: Rank, request: Request, outcome: Result<u64, Failure>) {
-    match request {
-        Request::Call(call) => {
-            // Answered once only; nobody else sets it.
-            let _ = call.outcome.set(outcome);
-        }
-        Request::Get { queue, generation, .. } => {
-            let lane = Lane { queue, generation };
-            inner.completed(peer, lane, 1, outcome.map(|_| ()));
-        }
-    }
-    inner.area.ring(inner.rank);
-}
-
-impl Inner {
-    /// Requests of a queue have ended.
-    pub(crate) fn completed(
-        &self,
-        peer: Rank,
-        lane: Lane,
-        count: u32,
-        outcome: Result<(), Failure>,
-    ) {
-        let lost = outcome == Err(Failure::Lost);
-        let failed = outcome.err().map(|failure| match failure {
-            Failure::Refused(reason) => format!("{peer} refused: {reason}"),
-            Failure::Lost => match self.area.life(peer) {
-                life::LEFT => format!("{peer} has left the job"),
-                life::DEAD => format!("{peer} has died on {}", self.cards[peer.index()].host),
-                _ => {
-                    let host = &self.cards[peer.index()].host;
-                    match self.peers.trouble(peer) {
-                        Some(why) => format!("{peer} on {host} cannot be reached: {why}"),
-                        None => format!("the connection to {peer} on {host} broke"),
-                    }
-                }
-            },
-        });
-        let queue = &self.queues[lane.queue.index()];
-        queue.complete(peer, lane.generation, count, failed.as_deref());
-        if let Some(reason) = failed {
-            self.request_failed(peer, lane, &reason, !lost);
-        }
-        self.area.ring(self.rank);
     }
 }
 

@@ -239,7 +239,7 @@ impl Progress {
         let known = socket::credentials(fd.as_fd()).is_ok_and(|peer| peer.uid == socket::own_uid());
         if known {
             // Without a place for it the peer sees it end.
-            let _ = self.inner.peers.accepted(fd, None);
+            let _ = self.inner.peers.accepted(fd);
         }
     }
 

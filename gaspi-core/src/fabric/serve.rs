@@ -3,10 +3,11 @@
 //! Here the library is the network card: segment, generation and range of every access are checked.
 //! Nothing here waits for another rank, and nothing calls the program.
 
-use super::connection::{Broken, Connection, Item, Outgoing, Payload};
+use super::connection::{Broken, Connection, Item, Payload};
 use super::drive::Incoming;
 use super::frame::{Announce, AtomicOperation, Frame, Lane, Place, Put, Register};
-use super::peers::{Failure, Landing, finish};
+use super::peers::{Failure, Landing};
+use super::requests::finish;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::os::process;
 use crate::runtime::Inner;
@@ -111,6 +112,7 @@ impl Inner {
                     slots::set(segment.notification(id.index()), 1);
                 }
                 finish(self, peer, request, Ok(0));
+                self.peers.let_go(connection);
             }
             Sink::Refuse { put, reason } => self.refuse(connection, incoming, &put, reason),
             Sink::Nobody => {}
@@ -149,18 +151,13 @@ impl Inner {
             return;
         }
         let reason = refusals.remove(&put.lane.queue.0).unwrap_or(reason);
-        incoming.refused = true;
         incoming.completed += 1;
         incoming.urgent = true;
-        let frame = Frame::Refused { lane: put.lane, reason };
-        // If the stream has broken, the put has failed anyway.
-        let _ = connection.send(&self.peers.data, Outgoing::new(&frame));
+        connection.answer(&self.peers.data, &Frame::Refused { lane: put.lane, reason });
     }
 
     fn reply(&self, connection: &Connection, request: u64, outcome: Result<u64, String>) {
-        let frame = Frame::Reply { request, outcome };
-        // If the stream has broken, what came before its end is still to be read.
-        let _ = connection.send(&self.peers.data, Outgoing::new(&frame));
+        connection.answer(&self.peers.data, &Frame::Reply { request, outcome });
     }
 
     /// Handles a frame and gives the bytes of payload that follow it.
@@ -170,8 +167,7 @@ impl Inner {
         incoming: &mut Incoming,
         frame: Frame,
     ) -> Result<u64, Broken> {
-        // Connections that this rank opened know their peer; all others have to say who they are
-        // before anything else.
+        // Ranks of the same node that have connected say first who they are.
         let Some(peer) = connection.peer().map(Rank) else {
             return self.greet(connection, &frame).map(|()| 0);
         };
@@ -184,7 +180,7 @@ impl Inner {
                 self.data(incoming, peer, request, size)?;
                 return Ok(size);
             }
-            Frame::Ack { stream, puts } => self.peers.acknowledged(self, peer, stream, puts),
+            Frame::Ack { puts } => self.peers.acknowledged(self, connection, puts),
             Frame::Refused { lane, reason } => self.refused(peer, lane, &reason),
             Frame::Get { request, lane, place, size } => {
                 self.get(connection, request, lane, place, size);
@@ -215,6 +211,7 @@ impl Inner {
             Frame::Reply { request, outcome } => {
                 if let Some(request) = self.peers.answered(request, peer) {
                     finish(self, peer, request, outcome.map_err(Failure::Refused));
+                    self.peers.let_go(connection);
                 }
             }
             Frame::Register(register) => {
@@ -238,10 +235,14 @@ impl Inner {
                 self.area.ring(self.rank);
             }
             Frame::Withhold { request } => self.mailbox.withhold(peer, request),
-            Frame::Goodbye { stream } => {
-                self.peers.note_farewell(peer, stream);
+            Frame::Goodbye => {
+                self.peers.note_farewell(peer);
                 // Nothing follows on this stream; there may be another one that is not at its end.
                 return Err(Broken);
+            }
+            Frame::Release => {
+                connection.note_release();
+                self.peers.let_go(connection);
             }
             _ => {}
         }
@@ -250,13 +251,10 @@ impl Inner {
 
     fn greet(&self, connection: &Connection, frame: &Frame) -> Result<(), Broken> {
         match frame {
-            Frame::Hello { rank, token, stream }
-                if u32::from(rank.0) < self.size
-                    && *token == self.token
-                    && connection.expected.is_none_or(|expected| expected == *rank) =>
+            Frame::Hello { rank, token }
+                if u32::from(rank.0) < self.size && *token == self.token =>
             {
-                self.peers.debts[rank.index()].begin(*stream);
-                connection.set_peer(rank.0.into(), *stream);
+                connection.set_peer(*rank);
                 Ok(())
             }
             _ => Err(Broken),
@@ -368,8 +366,7 @@ impl Inner {
             }
             Err(reason) => Item::Frame(Frame::Reply { request, outcome: Err(reason) }),
         };
-        // As with other answers.
-        let _ = connection.post(&self.peers.data, lane.queue, item);
+        connection.answer_in_lane(&self.peers.data, lane.queue, item);
     }
 
     fn data(

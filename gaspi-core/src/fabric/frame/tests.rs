@@ -13,8 +13,8 @@ fn frames() -> impl Strategy<Value = Frame> {
     let place = (any::<u8>(), any::<u32>(), any::<u64>())
         .prop_map(|(s, generation, offset)| Place { segment: SegmentId(s), generation, offset });
     prop_oneof![
-        (any::<u16>(), any::<[u8; 16]>(), any::<u32>())
-            .prop_map(|(rank, token, stream)| Frame::Hello { rank: Rank(rank), token, stream }),
+        (any::<u16>(), any::<[u8; 16]>())
+            .prop_map(|(rank, token)| Frame::Hello { rank: Rank(rank), token }),
         (any::<u64>(), any::<Result<u64, String>>())
             .prop_map(|(request, outcome)| Frame::Reply { request, outcome }),
         (any::<u64>(), any::<u8>(), any::<u32>(), any::<[u64; 4]>()).prop_map(
@@ -62,7 +62,7 @@ fn frames() -> impl Strategy<Value = Frame> {
         (any::<u64>(), lane(), place.clone(), 0..=PAYLOAD_MAX)
             .prop_map(|(request, lane, place, size)| Frame::Get { request, lane, place, size }),
         (lane(), any::<String>()).prop_map(|(lane, reason)| Frame::Refused { lane, reason }),
-        (any::<u32>(), any::<u64>()).prop_map(|(stream, puts)| Frame::Ack { stream, puts }),
+        any::<u64>().prop_map(|puts| Frame::Ack { puts }),
         (any::<u8>(), any::<[u64; 2]>(), words, any::<Vec<u8>>()).prop_map(
             |(group, [step, fingerprint], words, stage)| Frame::Arrive(Arrival {
                 group: GroupId(group),
@@ -83,7 +83,8 @@ fn frames() -> impl Strategy<Value = Frame> {
             }
         ),
         Just(Frame::Kill),
-        any::<u32>().prop_map(|stream| Frame::Goodbye { stream }),
+        Just(Frame::Goodbye),
+        Just(Frame::Release),
     ]
 }
 

@@ -1,0 +1,307 @@
+//! One connection carries the requests of both of its ranks: what holds while both open it at once,
+//! fill it from both sides, stop using it, or leave, and who sends what nobody waits for.
+
+mod ranks;
+
+use gaspi_core::*;
+use ranks::{LIMIT, Nodes, run_over};
+use std::mem::size_of;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const S0: SegmentId = SegmentId(0);
+const Q0: QueueId = QueueId(0);
+/// What must come soon: far more than that takes.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Tests that count the sockets of this process have it to themselves.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn make(rt: &Runtime, size: u64) {
+    rt.segment_create(S0, size, GroupId::ALL, LIMIT, Init::Zeroed).expect("create");
+}
+
+fn other(rt: &Runtime) -> Rank {
+    Rank(1 - rt.rank().0)
+}
+
+/// A write to the same place of `rank`.
+fn to(rank: Rank, offset: u64, size: u64) -> Transfer {
+    Transfer { local: S0, local_offset: offset, rank, remote: S0, remote_offset: offset, size }
+}
+
+fn word(rt: &Runtime, offset: u64) -> u64 {
+    let mut bytes = [0; 8];
+    rt.segment_read(S0, offset, &mut bytes).expect("inside");
+    u64::from_ne_bytes(bytes)
+}
+
+/// Waits for a notification and takes it.
+fn take(rt: &Runtime, id: u32) -> u32 {
+    rt.notify_waitsome(S0, id, 1, LIMIT).expect("it comes");
+    rt.notify_reset(S0, NotificationId(id)).expect("reset")
+}
+
+/// How many sockets of this process are connected by TCP.
+fn sockets() -> usize {
+    let entries = std::fs::read_dir("/proc/self/fd").expect("the kernel's list");
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let connected = |fd: &i32| {
+        // SAFETY: an address is plain bytes.
+        let mut address: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        // SAFETY: the address has room for `len` bytes.
+        let found = unsafe { libc::getpeername(*fd, (&raw mut address).cast(), &raw mut len) };
+        let family = i32::from(address.ss_family);
+        found == 0 && (family == libc::AF_INET || family == libc::AF_INET6)
+    };
+    numbers.filter(connected).count()
+}
+
+/// Ranks turn to each other at the same moment, more or less: all arrives in order, and one
+/// connection for each pair remains, beside the two by which they watch each other.
+#[test]
+fn ranks_that_connect_to_each_other_at_once_end_up_with_one_connection() {
+    const RANKS: u32 = 3;
+    const PAIRS: usize = 3;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = Config { topology: Topology::Dynamic, ..Config::default() };
+    for seed in 0..40u64 {
+        let together = Barrier::new(RANKS as usize);
+        run_over(Nodes::Each, RANKS, &config, |rt| {
+            rt.segment_alloc(S0, 4096, Init::Zeroed).expect("alloc");
+            together.wait();
+            // Rank and seed decide how much later this one begins.
+            let late = (seed * 7 + u64::from(rt.rank().0) * 13) % 5 * 40;
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_micros(late) {
+                std::hint::spin_loop();
+            }
+            for rank in ranks::others(&rt) {
+                rt.segment_register(S0, rank, LIMIT).expect("register");
+            }
+            together.wait();
+            let own = u64::from(rt.rank().0) * 8;
+            for value in 1..=200u64 {
+                for rank in ranks::others(&rt) {
+                    rt.segment_write(S0, own, &value.to_ne_bytes()).expect("inside");
+                    let id = NotificationId(u32::from(rt.rank().0));
+                    rt.write_notify(&to(rank, own, 8), id, value as u32, Q0, LIMIT).expect("post");
+                }
+                for rank in ranks::others(&rt) {
+                    assert_eq!(u64::from(take(&rt, u32::from(rank.0))), value, "seed {seed}");
+                    assert_eq!(word(&rt, u64::from(rank.0) * 8), value, "seed {seed}");
+                }
+                rt.wait(Q0, LIMIT).expect("wait");
+                together.wait();
+            }
+            let begin = Instant::now();
+            while rt.rank() == Rank(0) && sockets() > 6 * PAIRS {
+                assert!(begin.elapsed() < SOON, "seed {seed}: {} sockets", sockets());
+                rt.ping(Rank(1), LIMIT).expect("it lives");
+            }
+            together.wait();
+            rt.term(LIMIT).expect("term");
+        });
+    }
+}
+
+/// Both ranks fill the sockets of their connection, on several queues, before either waits.
+#[test]
+fn traffic_from_both_sides_fills_a_connection_and_gets_through() {
+    const PART: u64 = 3 << 20;
+    const QUEUES: u64 = 4;
+    const ROUNDS: u64 = 6;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let together = Barrier::new(2);
+    run_over(Nodes::Each, 2, &Config::default(), |rt| {
+        // Own parts, and those of the peer; what is read goes behind them.
+        make(&rt, 3 * QUEUES * PART);
+        let (peer, own) = (other(&rt), u64::from(rt.rank().0) * QUEUES * PART);
+        let theirs = u64::from(peer.0) * QUEUES * PART;
+        for round in 1..=ROUNDS {
+            // Until the peer has read what this rank wrote before.
+            together.wait();
+            for queue in 0..QUEUES {
+                let value = round << 32 | u64::from(rt.rank().0) << 8 | queue;
+                let bytes = value.to_ne_bytes().repeat(PART as usize / 8);
+                rt.segment_write(S0, own + queue * PART, &bytes).expect("inside");
+            }
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            together.wait();
+            for queue in 0..QUEUES {
+                let id = NotificationId(queue as u32);
+                let q = QueueId(queue as u8);
+                let put = to(peer, own + queue * PART, PART);
+                rt.write_notify(&put, id, round as u32, q, LIMIT).expect("post");
+                let get = Transfer {
+                    local_offset: 2 * QUEUES * PART + queue * PART,
+                    remote_offset: theirs + queue * PART,
+                    ..put
+                };
+                rt.read(&get, q, LIMIT).expect("post");
+            }
+            together.wait();
+            for queue in 0..QUEUES {
+                rt.wait(QueueId(queue as u8), LIMIT).expect("wait");
+                assert_eq!(u64::from(take(&rt, queue as u32)), round);
+                let value = round << 32 | u64::from(peer.0) << 8 | queue;
+                for part in [theirs, 2 * QUEUES * PART] {
+                    let begin = part + queue * PART;
+                    for offset in [begin, begin + PART / 2, begin + PART - 8] {
+                        assert_eq!(word(&rt, offset), value, "offset {offset} in round {round}");
+                    }
+                }
+            }
+        }
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+/// One side stops using the connection all the time, the other one uses it all the time.
+#[test]
+fn a_rank_that_disconnects_breaks_no_request_of_its_peer() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let busy = AtomicU64::new(1);
+    run_over(Nodes::Each, 2, &Config::default(), |rt| {
+        make(&rt, 1 << 20);
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        let peer = other(&rt);
+        if rt.rank() == Rank(0) {
+            for round in 0..1000u64 {
+                let size = if round % 3 == 0 { 1 << 18 } else { 8 };
+                rt.write(&to(peer, 0, size), Q0, LIMIT).expect("post");
+                if round % 2 == 0 {
+                    rt.read(&to(peer, 1 << 19, size), Q0, LIMIT).expect("post");
+                }
+                rt.wait(Q0, LIMIT).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            }
+            busy.store(0, Ordering::Release);
+        } else {
+            let mut times = 0;
+            while busy.load(Ordering::Acquire) == 1 || times < 10 {
+                rt.disconnect(peer, LIMIT).expect("disconnect");
+                rt.ping(peer, LIMIT).expect("it lives");
+                times += 1;
+            }
+        }
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        // All but the last connections come to their end: one for data, and two that watch.
+        let begin = Instant::now();
+        while rt.rank() == Rank(0) && sockets() > 2 * 4 {
+            assert!(begin.elapsed() < SOON, "{} sockets are left", sockets());
+            rt.ping(peer, LIMIT).expect("it lives");
+        }
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+/// Posts in quick succession are held back for a moment; nobody has to call for them to go out.
+#[test]
+fn what_was_held_back_goes_out_though_the_rank_never_calls_again() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let together = Barrier::new(2);
+    run_over(Nodes::Each, 2, &Config::default(), |rt| {
+        make(&rt, 4096);
+        for round in 1..=100u32 {
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            if rt.rank() == Rank(0) {
+                for id in 0..20 + round {
+                    rt.notify(Rank(1), S0, NotificationId(id), round, Q0, LIMIT).expect("post");
+                }
+            } else {
+                // Not in order: the last one first.
+                for id in (0..20 + round).rev() {
+                    assert_eq!(take(&rt, id), round);
+                }
+            }
+            together.wait();
+            rt.wait(Q0, LIMIT).expect("wait");
+        }
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+/// Whoever looked after the sockets last, and however long ago: a target that computes acknowledges.
+#[test]
+fn a_target_that_stopped_calling_acknowledges() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let together = Barrier::new(2);
+    run_over(Nodes::Each, 2, &Config::default(), |rt| {
+        make(&rt, 4096);
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        for round in 1..=300u64 {
+            if rt.rank() == Rank(0) {
+                // From at once to so late that the target sleeps, or has given the sockets back.
+                let begin = Instant::now();
+                while begin.elapsed() < Duration::from_micros(round % 10 * 300) {
+                    std::thread::yield_now();
+                }
+                let put = to(Rank(1), 0, 8);
+                rt.write_notify(&put, NotificationId(0), 1, Q0, LIMIT).expect("post");
+                if round % 2 == 0 {
+                    // The target does not call while this rank waits.
+                    rt.wait(Q0, LIMIT).expect("acknowledged");
+                    together.wait();
+                } else {
+                    together.wait();
+                    rt.wait(Q0, LIMIT).expect("acknowledged");
+                }
+            } else {
+                assert_eq!(take(&rt, 0), 1);
+                together.wait();
+            }
+        }
+        together.wait();
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+/// What a rank posted and waited for before it left is there, though the peer fills the same
+/// connection meanwhile; the peer hears that it has left.
+#[test]
+fn a_rank_leaves_while_its_peer_sends_on_the_same_connection() {
+    const SIZE: u64 = 1 << 20;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for round in 1..=20u64 {
+        run_over(Nodes::Each, 2, &Config::default(), |rt| {
+            make(&rt, 4 * SIZE);
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            let peer = other(&rt);
+            if rt.rank() == Rank(round as u16 % 2) {
+                rt.segment_write(S0, 0, &round.to_ne_bytes().repeat(SIZE as usize / 8))
+                    .expect("in");
+                rt.write_notify(&to(peer, 0, SIZE), NotificationId(1), 1, Q0, LIMIT).expect("post");
+                rt.term(LIMIT).expect("term");
+                return;
+            }
+            let queues = [QueueId(1), QueueId(2)];
+            let mut posted = 0;
+            let reason = loop {
+                let queue = queues[posted % 2];
+                posted += 1;
+                let size = if posted % 3 == 0 { 8 } else { SIZE };
+                let done = rt.write(&to(peer, 2 * SIZE, size), queue, LIMIT);
+                let done = if posted % 4 < 2 { done.and(rt.wait(queue, LIMIT)) } else { done };
+                if let Err(error) = done {
+                    break error.to_string();
+                }
+            };
+            assert!(!reason.contains("died"), "{reason}");
+            assert_eq!(take(&rt, 1), 1);
+            assert_eq!((word(&rt, 0), word(&rt, SIZE - 8)), (round, round));
+            let begin = Instant::now();
+            loop {
+                match rt.ping(peer, LIMIT) {
+                    Err(Error::RankLeft { .. }) => break,
+                    Err(Error::RankDied { .. }) => panic!("taken for dead, after: {reason}"),
+                    _ => assert!(begin.elapsed() < SOON, "after: {reason}"),
+                }
+            }
+            rt.term(LIMIT).expect("term");
+        });
+    }
+}
