@@ -11,7 +11,6 @@
 use crate::agreement::Active;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::fabric::connection::Outgoing;
 use crate::fabric::frame::{Announce, Frame};
 use crate::fabric::peers::waiting_group;
 use crate::ids::{GroupId, Rank};
@@ -112,6 +111,8 @@ struct Board {
     announced: HashMap<(GroupId, Rank), VecDeque<Entry>>,
     attempts: HashMap<GroupId, Attempt>,
     commits: u64,
+    /// The last commit of a member that has come.
+    heard: HashMap<(GroupId, Rank), u64>,
     /// The lowest incarnation that is fresh for this rank, by group.
     fresh: Vec<u32>,
     /// Lists with a lower incarnation belong to a commit of this rank that failed.
@@ -256,6 +257,11 @@ impl Groups {
     pub(crate) fn announced(&self, peer: Rank, announce: Announce) {
         let mut board = lock(&self.board);
         let key = (announce.group, peer);
+        let heard = board.heard.entry(key).or_default();
+        if announce.attempt <= std::mem::replace(heard, announce.attempt.max(*heard)) {
+            // Said again, since a connection broke.
+            return;
+        }
         // Its sender has been told that this round failed, and fails too.
         if board.floors.get(&key).is_none_or(|floor| announce.incarnation >= *floor) {
             board.announced.entry(key).or_default().push_back(Entry { announce, aborted: None });
@@ -380,11 +386,11 @@ impl Groups {
         Standing::Agreed(proposed.fold(attempt.incarnation, u32::max))
     }
 
-    /// The commit under way has succeeded.
-    fn agreed(&self, group: GroupId, incarnation: u32) {
+    /// The commit under way has succeeded; its number.
+    fn agreed(&self, group: GroupId, incarnation: u32) -> Option<u64> {
         let mut board = lock(&self.board);
         board.fresh[group.index()] = incarnation.saturating_add(1);
-        board.attempts.remove(&group);
+        board.attempts.remove(&group).map(|attempt| attempt.number)
     }
 
     /// The commit under way is given up without having failed.
@@ -407,25 +413,26 @@ impl Groups {
 }
 
 impl Inner {
-    fn tell(&self, ranks: Vec<Rank>, frame: &Frame) {
-        for rank in ranks.into_iter().filter(|rank| *rank != self.rank) {
-            // Who cannot be told any more does not wait any more.
-            let _ = self.peers.send(self, rank, Outgoing::new(frame), Deadline::Now);
-        }
-    }
-
     /// Tells the members of a commit under way that this rank no longer wants it.
     fn withdraw(&self, group: GroupId) {
         if let Some((attempt, ranks)) = self.groups.withdraw(group) {
-            self.tell(ranks, &Frame::Withdraw { group, attempt });
+            self.tell_withdrawn(group, attempt, &ranks);
         }
+    }
+
+    fn tell_withdrawn(&self, group: GroupId, attempt: u64, ranks: &[Rank]) {
+        let frame = Frame::Withdraw { group, attempt };
+        // Who cannot be told any more does not wait any more.
+        let _ = self.say_commit(attempt, group, ranks, frame, Deadline::Now);
     }
 
     /// Tells the members of a commit under way that it has failed.
     fn abort(&self, group: GroupId, reason: &str) {
         let failed = lock(&self.groups.board).fail(group);
         if let Some((attempt, ranks, round)) = failed {
-            self.tell(ranks, &Frame::Abort { group, attempt, round, reason: reason.to_owned() });
+            let frame = Frame::Abort { group, attempt, round, reason: reason.to_owned() };
+            // As above.
+            let _ = self.say_commit(attempt, group, &ranks, frame, Deadline::Now);
         }
     }
 
@@ -443,19 +450,12 @@ impl Inner {
         };
         let (announce, replaced) = self.groups.begin(group, &ranks);
         if let Some((attempt, ranks)) = replaced {
-            self.tell(ranks, &Frame::Withdraw { group, attempt });
+            self.tell_withdrawn(group, attempt, &ranks);
         }
         let deadline = timeout.deadline();
         if let Some(announce) = announce {
-            let frame = Frame::Announce(announce);
-            // All are told, also after one could not be: the end of a round means something only to
-            // members who know that it began.
-            let mut failed = None;
-            for rank in ranks.iter().filter(|rank| **rank != self.rank) {
-                let sent = self.peers.send(self, *rank, Outgoing::new(&frame), deadline);
-                failed = failed.or(sent.err());
-            }
-            if let Some(error) = failed {
+            let (attempt, frame) = (announce.attempt, Frame::Announce(announce));
+            if let Err(error) = self.say_commit(attempt, group, &ranks, frame, deadline) {
                 self.abort(group, &error.to_string());
                 return Err(error);
             }
@@ -483,7 +483,9 @@ impl Inner {
             }
             None => return Err(self.commit_timed_out(group)),
         };
-        self.groups.agreed(group, incarnation);
+        if let Some(attempt) = self.groups.agreed(group, incarnation) {
+            self.said.agreed(group, attempt);
+        }
         self.mirror.committed(group, incarnation);
         log::debug!(
             "group_commit: {group} has ranks {}, use {incarnation} of its id",

@@ -54,6 +54,7 @@ mod passive;
 mod process;
 mod queue;
 mod runtime;
+mod said;
 mod segment;
 mod segments;
 mod state;
@@ -68,7 +69,7 @@ pub mod survey;
 pub mod sync;
 
 pub use agreement::{CallKey, CallKind, GroupCall, INLINE_MAX, PeerSlice, describe_call};
-pub use bootstrap::{Job, Transport};
+pub use bootstrap::{Detour, Job, Transport};
 pub use channel::{Channel, ChannelSpec, Location, Mapped, Reached};
 pub use config::{Config, Network, QUEUE_MAX, Topology};
 pub use error::{Error, Result};

@@ -17,6 +17,7 @@ use crate::node::{Doorbells, NodeArea, life};
 use crate::os::{affinity, interfaces, process, socket};
 use crate::passive::{Mailbox, Outbox};
 use crate::queue::{Queue, queues};
+use crate::said::Said;
 use crate::segment::{Segment, Shape, Target};
 use crate::statistics::Statistics;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, epoch, membarrier};
@@ -46,6 +47,8 @@ pub(crate) struct Inner {
     pub(crate) local: Box<[bool]>,
     /// What ranks of other nodes have sent to its groups.
     pub(crate) mirror: Mirror,
+    /// What it has sent to them that nobody answers to.
+    pub(crate) said: Said,
     /// Passive messages that have come from other nodes.
     pub(crate) mailbox: Mailbox,
     /// Descriptors of the other ranks' processes, as far as they are watched.
@@ -336,7 +339,11 @@ fn listen(job: &Job) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>)> {
     for reason in &listening.left_out {
         log::debug!("proc_init: not offered to other hosts: {reason}");
     }
-    Ok((listening.listeners, listening.endpoints))
+    let endpoints = match &job.detour {
+        None => listening.endpoints,
+        Some(detour) => listening.endpoints.into_iter().map(|at| detour.of(at)).collect(),
+    };
+    Ok((listening.listeners, endpoints))
 }
 
 /// GASPI_DEAD_AFTER: how long a host that does not answer is waited for.
@@ -468,6 +475,7 @@ impl Joining {
             cards,
             local,
             mirror: Mirror::new(size, config.group_max),
+            said: Said::new(config.group_max),
             mailbox: Mailbox::default(),
             processes: (0..size).map(|_| OnceLock::new()).collect(),
             token: secrets.token,

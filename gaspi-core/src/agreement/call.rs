@@ -2,8 +2,6 @@
 
 use super::{CallKey, CallKind, have_arrived};
 use crate::error::{Error, Result};
-use crate::fabric::connection::Outgoing;
-use crate::fabric::frame::Frame;
 use crate::fabric::peers::waiting_group;
 use crate::group::CallState;
 use crate::ids::{GroupId, Rank};
@@ -172,11 +170,8 @@ impl GroupCall<'_> {
         // SAFETY: this rank's own staging, which it alone writes, has STAGE_BYTES.
         unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(pointer, self.staged) };
         let (fingerprint, words) = (self.key.fingerprint, words.to_vec());
-        let frame = Frame::Arrive(Arrival { group: self.group, step, fingerprint, words, stage });
-        for rank in self.ranks().iter().filter(|rank| !inner.is_local(**rank)) {
-            // Waiting for the others tells who cannot be reached any more.
-            let _ = inner.peers.send(inner, *rank, Outgoing::new(&frame), Deadline::Now);
-        }
+        let arrival = Arrival { group: self.group, step, fingerprint, words, stage };
+        inner.say_line(self.ranks_shared(), arrival);
     }
 
     /// Waits until all members have arrived as often as this rank.

@@ -69,8 +69,39 @@ pub struct Job {
     pub spans_hosts: bool,
     /// The node to belong to, where it is not the machine: see [`Job::on_node`].
     pub(crate) node: Option<u64>,
+    /// Where others find the listeners of this rank, where that is not where they are.
+    pub(crate) detour: Option<Detour>,
     pub(crate) place: MeetingPlace,
 }
+
+/// Gives for the address of a listener the one at which others find it: see [`Job::by_detour`].
+#[derive(Clone)]
+pub struct Detour(Arc<dyn Fn(SocketAddr) -> SocketAddr + Send + Sync>);
+
+impl Detour {
+    /// A detour; `of` is asked once for each listener, before anybody knows of it.
+    pub fn new(of: impl Fn(SocketAddr) -> SocketAddr + Send + Sync + 'static) -> Detour {
+        Detour(Arc::new(of))
+    }
+
+    pub(crate) fn of(&self, listener: SocketAddr) -> SocketAddr {
+        (self.0)(listener)
+    }
+}
+
+impl std::fmt::Debug for Detour {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Detour")
+    }
+}
+
+impl PartialEq for Detour {
+    fn eq(&self, other: &Detour) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Detour {}
 
 /// What may carry bytes between ranks (GASPI_TRANSPORT).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -139,6 +170,7 @@ impl Job {
             transport: Transport::Auto,
             spans_hosts: false,
             node: None,
+            detour: None,
             place: MeetingPlace::Nowhere,
         }
     }
@@ -166,6 +198,7 @@ impl Job {
             transport: Transport::Auto,
             spans_hosts: false,
             node: None,
+            detour: None,
             place: MeetingPlace::Agreed(environment::agreed_name(name.as_bytes())),
         }
     }
@@ -175,6 +208,13 @@ impl Job {
     #[must_use]
     pub fn on_node(self, node: u64) -> Job {
         Job { node: Some(node), spans_hosts: true, ..self }
+    }
+
+    /// The same rank, which others reach over somebody in between who may delay, hold back or cut what
+    /// passes: for tests of what a network can do.
+    #[must_use]
+    pub fn by_detour(self, detour: Detour) -> Job {
+        Job { detour: Some(detour), ..self }
     }
 }
 

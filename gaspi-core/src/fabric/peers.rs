@@ -279,6 +279,7 @@ impl Peers {
         );
         inner.channels.lost(rank);
         inner.area.ring(inner.rank);
+        inner.say_again(rank);
     }
 
     /// How `rank` is reached from now on.

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test program uses its share")]
 
+pub(crate) mod network;
+
 use gaspi_core::{Config, Job, Joining, Rank, Runtime, Timeout};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -106,15 +108,36 @@ pub(crate) fn run_over<T: Send>(
     config: &Config,
     body: impl Fn(Runtime) -> T + Sync,
 ) -> Vec<T> {
+    run_jobs(size, config, |id, rank| nodes.job(id, rank, size), body)
+}
+
+/// The same where ranks of different nodes reach each other through this network.
+pub(crate) fn run_through<T: Send>(
+    network: &network::Network,
+    nodes: Nodes,
+    size: u32,
+    config: &Config,
+    body: impl Fn(Runtime) -> T + Sync,
+) -> Vec<T> {
+    let job = |id: &str, rank| nodes.job(id, rank, size).by_detour(network.detour(rank));
+    run_jobs(size, config, job, body)
+}
+
+fn run_jobs<T: Send>(
+    size: u32,
+    config: &Config,
+    job: impl Fn(&str, Rank) -> Job + Sync,
+    body: impl Fn(Runtime) -> T + Sync,
+) -> Vec<T> {
     let id = format!("test-{}", JOBS.fetch_add(1, Ordering::Relaxed));
     let name = std::thread::current().name().unwrap_or("test").to_owned();
     let done = watchdog(name);
     let results = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..size)
             .map(|rank| {
-                let (id, body) = (&id, &body);
+                let (id, job, body) = (&id, &job, &body);
                 scope.spawn(move || {
-                    let job = nodes.job(id, Rank(rank as u16), size);
+                    let job = job(id, Rank(rank as u16));
                     let mut joining = Joining::new(job, config.clone()).expect("joining");
                     let runtime = joining.wait(LIMIT).expect("all ranks meet");
                     body(runtime)

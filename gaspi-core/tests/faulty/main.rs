@@ -1,0 +1,222 @@
+//! Networks that delay, hold back and cut: every call ends, nothing is lost or comes twice in silence,
+//! nobody is taken for dead who lives, and after delays alone everything is as if nothing had been.
+//!
+//! Everything random comes from a seed, which a failure prints; `GASPI_TEST_SEED=N` starts elsewhere,
+//! and the long tier runs more of them.
+
+#[path = "../ranks/mod.rs"]
+mod ranks;
+mod traffic;
+
+use gaspi_core::*;
+use ranks::network::{Faults, Network, Numbers};
+use ranks::{LIMIT, Nodes, others, run_through};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use traffic::{Ledger, Traffic, receive};
+
+const ROUNDS: u64 = 120;
+
+/// The seeds of this run: `few`, or many in the long tier.
+fn seeds(few: u64) -> impl Iterator<Item = u64> {
+    let first = std::env::var("GASPI_TEST_SEED").map_or(1, |text| text.parse().expect("a number"));
+    let full = std::env::var_os("GASPI_TEST_FULL").is_some();
+    let count = if full { 20 * few } else { few };
+    (first..first + count).inspect(|seed| eprintln!("GASPI_TEST_SEED={seed} begins here"))
+}
+
+/// Traffic of all ranks with all through such a network.
+fn load(seed: u64, nodes: Nodes, ranks: u32, faults: Faults) {
+    let network = Network::new(seed, faults);
+    let ledger = Ledger::new(ranks, faults.cut_bytes > 0);
+    let together = Barrier::new(ranks as usize);
+    let over = AtomicBool::new(false);
+    let (written, counters) = (table(ranks), AtomicU64::new(0));
+    run_through(&network, nodes, ranks, &Config::default(), |rt| {
+        let mut traffic = Traffic::new(&rt, &ledger, seed);
+        traffic.prepare();
+        std::thread::scope(|scope| {
+            scope.spawn(|| receive(&rt, &ledger, || over.load(Ordering::Acquire)));
+            for round in 1..=ROUNDS {
+                traffic.round();
+                if round % 8 == 0 {
+                    traffic.agree(GroupId::ALL, round);
+                }
+                if round % 32 == 0 {
+                    traffic.regroup(round);
+                }
+            }
+            for to in others(&rt) {
+                written[rt.rank().index()][to.index()]
+                    .store(traffic.written(to), Ordering::Relaxed);
+            }
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            network.calm();
+            // Also what was on its way in connections that have been cut.
+            while network.is_late() {
+                std::thread::yield_now();
+            }
+            together.wait();
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            together.wait();
+            over.store(true, Ordering::Release);
+        });
+        together.wait();
+        for from in others(&rt) {
+            let last = written[from.index()][rt.rank().index()].load(Ordering::Relaxed);
+            traffic.check(from, last);
+        }
+        counters.fetch_add(traffic.counter(), Ordering::Relaxed);
+        together.wait();
+        for rank in others(&rt).filter(|_| !ledger.may_fail) {
+            assert_eq!(rt.state(rank), Ok(State::Healthy), "{rank}, as {} sees it", rt.rank());
+        }
+        for rank in others(&rt) {
+            let reached = (0..20).any(|_| rt.ping(rank, LIMIT).is_ok());
+            assert!(reached, "{} does not reach {rank}: {:?}", rt.rank(), rt.ping(rank, LIMIT));
+        }
+        // Whoever leaves first may not cut off the answers of the others.
+        together.wait();
+        rt.term(LIMIT).expect("term");
+    });
+    ledger.check(counters.into_inner());
+    let (cuts, failures) = (network.cuts(), ledger.failures.into_inner());
+    eprintln!("{cuts} connections were cut, {failures} operations failed");
+    assert!(faults.cut_bytes == 0 || cuts > 0, "nothing was cut");
+}
+
+fn table(ranks: u32) -> Vec<Vec<AtomicU64>> {
+    (0..ranks).map(|_| (0..ranks).map(|_| AtomicU64::new(0)).collect()).collect()
+}
+
+const DELAYS: Faults =
+    Faults { delay: Duration::from_micros(300), hold: Duration::from_millis(20), cut_bytes: 0 };
+
+#[test]
+fn delays_change_nothing() {
+    seeds(2).for_each(|seed| load(seed, Nodes::Each, 3, DELAYS));
+}
+
+#[test]
+fn delays_change_nothing_where_links_are_mixed() {
+    seeds(2).for_each(|seed| load(seed, Nodes::Pairs, 4, DELAYS));
+}
+
+/// What ranks do together goes on over connections that are cut as if nothing had been.
+fn agreements(seed: u64, nodes: Nodes, ranks: u32) {
+    let network = Network::new(seed, Faults { cut_bytes: 8000, ..DELAYS });
+    let ledger = Ledger::new(ranks, true);
+    let together = Barrier::new(ranks as usize);
+    run_through(&network, nodes, ranks, &Config::default(), |rt| {
+        let mut traffic = Traffic::new(&rt, &ledger, seed);
+        for round in 1..=150 {
+            traffic.agree(GroupId::ALL, round);
+            if round % 8 == 0 {
+                traffic.regroup(round);
+            }
+        }
+        network.calm();
+        together.wait();
+        rt.term(LIMIT).expect("term");
+    });
+    eprintln!("{} connections were cut", network.cuts());
+    assert!(network.cuts() > 0, "nothing was cut");
+}
+
+#[test]
+fn agreements_survive_cuts() {
+    seeds(3).for_each(|seed| agreements(seed, Nodes::Each, 3));
+}
+
+#[test]
+fn agreements_survive_cuts_where_links_are_mixed() {
+    seeds(3).for_each(|seed| agreements(seed, Nodes::Pairs, 4));
+}
+
+/// Who holds back everything for longer than a silent host is waited for, as a stopped process does,
+/// is not dead: its kernel answers.
+#[test]
+fn whoever_answers_to_nothing_but_the_kernel_lives() {
+    let network = Network::new(1, Faults::default());
+    let ledger = Ledger::new(3, false);
+    let together = Barrier::new(3);
+    run_through(&network, Nodes::Each, 3, &Config::default(), |rt| {
+        let mut traffic = Traffic::new(&rt, &ledger, 1);
+        traffic.prepare();
+        traffic.calls(30);
+        if together.wait().is_leader() {
+            network.shut();
+        }
+        together.wait();
+        let start = Instant::now();
+        // The default of GASPI_DEAD_AFTER is 5 s.
+        while start.elapsed() < Duration::from_secs(7) {
+            for rank in others(&rt) {
+                let began = Instant::now();
+                let error = rt.ping(rank, Timeout::Millis(300)).expect_err("nothing passes");
+                assert!(error.is_timeout(), "{}: {error}", rt.rank());
+                assert!(began.elapsed() < Duration::from_secs(3), "a call outlives its timeout");
+                assert_eq!(rt.state(rank), Ok(State::Healthy));
+            }
+        }
+        if together.wait().is_leader() {
+            network.open();
+        }
+        traffic.calls(30);
+        traffic.agree(GroupId::ALL, 1);
+        rt.term(LIMIT).expect("term");
+    });
+    ledger.check_failures();
+}
+
+/// A rank dies under the traffic of all: the others know and go on, and nothing else of theirs fails.
+fn kill(seed: u64, nodes: Nodes, ranks: u32) {
+    let network = Network::new(seed, DELAYS);
+    let ledger = Ledger::new(ranks, false);
+    let mut numbers = Numbers::new(seed);
+    let (victim, after) = (Rank(numbers.below(ranks.into()) as u16), numbers.below(60));
+    let together = Barrier::new(ranks as usize);
+    run_through(&network, nodes, ranks, &Config::default(), |rt| {
+        let survivors = rt.group_create().expect("create");
+        let mut traffic = Traffic::new(&rt, &ledger, seed);
+        traffic.prepare();
+        // Nobody dies while others have not left the barrier.
+        together.wait();
+        if rt.rank() == victim {
+            traffic.calls(after);
+            drop(traffic);
+            ranks::die(rt);
+            return network.end_of(victim);
+        }
+        traffic.victim = Some(victim);
+        let start = Instant::now();
+        while rt.state(victim) != Ok(State::Corrupt) {
+            traffic.calls(1);
+            // Ten times what is promised.
+            assert!(start.elapsed() < Duration::from_secs(20), "{} does not know", rt.rank());
+        }
+        let error = rt.barrier(GroupId::ALL, LIMIT).expect_err("one is dead").to_string();
+        assert!(error.contains(&victim.to_string()), "{}: {error}", rt.rank());
+        for rank in (0..ranks).map(|rank| Rank(rank as u16)).filter(|rank| *rank != victim) {
+            rt.group_add(survivors, rank).expect("add");
+        }
+        rt.group_commit(survivors, LIMIT).expect("commit");
+        traffic.calls(10);
+        for round in 1..10 {
+            traffic.agree(survivors, round);
+        }
+        rt.term(LIMIT).expect("term");
+    });
+    ledger.check_failures();
+}
+
+#[test]
+fn deaths_are_known_and_harm_nobody_else() {
+    seeds(3).for_each(|seed| kill(seed, Nodes::Each, 3));
+}
+
+#[test]
+fn deaths_are_known_where_links_are_mixed() {
+    seeds(3).for_each(|seed| kill(seed, Nodes::Pairs, 4));
+}
