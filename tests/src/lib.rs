@@ -13,6 +13,7 @@ mod job;
 mod processes;
 mod program;
 mod seed;
+pub mod victims;
 
 pub use built::{build_directory, gaspi_run, is_full, library_directory, root};
 pub use compile::{Linkage, c_compiler, fortran, link, make, run_compiler};

@@ -1,14 +1,15 @@
-//! A rank of the fault tests: `victim SCENARIO OPERATION VICTIM`.
+//! A rank of the fault tests: `victim SCENARIO OPERATION VICTIM [FILE]`.
 //!
 //! - `die`: all ranks repeat OPERATION until rank VICTIM is dead, which the test sees to. The others
 //!   print when they knew, check that what needs it fails and names it, and go on without it.
-//! - `stop`: all ranks repeat OPERATION with short timeouts for a while; VICTIM is stopped and
-//!   continued meanwhile. Nothing but timeouts may come of it.
+//! - `stop`: all ranks repeat OPERATION with short timeouts until FILE is gone, for a second without
+//!   one; VICTIM is stopped and continued meanwhile. Nothing but timeouts may come of it.
 //! - `init`: VICTIM is killed while all are joining. Each other rank is refused, by name, or joins
 //!   and learns of the death.
 //! - `wait`: all ranks join, say so and block in a barrier that never completes.
 //! - `join`: OPERATION is the time in milliseconds that joining may take.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -34,9 +35,13 @@ const SHORT: Timeout = Timeout::Millis(20);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [scenario, operation, victim] = arguments.as_slice() else {
-        eprintln!("usage: victim die|stop|init|wait|join OPERATION VICTIM");
-        return ExitCode::from(2);
+    let (scenario, operation, victim, file) = match arguments.as_slice() {
+        [scenario, operation, victim] => (scenario, operation, victim, None),
+        [scenario, operation, victim, file] => (scenario, operation, victim, Some(Path::new(file))),
+        _ => {
+            eprintln!("usage: victim die|stop|init|wait|join OPERATION VICTIM [FILE]");
+            return ExitCode::from(2);
+        }
     };
     let Ok(victim) = victim.parse().map(Rank) else {
         eprintln!("victim: {victim:?} is no rank");
@@ -44,7 +49,7 @@ fn main() -> ExitCode {
     };
     let result = match scenario.as_str() {
         "die" => die(operation, victim),
-        "stop" => stop(operation, victim),
+        "stop" => stop(operation, victim, file),
         "init" => init(victim),
         "wait" => wait(),
         "join" => join(operation.parse().map_or(GUARD, Timeout::Millis)).map(drop),
@@ -318,16 +323,17 @@ fn go_on(rt: &Runtime, group: GroupId, victim: Rank) -> Result<()> {
     rt.barrier(group, GUARD).during("last barrier of the survivors")
 }
 
-fn stop(operation: &str, victim: Rank) -> Result<()> {
+fn stop(operation: &str, victim: Rank, file: Option<&Path>) -> Result<()> {
     let rt = prepare()?;
     let start = Instant::now();
+    let is_over = || file.map_or(start.elapsed() > Duration::from_secs(1), |file| !file.exists());
     let mut sums = Sums::new();
     let mut number = 0;
     loop {
         repeat(|| round(&rt, operation, number, SHORT, &mut sums), is_pairwise(operation))
             .during(&format!("round {number} of {operation}"))?;
-        // Rank 0 looks at the clock, all end with the same round.
-        let over = [u32::from(rt.rank() == Rank(0) && start.elapsed() > Duration::from_secs(1))];
+        // Rank 0 decides, all end with the same round.
+        let over = [u32::from(rt.rank() == Rank(0) && is_over())];
         let mut all_over = [0];
         repeat(
             || allreduce_slice(&rt, &over, &mut all_over, Operation::Max, GroupId::ALL, SHORT),

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gaspi_tests::hosts::{Hosts, Options};
-use gaspi_tests::{Process, Result, monotonic_us};
+use gaspi_tests::victims::Killed;
+use gaspi_tests::{Process, Result, Seed, base_seed};
 use libtest_mimic::Trial;
 use tempfile::NamedTempFile;
 
-use crate::faults::{DEATH_KNOWN_WITHIN_US, expect_survivor};
+use crate::faults::DEATH_KNOWN_WITHIN;
 use crate::job::{expect_finished, hosts, launch, rounds, start, victim};
 use crate::{ONLY_IPV6, TRAPPED, expect, failed, root_trial};
 
@@ -180,13 +181,9 @@ fn killed_rank() -> Result<()> {
     let list = ["--hosts", "ant:2,bee:2,cow"];
     let job = start(&hosts, &list, &victim(), &["die", "allreduce", "3"])?;
     job.lines("ready ", 5)?;
-    let process = job.rank(3)?;
-    let killed = monotonic_us();
-    process.signal(libc::SIGKILL)?;
+    let killed = Killed::kill(&job, 3, &mut Seed::new(base_seed()))?;
     let outcome = job.wait()?;
-    for rank in [0, 1, 2, 4] {
-        expect_survivor(&outcome, rank, killed, DEATH_KNOWN_WITHIN_US)?;
-    }
+    killed.expect_survivors(&outcome, 5, DEATH_KNOWN_WITHIN)?;
     outcome.says("rank 3")?.says("bee")?;
     hosts.await_idle()
 }
@@ -205,13 +202,11 @@ fn vanish() -> Result<()> {
     let list = ["--hosts", "ant,bee,cow:2"];
     let job = start(&hosts, &list, &victim(), &["die", "barrier", "1"])?;
     job.lines("ready ", 4)?;
-    let vanished = monotonic_us();
+    let vanished = Killed::now(1);
     hosts.power_off(1)?;
     let outcome = job.wait()?;
-    for rank in [0, 2, 3] {
-        // Ten times the 5 s for which a silent host is waited for.
-        expect_survivor(&outcome, rank, vanished, 50_000_000)?;
-    }
+    // Ten times the 5 s for which a silent host is waited for.
+    vanished.expect_survivors(&outcome, 4, Duration::from_secs(50))?;
     outcome.says("bee")?;
     hosts.await_idle()
 }

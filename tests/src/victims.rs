@@ -1,0 +1,165 @@
+//! Jobs of the program `victim`, one rank of which suffers: killed and stopped at random moments.
+
+use std::time::Duration;
+
+use tempfile::{NamedTempFile, TempPath};
+
+use crate::job::{Job, Outcome, Running};
+use crate::processes::{Process, monotonic_us};
+use crate::{Result, Seed};
+
+/// What ranks do while one of them dies.
+pub const DIE: [&str; 10] = [
+    "barrier",
+    "allreduce",
+    "large-allreduce",
+    "passive",
+    "write",
+    "atomic",
+    "segment",
+    "ping",
+    "commit",
+    "idle",
+];
+/// What they do while one of them is stopped.
+pub const STOP: [&str; 7] =
+    ["barrier", "allreduce", "large-allreduce", "passive", "write", "atomic", "ping"];
+
+/// Lets a random time pass. Not a synchronisation: any moment is as good as any other.
+pub fn random_moment(seed: &mut Seed, below: Duration) {
+    std::thread::sleep(Duration::from_micros(seed.below(below.as_micros() as u64)));
+}
+
+/// A rank that is killed at a random moment.
+#[derive(Debug)]
+pub struct Killed {
+    rank: usize,
+    /// When, in microseconds of [`monotonic_us`].
+    at_us: u64,
+}
+
+impl Killed {
+    /// Kills a rank of a job all of whose ranks are ready.
+    ///
+    /// # Errors
+    /// It has ended already.
+    pub fn kill(job: &Running, rank: usize, seed: &mut Seed) -> Result<Killed> {
+        let process = job.rank(rank as u16)?;
+        random_moment(seed, Duration::from_millis(30));
+        let at_us = monotonic_us();
+        process.signal(libc::SIGKILL)?;
+        Ok(Killed { rank, at_us })
+    }
+
+    /// A rank that goes about now in another way.
+    pub fn now(rank: usize) -> Killed {
+        Killed { rank, at_us: monotonic_us() }
+    }
+
+    /// Demands of all other ranks that they knew within `limit`, and went on.
+    ///
+    /// # Errors
+    /// What is wrong with which rank.
+    pub fn expect_survivors(&self, outcome: &Outcome, ranks: usize, limit: Duration) -> Result<()> {
+        let mut survivors = (0..ranks).filter(|rank| *rank != self.rank);
+        survivors.try_for_each(|rank| self.expect_survivor(outcome, rank, limit))
+    }
+
+    fn expect_survivor(&self, outcome: &Outcome, rank: usize, limit: Duration) -> Result<()> {
+        let says = |line: &str, text: &str| {
+            let (_, rest) = line.split_once(text)?;
+            rest.split(' ').next().filter(|number| *number == rank.to_string()).map(|_| ())
+        };
+        let survived = outcome.stdout.lines().any(|line| says(line, "survived ").is_some());
+        let knew = outcome.stdout.lines().find(|line| says(line, "knows ").is_some());
+        let knew = knew.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        let took = knew.map(|knew| Duration::from_micros(knew.saturating_sub(self.at_us)));
+        if !survived || took.is_none_or(|took| took > limit) || outcome.stderr.contains("FAILED") {
+            return Err(
+                outcome.failure(&format!("rank {rank} was to survive; it knew after {took:?}"))
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Continues a stopped process when it goes out of scope, so that a failing test ends.
+#[derive(Debug)]
+pub struct Stopped<'a>(&'a Process);
+
+impl Stopped<'_> {
+    /// Stops a process.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn stop(process: &Process) -> Result<Stopped<'_>> {
+        process.signal(libc::SIGSTOP)?;
+        Ok(Stopped(process))
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        // If it has ended there is nothing to continue.
+        let _ = self.0.signal(libc::SIGCONT);
+    }
+}
+
+/// A job that goes on until it is told that it has been stopped and continued enough.
+#[derive(Debug)]
+pub struct Enduring {
+    job: Running,
+    ranks: usize,
+    go_on: TempPath,
+}
+
+impl Enduring {
+    /// Starts `job`, which runs `victim stop`; the rest of its arguments is added.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start(job: Job, ranks: usize, operation: &str, of: usize) -> Result<Enduring> {
+        let go_on = NamedTempFile::new()?.into_temp_path();
+        let job = job.args(["stop", operation]).arg(of.to_string()).arg(&go_on).start()?;
+        job.lines("ready ", ranks)?;
+        Ok(Enduring { job, ranks, go_on })
+    }
+
+    /// A rank of it.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn rank(&self, rank: usize) -> Result<Process> {
+        self.job.rank(rank as u16)
+    }
+
+    /// Stops a rank at random moments for random times.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn stop_and_continue(&self, rank: usize, seed: &mut Seed) -> Result<()> {
+        let process = self.rank(rank)?;
+        for _ in 0..3 {
+            random_moment(seed, Duration::from_millis(100));
+            let stopped = Stopped::stop(&process)?;
+            random_moment(seed, Duration::from_millis(200));
+            drop(stopped);
+        }
+        Ok(())
+    }
+
+    /// Has the ranks end, and demands that nothing has failed.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn finish(self) -> Result<()> {
+        self.go_on.close()?;
+        let outcome = self.job.wait()?.success()?;
+        let finished = outcome.stdout.lines().filter(|line| line.contains("finished ")).count();
+        if finished != self.ranks || outcome.stderr.contains("FAILED") {
+            let what = format!("{finished} of {} ranks finished", self.ranks);
+            return Err(outcome.failure(&what));
+        }
+        Ok(())
+    }
+}
