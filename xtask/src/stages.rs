@@ -214,6 +214,9 @@ fn result_line(line: &str) -> Count {
 fn core(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "-p", "gaspi-core", "--no-fail-fast", "--lib"]);
+    if context.full {
+        cargo.env("GASPI_TEST_FULL", "1");
+    }
     for name in workspace::test_programs("gaspi-core")? {
         if name != LOOM {
             cargo.args(["--test", &name]);
