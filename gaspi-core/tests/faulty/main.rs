@@ -4,13 +4,14 @@
 //! Everything random comes from a seed, which a failure prints; `GASPI_TEST_SEED=N` starts elsewhere,
 //! and the long tier runs more of them.
 
+mod network;
 #[path = "../ranks/mod.rs"]
 mod ranks;
 mod traffic;
 
 use gaspi_core::*;
-use ranks::network::{Faults, Network, Numbers};
-use ranks::{LIMIT, Nodes, others, run_through};
+use network::{Faults, Network, Numbers};
+use ranks::{LIMIT, Nodes, others, run_jobs};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +27,12 @@ fn seeds(few: u64) -> impl Iterator<Item = u64> {
     (first..first + count).inspect(|seed| eprintln!("GASPI_TEST_SEED={seed} begins here"))
 }
 
+/// Ranks as threads, which reach those of other nodes through this network.
+fn run_through(network: &Network, nodes: Nodes, ranks: u32, body: impl Fn(Runtime) + Sync) {
+    let job = |id: &str, rank| nodes.job(id, rank, ranks).by_detour(network.detour(rank));
+    run_jobs(ranks, &Config::default(), job, body);
+}
+
 /// Traffic of all ranks with all through such a network.
 fn load(seed: u64, nodes: Nodes, ranks: u32, faults: Faults) {
     let network = Network::new(seed, faults);
@@ -33,7 +40,7 @@ fn load(seed: u64, nodes: Nodes, ranks: u32, faults: Faults) {
     let together = Barrier::new(ranks as usize);
     let over = AtomicBool::new(false);
     let (written, counters) = (table(ranks), AtomicU64::new(0));
-    run_through(&network, nodes, ranks, &Config::default(), |rt| {
+    run_through(&network, nodes, ranks, |rt| {
         let mut traffic = Traffic::new(&rt, &ledger, seed);
         traffic.prepare();
         std::thread::scope(|scope| {
@@ -105,12 +112,12 @@ fn delays_change_nothing_where_links_are_mixed() {
 
 /// What ranks do together goes on over connections that are cut as if nothing had been.
 fn agreements(seed: u64, nodes: Nodes, ranks: u32) {
-    let network = Network::new(seed, Faults { cut_bytes: 8000, ..DELAYS });
+    let network = Network::new(seed, Faults { cut_bytes: 2000, ..DELAYS });
     let ledger = Ledger::new(ranks, true);
     let together = Barrier::new(ranks as usize);
-    run_through(&network, nodes, ranks, &Config::default(), |rt| {
+    run_through(&network, nodes, ranks, |rt| {
         let mut traffic = Traffic::new(&rt, &ledger, seed);
-        for round in 1..=150 {
+        for round in 1..=300 {
             traffic.agree(GroupId::ALL, round);
             if round % 8 == 0 {
                 traffic.regroup(round);
@@ -141,7 +148,7 @@ fn whoever_answers_to_nothing_but_the_kernel_lives() {
     let network = Network::new(1, Faults::default());
     let ledger = Ledger::new(3, false);
     let together = Barrier::new(3);
-    run_through(&network, Nodes::Each, 3, &Config::default(), |rt| {
+    run_through(&network, Nodes::Each, 3, |rt| {
         let mut traffic = Traffic::new(&rt, &ledger, 1);
         traffic.prepare();
         traffic.calls(30);
@@ -177,7 +184,7 @@ fn kill(seed: u64, nodes: Nodes, ranks: u32) {
     let mut numbers = Numbers::new(seed);
     let (victim, after) = (Rank(numbers.below(ranks.into()) as u16), numbers.below(60));
     let together = Barrier::new(ranks as usize);
-    run_through(&network, nodes, ranks, &Config::default(), |rt| {
+    run_through(&network, nodes, ranks, |rt| {
         let survivors = rt.group_create().expect("create");
         let mut traffic = Traffic::new(&rt, &ledger, seed);
         traffic.prepare();

@@ -4,7 +4,7 @@
 //! leaves what was written last, a notification its last value, and counters, messages and
 //! collectives tell what came twice.
 
-use crate::ranks::network::Numbers;
+use crate::network::Numbers;
 use crate::ranks::{LIMIT, others};
 use gaspi_core::*;
 use std::collections::HashSet;

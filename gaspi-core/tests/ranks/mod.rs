@@ -3,8 +3,6 @@
 
 #![allow(dead_code, reason = "each test program uses its share")]
 
-pub(crate) mod network;
-
 use gaspi_core::{Config, Job, Joining, Rank, Runtime, Timeout};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -111,19 +109,8 @@ pub(crate) fn run_over<T: Send>(
     run_jobs(size, config, |id, rank| nodes.job(id, rank, size), body)
 }
 
-/// The same where ranks of different nodes reach each other through this network.
-pub(crate) fn run_through<T: Send>(
-    network: &network::Network,
-    nodes: Nodes,
-    size: u32,
-    config: &Config,
-    body: impl Fn(Runtime) -> T + Sync,
-) -> Vec<T> {
-    let job = |id: &str, rank| nodes.job(id, rank, size).by_detour(network.detour(rank));
-    run_jobs(size, config, job, body)
-}
-
-fn run_jobs<T: Send>(
+/// As [`run_owned`], with whatever jobs.
+pub(crate) fn run_jobs<T: Send>(
     size: u32,
     config: &Config,
     job: impl Fn(&str, Rank) -> Job + Sync,
