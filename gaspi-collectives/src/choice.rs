@@ -26,6 +26,8 @@ struct Row {
 enum Place {
     /// All share memory.
     OneNode,
+    /// Several nodes, one of which at least has several members.
+    SharedNodes,
     /// Any.
     Any,
 }
@@ -50,25 +52,35 @@ const STAGED: u64 = 4 * KIB;
 
 use Algorithm as A;
 use Collective as C;
-use Place::{Any, OneNode};
+use Place::{Any, OneNode, SharedNodes};
 
 /// Limits between messages are where the time of another round meets that of the bytes that it saves,
 /// for rounds of some microseconds and some gigabytes a second.
 static TABLE: &[Row] = &[
     row(C::Barrier, A::Line, OneNode, 1, ALL),
+    row(C::Barrier, A::Hierarchical, SharedNodes, 1, ALL),
     row(C::Barrier, A::Dissemination, Any, 1, ALL),
     row(C::Allreduce, A::Line, OneNode, 1, ALL),
     row(C::Allreduce, A::Staged, OneNode, 1, STAGED),
     row(C::Allreduce, A::Direct, OneNode, 1, ALL),
+    // A ring crosses from node to node no more often, and each member carries its share.
+    row(C::Allreduce, A::Hierarchical, SharedNodes, 4, 256 * KIB),
     row(C::Allreduce, A::RecursiveDoubling, Any, 1, 8 * KIB),
+    row(C::Allreduce, A::HalvingDoubling, Any, 4, 512 * KIB),
     row(C::Allreduce, A::Ring, Any, 1, ALL),
     row(C::Reduce, A::Line, OneNode, 1, ALL),
     row(C::Reduce, A::Staged, OneNode, 1, STAGED),
     row(C::Reduce, A::Direct, OneNode, 1, ALL),
+    row(C::Reduce, A::Hierarchical, SharedNodes, 4, 1024 * KIB),
+    row(C::Reduce, A::BinomialTree, Any, 1, 64 * KIB),
+    row(C::Reduce, A::DoubleTree, Any, 3, ALL),
     row(C::Reduce, A::BinomialTree, Any, 1, ALL),
     row(C::Broadcast, A::Line, OneNode, 1, ALL),
     row(C::Broadcast, A::Staged, OneNode, 1, STAGED),
     row(C::Broadcast, A::Direct, OneNode, 1, ALL),
+    row(C::Broadcast, A::Hierarchical, SharedNodes, 4, 1024 * KIB),
+    row(C::Broadcast, A::BinomialTree, Any, 1, 64 * KIB),
+    row(C::Broadcast, A::DoubleTree, Any, 3, ALL),
     row(C::Broadcast, A::BinomialTree, Any, 1, ALL),
     row(C::ReduceScatter, A::Line, OneNode, 1, ALL),
     row(C::ReduceScatter, A::Staged, OneNode, 1, STAGED),
@@ -78,6 +90,7 @@ static TABLE: &[Row] = &[
     row(C::Allgather, A::Line, OneNode, 1, ALL),
     row(C::Allgather, A::Staged, OneNode, 1, STAGED),
     row(C::Allgather, A::Direct, OneNode, 1, ALL),
+    row(C::Allgather, A::Hierarchical, SharedNodes, 4, 256 * KIB),
     row(C::Allgather, A::Dissemination, Any, 1, 64 * KIB),
     row(C::Allgather, A::Ring, Any, 1, ALL),
     row(C::Gather, A::Line, OneNode, 1, ALL),
@@ -184,11 +197,15 @@ pub fn choose_where(
 ) -> Result<Algorithm, Unserved> {
     let bytes = bytes(collective, shape);
     let one_node = shape.is_one_node();
+    let nodes = shape.nodes.iter().max().map_or(0, |last| last + 1);
     let fits = |row: &&Row| {
-        row.collective == collective
-            && (row.place == Place::Any || one_node)
-            && row.size_min <= shape.size
-            && bytes <= row.bytes_max
+        let is_there = match row.place {
+            Place::OneNode => one_node,
+            Place::SharedNodes => !one_node && nodes < shape.size,
+            Place::Any => true,
+        };
+        let is_for = row.collective == collective && is_there;
+        is_for && row.size_min <= shape.size && bytes <= row.bytes_max
     };
     let listed = TABLE.iter().filter(fits).map(|row| row.algorithm);
     listed

@@ -297,12 +297,14 @@ fn changes(call: &Call, me: usize) -> Vec<(usize, Change)> {
 fn planted_faults_are_found() {
     let mut missed = Vec::new();
     for algorithm in Algorithm::ALL {
+        let on_nodes = algorithm == Algorithm::Hierarchical;
         let (mut planted, mut harmless) = (0, 0);
         for collective in Collective::ALL {
             for (size, count) in [(2, 3), (3, 4), (4, 3), (5, 2), (5, 6)] {
                 let shape = Shape {
                     root: size - 1,
                     stage_bytes: 6 * ELEMENT_BYTES,
+                    nodes: (0..size).map(|m| if on_nodes { m % 2 } else { 0 }).collect(),
                     ..shape(size, if algorithm == Algorithm::Line { 1 } else { count })
                 };
                 let Some(call) = call(algorithm, collective, &short(&shape)) else { continue };

@@ -137,12 +137,28 @@ fn shapes(collective: Collective, size: u32) -> Vec<Shape> {
     (0..wanted.min(len)).map(|i| shapes[(first + i * stride) % len].clone()).collect()
 }
 
+/// Members on nodes: all on one, each on its own, some neighbours together, or dealt out.
+fn nodes(size: u32, layout: u32) -> Vec<u32> {
+    let node = |member: u32| match layout % 6 {
+        0 => 0,
+        1 => member,
+        2 => member / 3,
+        3 => member % 3,
+        4 => [0, 1, 1, 0, 2, 1][member as usize % 6],
+        _ => member / 8,
+    };
+    (0..size).map(node).collect()
+}
+
 /// Proves an algorithm for all operations that it serves.
 fn check_all(algorithm: Algorithm) {
     for collective in Collective::ALL {
         let mut proofs = 0;
         for size in sizes() {
-            for shape in shapes(collective, size) {
+            for (turn, mut shape) in shapes(collective, size).into_iter().enumerate() {
+                if !algorithm.requires_one_node() {
+                    shape.nodes = nodes(size, turn as u32 + size);
+                }
                 proofs += u32::from(check(algorithm, collective, &shape));
             }
         }
@@ -172,10 +188,14 @@ proofs! {
     direct_is_right: Direct,
     ring_is_right: Ring,
     recursive_doubling_is_right: RecursiveDoubling,
+    halving_doubling_is_right: HalvingDoubling,
+    reduce_scatter_allgather_is_right: ReduceScatterAllgather,
     binomial_tree_is_right: BinomialTree,
+    double_tree_is_right: DoubleTree,
     pairwise_is_right: Pairwise,
     dissemination_is_right: Dissemination,
     linear_is_right: Linear,
+    hierarchical_is_right: Hierarchical,
 }
 
 /// Numbers that look random, the same for a seed.

@@ -15,7 +15,7 @@
 use super::Collective;
 use super::blocks::{Blocks, Part};
 use super::program::{Program, Team, pieces, scratch};
-use crate::steps::{Shape, Span, Step};
+use crate::steps::{Place, Shape, Span, Step};
 
 pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> {
     let mut program = Program::new(shape)?;
@@ -29,10 +29,11 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
         }
         Collective::Broadcast => broadcast(&mut program, &team, output),
         Collective::Reduce => {
-            let to = (team.me == 0).then_some(output);
-            reduce(&mut program, &team, input, to);
-            if team.me == 0 {
-                program.finish(output);
+            for part in whole.pieces(program.piece_bytes) {
+                let (own, result) = (program.input(part), program.output(part));
+                let to = (team.me == 0).then_some(result);
+                up(&mut program, &team, own, to);
+                to.into_iter().for_each(|result| program.finish(result));
             }
         }
         Collective::Allreduce => allreduce(&mut program, &Team::all(shape), input, output),
@@ -44,14 +45,14 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
 }
 
 /// Who is above and below a place.
-struct Family {
-    parent: Option<u32>,
+pub(super) struct Family {
+    pub(super) parent: Option<u32>,
     /// From the nearest and smallest to the farthest.
-    children: Vec<u32>,
+    pub(super) children: Vec<u32>,
 }
 
 impl Family {
-    fn of(place: u32, size: u32) -> Family {
+    pub(super) fn of(place: u32, size: u32) -> Family {
         let lowest =
             if place == 0 { size.next_power_of_two() } else { place & place.wrapping_neg() };
         let below = (0..lowest.ilog2()).map(|bit| place + (1 << bit));
@@ -63,7 +64,7 @@ impl Family {
 }
 
 /// How many places the subtree of a place has.
-fn subtree(place: u32, size: u32) -> u32 {
+pub(super) fn subtree(place: u32, size: u32) -> u32 {
     let lowest = if place == 0 { size } else { place & place.wrapping_neg() };
     lowest.min(size - place)
 }
@@ -75,7 +76,8 @@ pub(super) fn broadcast(program: &mut Program, team: &Team, data: Span) {
     }
 }
 
-fn down(program: &mut Program, team: &Team, piece: Span) {
+/// A piece from the parent to the children.
+pub(super) fn down(program: &mut Program, team: &Team, piece: Span) {
     let family = Family::of(team.me, team.size());
     if let Some(parent) = family.parent {
         program.extend(program.receives(team.member(parent), piece));
@@ -86,21 +88,9 @@ fn down(program: &mut Program, team: &Team, piece: Span) {
     }
 }
 
-/// Combines what the members of the team have in `own`, into `to` of the first, which has one. The
-/// others use scratch for one message, or `to` where they have one.
-pub(super) fn reduce(program: &mut Program, team: &Team, own: Span, to: Option<Span>) {
-    let piece_bytes = program.piece_bytes;
-    for own_piece in pieces(own, piece_bytes) {
-        let to = to.map(|to| Span {
-            offset: to.offset + own_piece.offset - own.offset,
-            bytes: own_piece.bytes,
-            ..to
-        });
-        up(program, team, own_piece, to);
-    }
-}
-
-fn up(program: &mut Program, team: &Team, own: Span, to: Option<Span>) {
+/// A piece of the children, combined with the own one, to the parent. The sum is in `to`, if there is
+/// one, else in scratch for one message, which the next piece uses too; says where.
+pub(super) fn up(program: &mut Program, team: &Team, own: Span, to: Option<Span>) -> Span {
     let family = Family::of(team.me, team.size());
     let sum = to.unwrap_or(scratch(Part { offset: 0, bytes: own.bytes }));
     let mut with = own;
@@ -109,14 +99,17 @@ fn up(program: &mut Program, team: &Team, own: Span, to: Option<Span>) {
         with = sum;
     }
     match family.parent {
-        // Scratch serves the next piece too.
-        Some(parent) if with != own && to.is_none() => {
+        Some(parent) if with.place == Place::Scratch => {
             program.extend(program.sends_copied(team.member(parent), with));
         }
         Some(parent) => program.extend(program.sends(team.member(parent), with)),
-        None if with != sum => program.copy(sum, with),
+        None if to.is_some() && with != sum => {
+            program.copy(sum, with);
+            with = sum;
+        }
         None => (),
     }
+    with
 }
 
 fn allreduce(program: &mut Program, team: &Team, input: Span, output: Span) {

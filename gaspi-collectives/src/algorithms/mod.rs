@@ -12,12 +12,16 @@ mod binomial_tree;
 mod blocks;
 mod direct;
 mod dissemination;
+mod double_tree;
 mod fold;
+mod halving_doubling;
+mod hierarchical;
 mod line;
 mod linear;
 mod pairwise;
 mod program;
 mod recursive_doubling;
+mod reduce_scatter_allgather;
 mod ring;
 mod sliced;
 mod staged;
@@ -108,29 +112,41 @@ pub enum Algorithm {
     Ring,
     /// Recursive doubling.
     RecursiveDoubling,
+    /// Recursive halving, recursive doubling.
+    HalvingDoubling,
+    /// Reduce-scatter and all-gather (scatter and all-gather, reduce-scatter and gather).
+    ReduceScatterAllgather,
     /// Binomial tree, pipelined.
     BinomialTree,
+    /// Two binary trees, pipelined.
+    DoubleTree,
     /// Pairwise exchange.
     Pairwise,
     /// Dissemination, Bruck's all-gather.
     Dissemination,
     /// One member after the other.
     Linear,
+    /// Inside the nodes, between the nodes.
+    Hierarchical,
 }
 
 impl Algorithm {
     /// All there are.
-    pub const ALL: [Algorithm; 10] = [
+    pub const ALL: [Algorithm; 14] = [
         Algorithm::Line,
         Algorithm::Staged,
         Algorithm::Sliced,
         Algorithm::Direct,
         Algorithm::Ring,
         Algorithm::RecursiveDoubling,
+        Algorithm::HalvingDoubling,
+        Algorithm::ReduceScatterAllgather,
         Algorithm::BinomialTree,
+        Algorithm::DoubleTree,
         Algorithm::Pairwise,
         Algorithm::Dissemination,
         Algorithm::Linear,
+        Algorithm::Hierarchical,
     ];
 
     /// Its name, as in `GASPI_COLL_ALGORITHM`.
@@ -142,10 +158,14 @@ impl Algorithm {
             Algorithm::Direct => "direct",
             Algorithm::Ring => "ring",
             Algorithm::RecursiveDoubling => "recursive_doubling",
+            Algorithm::HalvingDoubling => "halving_doubling",
+            Algorithm::ReduceScatterAllgather => "reduce_scatter_allgather",
             Algorithm::BinomialTree => "binomial_tree",
+            Algorithm::DoubleTree => "double_tree",
             Algorithm::Pairwise => "pairwise",
             Algorithm::Dissemination => "dissemination",
             Algorithm::Linear => "linear",
+            Algorithm::Hierarchical => "hierarchical",
         }
     }
 
@@ -160,6 +180,13 @@ impl Algorithm {
             Algorithm::Sliced => matches!(collective, Allreduce),
             Algorithm::Ring => matches!(collective, Allreduce | ReduceScatter | Allgather),
             Algorithm::RecursiveDoubling => matches!(collective, Allreduce | Allgather | Barrier),
+            Algorithm::HalvingDoubling => matches!(collective, Allreduce),
+            Algorithm::ReduceScatterAllgather | Algorithm::DoubleTree => {
+                matches!(collective, Allreduce | Reduce | Broadcast)
+            }
+            Algorithm::Hierarchical => {
+                matches!(collective, Allreduce | Reduce | Broadcast | Allgather | Barrier)
+            }
             Algorithm::BinomialTree => {
                 matches!(collective, Allreduce | Reduce | Broadcast | Gather | Scatter)
             }
@@ -188,8 +215,10 @@ impl Algorithm {
     pub fn keeps_order(self, collective: Collective, shape: &Shape) -> bool {
         match self {
             Algorithm::Line | Algorithm::Staged | Algorithm::Sliced | Algorithm::Direct => true,
-            Algorithm::RecursiveDoubling | Algorithm::Linear => true,
-            Algorithm::BinomialTree => collective != Collective::Reduce || shape.root == 0,
+            Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling | Algorithm::Linear => true,
+            Algorithm::BinomialTree | Algorithm::DoubleTree => {
+                collective != Collective::Reduce || shape.root == 0
+            }
             _ => !collective.reduces(),
         }
     }
@@ -226,7 +255,11 @@ impl Algorithm {
             Algorithm::Direct => direct::steps(collective, shape),
             Algorithm::Ring => ring::steps(collective, shape),
             Algorithm::RecursiveDoubling => recursive_doubling::steps(collective, shape),
+            Algorithm::HalvingDoubling => halving_doubling::steps(shape),
+            Algorithm::ReduceScatterAllgather => reduce_scatter_allgather::steps(collective, shape),
             Algorithm::BinomialTree => binomial_tree::steps(collective, shape),
+            Algorithm::DoubleTree => double_tree::steps(collective, shape),
+            Algorithm::Hierarchical => hierarchical::steps(collective, shape),
             Algorithm::Pairwise => pairwise::steps(collective, shape),
             Algorithm::Dissemination => dissemination::steps(collective, shape),
             Algorithm::Linear => linear::steps(collective, shape),

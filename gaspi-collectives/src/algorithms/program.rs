@@ -12,6 +12,12 @@ pub(super) struct Team {
 }
 
 impl Team {
+    /// These members, one of which is `me`.
+    pub(super) fn of(members: Vec<u32>, me: u32) -> Team {
+        let place = members.iter().position(|member| *member == me);
+        Team { members, me: place.unwrap_or_default() as u32 }
+    }
+
     /// All, the root first, the members behind it next.
     pub(super) fn from_root(shape: &Shape) -> Team {
         let Shape { me, size, root, .. } = *shape;
