@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::transport::Choice;
-use crate::{compare, machine};
+use crate::{compare, kernels, machine};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Measures libgaspi beside what the hardware gives, in one run.
@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Info(Info),
     /// The same calls by libgaspi and by MPI libraries from PyPI, in one interleaved run
     Compare(compare::Options),
+    /// The loops that combine elements, of every type and operation, on one core without a job
+    Kernels(kernels::Options),
     #[command(flatten)]
     Test(Test),
 }
@@ -30,6 +32,7 @@ impl Command {
         match self {
             Command::Info(_) => "info",
             Command::Compare(_) => "compare",
+            Command::Kernels(_) => "kernels",
             Command::Test(test) => test.name(),
         }
     }

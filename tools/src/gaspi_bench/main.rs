@@ -5,7 +5,8 @@
 //! same two processes reach without the library ([`raw`]). Each test is a file; what they have in
 //! common is in [`pair`], what they print in [`report`], what they are to reach in [`goals`].
 //!
-//! Two commands need no job: [`info`] shows the machine, [`compare`] runs other libraries beside ours.
+//! Three commands need no job: [`info`] shows the machine, [`compare`] runs other libraries beside ours,
+//! [`kernels`] measures the loops of reductions.
 
 mod all;
 mod arguments;
@@ -21,6 +22,7 @@ mod goals;
 mod info;
 mod init;
 mod job;
+mod kernels;
 mod launch;
 mod library;
 mod limits;
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
     let done = match &arguments.command {
         Command::Info(options) => return info::run(options.json),
         Command::Compare(options) => compare::run(options),
+        Command::Kernels(options) => kernels::run(options),
         Command::Test(test) => run(test),
     };
     match done {
