@@ -25,6 +25,9 @@ pub(crate) trait Lanes<A>: Copy {
     fn is_unsettled<O: Combine<A>>(self) -> bool;
 
     fn settle<O: Combine<A>>(self) -> Self;
+
+    /// This number in all of them.
+    fn all(number: A) -> Self;
 }
 
 impl<A: Copy, const N: usize> Lanes<A> for [A; N] {
@@ -54,6 +57,11 @@ impl<A: Copy, const N: usize> Lanes<A> for [A; N] {
         }
         lanes
     }
+
+    #[inline(always)]
+    fn all(number: A) -> Self {
+        [number; N]
+    }
 }
 
 /// Two times `N` lanes that go together: the elements at even and at odd places.
@@ -78,6 +86,11 @@ impl<A: Copy, const N: usize> Lanes<A> for TwoArrays<A, N> {
     #[inline(always)]
     fn settle<O: Combine<A>>(self) -> Self {
         TwoArrays(self.0.settle::<O>(), self.1.settle::<O>())
+    }
+
+    #[inline(always)]
+    fn all(number: A) -> Self {
+        TwoArrays([number; N], [number; N])
     }
 }
 

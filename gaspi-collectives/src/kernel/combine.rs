@@ -17,10 +17,31 @@ pub(crate) trait Combine<A> {
     }
 }
 
+/// What contributions can be divided by.
+pub(crate) trait Divisor {
+    fn of(n: u32) -> Self;
+}
+
+impl Divisor for f32 {
+    #[inline(always)]
+    fn of(n: u32) -> f32 {
+        n as f32
+    }
+}
+
+impl Divisor for f64 {
+    #[inline(always)]
+    fn of(n: u32) -> f64 {
+        f64::from(n)
+    }
+}
+
 pub(crate) struct Min;
 pub(crate) struct Max;
 pub(crate) struct Sum;
 pub(crate) struct Product;
+/// Of floats: what makes an average of a sum.
+pub(crate) struct Quotient;
 pub(crate) struct And;
 pub(crate) struct Or;
 pub(crate) struct Xor;
@@ -67,6 +88,7 @@ operation!(Xor on u8: |left, right| left ^ right);
 
 operation!(Sum on f32, f64: |left, right| left + right, settled);
 operation!(Product on f32, f64: |left, right| left * right, settled);
+operation!(Quotient on f32, f64: |left, right| left / right, settled);
 
 // Comparison and selection, which is one instruction for all that is no NaN.
 macro_rules! extremum {

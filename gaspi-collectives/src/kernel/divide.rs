@@ -1,7 +1,12 @@
 //! What makes an average of a sum.
 
 use super::Target;
-use super::halves::{Bf16, F16, Half};
+use super::chunk::{Chunk, Lanes, Pieces};
+use super::combine::{Combine, Divisor, Quotient};
+use super::halves::{Bf16, F16};
+use super::reduce::Isa;
+#[cfg(target_arch = "x86_64")]
+use super::reduce::LaneOf;
 use crate::datatype::DataType;
 
 /// `dst[i] = dst[i] / n`, the last step of an average of `n` contributions. Integers are cut off
@@ -10,42 +15,107 @@ use crate::datatype::DataType;
 /// # Panics
 /// `n` is 0, or the length is not one of whole elements.
 pub fn divide(ty: DataType, dst: Target<'_>, n: u32) {
+    divide_with(Isa::detect(), ty, dst, n);
+}
+
+pub(super) fn divide_with(isa: Isa, ty: DataType, dst: Target<'_>, n: u32) {
     assert!(n > 0, "an average has at least one contribution");
     assert_eq!(dst.len % ty.bytes() as usize, 0, "an average has whole elements");
-    // A quotient fits, whatever type the number has.
-    macro_rules! integer {
-        ($element:ty, $wide:ty) => {{
-            let n = <$wide>::from(n);
-            each(dst, |value: $element| (<$wide>::from(value) / n) as $element);
-        }};
+    // The quotient of integers of up to 32 bits is off by less than what it lacks to the next
+    // integer, so that what is cut off is the same; it takes a third of the time.
+    macro_rules! small {
+        ($element:ty) => {
+            integers(dst, |value: $element| (f64::from(value) / f64::from(n)) as $element)
+        };
     }
     match ty {
-        DataType::I8 => integer!(i8, i64),
-        DataType::U8 => integer!(u8, u64),
-        DataType::I16 => integer!(i16, i64),
-        DataType::U16 => integer!(u16, u64),
-        DataType::I32 => integer!(i32, i64),
-        DataType::U32 => integer!(u32, u64),
-        DataType::I64 => integer!(i64, i64),
-        DataType::U64 => integer!(u64, u64),
-        DataType::F16 => each(dst, |bits| F16::narrow(F16::widen(bits) / n as f32)),
-        DataType::Bf16 => each(dst, |bits| Bf16::narrow(Bf16::widen(bits) / n as f32)),
-        DataType::F32 => each(dst, |value: f32| {
-            let quotient = value / n as f32;
-            if quotient.is_nan() { f32::NAN } else { quotient }
-        }),
-        DataType::F64 => each(dst, |value: f64| {
-            let quotient = value / f64::from(n);
-            if quotient.is_nan() { f64::NAN } else { quotient }
-        }),
+        DataType::I8 => small!(i8),
+        DataType::U8 => small!(u8),
+        DataType::I16 => small!(i16),
+        DataType::U16 => small!(u16),
+        DataType::I32 => small!(i32),
+        DataType::U32 => small!(u32),
+        DataType::I64 => integers(dst, |value: i64| value / i64::from(n)),
+        DataType::U64 => integers(dst, |value: u64| value / u64::from(n)),
+        DataType::F16 => floats::<F16>(isa, dst, n),
+        DataType::Bf16 => floats::<Bf16>(isa, dst, n),
+        DataType::F32 => floats::<f32>(isa, dst, n),
+        DataType::F64 => floats::<f64>(isa, dst, n),
     }
 }
 
-fn each<T>(dst: Target<'_>, quotient: impl Fn(T) -> T) {
+fn integers<T>(dst: Target<'_>, quotient: impl Fn(T) -> T) {
     for i in 0..dst.len / size_of::<T>() {
         // SAFETY: element `i` is inside; every bit pattern is a number.
         let value = unsafe { dst.start.cast::<T>().add(i).read_unaligned() };
         // SAFETY: as above.
         unsafe { dst.start.cast::<T>().add(i).write_unaligned(quotient(value)) };
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn floats<T: Pieces>(isa: Isa, dst: Target<'_>, n: u32)
+where
+    T::Lane: Divisor,
+    LaneOf<T::Avx2>: Divisor,
+    Quotient: Combine<T::Lane> + Combine<LaneOf<T::Avx2>>,
+{
+    match isa {
+        Isa::Baseline => sweep::<T::Baseline, T>(dst, n),
+        // Divisions of wider vectors take as much longer.
+        // SAFETY: these are only made where the processor has AVX2 and F16C.
+        Isa::Avx2 | Isa::Avx512 => unsafe { sweep_avx2::<T>(dst, n) },
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn floats<T: Pieces>(_: Isa, dst: Target<'_>, n: u32)
+where
+    T::Lane: Divisor,
+    Quotient: Combine<T::Lane>,
+{
+    sweep::<T::Baseline, T>(dst, n);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+fn sweep_avx2<T: Pieces>(dst: Target<'_>, n: u32)
+where
+    T::Lane: Divisor,
+    LaneOf<T::Avx2>: Divisor,
+    Quotient: Combine<T::Lane> + Combine<LaneOf<T::Avx2>>,
+{
+    sweep::<T::Avx2, T>(dst, n);
+}
+
+// Inlined into each instruction set's clone, so that it is compiled for that set.
+#[inline(always)]
+fn sweep<C: Chunk<Lane: Divisor>, T: Pieces<Lane: Divisor>>(dst: Target<'_>, n: u32)
+where
+    Quotient: Combine<C::Lane> + Combine<T::Lane>,
+{
+    let at = pieces::<C>(dst, n, 0);
+    let at = pieces::<T::Single>(dst, n, at);
+    debug_assert_eq!(at, dst.len);
+}
+
+/// Goes on from `at` for as long as there are whole chunks; returns where that ends.
+#[inline(always)]
+fn pieces<C: Chunk<Lane: Divisor>>(dst: Target<'_>, n: u32, mut at: usize) -> usize
+where
+    Quotient: Combine<C::Lane>,
+{
+    let divisor = C::Lanes::all(C::Lane::of(n));
+    while dst.len - at >= C::BYTES {
+        // SAFETY: the chunk is inside.
+        let lanes = unsafe { C::load(dst.start.add(at)) };
+        let mut lanes = lanes.combine::<Quotient>(divisor);
+        if lanes.is_unsettled::<Quotient>() {
+            lanes = lanes.settle::<Quotient>();
+        }
+        // SAFETY: as above.
+        unsafe { C::store(dst.start.add(at), C::pack(lanes)) };
+        at += C::BYTES;
+    }
+    at
 }

@@ -187,7 +187,7 @@ fn run<T: Pieces, O: Combine<T::Lane>>(_: Isa, pass: &Pass<'_>) {
 }
 
 #[cfg(target_arch = "x86_64")]
-type LaneOf<C> = <C as Chunk>::Lane;
+pub(super) type LaneOf<C> = <C as Chunk>::Lane;
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]

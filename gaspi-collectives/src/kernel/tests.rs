@@ -5,6 +5,7 @@ use std::iter::successors;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
+use super::divide::divide_with;
 use super::reduce::{Isa, fold_with};
 use super::*;
 use crate::datatype::{DataType, Operation};
@@ -239,9 +240,11 @@ fn every_operation_on_every_type_agrees_with_the_oracle() {
 #[test]
 fn averages_are_divided_as_documented() {
     fn check<const N: usize>(ty: DataType, of: &[[u8; N]], n: u32, expected: &[[u8; N]]) {
-        let mut place = [&[0xee], of.concat().as_slice()].concat();
-        divide(ty, Target::of(&mut place[1..]), n);
-        assert_eq!(place[1..], expected.concat(), "{ty} / {n}");
+        for isa in Isa::available() {
+            let mut place = [&[0xee], of.concat().as_slice()].concat();
+            divide_with(isa, ty, Target::of(&mut place[1..]), n);
+            assert!(place[1..] == expected.concat(), "{ty} / {n}, {isa:?}");
+        }
     }
     check(
         DataType::I8,
@@ -279,16 +282,21 @@ fn averages_are_divided_as_documented() {
         3,
         &[1.0 / 3.0, f64::INFINITY].map(f64::to_le_bytes),
     );
-    for bits in 0..=u16::MAX {
-        let sum = f16::from_bits(bits);
-        let third = f16::from_f32_const(sum.to_f32_const() / 3.0);
-        let expected = if sum.is_nan() { f16::NAN } else { third };
-        check(DataType::F16, &[sum.to_le_bytes()], 3, &[expected.to_le_bytes()]);
-        let sum = bf16::from_bits(bits);
-        let half = bf16::from_f32_const(sum.to_f32_const() / 2.0);
-        let expected = if sum.is_nan() { bf16::NAN } else { half };
-        check(DataType::Bf16, &[sum.to_le_bytes()], 2, &[expected.to_le_bytes()]);
-    }
+    // All there are, and some at the end that fill no vector.
+    let sums: Vec<u16> = (0..=u16::MAX).chain(1020..1025).collect();
+    let thirds = sums.iter().map(|bits| {
+        let sum = f16::from_bits(*bits);
+        if sum.is_nan() { f16::NAN } else { f16::from_f32_const(sum.to_f32_const() / 3.0) }
+    });
+    let thirds: Vec<[u8; 2]> = thirds.map(f16::to_le_bytes).collect();
+    let raw: Vec<[u8; 2]> = sums.iter().map(|bits| bits.to_le_bytes()).collect();
+    check(DataType::F16, &raw, 3, &thirds);
+    let halves = sums.iter().map(|bits| {
+        let sum = bf16::from_bits(*bits);
+        if sum.is_nan() { bf16::NAN } else { bf16::from_f32_const(sum.to_f32_const() / 2.0) }
+    });
+    let halves: Vec<[u8; 2]> = halves.map(bf16::to_le_bytes).collect();
+    check(DataType::Bf16, &raw, 2, &halves);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::chunk::{Chunk, TwoArrays};
-use super::combine::{Combine, Max, Min, Product, Sum};
+use super::combine::{Combine, Divisor, Max, Min, Product, Quotient, Sum};
 
 /// Safe functions of intrinsics that touch no memory.
 macro_rules! by_intrinsics {
@@ -30,13 +30,14 @@ macro_rules! by_intrinsics {
 /// tells in which lanes one of two is NaN, `any` whether there are such, `select` takes the second
 /// there.
 macro_rules! operations {
-    ($vector:ty, $module:ident: $add:ident, $multiply:ident, $min:ident, $max:ident, $unordered:expr, $any:expr, $select:expr, $nan:expr) => {
+    ($vector:ty, $module:ident: $add:ident, $multiply:ident, $divide:ident, $min:ident, $max:ident, $unordered:expr, $any:expr, $select:expr, $nan:expr) => {
         mod $module {
             use super::*;
 
             by_intrinsics! {
                 sum(left: $vector, right: $vector) -> $vector { $add(left, right) }
                 product(left: $vector, right: $vector) -> $vector { $multiply(left, right) }
+                quotient(left: $vector, right: $vector) -> $vector { $divide(left, right) }
                 min(left: $vector, right: $vector) -> $vector {
                     // The instruction takes its second operand where none is less.
                     $select($min(right, left), $nan, $unordered(left, right))
@@ -50,6 +51,7 @@ macro_rules! operations {
 
             operation!(Sum, $vector, sum, is_unsettled, settle);
             operation!(Product, $vector, product, is_unsettled, settle);
+            operation!(Quotient, $vector, quotient, is_unsettled, settle);
             operation!(Min, $vector, min);
             operation!(Max, $vector, max);
         }
@@ -83,6 +85,7 @@ operations!(
     of_256:
     _mm256_add_ps,
     _mm256_mul_ps,
+    _mm256_div_ps,
     _mm256_min_ps,
     _mm256_max_ps,
     _mm256_cmp_ps::<_CMP_UNORD_Q>,
@@ -95,6 +98,7 @@ operations!(
     of_512:
     _mm512_add_ps,
     _mm512_mul_ps,
+    _mm512_div_ps,
     _mm512_min_ps,
     _mm512_max_ps,
     _mm512_cmp_ps_mask::<_CMP_UNORD_Q>,
@@ -102,6 +106,13 @@ operations!(
     select_512,
     _mm512_set1_ps(f32::NAN)
 );
+
+impl Divisor for __m256 {
+    #[inline(always)]
+    fn of(n: u32) -> __m256 {
+        all_of_256(n as f32)
+    }
+}
 
 #[inline(always)]
 fn any_of_512(mask: __mmask16) -> bool {
@@ -180,6 +191,7 @@ by_intrinsics! {
     f16_of_256(lanes: __m256) -> __m128i {
         _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(lanes)
     }
+    all_of_256(number: f32) -> __m256 { _mm256_set1_ps(number) }
     zero_128() -> __m128i { _mm_setzero_si128() }
     zero_256() -> __m256 { _mm256_setzero_ps() }
     zero_512() -> __m512 { _mm512_setzero_ps() }
