@@ -95,7 +95,8 @@ fn chapters_of(header: &'static str, title: &str, text: &str) -> Result<Vec<Chap
 fn procedure(comment: &str, declaration: &str) -> Option<Procedure> {
     let name = declaration.split('(').next()?.split_whitespace().last()?;
     let name = name.trim_start_matches('*');
-    if declaration.starts_with('#') || !name.starts_with("gaspi_") || !declaration.contains('(') {
+    let is_other = declaration.starts_with('#') || declaration.starts_with("typedef");
+    if is_other || !name.starts_with("gaspi_") || !declaration.contains('(') {
         return None;
     }
     let mut procedure = Procedure { name: name.to_owned(), ..Procedure::default() };
@@ -172,6 +173,7 @@ mod tests {
         /**\n * Does a thing.\n * Twice.\n * @param a  first\n *           part\n * @return 0\n *         or 1\n */\n\
         gaspi_return_t gaspi_thing(void *(*f)(void *),\n                           int a) ATTRIBUTE(1);\n\n\
         /** One line. @return 2 */\nint gaspi_line(void);\n/** A macro. */\n#define Y 1\n\
+        /** A type. */\ntypedef gaspi_return_t (*gaspi_f)(int);\n\
         /** Again. */\nint pgaspi_line(void);\n";
 
     #[test]

@@ -4,7 +4,11 @@ use super::headers::{self, Chapter, Procedure};
 use super::roff;
 use crate::{Result, workspace};
 
-const FORTRAN: [(&str, &str); 2] = [("gaspi", "gaspi.f90"), ("gaspi_ext", "gaspi_ext.f90")];
+const FORTRAN: [(&str, &str); 3] = [
+    ("gaspi", "gaspi.f90"),
+    ("gaspi_ext", "gaspi_ext.f90"),
+    ("gaspi_collectives", "gaspi_collectives.f90"),
+];
 
 /// Name and text of each page.
 pub(super) fn pages(chapters: &[Chapter]) -> Result<Vec<(String, String)>> {

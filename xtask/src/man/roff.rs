@@ -50,16 +50,23 @@ pub(super) fn prose(text: &str) -> String {
     guarded(out)
 }
 
-/// Lines of a comment: paragraphs, `- ` lists, and definitions, which are indented and have two
-/// spaces between the term and its text.
+/// Lines of a comment: paragraphs, `- ` lists, definitions, which are indented and have two spaces
+/// between the term and its text, and examples between `@code` and `@endcode`.
 pub(super) fn block(lines: &[&str]) -> String {
     let mut out = String::new();
     // Whether the next line of text begins a paragraph.
     let mut is_new = true;
+    let mut is_code = false;
     for line in lines {
         let text = line.trim();
         let indent = line.len() - line.trim_start().len();
-        if text.is_empty() {
+        if text == "@code" || text == "@endcode" {
+            is_code = text == "@code";
+            is_new = !is_code;
+            out.push_str(if is_code { ".PP\n.nf\n" } else { ".fi\n" });
+        } else if is_code {
+            out.push_str(&format!("{}\n", literal(line)));
+        } else if text.is_empty() {
             is_new = true;
         } else if let Some(item) = text.strip_prefix("- ") {
             out.push_str(&format!(".IP \\(bu 2\n{}\n", prose(item)));
@@ -123,6 +130,12 @@ mod tests {
         assert_eq!(prose("see gaspi_wait, then"), "see \\fBgaspi_wait\\fR, then");
         assert_eq!(prose("room for `num` ids"), "room for \\fBnum\\fR ids");
         assert_eq!(prose("all of gaspi_"), "all of gaspi_");
+    }
+
+    #[test]
+    fn examples_keep_their_lines() {
+        let page = block(&["Example:", "", "@code", "int a;", "  f(\"\\n\");", "@endcode", "End."]);
+        assert_eq!(page, ".PP\nExample:\n.PP\n.nf\nint a;\n  f(\"\\en\");\n.fi\n.PP\nEnd.\n");
     }
 
     #[test]
