@@ -11,8 +11,8 @@ use gaspi_core::os::process;
 use gaspi_core::{ChannelSpec, Deadline, Error, GroupId, Result, Runtime, Timeout};
 
 use crate::algorithms::Algorithm;
+use crate::apart::Apart;
 use crate::executor::Buffers;
-use crate::kernel::{Buffer, Source};
 use crate::operation::PlanKey;
 use crate::station::{Operation, Station};
 use crate::task::{Arithmetic, Plan};
@@ -56,8 +56,8 @@ fn preferred() -> std::result::Result<Option<Algorithm>, String> {
 pub(crate) struct Interrupted {
     /// A hash of its arguments, and what it is; `None` where there is none.
     pub(crate) call: Option<(u64, Arc<Operation>)>,
-    /// A copy of its input, where it is in the way of its output.
-    pub(crate) copy: Option<Buffer>,
+    /// Its own memory, where the program's does not suit.
+    pub(crate) apart: Apart,
     /// The operation that ended last, for the next one.
     pub(crate) spare: Option<Arc<Operation>>,
 }
@@ -82,8 +82,11 @@ pub(crate) struct Entry {
     pub(crate) station: Arc<Station>,
     /// What it takes to start it again; `None` for one that runs once.
     pub(crate) prepared: Option<Prepared>,
-    /// A copy of its input, where that is in the way of its output; held while it is started.
-    pub(crate) copy: Mutex<Option<Buffer>>,
+    /// Its own memory, where the program's does not suit. Held while it is started and while its result
+    /// is unpacked.
+    pub(crate) apart: Mutex<Apart>,
+    /// Whether there is a result to unpack.
+    pub(crate) unpacks: bool,
 }
 
 /// A prepared operation.
@@ -92,8 +95,6 @@ pub(crate) struct Prepared {
     pub(crate) plan: Arc<Plan>,
     pub(crate) arithmetic: Arithmetic,
     pub(crate) buffers: Buffers<'static>,
-    /// What the input of `buffers` is a copy of, if it is one.
-    pub(crate) input: Source<'static>,
 }
 
 #[derive(Debug, Default)]

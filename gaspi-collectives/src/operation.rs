@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use gaspi_core::{Error, GroupId, Rank, Result, Runtime, Timeout};
 
 use crate::algorithms::{Algorithm, Collective};
+use crate::apart::{self, Apart};
 use crate::choice;
 use crate::engine::{Desk, Engine, Entry, Interrupted, Prepared, lock};
 use crate::executor::Buffers;
 use crate::fingerprint::mix;
-use crate::kernel::{self, Buffer, Source, Target};
+use crate::kernel::{Source, Target};
 use crate::print::Print;
-use crate::request::{Combination, Request};
+use crate::request::{Blocks, Combination, Request};
 use crate::station::{Operation, Station};
 use crate::steps::{Carry, Place, Shape, Span, Step};
 use crate::task::{Arithmetic, Plan};
@@ -47,6 +48,11 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Index of this rank among the members.
+    fn me(&self) -> usize {
+        self.station.channel.me()
+    }
+
     fn key(&self) -> PlanKey {
         let Request { collective, count, ref combination, root, algorithm, ref blocks, .. } =
             *self.request;
@@ -280,13 +286,23 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The memory of the request. An all-to-all in place gets a copy of its input.
+    /// The memory of the request. Blocks that do not follow each other, and the input of an all-to-all
+    /// in place, get own memory.
     ///
     /// # Safety
-    /// That of [`start`]; `copy` lives as long as the operation.
-    unsafe fn buffers(&self, plan: &Plan, copy: &mut Option<Buffer>) -> Result<Buffers<'static>> {
-        let Request { collective, send, receive, .. } = *self.request;
+    /// That of [`start`]; `apart` lives as long as the operation.
+    unsafe fn buffers(&self, plan: &Plan, apart: &mut Apart) -> Result<Buffers<'static>> {
+        let Request { collective, send, receive, ref blocks, .. } = *self.request;
         let [input, output] = plan.own;
+        let element_bytes = self.request.combination.element_bytes();
+        let pieces_of = |blocks: Option<&Blocks>| {
+            blocks.map_or(Ok(None), |blocks| apart::pieces(blocks, element_bytes))
+        };
+        let (sent, received) = match collective {
+            Collective::Alltoall => (pieces_of(blocks.first())?, pieces_of(blocks.get(1))?),
+            _ => (None, pieces_of(blocks.first())?),
+        };
+        received.as_deref().map_or(Ok(()), apart::check_disjoint)?;
         for (pointer, bytes, what) in
             [(send, input, "send"), (receive.cast_const(), output, "receive")]
         {
@@ -294,27 +310,41 @@ impl<'a> Call<'a> {
                 return Err(Error::Null { what });
             }
         }
-        let in_place = is_in_place(collective, plan, send, receive);
-        let apart = input == 0 || output == 0 || {
+        let before = received.as_ref().map_or(plan.before, |pieces| pieces[self.me()].offset);
+        let in_place = is_in_place(collective, plan.own, before, send, receive);
+        let (input_end, output_end) = (
+            sent.as_deref().map_or(input, apart::end),
+            received.as_deref().map_or(output, apart::end),
+        );
+        let disjoint = input == 0 || output == 0 || {
             let (a, b) = (send as u64, receive as u64);
-            a + input <= b || b + output <= a
+            a + input_end <= b || b + output_end <= a
         };
-        if !in_place && !apart {
+        if !in_place && !disjoint {
             let reason =
                 "send and receive overlap; use the same memory, or different memory".to_owned();
             return Err(Error::Size { size: input.max(output), reason });
         }
         // SAFETY: as the caller promises.
-        let mut input = unsafe { Source::new(send, input as usize) };
+        let input = unsafe { Source::new(send, input_end as usize) };
         // SAFETY: as above.
-        let output = unsafe { Target::new(receive, output as usize) };
-        if in_place && collective == Collective::Alltoall && !input.is_empty() {
-            let kept = copy.insert(Buffer::new(input.len() as u64)).target(input.len() as u64);
-            kernel::copy(kept, input);
-            // SAFETY: as the caller promises.
-            input = unsafe { Source::new(kept.source().start(), kept.len()) };
-        }
-        Ok(Buffers { input, output })
+        let output = unsafe { Target::new(receive, output_end as usize) };
+        let overwritten = in_place && collective == Collective::Alltoall && !input.is_empty();
+        Ok(Buffers {
+            input: match sent {
+                Some(pieces) => apart.take_input(
+                    pieces.iter().map(|piece| input.part(piece.offset, piece.bytes)).collect(),
+                ),
+                None if overwritten => apart.take_input(vec![input]),
+                None => input,
+            },
+            output: match received {
+                Some(pieces) => apart.take_output(
+                    pieces.iter().map(|piece| output.part(piece.offset, piece.bytes)).collect(),
+                ),
+                None => output,
+            },
+        })
     }
 }
 
@@ -328,12 +358,18 @@ fn before(shape: &Shape) -> u64 {
 }
 
 /// Whether input and output share memory in the way that the operation allows.
-fn is_in_place(collective: Collective, plan: &Plan, send: *const u8, receive: *mut u8) -> bool {
+fn is_in_place(
+    collective: Collective,
+    own: [u64; 2],
+    before: u64,
+    send: *const u8,
+    receive: *mut u8,
+) -> bool {
     let (send, receive) = (send as u64, receive as u64);
-    match (collective, plan.own) {
+    match (collective, own) {
         (_, [0, _] | [_, 0]) => true,
-        (Collective::Allgather | Collective::Gather, _) => send == receive + plan.before,
-        (Collective::Scatter | Collective::ReduceScatter, _) => receive == send + plan.before,
+        (Collective::Allgather | Collective::Gather, _) => send == receive + before,
+        (Collective::Scatter | Collective::ReduceScatter, _) => receive == send + before,
         (Collective::Alltoall, [input, output]) => send == receive && input == output,
         _ => send == receive,
     }
@@ -361,7 +397,7 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
         let active = "a collective of another thread".to_owned();
         return Err(Error::ActiveCollective { group, active });
     };
-    let Interrupted { call: under_way, copy, spare } = &mut *interrupted;
+    let Interrupted { call: under_way, apart, spare } = &mut *interrupted;
     let call = Call::new(request, &desk.station)?;
     let plan = call.kept_plan(engine, &desk)?;
     let print = call.print(&plan);
@@ -373,8 +409,10 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
             return Err(Error::ActiveCollective { group, active });
         }
         None => {
-            // SAFETY: as the caller promises; the copy stays until the operation has ended.
-            let buffers = unsafe { call.buffers(&plan, copy) }?;
+            *apart = Apart::default();
+            // SAFETY: as the caller promises; own memory stays until the operation has ended.
+            let buffers = unsafe { call.buffers(&plan, apart) }?;
+            apart.pack();
             let operation = match spare.take() {
                 Some(last) if last.print == print && Arc::strong_count(&last) == 1 => last,
                 _ => Arc::new(Operation::new(print, false)),
@@ -388,6 +426,10 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
     if !outcome.as_ref().is_err_and(Error::is_timeout) {
         *under_way = None;
         *spare = Some(operation);
+        if outcome.is_ok() {
+            apart.unpack();
+        }
+        *apart = Apart::default();
     }
     outcome
 }
@@ -411,9 +453,10 @@ pub unsafe fn start(
     let desk = engine.desk(rt, group, timeout)?;
     let call = Call::new(request, &desk.station)?;
     let plan = call.kept_plan(engine, &desk)?;
-    let mut copy = None;
-    // SAFETY: as the caller promises; the copy goes along.
-    let buffers = unsafe { call.buffers(&plan, &mut copy) }?;
+    let mut apart = Apart::default();
+    // SAFETY: as the caller promises; own memory goes along.
+    let buffers = unsafe { call.buffers(&plan, &mut apart) }?;
+    apart.pack();
     let operation = Arc::new(Operation::new(call.print(&plan), request.background));
     desk.station.start(&operation, &plan, &call.arithmetic(), buffers)?;
     if request.background {
@@ -424,7 +467,8 @@ pub unsafe fn start(
         operation,
         station,
         prepared: None,
-        copy: Mutex::new(copy),
+        unpacks: apart.has_output(),
+        apart: Mutex::new(apart),
     })))
 }
 
@@ -449,16 +493,15 @@ pub unsafe fn prepare(
         let call = Call::new(request, &station)?;
         let key = call.key();
         let plan = call.plan(&key, engine.preferred()?)?;
-        let mut copy = None;
-        // SAFETY: as the caller promises; the copy goes along.
-        let buffers = unsafe { call.buffers(&plan, &mut copy) }?;
+        let mut apart = Apart::default();
+        // SAFETY: as the caller promises; own memory goes along.
+        let buffers = unsafe { call.buffers(&plan, &mut apart) }?;
         let operation = Arc::new(Operation::new(call.print(&plan), request.background));
         let arithmetic = call.arithmetic();
-        // SAFETY: as the caller promises.
-        let input = unsafe { Source::new(request.send, buffers.input.len()) };
-        let prepared = Some(Prepared { plan, arithmetic, buffers, input });
+        let prepared = Some(Prepared { plan, arithmetic, buffers });
         let station = Arc::clone(&station);
-        Ok(Entry { operation, station, prepared, copy: Mutex::new(copy) })
+        let unpacks = apart.has_output();
+        Ok(Entry { operation, station, prepared, apart: Mutex::new(apart), unpacks })
     })();
     match prepared {
         Ok(entry) => Ok(Handle(engine.register(entry))),
@@ -481,16 +524,14 @@ pub fn restart(rt: &Runtime, handle: Handle) -> Result<()> {
         return Err(misused(handle, "it was started once and cannot be started again"));
     };
     // Another thread may be starting it.
-    let Ok(copy) = entry.copy.try_lock() else {
+    let Ok(mut apart) = entry.apart.try_lock() else {
         return Err(misused(handle, "another thread is starting it"));
     };
     if entry.operation.is_active() {
         return Err(misused(handle, "it is under way; wait for it, then start it again"));
     }
-    if let Some(copy) = &*copy {
-        kernel::copy(copy.target(prepared.input.len() as u64), prepared.input);
-    }
-    let Prepared { plan, arithmetic, buffers, .. } = prepared;
+    apart.pack();
+    let Prepared { plan, arithmetic, buffers } = prepared;
     entry.station.start(&entry.operation, plan, arithmetic, *buffers)?;
     if entry.operation.background {
         engine.tend()?;
@@ -525,6 +566,13 @@ pub fn wait(rt: &Runtime, handle: Handle, timeout: Timeout) -> Result<()> {
     if outcome.as_ref().is_err_and(Error::is_timeout) {
         return outcome;
     }
+    if outcome.is_ok() && entry.unpacks {
+        let mut apart = lock(&entry.apart);
+        // Another thread that waited may have started the operation again.
+        if !entry.operation.is_active() {
+            apart.unpack();
+        }
+    }
     if entry.prepared.is_none() {
         // Two threads may have waited.
         engine.release(handle.0);
@@ -546,6 +594,12 @@ pub fn free(rt: &Runtime, handle: Handle) -> Result<()> {
         engine.close(&entry.station);
     }
     Ok(())
+}
+
+/// Whether there is an operation of this handle: neither has it ended, unless it is a prepared one, nor
+/// was it freed.
+pub fn exists(rt: &Runtime, handle: Handle) -> bool {
+    Engine::of(rt).entry(handle.0).is_ok()
 }
 
 #[cold]
