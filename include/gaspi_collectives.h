@@ -1,13 +1,18 @@
 /*
- * gaspi_collectives.h: what this library offers beyond GASPI 17.1.
+ * gaspi_collectives.h: what this library offers beyond GASPI 17.1: collective operations on any
+ * memory, of any length, waiting or not, and the causes of errors in words.
  *
  * Nothing in here reuses a name or a number of the standard. A program that has to build against
- * other implementations tests for the macro below, which grows with every addition.
+ * other implementations tests for the macro below, which grows with every addition. What holds for
+ * all procedures is said at the head of GASPI.h.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #ifndef GASPI_COLLECTIVES_H
 #define GASPI_COLLECTIVES_H
+
+#include <stddef.h>
+#include <stdint.h>
 
 #include "GASPI_types.h"
 
@@ -15,8 +20,9 @@
  * Version of this header: 1000 * major + minor.
  *
  * 1000: gaspi_error_detail
+ * 1001: gaspi_coll_*
  */
-#define GASPI_COLLECTIVES_VERSION 1000
+#define GASPI_COLLECTIVES_VERSION 1001
 
 #ifdef __cplusplus
 extern "C" {
@@ -34,8 +40,758 @@ extern "C" {
  */
 gaspi_return_t gaspi_error_detail(char *text, gaspi_size_t size);
 
-/** The same as gaspi_error_detail, for profilers that replace it. */
+/* ==== Types of the collective operations ==== */
+
+/** An operation that was started or prepared. Never 0; its number is not used again. */
+typedef uint64_t gaspi_coll_request_t;
+
+/** No operation: what gaspi_coll_wait_all passes over. */
+#define GASPI_COLL_REQUEST_NULL ((gaspi_coll_request_t)0)
+
+/** Type of an element. */
+typedef enum {
+  GASPI_COLL_TYPE_I8 = 16,
+  GASPI_COLL_TYPE_U8 = 17, /**< also for bytes of any kind that are only moved */
+  GASPI_COLL_TYPE_I16 = 18,
+  GASPI_COLL_TYPE_U16 = 19,
+  GASPI_COLL_TYPE_I32 = 20,
+  GASPI_COLL_TYPE_U32 = 21,
+  GASPI_COLL_TYPE_I64 = 22,
+  GASPI_COLL_TYPE_U64 = 23,
+  GASPI_COLL_TYPE_F16 = 32,  /**< IEEE 754 half precision */
+  GASPI_COLL_TYPE_BF16 = 33, /**< the upper half of an F32 */
+  GASPI_COLL_TYPE_F32 = 34,
+  GASPI_COLL_TYPE_F64 = 35,
+  GASPI_COLL_TYPE_USER = 64 /**< the elements of an operation made by gaspi_coll_op_create */
+} gaspi_coll_datatype_t;
+
+/** How elements are combined: a number below, or what gaspi_coll_op_create gave. */
+typedef uint64_t gaspi_coll_op_t;
+
+/** The operations on the types above. All ranks get the same bits. */
+enum {
+  GASPI_COLL_OP_SUM = 16, /**< integers wrap around; F16 and BF16 are summed as F32 */
+  GASPI_COLL_OP_PRODUCT = 17,
+  GASPI_COLL_OP_MIN = 18, /**< NaN where any is NaN, as for the maximum */
+  GASPI_COLL_OP_MAX = 19,
+  GASPI_COLL_OP_AND = 20,    /**< bit by bit, integers only, as the next two */
+  GASPI_COLL_OP_OR = 21,
+  GASPI_COLL_OP_XOR = 22,
+  GASPI_COLL_OP_AVERAGE = 23 /**< the sum divided by the number of ranks */
+};
+
+/**
+ * Takes the place of `send` or `receive` in an operation in place: the contribution lies where the
+ * result goes. See each operation.
+ */
+#define GASPI_COLL_IN_PLACE ((void *)-1)
+
+/**
+ * Options of an operation; NULL stands for the initial values. The same on all ranks of the group,
+ * but for `background`. A later version of this header appends fields.
+ */
+typedef struct gaspi_coll_options {
+  size_t size;           /**< sizeof(gaspi_coll_options_t) */
+  const char *algorithm; /**< a name of gaspi_coll_algorithms; NULL: the library chooses */
+  gaspi_uint background; /**< 1: a thread of the library moves the operation on, too */
+  gaspi_uint reserved;   /**< 0 */
+} gaspi_coll_options_t;
+
+/** The initial values: gaspi_coll_options_t options = GASPI_COLL_OPTIONS_INIT; */
+#define GASPI_COLL_OPTIONS_INIT {sizeof(gaspi_coll_options_t), NULL, 0, 0}
+
+/**
+ * A reduction of the program: result[i] = left[i] op right[i] for `count` elements. The three are
+ * aligned to 16 bytes and do not overlap. It has to be associative. Any thread may call it that
+ * starts, tests or waits, several at once for different operations. It calls no procedure of this
+ * library, and comes to the same for the same elements on all ranks: GASPI_SUCCESS, or anything
+ * else, which fails the operation on all ranks.
+ */
+typedef gaspi_return_t (*gaspi_coll_reduce_function_t)(const void *left, const void *right,
+                                                       void *result, uint64_t count,
+                                                       gaspi_size_t element_size, void *state);
+
+/** For gaspi_coll_op_create: not commutative, combined in the order of the ranks. */
+#define GASPI_COLL_OP_ORDERED 1u
+
+/** For gaspi_coll_op_create: threads of the library may call the function. */
+#define GASPI_COLL_OP_BACKGROUND 2u
+
+/* ---- Collective operations ----
+ *
+ * All ranks of a group call the same operation with the same count, type, operation, root and
+ * algorithm. What differs is told on all ranks that called, before data of one call gets into the
+ * buffers of another.
+ *
+ * Each operation has three forms, with the same arguments:
+ *  - gaspi_coll_X does it and returns. After GASPI_TIMEOUT the same call continues it; until then a
+ *    group does no other waiting operation (GASPI_ERR_ACTIVE_COLL).
+ *  - gaspi_coll_X_start starts it and gives a request, for gaspi_coll_test or gaspi_coll_wait. Many
+ *    may be under way; those of a group are done in the order in which they were started, which is
+ *    the same on all ranks.
+ *  - gaspi_coll_X_init prepares it, which all ranks of the group do together, and gives a request
+ *    for gaspi_coll_start, any number of times, until gaspi_coll_free. Prepared operations do not
+ *    depend on each other: each rank may start and finish them in its own order.
+ *
+ * Counts and displacements are elements. Blocks of ranks are in the order of the group's ranks. A
+ * root is a rank of the job that is in the group. Buffers may have any address; where they lie in
+ * segments that are registered with the other ranks, and all ranks share a host, nothing is copied
+ * on the way. A buffer without elements may be NULL. `send` and `receive` may not overlap, unless
+ * the operation is in place: what each says, or GASPI_COLL_IN_PLACE. Buffers belong to the library
+ * until the operation has ended, after GASPI_TIMEOUT too; lists of counts only during the call.
+ *
+ * Example, which waits:
+ *
+ * @code
+ * double sum_over_all_ranks(double mine) {
+ *   double sum = 0;
+ *   gaspi_return_t code =
+ *       gaspi_coll_allreduce(&mine, &sum, 1, GASPI_COLL_TYPE_F64, GASPI_COLL_OP_SUM,
+ *                            GASPI_GROUP_ALL, NULL, GASPI_BLOCK);
+ *   if (code != GASPI_SUCCESS) {
+ *     char reason[1024];
+ *     gaspi_error_detail(reason, sizeof reason);
+ *     fprintf(stderr, "%s\n", reason);
+ *     exit(1);
+ *   }
+ *   return sum;
+ * }
+ * @endcode
+ *
+ * Lists of codes leave out: GASPI_TIMEOUT; GASPI_ERR_INV_GROUP for a group that is not committed or
+ * without the caller; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM if all blocks have 2^63 bytes or more;
+ * GASPI_ERR_INV_SIZE for buffers that overlap or options of a wrong size; GASPI_ERR_INV_RANK for a
+ * root; GASPI_ERROR for a type, operation or algorithm that does not exist or does not fit, for
+ * ranks that differ, and for a rank that died or left.
+ */
+
+/**
+ * Combines the elements of all ranks; all get the result.
+ * @param send      `count` elements
+ * @param receive   `count` elements; in place: the same as `send`, or `send` is
+ *                  GASPI_COLL_IN_PLACE
+ * @param count     elements
+ * @param datatype  their type
+ * @param op        how they are combined
+ * @param group     the ranks that take part
+ * @param options   NULL: none
+ * @return GASPI_SUCCESS
+ */
+gaspi_return_t gaspi_coll_allreduce(const void *send, void *receive, uint64_t count,
+                                    gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                    gaspi_group_t group, const gaspi_coll_options_t *options,
+                                    gaspi_timeout_t timeout);
+
+/** Starts what gaspi_coll_allreduce does. @return as there */
+gaspi_return_t gaspi_coll_allreduce_start(const void *send, void *receive, uint64_t count,
+                                          gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                          gaspi_group_t group, const gaspi_coll_options_t *options,
+                                          gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/** Prepares what gaspi_coll_allreduce does, for gaspi_coll_start. @return as there */
+gaspi_return_t gaspi_coll_allreduce_init(const void *send, void *receive, uint64_t count,
+                                         gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                         gaspi_group_t group, const gaspi_coll_options_t *options,
+                                         gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/**
+ * Combines the elements of all ranks; the root gets the result.
+ * @param send      `count` elements
+ * @param receive   at the root `count` elements; in place there: the same as `send`, or `send` is
+ *                  GASPI_COLL_IN_PLACE; not used at others
+ * @param count     elements
+ * @param datatype  their type
+ * @param op        how they are combined
+ * @param root      who gets the result
+ * @param group     the ranks that take part
+ * @param options   NULL: none
+ * @return GASPI_SUCCESS
+ */
+gaspi_return_t gaspi_coll_reduce(const void *send, void *receive, uint64_t count,
+                                 gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                 gaspi_rank_t root, gaspi_group_t group,
+                                 const gaspi_coll_options_t *options, gaspi_timeout_t timeout);
+
+/** Starts what gaspi_coll_reduce does. @return as there */
+gaspi_return_t gaspi_coll_reduce_start(const void *send, void *receive, uint64_t count,
+                                       gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                       gaspi_rank_t root, gaspi_group_t group,
+                                       const gaspi_coll_options_t *options,
+                                       gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/** Prepares what gaspi_coll_reduce does, for gaspi_coll_start. @return as there */
+gaspi_return_t gaspi_coll_reduce_init(const void *send, void *receive, uint64_t count,
+                                      gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                      gaspi_rank_t root, gaspi_group_t group,
+                                      const gaspi_coll_options_t *options,
+                                      gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/**
+ * Gives the elements of the root to all.
+ * @param send      at the root `count` elements, or GASPI_COLL_IN_PLACE; not used at others
+ * @param receive   `count` elements; in place at the root: the same as `send`
+ * @param count     elements
+ * @param datatype  their type
+ * @param root      whose elements
+ * @param group     the ranks that take part
+ * @param options   NULL: none
+ * @return GASPI_SUCCESS
+ */
+gaspi_return_t gaspi_coll_broadcast(const void *send, void *receive, uint64_t count,
+                                    gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                    gaspi_group_t group, const gaspi_coll_options_t *options,
+                                    gaspi_timeout_t timeout);
+
+/** Starts what gaspi_coll_broadcast does. @return as there */
+gaspi_return_t gaspi_coll_broadcast_start(const void *send, void *receive, uint64_t count,
+                                          gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                          gaspi_group_t group, const gaspi_coll_options_t *options,
+                                          gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/** Prepares what gaspi_coll_broadcast does, for gaspi_coll_start. @return as there */
+gaspi_return_t gaspi_coll_broadcast_init(const void *send, void *receive, uint64_t count,
+                                         gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                         gaspi_group_t group, const gaspi_coll_options_t *options,
+                                         gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/**
+ * Combines the elements of all ranks; each gets one block of the result.
+ * @param send      a block of `count` elements for each rank
+ * @param receive   `count` elements; in place: this rank's block of `send`, or
+ *                  GASPI_COLL_IN_PLACE
+ * @param count     elements of a block
+ * @param datatype  their type
+ * @param op        how they are combined
+ * @param group     the ranks that take part
+ * @param options   NULL: none
+ * @return GASPI_SUCCESS
+ */
+gaspi_return_t gaspi_coll_reduce_scatter(const void *send, void *receive, uint64_t count,
+                                         gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                         gaspi_group_t group, const gaspi_coll_options_t *options,
+                                         gaspi_timeout_t timeout);
+
+/** Starts what gaspi_coll_reduce_scatter does. @return as there */
+gaspi_return_t gaspi_coll_reduce_scatter_start(const void *send, void *receive, uint64_t count,
+                                               gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                               gaspi_group_t group,
+                                               const gaspi_coll_options_t *options,
+                                               gaspi_coll_request_t *request,
+                                               gaspi_timeout_t timeout);
+
+/** Prepares what gaspi_coll_reduce_scatter does, for gaspi_coll_start. @return as there */
+gaspi_return_t gaspi_coll_reduce_scatter_init(const void *send, void *receive, uint64_t count,
+                                              gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                              gaspi_group_t group,
+                                              const gaspi_coll_options_t *options,
+                                              gaspi_coll_request_t *request,
+                                              gaspi_timeout_t timeout);
+
+/**
+ * Gives the elements of each rank to all.
+ * @param send      `count` elements; in place: this rank's block of `receive`, or
+ *                  GASPI_COLL_IN_PLACE
+ * @param receive   a block of `count` elements for each rank
+ * @param count     elements of a block
+ * @param datatype  their type
+ * @param group     the ranks that take part
+ * @param options   NULL: none
+ * @return GASPI_SUCCESS
+ */
+gaspi_return_t gaspi_coll_allgather(const void *send, void *receive, uint64_t count,
+                                    gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                    const gaspi_coll_options_t *options, gaspi_timeout_t timeout);
+
+/** Starts what gaspi_coll_allgather does. @return as there */
+gaspi_return_t gaspi_coll_allgather_start(const void *send, void *receive, uint64_t count,
+                                          gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                          const gaspi_coll_options_t *options,
+                                          gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/** Prepares what gaspi_coll_allgather does, for gaspi_coll_start. @return as there */
+gaspi_return_t gaspi_coll_allgather_init(const void *send, void *receive, uint64_t count,
+                                         gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                         const gaspi_coll_options_t *options,
+                                         gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/**
+ * Gives the elements of each rank to all, of each rank as many as it has.
+ * @param send           this rank's elements; in place: this rank's block of `receive`, or
+ *                       GASPI_COLL_IN_PLACE
+ * @param receive        a block for each rank
+ * @param counts         elements of each rank, the same on all ranks
+ * @param displacements  where each block begins in `receive`, in elements; blocks may not overlap;
+ *                       NULL: they follow each other
+ * @param datatype       type of the elements
+ * @param group          the ranks that take part
+ * @param options        NULL: none
+ * @return GASPI_SUCCESS
+ */
+gaspi_return_t gaspi_coll_allgatherv(const void *send, void *receive, const uint64_t *counts,
+                                     const uint64_t *displacements, gaspi_coll_datatype_t datatype,
+                                     gaspi_group_t group, const gaspi_coll_options_t *options,
+                                     gaspi_timeout_t timeout);
+
+/** Starts what gaspi_coll_allgatherv does. @return as there */
+gaspi_return_t gaspi_coll_allgatherv_start(const void *send, void *receive, const uint64_t *counts,
+                                           const uint64_t *displacements,
+                                           gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                           const gaspi_coll_options_t *options,
+                                           gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/** Prepares what gaspi_coll_allgatherv does, for gaspi_coll_start. @return as there */
+gaspi_return_t gaspi_coll_allgatherv_init(const void *send, void *receive, const uint64_t *counts,
+                                          const uint64_t *displacements,
+                                          gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                          const gaspi_coll_options_t *options,
+                                          gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/**
+ * Gives the elements of each rank to the root.
+ * @param send      `count` elements; in place at the root: its block of `receive`, or
+ *                  GASPI_COLL_IN_PLACE
+ * @param receive   at the root a block of `count` elements for each rank; not used at others
+ * @param count     elements of a block
+ * @param datatype  their type
+ * @param root      who gets the elements
+ * @param group     the ranks that take part
+ * @param options   NULL: none
+ * @return GASPI_SUCCESS
+ */
+gaspi_return_t gaspi_coll_gather(const void *send, void *receive, uint64_t count,
+                                 gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                 gaspi_group_t group, const gaspi_coll_options_t *options,
+                                 gaspi_timeout_t timeout);
+
+/** Starts what gaspi_coll_gather does. @return as there */
+gaspi_return_t gaspi_coll_gather_start(const void *send, void *receive, uint64_t count,
+                                       gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                       gaspi_group_t group, const gaspi_coll_options_t *options,
+                                       gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/** Prepares what gaspi_coll_gather does, for gaspi_coll_start. @return as there */
+gaspi_return_t gaspi_coll_gather_init(const void *send, void *receive, uint64_t count,
+                                      gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                      gaspi_group_t group, const gaspi_coll_options_t *options,
+                                      gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/**
+ * Gives each rank one block of the root's elements.
+ * @param send      at the root a block of `count` elements for each rank; not used at others
+ * @param receive   `count` elements; in place at the root: its block of `send`, or
+ *                  GASPI_COLL_IN_PLACE
+ * @param count     elements of a block
+ * @param datatype  their type
+ * @param root      whose elements
+ * @param group     the ranks that take part
+ * @param options   NULL: none
+ * @return GASPI_SUCCESS
+ */
+gaspi_return_t gaspi_coll_scatter(const void *send, void *receive, uint64_t count,
+                                  gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                  gaspi_group_t group, const gaspi_coll_options_t *options,
+                                  gaspi_timeout_t timeout);
+
+/** Starts what gaspi_coll_scatter does. @return as there */
+gaspi_return_t gaspi_coll_scatter_start(const void *send, void *receive, uint64_t count,
+                                        gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                        gaspi_group_t group, const gaspi_coll_options_t *options,
+                                        gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/** Prepares what gaspi_coll_scatter does, for gaspi_coll_start. @return as there */
+gaspi_return_t gaspi_coll_scatter_init(const void *send, void *receive, uint64_t count,
+                                       gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                       gaspi_group_t group, const gaspi_coll_options_t *options,
+                                       gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/**
+ * Gives each rank one block of the elements of each rank.
+ * @param send      a block of `count` elements for each rank
+ * @param receive   a block of `count` elements of each rank; in place: the same as `send`, or
+ *                  `send` is GASPI_COLL_IN_PLACE
+ * @param count     elements of a block
+ * @param datatype  their type
+ * @param group     the ranks that take part
+ * @param options   NULL: none
+ * @return GASPI_SUCCESS
+ */
+gaspi_return_t gaspi_coll_alltoall(const void *send, void *receive, uint64_t count,
+                                   gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                   const gaspi_coll_options_t *options, gaspi_timeout_t timeout);
+
+/** Starts what gaspi_coll_alltoall does. @return as there */
+gaspi_return_t gaspi_coll_alltoall_start(const void *send, void *receive, uint64_t count,
+                                         gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                         const gaspi_coll_options_t *options,
+                                         gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/** Prepares what gaspi_coll_alltoall does, for gaspi_coll_start. @return as there */
+gaspi_return_t gaspi_coll_alltoall_init(const void *send, void *receive, uint64_t count,
+                                        gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                        const gaspi_coll_options_t *options,
+                                        gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/**
+ * Gives each rank one block of the elements of each rank, blocks of any lengths.
+ * @param send                   a block for each rank
+ * @param send_counts            elements of each; a rank's block for another has as many elements
+ *                               as that one expects
+ * @param send_displacements     where each begins in `send`, in elements; NULL: they follow each
+ *                               other
+ * @param receive                a block of each rank; in place: the same as `send`, or `send` is
+ *                               GASPI_COLL_IN_PLACE
+ * @param receive_counts         elements of each
+ * @param receive_displacements  where each begins in `receive`; blocks may not overlap; NULL: they
+ *                               follow each other
+ * @param datatype               type of the elements
+ * @param group                  the ranks that take part
+ * @param options                NULL: none
+ * @return GASPI_SUCCESS
+ */
+gaspi_return_t gaspi_coll_alltoallv(const void *send, const uint64_t *send_counts,
+                                    const uint64_t *send_displacements, void *receive,
+                                    const uint64_t *receive_counts,
+                                    const uint64_t *receive_displacements,
+                                    gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                    const gaspi_coll_options_t *options, gaspi_timeout_t timeout);
+
+/** Starts what gaspi_coll_alltoallv does. @return as there */
+gaspi_return_t gaspi_coll_alltoallv_start(const void *send, const uint64_t *send_counts,
+                                          const uint64_t *send_displacements, void *receive,
+                                          const uint64_t *receive_counts,
+                                          const uint64_t *receive_displacements,
+                                          gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                          const gaspi_coll_options_t *options,
+                                          gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/** Prepares what gaspi_coll_alltoallv does, for gaspi_coll_start. @return as there */
+gaspi_return_t gaspi_coll_alltoallv_init(const void *send, const uint64_t *send_counts,
+                                         const uint64_t *send_displacements, void *receive,
+                                         const uint64_t *receive_counts,
+                                         const uint64_t *receive_displacements,
+                                         gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                         const gaspi_coll_options_t *options,
+                                         gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/**
+ * Waits until all ranks of the group are there.
+ * @param group    the ranks that take part
+ * @param options  NULL: none
+ * @return GASPI_SUCCESS
+ */
+gaspi_return_t gaspi_coll_barrier(gaspi_group_t group, const gaspi_coll_options_t *options,
+                                  gaspi_timeout_t timeout);
+
+/** Starts what gaspi_coll_barrier does. @return as there */
+gaspi_return_t gaspi_coll_barrier_start(gaspi_group_t group, const gaspi_coll_options_t *options,
+                                        gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/** Prepares what gaspi_coll_barrier does, for gaspi_coll_start. @return as there */
+gaspi_return_t gaspi_coll_barrier_init(gaspi_group_t group, const gaspi_coll_options_t *options,
+                                       gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/* ---- Requests of collective operations ----
+ *
+ * A request that a gaspi_coll_X_start gave ends, and does not exist any more, when gaspi_coll_test
+ * sets `done`, gaspi_coll_wait succeeds, or either returns another error than GASPI_TIMEOUT. A
+ * request that a gaspi_coll_X_init gave exists until gaspi_coll_free. A request that does not exist
+ * (any more) is GASPI_ERROR. Any thread may use any request; one that several threads wait for ends
+ * for one of them.
+ *
+ * Operations move on while a thread of this rank tests or waits, for whichever of them, or by a
+ * thread of the library where their options say `background`.
+ *
+ * Example, with two operations that every rank starts in its own order:
+ *
+ * @code
+ * gaspi_return_t sum_twice(float *weights, uint64_t many, float *bias, uint64_t few, int rounds) {
+ *   gaspi_coll_request_t requests[2];
+ *   gaspi_return_t code;
+ *   code = gaspi_coll_allreduce_init(GASPI_COLL_IN_PLACE, weights, many, GASPI_COLL_TYPE_F32,
+ *                                    GASPI_COLL_OP_AVERAGE, GASPI_GROUP_ALL, NULL, &requests[0],
+ *                                    GASPI_BLOCK);
+ *   if (code != GASPI_SUCCESS) return code;
+ *   code = gaspi_coll_allreduce_init(GASPI_COLL_IN_PLACE, bias, few, GASPI_COLL_TYPE_F32,
+ *                                    GASPI_COLL_OP_AVERAGE, GASPI_GROUP_ALL, NULL, &requests[1],
+ *                                    GASPI_BLOCK);
+ *   while (code == GASPI_SUCCESS && rounds-- > 0) {
+ *     int first = rand() % 2;
+ *     code = gaspi_coll_start(requests[first]);
+ *     if (code == GASPI_SUCCESS) code = gaspi_coll_start(requests[1 - first]);
+ *     if (code == GASPI_SUCCESS) code = gaspi_coll_wait_all(2, requests, GASPI_BLOCK);
+ *   }
+ *   if (code == GASPI_SUCCESS) code = gaspi_coll_free(requests[0]);
+ *   if (code == GASPI_SUCCESS) code = gaspi_coll_free(requests[1]);
+ *   return code;
+ * }
+ * @endcode
+ */
+
+/**
+ * Starts a prepared operation. Local; it has to be prepared by a gaspi_coll_X_init and not be under
+ * way.
+ * @param request  the operation
+ * @return GASPI_SUCCESS; GASPI_ERROR if it is under way, was not prepared or does not exist
+ */
+gaspi_return_t gaspi_coll_start(gaspi_coll_request_t request);
+
+/**
+ * Moves operations on and tells whether one has ended. Does not wait. A prepared operation that is
+ * not under way has ended.
+ * @param request  the operation
+ * @param done     out: 1 if it has ended, else 0
+ * @return GASPI_SUCCESS; GASPI_ERROR if it failed, the operation having ended by that
+ */
+gaspi_return_t gaspi_coll_test(gaspi_coll_request_t request, int *done);
+
+/**
+ * Waits for the end of an operation. After GASPI_TIMEOUT it is under way as before. A prepared
+ * operation that is not under way has ended.
+ * @param request  the operation
+ * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERROR if it failed, the operation having ended by
+ *         that
+ */
+gaspi_return_t gaspi_coll_wait(gaspi_coll_request_t request, gaspi_timeout_t timeout);
+
+/**
+ * Waits for the ends of several operations. Those that end and were not prepared are set to
+ * GASPI_COLL_REQUEST_NULL, so that the same call continues after GASPI_TIMEOUT. All are waited for,
+ * also where one fails; the code is that of the first that failed.
+ * @param num       how many
+ * @param requests  the operations; GASPI_COLL_REQUEST_NULL is passed over
+ * @return GASPI_SUCCESS; GASPI_TIMEOUT if some are still under way and none failed; GASPI_ERROR
+ */
+gaspi_return_t gaspi_coll_wait_all(gaspi_size_t num, gaspi_coll_request_t *requests,
+                                   gaspi_timeout_t timeout);
+
+/**
+ * Gives a prepared operation back. Local.
+ * @param request  the operation
+ * @return GASPI_SUCCESS; GASPI_ERROR if it is under way or does not exist
+ */
+gaspi_return_t gaspi_coll_free(gaspi_coll_request_t request);
+
+/* ---- Reductions of the program ----
+ *
+ * Example, sums of complex numbers:
+ *
+ * @code
+ * gaspi_return_t add_complex(const void *left, const void *right, void *result, uint64_t count,
+ *                            gaspi_size_t element_size, void *state) {
+ *   const double *one = (const double *)left, *two = (const double *)right;
+ *   double *sum = (double *)result;
+ *   (void)element_size;
+ *   (void)state;
+ *   for (uint64_t at = 0; at < 2 * count; at++) sum[at] = one[at] + two[at];
+ *   return GASPI_SUCCESS;
+ * }
+ *
+ * gaspi_return_t sum_complex(double *numbers, uint64_t count) {
+ *   gaspi_coll_op_t op;
+ *   gaspi_return_t code =
+ *       gaspi_coll_op_create(add_complex, NULL, 2 * sizeof(double), 0, &op);
+ *   if (code != GASPI_SUCCESS) return code;
+ *   code = gaspi_coll_allreduce(GASPI_COLL_IN_PLACE, numbers, count, GASPI_COLL_TYPE_USER, op,
+ *                               GASPI_GROUP_ALL, NULL, GASPI_BLOCK);
+ *   gaspi_coll_op_free(op);
+ *   return code;
+ * }
+ * @endcode
+ */
+
+/**
+ * Makes an operation of a function. Local; every rank that takes part makes one, with the same size
+ * and flags.
+ * @param function      what combines elements
+ * @param state         handed to it; may be NULL
+ * @param element_size  bytes of an element, at least 1
+ * @param flags         0, or GASPI_COLL_OP_ORDERED, GASPI_COLL_OP_BACKGROUND or both
+ * @param op            out: for elements of type GASPI_COLL_TYPE_USER
+ * @return GASPI_SUCCESS; GASPI_ERR_INV_SIZE; GASPI_ERROR for other flags
+ */
+gaspi_return_t gaspi_coll_op_create(gaspi_coll_reduce_function_t function, void *state,
+                                    gaspi_size_t element_size, gaspi_uint flags,
+                                    gaspi_coll_op_t *op);
+
+/**
+ * Ends the use of an operation that gaspi_coll_op_create made. Local. Those that were started or
+ * prepared with it go on to use its function and state.
+ * @param op  the operation
+ * @return GASPI_SUCCESS; GASPI_ERROR if it does not exist
+ */
+gaspi_return_t gaspi_coll_op_free(gaspi_coll_op_t op);
+
+/* ---- Choice of algorithms ---- */
+
+/**
+ * Names of the algorithms that gaspi_coll_options_t may ask an operation for, with commas between
+ * them. Not every one serves every group, count and type; one that does not is GASPI_ERROR when it
+ * is asked for. May be called at any time.
+ * @param operation  the operation without gaspi_coll_, such as "allreduce"
+ * @param names      where to; a zero byte ends it
+ * @param size       bytes at `names`
+ * @return GASPI_SUCCESS; GASPI_ERR_INV_SIZE if they do not fit; GASPI_ERROR if there is no such
+ *         operation
+ */
+gaspi_return_t gaspi_coll_algorithms(const char *operation, char *names, gaspi_size_t size);
+
+/* ==== The same under their profiling names, as PGASPI.h for the procedures of GASPI.h ==== */
 gaspi_return_t pgaspi_error_detail(char *text, gaspi_size_t size);
+gaspi_return_t pgaspi_coll_allreduce(const void *send, void *receive, uint64_t count,
+                                     gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                     gaspi_group_t group, const gaspi_coll_options_t *options,
+                                     gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_allreduce_start(const void *send, void *receive, uint64_t count,
+                                           gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                           gaspi_group_t group,
+                                           const gaspi_coll_options_t *options,
+                                           gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_allreduce_init(const void *send, void *receive, uint64_t count,
+                                          gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                          gaspi_group_t group, const gaspi_coll_options_t *options,
+                                          gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_reduce(const void *send, void *receive, uint64_t count,
+                                  gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                  gaspi_rank_t root, gaspi_group_t group,
+                                  const gaspi_coll_options_t *options, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_reduce_start(const void *send, void *receive, uint64_t count,
+                                        gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                        gaspi_rank_t root, gaspi_group_t group,
+                                        const gaspi_coll_options_t *options,
+                                        gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_reduce_init(const void *send, void *receive, uint64_t count,
+                                       gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                       gaspi_rank_t root, gaspi_group_t group,
+                                       const gaspi_coll_options_t *options,
+                                       gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_broadcast(const void *send, void *receive, uint64_t count,
+                                     gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                     gaspi_group_t group, const gaspi_coll_options_t *options,
+                                     gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_broadcast_start(const void *send, void *receive, uint64_t count,
+                                           gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                           gaspi_group_t group,
+                                           const gaspi_coll_options_t *options,
+                                           gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_broadcast_init(const void *send, void *receive, uint64_t count,
+                                          gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                          gaspi_group_t group, const gaspi_coll_options_t *options,
+                                          gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_reduce_scatter(const void *send, void *receive, uint64_t count,
+                                          gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                          gaspi_group_t group, const gaspi_coll_options_t *options,
+                                          gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_reduce_scatter_start(const void *send, void *receive, uint64_t count,
+                                                gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                                gaspi_group_t group,
+                                                const gaspi_coll_options_t *options,
+                                                gaspi_coll_request_t *request,
+                                                gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_reduce_scatter_init(const void *send, void *receive, uint64_t count,
+                                               gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
+                                               gaspi_group_t group,
+                                               const gaspi_coll_options_t *options,
+                                               gaspi_coll_request_t *request,
+                                               gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_allgather(const void *send, void *receive, uint64_t count,
+                                     gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                     const gaspi_coll_options_t *options, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_allgather_start(const void *send, void *receive, uint64_t count,
+                                           gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                           const gaspi_coll_options_t *options,
+                                           gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_allgather_init(const void *send, void *receive, uint64_t count,
+                                          gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                          const gaspi_coll_options_t *options,
+                                          gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_allgatherv(const void *send, void *receive, const uint64_t *counts,
+                                      const uint64_t *displacements,
+                                      gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                      const gaspi_coll_options_t *options,
+                                      gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_allgatherv_start(const void *send, void *receive,
+                                            const uint64_t *counts, const uint64_t *displacements,
+                                            gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                            const gaspi_coll_options_t *options,
+                                            gaspi_coll_request_t *request,
+                                            gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_allgatherv_init(const void *send, void *receive, const uint64_t *counts,
+                                           const uint64_t *displacements,
+                                           gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                           const gaspi_coll_options_t *options,
+                                           gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_gather(const void *send, void *receive, uint64_t count,
+                                  gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                  gaspi_group_t group, const gaspi_coll_options_t *options,
+                                  gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_gather_start(const void *send, void *receive, uint64_t count,
+                                        gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                        gaspi_group_t group, const gaspi_coll_options_t *options,
+                                        gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_gather_init(const void *send, void *receive, uint64_t count,
+                                       gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                       gaspi_group_t group, const gaspi_coll_options_t *options,
+                                       gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_scatter(const void *send, void *receive, uint64_t count,
+                                   gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                   gaspi_group_t group, const gaspi_coll_options_t *options,
+                                   gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_scatter_start(const void *send, void *receive, uint64_t count,
+                                         gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                         gaspi_group_t group, const gaspi_coll_options_t *options,
+                                         gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_scatter_init(const void *send, void *receive, uint64_t count,
+                                        gaspi_coll_datatype_t datatype, gaspi_rank_t root,
+                                        gaspi_group_t group, const gaspi_coll_options_t *options,
+                                        gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_alltoall(const void *send, void *receive, uint64_t count,
+                                    gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                    const gaspi_coll_options_t *options, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_alltoall_start(const void *send, void *receive, uint64_t count,
+                                          gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                          const gaspi_coll_options_t *options,
+                                          gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_alltoall_init(const void *send, void *receive, uint64_t count,
+                                         gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                         const gaspi_coll_options_t *options,
+                                         gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_alltoallv(const void *send, const uint64_t *send_counts,
+                                     const uint64_t *send_displacements, void *receive,
+                                     const uint64_t *receive_counts,
+                                     const uint64_t *receive_displacements,
+                                     gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                     const gaspi_coll_options_t *options, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_alltoallv_start(const void *send, const uint64_t *send_counts,
+                                           const uint64_t *send_displacements, void *receive,
+                                           const uint64_t *receive_counts,
+                                           const uint64_t *receive_displacements,
+                                           gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                           const gaspi_coll_options_t *options,
+                                           gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_alltoallv_init(const void *send, const uint64_t *send_counts,
+                                          const uint64_t *send_displacements, void *receive,
+                                          const uint64_t *receive_counts,
+                                          const uint64_t *receive_displacements,
+                                          gaspi_coll_datatype_t datatype, gaspi_group_t group,
+                                          const gaspi_coll_options_t *options,
+                                          gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_barrier(gaspi_group_t group, const gaspi_coll_options_t *options,
+                                   gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_barrier_start(gaspi_group_t group, const gaspi_coll_options_t *options,
+                                         gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_barrier_init(gaspi_group_t group, const gaspi_coll_options_t *options,
+                                        gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_start(gaspi_coll_request_t request);
+gaspi_return_t pgaspi_coll_test(gaspi_coll_request_t request, int *done);
+gaspi_return_t pgaspi_coll_wait(gaspi_coll_request_t request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_wait_all(gaspi_size_t num, gaspi_coll_request_t *requests,
+                                    gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_free(gaspi_coll_request_t request);
+gaspi_return_t pgaspi_coll_op_create(gaspi_coll_reduce_function_t function, void *state,
+                                     gaspi_size_t element_size, gaspi_uint flags,
+                                     gaspi_coll_op_t *op);
+gaspi_return_t pgaspi_coll_op_free(gaspi_coll_op_t op);
+gaspi_return_t pgaspi_coll_algorithms(const char *operation, char *names, gaspi_size_t size);
 
 #ifdef __cplusplus
 }

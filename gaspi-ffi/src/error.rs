@@ -104,6 +104,7 @@ fn core_code(error: &Error) -> gaspi_return_t {
         Error::Size { .. } => GASPI_ERR_INV_SIZE,
         Error::TooManySegments { .. } => GASPI_ERR_MANY_SEG,
         Error::TooManyGroups { .. } => GASPI_ERR_MANY_GRP,
+        Error::Null { .. } => GASPI_ERR_NULLPTR,
         Error::Unaligned { .. } => GASPI_ERR_UNALIGN_OFF,
         Error::ActiveCollective { .. } => GASPI_ERR_ACTIVE_COLL,
         Error::Memory { .. } => GASPI_ERR_MEMALLOC,

@@ -13,6 +13,10 @@ mod macros;
 
 mod atomics;
 mod clock;
+mod coll;
+mod coll_arguments;
+mod coll_reductions;
+mod coll_requests;
 mod collectives;
 mod config;
 mod environment;

@@ -17,6 +17,9 @@ fn procedures() -> Vec<&'static Prototype> {
     [
         crate::atomics::PROTOTYPES,
         crate::clock::PROTOTYPES,
+        crate::coll::PROTOTYPES,
+        crate::coll_reductions::PROTOTYPES,
+        crate::coll_requests::PROTOTYPES,
         crate::collectives::PROTOTYPES,
         crate::config::PROTOTYPES,
         crate::environment::PROTOTYPES,
@@ -71,14 +74,17 @@ fn includes() -> String {
 
 /// A Rust type in C; aliases have C's names.
 fn c_type(rust: &str) -> String {
+    // What has passed through two macros has a blank more.
+    let rust = rust.strip_prefix("* ").map_or_else(|| rust.to_owned(), |rest| format!("*{rest}"));
     if let Some(pointee) = rust.strip_prefix("*mut ") {
         return format!("{} *", c_type(pointee));
     }
     if let Some(pointee) = rust.strip_prefix("*const ") {
         return format!("{} const *", c_type(pointee));
     }
-    match rust {
-        "()" => "void".to_owned(),
+    match rust.as_str() {
+        "()" | "c_void" => "void".to_owned(),
+        "u64" => "uint64_t".to_owned(),
         "thread_function" => "__typeof__(void *(*)(void *))".to_owned(),
         name => name.to_owned(),
     }
@@ -184,7 +190,8 @@ fn types_have_the_sizes_of_c() {
         gaspi_statistic_counter_t gaspi_cycles_t gaspi_memory_description_t gaspi_state_t
         gaspi_state_vector_t gaspi_return_t gaspi_operation_t gaspi_datatype_t gaspi_network_t
         gaspi_alloc_t gaspi_statistic_argument_t gaspi_topology_t gaspi_reduce_operation_t
-        gaspi_config_t
+        gaspi_config_t gaspi_coll_request_t gaspi_coll_op_t gaspi_coll_datatype_t
+        gaspi_coll_options_t gaspi_coll_reduce_function_t
     });
 }
 
@@ -220,9 +227,25 @@ fn the_configuration_has_the_layout_of_c() {
 }
 
 #[test]
+fn the_options_of_collectives_have_the_layout_of_c() {
+    macro_rules! offsets {
+        ($($field:ident)*) => {
+            [$((
+                format!("offsetof(gaspi_coll_options_t, {})", stringify!($field)),
+                offset_of!(gaspi_coll_options_t, $field) as i64,
+            )),*]
+        };
+    }
+    let offsets = offsets! { size algorithm background reserved };
+    let ours: Vec<i64> = offsets.iter().map(|(_, offset)| *offset).collect();
+    assert_eq!(ours, [0, 8, 16, 20]);
+    assert_equal(offsets);
+}
+
+#[test]
 fn constants_have_the_values_of_c() {
     macro_rules! values {
-        ($($name:ident)*) => { [$((stringify!($name).to_owned(), i64::from($name))),*] };
+        ($($name:ident)*) => { [$((stringify!($name).to_owned(), $name as i64)),*] };
     }
     assert_equal(values! {
         GASPI_ERROR GASPI_SUCCESS GASPI_TIMEOUT GASPI_ERR_EMFILE GASPI_ERR_ENV GASPI_ERR_CONFIG
@@ -236,11 +259,21 @@ fn constants_have_the_values_of_c() {
         GASPI_TYPE_ULONG GASPI_IB GASPI_ROCE GASPI_ETHERNET GASPI_MEM_UNINITIALIZED
         GASPI_MEM_INITIALIZED GASPI_STATE_HEALTHY GASPI_STATE_CORRUPT
         GASPI_STATISTIC_ARGUMENT_NONE GASPI_STATISTIC_ARGUMENT_RANK GASPI_TOPOLOGY_NONE
-        GASPI_TOPOLOGY_STATIC GASPI_TOPOLOGY_DYNAMIC
+        GASPI_TOPOLOGY_STATIC GASPI_TOPOLOGY_DYNAMIC GASPI_COLL_REQUEST_NULL
+        GASPI_COLL_TYPE_I8 GASPI_COLL_TYPE_U8 GASPI_COLL_TYPE_I16 GASPI_COLL_TYPE_U16
+        GASPI_COLL_TYPE_I32 GASPI_COLL_TYPE_U32 GASPI_COLL_TYPE_I64 GASPI_COLL_TYPE_U64
+        GASPI_COLL_TYPE_F16 GASPI_COLL_TYPE_BF16 GASPI_COLL_TYPE_F32 GASPI_COLL_TYPE_F64
+        GASPI_COLL_TYPE_USER GASPI_COLL_OP_SUM GASPI_COLL_OP_PRODUCT GASPI_COLL_OP_MIN
+        GASPI_COLL_OP_MAX GASPI_COLL_OP_AND GASPI_COLL_OP_OR GASPI_COLL_OP_XOR
+        GASPI_COLL_OP_AVERAGE GASPI_COLL_OP_ORDERED GASPI_COLL_OP_BACKGROUND
     });
     // Typed constants are no constant expressions in C: the text has to say it.
     let types = compile(&["-E", "-P"], &includes()).unwrap();
     assert!(types.contains("gaspi_timeout_t GASPI_BLOCK = 0xffffffffffffffffUL;"));
     assert!(types.contains("gaspi_timeout_t GASPI_TEST = 0;"));
     assert_eq!((GASPI_BLOCK, GASPI_TEST), (0xffff_ffff_ffff_ffff, 0));
+    // So are pointers.
+    let place = compile(&["-E", "-P"], &(includes() + "place GASPI_COLL_IN_PLACE\n")).unwrap();
+    assert!(place.contains("place ((void *)-1)"));
+    assert_eq!(GASPI_COLL_IN_PLACE, -1_isize as usize);
 }

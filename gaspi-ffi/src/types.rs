@@ -55,6 +55,33 @@ pub(crate) type gaspi_reduce_operation_t = Option<
     ) -> gaspi_return_t,
 >;
 
+pub(crate) type gaspi_coll_request_t = u64;
+pub(crate) type gaspi_coll_op_t = u64;
+pub(crate) type gaspi_coll_datatype_t = c_uint;
+
+/// The options of a collective operation, as far as this version of the library knows them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct gaspi_coll_options_t {
+    /// Bytes of the structure as the program knows it.
+    pub(crate) size: usize,
+    pub(crate) algorithm: *const c_char,
+    pub(crate) background: gaspi_uint,
+    pub(crate) reserved: gaspi_uint,
+}
+
+/// The function of `gaspi_coll_op_create`; NULL is `None`.
+pub(crate) type gaspi_coll_reduce_function_t = Option<
+    unsafe extern "C" fn(
+        left: *const c_void,
+        right: *const c_void,
+        result: *mut c_void,
+        count: u64,
+        element_size: gaspi_size_t,
+        state: *mut c_void,
+    ) -> gaspi_return_t,
+>;
+
 /// What `gaspi_threads_run` runs: `void *(*)(void *)`; NULL is `None`.
 pub(crate) type thread_function = Option<unsafe extern "C" fn(*mut c_void) -> *mut c_void>;
 
@@ -116,3 +143,33 @@ pub(crate) const GASPI_STATISTIC_ARGUMENT_RANK: gaspi_statistic_argument_t = 1;
 pub(crate) const GASPI_TOPOLOGY_NONE: gaspi_topology_t = 0;
 pub(crate) const GASPI_TOPOLOGY_STATIC: gaspi_topology_t = 1;
 pub(crate) const GASPI_TOPOLOGY_DYNAMIC: gaspi_topology_t = 2;
+
+/// The address that says "in place".
+pub(crate) const GASPI_COLL_IN_PLACE: usize = usize::MAX;
+pub(crate) const GASPI_COLL_REQUEST_NULL: gaspi_coll_request_t = 0;
+
+pub(crate) const GASPI_COLL_TYPE_I8: gaspi_coll_datatype_t = 16;
+pub(crate) const GASPI_COLL_TYPE_U8: gaspi_coll_datatype_t = 17;
+pub(crate) const GASPI_COLL_TYPE_I16: gaspi_coll_datatype_t = 18;
+pub(crate) const GASPI_COLL_TYPE_U16: gaspi_coll_datatype_t = 19;
+pub(crate) const GASPI_COLL_TYPE_I32: gaspi_coll_datatype_t = 20;
+pub(crate) const GASPI_COLL_TYPE_U32: gaspi_coll_datatype_t = 21;
+pub(crate) const GASPI_COLL_TYPE_I64: gaspi_coll_datatype_t = 22;
+pub(crate) const GASPI_COLL_TYPE_U64: gaspi_coll_datatype_t = 23;
+pub(crate) const GASPI_COLL_TYPE_F16: gaspi_coll_datatype_t = 32;
+pub(crate) const GASPI_COLL_TYPE_BF16: gaspi_coll_datatype_t = 33;
+pub(crate) const GASPI_COLL_TYPE_F32: gaspi_coll_datatype_t = 34;
+pub(crate) const GASPI_COLL_TYPE_F64: gaspi_coll_datatype_t = 35;
+pub(crate) const GASPI_COLL_TYPE_USER: gaspi_coll_datatype_t = 64;
+
+pub(crate) const GASPI_COLL_OP_SUM: gaspi_coll_op_t = 16;
+pub(crate) const GASPI_COLL_OP_PRODUCT: gaspi_coll_op_t = 17;
+pub(crate) const GASPI_COLL_OP_MIN: gaspi_coll_op_t = 18;
+pub(crate) const GASPI_COLL_OP_MAX: gaspi_coll_op_t = 19;
+pub(crate) const GASPI_COLL_OP_AND: gaspi_coll_op_t = 20;
+pub(crate) const GASPI_COLL_OP_OR: gaspi_coll_op_t = 21;
+pub(crate) const GASPI_COLL_OP_XOR: gaspi_coll_op_t = 22;
+pub(crate) const GASPI_COLL_OP_AVERAGE: gaspi_coll_op_t = 23;
+
+pub(crate) const GASPI_COLL_OP_ORDERED: gaspi_uint = 1;
+pub(crate) const GASPI_COLL_OP_BACKGROUND: gaspi_uint = 2;
