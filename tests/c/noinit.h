@@ -148,6 +148,87 @@ static inline void all_noinit_threads(void) {
   NOINIT(gaspi_threads_sync_all(GASPI_GROUP_ALL, LIMIT));
 }
 
+static inline gaspi_return_t noinit_combine(const void *left, const void *right, void *result,
+                                            uint64_t count, gaspi_size_t element_size,
+                                            void *state) {
+  (void)left, (void)right, (void)result, (void)count, (void)element_size, (void)state;
+  return GASPI_SUCCESS;
+}
+
+static inline void all_noinit_collectives(void) {
+  static char from[64], to[64];
+  const uint64_t counts[1] = {4};
+  gaspi_coll_request_t request = 0;
+  gaspi_coll_op_t op = 0;
+  int done = 0;
+
+  NOINIT(gaspi_coll_allreduce(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_COLL_OP_SUM, GASPI_GROUP_ALL,
+                              NULL, LIMIT));
+  NOINIT(gaspi_coll_allreduce_start(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_COLL_OP_SUM,
+                                    GASPI_GROUP_ALL, NULL, &request, LIMIT));
+  NOINIT(gaspi_coll_allreduce_init(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_COLL_OP_SUM,
+                                   GASPI_GROUP_ALL, NULL, &request, LIMIT));
+  NOINIT(gaspi_coll_reduce(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_COLL_OP_SUM, 0, GASPI_GROUP_ALL,
+                           NULL, LIMIT));
+  NOINIT(gaspi_coll_reduce_start(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_COLL_OP_SUM, 0,
+                                 GASPI_GROUP_ALL, NULL, &request, LIMIT));
+  NOINIT(gaspi_coll_reduce_init(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_COLL_OP_SUM, 0,
+                                GASPI_GROUP_ALL, NULL, &request, LIMIT));
+  NOINIT(gaspi_coll_broadcast(from, to, 4, GASPI_COLL_TYPE_I32, 0, GASPI_GROUP_ALL, NULL, LIMIT));
+  NOINIT(gaspi_coll_broadcast_start(from, to, 4, GASPI_COLL_TYPE_I32, 0, GASPI_GROUP_ALL, NULL,
+                                    &request, LIMIT));
+  NOINIT(gaspi_coll_broadcast_init(from, to, 4, GASPI_COLL_TYPE_I32, 0, GASPI_GROUP_ALL, NULL,
+                                   &request, LIMIT));
+  NOINIT(gaspi_coll_reduce_scatter(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_COLL_OP_SUM,
+                                   GASPI_GROUP_ALL, NULL, LIMIT));
+  NOINIT(gaspi_coll_reduce_scatter_start(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_COLL_OP_SUM,
+                                         GASPI_GROUP_ALL, NULL, &request, LIMIT));
+  NOINIT(gaspi_coll_reduce_scatter_init(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_COLL_OP_SUM,
+                                        GASPI_GROUP_ALL, NULL, &request, LIMIT));
+  NOINIT(gaspi_coll_allgather(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_GROUP_ALL, NULL, LIMIT));
+  NOINIT(gaspi_coll_allgather_start(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_GROUP_ALL, NULL,
+                                    &request, LIMIT));
+  NOINIT(gaspi_coll_allgather_init(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_GROUP_ALL, NULL,
+                                   &request, LIMIT));
+  NOINIT(gaspi_coll_allgatherv(from, to, counts, counts, GASPI_COLL_TYPE_I32, GASPI_GROUP_ALL, NULL,
+                               LIMIT));
+  NOINIT(gaspi_coll_allgatherv_start(from, to, counts, counts, GASPI_COLL_TYPE_I32, GASPI_GROUP_ALL,
+                                     NULL, &request, LIMIT));
+  NOINIT(gaspi_coll_allgatherv_init(from, to, counts, counts, GASPI_COLL_TYPE_I32, GASPI_GROUP_ALL,
+                                    NULL, &request, LIMIT));
+  NOINIT(gaspi_coll_gather(from, to, 4, GASPI_COLL_TYPE_I32, 0, GASPI_GROUP_ALL, NULL, LIMIT));
+  NOINIT(gaspi_coll_gather_start(from, to, 4, GASPI_COLL_TYPE_I32, 0, GASPI_GROUP_ALL, NULL,
+                                 &request, LIMIT));
+  NOINIT(gaspi_coll_gather_init(from, to, 4, GASPI_COLL_TYPE_I32, 0, GASPI_GROUP_ALL, NULL,
+                                &request, LIMIT));
+  NOINIT(gaspi_coll_scatter(from, to, 4, GASPI_COLL_TYPE_I32, 0, GASPI_GROUP_ALL, NULL, LIMIT));
+  NOINIT(gaspi_coll_scatter_start(from, to, 4, GASPI_COLL_TYPE_I32, 0, GASPI_GROUP_ALL, NULL,
+                                  &request, LIMIT));
+  NOINIT(gaspi_coll_scatter_init(from, to, 4, GASPI_COLL_TYPE_I32, 0, GASPI_GROUP_ALL, NULL,
+                                 &request, LIMIT));
+  NOINIT(gaspi_coll_alltoall(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_GROUP_ALL, NULL, LIMIT));
+  NOINIT(gaspi_coll_alltoall_start(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_GROUP_ALL, NULL,
+                                   &request, LIMIT));
+  NOINIT(gaspi_coll_alltoall_init(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_GROUP_ALL, NULL, &request,
+                                  LIMIT));
+  NOINIT(gaspi_coll_alltoallv(from, counts, counts, to, counts, counts, GASPI_COLL_TYPE_I32,
+                              GASPI_GROUP_ALL, NULL, LIMIT));
+  NOINIT(gaspi_coll_alltoallv_start(from, counts, counts, to, counts, counts, GASPI_COLL_TYPE_I32,
+                                    GASPI_GROUP_ALL, NULL, &request, LIMIT));
+  NOINIT(gaspi_coll_alltoallv_init(from, counts, counts, to, counts, counts, GASPI_COLL_TYPE_I32,
+                                   GASPI_GROUP_ALL, NULL, &request, LIMIT));
+  NOINIT(gaspi_coll_barrier(GASPI_GROUP_ALL, NULL, LIMIT));
+  NOINIT(gaspi_coll_barrier_start(GASPI_GROUP_ALL, NULL, &request, LIMIT));
+  NOINIT(gaspi_coll_barrier_init(GASPI_GROUP_ALL, NULL, &request, LIMIT));
+  NOINIT(gaspi_coll_start(request));
+  NOINIT(gaspi_coll_test(request, &done));
+  NOINIT(gaspi_coll_wait(request, LIMIT));
+  NOINIT(gaspi_coll_wait_all(1, &request, LIMIT));
+  NOINIT(gaspi_coll_free(request));
+  NOINIT(gaspi_coll_op_create(noinit_combine, NULL, 4, 0, &op));
+  NOINIT(gaspi_coll_op_free(op));
+}
+
 /* Everything that needs a job says so. */
 static inline void all_noinit(void) {
   all_noinit_process();
@@ -155,6 +236,7 @@ static inline void all_noinit(void) {
   all_noinit_communication();
   all_noinit_limits();
   all_noinit_threads();
+  all_noinit_collectives();
 }
 
 #endif /* NOINIT_H */

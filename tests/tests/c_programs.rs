@@ -1,22 +1,44 @@
-//! The C and C++ programs of `tests/c`, each on each number of ranks that it names.
+//! The C and C++ programs of `tests/c`, each on each number of ranks that it names; and those that
+//! the guide shows.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use gaspi_tests::{Product, Program, Result, run_trials};
+use gaspi_tests::{Failed, Product, Program, Result, root, run_trials};
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
     run_trials(Arguments::from_args(), trials())
 }
 
+/// Writes the programs of the guide to a folder, as `guide_c_1.c` and so on.
+fn guide(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let text = std::fs::read_to_string(root().join("docs/collectives.md"))?;
+    for ending in ["c", "cpp"] {
+        let fence = format!("```{ending}\n");
+        for (number, part) in text.split(fence.as_str()).skip(1).enumerate() {
+            let (program, _) = part
+                .split_once("```")
+                .ok_or_else(|| Failed("docs/collectives.md: a program has no end".to_owned()))?;
+            let file = folder.join(format!("guide_{ending}_{}.{ending}", number + 1));
+            std::fs::write(file, format!("/* ranks: 1 2 4 */\n{program}"))?;
+        }
+    }
+    Ok(())
+}
+
 fn trials() -> Result<Vec<Trial>> {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("c");
     std::fs::create_dir_all(&directory)?;
+    let shown = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guide");
+    guide(&shown)?;
+    let shown = Program::all(&shown.display().to_string(), &["c", "cpp"])?;
     let programs: HashMap<String, Arc<Program>> = Program::all("tests/c", &["c", "cpp"])?
         .into_iter()
+        .chain(shown)
         .map(|program| (program.source.display().to_string(), Arc::new(program)))
         .collect();
     let libraries: HashMap<String, Arc<Program>> = programs

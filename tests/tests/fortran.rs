@@ -8,7 +8,8 @@ use gaspi_tests::{Program, Result, fortran, root, run_trials};
 use libtest_mimic::{Arguments, Trial};
 
 /// In the order in which they use each other.
-const MODULES: [&str; 3] = ["gaspi_types.f90", "gaspi.f90", "gaspi_ext.f90"];
+const MODULES: [&str; 4] =
+    ["gaspi_types.f90", "gaspi.f90", "gaspi_ext.f90", "gaspi_collectives.f90"];
 
 fn main() -> ExitCode {
     run_trials(Arguments::from_args(), trials())

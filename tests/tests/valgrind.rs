@@ -10,7 +10,8 @@ use gaspi_tests::{Product, Program, Result, is_full, run_trials};
 use libtest_mimic::{Arguments, Trial};
 
 /// Each chapter is there; cycles, threads and the like would take minutes.
-const QUICK: [&str; 11] = [
+const QUICK: [&str; 12] = [
+    "coll_user",
     "errors",
     "environment",
     "groups",
