@@ -70,3 +70,8 @@
 
 pub use gaspi_collectives as collectives;
 pub use gaspi_core::*;
+
+/// Has the examples of the guide compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/collectives.md")]
+struct Guide;

@@ -1,7 +1,7 @@
 ! gaspi_types.f90: kinds, constants and the configuration type of GASPI for Fortran.
 !
-! Compile gaspi_types.f90, gaspi.f90 and gaspi_ext.f90, in this order, with the compiler of the
-! program; they contain interfaces only. What each thing means is said in GASPI_types.h.
+! Compile gaspi_types.f90, gaspi.f90, gaspi_ext.f90 and, if used, gaspi_collectives.f90, in this
+! order, with the compiler of the program; they contain interfaces only. What each thing means is said in GASPI_types.h.
 !
 ! Fortran has no unsigned integers: a value beyond the positive half of its kind shows as negative
 ! (GASPI_BLOCK is -1; rank 40000 is -25536) and means the same to the library.
