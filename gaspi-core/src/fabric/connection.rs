@@ -9,7 +9,7 @@
 //! posts sends at once what the socket takes; whoever drives the sockets later sends the rest.
 //! Nothing here waits.
 
-use super::frame::{Frame, Lane, Put};
+use super::frame::{Frame, Lane, Place, Put};
 use crate::ids::{QueueId, Rank};
 use crate::os::event::Poll;
 use crate::os::socket::{self, Piece};
@@ -31,10 +31,13 @@ const SMALL: u64 = 2048;
 const BATCH: usize = 64 * 1024;
 /// Requests that follow each other within this time are in quick succession.
 const CLOSE_NS: u64 = 1500;
+/// Requests that follow each other within this time are posted all the time.
+const SOON_NS: u64 = 100_000;
 /// How many have to follow each other like this before some are held back: a few are sent at once.
 const STREAK: u32 = 6;
-/// How long requests are held back at most while others follow.
-const HOLD_NS: u64 = 10_000;
+/// How long requests are held back at most while others follow, and how many bytes of them.
+const HOLD_NS: u64 = 50_000;
+const HOLD_BYTES: usize = 8 * 1024;
 /// Bytes of memory that a stream keeps for its next frames.
 const KEEP: usize = 4096;
 
@@ -153,24 +156,29 @@ struct Out {
     posted_ns: u64,
     streak: u32,
     held_since_ns: Option<u64>,
+    /// Whether the progress thread has been told that some are.
+    told_held: bool,
     /// Nobody looks after it any more.
     forgotten: bool,
 }
 
 impl Out {
-    /// Whether a request may wait a moment for others: it is small, and requests come so quickly that
-    /// a system call for each would be what takes the time.
-    fn may_hold(&mut self, item: &Item) -> bool {
+    /// Takes note of a request. Whether it may wait a moment for others: it is small, and requests
+    /// come so quickly that a system call for each would be what takes the time. And whether it comes
+    /// soon after the one before.
+    fn follows(&mut self, item: &Item) -> (bool, bool) {
         let now_ns = monotonic_ns();
-        let close = now_ns.saturating_sub(self.posted_ns) < CLOSE_NS;
+        let distance_ns = now_ns.saturating_sub(self.posted_ns);
         self.posted_ns = now_ns;
-        self.streak = if close { self.streak.saturating_add(1) } else { 0 };
+        self.streak = if distance_ns < CLOSE_NS { self.streak.saturating_add(1) } else { 0 };
+        let soon = distance_ns < SOON_NS;
         let small = matches!(item, Item::Put { put, .. } if put.size <= SMALL);
         if !small || self.streak < STREAK || self.armed {
-            return false;
+            return (false, soon);
         }
         let since_ns = *self.held_since_ns.get_or_insert(now_ns);
-        now_ns - since_ns < HOLD_NS
+        let few = self.wire.len() - self.sent < HOLD_BYTES;
+        (few && now_ns - since_ns < HOLD_NS, soon)
     }
 
     fn is_idle(&self) -> bool {
@@ -232,53 +240,64 @@ impl Out {
     /// Puts small requests of a lane on the wire, up to the first chunk of a large one.
     fn take_from(&mut self, items: &mut VecDeque<Item>) {
         while self.body.is_none() && self.wire.len() < BATCH {
-            match items.front_mut() {
-                None => return,
-                Some(Item::Frame(frame)) => {
-                    frame.append_to(&mut self.wire);
-                    items.pop_front();
-                }
-                Some(Item::Data { request, size, payload }) => {
-                    Frame::Data { request: *request, size: *size }.append_to(&mut self.wire);
-                    let payload = payload.clone();
-                    let size = *size;
-                    items.pop_front();
-                    self.append(payload, size);
-                }
-                Some(Item::Put { put, payload, sent }) => {
-                    let size = (put.size - *sent).min(CHUNK);
-                    let last = *sent + size == put.size;
-                    let place =
-                        super::frame::Place { offset: put.place.offset + *sent, ..put.place };
-                    Frame::Put(Put { place, size, last, ..*put }).append_to(&mut self.wire);
-                    let payload = payload.as_ref().map(|payload| Payload {
-                        segment: Arc::clone(&payload.segment),
-                        offset: payload.offset + *sent,
-                    });
-                    let lane = put.lane;
-                    *sent += size;
-                    if last {
-                        items.pop_front();
-                        match self.unacknowledged.back_mut() {
-                            Some((back, count)) if *back == lane => *count += 1,
-                            _ => self.unacknowledged.push_back((lane, 1)),
-                        }
+            let Some(item) = items.front_mut() else { return };
+            if !self.encode(item) {
+                // The other lanes have their turn.
+                return;
+            }
+            items.pop_front();
+        }
+    }
+
+    /// Appends a request of a lane: to the wire if nothing is in the way.
+    fn append_item(&mut self, queue: QueueId, mut item: Item) {
+        let free = self.body.is_none() && self.control.is_empty() && self.lanes.is_empty();
+        if free && self.wire.len() < BATCH && self.encode(&mut item) {
+            return;
+        }
+        match self.lanes.iter_mut().find(|(lane, _)| *lane == queue) {
+            Some((_, items)) => items.push_back(item),
+            None => self.lanes.push_back((queue, VecDeque::from([item]))),
+        }
+    }
+
+    /// Puts the next part of a request on the wire; true if that was the last one.
+    fn encode(&mut self, item: &mut Item) -> bool {
+        match item {
+            Item::Frame(frame) => {
+                frame.append_to(&mut self.wire);
+                true
+            }
+            Item::Data { request, size, payload } => {
+                Frame::Data { request: *request, size: *size }.append_to(&mut self.wire);
+                self.append(payload, 0, *size);
+                true
+            }
+            Item::Put { put, payload, sent } => {
+                let (skip, size) = (*sent, (put.size - *sent).min(CHUNK));
+                let last = skip + size == put.size;
+                let place = Place { offset: put.place.offset + skip, ..put.place };
+                Frame::Put(Put { place, size, last, ..*put }).append_to(&mut self.wire);
+                *sent += size;
+                if last {
+                    match self.unacknowledged.back_mut() {
+                        Some((back, count)) if *back == put.lane => *count += 1,
+                        _ => self.unacknowledged.push_back((put.lane, 1)),
                     }
-                    if let Some(payload) = payload {
-                        self.append(payload, size);
-                    }
-                    if !last {
-                        // The other lanes have their turn.
-                        return;
-                    }
                 }
+                if let Some(payload) = payload {
+                    self.append(payload, skip, size);
+                }
+                last
             }
         }
     }
 
-    /// Appends a payload: small ones to the wire, others as its body.
-    fn append(&mut self, payload: Payload, size: u64) {
+    /// Appends a part of a payload: a small one to the wire, others as its body.
+    fn append(&mut self, payload: &Payload, skip: u64, size: u64) {
         if size > SMALL {
+            let segment = Arc::clone(&payload.segment);
+            let payload = Payload { segment, offset: payload.offset + skip };
             self.body = Some(Body { payload, sent: 0, size });
             return;
         }
@@ -289,7 +308,7 @@ impl Out {
             let to = self.wire[start..].as_mut_ptr();
             // SAFETY: the range was checked when it was posted, and the segment exists while the
             // lock is held.
-            unsafe { std::ptr::copy_nonoverlapping(payload.pointer(0), to, size as usize) };
+            unsafe { std::ptr::copy_nonoverlapping(payload.pointer(skip), to, size as usize) };
         }
     }
 
@@ -328,6 +347,16 @@ pub(crate) struct Connection {
 /// The stream has ended or failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Broken;
+
+/// What became of a request.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Posted {
+    /// Requests are held back from now on, in a quick succession of small ones that share system
+    /// calls.
+    pub(crate) held: bool,
+    /// It followed soon after another one.
+    pub(crate) soon: bool,
+}
 
 /// Why something was not sent.
 #[derive(Debug)]
@@ -412,27 +441,34 @@ impl Connection {
             return Ok(());
         }
         out.control.push_back(item);
-        self.flush_locked(poll, out)
+        self.flush_unless_full(poll, out)
     }
 
-    /// Sends a request, or leaves it to whoever drives; true if it is held back for a moment, in a
-    /// quick succession of small ones that share system calls.
+    /// Sends a request, or leaves it to whoever drives.
     pub(crate) fn post(
         &self,
         poll: &Poll,
         queue: QueueId,
         item: Item,
-    ) -> Result<bool, Unsent<Item>> {
+    ) -> Result<Posted, Unsent<Item>> {
         let mut out = self.out();
         if out.is_let_go() {
             return Err(Unsent::Closed(item));
         }
-        let hold = !self.local && out.may_hold(&item);
+        let (hold, soon) = if self.local { (false, false) } else { out.follows(&item) };
         self.post_locked(poll, &mut out, queue, item, hold).map_err(|Broken| Unsent::Broken)?;
         if !hold && !self.local {
             out.posted_ns = monotonic_ns();
         }
-        Ok(hold)
+        let held = hold && !std::mem::replace(&mut out.told_held, true);
+        Ok(Posted { held, soon })
+    }
+
+    /// Sends what was held back.
+    pub(crate) fn release_held(&self, poll: &Poll) -> Result<(), Broken> {
+        let mut out = self.out();
+        out.told_held = false;
+        self.flush_locked(poll, &mut out)
     }
 
     /// Answers in a lane of the peer's.
@@ -452,11 +488,8 @@ impl Connection {
         if out.ending != Ending::No {
             return Ok(());
         }
-        match out.lanes.iter_mut().find(|(lane, _)| *lane == queue) {
-            Some((_, items)) => items.push_back(item),
-            None => out.lanes.push_back((queue, VecDeque::from([item]))),
-        }
-        if hold { Ok(()) } else { self.flush_locked(poll, out) }
+        out.append_item(queue, item);
+        if hold { Ok(()) } else { self.flush_unless_full(poll, out) }
     }
 
     /// Puts of the peer's have been completed, some of them by refusing them: their acknowledgement
@@ -468,7 +501,7 @@ impl Connection {
     /// Acknowledges what has been completed.
     pub(crate) fn pay(&self, poll: &Poll) -> Result<(), Broken> {
         let mut out = self.out();
-        if out.owes() { self.flush_locked(poll, &mut out) } else { Ok(()) }
+        if out.owes() { self.flush_unless_full(poll, &mut out) } else { Ok(()) }
     }
 
     /// Takes note that `puts` puts of this stream have been completed in all; gives the lanes that
@@ -494,6 +527,12 @@ impl Connection {
     /// Sends what there is room for.
     pub(crate) fn flush(&self, poll: &Poll) -> Result<(), Broken> {
         self.flush_locked(poll, &mut self.out())
+    }
+
+    /// The same where something is to be sent in addition: once there is no room, whoever drives is
+    /// told when there is.
+    fn flush_unless_full(&self, poll: &Poll, out: &mut Out) -> Result<(), Broken> {
+        if out.armed && !out.broken { Ok(()) } else { self.flush_locked(poll, out) }
     }
 
     fn flush_locked(&self, poll: &Poll, out: &mut Out) -> Result<(), Broken> {

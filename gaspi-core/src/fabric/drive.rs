@@ -172,6 +172,8 @@ impl Drive {
         if incoming.completed == 0 {
             return;
         }
+        // For all that came together: notifications may have.
+        inner.area.ring(inner.rank);
         connection.owe(std::mem::take(&mut incoming.completed));
         if std::mem::take(&mut incoming.urgent) {
             inner.peers.pay(inner, connection);

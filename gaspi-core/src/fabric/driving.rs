@@ -10,7 +10,10 @@ use std::time::Duration;
 
 impl Sockets for Inner {
     fn look(&self) -> bool {
-        let Some(mut drive) = try_drive(&self.peers) else { return false };
+        let Some(mut drive) = try_drive(&self.peers) else {
+            self.peers.drive_wanted.store(true, Ordering::Relaxed);
+            return false;
+        };
         self.peers.note_drive();
         drive.look(self)
     }
@@ -48,8 +51,8 @@ impl Sockets for Inner {
 }
 
 impl Peers {
-    /// A caller looks after the sockets. Only with the drive.
-    fn note_drive(&self) {
+    /// A caller looks after the sockets, or will soon. Should two do so at once, one may not be counted.
+    pub(super) fn note_drive(&self) {
         let drives = self.drives.load(Ordering::Relaxed).wrapping_add(1);
         self.drives.store(drives, Ordering::Relaxed);
     }

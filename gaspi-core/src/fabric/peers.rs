@@ -1,7 +1,7 @@
 //! Connections to the libraries of other ranks: which there are, which are used, how they end.
 
 use super::connecting::Aim;
-use super::connection::{Connection, Item, Outgoing, Unsent};
+use super::connection::{Connection, Item, Outgoing, Posted, Unsent};
 use super::drive::Drive;
 use super::frame::{AtomicOperation, Frame, Place};
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::os::event::{Bell, Poll};
 use crate::os::socket;
 use crate::runtime::Inner;
 use crate::segment::Segment;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use crate::timeout::Deadline;
 use crate::wait::{Call, Waiting};
 use std::collections::{HashMap, HashSet};
@@ -118,6 +118,8 @@ pub(crate) struct Peers {
     pub(crate) drives: AtomicU64,
     /// When a call that may not wait looked after them last.
     pub(crate) looked_ns: AtomicU64,
+    /// Whether a caller would look after them if the progress thread did not.
+    pub(crate) drive_wanted: AtomicBool,
     /// Whether a caller sleeps on them.
     pub(crate) sleeper: AtomicBool,
     /// One of [`watch`].
@@ -184,6 +186,7 @@ impl Peers {
             drive: Mutex::new(Drive::new()),
             drives: AtomicU64::new(0),
             looked_ns: AtomicU64::new(0),
+            drive_wanted: AtomicBool::new(false),
             sleeper: AtomicBool::new(false),
             watch: AtomicU32::new(watch::ARMED),
             used: (0..size).map(|_| Mutex::default()).collect(),
@@ -523,7 +526,7 @@ impl Peers {
         deadline: Deadline,
     ) -> Result<()> {
         self.hand(inner, rank, deadline, item, |connection, item| {
-            connection.send(&self.data, item).map(|()| false)
+            connection.send(&self.data, item).map(|()| Posted::default())
         })
     }
 
@@ -534,22 +537,27 @@ impl Peers {
         })
     }
 
-    /// Hands something to the connection that is used for requests to `rank`; `hand_over` says
-    /// whether it is held back for a moment.
+    /// Hands something to the connection that is used for requests to `rank`.
     pub(super) fn hand<T>(
         &self,
         inner: &Inner,
         rank: Rank,
         deadline: Deadline,
         mut item: T,
-        hand_over: impl Fn(&Connection, T) -> Result<bool, Unsent<T>>,
+        hand_over: impl Fn(&Connection, T) -> Result<Posted, Unsent<T>>,
     ) -> Result<()> {
         loop {
             let connection = self.connected(inner, rank, deadline)?;
             match hand_over(&connection, item) {
-                Ok(false) => return Ok(()),
-                Ok(true) => {
-                    self.hold(&connection);
+                Ok(posted) => {
+                    if posted.held {
+                        self.hold(&connection);
+                    }
+                    if posted.soon {
+                        // Who posts all the time is about to wait, most likely: the progress thread
+                        // need not run for each acknowledgement.
+                        self.note_drive();
+                    }
                     return Ok(());
                 }
                 Err(Unsent::Broken) => {
@@ -575,26 +583,34 @@ impl Peers {
 
     /// Something is held back on a connection: the progress thread sends it should nobody else.
     fn hold(&self, connection: &Arc<Connection>) {
-        let mut held = lock(&self.held);
-        if !held.iter().any(|held| held.token == connection.token) {
-            held.push(Arc::clone(connection));
-            self.holds.store(true, Ordering::Relaxed);
+        lock(&self.held).push(Arc::clone(connection));
+        self.holds.store(true, Ordering::Relaxed);
+        // The thread says what it does next, and looks then whether something is held back: one of
+        // both sees the other. While it ticks it comes by itself.
+        fence(Ordering::SeqCst);
+        if self.watch.load(Ordering::Relaxed) != watch::TICKING {
             self.bell.ring();
         }
     }
 
-    /// Sends what is held back.
-    pub(crate) fn release(&self, inner: &Inner) {
-        if !self.holds.load(Ordering::Relaxed) {
-            return;
+    /// Whether something may be held back.
+    pub(crate) fn holds(&self) -> bool {
+        self.holds.load(Ordering::Relaxed)
+    }
+
+    /// Sends what is held back; false if nothing is.
+    pub(crate) fn release(&self, inner: &Inner) -> bool {
+        if !self.holds() {
+            return false;
         }
         self.holds.store(false, Ordering::Relaxed);
         let held = std::mem::take(&mut *lock(&self.held));
-        for connection in held {
-            if connection.flush(&self.data).is_err() {
-                self.broke(inner, &connection);
+        for connection in &held {
+            if connection.release_held(&self.data).is_err() {
+                self.broke(inner, connection);
             }
         }
+        true
     }
 }
 

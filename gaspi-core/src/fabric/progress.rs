@@ -22,17 +22,27 @@ use crate::runtime::Inner;
 use crate::sync::{Ordering, fence};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 /// How often to look at processes for which there is no descriptor, in milliseconds.
 const POLL_MS: i32 = 200;
 /// How often to look whether callers still come back, in milliseconds.
 const TICK_MS: i32 = 1;
+/// While traffic comes at shorter intervals than this, the thread looks for so long before it sleeps:
+/// each wake would take about as long, and much of it the sender's time.
+const LINGER: Duration = Duration::from_micros(30);
+/// How many such intervals make traffic lively.
+const LIVELY: u32 = 3;
+/// After which time it looks after all else in between.
+const LINGER_MAX: Duration = Duration::from_millis(1);
 
 /// The state of the thread.
 pub(crate) struct Progress {
     inner: Arc<Inner>,
     /// How often callers had looked after the sockets when this thread looked last.
     drives: u64,
+    /// How many times in a row something has come soon.
+    lively: u32,
     connecting: Connecting,
     /// Ranks whose end nobody tells.
     polled: Vec<Rank>,
@@ -49,6 +59,7 @@ impl Progress {
             connecting: Connecting::new(&inner),
             inner,
             drives: 0,
+            lively: 0,
             polled: vec![],
             reserve: Some(Bell::new()?),
             complained: false,
@@ -101,7 +112,10 @@ impl Progress {
         let mut events = Vec::new();
         while !self.inner.peers.stop.load(Ordering::Acquire) {
             events.clear();
+            let asleep = Instant::now();
             self.inner.peers.poll.wait(&mut events, self.limit_ms());
+            let soon = asleep.elapsed() < LINGER && events.iter().any(|event| event.token == DATA);
+            self.lively = if soon { self.lively.saturating_add(1) } else { 0 };
             self.look_for_ends();
             for event in &events {
                 match event.token {
@@ -138,9 +152,12 @@ impl Progress {
     fn attend(&mut self) {
         let inner = Arc::clone(&self.inner);
         let peers = &inner.peers;
-        peers.release(&inner);
+        let held = peers.release(&inner);
         if let Some(mut drive) = try_drive(peers) {
             drive.turn(&inner, 0);
+            if self.lively >= LIVELY {
+                linger(&inner, &mut drive);
+            }
             drive.pay(&inner);
         }
         if !peers.remote {
@@ -149,7 +166,7 @@ impl Progress {
         let drives = peers.drives.load(Ordering::Relaxed);
         let next = if peers.sleeper.load(Ordering::Relaxed) {
             watch::RELIEVED
-        } else if drives != self.drives {
+        } else if held || drives != self.drives {
             watch::TICKING
         } else {
             watch::ARMED
@@ -161,7 +178,7 @@ impl Progress {
         fence(Ordering::SeqCst);
         let changed = peers.drives.load(Ordering::Relaxed) != drives;
         let relieved = next == watch::RELIEVED && !peers.sleeper.load(Ordering::Relaxed);
-        if relieved || (next == watch::ARMED && changed) {
+        if relieved || (next == watch::ARMED && changed) || peers.holds() {
             self.settle(watch::TICKING);
         }
     }
@@ -259,6 +276,27 @@ impl Progress {
             );
         }
         refused
+    }
+}
+
+/// Looks after the sockets until nothing comes for a while, or a caller wants to.
+fn linger(inner: &Inner, drive: &mut Drive) {
+    let peers = &inner.peers;
+    peers.drive_wanted.store(false, Ordering::Relaxed);
+    let begin = Instant::now();
+    let (mut now, mut last) = (begin, begin);
+    while now - last < LINGER && now - begin < LINGER_MAX {
+        if peers.drive_wanted.load(Ordering::Relaxed) {
+            return;
+        }
+        let busy = drive.look(inner);
+        now = Instant::now();
+        if busy {
+            last = now;
+        } else {
+            // Whatever the program computes goes first.
+            std::thread::yield_now();
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests to the libraries of other ranks that they have not answered yet: each is completed once, by
 //! its answer or by the end of the connection that it travels on.
 
-use super::connection::{Connection, Item, Outgoing, Unsent};
+use super::connection::{Connection, Item, Outgoing, Posted, Unsent};
 use super::frame::{Frame, Lane, Place};
 use super::peers::{Asked, CallKey, EXPLAIN, Failure, Landing, Peers, PendingCall, Request, lock};
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ impl Peers {
         }
         let item = item(id).map_err(|error| Error::os("duplicating a descriptor", &error))?;
         self.ask(inner, rank, deadline, id, request, item, |connection, item| {
-            connection.send(&self.data, item).map(|()| false)
+            connection.send(&self.data, item).map(|()| Posted::default())
         })
     }
 
@@ -61,7 +61,7 @@ impl Peers {
         id: u64,
         request: Request,
         item: T,
-        hand_over: impl Fn(&Connection, T) -> Result<bool, Unsent<T>>,
+        hand_over: impl Fn(&Connection, T) -> Result<Posted, Unsent<T>>,
     ) -> Result<()> {
         lock(&self.requests).insert(id, Asked { peer, token: 0, request });
         let handed = self.hand(inner, peer, deadline, item, |connection, item| {

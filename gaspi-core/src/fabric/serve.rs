@@ -136,7 +136,6 @@ impl Inner {
         if put.value != 0 {
             slots::set(segment.notification(put.notification.index()), put.value);
         }
-        self.area.ring(self.rank);
         incoming.completed += 1;
         // A notification is likely to be answered by something that the acknowledgement can go along
         // with; nobody answers to mere data.
