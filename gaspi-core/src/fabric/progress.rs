@@ -30,7 +30,7 @@ const POLL_MS: i32 = 200;
 const TICK_MS: i32 = 1;
 /// While traffic comes at shorter intervals than this, the thread looks for so long before it sleeps:
 /// each wake would take about as long, and much of it the sender's time.
-const LINGER: Duration = Duration::from_micros(30);
+const LINGER: Duration = Duration::from_micros(20);
 /// How many such intervals make traffic lively.
 const LIVELY: u32 = 3;
 /// After which time it looks after all else in between.
@@ -289,13 +289,12 @@ fn linger(inner: &Inner, drive: &mut Drive) {
         if peers.drive_wanted.load(Ordering::Relaxed) {
             return;
         }
+        // Without a yield in between, after which a program that computes would have the core for
+        // milliseconds.
         let busy = drive.look(inner);
         now = Instant::now();
         if busy {
             last = now;
-        } else {
-            // Whatever the program computes goes first.
-            std::thread::yield_now();
         }
     }
 }
