@@ -58,6 +58,8 @@ struct Sending {
 struct Letter {
     sender: Rank,
     request: u64,
+    /// The connection that it came by: the only one by which its sender expects the answer.
+    connection: u64,
     message: Vec<u8>,
 }
 
@@ -69,10 +71,14 @@ pub(crate) struct Mailbox {
 
 impl Mailbox {
     /// A message has come.
-    pub(crate) fn post(&self, sender: Rank, request: u64, message: Vec<u8>) {
+    pub(crate) fn post(&self, sender: Rank, connection: u64, request: u64, message: Vec<u8>) {
         let mut letters = lock(&self.letters);
+        if letters.iter().any(|letter| letter.sender == sender && letter.request > request) {
+            // It was late, on a connection that broke: its sender has sent another one since.
+            return;
+        }
         letters.retain(|letter| letter.sender != sender);
-        letters.push_back(Letter { sender, request, message });
+        letters.push_back(Letter { sender, request, connection, message });
     }
 
     /// Its sender takes a message back.
@@ -318,13 +324,15 @@ impl Inner {
 
     /// Takes a message of another node that fits.
     fn receive_letter(&self, to: *mut u8, size: u64) -> Option<Rank> {
-        let Letter { sender, request, message } = self.mailbox.take(size)?;
+        let Letter { sender, request, connection, message } = self.mailbox.take(size)?;
         // SAFETY: it fits into the range that the caller has checked, whose segment exists while the
         // caller is inside of an epoch.
         unsafe { to.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
         let frame = Frame::Reply { request, outcome: Ok(0) };
-        // Whoever has gone does not wait for the answer.
-        let _ = self.peers.send(self, sender, Outgoing::new(&frame), Deadline::Now);
+        // If it broke, the sender knows already that its message has failed.
+        if let Some(connection) = self.peers.connection(connection) {
+            connection.answer(&self.peers.data, &frame);
+        }
         Some(sender)
     }
 

@@ -23,8 +23,25 @@ const MAKING: u64 = 0;
 const REGISTERING: u64 = 1;
 const MEETING: u64 = 2;
 
+/// What a rank tells the others of its part in a segment: it is made, it is not, or it is not because a
+/// member has died.
+const MADE: u8 = 0;
+const FAILURE: u8 = 1;
+const DEATH: u8 = 2;
+
+/// How long a death that others know is waited for.
+const DEATH_LIMIT: Duration = Duration::from_secs(1);
+
 /// How long a delete waits for peers that are copying from or to bound memory.
 const COPY_LIMIT: Duration = Duration::from_secs(10);
+
+fn status(failure: Option<&Error>) -> u8 {
+    match failure {
+        None => MADE,
+        Some(Error::RankDied { .. }) => DEATH,
+        Some(_) => FAILURE,
+    }
+}
 
 impl Inner {
     fn segment_changes(&self) -> MutexGuard<'_, ()> {
@@ -317,17 +334,23 @@ impl Inner {
             call.set_cursor(MEETING);
         }
         let failure = call.failure();
-        call.arrive(&[failure.is_some().into()]);
+        call.arrive(&[status(failure.as_ref())]);
         let met = call.await_all(deadline);
         if met.as_ref().is_err_and(Error::is_timeout) {
             return met;
         }
         let failed = (0..call.ranks().len())
-            .find(|member| met.is_ok() && call.status(*member) != 0)
-            .map(|member| call.ranks()[member]);
-        let dead = self.dead_among(call.ranks());
+            .find(|member| met.is_ok() && call.status(*member) != MADE)
+            .map(|member| (call.ranks()[member], call.status(member)));
+        let mut dead = self.dead_among(call.ranks());
+        if let (None, Some((_, DEATH))) = (dead, failed) {
+            // Known on other nodes a moment later.
+            let waiting = waiting(Call::Create, segment.0);
+            let limit = deadline.at_most(DEATH_LIMIT);
+            dead = self.until(limit, waiting, || self.dead_among(call.ranks()));
+        }
         call.finish();
-        let failed = failed.map(|rank| {
+        let failed = failed.map(|(rank, _)| {
             // The others failed because of it.
             if let Some(rank) = dead {
                 return self.died(rank, "segment_create");

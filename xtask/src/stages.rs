@@ -243,7 +243,8 @@ fn tcp(context: &Context) -> Result<Count> {
 /// The decoders of what comes from outside, in a release build.
 fn fuzz(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
-    cargo.args(["test", "--quiet", "--profile", "fuzz", "-p", "gaspi-core", "--lib", "mutated_"]);
+    cargo.args(["test", "--quiet", "--profile", "fuzz", "-p", "gaspi-core", "-p", "gaspi-tools"]);
+    cargo.args(["--lib", "--bins", "mutated_"]);
     cargo_test(context, &mut cargo)
 }
 

@@ -230,7 +230,7 @@ impl Inner {
                 self.area.ring(self.rank);
             }
             Frame::Passive { request, message } => {
-                self.mailbox.post(peer, request, message);
+                self.mailbox.post(peer, connection.token, request, message);
                 self.area.ring(self.rank);
             }
             Frame::Withhold { request } => self.mailbox.withhold(peer, request),

@@ -99,6 +99,7 @@ fn table(ranks: u32) -> Vec<Vec<AtomicU64>> {
 
 const DELAYS: Faults =
     Faults { delay: Duration::from_micros(300), hold: Duration::from_millis(20), cut_bytes: 0 };
+const CUTS: Faults = Faults { cut_bytes: 1 << 20, ..DELAYS };
 
 #[test]
 fn delays_change_nothing() {
@@ -108,6 +109,16 @@ fn delays_change_nothing() {
 #[test]
 fn delays_change_nothing_where_links_are_mixed() {
     seeds(2).for_each(|seed| load(seed, Nodes::Pairs, 4, DELAYS));
+}
+
+#[test]
+fn cuts_lose_nothing_silently_and_kill_nobody() {
+    seeds(2).for_each(|seed| load(seed, Nodes::Each, 3, CUTS));
+}
+
+#[test]
+fn cuts_lose_nothing_silently_where_links_are_mixed() {
+    seeds(2).for_each(|seed| load(seed, Nodes::Pairs, 4, CUTS));
 }
 
 /// What ranks do together goes on over connections that are cut as if nothing had been.

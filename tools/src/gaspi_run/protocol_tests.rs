@@ -102,11 +102,13 @@ impl Bytes {
 }
 
 #[test]
-fn nonsense_is_refused_or_understood_but_never_more() {
+fn mutated_frames_are_refused_or_understood_but_never_more() {
     let mut source = Bytes(1);
     let good: Vec<Vec<u8>> =
         downs().iter().map(Frame::encode).chain(ups().iter().map(Frame::encode)).collect();
-    for round in 0..1_000_000 {
+    // A million in the stage that is built with optimisation.
+    let cases = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
+    for round in 0..cases {
         let mut bytes = good[round % good.len()].clone();
         for _ in 0..=source.next() % 4 {
             let at = (source.next() % bytes.len() as u64) as usize;
