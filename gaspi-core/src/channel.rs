@@ -86,8 +86,9 @@ pub struct Channel {
     segment: Arc<Segment>,
     reserved: Reserved,
     all_reachable: bool,
-    /// Failures of requests before this channel was opened.
+    /// Failures of requests before this channel was opened, and those that are known not to matter.
     troubles: u64,
+    harmless: AtomicU64,
     /// The segment in which memory was located last: id and generation.
     recent: AtomicU64,
     /// Notices told so far.
@@ -365,8 +366,11 @@ impl Channel {
     #[inline]
     pub fn check(&self) -> Result<()> {
         let area = &self.inner.area;
+        self.inner.check_open()?;
         let lives = |rank: &Rank| area.life(*rank) != life::DEAD;
-        if self.ranks.iter().all(lives) && self.inner.channels.troubles() == self.troubles {
+        // Relaxed: what is newer than the number counts again.
+        let harmless = self.harmless.load(Ordering::Relaxed);
+        if self.ranks.iter().all(lives) && self.inner.channels.troubles() == harmless {
             return Ok(());
         }
         self.find_trouble()
@@ -375,14 +379,15 @@ impl Channel {
     #[cold]
     fn find_trouble(&self) -> Result<()> {
         let inner = &*self.inner;
-        inner.check_open()?;
         if let Some(rank) = inner.dead_among(&self.ranks) {
             return Err(inner.died(rank, &self.pending()));
         }
-        match inner.channels.trouble(&self.ranks, self.troubles) {
-            Some((rank, reason)) => Err(Error::Refused { rank, reason }),
-            None => Ok(()),
+        let troubles = inner.channels.troubles();
+        if let Some((rank, reason)) = inner.channels.trouble(&self.ranks, self.troubles) {
+            return Err(Error::Refused { rank, reason });
         }
+        self.harmless.store(troubles, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether a member has closed its end: it sends nothing more.

@@ -323,6 +323,7 @@ impl Inner {
             reserved,
             all_reachable: offers.iter().all(|offer| offer.reachable != 0),
             troubles,
+            harmless: AtomicU64::new(troubles),
             recent: AtomicU64::new(0),
             notices: Mutex::new(0),
             ranks,

@@ -1,6 +1,10 @@
 //! Channels: what collectives are built on.
 
 use super::*;
+use gaspi_core::sync::line::Look;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 
 const SPEC: ChannelSpec = ChannelSpec { slots: 4, message_bytes: 256, stage_bytes: 512 };
 const HEADER: usize = 64;
@@ -83,4 +87,453 @@ fn messages_between_all_pairs_arrive_in_order_and_whole() {
             meet(rt);
         });
     }
+}
+
+#[test]
+fn a_pair_goes_round_its_slots_thousands_of_times() {
+    run(2, |rt| {
+        let spec = ChannelSpec { slots: 1, ..SPEC };
+        let one = rt.channel_open(GroupId::ALL, spec, LIMIT).expect("a channel");
+        let three = ChannelSpec { slots: 3, ..SPEC };
+        let three = rt.channel_open(GroupId::ALL, three, LIMIT).expect("a channel");
+        exchange(&one, 0..3000);
+        exchange(&three, 0..6000);
+        meet(rt);
+    });
+}
+
+#[test]
+fn large_messages_arrive_whole() {
+    run(3, |rt| {
+        let spec = ChannelSpec { slots: 2, message_bytes: 3 << 20, stage_bytes: 0 };
+        let channel = rt.channel_open(GroupId::ALL, spec, LIMIT).expect("a channel");
+        let bytes = |from: usize, index: u64| vec![(from as u64 * 31 + index) as u8; (3 << 20) - 5];
+        for index in 0..6 {
+            for to in 0..3 {
+                until(&channel, || (index < channel.taken(to) + 2).then_some(())).expect("room");
+                fill(&channel.outgoing(to, index), &bytes(channel.me(), index));
+                channel.send(to, index, (3 << 20) - 5).expect("sent");
+            }
+            for from in 0..3 {
+                until(&channel, || (channel.received(from) > index).then_some(())).expect("came");
+                let found = read(&channel.incoming(from, index), (3 << 20) - 5);
+                assert!(found == bytes(from, index), "message {index} of {from}");
+                channel.take(from, index + 1);
+            }
+        }
+        meet(rt);
+    });
+}
+
+#[test]
+fn a_sender_sees_how_far_its_receiver_is() {
+    run(2, |rt| {
+        let channel = open(rt);
+        let other = 1 - channel.me();
+        if channel.me() == 0 {
+            for index in 0..4 {
+                assert_eq!(channel.taken(other), 0);
+                fill(&channel.outgoing(other, index), &[index as u8; HEADER]);
+                channel.send(other, index, HEADER as u64).expect("sent");
+            }
+            meet(rt);
+            until(&channel, || (channel.taken(other) >= 2).then_some(())).expect("taken");
+            meet(rt);
+            until(&channel, || (channel.taken(other) == 3).then_some(())).expect("all told");
+        } else {
+            until(&channel, || (channel.received(other) == 4).then_some(())).expect("all came");
+            meet(rt);
+            channel.take(other, 1);
+            channel.take(other, 2);
+            meet(rt);
+            channel.take(other, 3);
+            channel.flush_taken();
+        }
+        meet(rt);
+    });
+}
+
+#[test]
+fn lines_carry_words_and_staging() {
+    run(4, |rt| {
+        let channel = open(rt);
+        let local: Vec<usize> = (0..4).filter(|member| channel.is_local(*member)).collect();
+        assert_eq!(local.len() as u32, rt.local_size());
+        for member in 0..4 {
+            let same = channel.node(member) == channel.node(channel.me());
+            assert_eq!(same, channel.is_local(member));
+        }
+        assert_eq!(channel.node(0), 0);
+        let word = |member: usize, sequence: u64| member as u64 * 1_000_003 + sequence * 7;
+        for sequence in 1..2000 {
+            let own = word(channel.me(), sequence);
+            fill(&channel.stage(channel.me(), sequence), &[own as u8; 512]);
+            channel.arrive(sequence, sequence * 3, &[own, sequence]);
+            for member in &local {
+                until(&channel, || match channel.look(*member, sequence) {
+                    Look::Missing => None,
+                    look => Some(assert_eq!(look, Look::Arrived(sequence * 3))),
+                })
+                .expect("all arrive");
+                let theirs = word(*member, sequence);
+                assert_eq!(channel.payload(*member, sequence)[..2], [theirs, sequence]);
+                let stage = channel.stage(*member, sequence);
+                assert_eq!(read(&stage, 512), vec![theirs as u8; 512]);
+            }
+        }
+        meet(rt);
+    });
+}
+
+#[test]
+fn the_latest_notice_of_each_reaches_everybody() {
+    run(4, |rt| {
+        let channel = open(rt);
+        assert!((0..4).all(|member| channel.told(member).is_none()));
+        meet(rt);
+        for round in 1..=500 {
+            let me = channel.me() as u64;
+            channel.tell([round, me, !round, round * me, 0, 5]);
+        }
+        for member in 0..4u64 {
+            let last = [500, member, !500, 500 * member, 0, 5];
+            let told = || {
+                let told = channel.told(member as usize)?;
+                // Whatever is seen on the way is one of the notices.
+                assert_eq!(told, [told[0], member, !told[0], told[0] * member, 0, 5]);
+                (told == last).then_some(())
+            };
+            until(&channel, told).expect("told");
+        }
+        meet(rt);
+    });
+}
+
+#[test]
+fn an_open_that_timed_out_continues() {
+    let late = Barrier::new(3);
+    run(3, |rt| {
+        let mut channel = None;
+        if rt.rank() == Rank(1) {
+            late.wait();
+        } else {
+            let first = rt.channel_open(GroupId::ALL, SPEC, Timeout::Test);
+            fails!(first, Error::Timeout { .. });
+            let other = ChannelSpec { slots: 5, ..SPEC };
+            let other = rt.channel_open(GroupId::ALL, other, Timeout::Test);
+            fails!(other, Error::ActiveCollective { .. });
+            late.wait();
+        }
+        let started = Instant::now();
+        while channel.is_none() {
+            assert!(started.elapsed() < Duration::from_secs(60), "it does not open");
+            match rt.channel_open(GroupId::ALL, SPEC, Timeout::Test) {
+                Ok(open) => channel = Some(open),
+                Err(error) => assert!(error.is_timeout(), "{error}"),
+            }
+        }
+        exchange(&channel.expect("open"), 0..50);
+        meet(rt);
+    });
+}
+
+#[test]
+fn all_hear_of_members_that_open_something_else() {
+    run(3, |rt| {
+        let slots = if rt.rank() == Rank(2) { 8 } else { 4 };
+        let opened = rt.channel_open(GroupId::ALL, ChannelSpec { slots, ..SPEC }, LIMIT);
+        let Err(Error::Mismatch { difference, .. }) = opened else { panic!("{opened:?}") };
+        assert!(difference.contains("8 slots of 256 bytes"), "{difference}");
+        let group = new_group(rt);
+        exchange(&rt.channel_open(group, SPEC, LIMIT).expect("a channel"), 0..10);
+        meet_in(rt, group);
+    });
+}
+
+fn new_group(rt: &Runtime) -> GroupId {
+    let group = rt.group_create().expect("a group");
+    all(rt).for_each(|rank| rt.group_add(group, rank).expect("a member"));
+    rt.group_commit(group, LIMIT).expect("committed");
+    group
+}
+
+fn meet_in(rt: &Runtime, group: GroupId) {
+    rt.barrier(group, LIMIT).expect("barrier");
+}
+
+#[test]
+fn what_is_too_large_fails_on_all_and_leaves_nothing() {
+    run(3, |rt| {
+        fails!(
+            rt.channel_open(GroupId::ALL, ChannelSpec { slots: 0, ..SPEC }, LIMIT),
+            Error::Number { number: 0, .. }
+        );
+        let huge = ChannelSpec { message_bytes: 1 << 40, ..SPEC };
+        fails!(rt.channel_open(GroupId::ALL, huge, LIMIT), Error::Number { .. });
+        let large = ChannelSpec { slots: 64, message_bytes: 512 << 20, stage_bytes: 0 };
+        for _ in 0..3 {
+            fails!(rt.channel_open(GroupId::ALL, large, LIMIT), Error::Memory { .. });
+        }
+        exchange(&open(rt), 0..10);
+        meet(rt);
+    });
+}
+
+#[test]
+fn several_groups_open_and_use_channels_at_once() {
+    run(3, |rt| {
+        let groups = [GroupId::ALL, new_group(rt), new_group(rt)];
+        std::thread::scope(|scope| {
+            for group in groups {
+                scope.spawn(move || {
+                    for round in 0..5 {
+                        let spec = ChannelSpec { slots: 1 + round % 3, ..SPEC };
+                        let channel = rt.channel_open(group, spec, LIMIT).expect("a channel");
+                        assert_eq!(channel.group(), group);
+                        exchange(&channel, 0..100);
+                    }
+                });
+            }
+        });
+        meet(rt);
+    });
+}
+
+#[test]
+fn memory_of_closed_channels_is_used_again() {
+    for size in [1, 2, 4] {
+        run(size, |rt| {
+            let mut places = BTreeSet::new();
+            for _ in 0..1000 / u64::from(size) {
+                let channel = open(rt);
+                places.insert(channel.incoming(0, 0).as_ptr() as usize);
+                // A count or line of the former use would be taken for one of this.
+                assert!((0..size as usize).all(|member| channel.told(member).is_none()));
+                exchange(&channel, 0..1);
+                channel.tell([1; 6]);
+            }
+            assert!(places.len() < 50, "{} places", places.len());
+            meet(rt);
+        });
+    }
+}
+
+#[test]
+fn a_member_that_has_closed_its_end_is_told_from_one_that_is_late() {
+    run(2, |rt| {
+        let channel = open(rt);
+        let other = 1 - channel.me();
+        if channel.me() == 0 {
+            send(&channel, other, 0).expect("sent");
+            meet(rt);
+            drop(channel);
+        } else {
+            meet(rt);
+            until(&channel, || channel.has_closed(other).then_some(())).expect("closed");
+            receive(&channel, other, 0).expect("sent before it closed");
+            assert_eq!(channel.check(), Ok(()));
+        }
+        meet(rt);
+    });
+}
+
+#[test]
+fn a_member_that_dies_is_named_by_open_and_by_check() {
+    let parted = Barrier::new(3);
+    run_owned(3, &Config::default(), |rt| {
+        let channel = open(&rt);
+        let group = new_group(&rt);
+        meet(&rt);
+        if rt.rank() == Rank(1) {
+            die(rt);
+            // What a process holds ends with it.
+            drop(channel);
+            parted.wait();
+            return;
+        }
+        let named = |error: Error| matches!(error, Error::RankDied { rank: Rank(1), .. });
+        // Asleep, until the death wakes it.
+        let outcome = until(&channel, || (channel.received(1) > 0).then_some(()));
+        assert!(named(outcome.expect_err("nothing comes")));
+        assert!(named(channel.check().expect_err("it is dead")));
+        assert!(named(rt.channel_open(group, SPEC, LIMIT).expect_err("it is dead")));
+        parted.wait();
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+#[test]
+fn what_a_member_sent_before_it_left_is_there() {
+    run_owned(2, &Config::default(), |rt| {
+        let channel = open(&rt);
+        let other = 1 - channel.me();
+        if channel.me() == 0 {
+            send(&channel, other, 0).expect("sent");
+            rt.term(LIMIT).expect("term");
+            fails!(channel.check(), Error::NotInitialised);
+        } else {
+            let left = || matches!(channel.check(), Err(Error::RankLeft { rank: Rank(0), .. }));
+            until_left(&channel, left);
+            receive(&channel, other, 0).expect("it was sent");
+            fails!(receive(&channel, other, 1), Error::RankLeft { rank: Rank(0), .. });
+            drop(rt);
+            fails!(channel.check(), Error::NotInitialised);
+        }
+    });
+}
+
+fn until_left(channel: &Channel, left: impl Fn() -> bool) {
+    channel.wait_for(LIMIT.deadline(), || left().then_some(())).expect("it leaves");
+}
+
+#[test]
+fn programs_do_not_see_the_memory_of_channels() {
+    let config = Config { segment_max: 3, ..Config::default() };
+    run_with(2, &config, |rt| {
+        let count = |rt: &Runtime| {
+            let get = |counter| rt.statistic_get(counter, 0);
+            // Time and bytes apart, which waiting and frames take.
+            let of_calls = |counter: &u32| {
+                let info = Runtime::statistic_info(*counter).expect("a counter");
+                info.name.starts_with("NumberOf") && !info.name.contains("Barrier")
+            };
+            (0..rt.statistic_num()).filter(of_calls).map(get).collect::<Vec<_>>()
+        };
+        let before = count(rt);
+        let channel = open(rt);
+        exchange(&channel, 0..3);
+        assert_eq!(count(rt), before);
+        let hidden = SegmentId(255);
+        let other = Rank(1 - rt.rank().0);
+        assert_eq!((rt.segment_num(), rt.segment_list()), (0, vec![]));
+        assert_eq!(rt.segment_avail_local(), Ok(S0));
+        fails!(rt.segment_ptr(hidden), Error::InvalidSegment { .. });
+        fails!(rt.segment_delete(hidden), Error::InvalidSegment { .. });
+        fails!(rt.segment_register(hidden, other, LIMIT), Error::InvalidSegment { .. });
+        fails!(rt.segment_alloc(hidden, 8, Init::Zeroed), Error::InvalidSegment { .. });
+        for rank in all(rt) {
+            fails!(rt.segment_size(hidden, rank), Error::InvalidSegment { .. });
+            fails!(
+                rt.notify(rank, hidden, NotificationId(0), 1, Q0, LIMIT),
+                Error::InvalidSegment { .. }
+            );
+            fails!(rt.atomic_fetch_add(hidden, 0, rank, 1, LIMIT), Error::InvalidSegment { .. });
+        }
+        fails!(rt.notify_waitsome(hidden, 0, 1, Timeout::Test), Error::InvalidSegment { .. });
+        for segment in [S0, S1, S2] {
+            make(rt, segment, 64);
+        }
+        let to = Transfer { remote: hidden, ..eight(other) };
+        fails!(rt.write(&to, Q0, LIMIT), Error::InvalidSegment { .. });
+        let from = Transfer { local: hidden, ..eight(other) };
+        fails!(rt.read(&from, Q0, LIMIT), Error::InvalidSegment { .. });
+        let lane = QueueId(QUEUE_MAX as u8);
+        fails!(rt.write(&eight(other), lane, LIMIT), Error::InvalidQueue { .. });
+        fails!(rt.wait(lane, LIMIT), Error::InvalidQueue { .. });
+        fails!(rt.queue_purge(lane, LIMIT), Error::InvalidQueue { .. });
+        while rt.queue_create(LIMIT).is_ok() {}
+        assert_eq!(rt.queue_num(), QUEUE_MAX);
+        exchange(&channel, 3..6);
+        meet(rt);
+    });
+}
+
+#[test]
+fn memory_of_members_is_reached_where_it_lies() {
+    run(4, |rt| {
+        let channel = open(rt);
+        let me = channel.me();
+        make(rt, S0, 4096);
+        rt.segment_alloc(S1, 4096, Init::Zeroed).expect("a segment of its own");
+        let start = rt.segment_ptr(S0).expect("a segment");
+        put_u64(rt, S0, 128, 100 + me as u64);
+        let mut private = vec![200 + me as u64, 0];
+        let in_segment = channel.locate(start.wrapping_add(128), 8);
+        assert!(
+            matches!(in_segment, Location::Segment { id: S0, offset: 128, .. }),
+            "{in_segment:?}"
+        );
+        let tail = channel.locate(start.wrapping_add(4090), 8);
+        assert_eq!(tail, Location::Address(start as u64 + 4090), "not all of it lies inside");
+        let own = rt.segment_ptr(S1).expect("a segment");
+        let unknown = channel.locate(own, 8);
+        let alone = rt.local_size() == 1;
+        assert_eq!(matches!(unknown, Location::Segment { .. }), alone, "{unknown:?}");
+        let address = channel.locate(private.as_ptr().cast(), 16);
+        assert_eq!(address, Location::Address(private.as_ptr() as u64));
+        let [one, two] = in_segment.encode();
+        channel.arrive(1, 0, &[one, two, private.as_mut_ptr() as u64]);
+        for member in (0..4).filter(|member| channel.is_local(*member)) {
+            until(&channel, || (channel.look(member, 1) == Look::Arrived(0)).then_some(()))
+                .unwrap();
+            let [one, two, address, ..] = channel.payload(member, 1);
+            let reached = channel.reach(member, Location::decode([one, two]), 8).expect("mapped");
+            let found = read(&reached.slice().expect("mapped"), 8);
+            assert_eq!(found, (100 + member as u64).to_ne_bytes());
+            assert!(channel.reach(member, Location::decode([one, two]), 8192).is_none());
+            assert!(channel.all_reachable(), "threads of one process");
+            if member == me {
+                continue;
+            }
+            let location = Location::Address(address);
+            assert!(channel.reach(member, location, 16).expect("allowed").slice().is_none());
+            let mut value = 0u64;
+            // SAFETY: writes eight bytes onto this stack.
+            unsafe { channel.pull(member, address, (&raw mut value).cast(), 8) }.expect("copied");
+            assert_eq!(value, 200 + member as u64);
+            let gift = 300 + me as u64;
+            // SAFETY: reads eight bytes of this stack; the member expects them.
+            unsafe { channel.push(member, address + 8, (&raw const gift).cast(), 8) }
+                .expect("copied");
+            // SAFETY: the target is this stack, of which nothing is written.
+            let nowhere = unsafe { channel.pull(member, 16, (&raw mut value).cast(), 8) };
+            fails!(nowhere, Error::Refused { .. });
+        }
+        meet(rt);
+        // SAFETY: all members have met after they wrote there.
+        let given = unsafe { private.as_ptr().add(1).read_volatile() };
+        let gave = (0..4).any(|m| m != me && channel.is_local(m) && given == 300 + m as u64);
+        assert!(gave || alone, "{given}");
+        // One that is deleted is not reached any more.
+        let reached = channel.reach(me, in_segment, 8);
+        assert!(reached.is_some());
+        rt.segment_delete(S0).expect("deleted");
+        meet(rt);
+        assert!(channel.reach(me, in_segment, 8).is_none());
+        meet(rt);
+    });
+}
+
+#[test]
+fn what_a_layer_above_keeps_goes_before_its_rank() {
+    struct Engine {
+        channel: Channel,
+        in_time: Arc<AtomicBool>,
+    }
+    impl Drop for Engine {
+        fn drop(&mut self) {
+            let closed = self.channel.check() == Err(Error::NotInitialised);
+            self.in_time.store(!closed, Ordering::SeqCst);
+        }
+    }
+    let parted = Barrier::new(2);
+    run_owned(2, &Config::default(), |rt| {
+        let in_time = Arc::new(AtomicBool::new(false));
+        let make = || Engine { channel: open(&rt), in_time: Arc::clone(&in_time) };
+        exchange(&rt.extension(make).channel, 0..5);
+        let engine = rt.extension::<Engine>(|| unreachable!("it was made"));
+        exchange(&engine.channel, 5..9);
+        meet(&rt);
+        if rt.rank() == Rank(1) {
+            let channel = &engine.channel;
+            let closed = || channel.has_closed(0).then_some(());
+            channel.wait_for(LIMIT.deadline(), closed).expect("its end is closed before it leaves");
+            parted.wait();
+            drop(rt);
+        } else {
+            drop(rt);
+            parted.wait();
+        }
+        assert!(in_time.load(Ordering::SeqCst), "the rank had left before");
+    });
 }
