@@ -60,6 +60,8 @@ struct Member {
     /// What it has been told of messages of its that were taken, and what there is to tell.
     told: AtomicU64,
     untold: AtomicU64,
+    /// How often requests to it were lost before the channel was opened.
+    losses: u64,
 }
 
 impl Member {
@@ -434,8 +436,9 @@ impl Drop for Channel {
                 // Release, in `set`: all that this rank wrote there comes before it.
                 slots::set(self.word_of(member, word), counts::CLOSED);
                 self.inner.area.ring_for(member.rank, news::ARRIVAL);
-            } else {
-                // Who cannot be told has ended, and so will this rank have for it.
+            } else if inner.channels.losses(member.rank) == member.losses {
+                // Else what was sent by a connection that broke might come after this. Who cannot be
+                // told has ended, and so will this rank have for it.
                 let _ = self.put(member, (0, 0, 0), Some((word, counts::CLOSED)));
             }
             let own = self.members[self.me].words + self.geometry.taken(index);
@@ -471,3 +474,6 @@ impl Runtime {
         self.inner().wait_for(group, deadline, attempt)
     }
 }
+
+#[cfg(test)]
+mod tests;

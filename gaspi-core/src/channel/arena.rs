@@ -75,8 +75,10 @@ struct Trouble {
     /// The last failure's, 0 for none.
     number: u64,
     reason: String,
-    /// Why requests failed where the rank may have died, which would be told by its life.
+    /// Why requests failed where the rank may have died, which would be told by its life, and how many
+    /// there have been of that kind.
     suspected: Option<String>,
+    losses: u64,
 }
 
 /// What a rank has for channels.
@@ -84,8 +86,8 @@ struct Trouble {
 pub(crate) struct Channels {
     arena: OnceLock<Arena>,
     making: Mutex<()>,
-    /// By rank.
-    views: Box<[Mutex<Option<Arc<View>>>]>,
+    /// By rank; true once it is gone.
+    views: Box<[Mutex<Option<(Arc<View>, bool)>>]>,
     /// Ranges of channels that are being opened.
     opening: Mutex<HashMap<GroupId, Closing>>,
     /// How many requests have failed for certain, and the last ones by rank.
@@ -112,15 +114,26 @@ impl Channels {
 
     /// The arena of `rank`, as far as this rank can reach it.
     pub(super) fn view(&self, rank: Rank) -> Option<Arc<View>> {
-        lock(&self.views[rank.index()]).clone()
+        lock(&self.views[rank.index()]).as_ref().map(|(view, _)| Arc::clone(view))
     }
 
-    /// The arena of `rank` is gone; with a generation, only that one. Channels keep what they map.
+    /// The arena of `rank` is gone; with a generation, only that one. Channels keep what they map, and
+    /// so do those that are being opened: a member may open one and leave before others are as far.
     pub(crate) fn forget(&self, rank: Rank, generation: Option<u32>) {
+        let opening = lock(&self.opening);
         let mut view = lock(&self.views[rank.index()]);
-        let meant = |view: &Arc<View>| generation.is_none_or(|g| g == view.target.generation);
-        if view.as_ref().is_some_and(meant) {
-            *view = None;
+        match &mut *view {
+            Some((known, _)) if generation.is_some_and(|g| g != known.target.generation) => {}
+            Some((_, gone)) if !opening.is_empty() => *gone = true,
+            _ => *view = None,
+        }
+    }
+
+    /// Forgets what has gone while channels were being opened.
+    fn forget_gone(&self, opening: &HashMap<GroupId, Closing>) {
+        for view in self.views.iter().filter(|_| opening.is_empty()) {
+            let mut view = lock(view);
+            view.take_if(|(_, gone)| *gone);
         }
     }
 
@@ -133,14 +146,21 @@ impl Channels {
         }
     }
 
-    fn failed(&self, rank: Rank, reason: &str, certain: bool) {
+    pub(super) fn failed(&self, rank: Rank, reason: &str, certain: bool) {
         let mut last = lock(&self.last);
         let trouble = last.entry(rank).or_default();
         if certain {
             self.count(trouble, reason.to_owned());
         } else {
             trouble.suspected = Some(reason.to_owned());
+            trouble.losses += 1;
         }
+    }
+
+    /// How often requests to `rank` were lost with their connection. While that stays the same, all
+    /// that is put there arrives in order.
+    pub(super) fn losses(&self, rank: Rank) -> u64 {
+        lock(&self.last).get(&rank).map_or(0, |trouble| trouble.losses)
     }
 
     /// Counts a failure. The caller holds the lock.
@@ -186,17 +206,23 @@ impl Channels {
 
     /// The channel has been opened.
     pub(super) fn end_opening(&self, group: GroupId) -> Option<Reserved> {
-        lock(&self.opening).remove(&group).map(|opening| opening.reserved)
+        let mut opening = lock(&self.opening);
+        let ended = opening.remove(&group);
+        self.forget_gone(&opening);
+        ended.map(|ended| ended.reserved)
     }
 
     /// The channel could not be opened. If others may have opened it, its range stays until they close it.
     pub(super) fn fail_opening(&self, group: GroupId, others_may: bool) {
-        let opening = lock(&self.opening).remove(&group);
-        let (Some(opening), Some(arena)) = (opening, self.arena()) else { return };
+        let mut opening = lock(&self.opening);
+        let failed = opening.remove(&group);
+        self.forget_gone(&opening);
+        drop(opening);
+        let (Some(failed), Some(arena)) = (failed, self.arena()) else { return };
         if others_may {
-            arena.close(opening.reserved, opening.writers);
+            arena.close(failed.reserved, failed.writers);
         } else {
-            arena.free(opening.reserved);
+            arena.free(failed.reserved);
         }
     }
 }
@@ -343,7 +369,7 @@ impl Inner {
             View { target: Target::remote(register), copies: None }
         };
         let answer = view.copies.is_some().into();
-        *lock(&self.channels.views[peer.index()]) = Some(Arc::new(view));
+        *lock(&self.channels.views[peer.index()]) = Some((Arc::new(view), false));
         Ok(answer)
     }
 

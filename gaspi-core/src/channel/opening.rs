@@ -307,6 +307,7 @@ impl Inner {
                     taken: AtomicU64::new(0),
                     told: AtomicU64::new(0),
                     untold: AtomicU64::new(0),
+                    losses: self.channels.losses(*rank),
                 })
             })
             .collect();

@@ -170,11 +170,12 @@ fn lines_carry_words_and_staging() {
             fill(&channel.stage(channel.me(), sequence), &[own as u8; 512]);
             channel.arrive(sequence, sequence * 3, &[own, sequence]);
             for member in &local {
-                until(&channel, || match channel.look(*member, sequence) {
-                    Look::Missing => None,
-                    look => Some(assert_eq!(look, Look::Arrived(sequence * 3))),
-                })
-                .expect("all arrive");
+                let arrived = || {
+                    let look = channel.look(*member, sequence);
+                    assert!(matches!(look, Look::Missing | Look::Arrived(_)), "{look:?}");
+                    (look == Look::Arrived(sequence * 3)).then_some(())
+                };
+                until(&channel, arrived).expect("all arrive");
                 let theirs = word(*member, sequence);
                 assert_eq!(channel.payload(*member, sequence)[..2], [theirs, sequence]);
                 let stage = channel.stage(*member, sequence);
@@ -319,6 +320,44 @@ fn memory_of_closed_channels_is_used_again() {
 }
 
 #[test]
+fn memory_that_a_member_may_still_write_to_is_not_used_again() {
+    run(2, |rt| {
+        let first = open(rt);
+        let (me, other) = (first.me(), 1 - first.me());
+        let place = first.incoming(other, 0).as_ptr() as usize;
+        exchange(&first, 0..5);
+        let first = (me == 1).then_some(first);
+        let second = open(rt);
+        if let Some(first) = first {
+            // Its other end is closed, but nothing keeps this one from using it.
+            for index in 5..8 {
+                fill(&first.outgoing(other, index), &[0xff; HEADER + 256]);
+                first.send(other, index, HEADER as u64 + 256).expect("nobody is gone");
+            }
+            first.arrive(1, 2, &[3]);
+            first.tell([4; 6]);
+            exchange(&second, 0..20);
+        } else {
+            assert_ne!(second.incoming(other, 0).as_ptr() as usize, place);
+            exchange(&second, 0..20);
+        }
+        assert_eq!(second.received(other), 20);
+        assert_eq!(second.told(other), None);
+        meet(rt);
+        // Now it is: channels that are opened find it free as soon as all have been told.
+        soon("its place is used again", || {
+            let third = open(rt);
+            let again = third.incoming(other, 0).as_ptr() as usize == place;
+            exchange(&third, 0..1);
+            third.tell([again.into(), 0, 0, 0, 0, 0]);
+            let told = until(&third, || third.told(0)).expect("told");
+            told[0] == 1
+        });
+        meet(rt);
+    });
+}
+
+#[test]
 fn a_member_that_has_closed_its_end_is_told_from_one_that_is_late() {
     run(2, |rt| {
         let channel = open(rt);
@@ -360,6 +399,21 @@ fn a_member_that_dies_is_named_by_open_and_by_check() {
         parted.wait();
         rt.term(LIMIT).expect("term");
     });
+}
+
+#[test]
+fn a_member_may_leave_as_soon_as_it_has_opened() {
+    for _ in 0..100 {
+        run_owned(3, &Config::default(), |rt| {
+            let channel = open(&rt);
+            if channel.me() != 1 {
+                rt.term(LIMIT).expect("term");
+            } else {
+                let left = || matches!(channel.check(), Err(Error::RankLeft { .. }));
+                until_left(&channel, left);
+            }
+        });
+    }
 }
 
 #[test]

@@ -1,0 +1,54 @@
+//! What programs see of failed requests only where hosts are cut off.
+
+use super::*;
+use crate::fabric::frame::Lane;
+use crate::ids::QueueId;
+use crate::{Config, Job, Joining, Timeout};
+
+fn alone() -> Runtime {
+    let id = format!("channels-{:?}", std::thread::current().id());
+    let joining = Joining::new(Job::in_process(&id, Rank(0), 1), Config::default());
+    joining.expect("joining").wait(Timeout::Block).expect("a rank")
+}
+
+const OWN: &[Rank] = &[Rank(0)];
+
+#[test]
+fn a_refused_request_shows_in_channels_that_were_open() {
+    let rank = alone();
+    let spec = ChannelSpec { slots: 1, message_bytes: 0, stage_bytes: 0 };
+    let open = || rank.channel_open(GroupId::ALL, spec, Timeout::Block).expect("a channel");
+    let before = open();
+    let lane = Lane { queue: CHANNELS, generation: 0 };
+    rank.inner().request_failed(Rank(0), lane, "it is full", true);
+    let after = open();
+    assert!(
+        matches!(before.check(), Err(Error::Refused { rank: Rank(0), reason }) if reason == "it is full")
+    );
+    assert_eq!(after.check(), Ok(()));
+    assert_eq!(rank.inner().corrupt[0].load(Ordering::Relaxed), 0, "no request of the program");
+    // Requests of the program do not show there.
+    let lane = Lane { queue: QueueId(0), generation: 0 };
+    rank.inner().request_failed(Rank(0), lane, "something else", true);
+    assert_eq!(after.check(), Ok(()));
+    assert_eq!(rank.inner().corrupt[0].load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_lost_request_counts_once_its_rank_is_known_to_live() {
+    let channels = Channels::new(1);
+    let lane = Lane { queue: CHANNELS, generation: 0 };
+    assert_eq!(lane.queue.0 as u32, crate::QUEUE_MAX);
+    // A connection that broke while nothing was under way.
+    channels.lost(Rank(0));
+    assert_eq!((channels.troubles(), channels.losses(Rank(0))), (0, 0));
+    channels.failed(Rank(0), "the connection broke", false);
+    assert_eq!((channels.troubles(), channels.losses(Rank(0))), (0, 1));
+    assert_eq!(channels.trouble(OWN, 0), None);
+    channels.lost(Rank(0));
+    assert_eq!(channels.trouble(OWN, 0), Some((Rank(0), "the connection broke".to_owned())));
+    let known = channels.troubles();
+    assert_eq!(channels.trouble(OWN, known), None);
+    channels.lost(Rank(0));
+    assert_eq!(channels.troubles(), known, "it was told already");
+}
