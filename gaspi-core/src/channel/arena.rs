@@ -69,6 +69,14 @@ pub(super) struct View {
     pub(super) copies: Option<i32>,
 }
 
+/// Another rank's arena as long as channels may be opened there.
+#[derive(Debug)]
+struct Known {
+    view: Arc<View>,
+    /// Its owner has ended it, while channels were being opened.
+    gone: bool,
+}
+
 /// Failed requests of channels to one rank.
 #[derive(Debug, Default)]
 struct Trouble {
@@ -86,8 +94,8 @@ struct Trouble {
 pub(crate) struct Channels {
     arena: OnceLock<Arena>,
     making: Mutex<()>,
-    /// By rank; true once it is gone.
-    views: Box<[Mutex<Option<(Arc<View>, bool)>>]>,
+    /// By rank.
+    views: Box<[Mutex<Option<Known>>]>,
     /// Ranges of channels that are being opened.
     opening: Mutex<HashMap<GroupId, Closing>>,
     /// How many requests have failed for certain, and the last ones by rank.
@@ -114,26 +122,25 @@ impl Channels {
 
     /// The arena of `rank`, as far as this rank can reach it.
     pub(super) fn view(&self, rank: Rank) -> Option<Arc<View>> {
-        lock(&self.views[rank.index()]).as_ref().map(|(view, _)| Arc::clone(view))
+        lock(&self.views[rank.index()]).as_ref().map(|known| Arc::clone(&known.view))
     }
 
     /// The arena of `rank` is gone; with a generation, only that one. Channels keep what they map, and
     /// so do those that are being opened: a member may open one and leave before others are as far.
     pub(crate) fn forget(&self, rank: Rank, generation: Option<u32>) {
         let opening = lock(&self.opening);
-        let mut view = lock(&self.views[rank.index()]);
-        match &mut *view {
-            Some((known, _)) if generation.is_some_and(|g| g != known.target.generation) => {}
-            Some((_, gone)) if !opening.is_empty() => *gone = true,
-            _ => *view = None,
+        let mut known = lock(&self.views[rank.index()]);
+        match &mut *known {
+            Some(other) if generation.is_some_and(|g| g != other.view.target.generation) => {}
+            Some(known) if !opening.is_empty() => known.gone = true,
+            known => *known = None,
         }
     }
 
     /// Forgets what has gone while channels were being opened.
     fn forget_gone(&self, opening: &HashMap<GroupId, Closing>) {
-        for view in self.views.iter().filter(|_| opening.is_empty()) {
-            let mut view = lock(view);
-            view.take_if(|(_, gone)| *gone);
+        for known in self.views.iter().filter(|_| opening.is_empty()) {
+            lock(known).take_if(|known| known.gone);
         }
     }
 
@@ -369,7 +376,8 @@ impl Inner {
             View { target: Target::remote(register), copies: None }
         };
         let answer = view.copies.is_some().into();
-        *lock(&self.channels.views[peer.index()]) = Some((Arc::new(view), false));
+        *lock(&self.channels.views[peer.index()]) =
+            Some(Known { view: Arc::new(view), gone: false });
         Ok(answer)
     }
 
