@@ -14,7 +14,7 @@ use crate::algorithms::Algorithm;
 use crate::apart::Apart;
 use crate::executor::Buffers;
 use crate::operation::PlanKey;
-use crate::station::{Operation, Station};
+use crate::station::{By, Operation, Station};
 use crate::task::{Arithmetic, Plan};
 
 /// The variable that names the algorithm to prefer where it serves an operation.
@@ -31,16 +31,20 @@ const ROOM_BYTES: u64 = 64 << 20;
 const STAGE_BYTES: u64 = 64 << 10;
 /// How long the background waits for news before it looks whether it still has something to do.
 const BACKGROUND_LIMIT: Duration = Duration::from_millis(250);
+/// How long a thread waits for members to open a channel before it looks after what was started.
+const OPENING_SLICE: Duration = Duration::from_millis(1);
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a channel between so many members looks like: the same on all of them.
-fn spec(members: usize) -> ChannelSpec {
+fn spec(members: usize, prepared: bool) -> ChannelSpec {
     let share = ROOM_BYTES / (members as u64 * u64::from(SLOTS));
     let message_bytes = share.next_power_of_two().clamp(MESSAGE_BYTES_MIN, MESSAGE_BYTES);
-    ChannelSpec { slots: SLOTS, message_bytes, stage_bytes: STAGE_BYTES }
+    // Not the same for both kinds, so that nobody takes one for the other.
+    let stage_bytes = if prepared { STAGE_BYTES + 64 } else { STAGE_BYTES };
+    ChannelSpec { slots: SLOTS, message_bytes, stage_bytes }
 }
 
 fn preferred() -> std::result::Result<Option<Algorithm>, String> {
@@ -152,21 +156,49 @@ impl Engine {
         rt.extension(Engine::new)
     }
 
-    /// Opens a channel with the members of a group.
+    /// Opens a channel with the members of a group, for a prepared operation.
     pub(crate) fn open(
         &self,
         rt: &Runtime,
         group: GroupId,
         timeout: Timeout,
     ) -> Result<Arc<Station>> {
-        let members = rt.group_ranks(group)?.len();
-        if !lock(&self.shared.opening).insert(group) {
+        let Some(_opening) = Opening::begin(&self.shared, group) else {
             let active = "the first collective of another thread".to_owned();
             return Err(Error::ActiveCollective { group, active });
-        }
-        let opened = rt.channel_open(group, spec(members), timeout);
-        lock(&self.shared.opening).remove(&group);
-        let channel = opened?;
+        };
+        self.open_reserved(rt, group, true, timeout.deadline())
+    }
+
+    /// As [`open`](Engine::open), by the only thread that does so for this group.
+    fn open_reserved(
+        &self,
+        rt: &Runtime,
+        group: GroupId,
+        prepared: bool,
+        deadline: Deadline,
+    ) -> Result<Arc<Station>> {
+        let members = rt.group_ranks(group)?.len();
+        let channel = loop {
+            // Others may need what this rank has started before they can join in.
+            let slice = match self.shared.active.load(Ordering::Relaxed) {
+                0 => deadline,
+                _ => deadline.at_most(OPENING_SLICE),
+            };
+            match rt.channel_open(group, spec(members, prepared), remaining(slice)) {
+                Err(Error::Timeout { .. }) if slice != deadline && !deadline.passed() => {
+                    self.shared.progress(By::Other, |_| true);
+                }
+                Err(Error::Mismatch { group, difference }) => {
+                    let difference = format!(
+                        "{difference}; channels are opened by the first operation of a group, with \
+                         more staging by each that is prepared"
+                    );
+                    return Err(Error::Mismatch { group, difference });
+                }
+                opened => break opened?,
+            }
+        };
         let station = Arc::new(Station::new(channel, Arc::clone(&self.shared.active)));
         let mut stations = self.shared.stations.write().unwrap_or_else(PoisonError::into_inner);
         stations.push(Arc::clone(&station));
@@ -182,18 +214,25 @@ impl Engine {
     /// The desk of a group, opened by the first operation on it, which waits for the other members.
     pub(crate) fn desk(&self, rt: &Runtime, group: GroupId, timeout: Timeout) -> Result<Arc<Desk>> {
         let group_use = rt.group_use(group)?;
-        let known = {
+        let known = || {
             let desks = self.shared.desks.read().unwrap_or_else(PoisonError::into_inner);
-            desks.get(&group).cloned()
+            desks.get(&group).filter(|desk| desk.group_use == group_use).cloned()
         };
-        if let Some(desk) = known {
-            if desk.group_use == group_use {
-                return Ok(desk);
-            }
-            // The id serves other members now.
-            self.close(&desk.station);
+        if let Some(desk) = known() {
+            return Ok(desk);
         }
-        let station = self.open(rt, group, timeout)?;
+        // Another thread may be opening it.
+        let deadline = timeout.deadline();
+        let opening = rt.wait_for(group, deadline, || Opening::begin(&self.shared, group));
+        let Some(_opening) = opening else {
+            let pending = format!("another thread that opens a channel of {group}");
+            return Err(Error::Timeout { pending });
+        };
+        if let Some(desk) = known() {
+            return Ok(desk);
+        }
+        self.forget_former(rt);
+        let station = self.open_reserved(rt, group, false, deadline)?;
         let desk = Arc::new(Desk {
             group_use,
             station,
@@ -205,12 +244,23 @@ impl Engine {
         Ok(desk)
     }
 
+    /// Lets go of the desks of groups that have been deleted.
+    fn forget_former(&self, rt: &Runtime) {
+        let mut desks = self.shared.desks.write().unwrap_or_else(PoisonError::into_inner);
+        let former = |group: &GroupId, desk: &mut Arc<Desk>| {
+            rt.group_use(*group).ok() != Some(desk.group_use)
+        };
+        for (_, desk) in desks.extract_if(former) {
+            self.close(&desk.station);
+        }
+    }
+
     /// Carries on the operations of all stations but this one.
     pub(crate) fn progress_others(&self, own: &Arc<Station>) {
         if own.active() == self.shared.active.load(Ordering::Relaxed) {
             return;
         }
-        self.shared.progress(|station| !Arc::ptr_eq(station, own));
+        self.shared.progress(By::Other, |station| !Arc::ptr_eq(station, own));
     }
 
     /// Waits for an operation of a station.
@@ -282,6 +332,37 @@ impl Engine {
     }
 }
 
+/// The time that is left, as a timeout.
+fn remaining(deadline: Deadline) -> Timeout {
+    match deadline {
+        Deadline::Now => Timeout::Test,
+        Deadline::Never => Timeout::Block,
+        Deadline::At(_) => {
+            let left = deadline.remaining().unwrap_or_default();
+            Timeout::Millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1))
+        }
+    }
+}
+
+/// The only thread that opens a channel with the members of a group.
+struct Opening<'a> {
+    shared: &'a Shared,
+    group: GroupId,
+}
+
+impl<'a> Opening<'a> {
+    /// `None` while there is another one.
+    fn begin(shared: &'a Shared, group: GroupId) -> Option<Opening<'a>> {
+        lock(&shared.opening).insert(group).then(|| Opening { shared, group })
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        lock(&self.shared.opening).remove(&self.group);
+    }
+}
+
 #[cold]
 fn no_operation(handle: u64) -> Error {
     let reason = "there is none; it was waited for or freed already".to_owned();
@@ -289,11 +370,17 @@ fn no_operation(handle: u64) -> Error {
 }
 
 impl Shared {
-    fn progress(&self, wanted: impl Fn(&Arc<Station>) -> bool) {
+    fn progress(&self, by: By, wanted: impl Fn(&Arc<Station>) -> bool) {
         let stations = self.stations.read().unwrap_or_else(PoisonError::into_inner);
         for station in stations.iter().filter(|station| station.active() > 0 && wanted(station)) {
-            station.progress(None);
+            station.progress(by);
         }
+    }
+
+    /// What threads that wait do for theirs now and then.
+    fn look_around(&self) {
+        let stations = self.stations.read().unwrap_or_else(PoisonError::into_inner);
+        stations.iter().filter(|s| s.has_background()).for_each(|station| station.look_around());
     }
 
     /// A station with operations for the background.
@@ -314,10 +401,13 @@ impl Shared {
                 continue;
             };
             let limit = Deadline::Never.at_most(BACKGROUND_LIMIT);
-            station.channel.wait_for(limit, || {
-                self.progress(|station| station.has_background());
+            let ended = station.channel.wait_for(limit, || {
+                self.progress(By::Background, |station| station.has_background());
                 (!station.has_background() || self.ending.load(Ordering::Acquire)).then_some(())
             });
+            if ended.is_none() {
+                self.look_around();
+            }
         }
     }
 }

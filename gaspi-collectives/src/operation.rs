@@ -192,6 +192,17 @@ fn check_sizes(request: &Request, members: usize) -> Result<()> {
         bytes.filter(|bytes| i64::try_from(*bytes).is_ok()).ok_or_else(|| too_many(count))
     };
     fits(request.count, members as u64)?;
+    let (collective, given) = (request.collective, request.blocks.len());
+    let wanted = match collective {
+        Collective::Alltoall => [0, 2],
+        Collective::Allgather | Collective::ReduceScatter => [0, 1],
+        Collective::Gather | Collective::Scatter => [0, 1],
+        _ => [0, 0],
+    };
+    if !wanted.contains(&given) {
+        let reason = format!("a {collective} takes {} lists of counts, or none", wanted[1]);
+        return Err(Error::Number { number: given as u64, reason });
+    }
     for blocks in &request.blocks {
         if blocks.counts.len() != members {
             let number = blocks.counts.len() as u64;
@@ -207,7 +218,7 @@ fn check_sizes(request: &Request, members: usize) -> Result<()> {
 impl<'a> Call<'a> {
     /// Finds the root among the members and checks what can be checked without the others.
     fn new(request: &'a Request, station: &'a Arc<Station>) -> Result<Call<'a>> {
-        let ranks = station.channel.ranks();
+        let (ranks, me) = (station.channel.ranks(), station.channel.me());
         check_sizes(request, ranks.len())?;
         if let Combination::BuiltIn(ty, op) = request.combination
             && request.collective.reduces()
@@ -215,6 +226,13 @@ impl<'a> Call<'a> {
         {
             let reason = format!("{op} is not defined for elements of type {ty}");
             return Err(Error::Unsupported { reason });
+        }
+        if let (Collective::Alltoall, [sends, receives]) = (request.collective, &*request.blocks)
+            && let (Some(to), Some(from)) = (sends.counts.get(me), receives.counts.get(me))
+            && to != from
+        {
+            let reason = format!("this rank sends itself so many elements, but receives {from}");
+            return Err(Error::Number { number: *to, reason });
         }
         let root = match request.collective.is_rooted() {
             false => 0,

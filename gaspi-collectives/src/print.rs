@@ -90,17 +90,33 @@ fn algorithm(bits: u64, words: String) -> String {
     }
 }
 
-/// A member is in another operation than this rank.
+/// Two members are in different operations, or in different ones of the same kind.
 #[cold]
-pub(crate) fn mismatch(channel: &Channel, own: u64, member: usize, other: u64) -> Error {
-    let (me, they) = (channel.ranks()[channel.me()], channel.ranks()[member]);
-    let difference = if own == other {
+pub(crate) fn mismatch(channel: &Channel, [one, two]: [(usize, u64); 2]) -> Error {
+    let rank = |member: usize| channel.ranks()[member];
+    let (first, second) = (rank(one.0), rank(two.0));
+    let difference = if one.1 == two.1 {
         format!(
-            "{me} and {they} have started different numbers of operations; both are in {}",
-            describe(own)
+            "{first} and {second} have started different numbers of operations; both are in {}",
+            describe(one.1)
         )
     } else {
-        format!("{me} called {}, {they} called {}", describe(own), describe(other))
+        format!("{first} called {}, {second} called {}", describe(one.1), describe(two.1))
     };
+    Error::Mismatch { group: channel.group(), difference }
+}
+
+/// A block that one member sent has another size than the other expects.
+#[cold]
+pub(crate) fn uneven(
+    channel: &Channel,
+    [from, to]: [usize; 2],
+    [found, expected]: [u64; 2],
+) -> Error {
+    let (from, to) = (channel.ranks()[from], channel.ranks()[to]);
+    let difference = format!(
+        "{from} sent a block of {found} bytes where {to} expects {expected}; counts of both have \
+         to agree"
+    );
     Error::Mismatch { group: channel.group(), difference }
 }

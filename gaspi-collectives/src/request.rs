@@ -18,7 +18,8 @@ pub type Reduce =
 /// A reduction defined by the program: associative, and commutative unless it is ordered.
 #[derive(Clone)]
 pub struct Reducer {
-    /// The function. It may be called by any thread that waits for the operation or tests it.
+    /// The function. It may be called by any thread that waits for operations of this rank, tests them
+    /// or opens a channel for one; it may not call procedures of this crate itself.
     pub reduce: Arc<Reduce>,
     /// Bytes of an element.
     pub element_bytes: u32,

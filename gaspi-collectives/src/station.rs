@@ -16,14 +16,17 @@ use gaspi_core::{Channel, Deadline, Error, Rank, Result};
 
 use crate::executor::Buffers;
 use crate::print;
-use crate::task::{Arithmetic, Blocked, Plan, Tally, Task};
+use crate::task::{Arithmetic, Blocked, Cause, Plan, Tally, Task, What};
 
 /// How long a rank waits before it tells the others what it waits in.
 const QUIET: Duration = Duration::from_millis(10);
 /// How often a rank that waits long looks around without having been woken.
 const LOOK_AROUND: Duration = Duration::from_millis(250);
-/// How long news of the cause may take behind the news of a failure.
+/// How long news of the cause may take behind the news of a failure, and those of a death.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
+const DEATH_LIMIT: Duration = Duration::from_secs(5);
+/// Members whom the text of a timeout names.
+const NAMED: usize = 4;
 /// Prints of former operations that are remembered.
 const REMEMBERED: usize = 16;
 
@@ -39,6 +42,31 @@ mod status {
 /// What a notice says beside sequence and print.
 const WAITS: u64 = 1;
 const FAILED: u64 = 2;
+
+/// Who carries on the operations of a station.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum By {
+    /// A thread of the program that waits for one of them.
+    Waiter,
+    /// A thread of the program that waits for something else.
+    Other,
+    /// The library's own.
+    Background,
+}
+
+/// A notice that says that an operation has failed, and why.
+fn failed(sequence: u64, print: u64, cause: Cause) -> [u64; 6] {
+    let [one, two] = cause.words;
+    let kind = FAILED | (cause.what as u64) << 8 | (cause.member as u64) << 16;
+    [sequence, print, kind, one, two, 0]
+}
+
+/// Why the operation that a notice is about failed there.
+fn cause([_, _, kind, one, two, _]: [u64; 6]) -> Cause {
+    let kinds = [What::Unknown, What::Print, What::Bytes, What::Left, What::Died];
+    let what = kinds.get((kind >> 8 & 0xff) as usize).copied().unwrap_or_default();
+    Cause { what, member: (kind >> 16) as usize, words: [one, two] }
+}
 
 /// An operation as whoever started it knows it.
 #[derive(Debug)]
@@ -114,6 +142,14 @@ struct State {
     spare: Option<Box<Task>>,
     /// Since when another member is known to have failed in the operation that runs.
     failed_elsewhere: Option<(Rank, Instant)>,
+    /// The operation that this rank has told the others it waits in.
+    announced: u64,
+    /// The operation that was first when nobody waited for it, and since when.
+    quiet: (u64, Option<Instant>),
+    /// What the first operation waits for in vain, unless it had come by now.
+    vain: Option<(Blocked, u64, Instant)>,
+    /// How often operations have been carried on.
+    looks: u64,
 }
 
 /// A channel and its operations.
@@ -141,6 +177,10 @@ impl Station {
             prints: [0; REMEMBERED],
             spare: None,
             failed_elsewhere: None,
+            announced: 0,
+            quiet: (0, None),
+            vain: None,
+            looks: 0,
         };
         Station {
             channel,
@@ -214,43 +254,64 @@ impl Station {
         }
     }
 
-    /// Carries on what can be carried on. `own` is the operation that the calling thread waits for:
-    /// functions of the program are called for that one only.
-    pub(crate) fn progress(&self, own: Option<&Operation>) {
+    /// Carries on what can be carried on. Functions of the program are called by its own threads,
+    /// unless they are said to be fit for others.
+    pub(crate) fn progress(&self, by: By) {
         let state = match self.state.try_lock() {
             Ok(state) => state,
             Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // Another thread does it.
             Err(std::sync::TryLockError::WouldBlock) => return,
         };
-        self.carry_on(state, own);
+        self.carry_on(state, by);
     }
 
-    fn carry_on(&self, mut state: MutexGuard<'_, State>, own: Option<&Operation>) {
+    fn carry_on(&self, mut state: MutexGuard<'_, State>, by: By) {
         let state = &mut *state;
         let mut gone = None;
-        while let Some((operation, task)) = state.queue.front_mut() {
-            if task.is_private() && own.is_none_or(|own| !std::ptr::eq(own, &raw const **operation))
-            {
+        state.looks += 1;
+        while let Some((_, task)) = state.queue.front_mut() {
+            if by == By::Background && task.is_private() {
                 return;
             }
             match task.advance(&self.channel, &mut state.tally) {
-                Ok(None) => self.ended(state, Ok(())),
+                Ok(None) => self.ended(state, Ok(()), by),
+                // All its steps have been run.
+                Err(error @ Error::Reduction { .. }) => self.ended(state, Err(error), by),
                 Ok(Some(blocked)) => {
                     // Whoever is gone may have done its part just before: one more look.
                     if let Some((before, error)) = gone.take()
                         && before == blocked
                     {
-                        self.fail(state, error);
+                        let cause = self.cause_of(&error);
+                        self.fail(state, error, cause);
                     } else if let Err(error) = self.look_for_ends(blocked) {
                         gone = Some((blocked, error));
                         continue;
                     }
                     return;
                 }
-                Err(error) => self.fail(state, error),
+                Err(error) => {
+                    let cause = match error {
+                        Error::Mismatch { .. } => task.cause(),
+                        _ => self.cause_of(&error),
+                    };
+                    self.fail(state, error, cause);
+                }
             }
         }
+    }
+
+    /// What the others are told of an error that is about a member.
+    #[cold]
+    fn cause_of(&self, error: &Error) -> Cause {
+        let (what, rank) = match error {
+            Error::RankDied { rank, .. } => (What::Died, rank),
+            Error::RankLeft { rank, .. } => (What::Left, rank),
+            _ => return Cause::default(),
+        };
+        let member = self.channel.ranks().iter().position(|member| member == rank);
+        Cause { what, member: member.unwrap_or_default(), words: [0; 2] }
     }
 
     /// Errors if the task waits for nothing that may still come.
@@ -260,31 +321,36 @@ impl Station {
     }
 
     /// The first operation has ended.
-    fn ended(&self, state: &mut State, outcome: Result<()>) {
+    fn ended(&self, state: &mut State, outcome: Result<()>, by: By) {
         let Some((operation, task)) = state.queue.pop_front() else { return };
         state.spare = Some(task);
-        state.failed_elsewhere = None;
+        (state.failed_elsewhere, state.vain) = (None, None);
         self.active.fetch_sub(1, Ordering::Relaxed);
         self.of_all.fetch_sub(1, Ordering::Relaxed);
         self.background.fetch_sub(usize::from(operation.background), Ordering::Relaxed);
         operation.end(outcome);
         // A thread that waits for it may sleep, while another one carried it on.
-        if self.waiting.load(Ordering::Relaxed) > 1 || operation.background {
+        if self.waiting.load(Ordering::Relaxed) > usize::from(by == By::Waiter) {
             self.channel.rouse();
         }
     }
 
     /// The first operation has failed, and with it all that follow.
     #[cold]
-    fn fail(&self, state: &mut State, error: Error) {
-        if let Some((_, task)) = state.queue.front() {
-            self.channel.tell([task.sequence, task.fingerprint, FAILED, 0, 0, 0]);
-        }
+    fn fail(&self, state: &mut State, error: Error, cause: Cause) {
+        let Some((_, task)) = state.queue.front() else { return };
+        let notice = failed(task.sequence, task.fingerprint, cause);
+        self.fail_telling(state, error, notice);
+    }
+
+    #[cold]
+    fn fail_telling(&self, state: &mut State, error: Error, notice: [u64; 6]) {
+        self.channel.tell(notice);
         let afterwards = self.afterwards(&error);
         state.broken = Some(error.clone());
-        self.ended(state, Err(error));
+        self.ended(state, Err(error), By::Other);
         while !state.queue.is_empty() {
-            self.ended(state, Err(afterwards.clone()));
+            self.ended(state, Err(afterwards.clone()), By::Other);
         }
         state.spare = None;
     }
@@ -313,17 +379,22 @@ impl Station {
     ) -> Result<()> {
         let quiet = if deadline == Deadline::Now { deadline } else { deadline.at_most(QUIET) };
         let ended = self.channel.wait_for(quiet, || {
-            self.progress(Some(operation));
+            self.progress(By::Waiter);
             others();
             operation.outcome()
         });
         if let Some(outcome) = ended {
             return outcome;
         }
+        if deadline == Deadline::Now {
+            self.look_around();
+            let nothing = || Err(Error::Timeout { pending: String::new() });
+            return operation.outcome().unwrap_or_else(nothing);
+        }
         while !deadline.passed() {
             self.announce();
             let ended = self.channel.wait_for(deadline.at_most(LOOK_AROUND), || {
-                self.progress(Some(operation));
+                self.progress(By::Waiter);
                 others();
                 self.look_at_notices();
                 operation.outcome()
@@ -338,9 +409,34 @@ impl Station {
     /// Tells the others what this rank waits in.
     #[cold]
     fn announce(&self) {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
+        let state = &mut *state;
         let Some((_, task)) = state.queue.front() else { return };
-        self.channel.tell([task.sequence, task.fingerprint, WAITS, 0, 0, 0]);
+        if state.announced != task.sequence {
+            state.announced = task.sequence;
+            self.channel.tell([task.sequence, task.fingerprint, WAITS, 0, 0, 0]);
+        }
+    }
+
+    /// What a thread that waits does besides, for operations that are only looked at now and then.
+    #[cold]
+    pub(crate) fn look_around(&self) {
+        {
+            let Ok(mut state) = self.state.try_lock() else { return };
+            let Some((_, task)) = state.queue.front() else { return };
+            let (sequence, now) = (task.sequence, Instant::now());
+            match state.quiet {
+                (known, Some(since)) if known == sequence && now - since < QUIET => return,
+                (known, _) => {
+                    state.quiet = (sequence, Some(now));
+                    if known != sequence {
+                        return;
+                    }
+                }
+            }
+        }
+        self.announce();
+        self.look_at_notices();
     }
 
     /// Looks whether other members wait in another operation, or have failed in this one.
@@ -350,31 +446,118 @@ impl Station {
         let state = &mut *state;
         let Some((_, task)) = state.queue.front() else { return };
         let (sequence, fingerprint) = (task.sequence, task.fingerprint);
-        for member in (0..self.channel.ranks().len()).filter(|member| *member != self.channel.me())
-        {
-            let Some([there, other, what, ..]) = self.channel.told(member) else { continue };
-            let remembered = there + (REMEMBERED as u64) > sequence && there < sequence;
-            if there == sequence && other != fingerprint {
-                let error = print::mismatch(&self.channel, fingerprint, member, other);
-                return self.fail(state, error);
+        let me = self.channel.me();
+        if self.channel.alive(me).is_err() {
+            return self.fail(state, Error::NotInitialised, Cause::default());
+        }
+        let mut elsewhere = None;
+        for member in (0..self.channel.ranks().len()).filter(|member| *member != me) {
+            let Some(notice) = self.channel.told(member) else { continue };
+            let [there, other, what, ..] = notice;
+            // Those that wait behind it have prints as well.
+            let remembered = there < sequence && there + (REMEMBERED as u64) > state.sequence;
+            let own = match there == sequence {
+                true => fingerprint,
+                false => state.prints[there as usize % REMEMBERED],
+            };
+            if (remembered || there == sequence) && own != other {
+                let error = print::mismatch(&self.channel, [(me, own), (member, other)]);
+                let cause = Cause { what: What::Print, member, words: [other, 0] };
+                // What the other one has to compare itself with.
+                return self.fail_telling(state, error, failed(there, own, cause));
             }
-            if remembered && state.prints[there as usize % REMEMBERED] != other {
-                let own = state.prints[there as usize % REMEMBERED];
-                let error = print::mismatch(&self.channel, own, member, other);
-                self.fail(state, error);
-                // What it has to compare itself with.
-                return self.channel.tell([there, own, FAILED, 0, 0, 0]);
+            if what & 0xff == FAILED && there <= sequence {
+                let cause = cause(notice);
+                let known =
+                    elsewhere.is_some_and(|(.., known): (_, _, Cause)| known.what != What::Unknown);
+                elsewhere = if known { elsewhere } else { Some((member, other, cause)) };
             }
-            if what == FAILED && there <= sequence {
-                let rank = self.channel.ranks()[member];
-                let (rank, since) = *state.failed_elsewhere.get_or_insert((rank, Instant::now()));
-                if since.elapsed() >= CAUSE_LIMIT {
-                    let reason = "this collective failed there; its own error says why".to_owned();
-                    self.fail(state, Error::Refused { rank, reason });
+        }
+        if let Some(failure) = elsewhere {
+            return self.follow(state, failure);
+        }
+        self.look_for_vanity(state);
+    }
+
+    /// Another member has failed in this operation, or in one before it.
+    #[cold]
+    fn follow(&self, state: &mut State, (member, print, cause): (usize, u64, Cause)) {
+        let (channel, rank) = (&self.channel, self.channel.ranks()[member]);
+        let about = cause.member.min(channel.ranks().len() - 1);
+        let error = match cause.what {
+            What::Print => print::mismatch(channel, [(member, print), (about, cause.words[0])]),
+            What::Bytes => print::uneven(channel, [about, member], cause.words),
+            What::Left => {
+                let pending = format!("a collective of {}", channel.group());
+                Error::RankLeft { rank: channel.ranks()[about], pending }
+            }
+            What::Unknown | What::Died => {
+                let limit = if cause.what == What::Died { DEATH_LIMIT } else { CAUSE_LIMIT };
+                let (_, since) = state.failed_elsewhere.get_or_insert((rank, Instant::now()));
+                if since.elapsed() < limit {
+                    return;
                 }
+                let reason = "this collective failed there; its own error says why".to_owned();
+                Error::Refused { rank, reason }
+            }
+        };
+        self.fail(state, error, cause);
+    }
+
+    /// Looks whether whom the first operation waits for has done its part and gone on, so that nothing
+    /// comes of it any more.
+    #[cold]
+    fn look_for_vanity(&self, state: &mut State) {
+        let Some((_, task)) = state.queue.front() else { return };
+        let Some(blocked) = task.blocked() else { return };
+        let (member, sequence) = (blocked.member(), task.sequence);
+        let rank = self.channel.ranks()[member];
+        let closed = self.channel.has_closed(member);
+        let ahead = self.channel.told(member).is_some_and(|[there, ..]| there > sequence);
+        // What makes room may lag behind.
+        if !closed && (!ahead || matches!(blocked, Blocked::Room(_))) {
+            state.vain = None;
+            return;
+        }
+        // What it did before may not have been looked at yet.
+        match state.vain {
+            Some((before, looks, since)) if before == blocked => {
+                // Who leaves or dies may have closed its end before.
+                if state.looks == looks || since.elapsed() < CAUSE_LIMIT {
+                    return;
+                }
+            }
+            _ => {
+                state.vain = Some((blocked, state.looks, Instant::now()));
                 return;
             }
         }
+        let me = self.channel.ranks()[self.channel.me()];
+        let what = print::describe(task.fingerprint);
+        let error = if closed {
+            let reason = format!("it has freed {what} or deleted {}", self.channel.group());
+            Error::Refused { rank, reason }
+        } else {
+            let difference =
+                format!("{rank} has done {what} without sending what {me} expects; compare counts");
+            Error::Mismatch { group: self.channel.group(), difference }
+        };
+        self.fail(state, error, Cause::default());
+    }
+
+    /// Members that have not told that they are in the operation, or behind it.
+    #[cold]
+    fn silent(&self, sequence: u64) -> String {
+        let told = |member: &usize| self.channel.told(*member).is_some_and(|n| n[0] >= sequence);
+        let others = (0..self.channel.ranks().len()).filter(|member| *member != self.channel.me());
+        let silent: Vec<usize> = others.filter(|member| !told(member)).collect();
+        let ranks =
+            silent.iter().take(NAMED).map(|member| self.channel.ranks()[*member].to_string());
+        let mut words = ranks.collect::<Vec<_>>().join(", ");
+        if silent.len() > NAMED {
+            words = format!("{words} and {} more", silent.len() - NAMED);
+        }
+        words
     }
 
     #[cold]
@@ -387,7 +570,15 @@ impl Station {
                 format!("{what}, behind {}", print::describe(first.print))
             }
             Some((_, task)) => match task.waits_for(&self.channel) {
-                Some(rank) => format!("{rank} in {what} of {}", self.channel.group()),
+                Some(rank) => {
+                    let silent = self.silent(task.sequence);
+                    let group = self.channel.group();
+                    if silent.is_empty() || silent == rank.to_string() {
+                        format!("{rank} in {what} of {group}")
+                    } else {
+                        format!("{rank} in {what} of {group} (not heard of in it: {silent})")
+                    }
+                }
                 None => what,
             },
             None => what,

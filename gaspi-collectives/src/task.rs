@@ -26,8 +26,32 @@ pub(crate) const HEADER_BYTES: u64 = 64;
 const PULL_BYTES: u64 = 128 << 10;
 /// Words of a line's payload.
 const WORDS: usize = 6;
-/// A reduction has failed on this rank, or on one whose elements it has combined.
-const FAILED: u64 = 1;
+/// Bits of a sequence that go into the stamp of a line.
+const STAMP_SHIFT: u32 = 60;
+
+/// Why a task failed, for the other members: what, and two words about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cause {
+    pub(crate) what: What,
+    pub(crate) member: usize,
+    pub(crate) words: [u64; 2],
+}
+
+/// Kinds of causes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum What {
+    /// The error says why.
+    #[default]
+    Unknown,
+    /// The member was in another operation: its print.
+    Print,
+    /// The member's block had other bytes than expected: found, expected.
+    Bytes,
+    /// The member has left.
+    Left,
+    /// The member has died.
+    Died,
+}
 
 /// How far the messages and lines of a channel are: what this rank has done on it.
 #[derive(Debug)]
@@ -142,8 +166,11 @@ pub(crate) struct Task {
     blocked: Option<Blocked>,
     /// By member, once their lines have told; empty before.
     ways: Vec<Ways>,
-    /// A reduction has failed: whatever is sent says so.
-    failed: Cell<bool>,
+    /// A reduction has failed on this rank, or on one whose elements it has combined: 1 + that rank.
+    /// Whatever is sent says so.
+    failed: Cell<u64>,
+    /// Why the members do not agree.
+    cause: Cell<Cause>,
 }
 
 /// What a step came to.
@@ -177,14 +204,15 @@ impl Task {
             seen: 0,
             blocked: None,
             ways: Vec::new(),
-            failed: Cell::new(false),
+            failed: Cell::new(0),
+            cause: Cell::default(),
         }
     }
 
     /// The same operation again.
     pub(crate) fn restart(&mut self, sequence: u64, buffers: Buffers<'static>) {
         (self.cursor, self.seen) = (0, 0);
-        self.failed.set(false);
+        self.failed.set(0);
         self.sequence = sequence;
         self.buffers = buffers;
         self.ways.clear();
@@ -202,6 +230,29 @@ impl Task {
     /// Whether it calls a function of the program that may not be called by every thread.
     pub(crate) fn is_private(&self) -> bool {
         matches!(&self.arithmetic, Arithmetic::User(reducer) if !reducer.background)
+    }
+
+    /// What it waited for when it was left.
+    pub(crate) fn blocked(&self) -> Option<Blocked> {
+        self.blocked
+    }
+
+    /// Why the members do not agree, after [`Error::Mismatch`].
+    pub(crate) fn cause(&self) -> Cause {
+        self.cause.get()
+    }
+
+    /// The member is in another operation.
+    #[cold]
+    fn differs(&self, channel: &Channel, member: usize, print: u64) -> Error {
+        self.cause.set(Cause { what: What::Print, member, words: [print, 0] });
+        print::mismatch(channel, [(channel.me(), self.fingerprint), (member, print)])
+    }
+
+    /// What its lines carry: the fingerprint, and which operation of the channel it is, so that the
+    /// same one called earlier is told from it.
+    fn stamp(&self) -> u64 {
+        self.fingerprint ^ self.sequence << STAMP_SHIFT
     }
 
     /// Whom it waits for.
@@ -229,10 +280,10 @@ impl Task {
                 Stepped::Again => self.cursor = 0,
             }
         }
-        if self.failed.get() {
-            return Err(Error::Reduction { rank: channel.ranks()[channel.me()] });
+        match self.failed.get() {
+            0 => Ok(None),
+            rank => Err(Error::Reduction { rank: Rank((rank - 1) as u16) }),
         }
-        Ok(None)
     }
 
     fn run(&mut self, channel: &Channel, tally: &mut Tally, step: Step) -> Result<Stepped> {
@@ -241,7 +292,7 @@ impl Task {
             Step::Combine { dst, left, right } => {
                 let left = self.source(channel, tally, left);
                 let right = self.source(channel, tally, right);
-                self.combine(self.target(channel, tally, dst), left, right);
+                self.combine(channel, self.target(channel, tally, dst), left, right);
             }
             Step::Send { to, src, .. } => return self.send(channel, tally, to as usize, src),
             Step::Receive { from, dst } => {
@@ -347,8 +398,8 @@ impl Task {
     }
 
     /// `dst = left op right`; `dst` may be the same memory as either.
-    fn combine(&self, dst: Target<'_>, left: Source<'_>, right: Source<'_>) {
-        if dst.is_empty() || self.failed.get() {
+    fn combine(&self, channel: &Channel, dst: Target<'_>, left: Source<'_>, right: Source<'_>) {
+        if dst.is_empty() || self.failed.get() != 0 {
             return;
         }
         let reducer = match &self.arithmetic {
@@ -371,7 +422,7 @@ impl Task {
         let count = bytes as u64 / u64::from(reducer.element_bytes);
         match (reducer.reduce)(first, second, result, count) {
             Ok(()) => kernel::copy(dst, Source::of(result)),
-            Err(_) => self.failed.set(true),
+            Err(_) => self.failed.set(1 + u64::from(channel.ranks()[channel.me()].0)),
         }
     }
 
@@ -392,8 +443,7 @@ impl Task {
                 return Ok(Stepped::Blocked(Blocked::Room(to)));
             }
         }
-        let header =
-            [self.sequence, self.fingerprint, src.bytes, u64::from(self.failed.get()) * FAILED];
+        let header = [self.sequence, self.fingerprint, src.bytes, self.failed.get()];
         let slot = Target::of_peer(channel.outgoing(to, index));
         let header: &[u8] = bytemuck::cast_slice(&header);
         kernel::copy(slot.part(0, header.len() as u64), Source::of(header));
@@ -419,15 +469,15 @@ impl Task {
         let mut header = [0u64; 4];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut header);
         kernel::copy(Target::of(bytes), slot.part(0, size_of::<[u64; 4]>() as u64));
-        let [sequence, fingerprint, bytes, flags] = header;
+        let [sequence, fingerprint, bytes, failed] = header;
         if (sequence, fingerprint) != (self.sequence, self.fingerprint) {
-            return Err(print::mismatch(channel, self.fingerprint, from, fingerprint));
+            return Err(self.differs(channel, from, fingerprint));
         }
         if bytes != dst.bytes {
             return Err(self.uneven(channel, from, bytes, dst.bytes));
         }
-        if flags & FAILED != 0 {
-            self.failed.set(true);
+        if failed != 0 {
+            self.failed.set(failed);
         }
         let message = slot.part(HEADER_BYTES, bytes);
         let to = self.target(channel, tally, dst);
@@ -436,7 +486,7 @@ impl Task {
             Some((with, theirs_first)) => {
                 let with = self.source(channel, tally, with);
                 let (left, right) = if theirs_first { (message, with) } else { (with, message) };
-                self.combine(to, left, right);
+                self.combine(channel, to, left, right);
             }
         }
         tally.taken[from] = index + 1;
@@ -460,16 +510,19 @@ impl Task {
             Carry::Nothing => {}
         }
         self.seen = 0;
-        channel.arrive(tally.arrivals, self.fingerprint, &words);
+        channel.arrive(tally.arrivals, self.stamp(), &words);
     }
 
     fn await_all(&mut self, channel: &Channel, tally: &Tally) -> Result<Stepped> {
-        let members = channel.ranks().len();
+        let (members, stamp) = (channel.ranks().len(), self.stamp());
         while self.seen < members {
             match channel.look(self.seen, tally.arrivals) {
-                Look::Arrived(fingerprint) if fingerprint == self.fingerprint => self.seen += 1,
-                Look::Arrived(other) => {
-                    return Err(print::mismatch(channel, self.fingerprint, self.seen, other));
+                Look::Arrived(there) if there == stamp => self.seen += 1,
+                Look::Arrived(there) => {
+                    let differ = there ^ stamp;
+                    // The same operation, but not as the same one of the channel.
+                    let print = if differ << (64 - STAMP_SHIFT) == 0 { 0 } else { differ };
+                    return Err(self.differs(channel, self.seen, self.fingerprint ^ print));
                 }
                 Look::Missing => return Ok(Stepped::Blocked(Blocked::Line(self.seen))),
                 Look::Passed => {
@@ -642,12 +695,8 @@ impl Task {
 
     #[cold]
     fn uneven(&self, channel: &Channel, member: usize, found: u64, expected: u64) -> Error {
-        let (me, from) = (channel.ranks()[channel.me()], channel.ranks()[member]);
-        let difference = format!(
-            "{from} sent a block of {found} bytes where {me} expects {expected}; counts of both \
-             have to agree"
-        );
-        Error::Mismatch { group: channel.group(), difference }
+        self.cause.set(Cause { what: What::Bytes, member, words: [found, expected] });
+        print::uneven(channel, [member, channel.me()], [found, expected])
     }
 }
 

@@ -1,0 +1,204 @@
+//! Ranks that die or leave, before, in the middle of, and after operations.
+
+use super::{ALL, Dice, Memory, SOON, call, group_of, ranks, serves, sum_of_all};
+use gaspi_collectives::algorithms::{Algorithm, Collective};
+use gaspi_collectives::{prepare, restart, start, wait};
+use gaspi_core::{Config, Error, Rank, Result, Runtime, Timeout};
+use ranks::Nodes;
+use std::sync::Barrier;
+use std::time::Instant;
+
+const SIZE: u32 = 4;
+/// In several messages, which do not fit between two ranks at once.
+const LARGE: usize = 400_000;
+const SMALL: usize = 500;
+
+/// Elements of an operation whose blocks add up to so many.
+fn count_of(collective: Collective, elements: usize) -> u64 {
+    match collective {
+        Collective::Allreduce | Collective::Reduce | Collective::Broadcast => elements as u64,
+        _ => elements as u64 / u64::from(SIZE),
+    }
+}
+
+fn names(error: &Error, dead: Rank) -> bool {
+    matches!(error, Error::RankDied { rank, .. } if *rank == dead)
+}
+
+/// Runs operations until one fails.
+fn until_it_fails(rt: &Runtime, memory: &mut Memory, seed: u64, dead: Rank) -> Result<()> {
+    let mut dice = Dice(seed);
+    for _ in 0..200 {
+        let (collective, algorithm) = loop {
+            let collective = Collective::ALL[dice.below(9) as usize];
+            let algorithm = Algorithm::ALL[dice.below(Algorithm::ALL.len() as u64) as usize];
+            if serves(algorithm, collective, SIZE) {
+                break (collective, algorithm);
+            }
+        };
+        let elements = [SMALL, LARGE][dice.below(2) as usize];
+        let mut request = memory.request(collective, count_of(collective, elements));
+        request.algorithm = Some(algorithm);
+        request.root = Rank(dice.below(u64::from(SIZE)) as u16);
+        // SAFETY: the buffers live until the job has ended.
+        let begun = unsafe { start(rt, ALL, &request, Timeout::Block) };
+        if matches!(begun, Err(Error::Unsupported { .. })) {
+            continue;
+        }
+        let begin = Instant::now();
+        let outcome = begun.and_then(|handle| wait(rt, handle, Timeout::Block));
+        if let Err(error) = outcome {
+            let what = format!("{collective} by {algorithm} from {}", request.root);
+            assert!(names(&error, dead), "{what}: {} is told: {error}", rt.rank());
+            assert!(begin.elapsed() < 3 * SOON, "{what}: {:?}", begin.elapsed());
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn whoever_survives_is_told_and_goes_on_in_a_new_group() {
+    for seed in 1..=6 {
+        let dead = Rank((seed % 4) as u16);
+        // It dies while others are in the middle of something.
+        let operations = Dice(seed * 77).below(12);
+        let met = Barrier::new(SIZE as usize);
+        ranks::run_owned(SIZE, &Config::default(), |rt| {
+            let mut memory = Memory::new(rt.rank(), LARGE);
+            let pair = [Rank(0), Rank(1), Rank(2), Rank(3)].into_iter().filter(|r| *r != dead);
+            let untouched = (rt.rank() != dead).then(|| group_of(&rt, pair.clone()));
+            if let Some(group) = untouched {
+                sum_of_all(&rt, group, SMALL);
+            }
+            met.wait();
+            if rt.rank() == dead {
+                let mut dice = Dice(seed);
+                for _ in 0..operations {
+                    die_later(&rt, &mut memory, &mut dice);
+                }
+                return ranks::die(rt);
+            }
+            let outcome = until_it_fails(&rt, &mut memory, seed, dead);
+            assert!(outcome.is_err(), "{dead} has died");
+            sum_of_all(&rt, untouched.expect("a survivor"), SMALL);
+            let next = group_of(&rt, pair);
+            sum_of_all(&rt, next, LARGE);
+            let again = call(&rt, ALL, &memory.request(Collective::Barrier, 0), Timeout::Block);
+            assert!(again.as_ref().is_err_and(|error| names(error, dead)), "{again:?}");
+            rt.barrier(next, ranks::LIMIT).expect("barrier");
+            rt.term(ranks::LIMIT).expect("term");
+        });
+    }
+}
+
+/// One operation of those of [`until_it_fails`]; the last ones are begun only.
+fn die_later(rt: &Runtime, memory: &mut Memory, dice: &mut Dice) {
+    let (collective, algorithm) = loop {
+        let collective = Collective::ALL[dice.below(9) as usize];
+        let algorithm = Algorithm::ALL[dice.below(Algorithm::ALL.len() as u64) as usize];
+        if serves(algorithm, collective, SIZE) {
+            break (collective, algorithm);
+        }
+    };
+    let elements = [SMALL, LARGE][dice.below(2) as usize];
+    let mut request = memory.request(collective, count_of(collective, elements));
+    request.algorithm = Some(algorithm);
+    request.root = Rank(dice.below(u64::from(SIZE)) as u16);
+    // SAFETY: the buffers live until the job has ended.
+    let handle = match unsafe { start(rt, ALL, &request, Timeout::Block) } {
+        Err(Error::Unsupported { .. }) => return,
+        begun => begun.expect("start"),
+    };
+    let outcome = wait(rt, handle, Timeout::Millis(3));
+    // In the middle, where 3 ms are not enough.
+    if outcome.is_err_and(|error| error.is_timeout()) && dice.0 & 1 == 0 {
+        let _ = wait(rt, handle, ranks::LIMIT);
+    }
+}
+
+#[test]
+fn prepared_and_waiting_ones_are_told_as_well() {
+    for nodes in [Nodes::of_this_run()] {
+        ranks::run_over(nodes, 3, &Config::default(), |rt| {
+            let mut all: Vec<Memory> = (0..4).map(|_| Memory::new(rt.rank(), SMALL)).collect();
+            let mut handles = Vec::new();
+            for memory in &mut all {
+                let mut request = memory.request(Collective::Allreduce, SMALL as u64);
+                request.background = handles.len() % 2 == 0;
+                // SAFETY: the buffers live until the job has ended.
+                handles
+                    .push(unsafe { prepare(&rt, ALL, &request, ranks::LIMIT) }.expect("prepare"));
+            }
+            rt.barrier(ALL, ranks::LIMIT).expect("barrier");
+            if rt.rank() == Rank(1) {
+                return ranks::die(rt);
+            }
+            for handle in &handles {
+                restart(&rt, *handle).expect("restart");
+            }
+            for handle in handles.iter().rev() {
+                let outcome = wait(&rt, *handle, Timeout::Block);
+                assert!(outcome.as_ref().is_err_and(|e| names(e, Rank(1))), "{outcome:?}");
+                gaspi_collectives::free(&rt, *handle).expect("free");
+            }
+            let next = group_of(&rt, [Rank(0), Rank(2)]);
+            sum_of_all(&rt, next, SMALL);
+            rt.barrier(next, ranks::LIMIT).expect("barrier");
+            rt.term(ranks::LIMIT).expect("term");
+        });
+    }
+}
+
+#[test]
+fn who_leaves_after_its_part_disturbs_only_whoever_needs_it() {
+    let left = Barrier::new(3);
+    ranks::run_owned(3, &Config::default(), |rt| {
+        let mut memory = Memory::new(rt.rank(), 3 * SMALL);
+        let mut gather = memory.request(Collective::Gather, SMALL as u64);
+        gather.algorithm = Some(Algorithm::Linear);
+        sum_of_all(&rt, ALL, SMALL);
+        if rt.rank() == Rank(2) {
+            // It has nothing to wait for.
+            call(&rt, ALL, &gather, ranks::LIMIT).expect("gather");
+            // Others are not there to say goodbye; what was sent is on its way.
+            rt.term(ranks::LIMIT).expect("term");
+            left.wait();
+            return;
+        }
+        left.wait();
+        call(&rt, ALL, &gather, ranks::LIMIT).expect("its part is there");
+        let barrier = memory.request(Collective::Barrier, 0);
+        let begin = Instant::now();
+        let outcome = call(&rt, ALL, &barrier, Timeout::Block);
+        let told = matches!(&outcome, Err(Error::RankLeft { rank, .. }) if *rank == Rank(2));
+        assert!(told, "{}: {outcome:?}", rt.rank());
+        assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+        let next = group_of(&rt, [Rank(0), Rank(1)]);
+        sum_of_all(&rt, next, SMALL);
+        rt.barrier(next, ranks::LIMIT).expect("barrier");
+        rt.term(ranks::LIMIT).expect("term");
+    });
+}
+
+#[test]
+fn those_who_wait_for_whom_it_fails_are_told_of_who_left() {
+    ranks::run_owned(4, &Config::default(), |rt| {
+        sum_of_all(&rt, ALL, SMALL);
+        let rest = [Rank(0), Rank(1), Rank(2)];
+        if rt.rank() == Rank(3) {
+            rt.term(ranks::LIMIT).expect("term");
+            return;
+        }
+        let group = group_of(&rt, rest);
+        let mut memory = Memory::new(rt.rank(), SMALL);
+        // Only its neighbour in the ring waits for the one that is gone.
+        let mut request = memory.request(Collective::Allreduce, SMALL as u64);
+        request.algorithm = Some(Algorithm::Ring);
+        let outcome = call(&rt, ALL, &request, Timeout::Block);
+        let told = matches!(&outcome, Err(Error::RankLeft { rank, .. }) if *rank == Rank(3));
+        assert!(told, "{}: {outcome:?}", rt.rank());
+        rt.barrier(group, ranks::LIMIT).expect("barrier");
+        rt.term(ranks::LIMIT).expect("term");
+    });
+}

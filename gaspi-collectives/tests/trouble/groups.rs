@@ -1,0 +1,78 @@
+//! Groups that come and go, and processes that are copies.
+
+use super::{ALL, Memory, group_of, ranks, sum_of_all};
+use gaspi_collectives::algorithms::Collective;
+use gaspi_collectives::{start, wait};
+use gaspi_core::{Config, GroupId, Rank};
+
+#[test]
+fn an_id_serves_other_members_again_and_again() {
+    ranks::run(3, |rt| {
+        let mut ids = Vec::new();
+        // All channels of these groups together would not fit into the memory of channels.
+        for cycle in 0..300_u16 {
+            let out = Rank(cycle % 3);
+            if rt.rank() == out {
+                continue;
+            }
+            let members = [Rank(0), Rank(1), Rank(2)].into_iter().filter(|rank| *rank != out);
+            let group = group_of(rt, members);
+            ids.push(group);
+            sum_of_all(rt, group, 1 + usize::from(cycle) * 7);
+            rt.group_delete(group).expect("group_delete");
+        }
+        ids.dedup();
+        assert_eq!(ids, [GroupId(1)], "one id serves all");
+        sum_of_all(rt, ALL, 10);
+    });
+}
+
+#[test]
+fn groups_that_are_deleted_do_not_hold_what_they_took() {
+    ranks::run(2, |rt| {
+        let most = rt.group_max() as usize - 2;
+        for _ in 0..4 {
+            let groups: Vec<GroupId> =
+                (0..most.min(40)).map(|_| group_of(rt, [Rank(0), Rank(1)])).collect();
+            groups.iter().for_each(|group| sum_of_all(rt, *group, 30_000));
+            groups.into_iter().for_each(|group| rt.group_delete(group).expect("group_delete"));
+        }
+    });
+}
+
+#[test]
+fn a_forked_child_disturbs_nobody() {
+    ranks::run_with(2, &Config::default(), |rt| {
+        let mut memory = Memory::new(rt.rank(), 1000);
+        sum_of_all(rt, ALL, 1000);
+        let mut request = memory.request(Collective::Allreduce, 1000);
+        // The child has no such thread.
+        request.background = true;
+        // SAFETY: the buffers live until it has ended.
+        let handle = unsafe { start(rt, ALL, &request, ranks::LIMIT) }.expect("start");
+        // SAFETY: the child calls what is tested, and ends.
+        let child = unsafe { fork() };
+        if child == 0 {
+            // SAFETY: ends this process if it hangs.
+            unsafe { alarm(20) };
+            // SAFETY: the copy of the child, which has no other owner.
+            drop(unsafe { std::ptr::read(rt) });
+            // SAFETY: ends it without running what belongs to the parent.
+            unsafe { _exit(0) };
+        }
+        assert!(child > 0);
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child ends well");
+        wait(rt, handle, ranks::LIMIT).expect("wait");
+        sum_of_all(rt, ALL, 1000);
+    });
+}
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn alarm(seconds: u32) -> u32;
+    fn _exit(status: i32) -> !;
+    fn waitpid(child: i32, status: *mut i32, options: i32) -> i32;
+}

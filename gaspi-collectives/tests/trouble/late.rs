@@ -1,0 +1,113 @@
+//! Ranks that come late: the others time out, are told whom they wait for, and go on with the same call.
+
+use super::{ALL, Memory, call, check_sum, ranks, ranks_below, serves};
+use gaspi_collectives::algorithms::{Algorithm, Collective};
+use gaspi_collectives::{start, test};
+use gaspi_core::{Error, Rank, Timeout};
+use std::sync::Barrier;
+
+const SIZE: u32 = 4;
+const COUNT: usize = 5000;
+/// Short, but long enough for ranks to tell what they wait in.
+const SHORT: Timeout = Timeout::Millis(60);
+
+#[test]
+fn a_timeout_names_who_is_missing_and_the_call_can_be_continued() {
+    let meet = Barrier::new(SIZE as usize);
+    // The first call opens the group's channel, the others find it.
+    for algorithm in [None, Some(Algorithm::Ring), Some(Algorithm::RecursiveDoubling)] {
+        ranks::run(SIZE, |rt| {
+            for turn in 0..2 {
+                let mut memory = Memory::new(rt.rank(), COUNT);
+                let mut request = memory.request(Collective::Allreduce, COUNT as u64);
+                request.algorithm = algorithm;
+                let mut other = memory.request(Collective::Allreduce, COUNT as u64 - 1);
+                other.algorithm = algorithm;
+                let late = rt.rank() == Rank(3);
+                if !late {
+                    let outcome = call(rt, ALL, &request, SHORT);
+                    let Err(Error::Timeout { pending }) = outcome else { panic!("{outcome:?}") };
+                    assert!(pending.contains('3'), "turn {turn}: {pending}");
+                    if turn > 0 {
+                        let outcome = call(rt, ALL, &other, SHORT);
+                        let active = matches!(outcome, Err(Error::ActiveCollective { .. }));
+                        assert!(active, "{outcome:?}");
+                    }
+                }
+                meet.wait();
+                call(rt, ALL, &request, ranks::LIMIT).expect("it goes on");
+                check_sum(&memory.output, &ranks_below(SIZE).collect::<Vec<_>>());
+                meet.wait();
+            }
+        });
+    }
+}
+
+#[test]
+fn many_that_wait_behind_a_late_one_are_not_taken_for_others() {
+    // More than the prints that are remembered.
+    const MANY: usize = 40;
+    let meet = Barrier::new(2);
+    ranks::run(2, |rt| {
+        let mut all: Vec<Memory> = (1..=MANY).map(|n| Memory::new(rt.rank(), n * 10)).collect();
+        super::sum_of_all(rt, ALL, 10);
+        let requests: Vec<_> = all
+            .iter_mut()
+            .map(|memory| memory.request(Collective::Allreduce, memory.input.len() as u64))
+            .collect();
+        // SAFETY: the buffers live until all have ended.
+        let begin = |request| unsafe { start(rt, ALL, request, ranks::LIMIT) }.expect("start");
+        let mut handles = Vec::new();
+        if rt.rank() == Rank(0) {
+            handles.extend(requests.iter().map(begin));
+            let outcome = gaspi_collectives::wait(rt, handles[MANY - 1], SHORT);
+            assert!(outcome.as_ref().is_err_and(Error::is_timeout), "{outcome:?}");
+            meet.wait();
+        } else {
+            // One after the other, in each of which it waits long enough to tell so.
+            meet.wait();
+            for request in &requests {
+                handles.push(begin(request));
+            }
+        }
+        for handle in handles.into_iter().rev() {
+            gaspi_collectives::wait(rt, handle, ranks::LIMIT).expect("wait");
+        }
+        all.iter().for_each(|memory| check_sum(&memory.output, &[Rank(0), Rank(1)]));
+    });
+}
+
+#[test]
+fn looking_again_and_again_leads_to_the_end() {
+    ranks::run(3, |rt| {
+        for collective in Collective::ALL {
+            for algorithm in Algorithm::ALL.into_iter().filter(|a| serves(*a, collective, 3)) {
+                let mut memory = Memory::new(rt.rank(), 3 * COUNT);
+                let mut request = memory.request(collective, COUNT as u64);
+                request.algorithm = Some(algorithm);
+                let mut outcome = call(rt, ALL, &request, Timeout::Test);
+                if matches!(outcome, Err(Error::Unsupported { .. })) {
+                    continue;
+                }
+                let again = |outcome: &gaspi_core::Result<()>| {
+                    let again = outcome.as_ref().is_err_and(Error::is_timeout);
+                    assert!(again || outcome.is_ok(), "{collective}, {algorithm}: {outcome:?}");
+                    again
+                };
+                while again(&outcome) {
+                    std::thread::yield_now();
+                    outcome = call(rt, ALL, &request, Timeout::Test);
+                }
+                // The channel is open now.
+                // SAFETY: the buffers live until it has ended.
+                let handle = unsafe { start(rt, ALL, &request, Timeout::Test) }.expect("start");
+                while !test(rt, handle).expect("test") {
+                    std::thread::yield_now();
+                }
+                if collective == Collective::Allreduce {
+                    check_sum(&memory.output[..COUNT], &ranks_below(3).collect::<Vec<_>>());
+                }
+            }
+        }
+    });
+}

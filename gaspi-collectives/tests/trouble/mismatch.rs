@@ -1,0 +1,250 @@
+//! Ranks that call different things: all that called are told which ranks differ in what, before a
+//! result of somebody else's reaches their memory.
+
+use super::{ALL, Memory, SOON, call, ranks};
+use gaspi_collectives::algorithms::{Algorithm, Collective};
+use gaspi_collectives::{Blocks, Combination, DataType, Operation, Request};
+use gaspi_collectives::{prepare, restart, start, test, wait};
+use gaspi_core::{Error, Rank, Result, Runtime, Timeout};
+use std::time::Instant;
+
+const SIZE: u32 = 4;
+const COUNT: u64 = 3000;
+
+/// How a rank gets to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Blocking,
+    /// By looking again and again.
+    Tested,
+}
+
+/// Runs one operation in which rank 2 differs, then what every rank waits for.
+fn outcome(rt: &Runtime, memory: &mut Memory, request: &Request, way: Way) -> Result<()> {
+    let first = match way {
+        Way::Tested => {
+            // SAFETY: the buffers live until the job has ended.
+            let handle = unsafe { start(rt, ALL, request, Timeout::Block) }?;
+            loop {
+                match test(rt, handle) {
+                    Ok(false) => std::thread::yield_now(),
+                    Ok(true) => break Ok(()),
+                    Err(error) => break Err(error),
+                }
+            }
+        }
+        _ => call(rt, ALL, request, Timeout::Block),
+    };
+    // Who sends only is done before anybody can object.
+    first?;
+    let ways = [Algorithm::Ring, Algorithm::RecursiveDoubling];
+    for algorithm in ways.into_iter().cycle().take(4) {
+        let mut next = memory.request(Collective::Allreduce, COUNT);
+        next.algorithm = Some(algorithm);
+        call(rt, ALL, &next, Timeout::Block)?;
+    }
+    Ok(())
+}
+
+/// All ranks call what `ask` makes of a request, and all are told.
+fn all_are_told(what: &str, way: Way, ask: impl Fn(&mut Request, bool) + Sync) {
+    let errors = ranks::run(SIZE, |rt| {
+        let mut memory = Memory::new(rt.rank(), (COUNT * 8) as usize);
+        let odd = rt.rank() == Rank(2);
+        // All are there, so that what follows is not the time to meet.
+        rt.barrier(ALL, ranks::LIMIT).expect("barrier");
+        let mut request = memory.request(Collective::Allreduce, COUNT);
+        ask(&mut request, odd);
+        let begin = Instant::now();
+        let error = outcome(rt, &mut memory, &request, way).expect_err("nobody gets through");
+        assert!(begin.elapsed() < SOON, "{what}: {:?}", begin.elapsed());
+        // Nobody leaves before all have been told.
+        let _ = rt.barrier(ALL, ranks::LIMIT);
+        (error, memory.output)
+    });
+    for (rank, (error, _)) in errors.iter().enumerate() {
+        let Error::Mismatch { difference, .. } = error else {
+            panic!("{what}, {way:?}: rank {rank} is told: {error}");
+        };
+        assert!(difference.contains("rank "), "{difference}");
+        assert!(difference.contains("called") || difference.contains("expects"), "{difference}");
+        // Whoever is named, the odd one is among them.
+        assert!(difference.contains("rank 2"), "{what}, {way:?}: rank {rank}: {difference}");
+    }
+}
+
+/// In one or the other way, and by an algorithm of messages where `by` names one.
+fn for_all(what: &str, by: Option<Algorithm>, ask: impl Fn(&mut Request, bool) + Sync) {
+    for way in [Way::Blocking, Way::Tested] {
+        all_are_told(what, way, |request, odd| {
+            request.algorithm = by;
+            ask(request, odd);
+        });
+    }
+}
+
+#[test]
+fn of_kind() {
+    for_all("kind", None, |request, odd| {
+        if odd {
+            request.collective = Collective::Allgather;
+        }
+    });
+    for_all("barrier", None, |request, odd| {
+        if odd {
+            request.collective = Collective::Barrier;
+        }
+    });
+}
+
+#[test]
+fn of_count() {
+    for by in [None, Some(Algorithm::Ring)] {
+        for_all("count", by, |request, odd| request.count -= u64::from(odd));
+    }
+}
+
+#[test]
+fn of_type_and_operation() {
+    for_all("type", None, |request, odd| {
+        if odd {
+            request.combination = Combination::BuiltIn(DataType::I64, Operation::Sum);
+        }
+    });
+    for_all("operation", Some(Algorithm::RecursiveDoubling), |request, odd| {
+        if odd {
+            request.combination = Combination::BuiltIn(DataType::U64, Operation::Max);
+        }
+    });
+}
+
+#[test]
+fn of_root() {
+    for collective in [Collective::Broadcast, Collective::Reduce] {
+        for by in [None, Some(Algorithm::BinomialTree), Some(Algorithm::Linear)] {
+            for_all("root", by, |request, odd| {
+                request.collective = collective;
+                request.root = Rank(if odd { 3 } else { 1 });
+            });
+        }
+    }
+}
+
+#[test]
+fn of_algorithm() {
+    // Those two do not even exchange messages of the same pairs.
+    for_all("algorithm", None, |request, odd| {
+        request.algorithm =
+            Some(if odd { Algorithm::BinomialTree } else { Algorithm::RecursiveDoubling });
+    });
+    // Reads as an algorithm of lines on one node, and one of messages.
+    for_all("line", None, |request, odd| {
+        request.count = 1;
+        request.algorithm = odd.then_some(Algorithm::Ring);
+    });
+}
+
+#[test]
+fn of_counts_of_blocks() {
+    for_all("counts", None, |request, odd| {
+        request.collective = Collective::Allgather;
+        let counts = vec![5, 6 + u64::from(odd), 7, 8];
+        request.blocks = vec![Blocks { counts, displacements: Vec::new() }];
+    });
+    // What two exchange: the sum is right everywhere.
+    all_are_told("exchange", Way::Blocking, |request, odd| {
+        request.collective = Collective::Alltoall;
+        let of = |counts| Blocks { counts, displacements: Vec::new() };
+        let sends = if odd { vec![6, 6, 6, 9] } else { vec![6; 4] };
+        request.blocks = vec![of(sends), of(vec![6; 4])];
+        request.algorithm = Some(Algorithm::Pairwise);
+    });
+}
+
+#[test]
+fn of_one_that_is_ahead() {
+    let errors = ranks::run(SIZE, |rt| {
+        let mut memory = Memory::new(rt.rank(), COUNT as usize);
+        rt.barrier(ALL, ranks::LIMIT).expect("barrier");
+        let begin = Instant::now();
+        // What its root only has to send: it is done, and one ahead.
+        let mut apart = Memory::new(rt.rank(), 1);
+        let mut ahead = apart.request(Collective::Broadcast, 1);
+        ahead.root = Rank(2);
+        ahead.algorithm = Some(Algorithm::Linear);
+        let same = memory.request(Collective::Allreduce, COUNT);
+        let mut outcome = Ok(());
+        if rt.rank() == Rank(2) {
+            outcome = call(rt, ALL, &ahead, Timeout::Block);
+        }
+        let outcome = outcome.and_then(|()| call(rt, ALL, &same, Timeout::Block));
+        assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+        let _ = rt.barrier(ALL, ranks::LIMIT);
+        (outcome, memory)
+    });
+    for (rank, (outcome, memory)) in errors.iter().enumerate() {
+        assert!(matches!(outcome, Err(Error::Mismatch { .. })), "rank {rank}: {outcome:?}");
+        assert!(memory.has_nothing_of_others(), "rank {rank}");
+    }
+}
+
+#[test]
+fn nothing_of_others_is_written() {
+    for by in [None, Some(Algorithm::RecursiveDoubling)] {
+        let all = ranks::run(2, |rt| {
+            let mut memory = Memory::new(rt.rank(), COUNT as usize);
+            let mut request = memory.request(Collective::Allreduce, COUNT);
+            request.algorithm = by;
+            request.count -= u64::from(rt.rank().0);
+            let outcome = call(rt, ALL, &request, Timeout::Block);
+            let _ = rt.barrier(ALL, ranks::LIMIT);
+            (outcome, memory)
+        });
+        for (outcome, memory) in all {
+            assert!(matches!(outcome, Err(Error::Mismatch { .. })), "{outcome:?}");
+            assert!(memory.has_nothing_of_others(), "{by:?}");
+        }
+    }
+}
+
+#[test]
+fn of_prepared_operations() {
+    let errors = ranks::run(3, |rt| {
+        let mut memory = Memory::new(rt.rank(), COUNT as usize);
+        let mut request = memory.request(Collective::Allreduce, COUNT);
+        request.count -= u64::from(rt.rank() == Rank(2));
+        // SAFETY: the buffers live until the job has ended.
+        let handle = unsafe { prepare(rt, ALL, &request, ranks::LIMIT) }.expect("prepare");
+        restart(rt, handle).expect("restart");
+        let outcome = wait(rt, handle, Timeout::Block);
+        assert_eq!(wait(rt, handle, Timeout::Block), outcome, "it stays so");
+        assert!(restart(rt, handle).is_err(), "its channel is of no use any more");
+        // Others are not concerned.
+        super::sum_of_all(rt, ALL, 100);
+        outcome
+    });
+    for outcome in errors {
+        let Err(Error::Mismatch { difference, .. }) = outcome else { panic!("{outcome:?}") };
+        let names = |rank: &str| difference.contains(rank);
+        assert!(names("rank 2 called allreduce of 2999 x u64 sum"), "{difference}");
+        assert!(names("called allreduce of 3000 x u64 sum"), "{difference}");
+    }
+}
+
+#[test]
+fn of_one_that_prepares_what_others_run() {
+    let errors = ranks::run(2, |rt| {
+        let mut memory = Memory::new(rt.rank(), 8);
+        let request = memory.request(Collective::Allreduce, 8);
+        let error = if rt.rank() == Rank(0) {
+            // SAFETY: the buffers live until the job has ended.
+            unsafe { prepare(rt, ALL, &request, ranks::LIMIT) }.err()
+        } else {
+            call(rt, ALL, &request, ranks::LIMIT).err()
+        };
+        error.expect("it is refused")
+    });
+    for error in errors {
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    }
+}

@@ -1,0 +1,228 @@
+//! Reductions by functions of the program.
+
+use super::{ALL, call, ranks, ranks_below, serves};
+use gaspi_collectives::algorithms::{Algorithm, Collective};
+use gaspi_collectives::{
+    Combination, Reduce, Reducer, ReductionFailed, Request, free, prepare, restart, start, wait,
+};
+use gaspi_core::{Error, Rank, Runtime};
+use std::sync::Arc;
+
+const SIZE: u32 = 5;
+
+/// Bytes in and out.
+struct Bytes {
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl Bytes {
+    fn request(&mut self, collective: Collective, count: u64, reducer: &Reducer) -> Request {
+        Request {
+            collective,
+            send: self.input.as_ptr(),
+            receive: self.output.as_mut_ptr(),
+            count,
+            blocks: Vec::new(),
+            combination: Combination::User(reducer.clone()),
+            root: Rank(2),
+            algorithm: None,
+            background: false,
+        }
+    }
+}
+
+fn reducer(element_bytes: u32, ordered: bool, reduce: Arc<Reduce>) -> Reducer {
+    Reducer { reduce, element_bytes, ordered, background: false }
+}
+
+/// Sums of bytes, element by element, whatever their size.
+fn add() -> Arc<Reduce> {
+    Arc::new(|one, two, to, count| {
+        assert_eq!(one.len() as u64 % count.max(1), 0);
+        assert_eq!(one.as_ptr().align_offset(16), 0);
+        for ((one, two), to) in one.iter().zip(two).zip(to) {
+            *to = one.wrapping_add(*two);
+        }
+        Ok(())
+    })
+}
+
+/// A matrix of two rows, row by row.
+type Matrix = [u64; 4];
+
+fn times(a: Matrix, b: Matrix) -> Matrix {
+    let cell = |row: usize, column: usize| {
+        a[2 * row].wrapping_mul(b[column]).wrapping_add(a[2 * row + 1].wrapping_mul(b[2 + column]))
+    };
+    [cell(0, 0), cell(0, 1), cell(1, 0), cell(1, 1)]
+}
+
+fn matrix(rank: Rank, index: usize) -> Matrix {
+    let value = |nth: u64| u64::from(rank.0) * 31 + index as u64 * 7 + nth * nth + 1;
+    [value(0), value(1), value(2), value(3)]
+}
+
+fn matrix_of(bytes: &[u8]) -> Matrix {
+    std::array::from_fn(|nth| {
+        u64::from_ne_bytes(bytes[8 * nth..8 * nth + 8].try_into().expect("8 bytes"))
+    })
+}
+
+fn bytes_of(matrix: Matrix) -> impl Iterator<Item = u8> {
+    matrix.into_iter().flat_map(u64::to_ne_bytes)
+}
+
+/// Products, for which the order counts.
+fn multiply() -> Arc<Reduce> {
+    Arc::new(|one, two, to, _| {
+        let all = one.chunks_exact(32).zip(two.chunks_exact(32)).zip(to.chunks_exact_mut(32));
+        for ((one, two), to) in all {
+            let product: Vec<u8> = bytes_of(times(matrix_of(one), matrix_of(two))).collect();
+            to.copy_from_slice(&product);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn elements_of_any_size() {
+    for (bytes, count) in [(1, 1000), (3, 7), (7, 40_000), (24, 1001), (4096, 90), (65_536, 5)] {
+        ranks::run(SIZE, |rt| {
+            let len = bytes * count;
+            let input: Vec<u8> = (0..len).map(|i| (i * 3 + rt.rank().index() * 5) as u8).collect();
+            let mut memory = Bytes { input, output: vec![0; len] };
+            let reducer = reducer(bytes as u32, false, add());
+            let request = memory.request(Collective::Allreduce, count as u64, &reducer);
+            call(rt, ALL, &request, ranks::LIMIT).expect("allreduce");
+            let expected = |i: usize| {
+                (0..SIZE as usize).fold(0u8, |sum, rank| sum.wrapping_add((i * 3 + rank * 5) as u8))
+            };
+            for (i, found) in memory.output.iter().enumerate() {
+                assert_eq!(*found, expected(i), "byte {i} of elements of {bytes}");
+            }
+        });
+    }
+}
+
+#[test]
+fn elements_that_are_too_large_are_refused() {
+    ranks::run(2, |rt| {
+        let mut memory = Bytes { input: vec![0; 1 << 20], output: vec![0; 1 << 20] };
+        let large = reducer(1 << 20, false, add());
+        let outcome =
+            call(rt, ALL, &memory.request(Collective::Allreduce, 1, &large), ranks::LIMIT);
+        let Err(error) = outcome else { panic!("{outcome:?}") };
+        assert!(error.to_string().contains("1048576 bytes"), "{error}");
+        let none = reducer(0, false, add());
+        let outcome = call(rt, ALL, &memory.request(Collective::Allreduce, 1, &none), ranks::LIMIT);
+        assert!(matches!(outcome, Err(Error::Size { .. })), "{outcome:?}");
+        super::sum_of_all(rt, ALL, 10);
+    });
+}
+
+fn product(rt: &Runtime, count: usize) -> Vec<u8> {
+    let one = |index| {
+        let all = ranks_below(rt.size()).map(|rank| matrix(rank, index));
+        all.reduce(times).expect("ranks")
+    };
+    (0..count).flat_map(|index| bytes_of(one(index))).collect()
+}
+
+#[test]
+fn ordered_ones_are_combined_in_the_order_of_the_ranks() {
+    const COUNT: usize = 20_000;
+    ranks::run(SIZE, |rt| {
+        let reducer = reducer(32, true, multiply());
+        let expected = product(rt, COUNT);
+        let input: Vec<u8> =
+            (0..COUNT).flat_map(|index| bytes_of(matrix(rt.rank(), index))).collect();
+        let mut served = 0;
+        for algorithm in Algorithm::ALL.into_iter().map(Some).chain([None]) {
+            let collectives =
+                [Collective::Allreduce, Collective::Reduce, Collective::ReduceScatter];
+            for collective in collectives {
+                if algorithm.is_some_and(|a| !serves(a, collective, SIZE)) {
+                    continue;
+                }
+                let mut memory = Bytes { input: input.clone(), output: vec![0; input.len()] };
+                let block = collective == Collective::ReduceScatter;
+                let count = if block { COUNT / SIZE as usize } else { COUNT };
+                let mut request = memory.request(collective, count as u64, &reducer);
+                request.algorithm = algorithm;
+                match call(rt, ALL, &request, ranks::LIMIT) {
+                    Ok(()) => served += 1,
+                    // One that would combine in another order, on all ranks alike.
+                    Err(Error::Unsupported { .. }) if algorithm.is_some() => continue,
+                    Err(error) => panic!("{collective}, {algorithm:?}: {error}"),
+                }
+                let begin = if block { rt.rank().index() * count * 32 } else { 0 };
+                if collective != Collective::Reduce || rt.rank() == Rank(2) {
+                    let right = memory.output[..count * 32] == expected[begin..][..count * 32];
+                    assert!(right, "{collective}, {algorithm:?}");
+                }
+            }
+        }
+        assert!(served >= 6, "{served}");
+    });
+}
+
+#[test]
+fn they_can_be_started_and_waited_for_in_any_order() {
+    ranks::run(3, |rt| {
+        let reducer = reducer(8, false, add());
+        let new = || Bytes { input: vec![1; 8000], output: vec![0; 8000] };
+        let mut memory: Vec<Bytes> = (0..4).map(|_| new()).collect();
+        let mut handles = Vec::new();
+        for (index, memory) in memory.iter_mut().enumerate() {
+            let request = memory.request(Collective::Allreduce, 1000, &reducer);
+            handles.push(if index < 2 {
+                // SAFETY: the buffers live until it has ended.
+                unsafe { start(rt, ALL, &request, ranks::LIMIT) }.expect("start")
+            } else {
+                // SAFETY: as above.
+                unsafe { prepare(rt, ALL, &request, ranks::LIMIT) }.expect("prepare")
+            });
+        }
+        for handle in &handles[2..] {
+            restart(rt, *handle).expect("restart");
+        }
+        let order = [[1, 0, 3, 2], [3, 2, 1, 0], [2, 1, 0, 3]][rt.rank().index()];
+        for index in order {
+            wait(rt, handles[index], ranks::LIMIT).expect("wait");
+        }
+        for handle in &handles[2..] {
+            free(rt, *handle).expect("free");
+        }
+        assert!(memory.iter().all(|memory| memory.output.iter().all(|byte| *byte == 3)));
+    });
+}
+
+#[test]
+fn a_failure_is_told_where_the_result_goes_and_the_group_lives() {
+    ranks::run(3, |rt| {
+        // What that rank contributes cannot be combined.
+        for culprit in ranks_below(3) {
+            let reduce = move |one: &[u8], two: &[u8], _: &mut [u8], _| {
+                if one[0] == 7 || two[0] == 7 { Err(ReductionFailed) } else { Ok(()) }
+            };
+            let reducer = reducer(8, false, Arc::new(reduce));
+            for collective in [Collective::Allreduce, Collective::Reduce] {
+                let own = rt.rank();
+                let input = vec![if own == culprit { 7 } else { 1 }; 800];
+                let mut memory = Bytes { input, output: vec![0; 800] };
+                let mut request = memory.request(collective, 100, &reducer);
+                request.root = Rank(1);
+                let outcome = call(rt, ALL, &request, ranks::LIMIT);
+                if collective == Collective::Allreduce || own == Rank(1) {
+                    let told = matches!(outcome, Err(Error::Reduction { .. }));
+                    assert!(told, "{collective}, {own}, {culprit}: {outcome:?}");
+                } else if let Err(error) = outcome {
+                    // It may have combined a part.
+                    assert!(matches!(error, Error::Reduction { .. }), "{error}");
+                }
+                super::sum_of_all(rt, ALL, 100);
+            }
+        }
+    });
+}
