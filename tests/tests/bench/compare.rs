@@ -134,6 +134,9 @@ fn beside_another_library() -> Result<()> {
         let theirs = rows.iter().filter(|row| row["library"] == "mpich");
         let found: BTreeSet<&str> = theirs.filter_map(|row| row["operation"].as_str()).collect();
         assert_eq!(found, BTreeSet::from(OPERATIONS));
+        let ours = rows.iter().filter(|row| row["library"] == "gaspi");
+        let found: BTreeSet<&str> = ours.filter_map(|row| row["operation"].as_str()).collect();
+        assert_eq!(found, BTreeSet::from(OPERATIONS));
         let ours = rows.iter().find(|row| row["library"] == "gaspi" && row["size_bytes"] == 8);
         let ours = ours.ok_or_else(|| Failed(format!("ours are missing: {rows:?}")))?;
         demand(ours["best_rival"] == "mpich" && ours["of_best"].is_f64(), "a ratio", ours)?;

@@ -1,5 +1,6 @@
 //! gaspi-bench: what its rows and tables hold, whatever the figures are.
 
+mod collectives;
 mod compare;
 
 use std::path::PathBuf;
@@ -68,8 +69,10 @@ const PAIRED_TCP: [Case; 9] = [
 const TCP: [&str; 2] = ["--transport", "tcp"];
 
 /// Tests of any number of ranks.
-const OF_ALL: [Case; 2] =
-    [case("barrier", &["barrier"], &[]), case("allreduce", &["sum f64"], &[8, 72, 2040, 8192])];
+const OF_ALL: [Case; 2] = [
+    case("barrier", &["barrier"], &[]),
+    case("allreduce-standard", &["sum f64"], &[8, 72, 2040, 8192]),
+];
 
 fn bench() -> Result<PathBuf> {
     Ok(gaspi_run()?.with_file_name("gaspi-bench"))
@@ -441,7 +444,7 @@ fn rows_of_cycles() -> Result<Vec<String>> {
 fn the_whole_suite_in_one_job() -> Result<()> {
     let rows = rows(2, &["all", "--iterations", "1", "--goals"])?;
     let has = |test: &str| rows.iter().any(|row| row["test"] == test);
-    let others = ["limits", "write-rate", "init"];
+    let others = ["limits", "write-rate", "init", "allreduce", "broadcast", "alltoallv"];
     for test in PAIRED.iter().chain(&OF_ALL).map(|case| case.test).chain(others) {
         assert!(has(test), "{test}");
     }
@@ -456,7 +459,7 @@ fn the_whole_suite_in_one_job() -> Result<()> {
         ("write-bw", "write", Some(64 << 10)),
         ("read-bw", "read", Some(16 << 20)),
         ("barrier", "barrier", None),
-        ("allreduce", "sum f64", Some(8)),
+        ("allreduce-standard", "sum f64", Some(8)),
         ("write-rate", "threads", Some(8)),
         ("init", "gaspi_proc_init", None),
     ] {
@@ -600,7 +603,7 @@ fn mistakes_are_told() -> Result<()> {
         (&["wirte-lat"], "write-lat"),
         (&["write-lat"], "start it with -n 2"),
         (&["write-lat", "-n", "2", "--pairs", "2"], "start it with -n 4"),
-        (&["allreduce", "--sizes", "12"], "multiples of 8 bytes"),
+        (&["allreduce-standard", "--sizes", "12"], "multiples of 8 bytes"),
         (&["passive-lat", "-n", "2", "--sizes", "1M"], "at most 65535"),
         (&["barrier", "--transport", "udp"], "possible values: auto, shm, tcp"),
         (&["write-bw", "-n", "2", "--queues", "2"], "--both-ways"),

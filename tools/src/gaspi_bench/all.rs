@@ -4,7 +4,7 @@ use crate::arguments::{All, Bandwidth, Init, Notified, Paired, Rate, Sizes};
 use crate::failure::Result;
 use crate::job::Job;
 use crate::report::Report;
-use crate::{atomics, collective, init, limits, notified, one_sided, passive, rates};
+use crate::{atomics, collective, init, limits, moving, notified, one_sided, passive, rates};
 
 /// Threads of `write-rate`.
 const THREADS: usize = 2;
@@ -39,5 +39,6 @@ pub(crate) fn run(job: &Job, all: &All, report: &mut Report) -> Result<()> {
     }
     collective::barrier(job, plain, report)?;
     collective::allreduce(job, &sizes, report)?;
+    moving::run_all(job, plain, all.cold, report)?;
     init::run(job, &init, report)
 }

@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::elements::{Op, Type};
 use crate::failure::{Failure, Result};
 use crate::transport::Choice;
 use crate::{compare, kernels, machine};
@@ -56,6 +57,7 @@ Examples:
   gaspi-bench compare -n 2,4 --quick          beside Open MPI, Intel MPI and MPICH
   gaspi-bench all -n 2 --goals                the whole suite, and which goals it reaches
   gaspi-bench write-bw -n 2 --sizes 64K,1M    two sizes
+  gaspi-bench allreduce -n 2 -d bf16 -o max   a collective operation, with type and operation
   gaspi-bench barrier -n 4 --json             for programs
   gaspi_run -n 2 gaspi-bench limits           the hardware alone";
 
@@ -84,8 +86,29 @@ pub(crate) enum Test {
     PassiveLat(Sizes),
     /// gaspi_barrier, back to back
     Barrier(Plain),
-    /// gaspi_allreduce of doubles, sum, back to back
-    Allreduce(Sizes),
+    /// gaspi_allreduce of the standard: doubles, sum, back to back
+    AllreduceStandard(Sizes),
+    /// gaspi_coll_allreduce: all ranks get the combination of all contributions
+    Allreduce(Reducing),
+    /// gaspi_coll_reduce: the root gets it
+    Reduce(Reducing),
+    /// gaspi_coll_broadcast: all get what the root has
+    Broadcast(Moving),
+    /// gaspi_coll_reduce_scatter: each gets a block of the combination
+    #[command(alias = "reduce_scatter")]
+    ReduceScatter(Reducing),
+    /// gaspi_coll_allgather: all get the blocks of all
+    Allgather(Moving),
+    /// gaspi_coll_allgatherv: the same with blocks of two lengths
+    Allgatherv(Moving),
+    /// gaspi_coll_gather: the root gets the blocks of all
+    Gather(Moving),
+    /// gaspi_coll_scatter: each gets a block of the root
+    Scatter(Moving),
+    /// gaspi_coll_alltoall: each gets a block of each
+    Alltoall(Moving),
+    /// gaspi_coll_alltoallv: the same with blocks of two lengths
+    Alltoallv(Moving),
     /// Start of a job, its memory, and what cycles of segments and queues take
     Init(Init),
     /// Every test with its default sizes
@@ -230,6 +253,84 @@ pub(crate) struct Rate {
     pub(crate) threads: usize,
 }
 
+/// A collective operation that moves data.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Moving {
+    #[command(flatten)]
+    pub(crate) sizes: Sizes,
+
+    /// Type of the elements
+    #[arg(short = 'd', long = "type", value_enum, default_value = "f32")]
+    pub(crate) ty: Type,
+
+    /// The algorithm [default: what the library chooses]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) algorithm: Option<String>,
+
+    /// The result goes where the contribution lies
+    #[arg(long)]
+    pub(crate) in_place: bool,
+
+    /// Where the buffers lie
+    #[arg(long, value_enum, default_value = "segment")]
+    pub(crate) memory: Place,
+
+    /// The rank that has or gets everything, in operations that have one
+    #[arg(long, value_name = "RANK", default_value = "0", value_parser = clap::value_parser!(u32).range(..65536))]
+    pub(crate) root: u32,
+}
+
+impl Moving {
+    /// Options as if nothing had been asked for.
+    pub(crate) fn default_with(plain: &Plain, cold: bool) -> Moving {
+        Moving {
+            sizes: Sizes::default_with(plain, cold),
+            ty: Type::F32,
+            algorithm: None,
+            in_place: false,
+            memory: Place::Segment,
+            root: 0,
+        }
+    }
+
+    fn memory(&self) -> &'static str {
+        match self.memory {
+            Place::Segment => "segments",
+            Place::Private => "private memory",
+        }
+    }
+}
+
+/// A collective operation that combines data.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Reducing {
+    #[command(flatten)]
+    pub(crate) moving: Moving,
+
+    /// How elements are combined
+    #[arg(short = 'o', long, value_enum, default_value = "sum")]
+    pub(crate) op: Op,
+}
+
+/// Where the buffers of a collective operation lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Place {
+    /// In a segment, which other ranks of the machine map
+    Segment,
+    /// In memory of the program
+    Private,
+}
+
+impl Place {
+    /// As the command line spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Place::Segment => "segment",
+            Place::Private => "private",
+        }
+    }
+}
+
 /// `init`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Init {
@@ -275,16 +376,46 @@ impl Test {
             Test::AtomicLat(_) => "atomic-lat",
             Test::PassiveLat(_) => "passive-lat",
             Test::Barrier(_) => "barrier",
+            Test::AllreduceStandard(_) => "allreduce-standard",
             Test::Allreduce(_) => "allreduce",
+            Test::Reduce(_) => "reduce",
+            Test::Broadcast(_) => "broadcast",
+            Test::ReduceScatter(_) => "reduce-scatter",
+            Test::Allgather(_) => "allgather",
+            Test::Allgatherv(_) => "allgatherv",
+            Test::Gather(_) => "gather",
+            Test::Scatter(_) => "scatter",
+            Test::Alltoall(_) => "alltoall",
+            Test::Alltoallv(_) => "alltoallv",
             Test::Init(_) => "init",
             Test::All(_) => "all",
         }
     }
 
+    /// The options of a collective operation that moves data, if it is one.
+    fn moving(&self) -> Option<&Moving> {
+        match self {
+            Test::Allreduce(reducing) | Test::Reduce(reducing) | Test::ReduceScatter(reducing) => {
+                Some(&reducing.moving)
+            }
+            Test::Broadcast(moving)
+            | Test::Allgather(moving)
+            | Test::Allgatherv(moving)
+            | Test::Gather(moving)
+            | Test::Scatter(moving)
+            | Test::Alltoall(moving)
+            | Test::Alltoallv(moving) => Some(moving),
+            _ => None,
+        }
+    }
+
     /// Which memory is used, and in which state.
     pub(crate) fn memory(&self) -> String {
+        let place = self.moving().map_or("segments", Moving::memory);
         let cold = match self {
-            Test::Limits(sizes) | Test::PassiveLat(sizes) | Test::Allreduce(sizes) => sizes.cold,
+            Test::Limits(sizes) | Test::PassiveLat(sizes) | Test::AllreduceStandard(sizes) => {
+                sizes.cold
+            }
             Test::WriteLat(paired) | Test::ReadLat(paired) | Test::ReadBw(paired) => {
                 paired.sizes.cold
             }
@@ -292,20 +423,32 @@ impl Test {
             Test::WriteNotifyLat(notified) => notified.paired.sizes.cold,
             Test::WriteRate(rate) => rate.paired.sizes.cold,
             Test::All(all) => all.cold,
-            Test::NotifyRate(_) | Test::AtomicLat(_) | Test::Barrier(_) | Test::Init(_) => false,
+            test => test.moving().is_some_and(|moving| moving.sizes.cold),
         };
         if cold {
             let mib = machine::cold_span() >> 20;
-            format!("cold: segments, rotating through {mib} MiB")
+            format!("cold: {place}, rotating through {mib} MiB")
         } else {
-            "warm: segments, the same buffers every time".into()
+            format!("warm: {place}, the same buffers every time")
         }
     }
 
     /// The options that every test has.
     pub(crate) fn plain(&self) -> &Plain {
         match self {
-            Test::Limits(sizes) | Test::PassiveLat(sizes) | Test::Allreduce(sizes) => &sizes.plain,
+            Test::Limits(sizes) | Test::PassiveLat(sizes) | Test::AllreduceStandard(sizes) => {
+                &sizes.plain
+            }
+            Test::Allreduce(reducing) | Test::Reduce(reducing) | Test::ReduceScatter(reducing) => {
+                &reducing.moving.sizes.plain
+            }
+            Test::Broadcast(moving)
+            | Test::Allgather(moving)
+            | Test::Allgatherv(moving)
+            | Test::Gather(moving)
+            | Test::Scatter(moving)
+            | Test::Alltoall(moving)
+            | Test::Alltoallv(moving) => &moving.sizes.plain,
             Test::WriteLat(paired) | Test::ReadLat(paired) | Test::ReadBw(paired) => {
                 &paired.sizes.plain
             }

@@ -4,7 +4,7 @@
 use crate::arguments::{Paired, Sizes, Test};
 use crate::collective::{self, DOUBLE};
 use crate::failure::{Failure, Result};
-use crate::passive;
+use crate::{moving, passive};
 
 /// passive_transfer_size_max.
 const PASSIVE_MAX: usize = 65_535;
@@ -42,14 +42,15 @@ pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
             )?;
             check_pairs(1, ranks)
         }
-        Test::Allreduce(sizes) => {
+        Test::AllreduceStandard(sizes) => {
             let is_whole = |size: usize| size.is_multiple_of(DOUBLE);
             check_sizes(sizes, &collective::SIZES, is_whole, || {
-                format!("allreduce takes doubles: multiples of {DOUBLE} bytes")
+                format!("allreduce-standard takes doubles: multiples of {DOUBLE} bytes")
             })
         }
         Test::Limits(sizes) => check_series(sizes),
         Test::Barrier(_) | Test::Init(_) | Test::All(_) => Ok(()),
+        _ => moving::check(test, ranks),
     }
 }
 

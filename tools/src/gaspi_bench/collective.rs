@@ -26,7 +26,7 @@ const TYPE_DOUBLE: i32 = 3;
 
 /// What allreduce_elem_max has to be for the sizes of a test, if not what it is by default.
 pub(crate) fn elements(test: &Test) -> Result<Option<u32>> {
-    let Test::Allreduce(sizes) = test else { return Ok(None) };
+    let Test::AllreduceStandard(sizes) = test else { return Ok(None) };
     let most = sizes.sizes(&SIZES)?.into_iter().max().map_or(0, |size| size / DOUBLE);
     Ok((most > ELEMENTS_DEFAULT).then_some(u32::try_from(most).unwrap_or(u32::MAX)))
 }
@@ -74,7 +74,7 @@ fn limit(job: &Job, name: &str, meeting: &Samples) -> Option<(String, f64)> {
     Some((name.to_owned(), meeting.median()))
 }
 
-fn schedule(job: &Job, plain: &Plain, size: usize) -> Schedule {
+pub(crate) fn schedule(job: &Job, plain: &Plain, size: usize) -> Schedule {
     if job.crowded() {
         return Schedule::of_batches(plain, BATCH_CROWDED.min((1 << 24) / size).max(1));
     }
@@ -187,8 +187,9 @@ fn allreduce_row(job: &Job, sizes: &Sizes, ground: &Ground<'_>, report: &mut Rep
         check_sums(job, send, receive, size, round)
     })?;
     let Some([meeting, add, operation]) = measured.of() else { return Ok(()) };
-    let mut row =
-        Row::new("allreduce", "sum f64", operation.clone()).size(size).errors(measured.errors);
+    let mut row = Row::new("allreduce-standard", "sum f64", operation.clone())
+        .size(size)
+        .errors(measured.errors);
     if let Some((name, us)) = limit(job, measured.name(0), meeting) {
         row = if size <= LINE || !job.links.one_memory {
             row.limit(name, us)

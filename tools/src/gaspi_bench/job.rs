@@ -6,7 +6,7 @@
 use crate::arguments::Plain;
 use crate::control::{Control, Places};
 use crate::failure::{Failure, Result};
-use crate::library::{self, Config, Library, Procedures, Status};
+use crate::library::{self, Collectives, Config, Library, Procedures, Status};
 use crate::memory::{PAGE, Region, Shared};
 use crate::transport::{Choice, Links};
 use crate::wiring::{self, Streams};
@@ -41,6 +41,7 @@ pub(crate) struct Job {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
     pub(crate) procedures: Procedures,
+    pub(crate) collectives: Option<Collectives>,
     pub(crate) library: PathBuf,
     pub(crate) interface: f32,
     /// How the ranks reach each other.
@@ -73,6 +74,7 @@ impl Job {
             rank: 0,
             ranks: 1,
             procedures: library.procedures,
+            collectives: library.collectives,
             library: library.path,
             interface: 0.0,
             links: Links::alone(),

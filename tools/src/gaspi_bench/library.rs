@@ -5,7 +5,7 @@
 
 use crate::failure::{Failure, Result};
 use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
-use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::path::{Path, PathBuf};
 
 /// Names the library file instead of searching.
@@ -29,16 +29,16 @@ pub(crate) const CONFIG_BUILD_INFRASTRUCTURE: usize = 128;
 pub(crate) const TOPOLOGY_DYNAMIC: u32 = 2;
 
 macro_rules! procedures {
-    ($($field:ident: $symbol:literal ($($kind:ty),*);)*) => {
-        /// The procedures that are measured or needed for it.
+    ($(#[$text:meta])* $name:ident $($field:ident: $symbol:literal ($($kind:ty),*);)*) => {
+        $(#[$text])*
         #[derive(Debug, Clone, Copy)]
-        pub(crate) struct Procedures {
+        pub(crate) struct $name {
             $(pub(crate) $field: unsafe extern "C" fn($($kind),*) -> Status,)*
         }
 
-        impl Procedures {
-            fn find(library: &Loaded) -> std::result::Result<Procedures, libloading::Error> {
-                Ok(Procedures {
+        impl $name {
+            fn find(library: &Loaded) -> std::result::Result<$name, libloading::Error> {
+                Ok($name {
                     $(
                         // SAFETY: the type is that of the declaration in the C headers.
                         $field: unsafe { *library.get(concat!($symbol, "\0").as_bytes())? },
@@ -50,6 +50,8 @@ macro_rules! procedures {
 }
 
 procedures! {
+    /// The procedures that are measured or needed for it.
+    Procedures
     config_get: "gaspi_config_get" (*mut Config);
     config_set: "gaspi_config_set" (Config);
     version: "gaspi_version" (*mut f32);
@@ -89,10 +91,66 @@ procedures! {
         "gaspi_allreduce" (*mut c_void, *mut c_void, c_uint, c_int, c_int, u8, c_ulong);
 }
 
+/// gaspi_coll_options_t.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Options {
+    size: usize,
+    algorithm: *const c_char,
+    background: c_uint,
+    reserved: c_uint,
+}
+
+impl Options {
+    /// With an algorithm by its name, which has to stay as long as these.
+    pub(crate) fn of(algorithm: Option<&CStr>) -> Options {
+        let algorithm = algorithm.map_or(std::ptr::null(), CStr::as_ptr);
+        Options { size: size_of::<Options>(), algorithm, background: 0, reserved: 0 }
+    }
+}
+
+procedures! {
+    /// The collective operations of gaspi_collectives.h that wait for their end.
+    Collectives
+    allreduce:
+        "gaspi_coll_allreduce"
+        (*const c_void, *mut c_void, u64, u32, u64, u8, *const Options, c_ulong);
+    reduce:
+        "gaspi_coll_reduce"
+        (*const c_void, *mut c_void, u64, u32, u64, u16, u8, *const Options, c_ulong);
+    broadcast:
+        "gaspi_coll_broadcast"
+        (*const c_void, *mut c_void, u64, u32, u16, u8, *const Options, c_ulong);
+    reduce_scatter:
+        "gaspi_coll_reduce_scatter"
+        (*const c_void, *mut c_void, u64, u32, u64, u8, *const Options, c_ulong);
+    allgather:
+        "gaspi_coll_allgather"
+        (*const c_void, *mut c_void, u64, u32, u8, *const Options, c_ulong);
+    allgatherv:
+        "gaspi_coll_allgatherv"
+        (*const c_void, *mut c_void, *const u64, *const u64, u32, u8, *const Options, c_ulong);
+    gather:
+        "gaspi_coll_gather"
+        (*const c_void, *mut c_void, u64, u32, u16, u8, *const Options, c_ulong);
+    scatter:
+        "gaspi_coll_scatter"
+        (*const c_void, *mut c_void, u64, u32, u16, u8, *const Options, c_ulong);
+    alltoall:
+        "gaspi_coll_alltoall"
+        (*const c_void, *mut c_void, u64, u32, u8, *const Options, c_ulong);
+    alltoallv:
+        "gaspi_coll_alltoallv"
+        (*const c_void, *const u64, *const u64, *mut c_void, *const u64, *const u64, u32, u8,
+         *const Options, c_ulong);
+}
+
 /// The library as long as the process lives.
 #[derive(Debug)]
 pub(crate) struct Library {
     pub(crate) procedures: Procedures,
+    /// None if it has no collective operations but those of the standard.
+    pub(crate) collectives: Option<Collectives>,
     /// The file that was loaded.
     pub(crate) path: PathBuf,
 }
@@ -118,11 +176,12 @@ impl Library {
         let procedures = Procedures::find(&loaded).map_err(|error| {
             Failure::usage(format!("{} is not a library to measure: {error}", place.display()))
         })?;
+        let collectives = Collectives::find(&loaded).ok();
         let symbol = procedures.proc_init as *const c_void;
         let path = file_of(symbol).unwrap_or_else(|| place.to_path_buf());
         // Its threads may run until the process ends.
         std::mem::forget(loaded);
-        Ok(Library { procedures, path })
+        Ok(Library { procedures, collectives, path })
     }
 }
 
@@ -157,7 +216,7 @@ fn file_of(symbol: *const c_void) -> Option<PathBuf> {
         return None;
     }
     // SAFETY: dladdr returns a string that lives as long as the library is loaded.
-    let name = unsafe { std::ffi::CStr::from_ptr(found.dli_fname) };
+    let name = unsafe { CStr::from_ptr(found.dli_fname) };
     let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
     Some(std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()))
 }

@@ -16,6 +16,7 @@ mod checks;
 mod collective;
 mod compare;
 mod control;
+mod elements;
 mod failure;
 mod gate;
 mod goals;
@@ -29,6 +30,7 @@ mod limits;
 mod machine;
 mod measure;
 mod memory;
+mod moving;
 mod notified;
 mod one_sided;
 mod pair;
@@ -93,9 +95,10 @@ fn measure(job: &Job, test: &Test, report: &mut Report) -> Result<()> {
         Test::AtomicLat(plain) => atomics::run(job, plain, report),
         Test::PassiveLat(sizes) => passive::run(job, sizes, report),
         Test::Barrier(plain) => collective::barrier(job, plain, report),
-        Test::Allreduce(sizes) => collective::allreduce(job, sizes, report),
+        Test::AllreduceStandard(sizes) => collective::allreduce(job, sizes, report),
         Test::Init(options) => init::run(job, options, report),
         Test::All(all) => all::run(job, all, report),
+        test => moving::run(job, test, report),
     }
 }
 

@@ -41,7 +41,26 @@ pub(crate) struct Row {
     /// The limit is what is wanted, not what the hardware gives.
     pub(crate) limit_is_goal: bool,
     pub(crate) judged: Judged,
+    /// What a collective operation moved.
+    pub(crate) moved: Option<Moved>,
     pub(crate) errors: u64,
+}
+
+/// What a collective operation moved, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Moved {
+    pub(crate) variant: String,
+    /// Elements, as the procedure counts them.
+    pub(crate) count: usize,
+    pub(crate) ty: &'static str,
+    /// None where nothing is combined.
+    pub(crate) op: Option<&'static str>,
+    /// None where the library chose.
+    pub(crate) algorithm: Option<String>,
+    pub(crate) in_place: bool,
+    pub(crate) memory: &'static str,
+    /// busbw in terms of algbw.
+    pub(crate) bus_factor: f64,
 }
 
 impl Row {
@@ -56,6 +75,7 @@ impl Row {
             limit: None,
             limit_is_goal: false,
             judged: Judged::Time,
+            moved: None,
             errors: 0,
         }
     }
@@ -78,6 +98,20 @@ impl Row {
     pub(crate) fn errors(mut self, errors: u64) -> Row {
         self.errors = errors;
         self
+    }
+
+    pub(crate) fn moved(mut self, moved: Moved) -> Row {
+        self.moved = Some(moved);
+        self
+    }
+
+    fn variant(&self) -> &str {
+        self.moved.as_ref().map_or(self.variant, |moved| &moved.variant)
+    }
+
+    /// GB/s of what each rank has to send or receive.
+    fn bus_gb_s(&self) -> Option<f64> {
+        Some(self.gb_s(self.samples.median())? * self.moved.as_ref()?.bus_factor)
     }
 
     pub(crate) fn at_once(mut self, count: usize) -> Row {
@@ -122,6 +156,8 @@ pub(crate) enum Layout {
     Peers,
     /// The limits themselves.
     Limits,
+    /// As nccl-tests has them.
+    Moved,
 }
 
 impl Layout {
@@ -260,7 +296,7 @@ impl Report {
         let mut object = Map::new();
         let mut set = |name: &str, value: Value| object.insert(name.to_owned(), value);
         set("test", json!(row.test));
-        set("variant", json!(row.variant));
+        set("variant", json!(row.variant()));
         set("ranks", json!(self.facts.ranks));
         set("transport", json!(self.facts.transport));
         set("memory", json!(self.facts.memory));
@@ -278,6 +314,15 @@ impl Report {
         }
         if layout == Layout::Rate {
             set("rate_million_s", json!(row.rate()));
+        }
+        if let Some(moved) = &row.moved {
+            set("count", json!(moved.count));
+            set("type", json!(moved.ty));
+            set("op", json!(moved.op));
+            set("algorithm", json!(moved.algorithm));
+            set("in_place", json!(moved.in_place));
+            set("buffers", json!(moved.memory));
+            set("bus_bandwidth_gb_s", json!(row.bus_gb_s()));
         }
         set("limit", json!(row.limit.as_ref().map(|limit| &limit.name)));
         let limit = row.limit.as_ref().map(|limit| limit.us);
@@ -305,7 +350,34 @@ impl Report {
         times
     }
 
+    /// Columns that users of nccl-tests know.
+    fn moved_columns(&self, row: &Row, moved: &Moved) -> Vec<Column> {
+        let mut columns = vec![
+            Column::left("test", 16, row.test),
+            Column::right("size", 10, row.size.map(|bytes| bytes.to_string())),
+            Column::right("count", 10, Some(moved.count.to_string())),
+            Column::right("type", 5, Some(moved.ty.to_owned())),
+            Column::right("op", 7, moved.op.map(str::to_owned)),
+            Column::left("algorithm", 18, moved.algorithm.as_deref().unwrap_or("-")),
+            Column::left("place", 5, if moved.in_place { "in" } else { "out" }),
+            Column::right("time us", 12, Some(time(row.samples.median()))),
+        ];
+        if self.percentiles {
+            for (head, share) in [("p90 us", 0.9), ("p99 us", 0.99), ("p99.9 us", 0.999)] {
+                columns.push(Column::right(head, 12, Some(time(row.samples.quantile(share)))));
+            }
+        }
+        let speed = |gb_s: Option<f64>| gb_s.map(|gb_s| format!("{gb_s:.2}"));
+        columns.push(Column::right("algbw", 8, speed(row.gb_s(row.samples.median()))));
+        columns.push(Column::right("busbw", 8, speed(row.bus_gb_s())));
+        columns.push(Column::right("errors", 7, Some(row.errors.to_string())));
+        columns
+    }
+
     fn columns(&mut self, layout: Layout, row: &Row, goal: Option<Goal>) -> Vec<Column> {
+        if let Some(moved) = &row.moved {
+            return self.moved_columns(row, moved);
+        }
         let mut columns =
             vec![Column::left("test", 16, row.test), Column::left("variant", 26, row.variant)];
         if layout != Layout::Goals && layout.unit().is_none() {
@@ -355,7 +427,7 @@ impl Report {
         }
         let limit = row.limit.as_ref().map(|limit| limit.us);
         match layout {
-            Layout::Limits | Layout::Memory | Layout::Peers => {}
+            Layout::Limits | Layout::Memory | Layout::Peers | Layout::Moved => {}
             Layout::Bandwidth => {
                 let gb_s = speed(limit.and_then(|us| row.gb_s(us)));
                 columns.push(Column::right("limit GB/s", 11, gb_s));

@@ -6,20 +6,15 @@
 
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
-enum { OP_SUM = 2, TYPE_FLOAT = 2, GROUP_ALL = 0, SEGMENT_ID = 1, PAGE = 4096 };
-/* gaspi_config_t is passed by value; only one field of it matters. */
-enum { ELEM_MAX_OFFSET = 120, UNINITIALIZED = 0 };
-#define ELEM_MAX (UINT32_C(1) << 31)
+enum { TYPE_F32 = 34, OP_SUM = 16, ROOT = 0, GROUP_ALL = 0, SEGMENT_ID = 1, PAGE = 4096 };
+enum { UNINITIALIZED = 0 };
 #define BLOCK UINT64_MAX
+#define IN_PLACE ((void *)-1)
 
-struct config {
-  _Alignas(8) unsigned char bytes[144];
-};
+/* Options of collective operations: there are none. */
+struct options;
 
-int gaspi_config_get(struct config *config);
-int gaspi_config_set(struct config config);
 int gaspi_proc_init(unsigned long timeout);
 int gaspi_proc_term(unsigned long timeout);
 int gaspi_barrier(unsigned char group, unsigned long timeout);
@@ -27,18 +22,34 @@ int gaspi_segment_create(unsigned char id, unsigned long size, unsigned char gro
                          unsigned long timeout, unsigned policy);
 int gaspi_segment_delete(unsigned char id);
 int gaspi_segment_ptr(unsigned char id, void **pointer);
-int gaspi_allreduce(const void *send, void *receive, unsigned count, int operation, int type,
-                    unsigned char group, unsigned long timeout);
+int gaspi_coll_allreduce(const void *send, void *receive, uint64_t count, unsigned type,
+                         uint64_t op, unsigned char group, const struct options *options,
+                         unsigned long timeout);
+int gaspi_coll_reduce(const void *send, void *receive, uint64_t count, unsigned type, uint64_t op,
+                      unsigned short root, unsigned char group, const struct options *options,
+                      unsigned long timeout);
+int gaspi_coll_broadcast(const void *send, void *receive, uint64_t count, unsigned type,
+                         unsigned short root, unsigned char group, const struct options *options,
+                         unsigned long timeout);
+int gaspi_coll_reduce_scatter(const void *send, void *receive, uint64_t count, unsigned type,
+                              uint64_t op, unsigned char group, const struct options *options,
+                              unsigned long timeout);
+int gaspi_coll_allgather(const void *send, void *receive, uint64_t count, unsigned type,
+                         unsigned char group, const struct options *options, unsigned long timeout);
+int gaspi_coll_alltoall(const void *send, void *receive, uint64_t count, unsigned type,
+                        unsigned char group, const struct options *options, unsigned long timeout);
+int gaspi_coll_gather(const void *send, void *receive, uint64_t count, unsigned type,
+                      unsigned short root, unsigned char group, const struct options *options,
+                      unsigned long timeout);
+int gaspi_coll_scatter(const void *send, void *receive, uint64_t count, unsigned type,
+                       unsigned short root, unsigned char group, const struct options *options,
+                       unsigned long timeout);
 
 static enum memory kind = PRIVATE;
 
 int library_start(unsigned rank, unsigned ranks, struct page *page) {
-  uint32_t most = ELEM_MAX;
-  struct config config;
   (void)rank, (void)ranks, (void)page;
-  if (gaspi_config_get(&config) != 0) return 1;
-  memcpy(config.bytes + ELEM_MAX_OFFSET, &most, sizeof most);
-  return gaspi_config_set(config) != 0 || gaspi_proc_init(BLOCK) != 0;
+  return gaspi_proc_init(BLOCK);
 }
 
 int library_stop(void) { return gaspi_proc_term(BLOCK); }
@@ -69,17 +80,36 @@ int library_buffers(enum memory memory, size_t bytes, float **send, float **rece
 }
 
 int library_offers(const struct shape *shape) {
-  return shape->what == BARRIER || shape->what == ALLREDUCE;
+  (void)shape;
+  return 1;
 }
 
 int library_call(const struct shape *shape, const float *send, float *receive) {
-  const float *from = shape->in_place ? receive : send;
+  const void *from = shape->in_place ? IN_PLACE : send;
+  uint64_t count = shape->count, block = shape->block;
   switch (shape->what) {
     case BARRIER:
       return gaspi_barrier(GROUP_ALL, BLOCK);
     case ALLREDUCE:
-      return gaspi_allreduce(from, receive, (unsigned)shape->count, OP_SUM, TYPE_FLOAT, GROUP_ALL,
-                             BLOCK);
+      return gaspi_coll_allreduce(from, receive, count, TYPE_F32, OP_SUM, GROUP_ALL, NULL, BLOCK);
+    case REDUCE:
+      /* In place, others than the root have their input where the result would be. */
+      if (shape->in_place && shape->rank != ROOT) from = receive;
+      return gaspi_coll_reduce(from, receive, count, TYPE_F32, OP_SUM, ROOT, GROUP_ALL, NULL,
+                               BLOCK);
+    case BROADCAST:
+      return gaspi_coll_broadcast(receive, receive, count, TYPE_F32, ROOT, GROUP_ALL, NULL, BLOCK);
+    case REDUCE_SCATTER:
+      return gaspi_coll_reduce_scatter(send, receive, block, TYPE_F32, OP_SUM, GROUP_ALL, NULL,
+                                       BLOCK);
+    case ALLGATHER:
+      return gaspi_coll_allgather(from, receive, block, TYPE_F32, GROUP_ALL, NULL, BLOCK);
+    case ALLTOALL:
+      return gaspi_coll_alltoall(send, receive, block, TYPE_F32, GROUP_ALL, NULL, BLOCK);
+    case GATHER:
+      return gaspi_coll_gather(send, receive, block, TYPE_F32, ROOT, GROUP_ALL, NULL, BLOCK);
+    case SCATTER:
+      return gaspi_coll_scatter(send, receive, block, TYPE_F32, ROOT, GROUP_ALL, NULL, BLOCK);
     default:
       return 1;
   }

@@ -1,0 +1,483 @@
+//! The collective operations that move data (gaspi_collectives.h), of all ranks, back to back.
+//!
+//! Sizes and columns are those that users of nccl-tests know: a size is that of the larger buffer, all
+//! blocks together where there are blocks; `algbw` is that size by the time, and `busbw` that times the
+//! share of it that has to leave or enter each rank, which does not depend on their number.
+
+use crate::arguments::{Moving, Place, Plain, Reducing, Test};
+use crate::collective;
+use crate::elements::{Op, Pattern, Type};
+use crate::failure::{Failure, Result};
+use crate::job::{Job, LIMIT_MS, Segment};
+use crate::library::{Collectives, Options};
+use crate::measure::{Lane, Measured, interleave, timed};
+use crate::memory::{PAGE, Region};
+use crate::pair::{SEGMENT, rotation};
+use crate::report::{Layout, Moved, Report, Row};
+use std::ffi::{CString, c_void};
+
+/// Sizes without a choice.
+pub(crate) const SIZES: [usize; 8] =
+    [8, 64, 1 << 10, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20];
+const GROUP_ALL: u8 = 0;
+
+/// Which operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Allreduce,
+    Reduce,
+    Broadcast,
+    ReduceScatter,
+    Allgather,
+    Allgatherv,
+    Gather,
+    Scatter,
+    Alltoall,
+    Alltoallv,
+}
+
+impl Kind {
+    /// As it is called on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Allreduce => "allreduce",
+            Kind::Reduce => "reduce",
+            Kind::Broadcast => "broadcast",
+            Kind::ReduceScatter => "reduce-scatter",
+            Kind::Allgather => "allgather",
+            Kind::Allgatherv => "allgatherv",
+            Kind::Gather => "gather",
+            Kind::Scatter => "scatter",
+            Kind::Alltoall => "alltoall",
+            Kind::Alltoallv => "alltoallv",
+        }
+    }
+
+    /// Whether the larger buffer has a block for each rank.
+    fn has_blocks(self) -> bool {
+        !matches!(self, Kind::Allreduce | Kind::Reduce | Kind::Broadcast)
+    }
+
+    fn reduces(self) -> bool {
+        matches!(self, Kind::Allreduce | Kind::Reduce | Kind::ReduceScatter)
+    }
+
+    /// busbw in terms of algbw.
+    fn bus_factor(self, ranks: usize) -> f64 {
+        let others = (ranks - 1) as f64 / ranks as f64;
+        match self {
+            Kind::Allreduce => 2.0 * others,
+            Kind::Reduce | Kind::Broadcast => 1.0,
+            _ => others,
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+struct Wish<'a> {
+    kind: Kind,
+    moving: &'a Moving,
+    op: Op,
+}
+
+impl<'a> Wish<'a> {
+    /// Of a test, if it is one of these.
+    fn of(test: &'a Test) -> Option<Wish<'a>> {
+        let moves = |kind, moving| Wish { kind, moving, op: Op::Sum };
+        let reduces =
+            |kind, reducing: &'a Reducing| Wish { kind, moving: &reducing.moving, op: reducing.op };
+        Some(match test {
+            Test::Allreduce(reducing) => reduces(Kind::Allreduce, reducing),
+            Test::Reduce(reducing) => reduces(Kind::Reduce, reducing),
+            Test::ReduceScatter(reducing) => reduces(Kind::ReduceScatter, reducing),
+            Test::Broadcast(moving) => moves(Kind::Broadcast, moving),
+            Test::Allgather(moving) => moves(Kind::Allgather, moving),
+            Test::Allgatherv(moving) => moves(Kind::Allgatherv, moving),
+            Test::Gather(moving) => moves(Kind::Gather, moving),
+            Test::Scatter(moving) => moves(Kind::Scatter, moving),
+            Test::Alltoall(moving) => moves(Kind::Alltoall, moving),
+            Test::Alltoallv(moving) => moves(Kind::Alltoallv, moving),
+            _ => return None,
+        })
+    }
+
+    /// The name of the row.
+    fn variant(&self) -> String {
+        let ty = self.moving.ty.name();
+        if self.kind.reduces() { format!("{} {ty}", self.op.name()) } else { ty.to_owned() }
+    }
+}
+
+/// Refuses what cannot be measured, before a job is there.
+pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
+    let Some(wish) = Wish::of(test) else { return Ok(()) };
+    let moving = wish.moving;
+    if !wish.op.serves(moving.ty) {
+        let (op, ty) = (wish.op.name(), moving.ty.name());
+        return Err(Failure::usage(format!(
+            "-o {op} is for integers; {ty} has no bits to combine"
+        )));
+    }
+    if moving.root as usize >= ranks {
+        return Err(Failure::usage(format!("--root {}: the job has {ranks} ranks", moving.root)));
+    }
+    let bytes = moving.ty.bytes();
+    match moving.sizes.sizes(&SIZES)?.into_iter().find(|size| !size.is_multiple_of(bytes)) {
+        Some(size) if !moving.sizes.sizes.is_empty() => Err(Failure::usage(format!(
+            "size {size}: elements of {} have {bytes} bytes, and sizes are multiples of that",
+            moving.ty.name()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Measures a test, if it is one of these.
+pub(crate) fn run(job: &Job, test: &Test, report: &mut Report) -> Result<()> {
+    let Some(wish) = Wish::of(test) else { return Ok(()) };
+    let sizes = wish.moving.sizes.sizes(&SIZES)?;
+    sizes.into_iter().try_for_each(|size| row(job, &wish, size, report))
+}
+
+/// Every operation with its default sizes, out of place.
+pub(crate) fn run_all(job: &Job, plain: &Plain, cold: bool, report: &mut Report) -> Result<()> {
+    let moving = Moving::default_with(plain, cold);
+    for kind in [
+        Kind::Allreduce,
+        Kind::Reduce,
+        Kind::Broadcast,
+        Kind::ReduceScatter,
+        Kind::Allgather,
+        Kind::Allgatherv,
+        Kind::Gather,
+        Kind::Scatter,
+        Kind::Alltoall,
+        Kind::Alltoallv,
+    ] {
+        let wish = Wish { kind, moving: &moving, op: Op::Sum };
+        for size in SIZES {
+            row(job, &wish, size, report)?;
+        }
+    }
+    Ok(())
+}
+
+/// The memory of a row.
+#[derive(Debug)]
+enum Memory<'a> {
+    Segment(Segment<'a>),
+    Private(Vec<u64>),
+}
+
+impl<'a> Memory<'a> {
+    fn new(job: &'a Job, place: Place, bytes: usize) -> Result<Memory<'a>> {
+        Ok(match place {
+            Place::Segment => Memory::Segment(job.segment(SEGMENT, bytes)?),
+            Place::Private => Memory::Private(vec![1; bytes.div_ceil(8)]),
+        })
+    }
+
+    fn region(&mut self) -> Region<'_> {
+        match self {
+            Memory::Segment(segment) => segment.region,
+            Memory::Private(words) => {
+                let bytes = 8 * words.len();
+                // SAFETY: the words live as long as this borrow.
+                unsafe { Region::new(words.as_mut_ptr().cast(), bytes) }
+            }
+        }
+    }
+
+    fn give_back(self) -> Result<()> {
+        match self {
+            Memory::Segment(segment) => segment.delete(),
+            Memory::Private(_) => Ok(()),
+        }
+    }
+}
+
+/// One operation of one size on this rank: what is the same for every call.
+#[derive(Debug)]
+struct Call<'a> {
+    job: &'a Job,
+    procedures: Collectives,
+    kind: Kind,
+    ty: Type,
+    op: Op,
+    root: u16,
+    in_place: bool,
+    options: Options,
+    /// Elements as the procedure counts them.
+    count: usize,
+    /// Elements of all blocks of other lengths: what this rank sends to each, and receives of each.
+    sends: Vec<u64>,
+    receives: Vec<u64>,
+}
+
+/// Elements of a block between two ranks: half as many again, or half as many less.
+fn uneven(count: usize, one: usize, other: usize) -> u64 {
+    let half = count / 2;
+    (if (one + other).is_multiple_of(2) { count + half } else { count - half }) as u64
+}
+
+fn before(blocks: &[u64], index: usize) -> usize {
+    blocks[..index].iter().sum::<u64>() as usize
+}
+
+impl Call<'_> {
+    /// Elements of the larger buffer.
+    fn whole(&self) -> usize {
+        match self.kind {
+            Kind::Allgatherv => before(&self.receives, self.receives.len()),
+            Kind::Alltoallv => {
+                let (sends, receives) = (&self.sends, &self.receives);
+                before(sends, sends.len()).max(before(receives, receives.len()))
+            }
+            kind if kind.has_blocks() => self.count * self.job.ranks,
+            _ => self.count,
+        }
+    }
+
+    /// The same of the rank that has most.
+    fn largest(&self) -> usize {
+        match self.kind {
+            Kind::Alltoallv => (self.count + self.count / 2) * self.job.ranks,
+            _ => self.whole(),
+        }
+    }
+
+    fn is_root(&self) -> bool {
+        self.job.rank == usize::from(self.root)
+    }
+
+    /// This rank's contribution: where in the input it begins, and elements.
+    fn input(&self) -> (usize, usize) {
+        let rank = self.job.rank;
+        match self.kind {
+            Kind::Broadcast | Kind::Scatter if !self.is_root() => (0, 0),
+            Kind::Scatter | Kind::Alltoall | Kind::ReduceScatter => (0, self.whole()),
+            Kind::Alltoallv => (0, before(&self.sends, self.sends.len())),
+            Kind::Allgather | Kind::Gather if self.in_place => (rank * self.count, self.count),
+            Kind::Allgatherv => {
+                let own = self.receives[rank] as usize;
+                (if self.in_place { before(&self.receives, rank) } else { 0 }, own)
+            }
+            _ => (0, self.count),
+        }
+    }
+
+    /// Writes this rank's contribution for a round.
+    fn write(&self, buffers: Buffers<'_>, round: u64) {
+        let (at, count) = self.input();
+        let pattern = Pattern::input(self.ty, self.op, self.job.rank, self.job.ranks, round);
+        let to = if self.in_place { buffers.receive } else { buffers.send };
+        pattern.write(to, at, count, 0);
+    }
+
+    /// Elements of this rank's result that are wrong.
+    fn wrong(&self, buffers: Buffers<'_>, round: u64) -> u64 {
+        let (job, to) = (self.job, buffers.receive);
+        let (rank, count) = (job.rank, self.count);
+        let is_root = self.is_root();
+        let of = |rank| Pattern::input(self.ty, self.op, rank, job.ranks, round);
+        let combined = || Pattern::combined(self.ty, self.op, job.ranks, round);
+        match self.kind {
+            Kind::Reduce | Kind::Gather if !is_root => 0,
+            Kind::Allreduce | Kind::Reduce => combined().wrong(to, 0, count, 0),
+            Kind::Broadcast => of(usize::from(self.root)).wrong(to, 0, count, 0),
+            Kind::ReduceScatter => {
+                let at = if self.in_place { rank * count } else { 0 };
+                combined().wrong(to, at, count, rank * count)
+            }
+            Kind::Scatter => {
+                let at = if self.in_place && is_root { rank * count } else { 0 };
+                of(usize::from(self.root)).wrong(to, at, count, rank * count)
+            }
+            Kind::Allgather | Kind::Gather => {
+                (0..job.ranks).map(|other| of(other).wrong(to, other * count, count, 0)).sum()
+            }
+            Kind::Alltoall => (0..job.ranks)
+                .map(|other| of(other).wrong(to, other * count, count, rank * count))
+                .sum(),
+            Kind::Allgatherv => (0..job.ranks)
+                .map(|other| {
+                    let at = before(&self.receives, other);
+                    of(other).wrong(to, at, self.receives[other] as usize, 0)
+                })
+                .sum(),
+            Kind::Alltoallv => (0..job.ranks)
+                .map(|other| {
+                    let at = before(&self.receives, other);
+                    let from = (0..rank).map(|to| uneven(count, other, to) as usize).sum();
+                    of(other).wrong(to, at, self.receives[other] as usize, from)
+                })
+                .sum(),
+        }
+    }
+
+    fn run(&self, buffers: Buffers<'_>) -> Result<()> {
+        let p = &self.procedures;
+        let receive: *mut c_void = buffers.receive.address().cast();
+        let block = self.job.rank * self.count * self.ty.bytes();
+        let send: *const c_void = match (self.in_place, self.kind) {
+            (_, Kind::Broadcast | Kind::Scatter) if !self.is_root() => std::ptr::null(),
+            // Blocks of the own rank lie where they stay.
+            (true, Kind::Allgather | Kind::Allgatherv | Kind::Gather) => {
+                receive.wrapping_byte_add(self.input().0 * self.ty.bytes()).cast_const()
+            }
+            (true, _) => receive.cast_const(),
+            (false, _) => buffers.send.address().cast::<c_void>().cast_const(),
+        };
+        let own = receive.wrapping_byte_add(match self.kind {
+            Kind::ReduceScatter if self.in_place => block,
+            Kind::Scatter if self.in_place && self.is_root() => block,
+            _ => 0,
+        });
+        let (count, ty, op, root) = (self.count as u64, self.ty.code(), self.op.code(), self.root);
+        let options = &raw const self.options;
+        let (sends, receives) = (self.sends.as_ptr(), self.receives.as_ptr());
+        let none = std::ptr::null();
+        // SAFETY: the buffers have as many elements as each says, and stay until the call returns.
+        let status = unsafe {
+            match self.kind {
+                Kind::Allreduce => {
+                    (p.allreduce)(send, receive, count, ty, op, GROUP_ALL, options, LIMIT_MS)
+                }
+                Kind::Reduce => {
+                    (p.reduce)(send, receive, count, ty, op, root, GROUP_ALL, options, LIMIT_MS)
+                }
+                Kind::Broadcast => {
+                    (p.broadcast)(send, receive, count, ty, root, GROUP_ALL, options, LIMIT_MS)
+                }
+                Kind::ReduceScatter => {
+                    (p.reduce_scatter)(send, own, count, ty, op, GROUP_ALL, options, LIMIT_MS)
+                }
+                Kind::Allgather => {
+                    (p.allgather)(send, receive, count, ty, GROUP_ALL, options, LIMIT_MS)
+                }
+                Kind::Allgatherv => {
+                    (p.allgatherv)(send, receive, receives, none, ty, GROUP_ALL, options, LIMIT_MS)
+                }
+                Kind::Gather => {
+                    (p.gather)(send, receive, count, ty, root, GROUP_ALL, options, LIMIT_MS)
+                }
+                Kind::Scatter => {
+                    (p.scatter)(send, own, count, ty, root, GROUP_ALL, options, LIMIT_MS)
+                }
+                Kind::Alltoall => {
+                    (p.alltoall)(send, receive, count, ty, GROUP_ALL, options, LIMIT_MS)
+                }
+                Kind::Alltoallv => (p.alltoallv)(
+                    send, sends, none, receive, receives, none, ty, GROUP_ALL, options, LIMIT_MS,
+                ),
+            }
+        };
+        self.job.call(self.kind.name(), status)
+    }
+}
+
+/// The input and the result of one call.
+#[derive(Debug, Clone, Copy)]
+struct Buffers<'a> {
+    send: Region<'a>,
+    receive: Region<'a>,
+}
+
+fn row(job: &Job, wish: &Wish<'_>, size: usize, report: &mut Report) -> Result<()> {
+    let (kind, moving) = (wish.kind, wish.moving);
+    let procedures = job.collectives.ok_or_else(|| {
+        let library = job.library.display();
+        Failure::usage(format!("{library} has no gaspi_coll_*: it has no collectives to measure"))
+    })?;
+    let name = moving.algorithm.as_deref().map(CString::new).transpose();
+    let name = name.map_err(|_| Failure::usage("--algorithm has a zero byte in its name"))?;
+    let elements = size / moving.ty.bytes();
+    let count = if kind.has_blocks() { elements.div_ceil(job.ranks) } else { elements }.max(1);
+    let all = 0..job.ranks;
+    let (sends, receives): (Vec<u64>, Vec<u64>) = match kind {
+        Kind::Allgatherv => (Vec::new(), all.map(|rank| uneven(count, rank, 0)).collect()),
+        Kind::Alltoallv => {
+            let blocks: Vec<u64> = all.map(|rank| uneven(count, job.rank, rank)).collect();
+            (blocks.clone(), blocks)
+        }
+        _ => (Vec::new(), Vec::new()),
+    };
+    let call = Call {
+        job,
+        procedures,
+        kind,
+        ty: moving.ty,
+        op: wish.op,
+        root: moving.root as u16,
+        in_place: moving.in_place,
+        options: Options::of(name.as_deref()),
+        count,
+        sends,
+        receives,
+    };
+    let measured = measure(&call, moving)?;
+    let Some([samples]) = measured.of() else { return Ok(()) };
+    let moved = Moved {
+        variant: wish.variant(),
+        count,
+        ty: moving.ty.name(),
+        op: kind.reduces().then(|| wish.op.name()),
+        algorithm: moving.algorithm.clone(),
+        in_place: call.in_place,
+        memory: moving.memory.name(),
+        bus_factor: kind.bus_factor(job.ranks),
+    };
+    let bytes = call.whole() * moving.ty.bytes();
+    let row = Row::new(kind.name(), "", samples.clone()).size(bytes).errors(measured.errors);
+    report.row(Layout::Moved, &row.moved(moved))
+}
+
+fn measure(call: &Call<'_>, moving: &Moving) -> Result<Measured> {
+    let bytes = call.largest() * call.ty.bytes();
+    let rotation = rotation(bytes, moving.sizes.cold);
+    let half = rotation.total.next_multiple_of(PAGE);
+    let mut memory = Memory::new(call.job, moving.memory, 2 * half)?;
+    let measured = {
+        let region = memory.region();
+        let buffers = |at: usize| Buffers {
+            send: region.part(at, bytes),
+            receive: region.part(half + at, bytes),
+        };
+        // So that the first calls do not move what no check has ever written.
+        call.write(buffers(0), 0);
+        let mut places = rotation;
+        let mut lanes = [Lane::new(|batch| {
+            let us = timed(batch, || call.run(buffers(places.offset())))?;
+            Ok(Some(us))
+        })];
+        let schedule = collective::schedule(call.job, &moving.sizes.plain, bytes);
+        interleave(call.job, call.job.ranks, schedule, &mut lanes, |round| {
+            call.write(buffers(0), round);
+            call.run(buffers(0))?;
+            Ok(call.wrong(buffers(0), round))
+        })?
+    };
+    memory.give_back()?;
+    Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bus_bandwidth_counts_what_has_to_cross() {
+        assert_eq!(Kind::Allreduce.bus_factor(4), 1.5);
+        assert_eq!(Kind::Alltoall.bus_factor(4), 0.75);
+        assert_eq!(Kind::Broadcast.bus_factor(4), 1.0);
+        assert_eq!(Kind::Allreduce.bus_factor(1), 0.0);
+    }
+
+    #[test]
+    fn uneven_blocks_are_those_that_the_other_expects() {
+        for (one, other) in [(0, 0), (0, 1), (2, 5), (3, 3)] {
+            assert_eq!(uneven(10, one, other), uneven(10, other, one));
+        }
+        assert_eq!((uneven(10, 0, 0), uneven(10, 0, 1), uneven(1, 0, 1)), (15, 5, 1));
+    }
+}
