@@ -51,7 +51,7 @@ const fn stage(
     Stage { name, about, budget_s, needs, full_only: false, not_here: None, run }
 }
 
-pub(crate) const STAGES: [Stage; 25] = [
+pub(crate) const STAGES: [Stage; 26] = [
     stage("fmt", 10, &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", 5, &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", 120, &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -168,6 +168,15 @@ pub(crate) const STAGES: [Stage; 25] = [
         run: aarch64,
     },
     Stage {
+        name: "proofs-full",
+        about: "proofs of the collective algorithms for up to 1024 members",
+        budget_s: 900,
+        needs: &[],
+        full_only: true,
+        not_here: None,
+        run: proofs,
+    },
+    Stage {
         name: "loom-full",
         about: "loom without a bound on preemptions",
         budget_s: 600,
@@ -245,6 +254,15 @@ fn fuzz(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "--profile", "fuzz", "-p", "gaspi-core", "-p", "gaspi-tools"]);
     cargo.args(["--lib", "--bins", "mutated_"]);
+    cargo_test(context, &mut cargo)
+}
+
+/// The proofs of the collective algorithms for more members, in a release build.
+fn proofs(context: &Context) -> Result<Count> {
+    let mut cargo = workspace::cargo();
+    cargo.env("GASPI_TEST_FULL", "1");
+    cargo.args(["test", "--quiet", "--profile", "fuzz", "-p", "gaspi-collectives", "--lib"]);
+    cargo.arg("proof::");
     cargo_test(context, &mut cargo)
 }
 

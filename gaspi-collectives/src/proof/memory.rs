@@ -60,13 +60,9 @@ impl Cell {
             self.own_read = with.now.time;
             return Ok(value);
         }
-        let mine = self.reads.iter_mut().find_map(|reader| match reader {
-            Reader::Member(stamp) if stamp.member == with.now.member => Some(stamp),
-            _ => None,
-        });
-        match mine {
-            Some(stamp) => *stamp = with.now,
-            None => self.reads.push(Reader::Member(with.now)),
+        match self.reads.last_mut() {
+            Some(Reader::Member(stamp)) if stamp.member == with.now.member => *stamp = with.now,
+            _ => self.reads.push(Reader::Member(with.now)),
         }
         Ok(value)
     }
