@@ -148,6 +148,8 @@ struct State {
     quiet: (u64, Option<Instant>),
     /// What the first operation waits for in vain, unless it had come by now.
     vain: Option<(Blocked, u64, Instant)>,
+    /// Since when a request of the first operation is known to have failed.
+    refused: Option<Instant>,
     /// How often operations have been carried on.
     looks: u64,
 }
@@ -180,6 +182,7 @@ impl Station {
             announced: 0,
             quiet: (0, None),
             vain: None,
+            refused: None,
             looks: 0,
         };
         Station {
@@ -283,6 +286,7 @@ impl Station {
                     if let Some((before, error)) = gone.take()
                         && before == blocked
                     {
+                        let Some(error) = self.settled(state, error) else { return };
                         let cause = self.cause_of(&error);
                         self.fail(state, error, cause);
                     } else if let Err(error) = self.look_for_ends(blocked) {
@@ -292,14 +296,29 @@ impl Station {
                     return;
                 }
                 Err(error) => {
+                    let disagreement = task.cause();
+                    let Some(error) = self.settled(state, error) else { return };
                     let cause = match error {
-                        Error::Mismatch { .. } => task.cause(),
+                        Error::Mismatch { .. } => disagreement,
                         _ => self.cause_of(&error),
                     };
                     self.fail(state, error, cause);
                 }
             }
         }
+    }
+
+    /// The error, or why it came to that; `None` while that may still turn out: a request fails before
+    /// it is known that its target has died or left.
+    #[cold]
+    fn settled(&self, state: &mut State, error: Error) -> Option<Error> {
+        let Error::Refused { rank, .. } = error else { return Some(error) };
+        let member = self.channel.ranks().iter().position(|member| *member == rank);
+        if let Some(Err(gone)) = member.map(|member| self.channel.alive(member)) {
+            return Some(gone);
+        }
+        let since = state.refused.get_or_insert_with(Instant::now);
+        (since.elapsed() >= CAUSE_LIMIT).then_some(error)
     }
 
     /// What the others are told of an error that is about a member.
@@ -324,7 +343,7 @@ impl Station {
     fn ended(&self, state: &mut State, outcome: Result<()>, by: By) {
         let Some((operation, task)) = state.queue.pop_front() else { return };
         state.spare = Some(task);
-        (state.failed_elsewhere, state.vain) = (None, None);
+        (state.failed_elsewhere, state.vain, state.refused) = (None, None, None);
         self.active.fetch_sub(1, Ordering::Relaxed);
         self.of_all.fetch_sub(1, Ordering::Relaxed);
         self.background.fetch_sub(usize::from(operation.background), Ordering::Relaxed);

@@ -4,7 +4,6 @@ use super::{ALL, Dice, Memory, SOON, call, group_of, ranks, serves, sum_of_all};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::{prepare, restart, start, wait};
 use gaspi_core::{Config, Error, Rank, Result, Runtime, Timeout};
-use ranks::Nodes;
 use std::sync::Barrier;
 use std::time::Instant;
 
@@ -119,35 +118,32 @@ fn die_later(rt: &Runtime, memory: &mut Memory, dice: &mut Dice) {
 
 #[test]
 fn prepared_and_waiting_ones_are_told_as_well() {
-    for nodes in [Nodes::of_this_run()] {
-        ranks::run_over(nodes, 3, &Config::default(), |rt| {
-            let mut all: Vec<Memory> = (0..4).map(|_| Memory::new(rt.rank(), SMALL)).collect();
-            let mut handles = Vec::new();
-            for memory in &mut all {
-                let mut request = memory.request(Collective::Allreduce, SMALL as u64);
-                request.background = handles.len() % 2 == 0;
-                // SAFETY: the buffers live until the job has ended.
-                handles
-                    .push(unsafe { prepare(&rt, ALL, &request, ranks::LIMIT) }.expect("prepare"));
-            }
-            rt.barrier(ALL, ranks::LIMIT).expect("barrier");
-            if rt.rank() == Rank(1) {
-                return ranks::die(rt);
-            }
-            for handle in &handles {
-                restart(&rt, *handle).expect("restart");
-            }
-            for handle in handles.iter().rev() {
-                let outcome = wait(&rt, *handle, Timeout::Block);
-                assert!(outcome.as_ref().is_err_and(|e| names(e, Rank(1))), "{outcome:?}");
-                gaspi_collectives::free(&rt, *handle).expect("free");
-            }
-            let next = group_of(&rt, [Rank(0), Rank(2)]);
-            sum_of_all(&rt, next, SMALL);
-            rt.barrier(next, ranks::LIMIT).expect("barrier");
-            rt.term(ranks::LIMIT).expect("term");
-        });
-    }
+    ranks::run_owned(3, &Config::default(), |rt| {
+        let mut all: Vec<Memory> = (0..4).map(|_| Memory::new(rt.rank(), SMALL)).collect();
+        let mut handles = Vec::new();
+        for memory in &mut all {
+            let mut request = memory.request(Collective::Allreduce, SMALL as u64);
+            request.background = handles.len() % 2 == 0;
+            // SAFETY: the buffers live until the job has ended.
+            handles.push(unsafe { prepare(&rt, ALL, &request, ranks::LIMIT) }.expect("prepare"));
+        }
+        rt.barrier(ALL, ranks::LIMIT).expect("barrier");
+        if rt.rank() == Rank(1) {
+            return ranks::die(rt);
+        }
+        for handle in &handles {
+            restart(&rt, *handle).expect("restart");
+        }
+        for handle in handles.iter().rev() {
+            let outcome = wait(&rt, *handle, Timeout::Block);
+            assert!(outcome.as_ref().is_err_and(|e| names(e, Rank(1))), "{outcome:?}");
+            gaspi_collectives::free(&rt, *handle).expect("free");
+        }
+        let next = group_of(&rt, [Rank(0), Rank(2)]);
+        sum_of_all(&rt, next, SMALL);
+        rt.barrier(next, ranks::LIMIT).expect("barrier");
+        rt.term(ranks::LIMIT).expect("term");
+    });
 }
 
 #[test]

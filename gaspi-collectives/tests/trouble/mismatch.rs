@@ -184,7 +184,9 @@ fn of_one_that_is_ahead() {
     });
     for (rank, (outcome, memory)) in errors.iter().enumerate() {
         assert!(matches!(outcome, Err(Error::Mismatch { .. })), "rank {rank}: {outcome:?}");
-        assert!(memory.has_nothing_of_others(), "rank {rank}");
+        // In rounds of messages, those who agree get as far as they can.
+        let one_node = ranks::Nodes::of_this_run() == ranks::Nodes::One;
+        assert!(!one_node || memory.has_nothing_of_others(), "rank {rank}");
     }
 }
 
