@@ -254,7 +254,7 @@ fn tcp(context: &Context) -> Result<Count> {
 fn fuzz(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "--profile", "fuzz", "-p", "gaspi-core", "-p", "gaspi-tools"]);
-    cargo.args(["--lib", "--bins", "mutated_"]);
+    cargo.args(["--lib", "--bin", "gaspi_run", "mutated_"]);
     cargo_test(context, &mut cargo)
 }
 
