@@ -46,9 +46,9 @@ const fn row(
 
 const KIB: u64 = 1 << 10;
 
-/// Where copying to a stage and reading it costs as much as a second arrival: measured for two
-/// members, 2.5 to 4 KiB.
-const STAGED: u64 = 4 * KIB;
+/// Up to where copying to a stage and reading it costs less than a second arrival: measured for two
+/// members, where both ways meet at 2 KiB (all-reduce) to 4 KiB (broadcast).
+const STAGED: u64 = 3 * KIB / 2;
 
 use Algorithm as A;
 use Collective as C;
