@@ -231,6 +231,9 @@ fn core(context: &Context) -> Result<Count> {
             cargo.args(["--test", &name]);
         }
     }
+    if context.full {
+        cargo.args(["--", "--include-ignored"]);
+    }
     cargo_test(context, &mut cargo)
 }
 
