@@ -145,11 +145,13 @@ fn agreements(seed: u64, nodes: Nodes, ranks: u32) {
 }
 
 #[test]
+#[ignore = "in the full tier, until it has passed there for long"]
 fn agreements_survive_cuts() {
     seeds(3).for_each(|seed| agreements(seed, Nodes::Each, 3));
 }
 
 #[test]
+#[ignore = "in the full tier, until it has passed there for long"]
 fn agreements_survive_cuts_where_links_are_mixed() {
     seeds(3).for_each(|seed| agreements(seed, Nodes::Pairs, 4));
 }
@@ -157,6 +159,7 @@ fn agreements_survive_cuts_where_links_are_mixed() {
 /// Who holds back everything for longer than a silent host is waited for, as a stopped process does,
 /// is not dead: its kernel answers.
 #[test]
+#[ignore = "in the full tier, until it has passed there for long"]
 fn whoever_answers_to_nothing_but_the_kernel_lives() {
     let network = Network::new(1, Faults::default());
     let ledger = Ledger::new(3, false);
@@ -232,11 +235,13 @@ fn kill(seed: u64, nodes: Nodes, ranks: u32) {
 }
 
 #[test]
+#[ignore = "in the full tier, until it has passed there for long"]
 fn deaths_are_known_and_harm_nobody_else() {
     seeds(3).for_each(|seed| kill(seed, Nodes::Each, 3));
 }
 
 #[test]
+#[ignore = "in the full tier, until it has passed there for long"]
 fn deaths_are_known_where_links_are_mixed() {
     seeds(3).for_each(|seed| kill(seed, Nodes::Pairs, 4));
 }
