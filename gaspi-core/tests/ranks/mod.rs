@@ -4,8 +4,11 @@
 #![allow(dead_code, reason = "each test program uses its share")]
 
 use gaspi_core::{Config, Job, Joining, Rank, Runtime, Timeout};
+use std::io::Write;
+use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
 
 /// Long enough for anything that is right; a test that hangs ends by it.
 pub(crate) const LIMIT: Timeout = Timeout::Millis(60_000);
@@ -57,23 +60,72 @@ impl Nodes {
     }
 }
 
-/// Ends the process with what all threads do if a test hangs.
-fn watchdog(name: String) -> std::sync::mpsc::Sender<()> {
-    let (done, wait) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        if let Err(std::sync::mpsc::RecvTimeoutError::Timeout) =
-            wait.recv_timeout(Duration::from_secs(120))
-        {
-            eprintln!("{name}: hangs; stacks of all threads follow");
-            let pid = std::process::id().to_string();
-            let gdb = ["-p", &pid, "-batch", "-ex", "thread apply all bt"];
-            if let Err(error) = std::process::Command::new("gdb").args(gdb).status() {
-                eprintln!("no stacks: gdb: {error}");
-            }
-            std::process::abort();
-        }
+/// How long a test may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long the other ranks of a test may take to end once one has fallen.
+const AFTERMATH: Duration = Duration::from_secs(10);
+
+/// Shows at once why a thread of a test has fallen: what is said in the usual way is kept until the test
+/// ends, which the others may not let it do.
+fn show_panics() {
+    static SHOWN: Once = Once::new();
+    SHOWN.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or("a thread of a rank");
+            // Straight to where it can be seen; if that is closed, nobody wants to see it.
+            let _ = writeln!(std::io::stderr(), "{name}: {panic}");
+            usual(panic);
+        }));
     });
-    done
+}
+
+/// A rank that is running; others are told if it falls.
+struct Running(Sender<Fallen>);
+
+/// A rank has fallen.
+struct Fallen;
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Whoever is told may have gone already.
+            let _ = self.0.send(Fallen);
+        }
+    }
+}
+
+/// Ends the process with what all threads do if a test hangs: after a long time, or soon after one of
+/// its ranks has fallen, since others may wait for that one for ever.
+fn watchdog(name: String) -> Sender<Fallen> {
+    let (running, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let fallen = match wait.recv_timeout(PATIENCE) {
+            Ok(Fallen) => {
+                // Others may fall too.
+                let end = Instant::now() + AFTERMATH;
+                loop {
+                    match wait.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                        Ok(Fallen) => {}
+                        Err(RecvTimeoutError::Timeout) => break true,
+                        Err(RecvTimeoutError::Disconnected) => return,
+                    }
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let why = if fallen { "a rank has fallen, and others wait for it" } else { "hangs" };
+        let _ = writeln!(std::io::stderr(), "{name}: {why}; stacks of all threads follow");
+        let pid = std::process::id().to_string();
+        let gdb = ["-p", &pid, "-batch", "-ex", "thread apply all bt"];
+        if let Err(error) = std::process::Command::new("gdb").args(gdb).status() {
+            let _ = writeln!(std::io::stderr(), "no stacks: gdb: {error}");
+        }
+        std::process::abort();
+    });
+    running
 }
 
 /// Runs `body` on `size` ranks with this configuration and hands out the results by rank.
@@ -118,22 +170,27 @@ pub(crate) fn run_jobs<T: Send>(
 ) -> Vec<T> {
     let id = format!("test-{}", JOBS.fetch_add(1, Ordering::Relaxed));
     let name = std::thread::current().name().unwrap_or("test").to_owned();
-    let done = watchdog(name);
+    show_panics();
+    let running = watchdog(name.clone());
     let results = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..size)
             .map(|rank| {
                 let (id, job, body) = (&id, &job, &body);
-                scope.spawn(move || {
+                let running = Running(running.clone());
+                let thread = std::thread::Builder::new().name(format!("{name}: rank {rank}"));
+                let run = move || {
+                    let _running = running;
                     let job = job(id, Rank(rank as u16));
                     let mut joining = Joining::new(job, config.clone()).expect("joining");
                     let runtime = joining.wait(LIMIT).expect("all ranks meet");
                     body(runtime)
-                })
+                };
+                thread.spawn_scoped(scope, run).expect("a thread")
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().expect("the rank ended well")).collect()
     });
-    drop(done);
+    drop(running);
     results
 }
 
