@@ -14,7 +14,7 @@ use crate::ids::{QueueId, Rank};
 use crate::os::event::Poll;
 use crate::os::socket::{self, Piece};
 use crate::segment::Segment;
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::wait::monotonic_ns;
 use std::collections::VecDeque;
 use std::io;
@@ -160,6 +160,8 @@ struct Out {
     told_held: bool,
     /// Nobody looks after it any more.
     forgotten: bool,
+    /// This rank has asked for something on it.
+    asked: bool,
 }
 
 impl Out {
@@ -341,8 +343,14 @@ pub(crate) struct Connection {
     peer: AtomicU32,
     /// The peer asks for nothing more on it.
     released: AtomicBool,
+    /// How many connections with the peer this rank had lost before this one, and the peer.
+    losses: u64,
+    losses_of_peer: AtomicU64,
     out: Mutex<Out>,
 }
+
+/// The peer has not said yet how many connections it has lost.
+const UNSAID: u64 = u64::MAX;
 
 /// The stream has ended or failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -384,8 +392,17 @@ impl Connection {
             local,
             peer: AtomicU32::new(peer.into()),
             released: AtomicBool::new(false),
+            losses: 0,
+            losses_of_peer: AtomicU64::new(UNSAID),
             out: Mutex::default(),
         }
+    }
+
+    /// A stream to `peer`, of another node, with which this rank has lost so many before.
+    pub(crate) fn between_nodes(token: u64, peer: u16, losses: u64) -> Connection {
+        let mut out = Out::default();
+        Frame::Losses { count: losses }.append_to(&mut out.wire);
+        Connection { losses, out: Mutex::new(out), ..Connection::new(token, peer, false) }
     }
 
     /// The peer can be reached by this socket.
@@ -417,6 +434,21 @@ impl Connection {
         self.released.load(Ordering::Relaxed)
     }
 
+    /// How many connections with the peer this rank had lost before this one.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// How many the peer had lost before this one; `None` before it has said so.
+    pub(crate) fn losses_of_peer(&self) -> Option<u64> {
+        Some(self.losses_of_peer.load(Ordering::Relaxed)).filter(|count| *count != UNSAID)
+    }
+
+    /// The peer says how many it has lost.
+    pub(crate) fn set_losses_of_peer(&self, count: u64) {
+        self.losses_of_peer.store(count, Ordering::Relaxed);
+    }
+
     fn out(&self) -> MutexGuard<'_, Out> {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -427,6 +459,7 @@ impl Connection {
         if out.is_let_go() {
             return Err(Unsent::Closed(item));
         }
+        out.asked = true;
         self.send_locked(poll, &mut out, item).map_err(|Broken| Unsent::Broken)
     }
 
@@ -455,6 +488,7 @@ impl Connection {
         if out.is_let_go() {
             return Err(Unsent::Closed(item));
         }
+        out.asked = true;
         let (hold, soon) = if self.local { (false, false) } else { out.follows(&item) };
         self.post_locked(poll, &mut out, queue, item, hold).map_err(|Broken| Unsent::Broken)?;
         if !hold && !self.local {
@@ -627,6 +661,19 @@ impl Connection {
             socket::shut_down(fd);
         }
         out.give_up()
+    }
+
+    /// Whether this rank has asked for something on it, which may be late.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.out().asked
+    }
+
+    /// Sends nothing more. What the peer has sent is still read, up to its end.
+    pub(crate) fn give_up(&self) {
+        self.out().broken = true;
+        if let Some(fd) = self.fd() {
+            socket::shut_down(fd);
+        }
     }
 
     /// Whether its end has been dealt with.

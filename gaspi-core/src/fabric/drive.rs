@@ -5,7 +5,7 @@
 
 use super::connection::{Broken, Connection};
 use super::frame::{FRAME_MAX, Frame, PREFIX};
-use super::peers::DOORBELL;
+use super::peers::{DOORBELL, Peers};
 use super::serve::Body;
 use crate::os::event::Event;
 use crate::os::socket::{self, Piece};
@@ -74,6 +74,7 @@ impl Drive {
 
     /// Handles what has come without waiting; false if nothing has.
     pub(crate) fn look(&mut self, inner: &Inner) -> bool {
+        self.forget_dropped(&inner.peers);
         self.looks = self.looks.wrapping_add(1);
         if !self.looks.is_multiple_of(LOOKS)
             && let Some(hot) = self.hot.clone()
@@ -101,13 +102,18 @@ impl Drive {
                 self.serve(inner, &connection, event.readable, event.writable);
             }
         }
+        self.forget_dropped(peers);
+        let busy = !events.is_empty();
+        self.events = events;
+        busy
+    }
+
+    /// Reads nothing more on connections that have been dropped, whatever is still there.
+    fn forget_dropped(&mut self, peers: &Peers) {
         if peers.take_dropped() {
             self.incoming.retain(|token, _| peers.connection(*token).is_some());
             self.hot = self.hot.take().filter(|hot| peers.connection(hot.token).is_some());
         }
-        let busy = !events.is_empty();
-        self.events = events;
-        busy
     }
 
     /// Whether peers wait for acknowledgements.

@@ -98,6 +98,11 @@ pub(crate) enum Frame {
         rank: Rank,
         token: [u8; 16],
     },
+    /// First on every connection between nodes: how many with the receiver the sender has lost. Nothing
+    /// counts any more that is still on its way on one that was made before the last of them.
+    Losses {
+        count: u64,
+    },
     /// The answer to `request`: a value, or why not.
     Reply {
         request: u64,
@@ -359,6 +364,9 @@ impl Frame {
             Frame::Refused { lane, reason } => {
                 w.u8(19).lane(lane).text(reason);
             }
+            Frame::Losses { count } => {
+                w.u8(21).u64(*count);
+            }
         }
     }
 
@@ -448,6 +456,7 @@ impl Frame {
             18 => Frame::Goodbye,
             19 => Frame::Refused { lane: r.lane()?, reason: r.text()? },
             20 => Frame::Release,
+            21 => Frame::Losses { count: r.u64()? },
             _ => return None,
         };
         r.0.is_empty().then_some(frame)

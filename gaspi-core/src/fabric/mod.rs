@@ -15,6 +15,7 @@ pub(crate) mod drive;
 pub(crate) mod driving;
 pub(crate) mod frame;
 pub(crate) mod handshake;
+mod losses;
 pub(crate) mod peers;
 pub(crate) mod progress;
 pub(crate) mod requests;

@@ -4,6 +4,7 @@ use super::connecting::Aim;
 use super::connection::{Connection, Item, Outgoing, Posted, Unsent};
 use super::drive::Drive;
 use super::frame::{AtomicOperation, Frame, Place};
+use super::losses::Losses;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use crate::node::life;
@@ -128,7 +129,9 @@ pub(crate) struct Peers {
     pub(crate) remote: bool,
     /// The connections on which this rank asks for something, by peer. Between nodes it does not
     /// matter which side has opened one.
-    used: Box<[Mutex<Option<Arc<Connection>>>]>,
+    pub(super) used: Box<[Mutex<Option<Arc<Connection>>>]>,
+    /// By peer.
+    pub(super) losses: Box<[Losses]>,
     /// Connections on which something is held back, and whether there are any.
     held: Mutex<Vec<Arc<Connection>>>,
     holds: AtomicBool,
@@ -140,7 +143,7 @@ pub(crate) struct Peers {
     ways: Mutex<HashMap<Rank, SocketAddr>>,
     /// Why they cannot be reached.
     troubles: Mutex<HashMap<Rank, String>>,
-    connections: Mutex<HashMap<u64, Arc<Connection>>>,
+    pub(super) connections: Mutex<HashMap<u64, Arc<Connection>>>,
     /// Whether connections were dropped that whoever drives may hold something of.
     dropped: AtomicBool,
     pub(super) requests: Mutex<HashMap<u64, Asked>>,
@@ -190,6 +193,7 @@ impl Peers {
             sleeper: AtomicBool::new(false),
             watch: AtomicU32::new(watch::ARMED),
             used: (0..size).map(|_| Mutex::default()).collect(),
+            losses: (0..size).map(|_| Losses::new()).collect(),
             held: Mutex::default(),
             holds: AtomicBool::new(false),
             wanted: Mutex::default(),
@@ -211,7 +215,7 @@ impl Peers {
         }
     }
 
-    fn token(&self) -> u64 {
+    pub(super) fn token(&self) -> u64 {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -237,11 +241,8 @@ impl Peers {
             match used.as_ref() {
                 // It was being made.
                 Some(waiting) if waiting.fd().is_none() => Arc::clone(waiting),
-                Some(_) => Arc::new(Connection::new(self.token(), peer.0, false)),
-                None => {
-                    let connection = Connection::new(self.token(), peer.0, false);
-                    Arc::clone(used.insert(Arc::new(connection)))
-                }
+                Some(_) => self.between_nodes(peer),
+                None => Arc::clone(used.insert(self.between_nodes(peer))),
             }
         };
         self.made(inner, &connection, fd);
@@ -250,9 +251,14 @@ impl Peers {
     /// A connection with a rank of another node has been made. Only one thread makes them.
     pub(crate) fn made(&self, inner: &Inner, connection: &Arc<Connection>, fd: OwnedFd) {
         let established = self.establish(inner, connection, fd);
-        // Without a place for it the peer sees it end, as does one that nobody wants any more.
-        if established.is_err() || connection.is_forgotten() {
+        // Without a place for it the peer sees it end, as does one that nobody wants any more, or that
+        // says too little of what was lost.
+        if established.is_err() || connection.is_forgotten() || self.is_outdated(connection) {
             self.drop_connection(inner, connection);
+        }
+        if inner.area.life(inner.rank) == life::LEFT {
+            // It was not there yet when goodbye was said on the others.
+            connection.say_goodbye(&self.data);
         }
     }
 
@@ -350,6 +356,9 @@ impl Peers {
 
     /// A connection has ended by itself. Only with the drive.
     pub(crate) fn at_its_end(&self, inner: &Inner, connection: &Arc<Connection>) {
+        if connection.is_forgotten() {
+            return;
+        }
         let peer = connection.peer().map(Rank).filter(|_| !connection.local);
         let of_peer = |open: &Arc<Connection>| {
             open.peer() == peer.map(|peer| peer.0) && open.token != connection.token
@@ -360,13 +369,17 @@ impl Peers {
             // First, so that what fails with the connection says so.
             inner.area.remote_left(peer);
         }
+        let broken = peer.filter(|peer| !self.is_leaving(*peer) && !connection.is_over());
+        let asked = connection.has_asked() && !self.is_outdated(connection);
+        if let Some(peer) = broken.filter(|_| asked) {
+            self.lose(inner, peer);
+        }
         self.drop_connection(inner, connection);
-        match (left, peer) {
-            (Some(peer), _) => inner.peer_ended(peer),
-            (None, Some(peer)) if !self.is_leaving(peer) && !connection.is_over() => {
-                self.suspect(inner, peer);
-            }
-            _ => {}
+        if let Some(peer) = left {
+            inner.peer_ended(peer);
+        }
+        if let Some(peer) = broken {
+            self.suspect(inner, peer);
         }
     }
 
@@ -481,7 +494,11 @@ impl Peers {
             return Ok(Arc::clone(connection));
         }
         let local = inner.is_local(rank);
-        let connection = Arc::new(Connection::new(self.token(), rank.0, local));
+        let connection = if local {
+            Arc::new(Connection::new(self.token(), rank.0, true))
+        } else {
+            self.between_nodes(rank)
+        };
         if local {
             let hello = Frame::Hello { rank: inner.rank, token: inner.token };
             // There is no socket yet that could be broken.

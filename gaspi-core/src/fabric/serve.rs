@@ -240,6 +240,9 @@ impl Inner {
                 // Nothing follows on this stream; there may be another one that is not at its end.
                 return Err(Broken);
             }
+            Frame::Losses { count } => {
+                return self.peers.note_losses(self, connection, peer, count);
+            }
             Frame::Release => {
                 connection.note_release();
                 self.peers.let_go(connection);

@@ -8,6 +8,7 @@ use std::io;
 use std::mem::size_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 /// Room for an address of any family that is used here, as the kernel wants it.
 #[repr(C)]
@@ -242,6 +243,23 @@ pub fn set_keepalive(
     set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
 }
 
+/// How long ago the other side's kernel was heard on a connection: its data, or its acknowledgement.
+///
+/// # Errors
+/// The kernel's.
+pub fn heard_last(fd: BorrowedFd<'_>) -> io::Result<Duration> {
+    // SAFETY: all zeroes is a valid value of this struct of numbers.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes.
+    checked(unsafe {
+        let to = (&raw mut info).cast();
+        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut len)
+    })?;
+    let ago_ms = info.tcpi_last_data_recv.min(info.tcpi_last_ack_recv);
+    Ok(Duration::from_millis(ago_ms.into()))
+}
+
 /// Bytes of the name of a congestion control (TCP_CA_NAME_MAX).
 const CONGESTION_MAX: usize = 16;
 
@@ -297,6 +315,7 @@ pub fn end_sending(fd: BorrowedFd<'_>) {
 mod tests {
     use super::*;
     use crate::os::socket::{Piece, receive, send};
+    use std::time::Instant;
 
     fn ready(fd: BorrowedFd<'_>, events: i16) {
         let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
@@ -314,6 +333,7 @@ mod tests {
     fn bytes_arrive_over_both_families() {
         assert!(!loopbacks().is_empty());
         for address in loopbacks() {
+            let began = Instant::now();
             let listener = listen(address).expect("listener");
             let here = local_address(listener.as_fd()).expect("address");
             assert_ne!(here.port(), 0);
@@ -347,6 +367,11 @@ mod tests {
                 }
             }
             assert_eq!(got, b"hello world");
+            for fd in [&client, &server] {
+                // The kernel counts in its ticks.
+                let longest = began.elapsed() + Duration::from_millis(100);
+                assert!(heard_last(fd.as_fd()).expect("told") <= longest);
+            }
         }
     }
 

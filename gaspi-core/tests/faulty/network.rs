@@ -57,9 +57,12 @@ const PIECE: usize = 64 * 1024;
 /// A connection that passes.
 #[derive(Debug)]
 struct Passage {
+    number: u64,
     /// Who has connected, and to whom.
     client: TcpStream,
     server: TcpStream,
+    /// It has been cut for one side, and what that one has said is still on its way.
+    late: AtomicBool,
 }
 
 impl Passage {
@@ -103,6 +106,8 @@ struct Shared {
     opened: Condvar,
     /// No delays and no cuts any more.
     calm: AtomicBool,
+    /// Connections of lower numbers are cut late as soon as they carry something.
+    cut_below: AtomicU64,
     connections: AtomicU64,
     cuts: AtomicU64,
     /// How many ends of connections that were cut are still on their way.
@@ -126,6 +131,7 @@ impl Network {
             shut: Mutex::new(false),
             opened: Condvar::new(),
             calm: AtomicBool::new(false),
+            cut_below: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             cuts: AtomicU64::new(0),
             late: AtomicU64::new(0),
@@ -153,6 +159,23 @@ impl Network {
     pub(crate) fn calm(&self) {
         self.0.calm.store(true, Ordering::Relaxed);
         self.open();
+    }
+
+    /// Cuts each connection that there is as soon as somebody says something on it, for that one only.
+    /// What it says arrives later.
+    pub(crate) fn cut_for_speakers(&self) {
+        self.0.cut_below.store(self.0.connections.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Lets arrive what was said on connections that were cut for who said it.
+    pub(crate) fn deliver(&self) {
+        let shut = lock(&self.0.shut);
+        self.0.cut_below.store(0, Ordering::Relaxed);
+        drop(shut);
+        self.0.opened.notify_all();
+        while self.is_late() {
+            std::thread::yield_now();
+        }
     }
 
     /// How many connections have been cut.
@@ -218,7 +241,8 @@ impl Shared {
         let server = TcpStream::connect(at)?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
-        let passage = Arc::new(Passage { client, server });
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        let passage = Arc::new(Passage { number, client, server, late: AtomicBool::new(false) });
         match lock(&self.doors).iter_mut().find(|door| door.rank == rank) {
             Some(door) => {
                 door.passages.retain(|passage| passage.strong_count() > 0);
@@ -226,7 +250,6 @@ impl Shared {
             }
             None => return Ok(()),
         }
-        let number = self.connections.fetch_add(1, Ordering::Relaxed);
         for forth in [true, false] {
             let (shared, passage) = (Arc::clone(self), Arc::clone(&passage));
             let seed =
@@ -255,6 +278,9 @@ impl Shared {
                 Ok(size) => size,
                 Err(_) => break passage.end(),
             };
+            if passage.number < self.cut_below.load(Ordering::Relaxed) {
+                break self.cut_for_speaker(passage, from, to, &bytes[..size]);
+            }
             self.delay(&mut numbers);
             let calm = self.calm.load(Ordering::Relaxed);
             let passes = if calm { size } else { size.min(left as usize) };
@@ -298,6 +324,31 @@ impl Shared {
                 self.late.fetch_sub(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Cuts a connection for who has just said something on it, which arrives later.
+    fn cut_for_speaker(
+        &self,
+        passage: &Passage,
+        mut from: &TcpStream,
+        mut to: &TcpStream,
+        first: &[u8],
+    ) {
+        if passage.late.swap(true, Ordering::Relaxed) {
+            // The other side has been quicker: what this one says is lost.
+            return;
+        }
+        self.late.fetch_add(1, Ordering::Relaxed);
+        self.cuts.fetch_add(1, Ordering::Relaxed);
+        let _ = from.shutdown(Shutdown::Both);
+        let mut words = first.to_vec();
+        // What has come is still there to be read.
+        let _ = from.read_to_end(&mut words);
+        let is_early = |_: &mut bool| self.cut_below.load(Ordering::Relaxed) != 0;
+        drop(self.opened.wait_while(lock(&self.shut), is_early));
+        let _ = to.write_all(&words);
+        passage.end();
+        self.late.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn delay(&self, numbers: &mut Numbers) {

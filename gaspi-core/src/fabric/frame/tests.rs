@@ -82,6 +82,7 @@ fn frames() -> impl Strategy<Value = Frame> {
                 operation: AtomicOperation::CompareSwap { comparator, new },
             }
         ),
+        any::<u64>().prop_map(|count| Frame::Losses { count }),
         Just(Frame::Kill),
         Just(Frame::Goodbye),
         Just(Frame::Release),
