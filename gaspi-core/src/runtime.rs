@@ -261,12 +261,16 @@ impl Inner {
         let waiting = Waiting { call: Call::Term, object: self.rank.0.into() };
         let limit = Deadline::Never.at_most(GOODBYE_LIMIT);
         // What others have put here is acknowledged first; another thread may be about to.
-        self.waiter.until(&self.area, None, limit, waiting, || {
-            let mut drive = try_drive(&self.peers)?;
-            drive.pay(self);
-            self.peers.say_goodbye(self);
-            Some(())
+        let (paid, _) = self.waiter.until(&self.area, None, limit, waiting, || {
+            try_drive(&self.peers).map(|mut drive| {
+                drive.pay(self);
+                self.peers.say_goodbye(self);
+            })
         });
+        if paid.is_none() {
+            // Another thread still sleeps on the sockets. Without a goodbye this rank would seem dead.
+            self.peers.say_goodbye(self);
+        }
         self.until(limit, waiting, || (!self.peers.has_remote(self)).then_some(()));
     }
 }

@@ -43,6 +43,8 @@ const STRANGER_LIMIT: Duration = Duration::from_secs(5);
 const STRANGERS: usize = 64;
 /// What welcomes a connection that is to carry frames.
 const WELCOME: u8 = 1;
+/// What a rank says that leaves, to those who watch it.
+const FAREWELL: u8 = 2;
 /// How long the lower rank of two is left to connect to the other before init.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often the limits are looked at while there are any, in milliseconds.
@@ -55,6 +57,8 @@ pub(crate) enum Aim {
     Data(Arc<Connection>),
     /// To be told by its end that the peer's host is gone.
     Watch,
+    /// The same once the former watch has fallen silent, unlike others with that host.
+    WatchAgain,
     /// To find out whether the peer lives.
     Probe,
     /// The same, but not at once.
@@ -65,7 +69,7 @@ impl Aim {
     fn purpose(&self) -> Purpose {
         match self {
             Aim::Data(_) => Purpose::Data,
-            Aim::Watch => Purpose::Watch,
+            Aim::Watch | Aim::WatchAgain => Purpose::Watch,
             Aim::Probe | Aim::Doubt => Purpose::Probe,
         }
     }
@@ -233,7 +237,7 @@ impl Connecting {
         let same =
             |attempt: &Attempt| attempt.rank == rank && attempt.aim.purpose() == aim.purpose();
         let again = !matches!(aim, Aim::Data(_)) && self.attempts.values().any(same);
-        if again || (matches!(aim, Aim::Watch) && self.is_watched(inner, rank)) {
+        if again || (aim.purpose() == Purpose::Watch && self.is_watched(inner, rank)) {
             return;
         }
         if let Aim::Data(connection) = &aim
@@ -276,7 +280,7 @@ impl Connecting {
         let of_node = |rank: Rank| inner.cards[rank.index()].node == node;
         let watched = self.watches.values().filter_map(|watch| watch.rank).any(of_node);
         let about_to =
-            |attempt: &Attempt| matches!(attempt.aim, Aim::Watch) && of_node(attempt.rank);
+            |attempt: &Attempt| attempt.aim.purpose() == Purpose::Watch && of_node(attempt.rank);
         watched || self.attempts.values().any(about_to)
     }
 
@@ -385,7 +389,7 @@ impl Connecting {
             self.again.push(Again { at: Instant::now() + AGAIN, rank, aim, since });
             return;
         }
-        if refused && probed && inner.peers.has_connection(rank) {
+        if refused && inner.peers.has_connection(rank) {
             // Nobody listens any more; how its connections end tells whether it said goodbye.
             self.again.push(Again { at: Instant::now() + AGAIN, rank, aim, since });
             return;
@@ -402,7 +406,8 @@ impl Connecting {
                 }
                 inner.peers.drop_connection(inner, &connection);
             }
-            Aim::Watch | Aim::Probe | Aim::Doubt => {}
+            Aim::WatchAgain if !refused && !ended && !lacking => self.fell_silent(inner, rank),
+            Aim::Watch | Aim::WatchAgain | Aim::Probe | Aim::Doubt => {}
         }
     }
 
@@ -425,7 +430,7 @@ impl Connecting {
                 inner.peers.made(inner, &connection, trial.fd);
                 self.begin(inner, rank, Aim::Watch);
             }
-            Aim::Watch => {
+            Aim::Watch | Aim::WatchAgain => {
                 let token = WATCHES + self.number();
                 if inner.peers.poll.add(trial.fd.as_fd(), token).is_ok() {
                     self.watches.insert(token, Watch { fd: trial.fd, rank: Some(rank) });
@@ -541,8 +546,14 @@ impl Connecting {
     fn serve_watch(&mut self, inner: &Inner, token: u64) {
         let Some(watch) = self.watches.get(&token) else { return };
         let error = tcp::outcome(watch.fd.as_fd()).err();
-        if error.is_none() && !has_ended(watch.fd.as_fd()) {
-            return;
+        if error.is_none() {
+            let said = hear(watch.fd.as_fd());
+            if let (Said::Farewell, Some(rank)) = (&said, watch.rank) {
+                inner.peers.note_farewell(rank);
+            }
+            if said != Said::End {
+                return;
+            }
         }
         let Some(watch) = self.watches.remove(&token) else { return };
         inner.peers.poll.remove(watch.fd.as_fd());
@@ -552,11 +563,36 @@ impl Connecting {
             error.raw_os_error().is_some_and(|number| silence.contains(&number))
         });
         if silent {
-            inner.host_vanished(rank);
+            self.fell_silent(inner, rank);
         } else {
             // Its goodbye may still be unread, on another connection.
             self.begin(inner, rank, Aim::Doubt);
             self.watch_another(inner, rank);
+        }
+    }
+
+    /// A watch of the host of `rank` has not heard anything. It only asks now and then; where the host
+    /// was heard meanwhile on another connection, it is watched again.
+    fn fell_silent(&mut self, inner: &Inner, rank: Rank) {
+        let node = inner.cards[rank.index()].node;
+        let of_node = |peer: Rank| inner.cards[peer.index()].node == node;
+        let limit = Duration::from_secs(probes(inner.dead_after).into());
+        if inner.peers.heard_last(of_node).is_some_and(|ago| ago < limit) {
+            let host = &inner.cards[rank.index()].host;
+            log::info!("the watch of host {host} has broken, but the host answers elsewhere");
+            self.begin(inner, rank, Aim::WatchAgain);
+        } else {
+            inner.host_vanished(rank);
+        }
+    }
+
+    /// Tells those who watch this rank that it has left properly: some may have no other connection.
+    pub(crate) fn say_farewell(&self) {
+        for watch in self.watches.values().filter(|watch| watch.rank.is_none()) {
+            let pieces = [Piece::of(&[FAREWELL]), Piece::of(&[])];
+            // SAFETY: a slice that lives across the call. Who has gone needs to be told nothing; for
+            // all others there is room, since nothing else is ever sent.
+            let _ = unsafe { socket::send(watch.fd.as_fd(), pieces, &[]) };
         }
     }
 
@@ -697,17 +733,35 @@ fn hear_welcome(fd: BorrowedFd<'_>) -> Outcome {
     }
 }
 
-/// Whether the other side has closed, or says what nobody expects.
-fn has_ended(fd: BorrowedFd<'_>) -> bool {
-    let mut byte = [0u8; 64];
+/// What the other side of a connection says on which nothing has to be said.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    /// Nothing, or what nobody expects.
+    Nothing,
+    /// That its rank has left the job.
+    Farewell,
+    /// It has closed.
+    End,
+}
+
+fn hear(fd: BorrowedFd<'_>) -> Said {
+    let mut byte = [0u8; 1];
     let piece = Piece { pointer: byte.as_mut_ptr(), len: byte.len() };
     // SAFETY: the array is writable.
-    match unsafe { socket::receive(fd, piece, &mut Vec::new()) } {
-        Ok(count) => count == 0,
-        Err(error) => {
-            !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-        }
+    match unsafe { socket::receive_bytes(fd, piece) } {
+        Ok(0) => Said::End,
+        Ok(_) if byte == [FAREWELL] => Said::Farewell,
+        Ok(_) => Said::Nothing,
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Said::Nothing,
+            _ => Said::End,
+        },
     }
+}
+
+/// Whether the other side has closed.
+fn has_ended(fd: BorrowedFd<'_>) -> bool {
+    hear(fd) == Said::End
 }
 
 /// Whether descriptors or memory of this side have run out.
@@ -730,9 +784,14 @@ fn nonce() -> io::Result<[u8; 32]> {
 fn tune(fd: BorrowedFd<'_>, inner: &Inner, purpose: &Purpose) {
     let _ = tcp::set_no_delay(fd);
     if *purpose == Purpose::Watch {
-        let probes = inner.dead_after.as_secs().saturating_sub(2).clamp(1, 127) as u8;
-        let _ = tcp::set_keepalive(fd, 1, 1, probes);
+        let _ = tcp::set_keepalive(fd, 1, 1, probes(inner.dead_after));
     }
+}
+
+/// How often, once a second, a host that is silent is asked before it counts as gone: within a time of
+/// which the first second passes before the first question, and some before all ranks know.
+fn probes(dead_after: Duration) -> u8 {
+    dead_after.as_secs().saturating_sub(2).clamp(1, 127) as u8
 }
 
 impl Inner {

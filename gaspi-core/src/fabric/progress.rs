@@ -136,6 +136,9 @@ impl Progress {
             }
             self.attend();
         }
+        if self.inner.area.life(self.inner.rank) == life::LEFT {
+            self.connecting.say_farewell();
+        }
     }
 
     fn limit_ms(&self) -> i32 {

@@ -177,6 +177,35 @@ fn a_rank_leaves_and_the_others_go_on() {
 }
 
 #[test]
+fn who_is_not_connected_any_more_learns_that_a_rank_has_left() {
+    let apart = std::sync::Barrier::new(2);
+    run(2, |rt| {
+        meet(rt);
+        let other = Rank(1 - rt.rank().0);
+        rt.ping(other, LIMIT).expect("ping");
+        apart.wait();
+        rt.disconnect(other, LIMIT).expect("disconnect");
+        apart.wait();
+        if rt.rank() == Rank(1) {
+            rt.term(LIMIT).expect("term");
+            apart.wait();
+            return;
+        }
+        apart.wait();
+        let started = Instant::now();
+        let error = loop {
+            match rt.ping(other, Timeout::Millis(20)) {
+                Err(error) if !error.is_timeout() => break error,
+                _ => assert!(started.elapsed() < AT_ONCE, "nobody noticed the end"),
+            }
+            std::thread::yield_now();
+        };
+        assert!(error.to_string().contains("rank 1 has left"), "{error}");
+        assert_eq!(rt.state(other), Ok(State::Healthy));
+    });
+}
+
+#[test]
 fn a_death_is_seen_without_a_call_and_is_final() {
     let ready = std::sync::Barrier::new(3);
     run_owned(3, &Config::default(), |rt| {
