@@ -8,7 +8,8 @@
 //! A connection that is to carry frames does so once who was connected to has welcomed it, by one byte
 //! behind the handshake. Where two ranks connect to each other at once, that of the lower one counts:
 //! the lower rank does not welcome a connection while one of its own waits for the welcome, and the
-//! higher rank that takes a connection gives up making its own.
+//! higher rank that takes a connection gives up making its own. Of one attempt only one trial waits for
+//! a welcome.
 //!
 //! Invariant: a stranger costs a fixed buffer and [`STRANGER_LIMIT`], and there are at most
 //! [`STRANGERS`] of them beside two for each rank.
@@ -289,7 +290,8 @@ impl Connecting {
         loop {
             let number = self.number();
             let Some(attempt) = self.attempts.get_mut(&id) else { return };
-            if !attempt.trials.is_empty() && now < attempt.next_at {
+            let proved = attempt.trials.values().any(|trial| trial.proved);
+            if proved || (!attempt.trials.is_empty() && now < attempt.next_at) {
                 return;
             }
             let Some(endpoint) = attempt.left.next() else {
@@ -347,13 +349,16 @@ impl Connecting {
         let holds = |(_, attempt): &(&u64, &mut Attempt)| attempt.trials.contains_key(&number);
         let Some((id, attempt)) = self.attempts.iter_mut().find(holds) else { return };
         let (id, Some(trial)) = (*id, attempt.trials.get_mut(&number)) else { return };
-        let first = !trial.connected;
+        let (first, unproved) = (!trial.connected, !trial.proved);
         match advance(trial) {
             Outcome::Pending => {
                 if first && trial.connected {
                     // From now on only what the peer says counts.
                     let token = ATTEMPTS + number;
                     let _ = inner.peers.poll.listen(trial.fd.as_fd(), token, true);
+                }
+                if unproved && trial.proved {
+                    settle(inner, attempt, number);
                 }
             }
             Outcome::Done => self.succeeded(inner, id, number),
@@ -606,6 +611,14 @@ impl Connecting {
         if let Some(other) = other {
             self.begin(inner, other, Aim::Watch);
         }
+    }
+}
+
+/// Gives up the other trials of an attempt once one waits for its welcome: the peer may welcome each that
+/// has proved itself and use the first, while this side takes the one whose welcome comes first.
+fn settle(inner: &Inner, attempt: &mut Attempt, number: u64) {
+    for (_, other) in attempt.trials.extract_if(|other, _| *other != number) {
+        inner.peers.poll.remove(other.fd.as_fd());
     }
 }
 

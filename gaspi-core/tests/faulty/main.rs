@@ -111,6 +111,26 @@ fn delays_change_nothing_where_links_are_mixed() {
     seeds(2).for_each(|seed| load(seed, Nodes::Pairs, 4, DELAYS));
 }
 
+/// However late an answer is, two ranks agree on which of the connections remains that they try.
+#[test]
+fn connections_that_are_made_slowly_are_not_torn() {
+    let (delay, hold) = (Duration::from_millis(400), Duration::from_millis(400));
+    for seed in seeds(3) {
+        let network = Network::new(seed, Faults { delay, hold, cut_bytes: 0 });
+        run_through(&network, Nodes::Each, 3, |rt| {
+            for round in 0..3 {
+                for rank in others(&rt) {
+                    let answer = rt.ping(rank, LIMIT);
+                    assert_eq!(answer, Ok(()), "{}, {rank}, round {round}", rt.rank());
+                }
+            }
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            network.calm();
+            rt.term(LIMIT).expect("term");
+        });
+    }
+}
+
 #[test]
 fn cuts_lose_nothing_silently_and_kill_nobody() {
     seeds(2).for_each(|seed| load(seed, Nodes::Each, 3, CUTS));
