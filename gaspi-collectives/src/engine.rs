@@ -2,13 +2,15 @@
 //! operations that have handles, and the thread that looks after them in the background.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gaspi_core::os::process;
-use gaspi_core::{ChannelSpec, Deadline, Error, GroupId, Result, Runtime, Timeout};
+use gaspi_core::sync::epoch;
+use gaspi_core::{ChannelSpec, Deadline, Error, GroupId, Inside, Result, Runtime, Timeout};
 
 use crate::algorithms::Algorithm;
 use crate::apart::Apart;
@@ -33,6 +35,8 @@ const STAGE_BYTES: u64 = 64 << 10;
 const BACKGROUND_LIMIT: Duration = Duration::from_millis(250);
 /// How long a thread waits for members to open a channel before it looks after what was started.
 const OPENING_SLICE: Duration = Duration::from_millis(1);
+/// Ids that a group can have.
+const GROUPS: usize = 1 << u8::BITS;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -55,24 +59,14 @@ fn preferred() -> std::result::Result<Option<Algorithm>, String> {
     }
 }
 
-/// A blocking operation that its timeout has interrupted.
-#[derive(Debug, Default)]
-pub(crate) struct Interrupted {
-    /// A hash of its arguments, and what it is; `None` where there is none.
-    pub(crate) call: Option<(u64, Arc<Operation>)>,
-    /// Its own memory, where the program's does not suit.
-    pub(crate) apart: Apart,
-    /// The operation that ended last, for the next one.
-    pub(crate) spare: Option<Arc<Operation>>,
-}
-
 /// The operations of a group that have no channel of their own.
 #[derive(Debug)]
 pub(crate) struct Desk {
     group_use: u64,
     pub(crate) station: Arc<Station>,
-    /// Held by the thread that is in a blocking operation.
-    pub(crate) blocking: Mutex<Interrupted>,
+    /// Held by the thread that is in a blocking operation, which may have its own memory, where the
+    /// program's does not suit.
+    pub(crate) blocking: Mutex<Apart>,
     pub(crate) plans: Mutex<Plans>,
 }
 
@@ -108,9 +102,21 @@ struct Handles {
     free: Vec<usize>,
 }
 
+/// Desks by group, to be found without a lock: whoever follows a pointer is inside of an epoch, and
+/// whoever lets go of a desk takes it away before and waits for the end of that epoch.
+#[derive(Debug)]
+struct Signs([AtomicPtr<Desk>; GROUPS]);
+
+impl Default for Signs {
+    fn default() -> Signs {
+        Signs([const { AtomicPtr::new(ptr::null_mut()) }; GROUPS])
+    }
+}
+
 #[derive(Debug, Default)]
 struct Shared {
     desks: RwLock<HashMap<GroupId, Arc<Desk>>>,
+    signs: Signs,
     stations: RwLock<Vec<Arc<Station>>>,
     handles: Mutex<Handles>,
     /// Whether something has been started for the background since it looked last.
@@ -241,7 +247,23 @@ impl Engine {
         });
         let mut desks = self.shared.desks.write().unwrap_or_else(PoisonError::into_inner);
         desks.insert(group, Arc::clone(&desk));
+        let sign = Arc::as_ptr(&desk).cast_mut();
+        // Release: the desk was made before; pairs with the Acquire in `desk_inside`.
+        self.shared.signs.0[group.index()].store(sign, Ordering::Release);
         Ok(desk)
+    }
+
+    /// The desk of a committed group, if there is one.
+    #[inline]
+    pub(crate) fn desk_inside<'a>(inside: &'a Inside<'_>, group: GroupId) -> Option<&'a Desk> {
+        let group_use = inside.runtime().group_use(group).ok()?;
+        // Acquire: pairs with the Release in `desk`.
+        let sign =
+            Engine::of(inside.runtime()).shared.signs.0[group.index()].load(Ordering::Acquire);
+        // SAFETY: it was found inside of the epoch, whose end `forget_former` waits for before it lets
+        // go of the desk; the engine itself does not end during a call of its rank.
+        let desk = unsafe { sign.as_ref() }?;
+        (desk.group_use == group_use).then_some(desk)
     }
 
     /// Lets go of the desks of groups that have been deleted.
@@ -250,8 +272,15 @@ impl Engine {
         let former = |group: &GroupId, desk: &mut Arc<Desk>| {
             rt.group_use(*group).ok() != Some(desk.group_use)
         };
-        for (_, desk) in desks.extract_if(former) {
+        let former: Vec<(GroupId, Arc<Desk>)> = desks.extract_if(former).collect();
+        for (group, desk) in &former {
+            // Relaxed: ordered by `synchronize`.
+            self.shared.signs.0[group.index()].store(ptr::null_mut(), Ordering::Relaxed);
             self.close(&desk.station);
+        }
+        drop(desks);
+        if !former.is_empty() {
+            epoch::synchronize();
         }
     }
 

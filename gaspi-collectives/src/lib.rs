@@ -41,6 +41,7 @@ pub use allreduce_staged::Staged;
 pub use datatype::{DataType, Element, Operation};
 pub use fingerprint::describe;
 pub use half::{bf16, f16};
-pub use operation::{Handle, exists, free, prepare, restart, run, start, test, wait};
+pub use operation::{Handle, exists, free, prepare, restart, run, run_swiftly, start, test, wait};
 pub use request::{Blocks, Combination, Reduce, Reducer, Request};
+pub use station::Brief;
 pub use user::{ReductionFailed, UserReduce, UserReduction};

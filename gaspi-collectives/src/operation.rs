@@ -3,18 +3,17 @@
 
 use std::sync::{Arc, Mutex};
 
-use gaspi_core::{Error, GroupId, Rank, Result, Runtime, Timeout};
+use gaspi_core::{Error, GroupId, Inside, Rank, Result, Runtime, Timeout};
 
 use crate::algorithms::{Algorithm, Collective};
 use crate::apart::{self, Apart};
 use crate::choice;
-use crate::engine::{Desk, Engine, Entry, Interrupted, Prepared, lock};
+use crate::engine::{Desk, Engine, Entry, Prepared, lock};
 use crate::executor::Buffers;
-use crate::fingerprint::mix;
 use crate::kernel::{Source, Target};
 use crate::print::Print;
 use crate::request::{Blocks, Combination, Request};
-use crate::station::{Operation, Station};
+use crate::station::{self, Brief, Operation, Station};
 use crate::steps::{Carry, Place, Shape, Span, Step};
 use crate::task::{Arithmetic, Plan};
 
@@ -408,48 +407,66 @@ fn is_in_place(
 /// The memory that the request names is readable (send) and writable (receive), and nobody else writes
 /// to the one or uses the other until the operation has ended.
 pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Timeout) -> Result<()> {
+    let brief = Brief::of(request);
+    if let Some(brief) = &brief {
+        let once = timeout == Timeout::Test;
+        // SAFETY: as the caller promises.
+        let done = rt.swiftly(|inside| unsafe { run_swiftly(&inside, group, brief, once) });
+        if done.is_some() {
+            return Ok(());
+        }
+    }
     let engine = Engine::of(rt);
     let deadline = timeout.deadline();
     let desk = engine.desk(rt, group, timeout)?;
-    let Ok(mut interrupted) = desk.blocking.try_lock() else {
+    let Ok(mut apart) = desk.blocking.try_lock() else {
         let active = "a collective of another thread".to_owned();
         return Err(Error::ActiveCollective { group, active });
     };
-    let Interrupted { call: under_way, apart, spare } = &mut *interrupted;
     let call = Call::new(request, &desk.station)?;
     let plan = call.kept_plan(engine, &desk)?;
     let print = call.print(&plan);
-    let arguments = mix(&[print, request.send as u64, request.receive as u64]);
-    let operation = match under_way {
-        Some((known, operation)) if *known == arguments => Arc::clone(operation),
-        Some((_, operation)) => {
-            let active = crate::print::describe(operation.print);
-            return Err(Error::ActiveCollective { group, active });
-        }
+    let arguments = station::arguments(print, request.send, request.receive);
+    let operation = match desk.station.continued(arguments)? {
+        Some(operation) => operation,
         None => {
             *apart = Apart::default();
             // SAFETY: as the caller promises; own memory stays until the operation has ended.
-            let buffers = unsafe { call.buffers(&plan, apart) }?;
+            let buffers = unsafe { call.buffers(&plan, &mut apart) }?;
             apart.pack();
-            let operation = match spare.take() {
-                Some(last) if last.print == print && Arc::strong_count(&last) == 1 => last,
-                _ => Arc::new(Operation::new(print, false)),
-            };
-            desk.station.start(&operation, &plan, &call.arithmetic(), buffers)?;
-            *under_way = Some((arguments, Arc::clone(&operation)));
-            operation
+            if let Some(brief) = &brief {
+                desk.station.remember(brief, &plan, print);
+            }
+            desk.station.block((arguments, print), &plan, &call.arithmetic(), buffers)?
         }
     };
     let outcome = engine.wait(&desk.station, &operation, deadline);
     if !outcome.as_ref().is_err_and(Error::is_timeout) {
-        *under_way = None;
-        *spare = Some(operation);
+        desk.station.unblock(operation);
         if outcome.is_ok() {
             apart.unpack();
         }
         *apart = Apart::default();
     }
     outcome
+}
+
+/// What [`run`] does for a request of the simple kind, as far as nothing is in the way. `None` says
+/// that it has to be called then, with the same arguments: nothing has happened, or the operation is
+/// under way. `once` is for a call that may not wait at all.
+///
+/// # Safety
+/// That of [`run`].
+#[inline]
+pub unsafe fn run_swiftly(
+    inside: &Inside<'_>,
+    group: GroupId,
+    brief: &Brief,
+    once: bool,
+) -> Option<()> {
+    let desk = Engine::desk_inside(inside, group)?;
+    // SAFETY: as the caller promises.
+    unsafe { desk.station.run_swiftly(brief, once) }
 }
 
 /// Starts an operation. Operations of a group are started in the same order on all members, and run in

@@ -7,6 +7,8 @@
 //! An operation that fails ends all that follow on its channel: members could no longer agree which
 //! message belongs to what. The other members are told by a notice.
 
+mod swift;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +19,10 @@ use gaspi_core::{Channel, Deadline, Error, Rank, Result};
 use crate::executor::Buffers;
 use crate::print;
 use crate::task::{Arithmetic, Blocked, Cause, Plan, Tally, Task, What};
+use swift::{Recent, Underway};
+
+pub use swift::Brief;
+pub(crate) use swift::arguments;
 
 /// How long a rank waits before it tells the others what it waits in.
 const QUIET: Duration = Duration::from_millis(10);
@@ -152,6 +158,11 @@ struct State {
     refused: Option<Instant>,
     /// How often operations have been carried on.
     looks: u64,
+    /// The blocking operation that has not ended, and the one that ended last, for the next one.
+    blocking: Option<Underway>,
+    idle: Option<Arc<Operation>>,
+    /// What is done swiftly.
+    recents: Vec<Recent>,
 }
 
 /// A channel and its operations.
@@ -184,6 +195,9 @@ impl Station {
             vain: None,
             refused: None,
             looks: 0,
+            blocking: None,
+            idle: None,
+            recents: Vec::new(),
         };
         Station {
             channel,
@@ -216,29 +230,56 @@ impl Station {
         arithmetic: &Arithmetic,
         buffers: Buffers<'static>,
     ) -> Result<()> {
-        let mut state = lock(&self.state);
+        self.start_locked(&mut lock(&self.state), operation, plan, arithmetic, buffers)
+    }
+
+    fn start_locked(
+        &self,
+        state: &mut State,
+        operation: &Arc<Operation>,
+        plan: &Arc<Plan>,
+        arithmetic: &Arithmetic,
+        buffers: Buffers<'static>,
+    ) -> Result<()> {
         if let Some(error) = &state.broken {
             return Err(self.afterwards(error));
         }
         state.sequence += 1;
         let sequence = state.sequence;
         state.prints[sequence as usize % REMEMBERED] = operation.print;
-        let task = match state.spare.take() {
-            Some(mut task) if task.is_like(plan, operation.print) => {
+        let task = self.task(state, operation.print, plan, arithmetic, buffers, sequence);
+        self.enqueue(state, operation, task);
+        Ok(())
+    }
+
+    /// A task that stands at its beginning.
+    fn task(
+        &self,
+        state: &mut State,
+        print: u64,
+        plan: &Arc<Plan>,
+        arithmetic: &Arithmetic,
+        buffers: Buffers<'static>,
+        sequence: u64,
+    ) -> Box<Task> {
+        match state.spare.take() {
+            Some(mut task) if task.is_like(plan, print) => {
                 task.restart(sequence, buffers);
                 task
             }
             _ => {
                 let plan = Arc::clone(plan);
-                Box::new(Task::new(plan, sequence, operation.print, arithmetic.clone(), buffers))
+                Box::new(Task::new(plan, sequence, print, arithmetic.clone(), buffers))
             }
-        };
+        }
+    }
+
+    fn enqueue(&self, state: &mut State, operation: &Arc<Operation>, task: Box<Task>) {
         operation.begin();
         self.active.fetch_add(1, Ordering::Relaxed);
         self.of_all.fetch_add(1, Ordering::Relaxed);
         self.background.fetch_add(usize::from(operation.background), Ordering::Relaxed);
         state.queue.push_back((Arc::clone(operation), task));
-        Ok(())
     }
 
     #[cold]

@@ -70,6 +70,13 @@ impl Tally {
         let zeroes = || vec![0; members];
         Tally { sent: zeroes(), room: zeroes(), taken: zeroes(), arrivals: 0 }
     }
+
+    /// The next arrival.
+    #[inline]
+    pub(crate) fn arrive(&mut self) -> u64 {
+        self.arrivals += 1;
+        self.arrivals
+    }
 }
 
 /// What a reduction does with elements.
@@ -252,7 +259,17 @@ impl Task {
     /// What its lines carry: the fingerprint, and which operation of the channel it is, so that the
     /// same one called earlier is told from it.
     fn stamp(&self) -> u64 {
-        self.fingerprint ^ self.sequence << STAMP_SHIFT
+        Task::stamp_of(self.fingerprint, self.sequence)
+    }
+
+    #[inline]
+    pub(crate) fn stamp_of(fingerprint: u64, sequence: u64) -> u64 {
+        fingerprint ^ sequence << STAMP_SHIFT
+    }
+
+    /// All steps before this one have been done.
+    pub(crate) fn continue_at(&mut self, cursor: usize) {
+        self.cursor = cursor;
     }
 
     /// Whom it waits for.
@@ -495,7 +512,7 @@ impl Task {
     }
 
     fn arrive(&mut self, channel: &Channel, tally: &mut Tally, carry: Carry) {
-        tally.arrivals += 1;
+        let arrival = tally.arrive();
         let mut words = [0u64; WORDS];
         match carry {
             Carry::Data(span) => {
@@ -510,7 +527,7 @@ impl Task {
             Carry::Nothing => {}
         }
         self.seen = 0;
-        channel.arrive(tally.arrivals, self.stamp(), &words);
+        channel.arrive(arrival, self.stamp(), &words);
     }
 
     fn await_all(&mut self, channel: &Channel, tally: &Tally) -> Result<Stepped> {

@@ -205,6 +205,13 @@ impl Channel {
         self.line(member, sequence).payload()
     }
 
+    /// The same where it lies: [`PAYLOAD_WORDS`] words.
+    #[inline]
+    pub fn carried(&self, member: usize, sequence: u64) -> PeerSlice<'_> {
+        let payload = &raw const self.line(member, sequence).payload;
+        PeerSlice::new(payload.cast_mut().cast::<u8>(), PAYLOAD_WORDS * size_of::<u64>())
+    }
+
     /// Staging of a member for its arrival `sequence`.
     #[inline]
     pub fn stage(&self, member: usize, sequence: u64) -> PeerSlice<'_> {
@@ -411,6 +418,12 @@ impl Channel {
     /// Wakes the threads of this rank that wait, after one of them has done what others wait for.
     pub fn rouse(&self) {
         self.inner.area.ring(self.inner.rank);
+    }
+
+    /// Looks once, and where it pays a few hundred nanoseconds longer, without a look at a clock.
+    #[inline]
+    pub fn briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        self.inner.waiter.briefly(attempt)
     }
 
     /// As [`Runtime::wait_for`], for the group of this channel.

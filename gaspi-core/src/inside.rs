@@ -25,6 +25,7 @@ const SHORT_LOOK: u32 = 64;
 /// A rank, while the calling thread is inside an epoch for one procedure.
 #[derive(Debug)]
 pub struct Inside<'a> {
+    runtime: &'a Runtime,
     inner: &'a Inner,
     guard: SwiftGuard,
 }
@@ -59,7 +60,13 @@ impl<'a> Inside<'a> {
     /// Of `runtime`, which the guard keeps from being freed.
     #[inline(always)]
     pub fn new(runtime: &'a Runtime, guard: SwiftGuard) -> Inside<'a> {
-        Inside { inner: runtime.inner(), guard }
+        Inside { runtime, inner: runtime.inner(), guard }
+    }
+
+    /// The rank, for layers above that have procedures of this kind.
+    #[inline(always)]
+    pub fn runtime(&self) -> &'a Runtime {
+        self.runtime
     }
 
     #[inline(always)]

@@ -619,7 +619,7 @@ impl Runtime {
 
     /// Runs what takes nanoseconds, as far as nothing is in its way.
     #[inline(always)]
-    pub(crate) fn swiftly<T>(&self, call: impl FnOnce(Inside<'_>) -> Option<T>) -> Option<T> {
+    pub fn swiftly<T>(&self, call: impl FnOnce(Inside<'_>) -> Option<T>) -> Option<T> {
         call(Inside::new(self, epoch::enter_swiftly()?))
     }
 

@@ -2,16 +2,16 @@
 //! that starts, one that prepares.
 
 use crate::coll_arguments::{
-    Buffers, InPlace, Lists, Members, Used, beginning, bytes, combined, moved, optioned, request,
-    total,
+    Buffers, InPlace, Lists, Members, Used, beginning, brief, bytes, combined, moved, optioned,
+    request, total,
 };
 use crate::error::Outcome;
 use crate::pointers::Out;
 use crate::runtime::timeout;
 use crate::types::*;
 use gaspi_collectives::algorithms::Collective;
-use gaspi_collectives::{Combination, Request};
-use gaspi_core::{GroupId, Rank, Runtime};
+use gaspi_collectives::{Brief, Combination, Request};
+use gaspi_core::{GroupId, Inside, Rank, Runtime};
 use std::ffi::c_void;
 
 /// The arguments that all forms of all operations have, besides the request.
@@ -72,12 +72,13 @@ impl Call {
 }
 
 /// Defines each operation from how its arguments become a request. `group` and the options, which
-/// all have, are added, and so is what the forms differ in.
+/// all have, are added, and so is what the forms differ in. `briefly` says the same in short for what
+/// is often done swiftly.
 macro_rules! operations {
     ($(
         $(#[$doc:meta])*
         fn $run:ident, $start:ident, $prepare:ident($($argument:ident: $type:ty),* $(,)?)
-        of $group:ident on $rt:ident $body:block
+        $(briefly $inside:ident $brief:block)? of $group:ident on $rt:ident $body:block
     )*) => {
         procedures! {
             $(
@@ -87,7 +88,18 @@ macro_rules! operations {
                     $group: gaspi_group_t,
                     options: *const gaspi_coll_options_t,
                     milliseconds: gaspi_timeout_t,
-                ) holding $rt {
+                ) $(swiftly $inside {
+                    if !options.is_null() {
+                        return None;
+                    }
+                    let brief: Brief = $brief?;
+                    let (group, once) = (GroupId($group), milliseconds == GASPI_TEST);
+                    // SAFETY: what the header asks for.
+                    let done = unsafe {
+                        gaspi_collectives::run_swiftly(&$inside, group, &brief, once)
+                    };
+                    done.map(|()| GASPI_SUCCESS)
+                })? holding $rt {
                     let call = Call { group: $group, options, milliseconds };
                     let request: Request = $body;
                     // SAFETY: what the header asks for.
@@ -133,6 +145,12 @@ fn is_root(rt: &Runtime, root: gaspi_rank_t) -> bool {
     rt.rank() == Rank(root)
 }
 
+/// The same, as far as it has got.
+#[inline(always)]
+fn is_root_inside(inside: &Inside<'_>, root: gaspi_rank_t) -> bool {
+    is_root(inside.runtime(), root)
+}
+
 /// The request of an operation on blocks of equal lengths.
 fn even(
     collective: Collective,
@@ -153,6 +171,8 @@ fn even(
 
 /// The root of an operation without one.
 const NO_ROOT: gaspi_rank_t = 0;
+/// The operation of elements that are only moved.
+const MOVED: gaspi_coll_op_t = GASPI_COLL_OP_SUM;
 
 operations! {
     /// gaspi_collectives.h: combines the elements of all ranks; all get the result.
@@ -162,7 +182,10 @@ operations! {
         count: u64,
         datatype: gaspi_coll_datatype_t,
         op: gaspi_coll_op_t,
-    ) of group on rt {
+    ) briefly inside {
+        let (used, buffers) = (Used { send: count, receive: count }, Buffers { send, receive });
+        brief(Collective::Allreduce, (buffers, used), count, (datatype, op), NO_ROOT)
+    } of group on rt {
         let combination = combined(rt, datatype, op)?;
         bytes(count, 1, combination.element_bytes())?;
         let used = Used { send: count, receive: count };
@@ -178,7 +201,11 @@ operations! {
         datatype: gaspi_coll_datatype_t,
         op: gaspi_coll_op_t,
         root: gaspi_rank_t,
-    ) of group on rt {
+    ) briefly inside {
+        let receives = if is_root_inside(&inside, root) { count } else { 0 };
+        let used = Used { send: count, receive: receives };
+        brief(Collective::Reduce, (Buffers { send, receive }, used), count, (datatype, op), root)
+    } of group on rt {
         let combination = combined(rt, datatype, op)?;
         bytes(count, 1, combination.element_bytes())?;
         let used = Used { send: count, receive: if is_root(rt, root) { count } else { 0 } };
@@ -193,7 +220,11 @@ operations! {
         count: u64,
         datatype: gaspi_coll_datatype_t,
         root: gaspi_rank_t,
-    ) of group on rt {
+    ) briefly inside {
+        let sends = if is_root_inside(&inside, root) { count } else { 0 };
+        let (used, buffers) = (Used { send: sends, receive: count }, Buffers { send, receive });
+        brief(Collective::Broadcast, (buffers, used), count, (datatype, MOVED), root)
+    } of group on rt {
         let combination = moved(datatype)?;
         bytes(count, 1, combination.element_bytes())?;
         let used = Used { send: if is_root(rt, root) { count } else { 0 }, receive: count };
@@ -327,7 +358,9 @@ operations! {
     }
 
     /// gaspi_collectives.h: waits until all ranks of a group are there.
-    fn coll_barrier, coll_barrier_start, coll_barrier_init() of group on rt {
+    fn coll_barrier, coll_barrier_start, coll_barrier_init() briefly inside {
+        Brief::of(&request(Collective::Barrier))
+    } of group on rt {
         request(Collective::Barrier)
     }
 }

@@ -43,6 +43,14 @@ impl<'a> Source<'a> {
         self.start
     }
 
+    /// The first eight bytes. Panics when there are fewer.
+    #[inline]
+    pub(crate) fn word(self) -> u64 {
+        assert!(self.len >= size_of::<u64>(), "a word has eight bytes");
+        // SAFETY: so many bytes are readable by the promise of its maker.
+        unsafe { self.start.cast::<u64>().read_unaligned() }
+    }
+
     /// Whether `target` begins at the same place.
     pub(crate) fn is_at(self, target: Target<'_>) -> bool {
         std::ptr::eq(self.start, target.start)

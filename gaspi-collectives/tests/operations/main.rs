@@ -6,6 +6,7 @@
 mod ranks;
 
 mod oracle;
+mod repeated;
 
 use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::{Blocks, Combination, DataType, Operation, Request};

@@ -3,7 +3,7 @@
 use super::{ALL, Memory, group_of, ranks, sum_of_all};
 use gaspi_collectives::algorithms::Collective;
 use gaspi_collectives::{start, wait};
-use gaspi_core::{Config, GroupId, Rank};
+use gaspi_core::{Config, Error, GroupId, Rank};
 
 #[test]
 fn an_id_serves_other_members_again_and_again() {
@@ -36,6 +36,23 @@ fn groups_that_are_deleted_do_not_hold_what_they_took() {
                 (0..most.min(40)).map(|_| group_of(rt, [Rank(0), Rank(1)])).collect();
             groups.iter().for_each(|group| sum_of_all(rt, *group, 30_000));
             groups.into_iter().for_each(|group| rt.group_delete(group).expect("group_delete"));
+        }
+    });
+}
+
+#[test]
+fn what_was_done_swiftly_ends_with_its_group() {
+    ranks::run(2, |rt| {
+        for members in [[Rank(0), Rank(1)]; 3] {
+            let group = group_of(rt, members);
+            (0..5).for_each(|_| sum_of_all(rt, group, 1));
+            let mut memory = Memory::new(rt.rank(), 1);
+            let request = memory.request(Collective::Allreduce, 1);
+            // Nobody deletes it while others are in it.
+            rt.barrier(ALL, ranks::LIMIT).expect("barrier");
+            rt.group_delete(group).expect("group_delete");
+            let outcome = super::call(rt, group, &request, ranks::LIMIT);
+            assert!(matches!(outcome, Err(Error::InvalidGroup { .. })), "{outcome:?}");
         }
     });
 }

@@ -14,14 +14,20 @@ const SHORT: Timeout = Timeout::Millis(60);
 #[test]
 fn a_timeout_names_who_is_missing_and_the_call_can_be_continued() {
     let meet = Barrier::new(SIZE as usize);
-    // The first call opens the group's channel, the others find it.
-    for algorithm in [None, Some(Algorithm::Ring), Some(Algorithm::RecursiveDoubling)] {
+    // The first call opens the group's channel, the others find it, and may take a shorter way.
+    for (algorithm, count) in [
+        (None, COUNT),
+        (None, 3),
+        (None, 100),
+        (Some(Algorithm::Ring), COUNT),
+        (Some(Algorithm::RecursiveDoubling), COUNT),
+    ] {
         ranks::run(SIZE, |rt| {
             for turn in 0..2 {
-                let mut memory = Memory::new(rt.rank(), COUNT);
-                let mut request = memory.request(Collective::Allreduce, COUNT as u64);
+                let mut memory = Memory::new(rt.rank(), count);
+                let mut request = memory.request(Collective::Allreduce, count as u64);
                 request.algorithm = algorithm;
-                let mut other = memory.request(Collective::Allreduce, COUNT as u64 - 1);
+                let mut other = memory.request(Collective::Allreduce, count as u64 - 1);
                 other.algorithm = algorithm;
                 let late = rt.rank() == Rank(3);
                 if !late {
@@ -41,6 +47,41 @@ fn a_timeout_names_who_is_missing_and_the_call_can_be_continued() {
             }
         });
     }
+}
+
+#[test]
+fn while_a_call_is_under_way_another_thread_is_told_so() {
+    const FEW: usize = 3;
+    let meet = Barrier::new(2);
+    ranks::run(2, |rt| {
+        let mut memory = Memory::new(rt.rank(), FEW);
+        let request = memory.request(Collective::Allreduce, FEW as u64);
+        for _ in 0..3 {
+            call(rt, ALL, &request, ranks::LIMIT).expect("all are there");
+        }
+        if rt.rank() == Rank(0) {
+            let outcome = call(rt, ALL, &request, Timeout::Test);
+            assert!(outcome.as_ref().is_err_and(Error::is_timeout), "{outcome:?}");
+            let told = std::thread::scope(|scope| {
+                let other = scope.spawn(|| {
+                    let mut memory = Memory::new(rt.rank(), FEW - 1);
+                    let request = memory.request(Collective::Allreduce, FEW as u64 - 1);
+                    call(rt, ALL, &request, Timeout::Test)
+                });
+                other.join().expect("no panic")
+            });
+            assert!(matches!(told, Err(Error::ActiveCollective { .. })), "{told:?}");
+            // Any thread may continue it.
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| call(rt, ALL, &request, Timeout::Test));
+                let outcome = other.join().expect("no panic");
+                assert!(outcome.as_ref().is_err_and(Error::is_timeout), "{outcome:?}");
+            });
+        }
+        meet.wait();
+        call(rt, ALL, &request, ranks::LIMIT).expect("it goes on");
+        check_sum(&memory.output, &[Rank(0), Rank(1)]);
+    });
 }
 
 #[test]

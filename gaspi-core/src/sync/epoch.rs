@@ -75,7 +75,7 @@ fn slots() -> MutexGuard<'static, Vec<&'static Slot>> {
 
 /// A number that no other living thread of this process has.
 #[inline(always)]
-pub(crate) fn thread_key() -> usize {
+pub fn thread_key() -> usize {
     #[cfg(target_arch = "x86_64")]
     {
         let key: usize;

@@ -1,0 +1,384 @@
+//! Blocking operations of one arrival, as far as nothing is in their way.
+//!
+//! An operation is either done completely, or nothing has happened, or this rank has arrived and the
+//! operation is under way like any other, for the same call to continue: `None`. What is here has no
+//! error paths, reads no clock and allocates nothing unless it hands over. It does what the steps of
+//! the plan say, on the same lines, so members that do it this way and members that do not get along.
+
+use std::sync::Arc;
+
+use gaspi_core::sync::epoch;
+use gaspi_core::sync::line::{Look, PAYLOAD_WORDS};
+use gaspi_core::{Channel, Error, Rank, Result};
+
+use super::{Operation, REMEMBERED, State, Station, lock};
+use crate::algorithms::{Algorithm, Collective};
+use crate::datatype::{DataType, Operation as Reduction};
+use crate::executor::Buffers;
+use crate::fingerprint::mix;
+use crate::kernel::{self, Source, Target};
+use crate::print;
+use crate::request::{Combination, Request};
+use crate::steps::Step;
+use crate::task::{Arithmetic, Plan, Task};
+
+/// Operations that are remembered.
+const RECENT: usize = 8;
+/// Members at most: what is kept of each on the stack costs time for few.
+const FEW: usize = 4;
+const MANY: usize = 64;
+
+/// A request of the simple kind: without blocks that differ, elements of a built-in type.
+#[derive(Clone, Copy, Debug)]
+pub struct Brief {
+    /// Which operation.
+    pub collective: Collective,
+    /// As in [`Request`].
+    pub send: *const u8,
+    /// As in [`Request`].
+    pub receive: *mut u8,
+    /// Elements.
+    pub count: u64,
+    /// Their type.
+    pub ty: DataType,
+    /// How they are combined.
+    pub op: Reduction,
+    /// The rank that has or gets everything.
+    pub root: Rank,
+    /// The algorithm; `None` leaves the choice to the library.
+    pub algorithm: Option<Algorithm>,
+}
+
+impl Brief {
+    /// `None` if the request is not of this kind.
+    #[inline]
+    pub fn of(request: &Request) -> Option<Brief> {
+        let Request { collective, send, receive, count, root, algorithm, .. } = *request;
+        let Combination::BuiltIn(ty, op) = request.combination else { return None };
+        let whole = request.blocks.is_empty();
+        whole.then_some(Brief { collective, send, receive, count, ty, op, root, algorithm })
+    }
+
+    /// All but the buffers and the count.
+    #[inline]
+    fn kind(&self) -> u64 {
+        self.collective as u64
+            | (self.ty as u64) << 8
+            | (self.op as u64) << 16
+            | self.algorithm.map_or(0, |algorithm| 1 + algorithm as u64) << 24
+            | u64::from(self.root.0) << 32
+    }
+}
+
+/// Where the result comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    /// There is none.
+    Nothing,
+    /// All members, combined.
+    All,
+    Member(usize),
+}
+
+/// A plan of one arrival, in short.
+#[derive(Debug)]
+pub(super) struct Recent {
+    kind: u64,
+    count: u64,
+    print: u64,
+    plan: Arc<Plan>,
+    /// The step that waits.
+    await_at: usize,
+    /// Whether data is staged, or else rides in the line.
+    staged: bool,
+    /// Bytes of what this rank publishes, and of its result.
+    carried: usize,
+    result: usize,
+    from: Origin,
+    op: Reduction,
+    ty: DataType,
+}
+
+impl Recent {
+    /// `None` if it has another form.
+    fn of(brief: &Brief, plan: &Arc<Plan>, print: u64, channel: &Channel) -> Option<Recent> {
+        let Brief { collective, count, ty, op, root, .. } = *brief;
+        let (me, members) = (channel.me(), channel.ranks().len());
+        let root = channel.ranks().iter().position(|rank| *rank == root);
+        let staged = match plan.algorithm {
+            Algorithm::Line => false,
+            Algorithm::Staged => true,
+            _ => return None,
+        };
+        let mut awaits = plan.steps.iter().enumerate().filter(|(_, step)| **step == Step::AwaitAll);
+        let (await_at, _) = awaits.next()?;
+        if awaits.next().is_some() || members > MANY {
+            return None;
+        }
+        let bytes = usize::try_from(count).ok()?.checked_mul(ty.bytes() as usize)?;
+        let is_root = root == Some(me);
+        let (carried, from) = match collective {
+            Collective::Barrier => (0, Origin::Nothing),
+            Collective::Allreduce => (bytes, Origin::All),
+            Collective::Reduce => (bytes, if is_root { Origin::All } else { Origin::Nothing }),
+            Collective::Broadcast => (if is_root { bytes } else { 0 }, Origin::Member(root?)),
+            _ => return None,
+        };
+        let result = if from == Origin::Nothing { 0 } else { bytes };
+        let plan = Arc::clone(plan);
+        let kind = brief.kind();
+        Some(Recent { kind, count, print, plan, await_at, staged, carried, result, from, op, ty })
+    }
+
+    /// The memory of a request; `None` if something is wrong with it.
+    ///
+    /// # Safety
+    /// That of [`start`](crate::start).
+    #[inline]
+    unsafe fn buffers(&self, brief: &Brief) -> Option<Buffers<'static>> {
+        let Brief { send, receive, .. } = *brief;
+        // The root of a broadcast has both, and may be told to leave its own as it is.
+        let [input, output] = [self.carried, self.result];
+        if send.is_null() && input > 0 || receive.is_null() && output > 0 {
+            return None;
+        }
+        let (a, b) = (send as usize, receive as usize);
+        let distance = a.abs_diff(b);
+        if input > 0 && output > 0 && distance != 0 && distance < input {
+            return None;
+        }
+        // SAFETY: as the caller promises.
+        let input = unsafe { Source::new(send, input) };
+        // SAFETY: as above.
+        let output = unsafe { Target::new(receive, output) };
+        Some(Buffers { input, output })
+    }
+}
+
+/// A blocking operation that has not ended, or whose end has not been reported.
+#[derive(Debug)]
+pub(super) struct Underway {
+    /// A hash of its arguments.
+    arguments: u64,
+    operation: Arc<Operation>,
+    /// The thread that is just about to continue it, 0 if any may.
+    continued_by: usize,
+}
+
+impl State {
+    /// Whether an operation may begin that is not put into the queue.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.blocking.is_none() && self.broken.is_none()
+    }
+
+    /// An operation, that of the last blocking one if that is over.
+    fn operation(&mut self, print: u64) -> Arc<Operation> {
+        if let Some(mut last) = self.idle.take()
+            && let Some(own) = Arc::get_mut(&mut last)
+        {
+            own.print = print;
+            return last;
+        }
+        Arc::new(Operation::new(print, false))
+    }
+}
+
+impl Station {
+    /// Carries out an operation. See the module.
+    ///
+    /// # Safety
+    /// That of [`run`](crate::run), with which `None` has to be followed.
+    #[inline]
+    pub(crate) unsafe fn run_swiftly(&self, brief: &Brief, once: bool) -> Option<()> {
+        let mut state = self.state.try_lock().ok()?;
+        let state = &mut *state;
+        let kind = brief.kind();
+        let is_it = |recent: &&Recent| recent.kind == kind && recent.count == brief.count;
+        let recent = state.recents.iter().find(is_it)?;
+        // SAFETY: as the caller promises.
+        let buffers = unsafe { recent.buffers(brief) }?;
+        if !state.is_idle() {
+            return None;
+        }
+        state.sequence += 1;
+        let sequence = state.sequence;
+        state.prints[sequence as usize % REMEMBERED] = recent.print;
+        let arrival = state.tally.arrive();
+        let stamp = Task::stamp_of(recent.print, sequence);
+        publish(&self.channel, recent, arrival, stamp, buffers.input);
+        let members = self.channel.ranks().len();
+        let mut seen = 0;
+        let mut look = || {
+            while seen < members {
+                if self.channel.look(seen, arrival) != Look::Arrived(stamp) {
+                    return None;
+                }
+                seen += 1;
+            }
+            Some(())
+        };
+        let all = if once { look() } else { self.channel.briefly(look) };
+        if all.is_none() {
+            self.hand_over(state, brief, buffers);
+            return None;
+        }
+        collect(&self.channel, recent, arrival, buffers);
+        Some(())
+    }
+
+    /// Puts the operation at which this rank has just arrived into the queue, for the same call to
+    /// continue.
+    #[cold]
+    fn hand_over(&self, state: &mut State, brief: &Brief, buffers: Buffers<'static>) {
+        let kind = brief.kind();
+        let is_it = |recent: &&Recent| recent.kind == kind && recent.count == brief.count;
+        let Some(recent) = state.recents.iter().find(is_it) else { return };
+        let (print, await_at, plan) = (recent.print, recent.await_at, Arc::clone(&recent.plan));
+        let arithmetic = Arithmetic::BuiltIn(recent.op, recent.ty);
+        let operation = state.operation(print);
+        let mut task = self.task(state, print, &plan, &arithmetic, buffers, state.sequence);
+        task.continue_at(await_at);
+        self.enqueue(state, &operation, task);
+        let arguments = arguments(print, brief.send, brief.receive);
+        let continued_by = epoch::thread_key();
+        state.blocking = Some(Underway { arguments, operation, continued_by });
+    }
+
+    /// Has operations like this one done swiftly from now on, if they can be.
+    pub(crate) fn remember(&self, brief: &Brief, plan: &Arc<Plan>, print: u64) {
+        let Some(recent) = Recent::of(brief, plan, print, &self.channel) else { return };
+        let mut state = lock(&self.state);
+        if state.recents.iter().any(|r| r.kind == recent.kind && r.count == recent.count) {
+            return;
+        }
+        state.recents.truncate(RECENT - 1);
+        state.recents.insert(0, recent);
+    }
+
+    /// The blocking operation that this call continues; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Error::ActiveCollective`] if another one is under way, or another thread is in it.
+    pub(crate) fn continued(&self, arguments: u64) -> Result<Option<Arc<Operation>>> {
+        let mut state = lock(&self.state);
+        let Some(underway) = &mut state.blocking else { return Ok(None) };
+        let own = [0, epoch::thread_key()].contains(&underway.continued_by);
+        if own && underway.arguments == arguments {
+            underway.continued_by = 0;
+            return Ok(Some(Arc::clone(&underway.operation)));
+        }
+        Err(self.occupied(underway, own))
+    }
+
+    #[cold]
+    fn occupied(&self, underway: &Underway, own: bool) -> Error {
+        let active = match own {
+            true => print::describe(underway.operation.print),
+            false => "a collective of another thread".to_owned(),
+        };
+        Error::ActiveCollective { group: self.channel.group(), active }
+    }
+
+    /// Starts a blocking operation.
+    ///
+    /// # Errors
+    /// As [`start`](Station::start), and [`Error::ActiveCollective`].
+    pub(crate) fn block(
+        &self,
+        (arguments, print): (u64, u64),
+        plan: &Arc<Plan>,
+        arithmetic: &Arithmetic,
+        buffers: Buffers<'static>,
+    ) -> Result<Arc<Operation>> {
+        let mut state = lock(&self.state);
+        let state = &mut *state;
+        if let Some(underway) = &state.blocking {
+            return Err(self.occupied(underway, false));
+        }
+        let operation = state.operation(print);
+        self.start_locked(state, &operation, plan, arithmetic, buffers)?;
+        let underway = Underway { arguments, operation: Arc::clone(&operation), continued_by: 0 };
+        state.blocking = Some(underway);
+        Ok(operation)
+    }
+
+    /// The end of the blocking operation has been reported.
+    pub(crate) fn unblock(&self, operation: Arc<Operation>) {
+        let mut state = lock(&self.state);
+        state.blocking = None;
+        state.idle = Some(operation);
+    }
+}
+
+/// A hash of what a continued call must have in common with the one before.
+pub(crate) fn arguments(print: u64, send: *const u8, receive: *mut u8) -> u64 {
+    mix(&[print, send as u64, receive as u64])
+}
+
+/// Arrives with the input.
+#[inline]
+fn publish(channel: &Channel, recent: &Recent, arrival: u64, stamp: u64, input: Source<'_>) {
+    let mut words = [0u64; PAYLOAD_WORDS];
+    let mut used = 0;
+    if recent.staged {
+        if !input.is_empty() {
+            let stage = Target::of_peer(channel.stage(channel.me(), arrival));
+            kernel::copy(stage.part(0, input.len() as u64), input);
+        }
+    } else if input.len() == size_of::<u64>() {
+        (words[0], used) = (input.word(), 1);
+    } else if !input.is_empty() {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+        kernel::copy(Target::of(&mut bytes[..input.len()]), input);
+        used = input.len().div_ceil(size_of::<u64>());
+    }
+    channel.arrive(arrival, stamp, &words[..used]);
+}
+
+/// Takes the result out of what all have published.
+#[inline]
+fn collect(channel: &Channel, recent: &Recent, arrival: u64, buffers: Buffers<'static>) {
+    let Buffers { input, output } = buffers;
+    let bytes = output.len() as u64;
+    let published = |member: usize| {
+        let memory = match recent.staged {
+            true => channel.stage(member, arrival),
+            false => channel.carried(member, arrival),
+        };
+        Source::of_peer(memory).part(0, bytes)
+    };
+    match recent.from {
+        Origin::Nothing => {}
+        Origin::Member(member) if member == channel.me() => {
+            if !input.is_at(output) {
+                kernel::copy(output, input);
+            }
+        }
+        Origin::Member(member) => kernel::copy(output, published(member)),
+        Origin::All => {
+            let members = channel.ranks().len();
+            match members <= FEW {
+                true => fold::<FEW>(recent, output, members, published),
+                false => fold::<MANY>(recent, output, members, published),
+            }
+            if recent.op == Reduction::Average {
+                kernel::divide(recent.ty, output, members as u32);
+            }
+        }
+    }
+}
+
+#[inline]
+fn fold<'a, const N: usize>(
+    recent: &Recent,
+    output: Target<'_>,
+    members: usize,
+    published: impl Fn(usize) -> Source<'a>,
+) {
+    let mut sources: [Source<'_>; N] = [Source::of(&[]); N];
+    for (member, source) in sources[..members].iter_mut().enumerate() {
+        *source = published(member);
+    }
+    kernel::fold(recent.op, recent.ty, &[output], &sources[..members]);
+}
