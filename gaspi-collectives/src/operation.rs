@@ -375,7 +375,7 @@ fn before(shape: &Shape) -> u64 {
 }
 
 /// Whether input and output share memory in the way that the operation allows.
-fn is_in_place(
+pub(crate) fn is_in_place(
     collective: Collective,
     own: [u64; 2],
     before: u64,

@@ -572,11 +572,16 @@ impl Task {
         for member in members {
             let Whereabouts { input, output } = told(member);
             let [input_bytes, output_bytes] = self.plan.extents[member];
-            let way = [
-                way(channel, member, input, input_bytes)?,
-                way(channel, member, output, output_bytes)?,
-            ];
-            self.ways.push(way);
+            let found = way(channel, member, input, input_bytes)
+                .and_then(|input| Ok([input, way(channel, member, output, output_bytes)?]));
+            match found {
+                Ok(ways) => self.ways.push(ways),
+                Err(error) => {
+                    // This may be looked at again.
+                    self.ways.clear();
+                    return Err(error);
+                }
+            }
         }
         Ok(Stepped::Done)
     }

@@ -1,9 +1,10 @@
-//! Blocking operations of one arrival, as far as nothing is in their way.
+//! Blocking operations on one node, as far as nothing is in their way.
 //!
-//! An operation is either done completely, or nothing has happened, or this rank has arrived and the
-//! operation is under way like any other, for the same call to continue: `None`. What is here has no
-//! error paths, reads no clock and allocates nothing unless it hands over. It does what the steps of
-//! the plan say, on the same lines, so members that do it this way and members that do not get along.
+//! An operation is either done completely, or nothing has happened, or it is under way like any other,
+//! for the same call to continue: `None`. What is here has no error paths, reads no clock and allocates
+//! nothing unless it hands over. All-reduces, reductions, broadcasts and barriers of one arrival are
+//! done without their steps: the same on the same lines, so members that do it this way and members
+//! that do not get along. For all others a task runs the steps.
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use crate::datatype::{DataType, Operation as Reduction};
 use crate::executor::Buffers;
 use crate::fingerprint::mix;
 use crate::kernel::{self, Source, Target};
+use crate::operation::is_in_place;
 use crate::print;
 use crate::request::{Combination, Request};
 use crate::steps::Step;
@@ -24,6 +26,8 @@ use crate::task::{Arithmetic, Plan, Task};
 
 /// Operations that are remembered.
 const RECENT: usize = 8;
+/// Bytes of an input or output at most: what is longer pays for the general way.
+const LONGEST: u64 = 1 << 20;
 /// Members at most: what is kept of each on the stack costs time for few.
 const FEW: usize = 4;
 const MANY: usize = 64;
@@ -80,31 +84,72 @@ enum Origin {
     Member(usize),
 }
 
-/// A plan of one arrival, in short.
+/// What is remembered of an operation.
 #[derive(Debug)]
 pub(super) struct Recent {
     kind: u64,
     count: u64,
     print: u64,
     plan: Arc<Plan>,
+    op: Reduction,
+    ty: DataType,
+    once: Option<Once>,
+}
+
+/// A plan of one arrival, in short.
+#[derive(Clone, Copy, Debug)]
+struct Once {
     /// The step that waits.
     await_at: usize,
     /// Whether data is staged, or else rides in the line.
     staged: bool,
-    /// Bytes of what this rank publishes, and of its result.
-    carried: usize,
-    result: usize,
     from: Origin,
-    op: Reduction,
-    ty: DataType,
 }
 
 impl Recent {
-    /// `None` if it has another form.
+    /// `None` if it may take longer.
     fn of(brief: &Brief, plan: &Arc<Plan>, print: u64, channel: &Channel) -> Option<Recent> {
-        let Brief { collective, count, ty, op, root, .. } = *brief;
-        let (me, members) = (channel.me(), channel.ranks().len());
-        let root = channel.ranks().iter().position(|rank| *rank == root);
+        let Brief { count, ty, op, .. } = *brief;
+        let small = plan.own.into_iter().all(|bytes| bytes <= LONGEST);
+        if !plan.algorithm.requires_one_node() || !small {
+            return None;
+        }
+        let once = Once::of(brief, plan, channel);
+        let plan = Arc::clone(plan);
+        Some(Recent { kind: brief.kind(), count, print, plan, op, ty, once })
+    }
+
+    /// The memory of a request; `None` if something is wrong with it, or it needs other memory.
+    ///
+    /// # Safety
+    /// That of [`start`](crate::start).
+    #[inline]
+    unsafe fn buffers(&self, brief: &Brief) -> Option<Buffers<'static>> {
+        let Brief { collective, send, receive, .. } = *brief;
+        let [input, output] = self.plan.own;
+        if send.is_null() && input > 0 || receive.is_null() && output > 0 {
+            return None;
+        }
+        if input > 0 && output > 0 {
+            let (a, b) = (send as u64, receive as u64);
+            let disjoint = a + input <= b || b + output <= a;
+            let suits = collective != Collective::Alltoall
+                && is_in_place(collective, [input, output], self.plan.before, send, receive);
+            if !disjoint && !suits {
+                return None;
+            }
+        }
+        // SAFETY: as the caller promises.
+        let input = unsafe { Source::new(send, input as usize) };
+        // SAFETY: as above.
+        let output = unsafe { Target::new(receive, output as usize) };
+        Some(Buffers { input, output })
+    }
+}
+
+impl Once {
+    /// `None` if the plan has another form.
+    fn of(brief: &Brief, plan: &Plan, channel: &Channel) -> Option<Once> {
         let staged = match plan.algorithm {
             Algorithm::Line => false,
             Algorithm::Staged => true,
@@ -112,46 +157,19 @@ impl Recent {
         };
         let mut awaits = plan.steps.iter().enumerate().filter(|(_, step)| **step == Step::AwaitAll);
         let (await_at, _) = awaits.next()?;
-        if awaits.next().is_some() || members > MANY {
+        if awaits.next().is_some() || channel.ranks().len() > MANY {
             return None;
         }
-        let bytes = usize::try_from(count).ok()?.checked_mul(ty.bytes() as usize)?;
-        let is_root = root == Some(me);
-        let (carried, from) = match collective {
-            Collective::Barrier => (0, Origin::Nothing),
-            Collective::Allreduce => (bytes, Origin::All),
-            Collective::Reduce => (bytes, if is_root { Origin::All } else { Origin::Nothing }),
-            Collective::Broadcast => (if is_root { bytes } else { 0 }, Origin::Member(root?)),
+        let root = channel.ranks().iter().position(|rank| *rank == brief.root);
+        let from = match brief.collective {
+            Collective::Barrier => Origin::Nothing,
+            Collective::Allreduce => Origin::All,
+            Collective::Reduce if root == Some(channel.me()) => Origin::All,
+            Collective::Reduce => Origin::Nothing,
+            Collective::Broadcast => Origin::Member(root?),
             _ => return None,
         };
-        let result = if from == Origin::Nothing { 0 } else { bytes };
-        let plan = Arc::clone(plan);
-        let kind = brief.kind();
-        Some(Recent { kind, count, print, plan, await_at, staged, carried, result, from, op, ty })
-    }
-
-    /// The memory of a request; `None` if something is wrong with it.
-    ///
-    /// # Safety
-    /// That of [`start`](crate::start).
-    #[inline]
-    unsafe fn buffers(&self, brief: &Brief) -> Option<Buffers<'static>> {
-        let Brief { send, receive, .. } = *brief;
-        // The root of a broadcast has both, and may be told to leave its own as it is.
-        let [input, output] = [self.carried, self.result];
-        if send.is_null() && input > 0 || receive.is_null() && output > 0 {
-            return None;
-        }
-        let (a, b) = (send as usize, receive as usize);
-        let distance = a.abs_diff(b);
-        if input > 0 && output > 0 && distance != 0 && distance < input {
-            return None;
-        }
-        // SAFETY: as the caller promises.
-        let input = unsafe { Source::new(send, input) };
-        // SAFETY: as above.
-        let output = unsafe { Target::new(receive, output) };
-        Some(Buffers { input, output })
+        Some(Once { await_at, staged, from })
     }
 }
 
@@ -194,19 +212,23 @@ impl Station {
         let mut state = self.state.try_lock().ok()?;
         let state = &mut *state;
         let kind = brief.kind();
-        let is_it = |recent: &&Recent| recent.kind == kind && recent.count == brief.count;
-        let recent = state.recents.iter().find(is_it)?;
+        let is_it = |recent: &Recent| recent.kind == kind && recent.count == brief.count;
+        let at = state.recents.iter().position(is_it)?;
         // SAFETY: as the caller promises.
-        let buffers = unsafe { recent.buffers(brief) }?;
+        let buffers = unsafe { state.recents[at].buffers(brief) }?;
         if !state.is_idle() {
             return None;
         }
         state.sequence += 1;
         let sequence = state.sequence;
+        let recent = &state.recents[at];
         state.prints[sequence as usize % REMEMBERED] = recent.print;
+        let Some(form) = recent.once else {
+            return self.run_task_swiftly(state, at, brief, buffers, once);
+        };
         let arrival = state.tally.arrive();
         let stamp = Task::stamp_of(recent.print, sequence);
-        publish(&self.channel, recent, arrival, stamp, buffers.input);
+        publish(&self.channel, form, arrival, stamp, buffers.input);
         let members = self.channel.ranks().len();
         let mut seen = 0;
         let mut look = || {
@@ -220,25 +242,54 @@ impl Station {
         };
         let all = if once { look() } else { self.channel.briefly(look) };
         if all.is_none() {
-            self.hand_over(state, brief, buffers);
+            let mut task = self.recent_task(state, at, buffers);
+            task.continue_at(form.await_at);
+            self.hand_over(state, brief, task);
             return None;
         }
-        collect(&self.channel, recent, arrival, buffers);
+        collect(&self.channel, recent, form, arrival, buffers);
         Some(())
     }
 
-    /// Puts the operation at which this rank has just arrived into the queue, for the same call to
-    /// continue.
+    /// The same by its steps.
+    #[inline(never)]
+    fn run_task_swiftly(
+        &self,
+        state: &mut State,
+        at: usize,
+        brief: &Brief,
+        buffers: Buffers<'static>,
+        once: bool,
+    ) -> Option<()> {
+        let mut task = self.recent_task(state, at, buffers);
+        // What goes wrong does so again when it is continued.
+        let mut look = || match task.advance(&self.channel, &mut state.tally) {
+            Ok(None) => Some(Ok(())),
+            Ok(Some(_)) => None,
+            Err(_) => Some(Err(())),
+        };
+        let end = if once { look() } else { self.channel.briefly(look) };
+        if end == Some(Ok(())) {
+            state.spare = Some(task);
+            return Some(());
+        }
+        self.hand_over(state, brief, task);
+        None
+    }
+
+    /// The task of an operation that has got its number.
+    fn recent_task(&self, state: &mut State, at: usize, buffers: Buffers<'static>) -> Box<Task> {
+        let Recent { ref plan, print, op, ty, .. } = state.recents[at];
+        let (plan, arithmetic) = (Arc::clone(plan), Arithmetic::BuiltIn(op, ty));
+        let sequence = state.sequence;
+        self.task(state, print, &plan, &arithmetic, buffers, sequence)
+    }
+
+    /// Puts an operation that has begun into the queue, for the same call to continue.
     #[cold]
-    fn hand_over(&self, state: &mut State, brief: &Brief, buffers: Buffers<'static>) {
-        let kind = brief.kind();
-        let is_it = |recent: &&Recent| recent.kind == kind && recent.count == brief.count;
-        let Some(recent) = state.recents.iter().find(is_it) else { return };
-        let (print, await_at, plan) = (recent.print, recent.await_at, Arc::clone(&recent.plan));
-        let arithmetic = Arithmetic::BuiltIn(recent.op, recent.ty);
+    fn hand_over(&self, state: &mut State, brief: &Brief, task: Box<Task>) {
+        let print = task.fingerprint;
         let operation = state.operation(print);
-        let mut task = self.task(state, print, &plan, &arithmetic, buffers, state.sequence);
-        task.continue_at(await_at);
         self.enqueue(state, &operation, task);
         let arguments = arguments(print, brief.send, brief.receive);
         let continued_by = epoch::thread_key();
@@ -318,10 +369,10 @@ pub(crate) fn arguments(print: u64, send: *const u8, receive: *mut u8) -> u64 {
 
 /// Arrives with the input.
 #[inline]
-fn publish(channel: &Channel, recent: &Recent, arrival: u64, stamp: u64, input: Source<'_>) {
+fn publish(channel: &Channel, form: Once, arrival: u64, stamp: u64, input: Source<'_>) {
     let mut words = [0u64; PAYLOAD_WORDS];
     let mut used = 0;
-    if recent.staged {
+    if form.staged {
         if !input.is_empty() {
             let stage = Target::of_peer(channel.stage(channel.me(), arrival));
             kernel::copy(stage.part(0, input.len() as u64), input);
@@ -338,17 +389,23 @@ fn publish(channel: &Channel, recent: &Recent, arrival: u64, stamp: u64, input: 
 
 /// Takes the result out of what all have published.
 #[inline]
-fn collect(channel: &Channel, recent: &Recent, arrival: u64, buffers: Buffers<'static>) {
+fn collect(
+    channel: &Channel,
+    recent: &Recent,
+    form: Once,
+    arrival: u64,
+    buffers: Buffers<'static>,
+) {
     let Buffers { input, output } = buffers;
     let bytes = output.len() as u64;
     let published = |member: usize| {
-        let memory = match recent.staged {
+        let memory = match form.staged {
             true => channel.stage(member, arrival),
             false => channel.carried(member, arrival),
         };
         Source::of_peer(memory).part(0, bytes)
     };
-    match recent.from {
+    match form.from {
         Origin::Nothing => {}
         Origin::Member(member) if member == channel.me() => {
             if !input.is_at(output) {

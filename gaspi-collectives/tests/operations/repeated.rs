@@ -56,7 +56,7 @@ const SHORT_WAYS: [Collective; 4] =
 fn in_lines_and_staged_with_ranks_at_different_paces() {
     on_all_sizes(|rt| {
         let (me, n) = (rt.rank().index(), rt.size() as usize);
-        for turn in 0..400 {
+        for turn in 0..150 {
             let (kind, which) = (mixed(turn, 0), turn % 5);
             let case = Case {
                 root: kind / 4 % n,

@@ -33,8 +33,9 @@ fn a_timeout_names_who_is_missing_and_the_call_can_be_continued() {
                 if !late {
                     let outcome = call(rt, ALL, &request, SHORT);
                     let Err(Error::Timeout { pending }) = outcome else { panic!("{outcome:?}") };
-                    assert!(pending.contains('3'), "turn {turn}: {pending}");
+                    // At first they open a channel, for which they may wait for each other as well.
                     if turn > 0 {
+                        assert!(pending.contains('3'), "{pending}");
                         let outcome = call(rt, ALL, &other, SHORT);
                         let active = matches!(outcome, Err(Error::ActiveCollective { .. }));
                         assert!(active, "{outcome:?}");
