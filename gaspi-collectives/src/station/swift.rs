@@ -7,6 +7,7 @@
 //! that do not get along. For all others a task runs the steps.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use gaspi_core::sync::epoch;
 use gaspi_core::sync::line::{Look, PAYLOAD_WORDS};
@@ -216,7 +217,8 @@ impl Station {
         let at = state.recents.iter().position(is_it)?;
         // SAFETY: as the caller promises.
         let buffers = unsafe { state.recents[at].buffers(brief) }?;
-        if !state.is_idle() {
+        // Whoever waits carries on the operations of all channels.
+        if !state.is_idle() || self.of_all.load(Ordering::Relaxed) > 0 {
             return None;
         }
         state.sequence += 1;
