@@ -14,6 +14,9 @@
 //! Invariant: a stranger costs a fixed buffer and [`STRANGER_LIMIT`], and there are at most
 //! [`STRANGERS`] of them beside two for each rank.
 
+mod trial;
+mod watching;
+
 use super::connection::Connection;
 use super::handshake::{Client, Peer, Purpose, Secret, Server, State};
 use super::peers::{ATTEMPTS, STRANGERS_FROM, WATCHES};
@@ -22,7 +25,6 @@ use crate::error::{Error, Result as CoreResult};
 use crate::ids::Rank;
 use crate::node::life;
 use crate::os::event::Event;
-use crate::os::socket::{self, Piece};
 use crate::os::{interfaces, tcp};
 use crate::runtime::Inner;
 use std::collections::HashMap;
@@ -31,6 +33,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use trial::{Outcome, Trial, advance, say_welcome, talk};
+use watching::{Watch, has_ended, probes};
 
 /// Between the beginnings of two trials of a peer's addresses.
 const STAGGER: Duration = Duration::from_millis(150);
@@ -42,10 +46,6 @@ const AGAIN: Duration = Duration::from_millis(50);
 const STRANGER_LIMIT: Duration = Duration::from_secs(5);
 /// How many may be about to prove it, beside two for each rank of the job.
 const STRANGERS: usize = 64;
-/// What welcomes a connection that is to carry frames.
-const WELCOME: u8 = 1;
-/// What a rank says that leaves, to those who watch it.
-const FAREWELL: u8 = 2;
 /// How long the lower rank of two is left to connect to the other before init.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often the limits are looked at while there are any, in milliseconds.
@@ -74,21 +74,6 @@ impl Aim {
             Aim::Probe | Aim::Doubt => Purpose::Probe,
         }
     }
-}
-
-/// One address that is being tried.
-#[derive(Debug)]
-struct Trial {
-    endpoint: SocketAddr,
-    fd: OwnedFd,
-    client: Client,
-    /// The peer's kernel has answered: whoever listens there may take its time.
-    connected: bool,
-    /// Both sides have proved who they are.
-    proved: bool,
-    /// Whether the peer has to welcome the connection then.
-    welcome: bool,
-    until: Instant,
 }
 
 /// A peer that is being connected to.
@@ -120,14 +105,6 @@ struct Stranger {
     until: Instant,
 }
 
-/// A connection whose end tells something.
-#[derive(Debug)]
-struct Watch {
-    fd: OwnedFd,
-    /// Whom it watches; `None` for those by which others watch this rank.
-    rank: Option<Rank>,
-}
-
 /// All that is under way.
 #[derive(Debug)]
 pub(crate) struct Connecting {
@@ -148,20 +125,6 @@ struct Again {
     rank: Rank,
     aim: Aim,
     since: Instant,
-}
-
-/// What became of a trial.
-enum Outcome {
-    Pending,
-    Done,
-    Failed {
-        reason: String,
-        refused: bool,
-    },
-    /// The other side has closed the connection.
-    Ended {
-        reason: String,
-    },
 }
 
 impl Connecting {
@@ -273,16 +236,6 @@ impl Connecting {
         };
         self.attempts.insert(id, attempt);
         self.try_next(inner, id, Instant::now());
-    }
-
-    /// Whether a rank of the same node is watched already.
-    fn is_watched(&self, inner: &Inner, rank: Rank) -> bool {
-        let node = inner.cards[rank.index()].node;
-        let of_node = |rank: Rank| inner.cards[rank.index()].node == node;
-        let watched = self.watches.values().filter_map(|watch| watch.rank).any(of_node);
-        let about_to =
-            |attempt: &Attempt| attempt.aim.purpose() == Purpose::Watch && of_node(attempt.rank);
-        watched || self.attempts.values().any(about_to)
     }
 
     /// Begins the next trial of an attempt if it is due.
@@ -546,72 +499,6 @@ impl Connecting {
             }
         }
     }
-
-    /// A watch says nothing: it has ended.
-    fn serve_watch(&mut self, inner: &Inner, token: u64) {
-        let Some(watch) = self.watches.get(&token) else { return };
-        let error = tcp::outcome(watch.fd.as_fd()).err();
-        if error.is_none() {
-            let said = hear(watch.fd.as_fd());
-            if let (Said::Farewell, Some(rank)) = (&said, watch.rank) {
-                inner.peers.note_farewell(rank);
-            }
-            if said != Said::End {
-                return;
-            }
-        }
-        let Some(watch) = self.watches.remove(&token) else { return };
-        inner.peers.poll.remove(watch.fd.as_fd());
-        let Some(rank) = watch.rank else { return };
-        let silent = error.is_some_and(|error| {
-            let silence = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH];
-            error.raw_os_error().is_some_and(|number| silence.contains(&number))
-        });
-        if silent {
-            self.fell_silent(inner, rank);
-        } else {
-            // Its goodbye may still be unread, on another connection.
-            self.begin(inner, rank, Aim::Doubt);
-            self.watch_another(inner, rank);
-        }
-    }
-
-    /// A watch of the host of `rank` has not heard anything. It only asks now and then; where the host
-    /// was heard meanwhile on another connection, it is watched again.
-    fn fell_silent(&mut self, inner: &Inner, rank: Rank) {
-        let node = inner.cards[rank.index()].node;
-        let of_node = |peer: Rank| inner.cards[peer.index()].node == node;
-        let limit = Duration::from_secs(probes(inner.dead_after).into());
-        if inner.peers.heard_last(of_node).is_some_and(|ago| ago < limit) {
-            let host = &inner.cards[rank.index()].host;
-            log::info!("the watch of host {host} has broken, but the host answers elsewhere");
-            self.begin(inner, rank, Aim::WatchAgain);
-        } else {
-            inner.host_vanished(rank);
-        }
-    }
-
-    /// Tells those who watch this rank that it has left properly: some may have no other connection.
-    pub(crate) fn say_farewell(&self) {
-        for watch in self.watches.values().filter(|watch| watch.rank.is_none()) {
-            let pieces = [Piece::of(&[FAREWELL]), Piece::of(&[])];
-            // SAFETY: a slice that lives across the call. Who has gone needs to be told nothing; for
-            // all others there is room, since nothing else is ever sent.
-            let _ = unsafe { socket::send(watch.fd.as_fd(), pieces, &[]) };
-        }
-    }
-
-    /// Watches another rank of the same node, if there is one that is connected.
-    fn watch_another(&mut self, inner: &Inner, than: Rank) {
-        let node = inner.cards[than.index()].node;
-        let other = (0..inner.size).map(|rank| Rank(rank as u16)).find(|rank| {
-            let same = inner.cards[rank.index()].node == node && *rank != than;
-            same && inner.area.life(*rank) == life::JOINED && inner.peers.is_established(*rank)
-        });
-        if let Some(other) = other {
-            self.begin(inner, other, Aim::Watch);
-        }
-    }
 }
 
 /// Gives up the other trials of an attempt once one waits for its welcome: the peer may welcome each that
@@ -620,161 +507,6 @@ fn settle(inner: &Inner, attempt: &mut Attempt, number: u64) {
     for (_, other) in attempt.trials.extract_if(|other, _| *other != number) {
         inner.peers.poll.remove(other.fd.as_fd());
     }
-}
-
-/// Takes a trial further.
-fn advance(trial: &mut Trial) -> Outcome {
-    let fd = trial.fd.as_fd();
-    if !trial.connected {
-        match tcp::outcome(fd) {
-            Ok(false) => return Outcome::Pending,
-            Ok(true) => trial.connected = true,
-            Err(error) => {
-                let reason = error.to_string();
-                return match error.kind() {
-                    // Accepted and closed before this was looked at.
-                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                        Outcome::Ended { reason }
-                    }
-                    kind => {
-                        let refused = kind == io::ErrorKind::ConnectionRefused;
-                        Outcome::Failed { reason, refused }
-                    }
-                };
-            }
-        }
-    }
-    let open = talk(fd, &mut trial.client);
-    match trial.client.state() {
-        State::Done(_) => {
-            // The proof fits into an empty socket.
-            send_all(fd, &mut trial.client);
-            trial.proved = true;
-            if trial.welcome { hear_welcome(fd) } else { Outcome::Done }
-        }
-        State::Refused(reason) => Outcome::Failed { reason: reason.clone(), refused: false },
-        State::Pending if open => Outcome::Pending,
-        State::Pending => Outcome::Ended { reason: trial.client.ended() },
-    }
-}
-
-/// One side of a handshake.
-trait Speaker {
-    fn output(&self) -> &[u8];
-    fn sent(&mut self, count: usize);
-    fn wants(&self) -> usize;
-    fn receive(&mut self, bytes: &[u8]) -> usize;
-}
-
-macro_rules! speaker {
-    ($side:ident) => {
-        impl Speaker for $side {
-            fn output(&self) -> &[u8] {
-                self.output()
-            }
-            fn sent(&mut self, count: usize) {
-                self.sent(count);
-            }
-            fn wants(&self) -> usize {
-                self.wants()
-            }
-            fn receive(&mut self, bytes: &[u8]) -> usize {
-                self.receive(bytes)
-            }
-        }
-    };
-}
-
-speaker!(Client);
-speaker!(Server);
-
-fn send_all(fd: BorrowedFd<'_>, speaker: &mut impl Speaker) {
-    while !speaker.output().is_empty() {
-        let pieces = [Piece::of(speaker.output()), Piece::of(&[])];
-        // SAFETY: a slice that lives across the call.
-        match unsafe { socket::send(fd, pieces, &[]) } {
-            Ok(count) => speaker.sent(count),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return,
-        }
-    }
-}
-
-/// Says and hears what can be said and heard now; false once the other side has closed.
-fn talk(fd: BorrowedFd<'_>, speaker: &mut impl Speaker) -> bool {
-    loop {
-        send_all(fd, speaker);
-        let wants = speaker.wants();
-        if wants == 0 {
-            return true;
-        }
-        let mut bytes = [0u8; 256];
-        let piece = Piece { pointer: bytes.as_mut_ptr(), len: wants.min(bytes.len()) };
-        // SAFETY: the array is writable for that length.
-        match unsafe { socket::receive(fd, piece, &mut Vec::new()) } {
-            Ok(0) => return false,
-            Ok(count) => {
-                speaker.receive(&bytes[..count]);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
-        }
-    }
-}
-
-/// Says that frames may follow; false if that is not possible any more.
-fn say_welcome(fd: BorrowedFd<'_>) -> bool {
-    let pieces = [Piece::of(&[WELCOME]), Piece::of(&[])];
-    // SAFETY: a slice that lives across the call. It fits into an empty socket.
-    matches!(unsafe { socket::send(fd, pieces, &[]) }, Ok(1))
-}
-
-/// Whether frames may follow: what comes behind this byte is not read.
-fn hear_welcome(fd: BorrowedFd<'_>) -> Outcome {
-    let mut byte = [0u8; 1];
-    let piece = Piece { pointer: byte.as_mut_ptr(), len: byte.len() };
-    let ended = |reason: &str| Outcome::Ended { reason: reason.to_owned() };
-    // SAFETY: the array is writable.
-    match unsafe { socket::receive_bytes(fd, piece) } {
-        Ok(0) => ended("the rank closed the connection before it was used"),
-        Ok(_) if byte == [WELCOME] => Outcome::Done,
-        Ok(_) => ended("the rank said what nobody expects"),
-        Err(error) => match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Outcome::Pending,
-            _ => ended(&error.to_string()),
-        },
-    }
-}
-
-/// What the other side of a connection says on which nothing has to be said.
-#[derive(Debug, PartialEq, Eq)]
-enum Said {
-    /// Nothing, or what nobody expects.
-    Nothing,
-    /// That its rank has left the job.
-    Farewell,
-    /// It has closed.
-    End,
-}
-
-fn hear(fd: BorrowedFd<'_>) -> Said {
-    let mut byte = [0u8; 1];
-    let piece = Piece { pointer: byte.as_mut_ptr(), len: byte.len() };
-    // SAFETY: the array is writable.
-    match unsafe { socket::receive_bytes(fd, piece) } {
-        Ok(0) => Said::End,
-        Ok(_) if byte == [FAREWELL] => Said::Farewell,
-        Ok(_) => Said::Nothing,
-        Err(error) => match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Said::Nothing,
-            _ => Said::End,
-        },
-    }
-}
-
-/// Whether the other side has closed.
-fn has_ended(fd: BorrowedFd<'_>) -> bool {
-    hear(fd) == Said::End
 }
 
 /// Whether descriptors or memory of this side have run out.
@@ -801,12 +533,6 @@ fn tune(fd: BorrowedFd<'_>, inner: &Inner, purpose: &Purpose) {
     }
 }
 
-/// How often, once a second, a host that is silent is asked before it counts as gone: within a time of
-/// which the first second passes before the first question, and some before all ranks know.
-fn probes(dead_after: Duration) -> u8 {
-    dead_after.as_secs().saturating_sub(2).clamp(1, 127) as u8
-}
-
 impl Inner {
     /// Nobody listens where `rank` did, or nothing answers there any more.
     fn unreachable(&self, rank: Rank, reason: &str) {
@@ -816,15 +542,6 @@ impl Inner {
             log::info!("{rank} on {} is gone: {reason}", self.cards[rank.index()].host);
         }
         self.peer_ended(rank);
-    }
-
-    /// The host of `rank` does not answer any more.
-    fn host_vanished(&self, rank: Rank) {
-        let (node, host) = (self.cards[rank.index()].node, &self.cards[rank.index()].host);
-        log::warn!("host {host} has not answered for {} s", self.dead_after.as_secs());
-        for card in self.cards.iter().filter(|card| card.node == node) {
-            self.peer_ended(card.rank);
-        }
     }
 
     /// Whether all ranks of other nodes are connected; connects to those that are not, since init began
