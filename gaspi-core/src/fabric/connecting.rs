@@ -42,6 +42,9 @@ const STAGGER: Duration = Duration::from_millis(150);
 const DOUBT: Duration = Duration::from_millis(500);
 /// After which time a peer is connected to again that closed before anything was proved.
 const AGAIN: Duration = Duration::from_millis(50);
+/// How long a peer is connected to again that closes before the connection is used: where there are far
+/// more ranks than cores, both may take long to say their parts.
+const TURNED_AWAY: Duration = Duration::from_secs(60);
 /// How long somebody who connects may take to prove who it is.
 const STRANGER_LIMIT: Duration = Duration::from_secs(5);
 /// How many may be about to prove it, beside two for each rank of the job.
@@ -184,6 +187,8 @@ impl Connecting {
             .map(|(token, _)| *token)
             .collect();
         for token in late {
+            // What it said may have come long ago: this thread may be the one that took its time.
+            self.serve_stranger(inner, token);
             self.turn_away(inner, token, "it took too long");
         }
     }
@@ -339,7 +344,11 @@ impl Connecting {
         let Attempt { rank, aim, since, failures, refused, ended, lacking, .. } = attempt;
         let reason = failures.join("; ");
         let probed = matches!(aim, Aim::Probe);
-        let turned_away = ended && !refused && since.elapsed() < inner.dead_after;
+        let patience = match aim {
+            Aim::Data(_) => inner.dead_after.max(TURNED_AWAY),
+            _ => inner.dead_after,
+        };
+        let turned_away = ended && !refused && since.elapsed() < patience;
         if turned_away || (probed && lacking) {
             // Who ends closes what others have connected to before nobody listens any more; and who
             // has too many strangers at once turns some away. Nobody is dead because this side lacks
