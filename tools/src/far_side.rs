@@ -114,8 +114,10 @@ impl Ssh {
         let mut all: Vec<OsString> = words.collect();
         all.extend_from_slice(options);
         // ssh takes the first value that it meets, so the user's come first. It gives up when one
-        // more question than the count was not answered.
-        let alive = dead_after.saturating_sub(2).max(1);
+        // more question than the count was not answered,
+        // by a process there, which may have to wait for its turn: a library that is less patient asks
+        // kernels only.
+        let alive = dead_after.saturating_sub(2).max(3);
         let own = [
             // A question to the terminal would hold up everything, unseen.
             "BatchMode=yes".to_owned(),

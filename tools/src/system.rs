@@ -38,18 +38,30 @@ pub fn ready(fd: BorrowedFd<'_>, room: bool) -> bool {
     wait(&[Watch { fd, room }], Some(Duration::ZERO))[0]
 }
 
-/// The limit for open descriptors of this process.
-pub fn descriptor_limit() -> libc::rlimit {
+/// A limit of this process, as RLIMIT_NOFILE.
+pub fn limit(resource: libc::__rlimit_resource_t) -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: writes the struct that it is given.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    unsafe { libc::getrlimit(resource, &raw mut limit) };
     limit
+}
+
+/// Sets a limit of this process; false if it may not be raised so far and stays as it was.
+/// Async-signal-safe.
+pub fn set_limit(resource: libc::__rlimit_resource_t, limit: libc::rlimit) -> bool {
+    // SAFETY: reads the struct that it is given.
+    unsafe { libc::setrlimit(resource, &raw const limit) == 0 }
+}
+
+/// The limit for open descriptors of this process.
+pub fn descriptor_limit() -> libc::rlimit {
+    limit(libc::RLIMIT_NOFILE)
 }
 
 /// Sets the limit for open descriptors of this process. Async-signal-safe.
 pub fn set_descriptor_limit(limit: libc::rlimit) {
-    // SAFETY: reads the struct that it is given. What cannot be raised stays as it was.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    // What cannot be raised stays as it was.
+    let _ = set_limit(libc::RLIMIT_NOFILE, limit);
 }
 
 /// Raises the limit for open descriptors of this process as far as it may; the limit before.

@@ -405,7 +405,8 @@ fn on_a_terminal(command: &Command) -> (Run, ChildStdin) {
 #[test]
 fn a_terminal_reaches_all_hosts_once() {
     // What is behind a real ssh has no part in the terminal here.
-    let far = Far::with("exec setsid -w env -i PATH=/usr/bin:/bin sh -c \"$*\"");
+    let far =
+        Far::with("exec setsid -w env -i PATH=/usr/bin:/bin GASPI_MACHINE=$host sh -c \"$*\"");
     let gate = gate(far.directory.path());
     let text = format!(
         "exec 3<>{}; trap 'echo got INT' INT; echo ready; \

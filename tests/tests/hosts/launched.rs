@@ -32,6 +32,10 @@ pub(crate) fn trials() -> Vec<Trial> {
             rounds_on(&hosts(3, TRAPPED)?, &["--hosts", "ant,bee,cow"], 3)
         }),
         root_trial("ssh/machine-file-in-any-order", machine_file),
+        root_trial("ssh/one-host-in-several-spellings", || {
+            let list = "bee,[fd77::2],10.77.0.2,bee,ant,cow,10.77.0.3";
+            rounds_on(&hosts(3, Options::default())?, &["--hosts", list], 7)
+        }),
         root_trial("ssh/32-ranks-on-4-hosts", || {
             let hosts = hosts(4, Options::default())?;
             let list = ["--hosts", "ant:8,bee:8,cow:8,dog:8"];
@@ -64,7 +68,7 @@ fn machine_file() -> Result<()> {
     let hosts = hosts(3, Options::default())?;
     let mut file = NamedTempFile::new()?;
     let (ipv4, ipv6) = (hosts[1].ipv4(), hosts[2].ipv6());
-    write!(file, "{ipv4}\n# nothing\n{ipv6}\nant\n\n{ipv4}\r\nant\n{ipv6}")?;
+    write!(file, "{ipv4}\n# nothing\n{ipv6}\nant\n\nbee\r\nant\ncow")?;
     let script = "echo rank $GASPI_RANK of $GASPI_NRANKS, the ${GASPI_SOCKET}th on $(hostname)";
     let list = ["-m", &file.path().display().to_string()];
     let outcome = start(&hosts, &list, Path::new("sh"), &["-c", script])?.wait()?.success()?;

@@ -12,7 +12,7 @@ use crate::input;
 use crate::lifeline::Lifeline;
 use crate::process::{self, Setting};
 use crate::protocol::{self, Down, Up};
-use crate::{Refusal, surroundings};
+use crate::{Refusal, identity, limits, surroundings};
 use gaspi_core::Rank;
 use gaspi_core::bootstrap::Host;
 use gaspi_tools::signals::Signals;
@@ -97,7 +97,8 @@ pub(crate) fn run() -> Result<u8, Refusal> {
         part: None,
         lost: false,
     };
-    agent.channel.say(&Up::Hello { version: protocol::VERSION });
+    let hello = Up::Hello { version: protocol::VERSION, machine: identity::look_up() };
+    agent.channel.say(&hello);
     let leave = loop {
         if let Some(leave) = agent.turn() {
             break leave;
@@ -236,6 +237,10 @@ impl Agent {
             unsafe { libc::umask(surroundings.umask) };
             let arrived = std::mem::take(&mut surroundings.environment);
             surroundings.environment = surroundings::completed(arrived, std::env::vars_os());
+            let settled = limits::take_on(&surroundings.limits, self.descriptors);
+            self.descriptors = settled.descriptors;
+            let notices = settled.lacks.into_iter().map(Up::Notice);
+            notices.for_each(|notice| self.channel.say(&notice));
         }
         let named = |name: &str| plan.variable(name);
         self.lifeline.set_patience(crate::plan::dead_after(named("GASPI_DEAD_AFTER").as_deref())?);

@@ -100,7 +100,7 @@ rank 0; the output of all ranks comes out line by line, unmixed.
 Other hosts need sshd, the program at the same place, and the working directory; gaspi_run itself is
 carried over where it is not installed. Nothing starts before all hosts are ready. Ranks there get
 the environment of gaspi_run too, but for variables of a session or an account (HOME, SSH_*, XDG_*,
-DISPLAY, ...), and the umask; limits (ulimit) are those of a login there.
+DISPLAY, ...), the umask, and the limits of open files, locked memory and core files.
 
 A rank that dies leaves the others running, as GASPI programs may go on without it; use
 --kill-on-failure to end the job instead. Signals that gaspi_run gets go to all ranks; a second

@@ -2,7 +2,7 @@
 //! bytes and is carried out by the agent.
 
 use crate::binding::Bind;
-use crate::{Refusal, program};
+use crate::{Refusal, limits, program};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -47,6 +47,8 @@ pub(crate) struct Surroundings {
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) directory: PathBuf,
     pub(crate) umask: u32,
+    /// See [`limits`].
+    pub(crate) limits: [u64; limits::COUNT],
 }
 
 impl Assignment {

@@ -9,6 +9,9 @@
 //! Invariant: ranks do not outlive gaspi_run (the kernel kills them with it or with their agent, which
 //! ends when its connection does), and processes are only signalled through pidfds.
 
+#![cfg_attr(fuzzing, no_main)]
+#![cfg_attr(fuzzing, allow(dead_code, reason = "a fuzzer calls the protocol only"))]
+
 mod agent;
 mod arguments;
 mod assignment;
@@ -17,9 +20,11 @@ mod channel;
 mod crew;
 mod files;
 mod hang;
+mod identity;
 mod input;
 mod job;
 mod lifeline;
+mod limits;
 mod output;
 mod plan;
 mod printer;
@@ -71,6 +76,9 @@ fn run() -> Result<u8, Refusal> {
     let plan = plan::Plan::new(&arguments)?;
     job::Running::new(plan)?.run()
 }
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| protocol::take_apart(bytes));
 
 fn main() -> ExitCode {
     match run() {

@@ -7,6 +7,7 @@
 use crate::assignment::{Assignment, Command, Surroundings};
 use crate::binding::Bind;
 use crate::hang::{Row, Waiting};
+use crate::limits;
 use crate::process::Ending;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The version of this protocol.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Bytes of the largest frame without its length: arguments and environment may have some MiB.
 pub(crate) const FRAME_MAX: usize = 32 << 20;
 /// Bytes of output or input in one frame.
@@ -47,8 +48,10 @@ pub(crate) enum Down {
 /// From an agent to gaspi_run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Up {
-    /// The first word.
-    Hello { version: u16 },
+    /// The first word, with what tells the agent's machine from others, if that is known.
+    Hello { version: u16, machine: Option<String> },
+    /// For the user.
+    Notice(String),
     /// All programs are there.
     Ready,
     /// The plan cannot be carried out; nothing runs.
@@ -127,6 +130,9 @@ impl Writer {
     fn i32(&mut self, value: i32) {
         self.u32(value as u32);
     }
+    fn u64(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
     fn bool(&mut self, value: bool) {
         self.u8(u8::from(value));
     }
@@ -160,6 +166,7 @@ impl Writer {
             }
             self.text(&surroundings.directory);
             self.u32(surroundings.umask);
+            surroundings.limits.iter().for_each(|limit| self.u64(*limit));
         }
         self.bool(plan.machine_file.is_some());
         if let Some(file) = &plan.machine_file {
@@ -222,6 +229,9 @@ impl Reader<'_> {
     fn i32(&mut self) -> Decoded<i32> {
         Ok(self.u32()? as i32)
     }
+    fn u64(&mut self) -> Decoded<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
     fn bool(&mut self) -> Decoded<bool> {
         match self.u8()? {
             0 => Ok(false),
@@ -272,7 +282,12 @@ impl Reader<'_> {
             let bad = name.is_empty() || name.as_bytes().contains(&b'=');
             if bad { Err(Malformed("a variable without a name")) } else { Ok((name, value)) }
         })?;
-        Ok(Surroundings { environment, directory: self.os()?.into(), umask: self.u32()? })
+        let (directory, umask) = (self.os()?.into(), self.u32()?);
+        let mut limits = [0; limits::COUNT];
+        for limit in &mut limits {
+            *limit = self.u64()?;
+        }
+        Ok(Surroundings { environment, directory, umask, limits })
     }
     fn assignment(&mut self) -> Decoded<Assignment> {
         let plan = Assignment {
@@ -299,6 +314,15 @@ impl Reader<'_> {
         let exist = plan.ranks.last().is_some_and(|last| *last < plan.size);
         let size = plan.size <= gaspi_core::bootstrap::RANKS_MAX;
         if ascending && exist && size { Ok(plan) } else { Err(Malformed("impossible ranks")) }
+    }
+    fn hello(&mut self) -> Decoded<Up> {
+        let version = self.u16()?;
+        if version != VERSION {
+            // What follows is not for this version.
+            self.0 = &[];
+            return Ok(Up::Hello { version, machine: None });
+        }
+        Ok(Up::Hello { version, machine: self.option(Self::text)? })
     }
     fn ending(&mut self) -> Decoded<Ending> {
         let (kind, number, core) = (self.u8()?, self.i32()?, self.bool()?);
@@ -382,9 +406,13 @@ impl Frame for Down {
 impl Frame for Up {
     fn write(&self, to: &mut Writer) {
         match self {
-            Up::Hello { version } => {
+            Up::Hello { version, machine } => {
                 to.u8(1);
                 to.u16(*version);
+                to.bool(machine.is_some());
+                if let Some(machine) = machine {
+                    to.text(machine);
+                }
             }
             Up::Ready => to.u8(2),
             Up::Failed { status, message } => {
@@ -429,12 +457,16 @@ impl Frame for Up {
             }
             Up::Alive => to.u8(11),
             Up::Done => to.u8(12),
+            Up::Notice(text) => {
+                to.u8(13);
+                to.text(text);
+            }
         }
     }
 
     fn read(kind: u8, from: &mut Reader<'_>) -> Decoded<Up> {
         Ok(match kind {
-            1 => Up::Hello { version: from.u16()? },
+            1 => from.hello()?,
             2 => Up::Ready,
             3 => Up::Failed { status: from.u8()?, message: from.text()? },
             4 => Up::Started { rank: from.u32()?, pid: from.i32()?, place: from.text()? },
@@ -449,8 +481,28 @@ impl Frame for Up {
             10 => Up::Meeting(from.bytes()?),
             11 => Up::Alive,
             12 => Up::Done,
+            13 => Up::Notice(from.text()?),
             _ => return Err(Malformed("a frame of unknown kind")),
         })
+    }
+}
+
+/// What a fuzzer made up, as either side takes it in: what is understood can be said again.
+#[cfg(fuzzing)]
+pub(crate) fn take_apart(bytes: &[u8]) {
+    fn said_again<T: Frame + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+        if let Ok(Some((frame, len))) = T::decode(bytes) {
+            assert!(len <= bytes.len());
+            assert_eq!(
+                T::decode(&frame.encode()).map(|again| again.map(|(frame, _)| frame)),
+                Ok(Some(frame))
+            );
+        }
+    }
+    let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
+    for bytes in [bytes, &[&len, bytes].concat()] {
+        said_again::<Down>(bytes);
+        said_again::<Up>(bytes);
     }
 }
 

@@ -19,6 +19,7 @@ fn plan() -> Assignment {
             environment: vec![(os(b"MINE"), os(b"a=b")), (os(b"EMPTY"), os(b""))],
             directory: "/tmp/d \u{e4}".into(),
             umask: 0o027,
+            limits: [1024, u64::MAX, 0],
         }),
         machine_file: Some("/tmp/hosts".into()),
         bind: Some(Bind::Numa),
@@ -54,7 +55,10 @@ fn ups() -> Vec<Up> {
     }];
     let row = Row { pid: 7, state: "joined".to_owned(), doing: String::new(), waits };
     vec![
-        Up::Hello { version: VERSION },
+        Up::Hello { version: VERSION, machine: None },
+        Up::Hello { version: VERSION, machine: Some("boot 0".to_owned()) },
+        Up::Hello { version: VERSION + 1, machine: None },
+        Up::Notice("a limit".to_owned()),
         Up::Ready,
         Up::Failed { status: 127, message: "program x was not found".to_owned() },
         Up::Started { rank: 3, pid: 4711, place: "on core 0".to_owned() },

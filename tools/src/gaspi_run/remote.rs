@@ -30,7 +30,7 @@ pub(crate) enum Step {
     Reaching,
     /// The program is not there and is being carried over.
     Carrying,
-    /// The agent has spoken and has its plan.
+    /// The agent has spoken; it has its plan or waits for that.
     Up,
     /// It could start its ranks.
     Ready,
@@ -73,12 +73,15 @@ pub(crate) enum News {
 pub(crate) struct Remote {
     pub(crate) name: String,
     pub(crate) ranks: Vec<u32>,
-    pub(crate) link: LinkId,
+    /// Of the meeting, once there is something to do.
+    pub(crate) link: Option<LinkId>,
     pub(crate) step: Step,
+    /// What tells its machine from others, if that is known.
+    pub(crate) machine: Option<String>,
     /// Bytes of output for which the agent has not been given thanks.
     pub(crate) owed: u32,
-    /// What there is to do; nothing if it is only asked whether it answers.
-    plan: Option<Assignment>,
+    /// What there is to do, until it is handed out; nothing if it is only asked whether it answers.
+    pub(crate) plan: Option<Assignment>,
     /// The program, for messages.
     program: OsString,
     ssh: Process,
@@ -98,7 +101,6 @@ impl Remote {
         ssh: &Ssh,
         tool: &Tool,
         plan: Assignment,
-        link: LinkId,
         only_ping: bool,
         mask: libc::sigset_t,
     ) -> Result<Remote, Refusal> {
@@ -125,8 +127,9 @@ impl Remote {
         Ok(Remote {
             name: plan.host.clone(),
             ranks: plan.ranks.clone(),
-            link,
+            link: None,
             step: Step::Reaching,
+            machine: None,
             owed: 0,
             plan: (!only_ping).then_some(plan),
             program,
@@ -148,6 +151,23 @@ impl Remote {
     /// The process of ssh, also when it has ended.
     pub(crate) fn process(&self) -> i32 {
         self.ssh.pid
+    }
+
+    /// Tells the agent what there is to do, in a job of so many machines.
+    pub(crate) fn assign(&mut self, link: LinkId, machines: u32) {
+        self.link = Some(link);
+        if let Some(plan) = self.plan.take() {
+            self.channel.say(&Down::Plan(Box::new(Assignment { machines, ..plan })));
+        }
+    }
+
+    /// Sends the agent away, whose machine has another one or is this one, and returns what it was
+    /// to do.
+    pub(crate) fn dismiss(&mut self) -> Option<Assignment> {
+        let plan = self.plan.take()?;
+        self.ranks.clear();
+        self.leave();
+        Some(plan)
     }
 
     /// Tells the agent to start its ranks.
@@ -266,7 +286,7 @@ impl Remote {
 
     fn take(&mut self, frame: Up) -> Result<News, String> {
         match (&frame, self.step) {
-            (Up::Hello { version }, Step::Reaching | Step::Carrying) => {
+            (Up::Hello { version, machine }, Step::Reaching | Step::Carrying) => {
                 if *version != protocol::VERSION {
                     return Err(format!(
                         "its gaspi_run speaks version {version} of the protocol, this one version \
@@ -275,9 +295,7 @@ impl Remote {
                     ));
                 }
                 self.step = Step::Up;
-                if let Some(plan) = self.plan.take() {
-                    self.channel.say(&Down::Plan(Box::new(plan)));
-                }
+                self.machine.clone_from(machine);
                 return Ok(News::Up);
             }
             (_, Step::Reaching | Step::Carrying) => {

@@ -1,7 +1,8 @@
-//! What ranks on other machines inherit from gaspi_run: its environment, working directory and umask,
-//! but nothing that speaks of the machine or the session that it runs in.
+//! What ranks on other machines inherit from gaspi_run: its environment, working directory, umask and
+//! limits, but nothing that speaks of the machine or the session that it runs in.
 
 use crate::assignment::Surroundings;
+use crate::limits;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -99,6 +100,7 @@ pub(crate) fn look_up() -> std::io::Result<Surroundings> {
         environment: carried(std::env::vars_os()),
         directory: directory()?,
         umask: umask(),
+        limits: limits::look_up(),
     })
 }
 

@@ -16,7 +16,8 @@ pub(crate) struct Far {
 }
 
 /// Skips options as ssh does, keeps what it was called with, and runs the command with what a login
-/// sets. Before that: what the test wants for the host.
+/// sets. Before that: what the test wants for the host. Each host is a machine of its own, unless the
+/// test says with MACHINE which it is.
 const SSH: &str = r#"#!/bin/sh
 echo "$*" | head -n 1 >> DIRECTORY/calls
 while [ $# -gt 0 ]; do
@@ -25,6 +26,7 @@ done
 host=$1; shift
 PREPARE
 env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="DIRECTORY/home" SSH_FAR="$host" \
+  GASPI_MACHINE="${MACHINE-$host}" \
   SSH_AUTH_SOCK=of-the-far-side SHELL=/bin/sh sh -c "$*"
 exit $?
 "#;

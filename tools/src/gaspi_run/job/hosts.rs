@@ -25,10 +25,9 @@ impl Running {
         if let Some(way) = &self.plan.way {
             for plan in std::mem::take(&mut self.plan.others) {
                 let ranks: Vec<Rank> = plan.ranks.iter().map(|rank| Rank(*rank as u16)).collect();
-                let link = self.host.add_link(&ranks);
                 self.host.stage(&ranks, Stage::Reaching);
                 let (only_ping, mask) = (self.plan.only_ping, self.signals.before);
-                match Remote::start(&way.ssh, &way.tool, plan, link, only_ping, mask) {
+                match Remote::start(&way.ssh, &way.tool, plan, only_ping, mask) {
                     Ok(remote) => self.remotes.push(remote),
                     Err(refusal) => return Err(self.abandon(refusal)),
                 }
@@ -37,6 +36,9 @@ impl Running {
         }
         while self.failure.is_none() && self.remotes.iter().any(|r| self.is_awaited(r)) {
             self.turn();
+            if let Err(refusal) = self.hand_out() {
+                self.failure.get_or_insert(refusal);
+            }
             if Instant::now() >= deadline {
                 let missing = self.missing();
                 let message = format!("not all hosts were ready after 60 s: {missing}");
@@ -71,7 +73,11 @@ impl Running {
             let verb = if ranks.len() == 1 { "rank" } else { "ranks" };
             format!("{verb} {} on host {}: {}", as_list(&ranks), remote.name, remote.step.words())
         };
+        // The others wait for those that have not answered.
+        let is_silent = |remote: &&Remote| matches!(remote.step, Step::Reaching | Step::Carrying);
+        let all_answer = !self.remotes.iter().any(|remote| is_silent(&remote));
         let awaited = self.remotes.iter().filter(|remote| self.is_awaited(remote));
+        let awaited = awaited.filter(|remote| all_answer || is_silent(remote));
         awaited.map(describe).collect::<Vec<_>>().join("; ")
     }
 
@@ -129,9 +135,13 @@ impl Running {
                     input.close();
                 }
             }
+            Up::Notice(text) => {
+                let name = &self.remotes[index].name;
+                self.printer.say(&format!("gaspi_run: host {name}: {text}\n"));
+            }
             Up::Rows(rows) => self.take_rows(rows),
             Up::Meeting(bytes) => {
-                let link = self.remotes[index].link;
+                let Some(link) = self.remotes[index].link else { return };
                 if let Err(error) = self.host.feed(link, &bytes) {
                     self.remotes[index].leave();
                     self.lose(index, &error.to_string());
@@ -157,7 +167,9 @@ impl Running {
         }
         let (link, ranks) = (remote.link, remote.ranks.clone());
         self.printer.say(&format!("gaspi_run: host {name} was lost: {reason}\n"));
-        self.host.cut(link, &format!("the connection to host {name} was lost"));
+        if let Some(link) = link {
+            self.host.cut(link, &format!("the connection to host {name} was lost"));
+        }
         for rank in ranks {
             if !self.has_ended(rank) {
                 self.note_end(rank, self.pids[rank as usize], Ending::Lost);

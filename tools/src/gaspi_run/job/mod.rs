@@ -6,6 +6,7 @@
 
 mod ends;
 mod hosts;
+mod merging;
 mod show;
 
 use crate::crew::{Crew, Piece};
@@ -313,8 +314,8 @@ impl Running {
         self.obey(requests);
         let room = self.printer.has_room();
         for remote in &mut self.remotes {
-            if remote.takes_part() {
-                for bytes in self.host.take(remote.link) {
+            if let Some(link) = remote.link.filter(|_| remote.takes_part()) {
+                for bytes in self.host.take(link) {
                     remote.say(&Down::Meeting(bytes.to_vec()));
                 }
             }
