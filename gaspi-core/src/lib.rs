@@ -42,6 +42,8 @@ mod error;
 mod fabric;
 #[cfg(test)]
 mod fuzzed;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod group;
 mod ids;
 mod inside;

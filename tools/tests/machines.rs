@@ -50,9 +50,9 @@ fn this_machine_under_a_name_that_only_ssh_knows_is_this_machine() {
     let outcome = run_behind("export GASPI_MACHINE=here", &far, &arguments).success();
     let sorted = outcome.sorted();
     let own = |line: &str| line.ends_with(" here");
-    assert!(sorted[0].starts_with("0 0 2 ") && own(&sorted[0]), "{sorted:?}");
+    assert!(sorted[0].starts_with("0 0 2 ") && own(sorted[0]), "{sorted:?}");
     assert_eq!(sorted[1], "1 0 2 240.0.0.2 240.0.0.2");
-    assert!(sorted[2].starts_with("2 1 2 ") && own(&sorted[2]), "{sorted:?}");
+    assert!(sorted[2].starts_with("2 1 2 ") && own(sorted[2]), "{sorted:?}");
     // Alone, with standard input and files.
     let arguments =
         ["--output-dir", &directory, "--hosts", "240.0.0.1,127.0.0.1", "sh", "-c", &text];

@@ -46,6 +46,7 @@ pub(crate) fn rules() -> Result<()> {
         "gaspi",
         "tools",
         "tests",
+        "fuzz",
         "xtask",
         "benches",
     ] {

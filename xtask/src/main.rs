@@ -7,6 +7,7 @@
 mod build;
 mod demo;
 mod finding;
+mod fuzzed;
 mod headers;
 mod install;
 mod lint;

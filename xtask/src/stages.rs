@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::machine::Tool;
 use crate::process::{End, guarded};
 use crate::{
-    Result, build, headers, install, lint, machine, man, package, sshd, symbols, workspace,
+    Result, build, fuzzed, headers, install, lint, machine, man, package, sshd, symbols, workspace,
 };
 
 /// Tests of a stage.
@@ -25,6 +25,8 @@ impl Count {
 pub(crate) struct Context {
     /// More seeds, sizes and ranks.
     pub(crate) full: bool,
+    /// What is missing may be installed.
+    pub(crate) install: bool,
     /// After this a stage hangs.
     pub(crate) limit: Duration,
 }
@@ -51,7 +53,7 @@ const fn stage(
     Stage { name, about, budget_s, needs, full_only: false, not_here: None, run }
 }
 
-pub(crate) const STAGES: [Stage; 26] = [
+pub(crate) const STAGES: [Stage; 27] = [
     stage("fmt", 10, &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", 5, &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", 120, &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -175,6 +177,15 @@ pub(crate) const STAGES: [Stage; 26] = [
         full_only: true,
         not_here: None,
         run: proofs,
+    },
+    Stage {
+        name: "cargo-fuzz",
+        about: "a minute of cargo-fuzz for each decoder of what comes from outside",
+        budget_s: 600,
+        needs: &[Tool::Cxx],
+        full_only: true,
+        not_here: None,
+        run: fuzzed::targets,
     },
     Stage {
         name: "loom-full",

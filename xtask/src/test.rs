@@ -111,7 +111,8 @@ fn run_stage(stage: &'static Stage, options: &Options, missing: &[Tool]) -> Row 
     let lacks: Vec<Tool> =
         stage.needs.iter().copied().filter(|tool| missing.contains(tool)).collect();
     let budget = Duration::from_secs(stage.budget_s) * if options.full { 4 } else { 1 };
-    let context = Context { full: options.full, limit: budget * PATIENCE };
+    let install = options.install || workspace::is_ci();
+    let context = Context { full: options.full, install, limit: budget * PATIENCE };
     let outcome = if !lacks.is_empty() {
         Outcome::Missing(lacks)
     } else if let Some(reason) = stage.not_here.and_then(|ask| ask()) {

@@ -82,7 +82,7 @@ impl Writer {
 }
 
 /// The fields of a frame that came.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(crate) struct Reader<'a>(pub(super) &'a [u8]);
 
 /// What comes of reading.
 pub(super) type Decoded<T> = Result<T, DecodeError>;

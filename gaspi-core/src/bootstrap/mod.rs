@@ -14,7 +14,7 @@
 //! ends the meeting for all that take part in it.
 
 pub(crate) mod addresses;
-mod envelope;
+pub(crate) mod envelope;
 mod environment;
 mod fields;
 mod gathering;
@@ -23,7 +23,7 @@ mod hosting;
 mod keys;
 mod links;
 pub mod machines;
-mod message;
+pub(crate) mod message;
 mod roster;
 mod seeker;
 mod server;

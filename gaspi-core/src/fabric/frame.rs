@@ -267,7 +267,7 @@ impl<'a> Reader<'a> {
 
 impl Frame {
     /// The frame as bytes, its length in front.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.append_to(&mut bytes);
