@@ -26,7 +26,7 @@ use crate::steps::Step;
 use crate::task::{Arithmetic, Plan, Task};
 
 /// Operations that are remembered.
-const RECENT: usize = 8;
+const RECENT: usize = 16;
 /// Bytes of an input or output at most: what is longer pays for the general way.
 const LONGEST: u64 = 1 << 20;
 /// Members at most: what is kept of each on the stack costs time for few.

@@ -56,7 +56,7 @@ const SHORT_WAYS: [Collective; 4] =
 fn in_lines_and_staged_with_ranks_at_different_paces() {
     on_all_sizes(|rt| {
         let (me, n) = (rt.rank().index(), rt.size() as usize);
-        for turn in 0..150 {
+        for turn in 0..60 {
             let (kind, which) = (mixed(turn, 0), turn % 5);
             let case = Case {
                 root: kind / 4 % n,
@@ -70,12 +70,15 @@ fn in_lines_and_staged_with_ranks_at_different_paces() {
                 5 => Way::Behind,
                 _ => Way::Blocking,
             };
-            match mixed(turn, me + 1) % 5 {
-                0 => std::thread::yield_now(),
-                1 => (0..2000).for_each(|_| std::hint::spin_loop()),
-                _ => {}
+            // What was done once is remembered.
+            for again in 0..4 {
+                match mixed(4 * turn + again, me + 1) % 5 {
+                    0 => std::thread::yield_now(),
+                    1 => (0..2000).for_each(|_| std::hint::spin_loop()),
+                    _ => {}
+                }
+                carry_out(rt, &case, memory, way);
             }
-            carry_out(rt, &case, memory, way);
         }
     });
 }
