@@ -27,12 +27,16 @@ const UNKNOWN: u32 = u32::MAX;
 pub(crate) const CHUNK: u64 = 1024 * 1024;
 /// Payloads up to this size are copied behind their frame.
 const SMALL: u64 = 2048;
+/// Payloads from this size on are bulk data.
+pub(crate) const BULK: u64 = 64 * 1024;
 /// Bytes of small frames that share a system call.
 const BATCH: usize = 64 * 1024;
 /// Requests that follow each other within this time are in quick succession.
 const CLOSE_NS: u64 = 1500;
 /// Requests that follow each other within this time are posted all the time.
 const SOON_NS: u64 = 100_000;
+/// Who answers at intervals below this is likely to answer again soon.
+const RIDE_NS: u64 = 2_000_000;
 /// How many have to follow each other like this before some are held back: a few are sent at once.
 const STREAK: u32 = 6;
 /// How long requests are held back at most while others follow, and how many bytes of them.
@@ -145,6 +149,11 @@ struct Out {
     /// Puts of the peer that have been completed, and how many of them it has been told of.
     completed: u64,
     told: u64,
+    /// Whether nothing has been posted since the last of them; whether their acknowledgements go along
+    /// with requests that are posted soon; and whether one has waited for that at a tick.
+    fresh: bool,
+    rides: bool,
+    waited: bool,
     /// Whether whoever drives waits for room.
     armed: bool,
     ending: Ending,
@@ -174,6 +183,10 @@ impl Out {
         self.posted_ns = now_ns;
         self.streak = if distance_ns < CLOSE_NS { self.streak.saturating_add(1) } else { 0 };
         let soon = distance_ns < SOON_NS;
+        if std::mem::take(&mut self.fresh) {
+            self.rides = distance_ns < RIDE_NS;
+            self.waited = false;
+        }
         let small = matches!(item, Item::Put { put, .. } if put.size <= SMALL);
         if !small || self.streak < STREAK || self.armed {
             return (false, soon);
@@ -528,14 +541,29 @@ impl Connection {
 
     /// Puts of the peer's have been completed, some of them by refusing them: their acknowledgement
     /// travels along with what is sent next.
-    pub(crate) fn owe(&self, puts: u64) {
-        self.out().completed += puts;
+    /// `answered`: as far as they have notifications, which are likely to be answered.
+    pub(crate) fn owe(&self, puts: u64, answered: bool) {
+        let mut out = self.out();
+        out.completed += puts;
+        out.fresh = answered;
+        out.rides &= answered;
+    }
+
+    /// Whether an acknowledgement will go along with something soon, by all appearances: the last ones
+    /// did, and it has not waited for that at a `tick` before.
+    pub(crate) fn rides(&self, tick: bool) -> bool {
+        let mut out = self.out();
+        out.rides && out.owes() && !(tick && std::mem::replace(&mut out.waited, true))
     }
 
     /// Acknowledges what has been completed.
     pub(crate) fn pay(&self, poll: &Poll) -> Result<(), Broken> {
         let mut out = self.out();
-        if out.owes() { self.flush_unless_full(poll, &mut out) } else { Ok(()) }
+        if !out.owes() {
+            return Ok(());
+        }
+        (out.rides, out.waited) = (false, false);
+        self.flush_unless_full(poll, &mut out)
     }
 
     /// Takes note that `puts` puts of this stream have been completed in all; gives the lanes that

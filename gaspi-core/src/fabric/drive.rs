@@ -4,7 +4,7 @@
 //! inside. What is received for a segment goes there straight from the socket.
 
 use super::connection::{Broken, Connection};
-use super::frame::{FRAME_MAX, Frame, PREFIX};
+use super::frame::{FRAME_MAX, Frame, PREFIX, PUT_LEN};
 use super::peers::{DOORBELL, Peers};
 use super::serve::Body;
 use crate::os::event::Event;
@@ -20,8 +20,9 @@ use std::sync::Arc;
 const ROUNDS: usize = 16;
 /// Bytes to receive at once, where small frames are expected.
 const MANY: usize = 64 * 1024;
-/// Bytes to receive at once behind a large payload: the next one goes to its place, not here.
-const FEW: usize = 4096;
+/// Bytes to receive at once behind a large payload: the frame of the next one, which goes to its
+/// place, not here, and where whole pages are copied as such.
+const FEW: usize = PUT_LEN;
 /// How often the kernel is told to let acknowledgements wait.
 const READS_PER_DELAY: u32 = 32;
 /// Looks at the liveliest connection alone before all are looked at.
@@ -41,6 +42,8 @@ pub(crate) struct Incoming {
     /// Puts completed since the last account, and whether the peer waits.
     pub(crate) completed: u64,
     pub(crate) urgent: bool,
+    /// Whether some of them had no notification.
+    pub(crate) plain: bool,
     /// Why an earlier part of a large put was refused, by queue of the sender.
     pub(crate) refusals: HashMap<u8, String>,
 }
@@ -55,8 +58,17 @@ pub(crate) struct Drive {
     /// Connections whose peers wait for acknowledgements.
     owing: Vec<Arc<Connection>>,
     /// The connection on which something came last.
-    hot: Option<Arc<Connection>>,
+    hot: Option<Box<Hot>>,
     looks: u32,
+    /// The end of a large payload has come.
+    bulk: bool,
+}
+
+/// The liveliest connection, at hand.
+#[derive(Debug)]
+struct Hot {
+    connection: Arc<Connection>,
+    incoming: Incoming,
 }
 
 impl Drive {
@@ -69,6 +81,7 @@ impl Drive {
             owing: Vec::new(),
             hot: None,
             looks: 0,
+            bulk: false,
         }
     }
 
@@ -77,29 +90,32 @@ impl Drive {
         self.forget_dropped(&inner.peers);
         self.looks = self.looks.wrapping_add(1);
         if !self.looks.is_multiple_of(LOOKS)
-            && let Some(hot) = self.hot.clone()
+            && let Some(hot) = self.hot.take()
         {
-            return self.serve(inner, &hot, true, false);
+            return self.serve_hot(inner, hot, true, false);
         }
-        let busy = self.turn(inner, 0);
+        let busy = self.turn(inner, 0, || ());
         if !busy {
             self.pay(inner);
         }
         busy
     }
 
-    /// Waits up to `limit_ms` (-1: no limit) for something to come and handles it; false if nothing
-    /// has.
-    pub(crate) fn turn(&mut self, inner: &Inner, limit_ms: i32) -> bool {
+    /// Waits up to `limit_ms` (-1: no limit) for something to come, says that it is `awake` and
+    /// handles it; false if nothing has.
+    pub(crate) fn turn(&mut self, inner: &Inner, limit_ms: i32, awake: impl FnOnce()) -> bool {
         let peers = &inner.peers;
         let mut events = std::mem::take(&mut self.events);
         events.clear();
         peers.data.wait(&mut events, limit_ms);
+        awake();
         for event in &events {
             if event.token == DOORBELL {
                 peers.clear_doorbell();
+            } else if let Some(hot) = self.hot.take_if(|hot| hot.connection.token == event.token) {
+                self.serve_hot(inner, hot, event.readable, event.writable);
             } else if let Some(connection) = peers.connection(event.token) {
-                self.serve(inner, &connection, event.readable, event.writable);
+                self.serve_other(inner, connection, event.readable, event.writable);
             }
         }
         self.forget_dropped(peers);
@@ -112,7 +128,7 @@ impl Drive {
     fn forget_dropped(&mut self, peers: &Peers) {
         if peers.take_dropped() {
             self.incoming.retain(|token, _| peers.connection(*token).is_some());
-            self.hot = self.hot.take().filter(|hot| peers.connection(hot.token).is_some());
+            self.hot.take_if(|hot| peers.connection(hot.connection.token).is_none());
         }
     }
 
@@ -128,14 +144,77 @@ impl Drive {
         }
     }
 
+    /// The same but for what will go along with something else, by all appearances; at the second
+    /// `tick` it has not.
+    pub(crate) fn pay_unless_riding(&mut self, inner: &Inner, tick: bool) {
+        let owing = std::mem::take(&mut self.owing);
+        for connection in owing {
+            if connection.rides(tick) {
+                self.owing.push(connection);
+            } else {
+                inner.peers.pay(inner, &connection);
+            }
+        }
+    }
+
+    /// Whether the end of a large payload has come since the last call.
+    pub(crate) fn take_bulk(&mut self) -> bool {
+        std::mem::take(&mut self.bulk)
+    }
+
+    /// Looks after the liveliest connection; false if there was nothing to do.
+    fn serve_hot(
+        &mut self,
+        inner: &Inner,
+        mut hot: Box<Hot>,
+        readable: bool,
+        writable: bool,
+    ) -> bool {
+        let Hot { connection, incoming } = &mut *hot;
+        match self.serve(inner, connection, incoming, readable, writable) {
+            Ok(busy) => {
+                self.hot = Some(hot);
+                busy
+            }
+            Err(Broken) => {
+                inner.peers.at_its_end(inner, &hot.connection);
+                true
+            }
+        }
+    }
+
+    /// Looks after another connection, which becomes the liveliest if something has come on it.
+    fn serve_other(
+        &mut self,
+        inner: &Inner,
+        connection: Arc<Connection>,
+        readable: bool,
+        writable: bool,
+    ) {
+        let mut incoming = self.incoming.remove(&connection.token).unwrap_or_default();
+        match self.serve(inner, &connection, &mut incoming, readable, writable) {
+            Ok(true) if readable => {
+                let former = self.hot.replace(Box::new(Hot { connection, incoming }));
+                if let Some(Hot { connection, incoming }) = former.map(|former| *former) {
+                    self.incoming.insert(connection.token, incoming);
+                }
+            }
+            Ok(_) => {
+                self.incoming.insert(connection.token, incoming);
+            }
+            Err(Broken) => inner.peers.at_its_end(inner, &connection),
+        }
+    }
+
     /// Looks after one connection; false if there was nothing to do.
     fn serve(
         &mut self,
         inner: &Inner,
         connection: &Arc<Connection>,
+        incoming: &mut Incoming,
         readable: bool,
         writable: bool,
-    ) -> bool {
+    ) -> Result<bool, Broken> {
         let mut result = Ok(writable);
         let mut readable = readable;
         if writable {
@@ -145,32 +224,10 @@ impl Drive {
             inner.area.ring(inner.rank);
         }
         if readable {
-            let mut incoming = self.incoming.remove(&connection.token).unwrap_or_default();
-            result = self.read(inner, connection, &mut incoming);
-            self.account(inner, connection, &mut incoming);
-            if result.is_ok() {
-                self.incoming.insert(connection.token, incoming);
-            }
+            result = self.read(inner, connection, incoming);
+            self.account(inner, connection, incoming);
         }
-        match result {
-            Ok(busy) => {
-                if busy && readable && !self.is_hot(connection) {
-                    self.hot = Some(Arc::clone(connection));
-                }
-                busy
-            }
-            Err(Broken) => {
-                if self.is_hot(connection) {
-                    self.hot = None;
-                }
-                inner.peers.at_its_end(inner, connection);
-                true
-            }
-        }
-    }
-
-    fn is_hot(&self, connection: &Connection) -> bool {
-        self.hot.as_ref().is_some_and(|hot| hot.token == connection.token)
+        result
     }
 
     /// Takes note of puts that have been completed.
@@ -180,7 +237,8 @@ impl Drive {
         }
         // For all that came together: notifications may have.
         inner.area.ring(inner.rank);
-        connection.owe(std::mem::take(&mut incoming.completed));
+        let answered = !std::mem::take(&mut incoming.plain);
+        connection.owe(std::mem::take(&mut incoming.completed), answered);
         if std::mem::take(&mut incoming.urgent) {
             inner.peers.pay(inner, connection);
         } else if !self.owing.iter().any(|owing| owing.token == connection.token) {
@@ -243,7 +301,18 @@ impl Drive {
             }
             incoming.reads = incoming.reads.wrapping_add(1);
         }
-        let end = have + received;
+        self.take_frames(inner, connection, incoming, have + received)?;
+        Ok(if received < want { Received::All } else { Received::Some })
+    }
+
+    /// Handles the frames that lie at the begin of the buffer, up to `end`, as far as they are whole.
+    fn take_frames(
+        &mut self,
+        inner: &Inner,
+        connection: &Connection,
+        incoming: &mut Incoming,
+        end: usize,
+    ) -> Result<(), Broken> {
         let mut start = 0;
         while let Some((frame, taken)) = whole(&self.buffer[start..end])? {
             start += taken;
@@ -266,10 +335,10 @@ impl Drive {
             // Nothing is kept for a connection on which nothing is coming.
             incoming.partial = Vec::new();
         }
-        Ok(if received < want { Received::All } else { Received::Some })
+        Ok(())
     }
 
-    /// Receives payload straight into its place.
+    /// Receives payload straight into its place, and with the end of it what follows.
     fn body(
         &mut self,
         inner: &Inner,
@@ -293,18 +362,31 @@ impl Drive {
             self.discard.resize(MANY, 0);
             Piece { pointer: self.discard.as_mut_ptr(), len: left.min(self.discard.len()) }
         };
+        // Nothing of a frame is there while payload is awaited. Descriptors come within a node only.
+        let more = if connection.local || piece.len < left { 0 } else { FEW };
+        let behind = Piece { pointer: self.buffer.as_mut_ptr(), len: more.min(self.buffer.len()) };
         // SAFETY: either the scratch buffer, or a checked range of a segment that exists while the
-        // lock is held.
-        let received = unsafe { receive(connection, fd, piece, &mut Vec::new()) }?;
+        // lock is held; behind it the buffer of frames.
+        let received = unsafe {
+            match behind.len {
+                0 => receive(connection, fd, piece, &mut Vec::new()),
+                _ => outcome(socket::receive_two(fd, [piece, behind])),
+            }
+        }?;
         drop(accepts);
         let Some(received) = received else { return Ok(Received::Nothing) };
-        body.offset += received as u64;
-        body.left -= received as u64;
+        let here = received.min(piece.len);
+        body.offset += here as u64;
+        body.left -= here as u64;
         if body.left == 0 {
+            self.bulk = true;
             finish(inner, connection, incoming)?;
-            return Ok(Received::Some);
+            if received > here {
+                self.take_frames(inner, connection, incoming, received - here)?;
+            }
         }
-        Ok(if received < piece.len { Received::All } else { Received::Some })
+        let all = piece.len + behind.len;
+        Ok(if received < all { Received::All } else { Received::Some })
     }
 }
 
@@ -354,6 +436,11 @@ unsafe fn receive(
             socket::receive_bytes(fd, piece)
         }
     };
+    outcome(received)
+}
+
+/// What receiving comes to.
+fn outcome(received: io::Result<usize>) -> Result<Option<usize>, Broken> {
     match received {
         Ok(0) => Err(Broken),
         Ok(received) => Ok(Some(received)),

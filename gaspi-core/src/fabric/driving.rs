@@ -1,11 +1,11 @@
 //! Callers that look after the sockets of their rank while they wait.
 
-use super::drive::Drive;
-use super::peers::{Peers, watch};
+use super::peers::{DATA, Peers, lock, watch};
 use super::progress::try_drive;
 use crate::runtime::Inner;
 use crate::sync::{Ordering, fence};
 use crate::wait::Sockets;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 impl Sockets for Inner {
@@ -24,13 +24,15 @@ impl Sockets for Inner {
         peers.note_drive();
         drive.pay(self);
         peers.sleeper.store(true, Ordering::Relaxed);
+        // Else the progress thread wakes for the same news, most likely on the same core.
+        peers.settle_from(watch::ARMED, watch::RELIEVED);
         let on_sockets = self.area.sleep_on_sockets();
         if !announce() {
             // Rounded up: whoever wakes early only sleeps again.
             let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX - 1) + 1;
-            drive.turn(self, limit_ms);
+            // Once awake it needs no doorbell, least of all its own.
+            drive.turn(self, limit_ms, || drop(on_sockets));
         }
-        drop(on_sockets);
         peers.sleeper.store(false, Ordering::Relaxed);
         drop(drive);
         true
@@ -38,19 +40,51 @@ impl Sockets for Inner {
 
     fn leave(&self) {
         let peers = &self.peers;
-        let owes =
-            try_drive(peers).is_some_and(|drive: std::sync::MutexGuard<'_, Drive>| drive.owes());
+        let ticking = peers.watch.load(Ordering::Relaxed) == watch::TICKING;
+        if let Some(mut drive) = try_drive(peers)
+            && drive.owes()
+        {
+            // The progress thread acknowledges with its next tick what nothing goes along with.
+            if ticking { drive.pay_unless_riding(self, false) } else { drive.pay(self) }
+        }
         // Said before: that this thread neither sleeps on the sockets nor looks after them.
         fence(Ordering::SeqCst);
-        match peers.watch.load(Ordering::Relaxed) {
-            watch::TICKING => {}
-            watch::ARMED if !owes => {}
-            _ => peers.bell.ring(),
+        if peers.watch.load(Ordering::Relaxed) == watch::RELIEVED
+            && !peers.sleeper.load(Ordering::Relaxed)
+        {
+            // Without a wake: it would run at once, in the way of whoever has waited.
+            peers.settle_from(watch::RELIEVED, watch::ARMED);
         }
     }
 }
 
 impl Peers {
+    /// Settles who looks after the sockets while no caller does.
+    pub(super) fn settle(&self, next: u32) {
+        let _settling = lock(&self.settling);
+        self.settle_locked(next);
+    }
+
+    /// The same unless somebody else has settled it meanwhile.
+    fn settle_from(&self, before: u32, next: u32) {
+        if self.watch.load(Ordering::Relaxed) != before {
+            return;
+        }
+        let _settling = lock(&self.settling);
+        if self.watch.load(Ordering::Relaxed) == before {
+            self.settle_locked(next);
+        }
+    }
+
+    fn settle_locked(&self, next: u32) {
+        let before = self.watch.swap(next, Ordering::Relaxed);
+        let (armed, arm) = (before == watch::ARMED, next == watch::ARMED);
+        if armed != arm {
+            // It was added, so it can be changed.
+            let _ = self.poll.listen(self.data.as_fd(), DATA, arm);
+        }
+    }
+
     /// A caller looks after the sockets, or will soon. Should two do so at once, one may not be counted.
     pub(super) fn note_drive(&self) {
         let drives = self.drives.load(Ordering::Relaxed).wrapping_add(1);

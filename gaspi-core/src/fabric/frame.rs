@@ -18,6 +18,8 @@ use crate::sync::line::PAYLOAD_WORDS;
 pub(crate) const PREFIX: usize = 4;
 /// The longest frame without its payload: a list of 65535 ranks and some fields.
 pub(crate) const FRAME_MAX: usize = 256 * 1024;
+/// Bytes of a put as a frame, its length in front.
+pub(crate) const PUT_LEN: usize = 40;
 /// The largest payload: transfer_size_max.
 pub(crate) const PAYLOAD_MAX: u64 = 1 << 30;
 /// The first word of a connection within a node; changes with the format.

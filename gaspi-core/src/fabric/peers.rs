@@ -96,7 +96,7 @@ pub(crate) mod watch {
     pub(crate) const ARMED: u32 = 0;
     /// Callers come back all the time: the progress thread only looks whether they still do.
     pub(crate) const TICKING: u32 = 1;
-    /// A caller sleeps on the sockets itself; whoever wakes has to call the progress thread.
+    /// A caller sleeps on the sockets itself, and arms the progress thread when it stops waiting.
     pub(crate) const RELIEVED: u32 = 2;
 }
 
@@ -123,8 +123,9 @@ pub(crate) struct Peers {
     pub(crate) drive_wanted: AtomicBool,
     /// Whether a caller sleeps on them.
     pub(crate) sleeper: AtomicBool,
-    /// One of [`watch`].
+    /// One of [`watch`]; changed while `settling` is held, together with what `poll` listens to.
     pub(crate) watch: AtomicU32,
+    pub(super) settling: Mutex<()>,
     /// Whether there are ranks of other nodes, so that callers look after the sockets.
     pub(crate) remote: bool,
     /// The connections on which this rank asks for something, by peer. Between nodes it does not
@@ -192,6 +193,7 @@ impl Peers {
             drive_wanted: AtomicBool::new(false),
             sleeper: AtomicBool::new(false),
             watch: AtomicU32::new(watch::ARMED),
+            settling: Mutex::default(),
             used: (0..size).map(|_| Mutex::default()).collect(),
             losses: (0..size).map(|_| Losses::new()).collect(),
             held: Mutex::default(),

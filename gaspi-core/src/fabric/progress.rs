@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 const POLL_MS: i32 = 200;
 /// How often to look whether callers still come back, in milliseconds.
 const TICK_MS: i32 = 1;
+/// For how many such looks a caller may sleep before the thread sleeps too.
+const PATIENCE: u32 = 10;
 /// While traffic comes at shorter intervals than this, the thread looks for so long before it sleeps:
 /// each wake would take about as long, and much of it the sender's time.
 const LINGER: Duration = Duration::from_micros(20);
@@ -41,6 +43,8 @@ pub(crate) struct Progress {
     inner: Arc<Inner>,
     /// How often callers had looked after the sockets when this thread looked last.
     drives: u64,
+    /// For how many looks in a row they had not.
+    quiet: u32,
     /// How many times in a row something has come soon.
     lively: u32,
     connecting: Connecting,
@@ -59,6 +63,7 @@ impl Progress {
             connecting: Connecting::new(&inner),
             inner,
             drives: 0,
+            quiet: 0,
             lively: 0,
             polled: vec![],
             reserve: Some(Bell::new()?),
@@ -156,43 +161,45 @@ impl Progress {
         let inner = Arc::clone(&self.inner);
         let peers = &inner.peers;
         let held = peers.release(&inner);
+        let mut owes = false;
         if let Some(mut drive) = try_drive(peers) {
-            drive.turn(&inner, 0);
-            if self.lively >= LIVELY {
+            // What callers have received is not lively.
+            drive.take_bulk();
+            drive.turn(&inner, 0, || ());
+            if drive.take_bulk() || self.lively >= LIVELY {
                 linger(&inner, &mut drive);
             }
-            drive.pay(&inner);
+            // What goes along with something else, by all appearances, has until the next tick.
+            if peers.watch.load(Ordering::Relaxed) == watch::TICKING {
+                drive.pay_unless_riding(&inner, true);
+            } else {
+                drive.pay(&inner);
+            }
+            owes = drive.owes();
         }
         if !peers.remote {
             return;
         }
         let drives = peers.drives.load(Ordering::Relaxed);
-        let next = if peers.sleeper.load(Ordering::Relaxed) {
-            watch::RELIEVED
-        } else if held || drives != self.drives {
-            watch::TICKING
-        } else {
-            watch::ARMED
+        let lively = held || owes || drives != self.drives;
+        self.quiet = if lively { 0 } else { self.quiet.saturating_add(1) };
+        let sleeps = peers.sleeper.load(Ordering::Relaxed);
+        let next = match self.quiet {
+            0 => watch::TICKING,
+            // It comes back all the time: then it is better not to hand over each time.
+            1..PATIENCE if sleeps => watch::TICKING,
+            _ if sleeps => watch::RELIEVED,
+            _ => watch::ARMED,
         };
         self.drives = drives;
-        self.settle(next);
+        peers.settle(next);
         // A caller that leaves says so first and looks then at what this thread does: one of both
         // sees the other.
         fence(Ordering::SeqCst);
         let changed = peers.drives.load(Ordering::Relaxed) != drives;
         let relieved = next == watch::RELIEVED && !peers.sleeper.load(Ordering::Relaxed);
         if relieved || (next == watch::ARMED && changed) || peers.holds() {
-            self.settle(watch::TICKING);
-        }
-    }
-
-    fn settle(&self, next: u32) {
-        let peers = &self.inner.peers;
-        let before = peers.watch.swap(next, Ordering::Relaxed);
-        let (armed, arm) = (before == watch::ARMED, next == watch::ARMED);
-        if armed != arm {
-            // It was added, so it can be changed.
-            let _ = peers.poll.listen(peers.data.as_fd(), DATA, arm);
+            peers.settle(watch::TICKING);
         }
     }
 

@@ -3,7 +3,7 @@
 //! Here the library is the network card: segment, generation and range of every access are checked.
 //! Nothing here waits for another rank, and nothing calls the program.
 
-use super::connection::{Broken, Connection, Item, Payload};
+use super::connection::{BULK, Broken, Connection, Item, Payload};
 use super::drive::Incoming;
 use super::frame::{Announce, AtomicOperation, Frame, Lane, Place, Put, Register};
 use super::peers::{Failure, Landing};
@@ -139,8 +139,9 @@ impl Inner {
         }
         incoming.completed += 1;
         // A notification is likely to be answered by something that the acknowledgement can go along
-        // with; nobody answers to mere data.
-        incoming.urgent |= put.value == 0;
+        // with; nobody answers to mere data. More of it often follows bulk data: then one for all.
+        incoming.plain |= put.value == 0;
+        incoming.urgent |= put.value == 0 && put.size < BULK;
     }
 
     /// A put cannot be carried out; said once for all its parts.

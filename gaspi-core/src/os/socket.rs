@@ -266,6 +266,23 @@ pub unsafe fn receive_bytes(fd: BorrowedFd<'_>, piece: Piece) -> io::Result<usiz
     usize::try_from(received).map_err(|_| io::Error::last_os_error())
 }
 
+/// Receives into two pieces, the second behind the first, what comes without descriptors. 0 means
+/// that the other side has closed.
+///
+/// # Errors
+/// As [`receive`].
+///
+/// # Safety
+/// Both pieces are writable.
+pub unsafe fn receive_two(fd: BorrowedFd<'_>, pieces: [Piece; 2]) -> io::Result<usize> {
+    let (mut vectors, mut header) = message(&pieces);
+    header.msg_iov = vectors.as_mut_ptr();
+    header.msg_iovlen = vectors.len();
+    // SAFETY: the caller vouches for the pieces, the rest lives on this stack.
+    let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
+    usize::try_from(received).map_err(|_| io::Error::last_os_error())
+}
+
 /// Receives into `piece`; descriptors that come along are appended. 0 means that the other side
 /// has closed.
 ///
@@ -318,6 +335,23 @@ pub unsafe fn receive(
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn one_call_fills_two_pieces() {
+        let name = format!("gaspi-pieces-test-{}", std::process::id());
+        let listener = listen(&name).expect("listener");
+        let client = connect(&name).expect("connection");
+        let server = accept(listener.as_fd()).expect("accept").expect("a connection waits");
+        // SAFETY: the piece is a constant.
+        unsafe { send(client.as_fd(), [Piece::of(b"headdata"), Piece::of(b"")], &[]) }
+            .expect("send");
+        let (mut head, mut rest) = ([0u8; 4], [0u8; 8]);
+        let pieces = [&mut head[..], &mut rest[..]]
+            .map(|bytes| Piece { pointer: bytes.as_mut_ptr(), len: bytes.len() });
+        // SAFETY: both are writable.
+        let got = unsafe { receive_two(server.as_fd(), pieces) }.expect("receive");
+        assert_eq!((got, &head, &rest[..4]), (8, b"head", &b"data"[..]));
+    }
 
     #[test]
     fn bytes_and_descriptors_arrive() {
