@@ -21,6 +21,7 @@ mod engine;
 pub mod executor;
 mod fingerprint;
 pub mod kernel;
+mod notice;
 mod once;
 mod operation;
 mod port;

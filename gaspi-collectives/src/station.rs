@@ -5,20 +5,25 @@
 //! so that two ranks that wait for different operations both get there.
 //!
 //! An operation that fails ends all that follow on its channel: members could no longer agree which
-//! message belongs to what. The other members are told by a notice.
+//! message belongs to what. The other members are told by a notice. Where they use each other's buffers
+//! it stays under way until nobody does any more.
 
 mod swift;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use gaspi_core::sync::line::Look;
+use gaspi_core::sync::membarrier;
 use gaspi_core::{Channel, Deadline, Error, Rank, Result};
 
 use crate::executor::Buffers;
+use crate::notice::{self, Cause, Notice, What};
 use crate::print;
-use crate::task::{Arithmetic, Blocked, Cause, Plan, Tally, Task, What};
+use crate::task::{Arithmetic, Blocked, Plan, Tally, Task};
 use swift::{Recent, Underway};
 
 pub use swift::Brief;
@@ -31,6 +36,8 @@ const LOOK_AROUND: Duration = Duration::from_millis(250);
 /// How long news of the cause may take behind the news of a failure, and those of a death.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 const DEATH_LIMIT: Duration = Duration::from_secs(5);
+/// How long an operation that has failed waits for members that may still use its memory.
+const LINGER_LIMIT: Duration = Duration::from_secs(2);
 /// Members whom the text of a timeout names.
 const NAMED: usize = 4;
 /// Prints of former operations that are remembered.
@@ -45,10 +52,6 @@ mod status {
     pub(super) const FAILED: u8 = 3;
 }
 
-/// What a notice says beside sequence and print.
-const WAITS: u64 = 1;
-const FAILED: u64 = 2;
-
 /// Who carries on the operations of a station.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum By {
@@ -58,20 +61,6 @@ pub(crate) enum By {
     Other,
     /// The library's own.
     Background,
-}
-
-/// A notice that says that an operation has failed, and why.
-fn failed(sequence: u64, print: u64, cause: Cause) -> [u64; 6] {
-    let [one, two] = cause.words;
-    let kind = FAILED | (cause.what as u64) << 8 | (cause.member as u64) << 16;
-    [sequence, print, kind, one, two, 0]
-}
-
-/// Why the operation that a notice is about failed there.
-fn cause([_, _, kind, one, two, _]: [u64; 6]) -> Cause {
-    let kinds = [What::Unknown, What::Print, What::Bytes, What::Left, What::Died];
-    let what = kinds.get((kind >> 8 & 0xff) as usize).copied().unwrap_or_default();
-    Cause { what, member: (kind >> 16) as usize, words: [one, two] }
 }
 
 /// An operation as whoever started it knows it.
@@ -163,6 +152,8 @@ struct State {
     idle: Option<Arc<Operation>>,
     /// What is done swiftly.
     recents: Vec<Recent>,
+    /// Why the first operation has failed, and since when it waits for others to let go of its memory.
+    lingering: Option<(Error, Instant)>,
 }
 
 /// A channel and its operations.
@@ -177,6 +168,43 @@ pub(crate) struct Station {
     background: AtomicUsize,
     /// Threads that wait.
     waiting: AtomicUsize,
+    /// A thread has found the state held by another one, and looks again when it is roused.
+    again: AtomicBool,
+}
+
+/// The state, held by this thread.
+struct Held<'a> {
+    // The order matters: the state is let go of before others are called.
+    state: MutexGuard<'a, State>,
+    _rouser: Rouser<'a>,
+}
+
+impl Deref for Held<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+/// Wakes who has looked in vain meanwhile: what it waits for may have come just after this thread
+/// looked for it.
+struct Rouser<'a>(&'a Station);
+
+impl Drop for Rouser<'_> {
+    fn drop(&mut self) {
+        // AcqRel: pairs with the swap in `try_hold`. If that one comes later, it sees that the state
+        // is free.
+        if self.0.again.swap(false, Ordering::AcqRel) {
+            self.0.channel.rouse();
+        }
+    }
 }
 
 impl Station {
@@ -198,6 +226,7 @@ impl Station {
             blocking: None,
             idle: None,
             recents: Vec::new(),
+            lingering: None,
         };
         Station {
             channel,
@@ -206,7 +235,31 @@ impl Station {
             of_all,
             background: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            again: AtomicBool::new(false),
         }
+    }
+
+    fn held<'a>(&'a self, state: MutexGuard<'a, State>) -> Held<'a> {
+        Held { state, _rouser: Rouser(self) }
+    }
+
+    fn hold(&self) -> Held<'_> {
+        self.held(lock(&self.state))
+    }
+
+    /// `None` while another thread holds it, which rouses this one when it has let go.
+    fn try_hold(&self) -> Option<Held<'_>> {
+        for _ in 0..2 {
+            match self.state.try_lock() {
+                Ok(state) => return Some(self.held(state)),
+                Err(TryLockError::Poisoned(poisoned)) => {
+                    return Some(self.held(poisoned.into_inner()));
+                }
+                // AcqRel: pairs with the swap of the holder. If that one comes later, it sees this.
+                Err(TryLockError::WouldBlock) => self.again.swap(true, Ordering::AcqRel),
+            };
+        }
+        None
     }
 
     /// Operations that have not ended.
@@ -230,7 +283,7 @@ impl Station {
         arithmetic: &Arithmetic,
         buffers: Buffers<'static>,
     ) -> Result<()> {
-        self.start_locked(&mut lock(&self.state), operation, plan, arithmetic, buffers)
+        self.start_locked(&mut self.hold(), operation, plan, arithmetic, buffers)
     }
 
     fn start_locked(
@@ -301,19 +354,18 @@ impl Station {
     /// Carries on what can be carried on. Functions of the program are called by its own threads,
     /// unless they are said to be fit for others.
     pub(crate) fn progress(&self, by: By) {
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another thread does it.
-            Err(std::sync::TryLockError::WouldBlock) => return,
-        };
-        self.carry_on(state, by);
+        // Else another thread does it.
+        if let Some(mut state) = self.try_hold() {
+            self.carry_on(&mut state, by);
+        }
     }
 
-    fn carry_on(&self, mut state: MutexGuard<'_, State>, by: By) {
-        let state = &mut *state;
+    fn carry_on(&self, state: &mut State, by: By) {
         let mut gone = None;
         state.looks += 1;
+        if state.lingering.is_some() {
+            return self.linger(state);
+        }
         while let Some((_, task)) = state.queue.front_mut() {
             if by == By::Background && task.is_private() {
                 return;
@@ -343,7 +395,7 @@ impl Station {
                         Error::Mismatch { .. } => disagreement,
                         _ => self.cause_of(&error),
                     };
-                    self.fail(state, error, cause);
+                    return self.fail(state, error, cause);
                 }
             }
         }
@@ -399,20 +451,71 @@ impl Station {
     #[cold]
     fn fail(&self, state: &mut State, error: Error, cause: Cause) {
         let Some((_, task)) = state.queue.front() else { return };
-        let notice = failed(task.sequence, task.fingerprint, cause);
-        self.fail_telling(state, error, notice);
+        let (sequence, print) = (task.sequence, task.fingerprint);
+        self.fail_telling(state, error, Notice { sequence, print, failure: Some(cause) });
     }
 
     #[cold]
-    fn fail_telling(&self, state: &mut State, error: Error, notice: [u64; 6]) {
-        self.channel.tell(notice);
-        let afterwards = self.afterwards(&error);
+    fn fail_telling(&self, state: &mut State, error: Error, notice: Notice) {
+        notice.tell(&self.channel);
+        // Between telling and looking who has arrived; the others' fence is in `Channel::arrive`.
+        membarrier::heavy_global();
         state.broken = Some(error.clone());
+        state.lingering = Some((error, Instant::now()));
+        self.linger(state);
+    }
+
+    /// Ends the operation that has failed, and with it all that follow, once no other member uses its
+    /// memory.
+    #[cold]
+    fn linger(&self, state: &mut State) {
+        let Some((mut error, since)) = state.lingering.take() else { return };
+        let users = self.users(state);
+        if !users.is_empty() {
+            if since.elapsed() < LINGER_LIMIT {
+                state.lingering = Some((error, since));
+                return;
+            }
+            let users: Vec<_> = users.iter().map(Rank::to_string).collect();
+            still_used(&mut error, &users.join(", "));
+        }
+        let afterwards = self.afterwards(&error);
         self.ended(state, Err(error), By::Other);
         while !state.queue.is_empty() {
             self.ended(state, Err(afterwards.clone()), By::Other);
         }
         state.spare = None;
+    }
+
+    /// Members that may still use this rank's buffers in the operation that has failed here.
+    #[cold]
+    fn users(&self, state: &State) -> Vec<Rank> {
+        let (channel, me) = (&self.channel, self.channel.me());
+        let Some((_, task)) = state.queue.front() else { return Vec::new() };
+        let Some((first, last)) = task.exposure(&state.tally) else { return Vec::new() };
+        if channel.alive(me).is_err() {
+            // It has left, so nobody would be seen to.
+            return Vec::new();
+        }
+        let stamp = task.stamp();
+        let others = (0..channel.ranks().len()).filter(|member| *member != me);
+        // Whoever arrives from now on sees the notice of this rank, and so does who waits for it.
+        let has_arrived = |member| channel.look(member, first) != Look::Missing;
+        let agrees = |member| match channel.look(member, first) {
+            Look::Arrived(there) => there == stamp,
+            Look::Missing | Look::Passed => true,
+        };
+        if !others.clone().all(|member| has_arrived(member) && agrees(member)) {
+            return Vec::new();
+        }
+        let is_done = |member| {
+            channel.look(member, last) != Look::Missing
+                || channel.alive(member).is_err()
+                || channel.has_closed(member)
+                || notice::has_failed(channel, member)
+        };
+        let uses = |member: &usize| !is_done(*member);
+        others.filter(uses).map(|member| channel.ranks()[member]).collect()
     }
 
     /// Waits for an operation, carrying on whatever `others` carries on besides.
@@ -469,12 +572,14 @@ impl Station {
     /// Tells the others what this rank waits in.
     #[cold]
     fn announce(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.hold();
         let state = &mut *state;
         let Some((_, task)) = state.queue.front() else { return };
-        if state.announced != task.sequence {
+        // What has failed has been told.
+        if state.broken.is_none() && state.announced != task.sequence {
             state.announced = task.sequence;
-            self.channel.tell([task.sequence, task.fingerprint, WAITS, 0, 0, 0]);
+            let (sequence, print) = (task.sequence, task.fingerprint);
+            Notice { sequence, print, failure: None }.tell(&self.channel);
         }
     }
 
@@ -482,7 +587,7 @@ impl Station {
     #[cold]
     pub(crate) fn look_around(&self) {
         {
-            let Ok(mut state) = self.state.try_lock() else { return };
+            let Some(mut state) = self.try_hold() else { return };
             let Some((_, task)) = state.queue.front() else { return };
             let (sequence, now) = (task.sequence, Instant::now());
             match state.quiet {
@@ -502,9 +607,12 @@ impl Station {
     /// Looks whether other members wait in another operation, or have failed in this one.
     #[cold]
     fn look_at_notices(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.hold();
         let state = &mut *state;
         let Some((_, task)) = state.queue.front() else { return };
+        if state.lingering.is_some() {
+            return;
+        }
         let (sequence, fingerprint) = (task.sequence, task.fingerprint);
         let me = self.channel.me();
         if self.channel.alive(me).is_err() {
@@ -512,8 +620,8 @@ impl Station {
         }
         let mut elsewhere = None;
         for member in (0..self.channel.ranks().len()).filter(|member| *member != me) {
-            let Some(notice) = self.channel.told(member) else { continue };
-            let [there, other, what, ..] = notice;
+            let Some(notice) = Notice::of(&self.channel, member) else { continue };
+            let Notice { sequence: there, print: other, failure } = notice;
             // Those that wait behind it have prints as well.
             let remembered = there < sequence && there + (REMEMBERED as u64) > state.sequence;
             let own = match there == sequence {
@@ -524,10 +632,13 @@ impl Station {
                 let error = print::mismatch(&self.channel, [(me, own), (member, other)]);
                 let cause = Cause { what: What::Print, member, words: [other, 0] };
                 // What the other one has to compare itself with.
-                return self.fail_telling(state, error, failed(there, own, cause));
+                let failure = Some(cause);
+                let notice = Notice { sequence: there, print: own, failure };
+                return self.fail_telling(state, error, notice);
             }
-            if what & 0xff == FAILED && there <= sequence {
-                let cause = cause(notice);
+            if let Some(cause) = failure
+                && there <= sequence
+            {
                 let known =
                     elsewhere.is_some_and(|(.., known): (_, _, Cause)| known.what != What::Unknown);
                 elsewhere = if known { elsewhere } else { Some((member, other, cause)) };
@@ -573,7 +684,7 @@ impl Station {
         let (member, sequence) = (blocked.member(), task.sequence);
         let rank = self.channel.ranks()[member];
         let closed = self.channel.has_closed(member);
-        let ahead = self.channel.told(member).is_some_and(|[there, ..]| there > sequence);
+        let ahead = Notice::of(&self.channel, member).is_some_and(|n| n.sequence > sequence);
         // What makes room may lag behind.
         if !closed && (!ahead || matches!(blocked, Blocked::Room(_))) {
             state.vain = None;
@@ -608,7 +719,9 @@ impl Station {
     /// Members that have not told that they are in the operation, or behind it.
     #[cold]
     fn silent(&self, sequence: u64) -> String {
-        let told = |member: &usize| self.channel.told(*member).is_some_and(|n| n[0] >= sequence);
+        let told = |member: &usize| {
+            Notice::of(&self.channel, *member).is_some_and(|notice| notice.sequence >= sequence)
+        };
         let others = (0..self.channel.ranks().len()).filter(|member| *member != self.channel.me());
         let silent: Vec<usize> = others.filter(|member| !told(member)).collect();
         let ranks =
@@ -622,7 +735,7 @@ impl Station {
 
     #[cold]
     fn timed_out(&self, operation: &Operation) -> Error {
-        let mut state = lock(&self.state);
+        let mut state = self.hold();
         let state = &mut *state;
         let what = print::describe(operation.print);
         let pending = match state.queue.front_mut() {
@@ -644,5 +757,74 @@ impl Station {
             None => what,
         };
         Error::Timeout { pending }
+    }
+}
+
+/// Says in an error that these ranks may still use the buffers.
+#[cold]
+fn still_used(error: &mut Error, ranks: &str) {
+    let words = match error {
+        Error::RankDied { pending, .. } | Error::RankLeft { pending, .. } => pending,
+        Error::Refused { reason, .. } => reason,
+        Error::Mismatch { difference, .. } => difference,
+        _ => return,
+    };
+    *words = format!(
+        "{words}, whose buffers have to stay as they are, because {ranks} may still use them and has \
+         not answered for {} s,",
+        LINGER_LIMIT.as_secs()
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gaspi_core::{ChannelSpec, Config, GroupId, Job, Joining, Timeout};
+    use std::sync::mpsc;
+
+    /// The only rank of a job.
+    fn station_alone(name: &str) -> (gaspi_core::Runtime, Station) {
+        let job = Job::in_process(name, Rank(0), 1);
+        let mut joining = Joining::new(job, Config::default()).expect("joining");
+        let rt = joining.wait(Timeout::Block).expect("it is alone");
+        let spec = ChannelSpec { slots: 1, message_bytes: 64, stage_bytes: 64 };
+        let channel = rt.channel_open(GroupId::ALL, spec, Timeout::Block).expect("channel_open");
+        (rt, Station::new(channel, Arc::default()))
+    }
+
+    /// Whether a thread of this process sleeps.
+    fn sleeps(thread: &str) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+        let stat = stat.expect("the thread lives");
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
+    }
+
+    #[test]
+    fn who_found_the_state_held_looks_again_when_it_is_let_go_of() {
+        let (_rt, station) = station_alone("station-held");
+        let (told, tell) = (mpsc::channel(), Instant::now());
+        std::thread::scope(|scope| {
+            let held = station.hold();
+            let (sender, receiver) = told;
+            let waiter = scope.spawn({
+                let station = &station;
+                move || {
+                    let own = std::fs::read_link("/proc/thread-self").expect("proc");
+                    let id = own.file_name().expect("an id").to_string_lossy().into_owned();
+                    sender.send(id).expect("the test waits");
+                    let limit = Deadline::Never.at_most(Duration::from_secs(40));
+                    station.channel.wait_for(limit, || station.try_hold().map(drop))
+                }
+            });
+            let id = receiver.recv().expect("the thread says");
+            while !sleeps(&id) {
+                assert!(tell.elapsed() < Duration::from_secs(30), "it does not sleep");
+                std::thread::yield_now();
+            }
+            drop(held);
+            assert!(waiter.join().expect("no panic").is_some());
+        });
+        // Else it has only looked at the end of its time.
+        assert!(tell.elapsed() < Duration::from_secs(35), "{:?}", tell.elapsed());
     }
 }

@@ -14,6 +14,7 @@ use crate::algorithms::Algorithm;
 use crate::datatype::{DataType, Operation};
 use crate::executor::Buffers;
 use crate::kernel::{self, Buffer, Source, Target};
+use crate::notice::{self, Cause, What};
 use crate::print;
 use crate::request::Reducer;
 use crate::steps::{Carry, Kind, LINE_BYTES, Members, Place, Span, Spread, Step};
@@ -29,30 +30,6 @@ const WORDS: usize = 6;
 /// Bits of a sequence that go into the stamp of a line.
 const STAMP_SHIFT: u32 = 60;
 
-/// Why a task failed, for the other members: what, and two words about it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cause {
-    pub(crate) what: What,
-    pub(crate) member: usize,
-    pub(crate) words: [u64; 2],
-}
-
-/// Kinds of causes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum What {
-    /// The error says why.
-    #[default]
-    Unknown,
-    /// The member was in another operation: its print.
-    Print,
-    /// The member's block had other bytes than expected: found, expected.
-    Bytes,
-    /// The member has left.
-    Left,
-    /// The member has died.
-    Died,
-}
-
 /// How far the messages and lines of a channel are: what this rank has done on it.
 #[derive(Debug)]
 pub(crate) struct Tally {
@@ -63,12 +40,14 @@ pub(crate) struct Tally {
     taken: Vec<u64>,
     /// Lines published.
     arrivals: u64,
+    /// Notices that members have told of which none says that it has failed.
+    notices: u64,
 }
 
 impl Tally {
     pub(crate) fn new(members: usize) -> Tally {
         let zeroes = || vec![0; members];
-        Tally { sent: zeroes(), room: zeroes(), taken: zeroes(), arrivals: 0 }
+        Tally { sent: zeroes(), room: zeroes(), taken: zeroes(), arrivals: 0, notices: 0 }
     }
 
     /// The next arrival.
@@ -169,6 +148,8 @@ pub(crate) struct Task {
     cursor: usize,
     /// Members whose lines of the last arrival have been seen.
     seen: usize,
+    /// Arrivals of this task.
+    arrived: u64,
     /// What it waited for when it was left.
     blocked: Option<Blocked>,
     /// By member, once their lines have told; empty before.
@@ -209,6 +190,7 @@ impl Task {
             copies: RefCell::default(),
             cursor: 0,
             seen: 0,
+            arrived: 0,
             blocked: None,
             ways: Vec::new(),
             failed: Cell::new(0),
@@ -218,7 +200,8 @@ impl Task {
 
     /// The same operation again.
     pub(crate) fn restart(&mut self, sequence: u64, buffers: Buffers<'static>) {
-        (self.cursor, self.seen) = (0, 0);
+        (self.cursor, self.seen, self.arrived) = (0, 0, 0);
+        self.blocked = None;
         self.failed.set(0);
         self.sequence = sequence;
         self.buffers = buffers;
@@ -258,7 +241,7 @@ impl Task {
 
     /// What its lines carry: the fingerprint, and which operation of the channel it is, so that the
     /// same one called earlier is told from it.
-    fn stamp(&self) -> u64 {
+    pub(crate) fn stamp(&self) -> u64 {
         Task::stamp_of(self.fingerprint, self.sequence)
     }
 
@@ -270,6 +253,17 @@ impl Task {
     /// All steps before this one have been done.
     pub(crate) fn continue_at(&mut self, cursor: usize) {
         self.cursor = cursor;
+    }
+
+    /// The first arrival after which other members may use this rank's buffers, and the one with which
+    /// a member says that it does not use others' any more; `None` while nobody may, or ever will.
+    pub(crate) fn exposure(&self, tally: &Tally) -> Option<(u64, u64)> {
+        if !self.plan.is_direct() || self.arrived == 0 {
+            return None;
+        }
+        let first = tally.arrivals + 1 - self.arrived;
+        let arrivals = self.plan.steps.iter().filter(|step| matches!(step, Step::Arrive(_)));
+        Some((first, first + arrivals.count() as u64 - 1))
     }
 
     /// Whom it waits for.
@@ -513,6 +507,7 @@ impl Task {
 
     fn arrive(&mut self, channel: &Channel, tally: &mut Tally, carry: Carry) {
         let arrival = tally.arrive();
+        self.arrived += 1;
         let mut words = [0u64; WORDS];
         match carry {
             Carry::Data(span) => {
@@ -530,7 +525,7 @@ impl Task {
         channel.arrive(arrival, self.stamp(), &words);
     }
 
-    fn await_all(&mut self, channel: &Channel, tally: &Tally) -> Result<Stepped> {
+    fn await_all(&mut self, channel: &Channel, tally: &mut Tally) -> Result<Stepped> {
         let (members, stamp) = (channel.ranks().len(), self.stamp());
         while self.seen < members {
             match channel.look(self.seen, tally.arrivals) {
@@ -550,6 +545,15 @@ impl Task {
             }
         }
         if self.plan.is_direct() && self.ways.is_empty() {
+            // Whoever has failed since it arrived waits only for those who may use its memory by now.
+            let notices = channel.notices();
+            if notices != tally.notices {
+                let failed = (0..members).find(|member| notice::has_failed(channel, *member));
+                if let Some(member) = failed {
+                    return Ok(Stepped::Blocked(Blocked::Line(member)));
+                }
+                tally.notices = notices;
+            }
             return self.find_ways(channel, tally);
         }
         Ok(Stepped::Done)

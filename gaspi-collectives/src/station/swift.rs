@@ -13,7 +13,7 @@ use gaspi_core::sync::epoch;
 use gaspi_core::sync::line::{Look, PAYLOAD_WORDS};
 use gaspi_core::{Channel, Error, Rank, Result};
 
-use super::{Operation, REMEMBERED, State, Station, lock};
+use super::{Operation, REMEMBERED, State, Station};
 use crate::algorithms::{Algorithm, Collective};
 use crate::datatype::{DataType, Operation as Reduction};
 use crate::executor::Buffers;
@@ -301,7 +301,7 @@ impl Station {
     /// Has operations like this one done swiftly from now on, if they can be.
     pub(crate) fn remember(&self, brief: &Brief, plan: &Arc<Plan>, print: u64) {
         let Some(recent) = Recent::of(brief, plan, print, &self.channel) else { return };
-        let mut state = lock(&self.state);
+        let mut state = self.hold();
         if state.recents.iter().any(|r| r.kind == recent.kind && r.count == recent.count) {
             return;
         }
@@ -314,7 +314,7 @@ impl Station {
     /// # Errors
     /// [`Error::ActiveCollective`] if another one is under way, or another thread is in it.
     pub(crate) fn continued(&self, arguments: u64) -> Result<Option<Arc<Operation>>> {
-        let mut state = lock(&self.state);
+        let mut state = self.hold();
         let Some(underway) = &mut state.blocking else { return Ok(None) };
         let own = [0, epoch::thread_key()].contains(&underway.continued_by);
         if own && underway.arguments == arguments {
@@ -344,7 +344,7 @@ impl Station {
         arithmetic: &Arithmetic,
         buffers: Buffers<'static>,
     ) -> Result<Arc<Operation>> {
-        let mut state = lock(&self.state);
+        let mut state = self.hold();
         let state = &mut *state;
         if let Some(underway) = &state.blocking {
             return Err(self.occupied(underway, false));
@@ -358,7 +358,7 @@ impl Station {
 
     /// The end of the blocking operation has been reported.
     pub(crate) fn unblock(&self, operation: Arc<Operation>) {
-        let mut state = lock(&self.state);
+        let mut state = self.hold();
         state.blocking = None;
         state.idle = Some(operation);
     }

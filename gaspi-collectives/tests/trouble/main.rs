@@ -12,6 +12,7 @@ mod deaths;
 mod groups;
 mod handles;
 mod late;
+mod lingering;
 mod mismatch;
 mod reducers;
 

@@ -1,0 +1,159 @@
+//! Operations that fail on one member while another one may still use its buffers: the failed one ends
+//! only when that one has let go of them.
+
+use super::{ALL, Memory, SOON, UNTOUCHED, call, ranks, sum_of_all};
+use gaspi_collectives::algorithms::{Algorithm, Collective};
+use gaspi_collectives::{Handle, Request, start, test, wait};
+use gaspi_core::{Config, Error, Rank, Runtime, Timeout};
+use ranks::Nodes;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+const SIZE: u32 = 3;
+const COUNT: usize = 3000;
+const DEAD: Rank = Rank(2);
+/// What this rank writes into its result once it has it back.
+const OWN: u64 = 0x5555_5555_5555_5555;
+
+/// All-reduces straight out of everybody's memory into everybody's.
+fn direct(memory: &mut Memory) -> Request {
+    let mut request = memory.request(Collective::Allreduce, COUNT as u64);
+    request.algorithm = Some(Algorithm::Direct);
+    request
+}
+
+/// Starts an operation, in which this rank arrives without getting any further.
+fn arrive(rt: &Runtime, request: &Request) -> Handle {
+    // SAFETY: the buffers live until the job has ended.
+    let handle = unsafe { start(rt, ALL, request, ranks::LIMIT) }.expect("start");
+    assert!(!test(rt, handle).expect("under way"), "others are missing");
+    handle
+}
+
+fn names_the_dead(error: &Error) -> bool {
+    matches!(error, Error::RankDied { rank, .. } if *rank == DEAD)
+}
+
+/// Rank 1 arrives, rank 2 arrives and dies, then rank 0 comes, does its part, and fails. `first` and `second`
+/// are what ranks 0 and 1 do then, meeting whenever they like.
+fn with_one_that_dies(
+    first: impl Fn(&Runtime, Handle, &mut Memory, &Barrier) + Sync,
+    second: impl Fn(&Runtime, Handle, &mut Memory, &Barrier) + Sync,
+) {
+    let (turns, two) = (Barrier::new(SIZE as usize), Barrier::new(2));
+    ranks::run_over(Nodes::One, SIZE, &Config::default(), |rt| {
+        let mut memory = Memory::new(rt.rank(), COUNT);
+        let request = direct(&mut memory);
+        sum_of_all(&rt, ALL, COUNT);
+        turns.wait();
+        match rt.rank() {
+            DEAD => {
+                turns.wait();
+                let _ = arrive(&rt, &request);
+                ranks::die(rt);
+                turns.wait();
+            }
+            Rank(1) => {
+                let handle = arrive(&rt, &request);
+                turns.wait();
+                turns.wait();
+                second(&rt, handle, &mut memory, &two);
+                rt.term(ranks::LIMIT).expect("term");
+            }
+            _ => {
+                turns.wait();
+                turns.wait();
+                // SAFETY: the buffers live until the job has ended.
+                let handle = unsafe { start(&rt, ALL, &request, ranks::LIMIT) }.expect("start");
+                first(&rt, handle, &mut memory, &two);
+                rt.term(ranks::LIMIT).expect("term");
+            }
+        }
+    });
+}
+
+#[test]
+fn who_fails_keeps_its_buffers_until_others_have_let_go_of_them() {
+    let first = |rt: &Runtime, handle, memory: &mut Memory, two: &Barrier| {
+        // Rank 1 has arrived, and does not know yet.
+        let early = wait(rt, handle, Timeout::Millis(300));
+        assert!(early.as_ref().is_err_and(Error::is_timeout), "{early:?}");
+        two.wait();
+        let begin = Instant::now();
+        let outcome = wait(rt, handle, Timeout::Block);
+        assert!(outcome.as_ref().is_err_and(names_the_dead), "{outcome:?}");
+        assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+        memory.output.fill(OWN);
+        two.wait();
+    };
+    let second = |rt: &Runtime, handle, _: &mut Memory, two: &Barrier| {
+        two.wait();
+        let outcome = wait(rt, handle, Timeout::Block);
+        assert!(outcome.as_ref().is_err_and(names_the_dead), "{outcome:?}");
+        two.wait();
+    };
+    with_one_that_dies(first, second);
+}
+
+#[test]
+fn who_does_not_let_go_for_long_is_named_and_touches_nothing_when_it_goes_on() {
+    let first = |rt: &Runtime, handle, memory: &mut Memory, two: &Barrier| {
+        let begin = Instant::now();
+        let error = wait(rt, handle, Timeout::Block).expect_err("a rank has died");
+        let took = begin.elapsed();
+        assert!(names_the_dead(&error), "{error}");
+        assert!(error.to_string().contains("rank 1 may still use them"), "{error}");
+        assert!(took > Duration::from_millis(1900) && took < 2 * SOON, "{took:?}");
+        memory.output.fill(OWN);
+        two.wait();
+        two.wait();
+        assert!(memory.output.iter().all(|element| *element == OWN), "it was written to");
+    };
+    let second = |rt: &Runtime, handle, memory: &mut Memory, two: &Barrier| {
+        two.wait();
+        let outcome = wait(rt, handle, Timeout::Block);
+        assert!(outcome.as_ref().is_err_and(names_the_dead), "{outcome:?}");
+        // It has not done its part.
+        assert!(memory.output.contains(&UNTOUCHED));
+        two.wait();
+    };
+    with_one_that_dies(first, second);
+}
+
+#[test]
+fn nobody_is_waited_for_where_nobody_can_get_to_the_buffers() {
+    let (died, told) = (Barrier::new(SIZE as usize), Barrier::new(2));
+    ranks::run_over(Nodes::One, SIZE, &Config::default(), |rt| {
+        let mut memory = Memory::new(rt.rank(), COUNT);
+        let request = direct(&mut memory);
+        sum_of_all(&rt, ALL, COUNT);
+        died.wait();
+        if rt.rank() == DEAD {
+            let _ = arrive(&rt, &request);
+            ranks::die(rt);
+            died.wait();
+            return;
+        }
+        died.wait();
+        if rt.rank() == Rank(0) {
+            let begin = Instant::now();
+            let outcome = call(&rt, ALL, &request, Timeout::Block);
+            let took = begin.elapsed();
+            assert!(outcome.as_ref().is_err_and(names_the_dead), "{outcome:?}");
+            // Less than it would wait for others.
+            assert!(took < Duration::from_millis(1500), "{took:?}");
+            memory.output.fill(OWN);
+        }
+        told.wait();
+        if rt.rank() == Rank(1) {
+            // It comes late, and would find that all have arrived.
+            let outcome = call(&rt, ALL, &request, Timeout::Block);
+            assert!(outcome.as_ref().is_err_and(names_the_dead), "{outcome:?}");
+        }
+        told.wait();
+        if rt.rank() == Rank(0) {
+            assert!(memory.output.iter().all(|element| *element == OWN), "it was written to");
+        }
+        rt.term(ranks::LIMIT).expect("term");
+    });
+}
