@@ -1,18 +1,23 @@
 //! Ranks that are killed or stopped at random moments: the others know, go on, and never hang.
 //!
 //! Every random choice comes from a seed in the name of the test; `GASPI_TEST_SEED=N` starts
-//! elsewhere, and the long tier runs more of them. The victim program is `src/bin/victim.rs`.
+//! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, and, for collective
+//! operations of all kinds, `src/bin/member.rs`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use gaspi_tests::victims::{DIE, Enduring, Killed, STOP, random_moment};
+use gaspi_tests::victims::{DIE, Enduring, Killed, STOP, Stopped, random_moment};
 use gaspi_tests::{Job, Outcome, Result, Seed, base_seed, build_directory, is_full, run_trials};
 use libtest_mimic::{Arguments, Trial};
 
 /// Within this time every survivor has to know of a death: ten times what is promised.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
+
+/// How the ranks of collective operations reach each other: as GASPI_TRANSPORT says it, or two and two by
+/// shared memory.
+const LINKS: [&str; 3] = ["shm", "tcp", "pairs"];
 
 /// What carries bytes between the ranks of a job, as GASPI_TRANSPORT says it.
 const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
@@ -46,6 +51,19 @@ fn trials() -> Vec<Trial> {
         for seed in first..first + 5 * seeds {
             let name = format!("kill/{transport}/init/seed-{seed}");
             trials.push(trial(name, move || kill_in_init(transport, seed)));
+        }
+    }
+    for links in LINKS {
+        let seeds = if is_full() { 40 } else { 3 };
+        for seed in first..first + seeds {
+            let name = format!("collectives/kill/{links}/seed-{seed}");
+            trials.push(trial(name, move || kill_member(links, seed, false)));
+        }
+        for seed in first..first + seeds.div_ceil(3) {
+            let name = format!("collectives/kill-beside-a-stopped-one/{links}/seed-{seed}");
+            trials.push(trial(name, move || kill_member(links, seed, true)));
+            let name = format!("collectives/stop/{links}/seed-{seed}");
+            trials.push(trial(name, move || stop_member(links, seed)));
         }
     }
     trials
@@ -113,5 +131,47 @@ fn stop(transport: &str, operation: &str, seed: u64) -> Result<()> {
     let (ranks, of) = choose(&mut seed);
     let job = Enduring::start(job(transport, ranks)?, ranks, operation, of)?;
     job.stop_and_continue(of, &mut seed)?;
+    job.finish()
+}
+
+/// A job of the program `member`.
+fn members(links: &str, ranks: usize) -> Result<Job> {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_member"));
+    let job = Job::launched(ranks as u32, &program)?.limit(Duration::from_secs(100));
+    Ok(match links {
+        "pairs" => job.env("GASPI_TEST_NODES", links),
+        transport => job.env("GASPI_TRANSPORT", transport),
+    })
+}
+
+/// One rank dies in the middle of collective operations; `beside` has another one stopped for a while
+/// around that.
+fn kill_member(links: &str, seed: u64, beside: bool) -> Result<()> {
+    let mut dice = Seed::new(seed ^ u64::from(links.bytes().map(u32::from).sum::<u32>()));
+    let ranks = [3, 4, 5, 7][dice.below(4) as usize];
+    let of = dice.below(ranks as u64) as usize;
+    let arguments = ["die".to_owned(), dice.below(1 << 32).to_string(), of.to_string()];
+    let job = members(links, ranks)?.args(arguments).start()?;
+    job.lines("ready ", ranks)?;
+    random_moment(&mut dice, Duration::from_millis(300));
+    let other = job.rank(((of + 1) % ranks) as u16)?;
+    let stopped = beside.then(|| Stopped::stop(&other)).transpose()?;
+    let killed = Killed::kill(&job, of, &mut dice)?;
+    if beside {
+        random_moment(&mut dice, Duration::from_millis(600));
+    }
+    drop(stopped);
+    let outcome = job.wait()?;
+    killed.expect_survivors(&outcome, ranks, KNOWN_WITHIN)?;
+    expect_report(&outcome, of)
+}
+
+fn stop_member(links: &str, seed: u64) -> Result<()> {
+    let mut dice = Seed::new(seed);
+    let ranks = [3, 4, 5, 7][dice.below(4) as usize];
+    let of = dice.below(ranks as u64) as usize;
+    let operations = dice.below(1 << 32).to_string();
+    let job = Enduring::start(members(links, ranks)?, ranks, &operations, of)?;
+    job.stop_and_continue(of, &mut dice)?;
     job.finish()
 }
