@@ -27,7 +27,7 @@ pub(crate) enum What {
     /// The error says why.
     #[default]
     Unknown,
-    /// The member was in another operation: its print.
+    /// The member was in another operation: its print, and which one of the channel.
     Print,
     /// The member's block had other bytes than expected: found, expected.
     Bytes,

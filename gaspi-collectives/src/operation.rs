@@ -14,7 +14,7 @@ use crate::kernel::{Source, Target};
 use crate::print::Print;
 use crate::request::{Blocks, Combination, Request};
 use crate::station::{self, Brief, Operation, Station};
-use crate::steps::{Carry, Place, Shape, Span, Step};
+use crate::steps::{Shape, Step, scratch_bytes};
 use crate::task::{Arithmetic, Plan};
 
 /// An operation that was started or prepared.
@@ -154,22 +154,50 @@ fn extents(collective: Collective, shape: &Shape) -> Vec<[u64; 2]> {
     (0..shape.size).map(of).collect()
 }
 
-/// Bytes of scratch that steps use.
-fn scratch_bytes(steps: &[Step]) -> u64 {
-    let end = |span: &Span| match span.place {
-        Place::Scratch => span.offset + span.bytes,
-        _ => 0,
-    };
-    let ends = steps.iter().map(|step| match step {
-        Step::Copy { dst, src } => end(dst).max(end(src)),
-        Step::Combine { dst, left, right } => end(dst).max(end(left)).max(end(right)),
-        Step::Send { src, .. } => end(src),
-        Step::Receive { dst, .. } => end(dst),
-        Step::ReceiveReduce { dst, with, .. } => end(dst).max(end(with)),
-        Step::Arrive(Carry::Data(span)) | Step::Finish { span } => end(span),
-        Step::Arrive(Carry::Nothing) | Step::AwaitAll | Step::Reduce { .. } => 0,
-    });
-    ends.max().unwrap_or(0)
+/// Bytes of a result, of all members together, that is kept apart until all of it is there.
+const KEPT_APART: u64 = 64 << 10;
+
+/// What is done so that no result is seen where the members do not agree, or where a function of the
+/// program fails on one of them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Caution {
+    /// All meet before: whoever gets through knows that all others are in the same operation.
+    meets_before: bool,
+    /// All meet afterwards: each hears of a reduction that has failed anywhere.
+    meets_after: bool,
+    /// The result is written when all steps have been done, since they have brought the same knowledge.
+    keeps_apart: bool,
+}
+
+impl Caution {
+    fn of(collective: Collective, shape: &Shape, algorithm: Algorithm, user: bool) -> Caution {
+        use Collective::{Allgather, Allreduce, Alltoall, ReduceScatter};
+        // Lines bring all members together by themselves.
+        if algorithm.requires_one_node() {
+            return Caution::default();
+        }
+        let meets_after = user && collective.reduces();
+        // Of two members the one hears of the other with the first message. Who only sends never waits.
+        let depends_on_all = matches!(collective, Allreduce | ReduceScatter | Allgather | Alltoall);
+        if shape.size <= 2 || !depends_on_all {
+            return Caution { meets_after, ..Caution::default() };
+        }
+        // What members exchange pair by pair the others do not know.
+        let small = shape.sends.is_empty()
+            && extents(collective, shape)
+                .iter()
+                .all(|[input, output]| input.max(output) <= &KEPT_APART);
+        Caution { meets_before: !small, meets_after, keeps_apart: small }
+    }
+
+    /// The steps with all that comes before and after them.
+    fn around(self, shape: &Shape, steps: Vec<Step>) -> Vec<Step> {
+        let meet = |wanted: bool| {
+            let steps = || Algorithm::Dissemination.steps(Collective::Barrier, shape);
+            wanted.then(steps).flatten().unwrap_or_default()
+        };
+        [meet(self.meets_before), steps, meet(self.meets_after)].concat()
+    }
 }
 
 /// Errors unless all sizes can be computed with.
@@ -253,6 +281,9 @@ impl<'a> Call<'a> {
                 let reason = format!("{algorithm} cannot carry out this {}", key.collective);
                 Error::Unsupported { reason }
             })?;
+            let user = key.user.is_some();
+            let caution = Caution::of(key.collective, &shape, algorithm, user);
+            let steps = caution.around(&shape, steps);
             let scratch_bytes = scratch_bytes(&steps);
             let mut extents = extents(key.collective, &shape);
             let own = extents[shape.me as usize];
@@ -260,7 +291,17 @@ impl<'a> Call<'a> {
                 extents = Vec::new();
             }
             let before = before(&shape);
-            Ok(Arc::new(Plan { algorithm, steps, scratch_bytes, staged, extents, own, before }))
+            let keeps_apart = caution.keeps_apart;
+            Ok(Arc::new(Plan {
+                algorithm,
+                steps,
+                scratch_bytes,
+                staged,
+                extents,
+                own,
+                before,
+                keeps_apart,
+            }))
         };
         let staged = match algorithm {
             // Where some member's memory cannot be reached.
@@ -359,6 +400,7 @@ impl<'a> Call<'a> {
                 Some(pieces) => apart.take_output(
                     pieces.iter().map(|piece| output.part(piece.offset, piece.bytes)).collect(),
                 ),
+                None if plan.keeps_apart && !output.is_empty() => apart.take_output(vec![output]),
                 None => output,
             },
         })
@@ -397,7 +439,8 @@ pub(crate) fn is_in_place(
 ///
 /// # Errors
 /// - [`Error::Timeout`]: the operation goes on when it is called again.
-/// - [`Error::Mismatch`]: the ranks called different operations, on all that called.
+/// - [`Error::Mismatch`]: the ranks called different operations, on all that called; a rank that had only to
+///   send, over messages, is told by its next operation of the group.
 /// - [`Error::RankDied`], [`Error::RankLeft`]: a member is gone that is needed.
 /// - [`Error::ActiveCollective`]: another one was interrupted by its timeout, or runs in another thread.
 /// - [`Error::InvalidRank`], [`Error::Number`], [`Error::Size`], [`Error::Null`],
@@ -550,8 +593,8 @@ pub unsafe fn prepare(
 /// Starts a prepared operation that is not under way.
 ///
 /// # Errors
-/// [`Error::InvalidOperation`]: the handle is not one of a prepared operation, or it is under way; and
-/// those that ended an earlier run.
+/// [`Error::InvalidOperation`]: the handle is not one of a prepared operation, or it is under way;
+/// [`Error::RankDied`]; and those that ended an earlier run.
 pub fn restart(rt: &Runtime, handle: Handle) -> Result<()> {
     let engine = Engine::of(rt);
     let entry = engine.entry(handle.0)?;

@@ -152,6 +152,8 @@ struct State {
     idle: Option<Arc<Operation>>,
     /// What is done swiftly.
     recents: Vec<Recent>,
+    /// Notices that members have told of which none says that it has failed.
+    notices: u64,
     /// Why the first operation has failed, and since when it waits for others to let go of its memory.
     lingering: Option<(Error, Instant)>,
 }
@@ -226,6 +228,7 @@ impl Station {
             blocking: None,
             idle: None,
             recents: Vec::new(),
+            notices: 0,
             lingering: None,
         };
         Station {
@@ -297,6 +300,9 @@ impl Station {
         if let Some(error) = &state.broken {
             return Err(self.afterwards(error));
         }
+        if plan.is_of_messages() {
+            self.look_back(state)?;
+        }
         state.sequence += 1;
         let sequence = state.sequence;
         state.prints[sequence as usize % REMEMBERED] = operation.print;
@@ -333,6 +339,79 @@ impl Station {
         self.of_all.fetch_add(1, Ordering::Relaxed);
         self.background.fetch_add(usize::from(operation.background), Ordering::Relaxed);
         state.queue.push_back((Arc::clone(operation), task));
+    }
+
+    /// Looks what has become of the operations before, with which this rank may have been done before
+    /// others were: who only sends messages does not wait for those who take them.
+    ///
+    /// # Errors
+    /// [`Error::RankDied`] of a member, and why another one has failed in an earlier operation.
+    fn look_back(&self, state: &mut State) -> Result<()> {
+        let channel = &self.channel;
+        // What waits before it will have to say so itself.
+        if !state.queue.is_empty() {
+            return Ok(());
+        }
+        let found = match channel.check() {
+            Err(error @ Error::RankDied { .. }) => {
+                let (sequence, failure) = (state.sequence, Some(self.cause_of(&error)));
+                let print = state.prints[sequence as usize % REMEMBERED];
+                Some((error, Notice { sequence, print, failure }))
+            }
+            _ if channel.notices() == state.notices => None,
+            _ => self.failure_before(state),
+        };
+        let Some((error, notice)) = found else { return Ok(()) };
+        notice.tell(channel);
+        state.broken = Some(error.clone());
+        Err(error)
+    }
+
+    /// Why another member has failed in an operation that this rank has done its part of.
+    #[cold]
+    fn failure_before(&self, state: &mut State) -> Option<(Error, Notice)> {
+        let notices = self.channel.notices();
+        let me = self.channel.me();
+        let others = (0..self.channel.ranks().len()).filter(|member| *member != me);
+        let mut waits_only = true;
+        for member in others {
+            let Some(notice) = Notice::of(&self.channel, member) else { continue };
+            let Notice { sequence, print, failure: Some(cause) } = notice else { continue };
+            waits_only = false;
+            if sequence > state.sequence {
+                continue;
+            }
+            if let Some(error) = self.reported(member, print, cause) {
+                let own = match sequence + (REMEMBERED as u64) > state.sequence {
+                    true => state.prints[sequence as usize % REMEMBERED],
+                    false => print,
+                };
+                let failure = Some(passed_on(cause, notice, member, own));
+                return Some((former(error), Notice { sequence, print: own, failure }));
+            }
+        }
+        if waits_only {
+            state.notices = notices;
+        }
+        None
+    }
+
+    /// What a member has told of its failure, as an error; `None` where that is to be seen otherwise.
+    #[cold]
+    fn reported(&self, member: usize, print: u64, cause: Cause) -> Option<Error> {
+        let channel = &self.channel;
+        let about = cause.member.min(channel.ranks().len() - 1);
+        match cause.what {
+            What::Print => {
+                Some(print::mismatch(channel, [(member, print), (about, cause.words[0])]))
+            }
+            What::Bytes => Some(print::uneven(channel, [about, member], cause.words)),
+            What::Left => {
+                let pending = format!("a collective of {}", channel.group());
+                Some(Error::RankLeft { rank: channel.ranks()[about], pending })
+            }
+            What::Unknown | What::Died => None,
+        }
     }
 
     #[cold]
@@ -391,14 +470,30 @@ impl Station {
                 Err(error) => {
                     let disagreement = task.cause();
                     let Some(error) = self.settled(state, error) else { return };
-                    let cause = match error {
-                        Error::Mismatch { .. } => disagreement,
-                        _ => self.cause_of(&error),
-                    };
-                    return self.fail(state, error, cause);
+                    if !matches!(error, Error::Mismatch { .. }) {
+                        let cause = self.cause_of(&error);
+                        return self.fail(state, error, cause);
+                    }
+                    return self.disagree(state, error, disagreement);
                 }
             }
         }
+    }
+
+    /// A member is in another operation, or has been: a message of it may be of an earlier one, of which
+    /// this rank took none.
+    #[cold]
+    fn disagree(&self, state: &mut State, error: Error, cause: Cause) {
+        let Some((_, task)) = state.queue.front() else { return };
+        let ([print, there], me) = (cause.words, self.channel.me());
+        let own = state.prints[there as usize % REMEMBERED];
+        let is_remembered = there < task.sequence && there + (REMEMBERED as u64) > state.sequence;
+        if cause.what != What::Print || !is_remembered || own == print {
+            return self.fail(state, error, cause);
+        }
+        let error = former(print::mismatch(&self.channel, [(me, own), (cause.member, print)]));
+        let notice = Notice { sequence: there, print: own, failure: Some(cause) };
+        self.fail_telling(state, error, notice);
     }
 
     /// The error, or why it came to that; `None` while that may still turn out: a request fails before
@@ -630,7 +725,8 @@ impl Station {
             };
             if (remembered || there == sequence) && own != other {
                 let error = print::mismatch(&self.channel, [(me, own), (member, other)]);
-                let cause = Cause { what: What::Print, member, words: [other, 0] };
+                let error = if there < sequence { former(error) } else { error };
+                let cause = Cause { what: What::Print, member, words: [other, there] };
                 // What the other one has to compare itself with.
                 let failure = Some(cause);
                 let notice = Notice { sequence: there, print: own, failure };
@@ -639,30 +735,32 @@ impl Station {
             if let Some(cause) = failure
                 && there <= sequence
             {
-                let known =
-                    elsewhere.is_some_and(|(.., known): (_, _, Cause)| known.what != What::Unknown);
-                elsewhere = if known { elsewhere } else { Some((member, other, cause)) };
+                let known = |(_, (_, known)): (usize, (Notice, Cause))| known.what != What::Unknown;
+                if !elsewhere.is_some_and(known) {
+                    elsewhere = Some((member, (notice, cause)));
+                }
             }
         }
-        if let Some(failure) = elsewhere {
-            return self.follow(state, failure);
+        if let Some((member, failure)) = elsewhere {
+            return self.follow(state, member, failure, failure.0.sequence < sequence);
         }
         self.look_for_vanity(state);
     }
 
     /// Another member has failed in this operation, or in one before it.
     #[cold]
-    fn follow(&self, state: &mut State, (member, print, cause): (usize, u64, Cause)) {
-        let (channel, rank) = (&self.channel, self.channel.ranks()[member]);
-        let about = cause.member.min(channel.ranks().len() - 1);
-        let error = match cause.what {
-            What::Print => print::mismatch(channel, [(member, print), (about, cause.words[0])]),
-            What::Bytes => print::uneven(channel, [about, member], cause.words),
-            What::Left => {
-                let pending = format!("a collective of {}", channel.group());
-                Error::RankLeft { rank: channel.ranks()[about], pending }
-            }
-            What::Unknown | What::Died => {
+    fn follow(
+        &self,
+        state: &mut State,
+        member: usize,
+        (notice, cause): (Notice, Cause),
+        is_former: bool,
+    ) {
+        let rank = self.channel.ranks()[member];
+        let error = match self.reported(member, notice.print, cause) {
+            Some(error) if is_former => former(error),
+            Some(error) => error,
+            None => {
                 let limit = if cause.what == What::Died { DEATH_LIMIT } else { CAUSE_LIMIT };
                 let (_, since) = state.failed_elsewhere.get_or_insert((rank, Instant::now()));
                 if since.elapsed() < limit {
@@ -672,7 +770,7 @@ impl Station {
                 Error::Refused { rank, reason }
             }
         };
-        self.fail(state, error, cause);
+        self.fail_telling(state, error, notice);
     }
 
     /// Looks whether whom the first operation waits for has done its part and gone on, so that nothing
@@ -757,6 +855,32 @@ impl Station {
             None => what,
         };
         Error::Timeout { pending }
+    }
+}
+
+/// What this rank, which was in `own`, tells others of a failure that a member has told it of.
+#[cold]
+fn passed_on(cause: Cause, told: Notice, member: usize, own: u64) -> Cause {
+    match cause.what {
+        // It is this rank that differs, from whoever told it.
+        What::Print if told.print != own => {
+            Cause { what: What::Print, member, words: [told.print, told.sequence] }
+        }
+        _ => cause,
+    }
+}
+
+/// Says in an error that it is about an operation that this rank has done its part of before.
+#[cold]
+fn former(error: Error) -> Error {
+    match error {
+        Error::Mismatch { group, difference } => {
+            let difference = format!(
+                "{difference}, in an earlier operation, of which this rank had done its part"
+            );
+            Error::Mismatch { group, difference }
+        }
+        error => error,
     }
 }
 

@@ -218,8 +218,8 @@ pub fn scratch_bytes(steps: &[Step]) -> u64 {
         Step::Send { src, .. } => end(src),
         Step::Receive { dst, .. } => end(dst),
         Step::ReceiveReduce { dst, with, .. } => end(dst).max(end(with)),
-        Step::Finish { span } => end(span),
-        Step::Arrive(_) | Step::AwaitAll | Step::Reduce { .. } => 0,
+        Step::Arrive(Carry::Data(span)) | Step::Finish { span } => end(span),
+        Step::Arrive(Carry::Nothing) | Step::AwaitAll | Step::Reduce { .. } => 0,
     };
     steps.iter().map(need).max().unwrap_or(0)
 }

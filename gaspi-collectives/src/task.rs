@@ -98,9 +98,16 @@ pub(crate) struct Plan {
     /// Bytes of this member's input and output, and before its block where there are blocks.
     pub(crate) own: [u64; 2],
     pub(crate) before: u64,
+    /// Whether the result is written when all steps have been done.
+    pub(crate) keeps_apart: bool,
 }
 
 impl Plan {
+    /// Whether members hear of each other by messages only.
+    pub(crate) fn is_of_messages(&self) -> bool {
+        !self.algorithm.requires_one_node()
+    }
+
     /// Whether members use each other's input or output.
     fn is_direct(&self) -> bool {
         !self.extents.is_empty()
@@ -234,8 +241,8 @@ impl Task {
 
     /// The member is in another operation.
     #[cold]
-    fn differs(&self, channel: &Channel, member: usize, print: u64) -> Error {
-        self.cause.set(Cause { what: What::Print, member, words: [print, 0] });
+    fn differs(&self, channel: &Channel, member: usize, (print, sequence): (u64, u64)) -> Error {
+        self.cause.set(Cause { what: What::Print, member, words: [print, sequence] });
         print::mismatch(channel, [(channel.me(), self.fingerprint), (member, print)])
     }
 
@@ -482,13 +489,15 @@ impl Task {
         kernel::copy(Target::of(bytes), slot.part(0, size_of::<[u64; 4]>() as u64));
         let [sequence, fingerprint, bytes, failed] = header;
         if (sequence, fingerprint) != (self.sequence, self.fingerprint) {
-            return Err(self.differs(channel, from, fingerprint));
+            return Err(self.differs(channel, from, (fingerprint, sequence)));
         }
         if bytes != dst.bytes {
             return Err(self.uneven(channel, from, bytes, dst.bytes));
         }
         if failed != 0 {
-            self.failed.set(failed);
+            // The lowest rank, so that all name the same one.
+            let known = self.failed.get();
+            self.failed.set(if known == 0 { failed } else { known.min(failed) });
         }
         let message = slot.part(HEADER_BYTES, bytes);
         let to = self.target(channel, tally, dst);
@@ -534,7 +543,8 @@ impl Task {
                     let differ = there ^ stamp;
                     // The same operation, but not as the same one of the channel.
                     let print = if differ << (64 - STAMP_SHIFT) == 0 { 0 } else { differ };
-                    return Err(self.differs(channel, self.seen, self.fingerprint ^ print));
+                    let there = (self.fingerprint ^ print, self.sequence);
+                    return Err(self.differs(channel, self.seen, there));
                 }
                 Look::Missing => return Ok(Stepped::Blocked(Blocked::Line(self.seen))),
                 Look::Passed => {

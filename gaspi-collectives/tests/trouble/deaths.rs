@@ -131,11 +131,10 @@ fn prepared_and_waiting_ones_are_told_as_well() {
         if rt.rank() == Rank(1) {
             return ranks::die(rt);
         }
-        for handle in &handles {
-            restart(&rt, *handle).expect("restart");
-        }
-        for handle in handles.iter().rev() {
-            let outcome = wait(&rt, *handle, Timeout::Block);
+        // Whoever knows already is told at the start.
+        let begun: Vec<_> = handles.iter().map(|handle| restart(&rt, *handle)).collect();
+        for (handle, begun) in handles.iter().zip(begun).rev() {
+            let outcome = begun.and_then(|()| wait(&rt, *handle, Timeout::Block));
             assert!(outcome.as_ref().is_err_and(|e| names(e, Rank(1))), "{outcome:?}");
             gaspi_collectives::free(&rt, *handle).expect("free");
         }

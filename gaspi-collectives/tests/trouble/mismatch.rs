@@ -1,7 +1,7 @@
 //! Ranks that call different things: all that called are told which ranks differ in what, before a
 //! result of somebody else's reaches their memory.
 
-use super::{ALL, Memory, SOON, call, ranks};
+use super::{ALL, Memory, SOON, UNTOUCHED, call, ranks, within};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::{Blocks, Combination, DataType, Operation, Request};
 use gaspi_collectives::{prepare, restart, start, test, wait};
@@ -248,5 +248,91 @@ fn of_one_that_prepares_what_others_run() {
     });
     for error in errors {
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    }
+}
+
+#[test]
+fn nothing_at_all_is_written_where_everybody_depends_on_everybody() {
+    use Collective::{Allgather, Allreduce, Alltoall, ReduceScatter};
+    // Kept apart until all is there, and only begun when all have met.
+    for count in [700, 40_000] {
+        for collective in [Allreduce, ReduceScatter, Allgather, Alltoall] {
+            let messages = |a: &&Algorithm| a.serves(collective) && !a.requires_one_node();
+            for algorithm in Algorithm::ALL.iter().filter(messages) {
+                let what = format!("{collective} of {count} by {algorithm}");
+                let all = ranks::run(SIZE, |rt| {
+                    let mut memory = Memory::new(rt.rank(), SIZE as usize * count);
+                    let mut request = memory.request(collective, count as u64);
+                    request.algorithm = Some(*algorithm);
+                    request.count -= u64::from(rt.rank() == Rank(2));
+                    let outcome = call(rt, ALL, &request, Timeout::Block);
+                    let _ = rt.barrier(ALL, ranks::LIMIT);
+                    (outcome, memory.output)
+                });
+                for (rank, (outcome, output)) in all.iter().enumerate() {
+                    let told = matches!(outcome, Err(Error::Mismatch { .. }));
+                    assert!(told, "{what}: rank {rank}: {outcome:?}");
+                    let untouched = output.iter().all(|element| *element == UNTOUCHED);
+                    assert!(untouched, "{what}: rank {rank} has a part of a result");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn of_roots_each_of_which_only_sends() {
+    let errors = ranks::run(2, |rt| {
+        let mut memory = Memory::new(rt.rank(), COUNT as usize);
+        let mut request = memory.request(Collective::Broadcast, COUNT);
+        request.algorithm = Some(Algorithm::BinomialTree);
+        request.root = rt.rank();
+        let begin = Instant::now();
+        // Both have done their part.
+        call(rt, ALL, &request, Timeout::Block).expect("it only sends");
+        let mut next = memory.request(Collective::Allreduce, COUNT);
+        next.algorithm = Some(Algorithm::RecursiveDoubling);
+        let error = call(rt, ALL, &next, Timeout::Block).expect_err("it is found out");
+        assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+        let _ = rt.barrier(ALL, ranks::LIMIT);
+        assert!(memory.output.iter().all(|element| *element == UNTOUCHED || *element < 97 + 1000));
+        error
+    });
+    for error in errors {
+        let Error::Mismatch { difference, .. } = error else { panic!("{error}") };
+        assert!(difference.contains("earlier operation"), "{difference}");
+        for root in ["with root 0", "with root 1"] {
+            assert!(difference.contains(root), "{difference}");
+        }
+    }
+}
+
+#[test]
+fn who_only_sends_is_told_by_its_next_call() {
+    let errors = ranks::run(3, |rt| {
+        let mut memory = Memory::new(rt.rank(), COUNT as usize);
+        let mut request = memory.request(Collective::Broadcast, COUNT);
+        request.algorithm = Some(Algorithm::Linear);
+        request.count -= u64::from(rt.rank() == Rank(2));
+        let first = call(rt, ALL, &request, Timeout::Block);
+        // Rank 0 has sent, and rank 1 has got what it expected.
+        assert_eq!(first.is_err(), rt.rank() == Rank(2), "{first:?}");
+        let _ = rt.barrier(ALL, ranks::LIMIT);
+        let mut outcome = first;
+        // The news may take a moment.
+        let error = within(SOON, "the news", || {
+            if outcome.is_ok() {
+                outcome = call(rt, ALL, &request, Timeout::Block);
+            }
+            outcome.clone().err()
+        });
+        let _ = rt.barrier(ALL, ranks::LIMIT);
+        error
+    });
+    for (rank, error) in errors.iter().enumerate() {
+        let Error::Mismatch { difference, .. } = error else { panic!("rank {rank}: {error}") };
+        assert!(difference.contains("rank 2 called broadcast of 2999"), "{difference}");
+        let earlier = difference.contains("earlier operation");
+        assert_eq!(earlier, rank != 2, "rank {rank}: {difference}");
     }
 }

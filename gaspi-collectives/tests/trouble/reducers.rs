@@ -199,30 +199,52 @@ fn they_can_be_started_and_waited_for_in_any_order() {
 }
 
 #[test]
-fn a_failure_is_told_where_the_result_goes_and_the_group_lives() {
-    ranks::run(3, |rt| {
-        // What that rank contributes cannot be combined.
-        for culprit in ranks_below(3) {
+fn a_function_that_fails_on_one_rank_fails_for_all_and_the_group_lives() {
+    // What that rank contributes cannot be combined, by nobody or by that rank only.
+    for (culprit, alone) in [(0, false), (2, false), (1, true), (4, true)] {
+        let culprit = Rank(culprit);
+        ranks::run(SIZE, |rt| {
+            let own = rt.rank();
             let reduce = move |one: &[u8], two: &[u8], _: &mut [u8], _| {
-                if one[0] == 7 || two[0] == 7 { Err(ReductionFailed) } else { Ok(()) }
+                let sees = one[0] == 7 || two[0] == 7;
+                let fails = if alone { own == culprit } else { sees };
+                if fails { Err(ReductionFailed) } else { Ok(()) }
             };
             let reducer = reducer(8, false, Arc::new(reduce));
-            for collective in [Collective::Allreduce, Collective::Reduce] {
-                let own = rt.rank();
+            let mut served = 0;
+            for (collective, algorithm) in [Collective::Allreduce, Collective::Reduce]
+                .into_iter()
+                .flat_map(|c| Algorithm::ALL.iter().map(move |a| (c, Some(*a))).chain([(c, None)]))
+            {
                 let input = vec![if own == culprit { 7 } else { 1 }; 800];
-                let mut memory = Bytes { input, output: vec![0; 800] };
+                let mut memory = Bytes { input, output: vec![0xAA; 800] };
                 let mut request = memory.request(collective, 100, &reducer);
                 request.root = Rank(1);
+                request.algorithm = algorithm;
+                let what = format!("{collective} by {algorithm:?}, {own}, {culprit} {alone}");
                 let outcome = call(rt, ALL, &request, ranks::LIMIT);
-                if collective == Collective::Allreduce || own == Rank(1) {
-                    let told = matches!(outcome, Err(Error::Reduction { .. }));
-                    assert!(told, "{collective}, {own}, {culprit}: {outcome:?}");
-                } else if let Err(error) = outcome {
-                    // It may have combined a part.
-                    assert!(matches!(error, Error::Reduction { .. }), "{error}");
+                if matches!(outcome, Err(Error::Unsupported { .. })) {
+                    continue;
                 }
-                super::sum_of_all(rt, ALL, 100);
+                // A rank may have nothing to combine.
+                let may_succeed = alone && outcome.is_ok();
+                served += u32::from(!may_succeed);
+                let told = matches!(outcome, Err(Error::Reduction { .. }));
+                assert!(told || may_succeed, "{what}: {outcome:?}");
+                let all = sum_of(rt, told);
+                assert!([0, u64::from(SIZE)].contains(&all), "{what}: {all} ranks are told");
+                let untouched = memory.output.iter().all(|byte| *byte == 0xAA);
+                assert!(collective == Collective::Reduce || !told || untouched, "{what}");
             }
-        }
-    });
+            assert!(served >= 6, "{served}");
+        });
+    }
+}
+
+/// How many ranks say yes.
+fn sum_of(rt: &Runtime, yes: bool) -> u64 {
+    let (own, mut all) = ([u64::from(yes)], [0]);
+    let (op, limit) = (gaspi_collectives::Operation::Sum, ranks::LIMIT);
+    gaspi_collectives::allreduce_slice(rt, &own, &mut all, op, ALL, limit).expect("allreduce");
+    all[0]
 }
