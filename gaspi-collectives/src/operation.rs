@@ -15,7 +15,7 @@ use crate::print::Print;
 use crate::request::{Blocks, Combination, Request};
 use crate::station::{self, Brief, Operation, Station};
 use crate::steps::{Shape, Step, scratch_bytes};
-use crate::task::{Arithmetic, Plan};
+use crate::task::{Arithmetic, Detour, Plan};
 
 /// An operation that was started or prepared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -276,7 +276,7 @@ impl<'a> Call<'a> {
     fn plan(&self, key: &PlanKey, preferred: Option<Algorithm>) -> Result<Arc<Plan>> {
         let shape = self.shape(key);
         let algorithm = choose(key, &shape, preferred)?;
-        let build = |algorithm: Algorithm, staged| {
+        let build = |algorithm: Algorithm, detour| {
             let steps = algorithm.steps(key.collective, &shape).ok_or_else(|| {
                 let reason = format!("{algorithm} cannot carry out this {}", key.collective);
                 Error::Unsupported { reason }
@@ -296,19 +296,28 @@ impl<'a> Call<'a> {
                 algorithm,
                 steps,
                 scratch_bytes,
-                staged,
+                detour,
                 extents,
                 own,
                 before,
                 keeps_apart,
             }))
         };
-        let staged = match algorithm {
-            // Where some member's memory cannot be reached.
-            Algorithm::Direct => build(Algorithm::Staged, None).ok(),
+        let unmapped = match algorithm {
+            Algorithm::Direct if key.algorithm.is_none() => {
+                choice::choose_unmapped(key.collective, &shape)
+            }
             _ => None,
         };
-        build(algorithm, staged)
+        let detour = match (algorithm, unmapped) {
+            (_, Some(unmapped)) => Some(Detour { plan: build(unmapped, None)?, always: true }),
+            (Algorithm::Direct, None) => {
+                let plan = build(Algorithm::Staged, None).ok();
+                plan.map(|plan| Detour { plan, always: false })
+            }
+            _ => None,
+        };
+        build(algorithm, detour)
     }
 
     /// The plan, made or kept.

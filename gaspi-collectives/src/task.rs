@@ -91,8 +91,8 @@ pub(crate) struct Plan {
     pub(crate) algorithm: Algorithm,
     pub(crate) steps: Vec<Step>,
     pub(crate) scratch_bytes: u64,
-    /// What all run instead if they cannot reach some member's memory.
-    pub(crate) staged: Option<Arc<Plan>>,
+    /// What all run instead where not all of them map all memory.
+    pub(crate) detour: Option<Detour>,
     /// Bytes of input and output by member, where the operation is direct.
     pub(crate) extents: Vec<[u64; 2]>,
     /// Bytes of this member's input and output, and before its block where there are blocks.
@@ -100,6 +100,14 @@ pub(crate) struct Plan {
     pub(crate) before: u64,
     /// Whether the result is written when all steps have been done.
     pub(crate) keeps_apart: bool,
+}
+
+/// What members run in place of a direct operation.
+#[derive(Debug)]
+pub(crate) struct Detour {
+    pub(crate) plan: Arc<Plan>,
+    /// Whether also where the kernel would copy between processes, because this is faster.
+    pub(crate) always: bool,
 }
 
 impl Plan {
@@ -569,18 +577,19 @@ impl Task {
         Ok(Stepped::Done)
     }
 
-    /// The lines of the first arrival have told where everybody's memory is. Where somebody's cannot be
-    /// reached by all, all know so and take the other way.
+    /// The lines of the first arrival have told where everybody's memory is. Where somebody's is not
+    /// mapped by all, all know so and take the other way.
     fn find_ways(&mut self, channel: &Channel, tally: &Tally) -> Result<Stepped> {
         let members = 0..channel.ranks().len();
         let told = |member| Whereabouts::of_words(channel.payload(member, tally.arrivals));
         let across = channel.all_reachable();
-        if !across
+        if let Some(Detour { plan, always }) = &self.plan.detour
+            && (*always || !across)
             && !members.clone().all(|member| told(member).are_mapped())
-            && let Some(staged) = self.plan.staged.clone()
         {
-            self.scratch = Buffer::new(staged.scratch_bytes);
-            self.plan = staged;
+            let plan = Arc::clone(plan);
+            self.scratch = Buffer::new(plan.scratch_bytes);
+            self.plan = plan;
             return Ok(Stepped::Again);
         }
         for member in members {
