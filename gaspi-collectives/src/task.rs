@@ -5,6 +5,7 @@
 //! task can be left at any time and be continued by any thread.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::mem;
 use std::sync::Arc;
 
 use gaspi_core::sync::line::Look;
@@ -149,6 +150,8 @@ enum Writable<'a> {
 #[derive(Debug)]
 pub(crate) struct Task {
     plan: Arc<Plan>,
+    /// The plan that it began with, where it has taken the detour.
+    left: Option<Arc<Plan>>,
     /// Which operation of the channel it is, from 1.
     pub(crate) sequence: u64,
     pub(crate) fingerprint: u64,
@@ -195,6 +198,7 @@ impl Task {
         let scratch = Buffer::new(plan.scratch_bytes);
         Task {
             plan,
+            left: None,
             sequence,
             fingerprint,
             arithmetic,
@@ -221,11 +225,15 @@ impl Task {
         self.sequence = sequence;
         self.buffers = buffers;
         self.ways.clear();
+        if let Some(plan) = self.left.take() {
+            self.plan = plan;
+        }
     }
 
     /// Whether it has run this plan, in this operation, before.
     pub(crate) fn is_like(&self, plan: &Arc<Plan>, fingerprint: u64) -> bool {
-        Arc::ptr_eq(&self.plan, plan) && self.fingerprint == fingerprint && !self.is_of_user()
+        let own = self.left.as_ref().unwrap_or(&self.plan);
+        Arc::ptr_eq(own, plan) && self.fingerprint == fingerprint && !self.is_of_user()
     }
 
     fn is_of_user(&self) -> bool {
@@ -588,8 +596,10 @@ impl Task {
             && !members.clone().all(|member| told(member).are_mapped())
         {
             let plan = Arc::clone(plan);
-            self.scratch = Buffer::new(plan.scratch_bytes);
-            self.plan = plan;
+            if plan.scratch_bytes > self.scratch.len() {
+                self.scratch = Buffer::new(plan.scratch_bytes);
+            }
+            self.left = Some(mem::replace(&mut self.plan, plan));
             return Ok(Stepped::Again);
         }
         for member in members {
