@@ -117,14 +117,23 @@ fn choose(key: &PlanKey, shape: &Shape, preferred: Option<Algorithm>) -> Result<
         return choice::choose(collective, shape, Some(wanted))
             .map_err(|reason| unsupported(reason.to_string()));
     }
-    let preferred = preferred.filter(|algorithm| {
-        may(*algorithm) && choice::choose(collective, shape, Some(*algorithm)).is_ok()
-    });
-    match preferred {
-        Some(algorithm) => Ok(algorithm),
-        None => choice::choose_where(collective, shape, may)
-            .map_err(|reason| unsupported(reason.to_string())),
+    let serves = |algorithm: Algorithm| {
+        may(algorithm) && choice::choose(collective, shape, Some(algorithm)).is_ok()
+    };
+    if let Some(preferred) = preferred.filter(|preferred| serves(*preferred)) {
+        return Ok(preferred);
     }
+    let chosen = choice::choose_where(collective, shape, may)
+        .map_err(|reason| unsupported(reason.to_string()))?;
+    if let Some(preferred) = preferred {
+        log::info!(
+            "{preferred}, which the environment prefers, cannot carry out this {collective} of {} \
+             elements on {} ranks; {chosen} does",
+            shape.count,
+            shape.size
+        );
+    }
+    Ok(chosen)
 }
 
 /// Bytes of input and output of every member: nothing where a member has none.
