@@ -1,0 +1,384 @@
+//! What goes wrong with the operations of a channel: why, who is told, and when the memory is free.
+
+use std::time::{Duration, Instant};
+
+use gaspi_core::sync::line::Look;
+use gaspi_core::sync::membarrier;
+use gaspi_core::{Error, Rank, Result};
+
+use super::{By, REMEMBERED, State, Station};
+use crate::notice::{self, Cause, Notice, What};
+use crate::print;
+use crate::task::Blocked;
+
+/// How long news of the cause may take behind the news of a failure, and those of a death.
+const CAUSE_LIMIT: Duration = Duration::from_millis(500);
+const DEATH_LIMIT: Duration = Duration::from_secs(5);
+/// How long an operation that has failed waits for members that may still use its memory.
+const LINGER_LIMIT: Duration = Duration::from_secs(2);
+
+impl Station {
+    /// Looks what has become of the operations before, with which this rank may have been done before
+    /// others were: who only sends messages does not wait for those who take them.
+    ///
+    /// # Errors
+    /// [`Error::RankDied`] of a member, and why another one has failed in an earlier operation.
+    pub(super) fn look_back(&self, state: &mut State) -> Result<()> {
+        let channel = &self.channel;
+        // What waits before it will have to say so itself.
+        if !state.queue.is_empty() {
+            return Ok(());
+        }
+        let found = match channel.check() {
+            Err(error @ Error::RankDied { .. }) => {
+                let (sequence, failure) = (state.sequence, Some(self.cause_of(&error)));
+                let print = state.prints[sequence as usize % REMEMBERED];
+                Some((error, Notice { sequence, print, failure }))
+            }
+            _ if channel.notices() == state.notices => None,
+            _ => self.failure_before(state),
+        };
+        let Some((error, notice)) = found else { return Ok(()) };
+        notice.tell(channel);
+        state.broken = Some(error.clone());
+        Err(error)
+    }
+
+    /// Why another member has failed in an operation that this rank has done its part of.
+    #[cold]
+    fn failure_before(&self, state: &mut State) -> Option<(Error, Notice)> {
+        let notices = self.channel.notices();
+        let me = self.channel.me();
+        let others = (0..self.channel.ranks().len()).filter(|member| *member != me);
+        let mut waits_only = true;
+        for member in others {
+            let Some(notice) = Notice::of(&self.channel, member) else { continue };
+            let Notice { sequence, print, failure: Some(cause) } = notice else { continue };
+            waits_only = false;
+            if sequence > state.sequence {
+                continue;
+            }
+            if let Some(error) = self.reported(member, print, cause) {
+                let own = match sequence + (REMEMBERED as u64) > state.sequence {
+                    true => state.prints[sequence as usize % REMEMBERED],
+                    false => print,
+                };
+                let failure = Some(passed_on(cause, notice, member, own));
+                return Some((former(error), Notice { sequence, print: own, failure }));
+            }
+        }
+        if waits_only {
+            state.notices = notices;
+        }
+        None
+    }
+
+    /// What a member has told of its failure, as an error; `None` where that is to be seen otherwise.
+    #[cold]
+    fn reported(&self, member: usize, print: u64, cause: Cause) -> Option<Error> {
+        let channel = &self.channel;
+        let about = cause.member.min(channel.ranks().len() - 1);
+        match cause.what {
+            What::Print => {
+                Some(print::mismatch(channel, [(member, print), (about, cause.words[0])]))
+            }
+            What::Bytes => Some(print::uneven(channel, [about, member], cause.words)),
+            What::Left => {
+                let pending = format!("a collective of {}", channel.group());
+                Some(Error::RankLeft { rank: channel.ranks()[about], pending })
+            }
+            What::Unknown | What::Died => None,
+        }
+    }
+
+    #[cold]
+    pub(super) fn afterwards(&self, error: &Error) -> Error {
+        match error {
+            Error::RankDied { .. } | Error::RankLeft { .. } | Error::NotInitialised => {
+                error.clone()
+            }
+            error => Error::InvalidGroup {
+                group: self.channel.group(),
+                reason: format!(
+                    "a collective has failed on it ({error}); delete it and commit a new group to \
+                     go on"
+                ),
+            },
+        }
+    }
+
+    /// A member is in another operation, or has been: a message of it may be of an earlier one, of which
+    /// this rank took none.
+    #[cold]
+    pub(super) fn disagree(&self, state: &mut State, error: Error, cause: Cause) {
+        let Some((_, task)) = state.queue.front() else { return };
+        let ([print, there], me) = (cause.words, self.channel.me());
+        let own = state.prints[there as usize % REMEMBERED];
+        let is_remembered = there < task.sequence && there + (REMEMBERED as u64) > state.sequence;
+        if cause.what != What::Print || !is_remembered || own == print {
+            return self.fail(state, error, cause);
+        }
+        let error = former(print::mismatch(&self.channel, [(me, own), (cause.member, print)]));
+        let notice = Notice { sequence: there, print: own, failure: Some(cause) };
+        self.fail_telling(state, error, notice);
+    }
+
+    /// The error, or why it came to that; `None` while that may still turn out: a request fails before
+    /// it is known that its target has died or left.
+    #[cold]
+    pub(super) fn settled(&self, state: &mut State, error: Error) -> Option<Error> {
+        let Error::Refused { rank, .. } = error else { return Some(error) };
+        let member = self.channel.ranks().iter().position(|member| *member == rank);
+        if let Some(Err(gone)) = member.map(|member| self.channel.alive(member)) {
+            return Some(gone);
+        }
+        let since = state.refused.get_or_insert_with(Instant::now);
+        (since.elapsed() >= CAUSE_LIMIT).then_some(error)
+    }
+
+    /// What the others are told of an error that is about a member.
+    #[cold]
+    pub(super) fn cause_of(&self, error: &Error) -> Cause {
+        let (what, rank) = match error {
+            Error::RankDied { rank, .. } => (What::Died, rank),
+            Error::RankLeft { rank, .. } => (What::Left, rank),
+            _ => return Cause::default(),
+        };
+        let member = self.channel.ranks().iter().position(|member| member == rank);
+        Cause { what, member: member.unwrap_or_default(), words: [0; 2] }
+    }
+
+    /// Errors if the task waits for nothing that may still come.
+    pub(super) fn look_for_ends(&self, blocked: Blocked) -> Result<()> {
+        self.channel.check()?;
+        self.channel.alive(blocked.member())
+    }
+
+    /// The first operation has failed, and with it all that follow.
+    #[cold]
+    pub(super) fn fail(&self, state: &mut State, error: Error, cause: Cause) {
+        let Some((_, task)) = state.queue.front() else { return };
+        let (sequence, print) = (task.sequence, task.fingerprint);
+        self.fail_telling(state, error, Notice { sequence, print, failure: Some(cause) });
+    }
+
+    #[cold]
+    fn fail_telling(&self, state: &mut State, error: Error, notice: Notice) {
+        notice.tell(&self.channel);
+        // Between telling and looking who has arrived; the others' fence is in `Channel::arrive`.
+        membarrier::heavy_global();
+        state.broken = Some(error.clone());
+        state.lingering = Some((error, Instant::now()));
+        self.linger(state);
+    }
+
+    /// Ends the operation that has failed, and with it all that follow, once no other member uses its
+    /// memory.
+    #[cold]
+    pub(super) fn linger(&self, state: &mut State) {
+        let Some((mut error, since)) = state.lingering.take() else { return };
+        let users = self.users(state);
+        if !users.is_empty() {
+            if since.elapsed() < LINGER_LIMIT {
+                state.lingering = Some((error, since));
+                return;
+            }
+            let users: Vec<_> = users.iter().map(Rank::to_string).collect();
+            still_used(&mut error, &users.join(", "));
+        }
+        let afterwards = self.afterwards(&error);
+        self.ended(state, Err(error), By::Other);
+        while !state.queue.is_empty() {
+            self.ended(state, Err(afterwards.clone()), By::Other);
+        }
+        state.spare = None;
+    }
+
+    /// Members that may still use this rank's buffers in the operation that has failed here.
+    #[cold]
+    fn users(&self, state: &State) -> Vec<Rank> {
+        let (channel, me) = (&self.channel, self.channel.me());
+        let Some((_, task)) = state.queue.front() else { return Vec::new() };
+        let Some((first, last)) = task.exposure(&state.tally) else { return Vec::new() };
+        if channel.alive(me).is_err() {
+            // It has left, so nobody would be seen to.
+            return Vec::new();
+        }
+        let stamp = task.stamp();
+        let others = (0..channel.ranks().len()).filter(|member| *member != me);
+        // Whoever arrives from now on sees the notice of this rank, and so does who waits for it.
+        let has_arrived = |member| channel.look(member, first) != Look::Missing;
+        let agrees = |member| match channel.look(member, first) {
+            Look::Arrived(there) => there == stamp,
+            Look::Missing | Look::Passed => true,
+        };
+        if !others.clone().all(|member| has_arrived(member) && agrees(member)) {
+            return Vec::new();
+        }
+        let is_done = |member| {
+            channel.look(member, last) != Look::Missing
+                || channel.alive(member).is_err()
+                || channel.has_closed(member)
+                || notice::has_failed(channel, member)
+        };
+        let uses = |member: &usize| !is_done(*member);
+        others.filter(uses).map(|member| channel.ranks()[member]).collect()
+    }
+
+    /// Looks whether other members wait in another operation, or have failed in this one.
+    #[cold]
+    pub(super) fn look_at_notices(&self) {
+        let mut state = self.hold();
+        let state = &mut *state;
+        let Some((_, task)) = state.queue.front() else { return };
+        if state.lingering.is_some() {
+            return;
+        }
+        let (sequence, fingerprint) = (task.sequence, task.fingerprint);
+        let me = self.channel.me();
+        if self.channel.alive(me).is_err() {
+            return self.fail(state, Error::NotInitialised, Cause::default());
+        }
+        let mut elsewhere = None;
+        for member in (0..self.channel.ranks().len()).filter(|member| *member != me) {
+            let Some(notice) = Notice::of(&self.channel, member) else { continue };
+            let Notice { sequence: there, print: other, failure } = notice;
+            // Those that wait behind it have prints as well.
+            let remembered = there < sequence && there + (REMEMBERED as u64) > state.sequence;
+            let own = match there == sequence {
+                true => fingerprint,
+                false => state.prints[there as usize % REMEMBERED],
+            };
+            if (remembered || there == sequence) && own != other {
+                let error = print::mismatch(&self.channel, [(me, own), (member, other)]);
+                let error = if there < sequence { former(error) } else { error };
+                let cause = Cause { what: What::Print, member, words: [other, there] };
+                // What the other one has to compare itself with.
+                let failure = Some(cause);
+                let notice = Notice { sequence: there, print: own, failure };
+                return self.fail_telling(state, error, notice);
+            }
+            if let Some(cause) = failure
+                && there <= sequence
+            {
+                let known = |(_, (_, known)): (usize, (Notice, Cause))| known.what != What::Unknown;
+                if !elsewhere.is_some_and(known) {
+                    elsewhere = Some((member, (notice, cause)));
+                }
+            }
+        }
+        if let Some((member, failure)) = elsewhere {
+            return self.follow(state, member, failure, failure.0.sequence < sequence);
+        }
+        self.look_for_vanity(state);
+    }
+
+    /// Another member has failed in this operation, or in one before it.
+    #[cold]
+    fn follow(
+        &self,
+        state: &mut State,
+        member: usize,
+        (notice, cause): (Notice, Cause),
+        is_former: bool,
+    ) {
+        let rank = self.channel.ranks()[member];
+        let error = match self.reported(member, notice.print, cause) {
+            Some(error) if is_former => former(error),
+            Some(error) => error,
+            None => {
+                let limit = if cause.what == What::Died { DEATH_LIMIT } else { CAUSE_LIMIT };
+                let (_, since) = state.failed_elsewhere.get_or_insert((rank, Instant::now()));
+                if since.elapsed() < limit {
+                    return;
+                }
+                let reason = "this collective failed there; its own error says why".to_owned();
+                Error::Refused { rank, reason }
+            }
+        };
+        self.fail_telling(state, error, notice);
+    }
+
+    /// Looks whether whom the first operation waits for has done its part and gone on, so that nothing
+    /// comes of it any more.
+    #[cold]
+    fn look_for_vanity(&self, state: &mut State) {
+        let Some((_, task)) = state.queue.front() else { return };
+        let Some(blocked) = task.blocked() else { return };
+        let (member, sequence) = (blocked.member(), task.sequence);
+        let rank = self.channel.ranks()[member];
+        let closed = self.channel.has_closed(member);
+        let ahead = Notice::of(&self.channel, member).is_some_and(|n| n.sequence > sequence);
+        // What makes room may lag behind.
+        if !closed && (!ahead || matches!(blocked, Blocked::Room(_))) {
+            state.vain = None;
+            return;
+        }
+        // What it did before may not have been looked at yet.
+        match state.vain {
+            Some((before, looks, since)) if before == blocked => {
+                // Who leaves or dies may have closed its end before.
+                if state.looks == looks || since.elapsed() < CAUSE_LIMIT {
+                    return;
+                }
+            }
+            _ => {
+                state.vain = Some((blocked, state.looks, Instant::now()));
+                return;
+            }
+        }
+        let me = self.channel.ranks()[self.channel.me()];
+        let what = print::describe(task.fingerprint);
+        let error = if closed {
+            let reason = format!("it has freed {what} or deleted {}", self.channel.group());
+            Error::Refused { rank, reason }
+        } else {
+            let difference =
+                format!("{rank} has done {what} without sending what {me} expects; compare counts");
+            Error::Mismatch { group: self.channel.group(), difference }
+        };
+        self.fail(state, error, Cause::default());
+    }
+}
+
+/// What this rank, which was in `own`, tells others of a failure that a member has told it of.
+#[cold]
+fn passed_on(cause: Cause, told: Notice, member: usize, own: u64) -> Cause {
+    match cause.what {
+        // It is this rank that differs, from whoever told it.
+        What::Print if told.print != own => {
+            Cause { what: What::Print, member, words: [told.print, told.sequence] }
+        }
+        _ => cause,
+    }
+}
+
+/// Says in an error that it is about an operation that this rank has done its part of before.
+#[cold]
+fn former(error: Error) -> Error {
+    match error {
+        Error::Mismatch { group, difference } => {
+            let difference = format!(
+                "{difference}, in an earlier operation, of which this rank had done its part"
+            );
+            Error::Mismatch { group, difference }
+        }
+        error => error,
+    }
+}
+
+/// Says in an error that these ranks may still use the buffers.
+#[cold]
+fn still_used(error: &mut Error, ranks: &str) {
+    let words = match error {
+        Error::RankDied { pending, .. } | Error::RankLeft { pending, .. } => pending,
+        Error::Refused { reason, .. } => reason,
+        Error::Mismatch { difference, .. } => difference,
+        _ => return,
+    };
+    *words = format!(
+        "{words}, whose buffers have to stay as they are, because {ranks} may still use them and has \
+         not answered for {} s,",
+        LINGER_LIMIT.as_secs()
+    );
+}
