@@ -472,10 +472,18 @@ impl Connecting {
                 // Who is not welcome sees the connection end, and tries again unless it is
                 // connected to meanwhile.
                 let welcome = inner.rank > rank || !self.awaits_welcome(rank);
-                if !welcome || has_ended(fd.as_fd()) || !say_welcome(fd.as_fd()) {
+                if !welcome || has_ended(fd.as_fd()) {
                     return;
                 }
-                self.give_way(inner, rank);
+                // Before the peer hears of the welcome: it would take what it sees of a connection that
+                // is given up for one more.
+                let given_up = self.give_way(inner, rank);
+                if !say_welcome(fd.as_fd()) {
+                    for aim in given_up {
+                        self.begin(inner, rank, aim);
+                    }
+                    return;
+                }
                 inner.peers.note_way(rank, from);
                 inner.peers.admitted(inner, fd, rank);
                 self.begin(inner, rank, Aim::Watch);
@@ -497,16 +505,19 @@ impl Connecting {
         trials.any(|trial| trial.proved && trial.welcome)
     }
 
-    /// Gives up making a connection to `rank`, which has made one.
-    fn give_way(&mut self, inner: &Inner, rank: Rank) {
+    /// Gives up making a connection to `rank`, which has made one; gives what it was wanted for.
+    fn give_way(&mut self, inner: &Inner, rank: Rank) -> Vec<Aim> {
         let of_it = |_: &u64, attempt: &mut Attempt| {
             attempt.rank == rank && matches!(attempt.aim, Aim::Data(_))
         };
+        let mut given_up = Vec::new();
         for (_, attempt) in self.attempts.extract_if(of_it) {
             for trial in attempt.trials.values() {
                 inner.peers.poll.remove(trial.fd.as_fd());
             }
+            given_up.push(attempt.aim);
         }
+        given_up
     }
 }
 

@@ -336,12 +336,13 @@ impl Peers {
     }
 
     /// Nothing more is asked for on a connection, but on another one with the same peer if there is
-    /// one.
+    /// one on which the peer has said something: else it may have given it up for the one that it took.
     fn use_another(&self, peer: Rank, than: &Connection) {
         let mut used = lock(&self.used[peer.index()]);
         if used.as_ref().is_some_and(|used| used.token == than.token) {
             let usable = |open: &&Arc<Connection>| {
-                !open.local && open.peer() == Some(peer.0) && open.is_usable()
+                let takes_it = open.losses_of_peer().is_some() && open.is_usable();
+                !open.local && open.peer() == Some(peer.0) && takes_it
             };
             *used = lock(&self.connections).values().find(usable).cloned();
         }
