@@ -478,8 +478,13 @@ impl Peers {
         let Some(peer) = connection.peer().filter(|_| connection.is_released_by_peer()) else {
             return;
         };
-        let asks = lock(&self.requests).values().any(|asked| asked.token == connection.token);
-        if !asks && connection.let_go(&self.data) {
+        let let_go = {
+            // Held until nothing can be asked for any more: who asks says on which connection first.
+            let requests = lock(&self.requests);
+            let asks = requests.values().any(|asked| asked.token == connection.token);
+            !asks && connection.let_go(&self.data)
+        };
+        if let_go {
             self.use_another(Rank(peer), connection);
         }
     }
