@@ -51,8 +51,7 @@ const KIB: u64 = 1 << 10;
 const STAGED: u64 = 3 * KIB / 2;
 
 /// Up to where two copies through stages cost less than one by the kernel, which first looks up every
-/// page: for two members, and for more.
-const UNMAPPED_PAIR: u64 = 2 << 20;
+/// page: measured for two members.
 const UNMAPPED: u64 = 64 * KIB;
 
 use Algorithm as A;
@@ -222,12 +221,11 @@ pub fn choose_where(
 /// What members of a node do where somebody's memory is not mapped by all, in place of having the
 /// kernel copy between processes; none if that is faster. All hear of such memory before they decide.
 pub(crate) fn choose_unmapped(collective: Collective, shape: &Shape) -> Option<Algorithm> {
-    let limit = if shape.size <= 2 { UNMAPPED_PAIR } else { UNMAPPED };
     // A slice for each member takes less work than everything for everybody, but more arrivals.
     let sliced =
         collective == Collective::Allreduce && shape.size > 2 && bytes(collective, shape) > STAGED;
     let algorithm = if sliced { Algorithm::Sliced } else { Algorithm::Staged };
-    (bytes(collective, shape) <= limit && algorithm.fits(collective, shape)).then_some(algorithm)
+    (bytes(collective, shape) <= UNMAPPED && algorithm.fits(collective, shape)).then_some(algorithm)
 }
 
 #[cfg(test)]
