@@ -378,11 +378,12 @@ fn a_member_that_has_closed_its_end_is_told_from_one_that_is_late() {
 
 #[test]
 fn a_member_that_dies_is_named_by_open_and_by_check() {
-    let parted = Barrier::new(3);
+    let (ready, parted) = (Barrier::new(3), Barrier::new(3));
     run_owned(3, &Config::default(), |rt| {
         let channel = open(&rt);
         let group = new_group(&rt);
-        meet(&rt);
+        // Nobody is still on the way when one of them ends.
+        ready.wait();
         if rt.rank() == Rank(1) {
             die(rt);
             // What a process holds ends with it.
