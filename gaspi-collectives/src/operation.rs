@@ -312,14 +312,11 @@ impl<'a> Call<'a> {
                 keeps_apart,
             }))
         };
-        let unmapped = match algorithm {
-            Algorithm::Direct if key.algorithm.is_none() => {
-                choice::choose_unmapped(key.collective, &shape)
+        let detour = match (algorithm, choice::choose_unmapped(key.collective, &shape)) {
+            (Algorithm::Direct, Some(unmapped)) => {
+                let always = key.algorithm.is_none();
+                Some(Detour { plan: build(unmapped, None)?, always })
             }
-            _ => None,
-        };
-        let detour = match (algorithm, unmapped) {
-            (_, Some(unmapped)) => Some(Detour { plan: build(unmapped, None)?, always: true }),
             (Algorithm::Direct, None) => {
                 let plan = build(Algorithm::Staged, None).ok();
                 plan.map(|plan| Detour { plan, always: false })

@@ -106,7 +106,8 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct Detour {
     pub(crate) plan: Arc<Plan>,
-    /// Whether also where the kernel would copy between processes, because this is faster.
+    /// Whether also where the kernel would copy between processes, because this is faster: not where
+    /// the call asks for the direct way, as it may on some members only. Lines tell.
     pub(crate) always: bool,
 }
 
@@ -463,7 +464,8 @@ impl Task {
                 kernel::copy(Target::of(data), self.source(channel, tally, span));
             }
             Carry::Nothing if self.plan.is_direct() && self.ways.is_empty() => {
-                words = Whereabouts::of(channel, self.buffers).words();
+                let detours = self.plan.detour.as_ref().is_some_and(|detour| detour.always);
+                words = Whereabouts::of(channel, self.buffers).words(detours);
             }
             Carry::Nothing => {}
         }

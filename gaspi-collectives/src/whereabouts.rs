@@ -29,10 +29,15 @@ impl Whereabouts {
         Whereabouts { input: found, output: if same { found } else { find(output) } }
     }
 
-    /// As they ride in a line.
-    pub(crate) fn words(&self) -> [u64; 6] {
+    /// As they ride in a line, and whether the member `detours` where memory is not mapped.
+    pub(crate) fn words(&self, detours: bool) -> [u64; 6] {
         let ([a, b], [c, d]) = (self.input.encode(), self.output.encode());
-        [a, b, c, d, 0, 0]
+        [a, b, c, d, detours.into(), 0]
+    }
+
+    /// Whether the member whose line says this detours.
+    pub(crate) fn detours([.., detours, _]: [u64; 6]) -> bool {
+        detours != 0
     }
 
     /// What a member's line says.

@@ -45,8 +45,9 @@ impl Task {
         let members = 0..channel.ranks().len();
         let told = |member| Whereabouts::of_words(channel.payload(member, tally.arrivals));
         let across = channel.all_reachable();
-        if let Some(Detour { plan, always }) = &self.plan.detour
-            && (*always || !across)
+        let detours = |member| Whereabouts::detours(channel.payload(member, tally.arrivals));
+        if let Some(Detour { plan, .. }) = &self.plan.detour
+            && (!across || members.clone().all(detours))
             && !members.clone().all(|member| told(member).are_mapped())
         {
             let plan = Arc::clone(plan);

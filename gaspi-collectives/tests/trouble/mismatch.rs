@@ -1,11 +1,12 @@
 //! Ranks that call different things: all that called are told which ranks differ in what, before a
 //! result of somebody else's reaches their memory.
 
-use super::{ALL, Memory, SOON, UNTOUCHED, call, ranks, within};
+use super::ranks::{self, LIMIT, Nodes};
+use super::{ALL, Memory, SOON, UNTOUCHED, call, check_sum, within};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::{Blocks, Combination, DataType, Operation, Request};
 use gaspi_collectives::{prepare, restart, start, test, wait};
-use gaspi_core::{Error, Rank, Result, Runtime, Timeout};
+use gaspi_core::{Config, Error, Rank, Result, Runtime, Timeout};
 use std::time::Instant;
 
 const SIZE: u32 = 4;
@@ -334,5 +335,25 @@ fn who_only_sends_is_told_by_its_next_call() {
         assert!(difference.contains("rank 2 called broadcast of 2999"), "{difference}");
         let earlier = difference.contains("earlier operation");
         assert_eq!(earlier, rank != 2, "rank {rank}: {difference}");
+    }
+}
+
+#[test]
+fn what_the_library_would_choose_may_be_named_by_some_only() {
+    // Memory that no other rank maps, so that there are two ways to carry it out.
+    for size in [2, 3, 4] {
+        ranks::run_over(Nodes::One, size, &Config::default(), |rt| {
+            for turn in 0..40 {
+                let count = [300, 1000, 8192][turn % 3];
+                let mut memory = Memory::new(rt.rank(), count);
+                let mut request = memory.request(Collective::Allreduce, count as u64);
+                let names = (turn / 3 + rt.rank().index()) % 2 == 0;
+                request.algorithm = names.then_some(Algorithm::Direct);
+                call(&rt, ALL, &request, LIMIT).expect("allreduce");
+                let members = rt.group_ranks(ALL).expect("members");
+                check_sum(&memory.output, &members);
+            }
+            rt.term(LIMIT).expect("term");
+        });
     }
 }
