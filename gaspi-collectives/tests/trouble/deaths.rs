@@ -2,7 +2,7 @@
 
 use super::{ALL, Dice, Memory, SOON, call, group_of, ranks, serves, sum_of_all};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::{prepare, restart, start, wait};
+use gaspi_collectives::{Request, prepare, restart, start, wait};
 use gaspi_core::{Config, Error, Rank, Result, Runtime, Timeout};
 use std::sync::Barrier;
 use std::time::Instant;
@@ -24,21 +24,27 @@ fn names(error: &Error, dead: Rank) -> bool {
     matches!(error, Error::RankDied { rank, .. } if *rank == dead)
 }
 
+/// Any operation by any algorithm that serves it.
+fn any_request(memory: &mut Memory, dice: &mut Dice) -> Request {
+    let (collective, algorithm) = loop {
+        let collective = Collective::ALL[dice.below(9) as usize];
+        let algorithm = Algorithm::ALL[dice.below(Algorithm::ALL.len() as u64) as usize];
+        if serves(algorithm, collective, SIZE) {
+            break (collective, algorithm);
+        }
+    };
+    let elements = [SMALL, LARGE][dice.below(2) as usize];
+    let mut request = memory.request(collective, count_of(collective, elements));
+    request.algorithm = Some(algorithm);
+    request.root = Rank(dice.below(u64::from(SIZE)) as u16);
+    request
+}
+
 /// Runs operations until one fails.
 fn until_it_fails(rt: &Runtime, memory: &mut Memory, seed: u64, dead: Rank) -> Result<()> {
     let mut dice = Dice(seed);
     for _ in 0..200 {
-        let (collective, algorithm) = loop {
-            let collective = Collective::ALL[dice.below(9) as usize];
-            let algorithm = Algorithm::ALL[dice.below(Algorithm::ALL.len() as u64) as usize];
-            if serves(algorithm, collective, SIZE) {
-                break (collective, algorithm);
-            }
-        };
-        let elements = [SMALL, LARGE][dice.below(2) as usize];
-        let mut request = memory.request(collective, count_of(collective, elements));
-        request.algorithm = Some(algorithm);
-        request.root = Rank(dice.below(u64::from(SIZE)) as u16);
+        let request = any_request(memory, &mut dice);
         // SAFETY: the buffers live until the job has ended.
         let begun = unsafe { start(rt, ALL, &request, Timeout::Block) };
         if matches!(begun, Err(Error::Unsupported { .. })) {
@@ -47,7 +53,8 @@ fn until_it_fails(rt: &Runtime, memory: &mut Memory, seed: u64, dead: Rank) -> R
         let begin = Instant::now();
         let outcome = begun.and_then(|handle| wait(rt, handle, Timeout::Block));
         if let Err(error) = outcome {
-            let what = format!("{collective} by {algorithm} from {}", request.root);
+            let Request { collective, algorithm, root, .. } = request;
+            let what = format!("{collective} by {algorithm:?} from {root}");
             assert!(names(&error, dead), "{what}: {} is told: {error}", rt.rank());
             assert!(begin.elapsed() < 3 * SOON, "{what}: {:?}", begin.elapsed());
             return Err(error);
@@ -93,17 +100,7 @@ fn whoever_survives_is_told_and_goes_on_in_a_new_group() {
 
 /// One operation of those of [`until_it_fails`]; the last ones are begun only.
 fn die_later(rt: &Runtime, memory: &mut Memory, dice: &mut Dice) {
-    let (collective, algorithm) = loop {
-        let collective = Collective::ALL[dice.below(9) as usize];
-        let algorithm = Algorithm::ALL[dice.below(Algorithm::ALL.len() as u64) as usize];
-        if serves(algorithm, collective, SIZE) {
-            break (collective, algorithm);
-        }
-    };
-    let elements = [SMALL, LARGE][dice.below(2) as usize];
-    let mut request = memory.request(collective, count_of(collective, elements));
-    request.algorithm = Some(algorithm);
-    request.root = Rank(dice.below(u64::from(SIZE)) as u16);
+    let request = any_request(memory, dice);
     // SAFETY: the buffers live until the job has ended.
     let handle = match unsafe { start(rt, ALL, &request, Timeout::Block) } {
         Err(Error::Unsupported { .. }) => return,
