@@ -5,8 +5,8 @@
 //! owner's own.
 
 use crate::error::{Error, Result};
-use crate::fabric::connection::Outgoing;
 use crate::fabric::frame::{AtomicOperation, Frame, Place};
+use crate::fabric::outgoing::Outgoing;
 use crate::fabric::peers::{CallKey, waiting};
 use crate::fabric::serve::apply;
 use crate::ids::{Rank, SegmentId};

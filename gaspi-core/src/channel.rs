@@ -24,8 +24,8 @@ pub(crate) use opening::describe;
 
 use crate::agreement::PeerSlice;
 use crate::error::{Error, Result};
-use crate::fabric::connection::{Item, Payload};
 use crate::fabric::frame::{Lane, Place, Put};
+use crate::fabric::outgoing::{Item, Payload};
 use crate::ids::{GroupId, NotificationId, Rank};
 use crate::node::{life, news};
 use crate::queue::CHANNELS;

@@ -5,8 +5,8 @@
 //! not mapped, notifications behind copies that are under way, lists.
 
 use crate::error::{Error, Result};
-use crate::fabric::connection::{CHUNK, Item, Payload};
 use crate::fabric::frame::{Lane, Place, Put};
+use crate::fabric::outgoing::{CHUNK, Item, Payload};
 use crate::fabric::peers::Landing;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::inside::Inside;

@@ -6,8 +6,8 @@
 //! can die holding it.
 
 use crate::error::{Error, Result};
-use crate::fabric::connection::Outgoing;
 use crate::fabric::frame::Frame;
+use crate::fabric::outgoing::Outgoing;
 use crate::fabric::peers::CallKey;
 use crate::ids::{Rank, SegmentId};
 use crate::node::{OUTBOX_BUFFERS, life};

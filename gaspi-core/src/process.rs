@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::fabric::Link;
-use crate::fabric::connection::Outgoing;
 use crate::fabric::frame::Frame;
+use crate::fabric::outgoing::Outgoing;
 use crate::fabric::peers::{CallKey, waiting};
 use crate::ids::Rank;
 use crate::node::life;

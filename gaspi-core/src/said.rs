@@ -6,8 +6,8 @@
 //! Invariant: whoever hears something twice is as wise as before.
 
 use crate::error::Result;
-use crate::fabric::connection::Outgoing;
 use crate::fabric::frame::Frame;
+use crate::fabric::outgoing::Outgoing;
 use crate::ids::{GroupId, Rank};
 use crate::mirror::Arrival;
 use crate::runtime::Inner;

@@ -2,8 +2,8 @@
 
 use crate::agreement::{CallKey, CallKind, describe_call};
 use crate::error::{Error, Result};
-use crate::fabric::connection::Outgoing;
 use crate::fabric::frame::{Frame, Register};
+use crate::fabric::outgoing::Outgoing;
 use crate::fabric::peers::{CallKey as PeerCall, PendingCall, waiting};
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::node::life;

@@ -3,347 +3,23 @@
 //! Between nodes it carries the requests of both sides, and the answers to them; within a node it
 //! carries requests of the side that opened it. Puts are acknowledged on the stream that they came on.
 //!
-//! Frames that belong to no queue go first, in order. Requests travel in lanes, one for each queue:
-//! a lane keeps its order, lanes take turns, and a large transfer goes out in chunks, so that a small
-//! request of another queue waits for a chunk at most. Small frames share a system call. Whoever
-//! posts sends at once what the socket takes; whoever drives the sockets later sends the rest.
-//! Nothing here waits.
+//! What it has to send is in [`outgoing`](super::outgoing). Whoever posts sends at once what the socket
+//! takes; whoever drives the sockets later sends the rest. Nothing here waits.
 
-use super::frame::{Frame, Lane, Place, Put};
+use super::frame::{Frame, Lane};
+use super::outgoing::{Ending, Item, Out, Outgoing, send};
+use super::pipes::Pipes;
 use crate::ids::{QueueId, Rank};
 use crate::os::event::Poll;
-use crate::os::socket::{self, Piece};
-use crate::segment::Segment;
+use crate::os::socket;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::wait::monotonic_ns;
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Who is on the other side, before it has said so.
 const UNKNOWN: u32 = u32::MAX;
-/// Bytes of a part of a large transfer.
-pub(crate) const CHUNK: u64 = 1024 * 1024;
-/// Payloads up to this size are copied behind their frame.
-const SMALL: u64 = 2048;
-/// Payloads from this size on are bulk data.
-pub(crate) const BULK: u64 = 64 * 1024;
-/// Bytes of small frames that share a system call.
-const BATCH: usize = 64 * 1024;
-/// Requests that follow each other within this time are in quick succession.
-const CLOSE_NS: u64 = 1500;
-/// Requests that follow each other within this time are posted all the time.
-const SOON_NS: u64 = 100_000;
-/// Who answers at intervals below this is likely to answer again soon.
-const RIDE_NS: u64 = 2_000_000;
-/// How many have to follow each other like this before some are held back: a few are sent at once.
-const STREAK: u32 = 6;
-/// How long requests are held back at most while others follow, and how many bytes of them.
-const HOLD_NS: u64 = 50_000;
-const HOLD_BYTES: usize = 8 * 1024;
-/// Bytes of memory that a stream keeps for its next frames.
-const KEEP: usize = 4096;
-
-/// Bytes of a segment that go out behind a frame.
-#[derive(Debug, Clone)]
-pub(crate) struct Payload {
-    segment: Arc<Segment>,
-    /// Bytes.
-    offset: u64,
-}
-
-impl Payload {
-    /// What begins at `offset` of `segment`; the caller has checked the range.
-    pub(crate) fn new(segment: Arc<Segment>, offset: u64) -> Payload {
-        Payload { segment, offset }
-    }
-
-    fn pointer(&self, skip: u64) -> *mut u8 {
-        self.segment.pointer().wrapping_add((self.offset + skip) as usize)
-    }
-}
-
-/// What travels in a lane.
-#[derive(Debug)]
-pub(crate) enum Item {
-    /// A frame that keeps its place among the requests.
-    Frame(Frame),
-    /// A put of any size, and where its payload lies if it has one.
-    Put { put: Put, payload: Option<Payload>, sent: u64 },
-    /// The answer to a get.
-    Data { request: u64, size: u64, payload: Payload },
-}
-
-impl Item {
-    /// A put that has not been sent yet.
-    pub(crate) fn put(put: Put, payload: Option<Payload>) -> Item {
-        Item::Put { put, payload, sent: 0 }
-    }
-}
-
-/// A frame that belongs to no lane.
-#[derive(Debug)]
-pub(crate) struct Outgoing {
-    bytes: Vec<u8>,
-    descriptors: Vec<OwnedFd>,
-}
-
-impl Outgoing {
-    pub(crate) fn new(frame: &Frame) -> Outgoing {
-        let mut bytes = Vec::new();
-        frame.append_to(&mut bytes);
-        Outgoing { bytes, descriptors: Vec::new() }
-    }
-
-    pub(crate) fn with_descriptors(
-        frame: &Frame,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<Outgoing> {
-        let descriptors: io::Result<_> =
-            descriptors.iter().map(BorrowedFd::try_clone_to_owned).collect();
-        Ok(Outgoing { descriptors: descriptors?, ..Outgoing::new(frame) })
-    }
-}
-
-/// The payload that follows the bytes on the wire.
-#[derive(Debug)]
-struct Body {
-    payload: Payload,
-    /// Bytes: how many have been sent, and of how many.
-    sent: u64,
-    size: u64,
-}
-
-/// Whether more may be sent.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    #[default]
-    No,
-    /// Neither side uses the stream any more.
-    LetGo,
-    /// This rank leaves the job: its goodbye goes behind all that waits.
-    Goodbye,
-    /// The goodbye is on the wire.
-    Said,
-}
-
-/// Stands for a payload whose memory is gone.
-static ZEROES: [u8; 4096] = [0; 4096];
-
-#[derive(Debug, Default)]
-struct Out {
-    /// Frames on the wire: nothing can come before the rest of them.
-    wire: Vec<u8>,
-    sent: usize,
-    /// What goes along with the first byte of `wire`.
-    descriptors: Vec<OwnedFd>,
-    body: Option<Body>,
-    control: VecDeque<Outgoing>,
-    /// The next one first.
-    lanes: VecDeque<(QueueId, VecDeque<Item>)>,
-    /// Puts that are on the wire and not acknowledged, in order; neighbours of a lane together.
-    unacknowledged: VecDeque<(Lane, u32)>,
-    /// Puts acknowledged so far.
-    acknowledged: u64,
-    /// Puts of the peer that have been completed, and how many of them it has been told of.
-    completed: u64,
-    told: u64,
-    /// Whether nothing has been posted since the last of them; whether their acknowledgements go along
-    /// with requests that are posted soon; and whether one has waited for that at a tick.
-    fresh: bool,
-    rides: bool,
-    waited: bool,
-    /// Whether whoever drives waits for room.
-    armed: bool,
-    ending: Ending,
-    /// This rank asks for nothing more.
-    released: bool,
-    broken: bool,
-    /// When a request was posted last, how many have followed each other closely, and since when some
-    /// are held back.
-    posted_ns: u64,
-    streak: u32,
-    held_since_ns: Option<u64>,
-    /// Whether the progress thread has been told that some are.
-    told_held: bool,
-    /// Nobody looks after it any more.
-    forgotten: bool,
-    /// This rank has asked for something on it.
-    asked: bool,
-}
-
-impl Out {
-    /// Takes note of a request. Whether it may wait a moment for others: it is small, and requests
-    /// come so quickly that a system call for each would be what takes the time. And whether it comes
-    /// soon after the one before.
-    fn follows(&mut self, item: &Item) -> (bool, bool) {
-        let now_ns = monotonic_ns();
-        let distance_ns = now_ns.saturating_sub(self.posted_ns);
-        self.posted_ns = now_ns;
-        self.streak = if distance_ns < CLOSE_NS { self.streak.saturating_add(1) } else { 0 };
-        let soon = distance_ns < SOON_NS;
-        if std::mem::take(&mut self.fresh) {
-            self.rides = distance_ns < RIDE_NS;
-            self.waited = false;
-        }
-        let small = matches!(item, Item::Put { put, .. } if put.size <= SMALL);
-        if !small || self.streak < STREAK || self.armed {
-            return (false, soon);
-        }
-        let since_ns = *self.held_since_ns.get_or_insert(now_ns);
-        let few = self.wire.len() - self.sent < HOLD_BYTES;
-        (few && now_ns - since_ns < HOLD_NS, soon)
-    }
-
-    fn is_idle(&self) -> bool {
-        self.wire.is_empty() && self.control.is_empty() && self.lanes.is_empty()
-    }
-
-    /// Whether no request of this rank is under way.
-    fn asks_nothing(&self) -> bool {
-        self.control.is_empty() && self.lanes.is_empty() && self.unacknowledged.is_empty()
-    }
-
-    /// Whether requests have to go by another stream.
-    fn is_let_go(&self) -> bool {
-        self.released || self.ending == Ending::LetGo
-    }
-
-    /// Whether the peer has not been told of all its puts that have been completed.
-    fn owes(&self) -> bool {
-        self.told != self.completed
-    }
-
-    /// Puts the next frames on the wire, of which nothing has been sent.
-    fn refill(&mut self) {
-        while let Some(next) = self.control.front() {
-            let alone = !next.descriptors.is_empty();
-            if !self.wire.is_empty() && (alone || self.wire.len() + next.bytes.len() > BATCH) {
-                return;
-            }
-            if let Some(next) = self.control.pop_front() {
-                self.wire.extend(next.bytes);
-                // Those of a frame that is on the wire already stay.
-                self.descriptors.extend(next.descriptors);
-            }
-            if alone {
-                return;
-            }
-        }
-        // Behind the news of puts that were refused, which are counted too.
-        if self.owes() {
-            self.told = self.completed;
-            Frame::Ack { puts: self.told }.append_to(&mut self.wire);
-        }
-        for _ in 0..self.lanes.len() {
-            if self.body.is_some() || self.wire.len() >= BATCH {
-                break;
-            }
-            let Some((queue, mut items)) = self.lanes.pop_front() else { break };
-            self.take_from(&mut items);
-            if !items.is_empty() {
-                self.lanes.push_back((queue, items));
-            }
-        }
-        if self.ending == Ending::Goodbye && self.lanes.is_empty() && self.body.is_none() {
-            self.ending = Ending::Said;
-            Frame::Goodbye.append_to(&mut self.wire);
-        }
-    }
-
-    /// Puts small requests of a lane on the wire, up to the first chunk of a large one.
-    fn take_from(&mut self, items: &mut VecDeque<Item>) {
-        while self.body.is_none() && self.wire.len() < BATCH {
-            let Some(item) = items.front_mut() else { return };
-            if !self.encode(item) {
-                // The other lanes have their turn.
-                return;
-            }
-            items.pop_front();
-        }
-    }
-
-    /// Appends a request of a lane: to the wire if nothing is in the way.
-    fn append_item(&mut self, queue: QueueId, mut item: Item) {
-        let free = self.body.is_none() && self.control.is_empty() && self.lanes.is_empty();
-        if free && self.wire.len() < BATCH && self.encode(&mut item) {
-            return;
-        }
-        match self.lanes.iter_mut().find(|(lane, _)| *lane == queue) {
-            Some((_, items)) => items.push_back(item),
-            None => self.lanes.push_back((queue, VecDeque::from([item]))),
-        }
-    }
-
-    /// Puts the next part of a request on the wire; true if that was the last one.
-    fn encode(&mut self, item: &mut Item) -> bool {
-        match item {
-            Item::Frame(frame) => {
-                frame.append_to(&mut self.wire);
-                true
-            }
-            Item::Data { request, size, payload } => {
-                Frame::Data { request: *request, size: *size }.append_to(&mut self.wire);
-                self.append(payload, 0, *size);
-                true
-            }
-            Item::Put { put, payload, sent } => {
-                let (skip, size) = (*sent, (put.size - *sent).min(CHUNK));
-                let last = skip + size == put.size;
-                let place = Place { offset: put.place.offset + skip, ..put.place };
-                Frame::Put(Put { place, size, last, ..*put }).append_to(&mut self.wire);
-                *sent += size;
-                if last {
-                    match self.unacknowledged.back_mut() {
-                        Some((back, count)) if *back == put.lane => *count += 1,
-                        _ => self.unacknowledged.push_back((put.lane, 1)),
-                    }
-                }
-                if let Some(payload) = payload {
-                    self.append(payload, skip, size);
-                }
-                last
-            }
-        }
-    }
-
-    /// Appends a part of a payload: a small one to the wire, others as its body.
-    fn append(&mut self, payload: &Payload, skip: u64, size: u64) {
-        if size > SMALL {
-            let segment = Arc::clone(&payload.segment);
-            let payload = Payload { segment, offset: payload.offset + skip };
-            self.body = Some(Body { payload, sent: 0, size });
-            return;
-        }
-        let start = self.wire.len();
-        self.wire.resize(start + size as usize, 0);
-        let accepts = payload.segment.accept();
-        if *accepts {
-            let to = self.wire[start..].as_mut_ptr();
-            // SAFETY: the range was checked when it was posted, and the segment exists while the
-            // lock is held.
-            unsafe { std::ptr::copy_nonoverlapping(payload.pointer(skip), to, size as usize) };
-        }
-    }
-
-    /// The lanes of puts that have not been acknowledged, with how many; all are forgotten.
-    fn give_up(&mut self) -> Vec<(Lane, u32)> {
-        let mut lost: Vec<(Lane, u32)> = self.unacknowledged.drain(..).collect();
-        for (_, items) in self.lanes.drain(..) {
-            for item in items {
-                if let Item::Put { put, .. } = item {
-                    lost.push((put.lane, 1));
-                }
-            }
-        }
-        self.control.clear();
-        self.wire = Vec::new();
-        self.body = None;
-        lost
-    }
-}
-
 /// A stream to a peer.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -412,8 +88,13 @@ impl Connection {
     }
 
     /// A stream to `peer`, of another node, with which this rank has lost so many before.
-    pub(crate) fn between_nodes(token: u64, peer: u16, losses: u64) -> Connection {
-        let mut out = Out::default();
+    pub(crate) fn between_nodes(
+        token: u64,
+        peer: u16,
+        losses: u64,
+        pipes: &Arc<Pipes>,
+    ) -> Connection {
+        let mut out = Out { pipes: Some(Arc::clone(pipes)), ..Out::default() };
         Frame::Losses { count: losses }.append_to(&mut out.wire);
         Connection { losses, out: Mutex::new(out), ..Connection::new(token, peer, false) }
     }
@@ -712,66 +393,5 @@ impl Connection {
     /// Whether everything has been handed to the kernel.
     pub(crate) fn is_drained(&self) -> bool {
         self.out().is_idle()
-    }
-}
-
-/// Sends once; what was sent whole is forgotten.
-fn send(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<()> {
-    let head = Piece::of(&out.wire[out.sent..]);
-    // Memory of the program may be gone once its segment was deleted: what is left of the payload
-    // then goes out as zeroes, so that the frames behind it arrive.
-    let accepts = out.body.as_ref().map(|body| body.payload.segment.accept());
-    let rest = match &out.body {
-        None => Piece::of(&[]),
-        Some(body) if accepts.as_ref().is_some_and(|accepts| **accepts) => Piece {
-            pointer: body.payload.pointer(body.sent),
-            len: (body.size - body.sent) as usize,
-        },
-        Some(body) => Piece::of(&ZEROES[..ZEROES.len().min((body.size - body.sent) as usize)]),
-    };
-    let descriptors: Vec<BorrowedFd<'_>> = out.descriptors.iter().map(AsFd::as_fd).collect();
-    // SAFETY: the frames are owned here, the payload's segment accepts while its lock is held, the
-    // zeroes are constant.
-    let sent = unsafe { socket::send(fd, [head, rest], &descriptors) };
-    drop(descriptors);
-    drop(accepts);
-    let sent = sent?;
-    out.descriptors.clear();
-    let of_wire = sent.min(head.len);
-    out.sent += of_wire;
-    let body_left = out.body.as_mut().map_or(0, |body| {
-        body.sent += (sent - of_wire) as u64;
-        body.size - body.sent
-    });
-    if out.sent == out.wire.len() && body_left == 0 {
-        out.body = None;
-        out.sent = 0;
-        out.wire.clear();
-        if out.wire.capacity() > KEEP && out.is_idle() {
-            out.wire = Vec::new();
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn descriptors_stay_with_their_frame_while_others_queue_up_behind_it() {
-        let descriptor = crate::os::event::Bell::new().expect("descriptor");
-        let frame = Outgoing::with_descriptors(&Frame::Kill, &[descriptor.as_fd()]).expect("frame");
-        let mut out = Out::default();
-        out.control.push_back(frame);
-        out.refill();
-        // The socket was full, and another frame came.
-        out.control.push_back(Outgoing::new(&Frame::Ping { request: 1 }));
-        out.refill();
-        assert_eq!(out.descriptors.len(), 1);
-        let mut bytes = Vec::new();
-        Frame::Kill.append_to(&mut bytes);
-        Frame::Ping { request: 1 }.append_to(&mut bytes);
-        assert_eq!(out.wire, bytes);
     }
 }

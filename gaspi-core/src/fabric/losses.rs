@@ -37,7 +37,7 @@ impl Peers {
     /// requests, with the lock on what is used.
     pub(super) fn between_nodes(&self, peer: Rank) -> Arc<Connection> {
         let losses = self.losses[peer.index()].own.load(Ordering::Acquire);
-        Arc::new(Connection::between_nodes(self.token(), peer.0, losses))
+        Arc::new(Connection::between_nodes(self.token(), peer.0, losses, &self.pipes))
     }
 
     /// Whether this rank has lost a connection with the peer of this one since it was begun.

@@ -1,10 +1,12 @@
 //! Connections to the libraries of other ranks: which there are, which are used, how they end.
 
 use super::connecting::Aim;
-use super::connection::{Connection, Item, Outgoing, Posted, Unsent};
+use super::connection::{Connection, Posted, Unsent};
 use super::drive::Drive;
 use super::frame::{AtomicOperation, Frame, Place};
 use super::losses::Losses;
+use super::outgoing::{Item, Outgoing};
+use super::pipes::Pipes;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use crate::node::life;
@@ -131,6 +133,8 @@ pub(crate) struct Peers {
     /// The connections on which this rank asks for something, by peer. Between nodes it does not
     /// matter which side has opened one.
     pub(super) used: Box<[Mutex<Option<Arc<Connection>>>]>,
+    /// The way of large payloads to ranks of other nodes.
+    pub(super) pipes: Arc<Pipes>,
     /// By peer.
     pub(super) losses: Box<[Losses]>,
     /// Connections on which something is held back, and whether there are any.
@@ -195,6 +199,7 @@ impl Peers {
             watch: AtomicU32::new(watch::ARMED),
             settling: Mutex::default(),
             used: (0..size).map(|_| Mutex::default()).collect(),
+            pipes: Arc::default(),
             losses: (0..size).map(|_| Losses::new()).collect(),
             held: Mutex::default(),
             holds: AtomicBool::new(false),

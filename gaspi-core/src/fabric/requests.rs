@@ -1,8 +1,9 @@
 //! Requests to the libraries of other ranks that they have not answered yet: each is completed once, by
 //! its answer or by the end of the connection that it travels on.
 
-use super::connection::{Connection, Item, Outgoing, Posted, Unsent};
+use super::connection::{Connection, Posted, Unsent};
 use super::frame::{Frame, Lane, Place};
+use super::outgoing::{Item, Outgoing};
 use super::peers::{Asked, CallKey, EXPLAIN, Failure, Landing, Peers, PendingCall, Request, lock};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank, SegmentId};

@@ -3,9 +3,10 @@
 //! Here the library is the network card: segment, generation and range of every access are checked.
 //! Nothing here waits for another rank, and nothing calls the program.
 
-use super::connection::{BULK, Broken, Connection, Item, Payload};
+use super::connection::{Broken, Connection};
 use super::drive::Incoming;
 use super::frame::{Announce, AtomicOperation, Frame, Lane, Place, Put, Register};
+use super::outgoing::{BULK, Item, Payload};
 use super::peers::{Failure, Landing};
 use super::requests::finish;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};

@@ -13,4 +13,5 @@ pub mod limits;
 pub mod memory;
 pub mod process;
 pub mod socket;
+pub mod splice;
 pub mod tcp;

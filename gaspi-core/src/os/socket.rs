@@ -202,6 +202,17 @@ fn message(pieces: &[Piece; 2]) -> ([libc::iovec; 2], libc::msghdr) {
     (vectors, unsafe { std::mem::zeroed() })
 }
 
+/// Sends as much of `bytes` as there is room for, behind which more follows at once.
+///
+/// # Errors
+/// As [`send`].
+pub fn send_more(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
+    // SAFETY: reads the bytes of the slice.
+    let sent = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
 /// Sends as much of two pieces as there is room for, and `descriptors` with the first byte.
 ///
 /// # Errors

@@ -99,6 +99,39 @@ fn data_arrives_whole_at_every_size_and_offset() {
 }
 
 #[test]
+fn a_source_may_be_written_again_as_soon_as_wait_has_returned() {
+    // Pages of the source may travel themselves, and not a copy of them.
+    let sizes = [40 * 1024, 1 << 20, 1 << 20, 5 << 20];
+    let other = vec![0xff; 5 << 20];
+    run(2, |rt| {
+        make(rt, S0, 5 << 20);
+        make(rt, S1, 5 << 20);
+        for (round, size) in (1..=240u8).zip(sizes.into_iter().cycle()) {
+            meet(rt);
+            if rt.rank() == Rank(0) {
+                rt.segment_write(S0, 0, &vec![round; size as usize]).expect("inside");
+                let t = Transfer {
+                    local_offset: 0,
+                    remote: S1,
+                    remote_offset: 0,
+                    size,
+                    ..eight(Rank(1))
+                };
+                rt.write(&t, Q0, LIMIT).expect("write");
+                rt.wait(Q0, LIMIT).expect("wait");
+                rt.segment_write(S0, 0, &other[..size as usize]).expect("inside");
+            }
+            meet(rt);
+            if rt.rank() == Rank(1) {
+                let mut bytes = vec![0; size as usize];
+                rt.segment_read(S1, 0, &mut bytes).expect("inside");
+                assert!(bytes.iter().all(|byte| *byte == round), "round {round}");
+            }
+        }
+    });
+}
+
+#[test]
 fn nothing_beside_the_range_is_touched() {
     run(2, |rt| {
         make(rt, S0, 64);

@@ -1,0 +1,565 @@
+//! What a stream to a peer has to send: frames, lanes of requests, payloads.
+//!
+//! Frames that belong to no queue go first, in order. Requests travel in lanes, one for each queue:
+//! a lane keeps its order, lanes take turns, and a large transfer goes out in chunks, so that a small
+//! request of another queue waits for a chunk at most. Small frames share a system call. Nothing here
+//! waits.
+
+use super::frame::{Frame, Lane, Place, Put};
+use super::pipes::{Lent, Pipes};
+use crate::ids::QueueId;
+use crate::os::socket::{self, Piece};
+use crate::os::splice;
+use crate::segment::Segment;
+use crate::wait::monotonic_ns;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes of a part of a large transfer.
+pub(crate) const CHUNK: u64 = 1024 * 1024;
+/// Payloads up to this size are copied behind their frame.
+const SMALL: u64 = 2048;
+/// Payloads from this size on are bulk data.
+pub(crate) const BULK: u64 = 64 * 1024;
+/// Payloads from this size on are handed to the kernel page by page, so that only the receiver copies.
+const PIPED: u64 = 32 * 1024;
+/// Of larger requests every second chunk is: what the caches do not hold takes one core longer than two.
+const PIPED_ALL: u64 = 4 * 1024 * 1024;
+/// Bytes of small frames that share a system call.
+const BATCH: usize = 64 * 1024;
+/// Requests that follow each other within this time are in quick succession.
+const CLOSE_NS: u64 = 1500;
+/// Requests that follow each other within this time are posted all the time.
+const SOON_NS: u64 = 100_000;
+/// Who answers at intervals below this is likely to answer again soon.
+const RIDE_NS: u64 = 2_000_000;
+/// How many have to follow each other like this before some are held back: a few are sent at once.
+const STREAK: u32 = 6;
+/// How long requests are held back at most while others follow, and how many bytes of them.
+const HOLD_NS: u64 = 50_000;
+const HOLD_BYTES: usize = 8 * 1024;
+/// Bytes of memory that a stream keeps for its next frames.
+const KEEP: usize = 4096;
+
+/// Bytes of a segment that go out behind a frame.
+#[derive(Debug, Clone)]
+pub(crate) struct Payload {
+    segment: Arc<Segment>,
+    /// Bytes.
+    offset: u64,
+}
+
+impl Payload {
+    /// What begins at `offset` of `segment`; the caller has checked the range.
+    pub(crate) fn new(segment: Arc<Segment>, offset: u64) -> Payload {
+        Payload { segment, offset }
+    }
+
+    fn pointer(&self, skip: u64) -> *mut u8 {
+        self.segment.pointer().wrapping_add((self.offset + skip) as usize)
+    }
+}
+
+/// What travels in a lane.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// A frame that keeps its place among the requests.
+    Frame(Frame),
+    /// A put of any size, and where its payload lies if it has one.
+    Put { put: Put, payload: Option<Payload>, sent: u64 },
+    /// The answer to a get.
+    Data { request: u64, size: u64, payload: Payload },
+}
+
+impl Item {
+    /// A put that has not been sent yet.
+    pub(crate) fn put(put: Put, payload: Option<Payload>) -> Item {
+        Item::Put { put, payload, sent: 0 }
+    }
+}
+
+/// A frame that belongs to no lane.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Outgoing {
+    pub(crate) fn new(frame: &Frame) -> Outgoing {
+        let mut bytes = Vec::new();
+        frame.append_to(&mut bytes);
+        Outgoing { bytes, descriptors: Vec::new() }
+    }
+
+    pub(crate) fn with_descriptors(
+        frame: &Frame,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<Outgoing> {
+        let descriptors: io::Result<_> =
+            descriptors.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        Ok(Outgoing { descriptors: descriptors?, ..Outgoing::new(frame) })
+    }
+}
+
+/// The payload that follows the bytes on the wire.
+#[derive(Debug)]
+pub(super) struct Body {
+    payload: Payload,
+    /// Bytes: how many have been sent, and of how many.
+    sent: u64,
+    size: u64,
+    /// Whether its pages may be handed over instead of copied.
+    piped: bool,
+}
+
+impl Body {
+    /// What has not been sent.
+    fn rest(&self) -> Piece {
+        let pointer = self.payload.pointer(self.sent);
+        Piece { pointer, len: (self.size - self.sent) as usize }
+    }
+}
+
+/// Whether more may be sent.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    #[default]
+    No,
+    /// Neither side uses the stream any more.
+    LetGo,
+    /// This rank leaves the job: its goodbye goes behind all that waits.
+    Goodbye,
+    /// The goodbye is on the wire.
+    Said,
+}
+
+/// Stands for a payload whose memory is gone.
+static ZEROES: [u8; 4096] = [0; 4096];
+
+#[derive(Debug, Default)]
+pub(super) struct Out {
+    /// Frames on the wire: nothing can come before the rest of them.
+    pub(super) wire: Vec<u8>,
+    pub(super) sent: usize,
+    /// What goes along with the first byte of `wire`.
+    pub(super) descriptors: Vec<OwnedFd>,
+    pub(super) body: Option<Body>,
+    pub(super) control: VecDeque<Outgoing>,
+    /// The next one first.
+    pub(super) lanes: VecDeque<(QueueId, VecDeque<Item>)>,
+    /// Puts that are on the wire and not acknowledged, in order; neighbours of a lane together.
+    pub(super) unacknowledged: VecDeque<(Lane, u32)>,
+    /// Puts acknowledged so far.
+    pub(super) acknowledged: u64,
+    /// Puts of the peer that have been completed, and how many of them it has been told of.
+    pub(super) completed: u64,
+    pub(super) told: u64,
+    /// Whether nothing has been posted since the last of them; whether their acknowledgements go along
+    /// with requests that are posted soon; and whether one has waited for that at a tick.
+    pub(super) fresh: bool,
+    pub(super) rides: bool,
+    pub(super) waited: bool,
+    /// Whether whoever drives waits for room.
+    pub(super) armed: bool,
+    pub(super) ending: Ending,
+    /// This rank asks for nothing more.
+    pub(super) released: bool,
+    pub(super) broken: bool,
+    /// When a request was posted last, how many have followed each other closely, and since when some
+    /// are held back.
+    pub(super) posted_ns: u64,
+    pub(super) streak: u32,
+    pub(super) held_since_ns: Option<u64>,
+    /// Whether the progress thread has been told that some are.
+    pub(super) told_held: bool,
+    /// Where payloads go page by page, and what is on this way.
+    pub(super) pipes: Option<Arc<Pipes>>,
+    pub(super) lent: Option<Lent>,
+    /// Nobody looks after it any more.
+    pub(super) forgotten: bool,
+    /// This rank has asked for something on it.
+    pub(super) asked: bool,
+}
+
+impl Out {
+    /// Takes note of a request. Whether it may wait a moment for others: it is small, and requests
+    /// come so quickly that a system call for each would be what takes the time. And whether it comes
+    /// soon after the one before.
+    pub(super) fn follows(&mut self, item: &Item) -> (bool, bool) {
+        let now_ns = monotonic_ns();
+        let distance_ns = now_ns.saturating_sub(self.posted_ns);
+        self.posted_ns = now_ns;
+        self.streak = if distance_ns < CLOSE_NS { self.streak.saturating_add(1) } else { 0 };
+        let soon = distance_ns < SOON_NS;
+        if std::mem::take(&mut self.fresh) {
+            self.rides = distance_ns < RIDE_NS;
+            self.waited = false;
+        }
+        let small = matches!(item, Item::Put { put, .. } if put.size <= SMALL);
+        if !small || self.streak < STREAK || self.armed {
+            return (false, soon);
+        }
+        let since_ns = *self.held_since_ns.get_or_insert(now_ns);
+        let few = self.wire.len() - self.sent < HOLD_BYTES;
+        (few && now_ns - since_ns < HOLD_NS, soon)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.wire.is_empty() && self.control.is_empty() && self.lanes.is_empty()
+    }
+
+    /// Whether no request of this rank is under way.
+    pub(super) fn asks_nothing(&self) -> bool {
+        self.control.is_empty() && self.lanes.is_empty() && self.unacknowledged.is_empty()
+    }
+
+    /// Whether requests have to go by another stream.
+    pub(super) fn is_let_go(&self) -> bool {
+        self.released || self.ending == Ending::LetGo
+    }
+
+    /// Whether the peer has not been told of all its puts that have been completed.
+    pub(super) fn owes(&self) -> bool {
+        self.told != self.completed
+    }
+
+    /// Puts the next frames on the wire, of which nothing has been sent.
+    pub(super) fn refill(&mut self) {
+        while let Some(next) = self.control.front() {
+            let alone = !next.descriptors.is_empty();
+            if !self.wire.is_empty() && (alone || self.wire.len() + next.bytes.len() > BATCH) {
+                return;
+            }
+            if let Some(next) = self.control.pop_front() {
+                self.wire.extend(next.bytes);
+                // Those of a frame that is on the wire already stay.
+                self.descriptors.extend(next.descriptors);
+            }
+            if alone {
+                return;
+            }
+        }
+        // Behind the news of puts that were refused, which are counted too.
+        if self.owes() {
+            self.told = self.completed;
+            Frame::Ack { puts: self.told }.append_to(&mut self.wire);
+        }
+        for _ in 0..self.lanes.len() {
+            if self.body.is_some() || self.wire.len() >= BATCH {
+                break;
+            }
+            let Some((queue, mut items)) = self.lanes.pop_front() else { break };
+            self.take_from(&mut items);
+            if !items.is_empty() {
+                self.lanes.push_back((queue, items));
+            }
+        }
+        if self.ending == Ending::Goodbye && self.lanes.is_empty() && self.body.is_none() {
+            self.ending = Ending::Said;
+            Frame::Goodbye.append_to(&mut self.wire);
+        }
+    }
+
+    /// Puts small requests of a lane on the wire, up to the first chunk of a large one.
+    fn take_from(&mut self, items: &mut VecDeque<Item>) {
+        while self.body.is_none() && self.wire.len() < BATCH {
+            let Some(item) = items.front_mut() else { return };
+            if !self.encode(item) {
+                // The other lanes have their turn.
+                return;
+            }
+            items.pop_front();
+        }
+    }
+
+    /// Appends a request of a lane: to the wire if nothing is in the way.
+    pub(super) fn append_item(&mut self, queue: QueueId, mut item: Item) {
+        let free = self.body.is_none() && self.control.is_empty() && self.lanes.is_empty();
+        if free && self.wire.len() < BATCH && self.encode(&mut item) {
+            return;
+        }
+        match self.lanes.iter_mut().find(|(lane, _)| *lane == queue) {
+            Some((_, items)) => items.push_back(item),
+            None => self.lanes.push_back((queue, VecDeque::from([item]))),
+        }
+    }
+
+    /// Puts the next part of a request on the wire; true if that was the last one.
+    fn encode(&mut self, item: &mut Item) -> bool {
+        match item {
+            Item::Frame(frame) => {
+                frame.append_to(&mut self.wire);
+                true
+            }
+            Item::Data { request, size, payload } => {
+                Frame::Data { request: *request, size: *size }.append_to(&mut self.wire);
+                self.append(payload, 0, *size, *size);
+                true
+            }
+            Item::Put { put, payload, sent } => {
+                let (skip, size) = (*sent, (put.size - *sent).min(CHUNK));
+                let last = skip + size == put.size;
+                let place = Place { offset: put.place.offset + skip, ..put.place };
+                Frame::Put(Put { place, size, last, ..*put }).append_to(&mut self.wire);
+                *sent += size;
+                if last {
+                    match self.unacknowledged.back_mut() {
+                        Some((back, count)) if *back == put.lane => *count += 1,
+                        _ => self.unacknowledged.push_back((put.lane, 1)),
+                    }
+                }
+                if let Some(payload) = payload {
+                    self.append(payload, skip, size, put.size);
+                }
+                last
+            }
+        }
+    }
+
+    /// Appends a part of a payload of `whole` bytes: a small one to the wire, others as its body.
+    fn append(&mut self, payload: &Payload, skip: u64, size: u64, whole: u64) {
+        if size > SMALL {
+            // Memory of the program may serve another purpose once its segment was deleted.
+            let turn = whole <= PIPED_ALL || (skip / CHUNK).is_multiple_of(2);
+            let piped = turn && size >= PIPED && payload.segment.is_mapped();
+            let segment = Arc::clone(&payload.segment);
+            let payload = Payload { segment, offset: payload.offset + skip };
+            self.body = Some(Body { payload, sent: 0, size, piped });
+            return;
+        }
+        let start = self.wire.len();
+        self.wire.resize(start + size as usize, 0);
+        let accepts = payload.segment.accept();
+        if *accepts {
+            let to = self.wire[start..].as_mut_ptr();
+            // SAFETY: the range was checked when it was posted, and the segment exists while the
+            // lock is held.
+            unsafe { std::ptr::copy_nonoverlapping(payload.pointer(skip), to, size as usize) };
+        }
+    }
+
+    /// The lanes of puts that have not been acknowledged, with how many; all are forgotten.
+    pub(super) fn give_up(&mut self) -> Vec<(Lane, u32)> {
+        let mut lost: Vec<(Lane, u32)> = self.unacknowledged.drain(..).collect();
+        for (_, items) in self.lanes.drain(..) {
+            for item in items {
+                if let Item::Put { put, .. } = item {
+                    lost.push((put.lane, 1));
+                }
+            }
+        }
+        self.control.clear();
+        self.wire = Vec::new();
+        self.body = None;
+        self.lent = None;
+        lost
+    }
+}
+
+/// Sends once; what was sent whole is forgotten.
+pub(super) fn send(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<()> {
+    let wire_left = out.wire.len() - out.sent;
+    let sent = match send_by_page(fd, out)? {
+        Some(sent) => sent,
+        None => send_copied(fd, out)?,
+    };
+    out.descriptors.clear();
+    let of_wire = sent.min(wire_left);
+    out.sent += of_wire;
+    let body_left = out.body.as_mut().map_or(0, |body| {
+        body.sent += (sent - of_wire) as u64;
+        body.size - body.sent
+    });
+    if out.sent == out.wire.len() && body_left == 0 {
+        out.body = None;
+        out.sent = 0;
+        out.wire.clear();
+        if out.wire.capacity() > KEEP && out.is_idle() {
+            out.wire = Vec::new();
+        }
+    }
+    Ok(())
+}
+
+/// Sends frames and the payload behind them, which the kernel copies.
+fn send_copied(fd: BorrowedFd<'_>, out: &Out) -> io::Result<usize> {
+    let head = Piece::of(&out.wire[out.sent..]);
+    // Memory of the program may be gone once its segment was deleted: what is left of the payload
+    // then goes out as zeroes, so that the frames behind it arrive.
+    let accepts = out.body.as_ref().map(|body| body.payload.segment.accept());
+    let rest = match &out.body {
+        None => Piece::of(&[]),
+        Some(body) if accepts.as_ref().is_some_and(|accepts| **accepts) => body.rest(),
+        Some(body) => Piece::of(&ZEROES[..ZEROES.len().min((body.size - body.sent) as usize)]),
+    };
+    let descriptors: Vec<BorrowedFd<'_>> = out.descriptors.iter().map(AsFd::as_fd).collect();
+    // SAFETY: the frames are owned here, the payload's segment accepts while its lock is held, the
+    // zeroes are constant.
+    unsafe { socket::send(fd, [head, rest], &descriptors) }
+}
+
+/// Sends a large payload, and its frames before, without copying it into the kernel; `None` where it
+/// has to be copied.
+///
+/// What is under way is not to be changed: a program that has posted it waits until the peer has it.
+fn send_by_page(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<Option<usize>> {
+    let Some(body) = out.body.as_ref().filter(|body| body.piped) else { return Ok(None) };
+    let lent = out.lent.take().or_else(|| {
+        out.pipes.as_ref().filter(|_| out.descriptors.is_empty()).and_then(Pipes::lend)
+    });
+    let Some(mut lent) = lent else { return Ok(None) };
+    if out.sent < out.wire.len() {
+        return socket::send_more(fd, &out.wire[out.sent..]).map(Some);
+    }
+    if !lent.is_used() {
+        let accepts = body.payload.segment.accept();
+        if !*accepts {
+            return Ok(None);
+        }
+        // SAFETY: the payload's segment accepts while its lock is held.
+        let filled = unsafe { lent.fill(body.rest()) };
+        drop(accepts);
+        if let Err(error) = filled {
+            lent.refuse(&error);
+            return Ok(None);
+        }
+    }
+    match lent.drain(fd) {
+        Err(error) if splice::is_refused(&error) => {
+            lent.refuse(&error);
+            Ok(None)
+        }
+        moved => {
+            out.lent = Some(lent).filter(Lent::is_used);
+            moved.map(Some)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::SegmentId;
+    use crate::segment::{Init, Shape};
+
+    #[test]
+    fn descriptors_stay_with_their_frame_while_others_queue_up_behind_it() {
+        let descriptor = crate::os::event::Bell::new().expect("descriptor");
+        let frame = Outgoing::with_descriptors(&Frame::Kill, &[descriptor.as_fd()]).expect("frame");
+        let mut out = Out::default();
+        out.control.push_back(frame);
+        out.refill();
+        // The socket was full, and another frame came.
+        out.control.push_back(Outgoing::new(&Frame::Ping { request: 1 }));
+        out.refill();
+        assert_eq!(out.descriptors.len(), 1);
+        let mut bytes = Vec::new();
+        Frame::Kill.append_to(&mut bytes);
+        Frame::Ping { request: 1 }.append_to(&mut bytes);
+        assert_eq!(out.wire, bytes);
+    }
+
+    const PAYLOAD: usize = 768 * 1024;
+
+    /// A stream with one payload to send, by way of `pipes`, and its other end.
+    fn stream(name: &str, pipes: &Arc<Pipes>, byte: u8) -> (Out, OwnedFd, OwnedFd) {
+        let name = format!("gaspi-outgoing-{name}-{}", std::process::id());
+        let listener = socket::listen(&name).expect("listener");
+        let client = socket::connect(&name).expect("connection");
+        let server = socket::accept(listener.as_fd()).expect("accept").expect("a connection waits");
+        let shape = Shape { ranks: 1, notifications: 8 };
+        let segment = Segment::new(SegmentId(0), 1, PAYLOAD as u64, Init::Zeroed, shape);
+        let segment = Arc::new(segment.expect("segment"));
+        // SAFETY: the memory of the segment.
+        unsafe { segment.pointer().write_bytes(byte, PAYLOAD) };
+        let payload = Payload::new(segment, 0);
+        let mut out = Out { pipes: Some(Arc::clone(pipes)), ..Out::default() };
+        out.append_item(QueueId(0), Item::Data { request: 1, size: PAYLOAD as u64, payload });
+        (out, client, server)
+    }
+
+    /// Sends until the socket is full, or all has been sent: then true.
+    fn pump(out: &mut Out, fd: &OwnedFd) -> bool {
+        while !out.wire.is_empty() {
+            match send(fd.as_fd(), out) {
+                Ok(()) => {}
+                Err(error) if socket::is_full(&error) => return false,
+                Err(error) => panic!("sending: {error}"),
+            }
+        }
+        true
+    }
+
+    /// Receives what is there.
+    fn take(fd: &OwnedFd, got: &mut Vec<u8>) {
+        let mut buffer = vec![0u8; 64 * 1024];
+        let piece = Piece { pointer: buffer.as_mut_ptr(), len: buffer.len() };
+        // SAFETY: the buffer is writable.
+        while let Ok(len @ 1..) = unsafe { socket::receive_bytes(fd.as_fd(), piece) } {
+            got.extend_from_slice(&buffer[..len]);
+        }
+    }
+
+    fn assert_whole(got: &[u8], byte: u8) {
+        let mut head = Vec::new();
+        Frame::Data { request: 1, size: PAYLOAD as u64 }.append_to(&mut head);
+        assert_eq!(got.len(), head.len() + PAYLOAD);
+        assert!(got.starts_with(&head) && got[head.len()..].iter().all(|found| *found == byte));
+    }
+
+    #[test]
+    fn payloads_arrive_whole_while_the_pipe_is_with_another_stream_and_after_it_broke() {
+        let pipes = Arc::default();
+        let (mut first, to_first, from_first) = stream("first", &pipes, 1);
+        assert!(!pump(&mut first, &to_first));
+        assert!(first.lent.is_some(), "the socket is full, and the pipe is not empty");
+        // By copies.
+        let (mut second, to_second, from_second) = stream("second", &pipes, 2);
+        let mut got = Vec::new();
+        while !pump(&mut second, &to_second) {
+            assert!(second.lent.is_none());
+            take(&from_second, &mut got);
+        }
+        take(&from_second, &mut got);
+        assert_whole(&got, 2);
+        let mut got = Vec::new();
+        while !pump(&mut first, &to_first) {
+            take(&from_first, &mut got);
+        }
+        take(&from_first, &mut got);
+        assert_whole(&got, 1);
+        // One that breaks takes what is in the pipe along.
+        let (mut third, to_third, _) = stream("third", &pipes, 3);
+        assert!(send(to_third.as_fd(), &mut third).is_err());
+        let (mut third, to_third, _from_third) = stream("broken", &pipes, 3);
+        assert!(!pump(&mut third, &to_third));
+        third.give_up();
+        let (mut fourth, to_fourth, from_fourth) = stream("fourth", &pipes, 4);
+        assert!(!pump(&mut fourth, &to_fourth));
+        assert!(fourth.lent.is_some(), "there is a pipe again");
+        let mut got = Vec::new();
+        while !pump(&mut fourth, &to_fourth) {
+            take(&from_fourth, &mut got);
+        }
+        take(&from_fourth, &mut got);
+        assert_whole(&got, 4);
+    }
+
+    #[test]
+    fn payloads_are_copied_where_pages_cannot_be_handed_over() {
+        let pipes: Arc<Pipes> = Arc::default();
+        let refused = io::Error::from_raw_os_error(libc::ENOSYS);
+        pipes.lend().expect("pipe").refuse(&refused);
+        let (mut out, to, from) = stream("refused", &pipes, 5);
+        let mut got = Vec::new();
+        while !pump(&mut out, &to) {
+            assert!(out.lent.is_none());
+            take(&from, &mut got);
+        }
+        take(&from, &mut got);
+        assert_whole(&got, 5);
+    }
+}
