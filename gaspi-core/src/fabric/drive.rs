@@ -27,6 +27,8 @@ const FEW: usize = PUT_LEN;
 const READS_PER_DELAY: u32 = 32;
 /// Looks at the liveliest connection alone before all are looked at.
 const LOOKS: u32 = 8;
+/// Looks in vain behind which acknowledgements go out: nothing follows, by all appearances.
+const IDLE: u32 = 2;
 
 /// What is to be remembered of a connection between two looks.
 #[derive(Debug, Default)]
@@ -60,6 +62,8 @@ pub(crate) struct Drive {
     /// The connection on which something came last.
     hot: Option<Box<Hot>>,
     looks: u32,
+    /// How many looks at it in a row have found nothing.
+    idle: u32,
     /// The end of a large payload has come.
     bulk: bool,
 }
@@ -81,6 +85,7 @@ impl Drive {
             owing: Vec::new(),
             hot: None,
             looks: 0,
+            idle: 0,
             bulk: false,
         }
     }
@@ -92,7 +97,12 @@ impl Drive {
         if !self.looks.is_multiple_of(LOOKS)
             && let Some(hot) = self.hot.take()
         {
-            return self.serve_hot(inner, hot, true, false);
+            let busy = self.serve_hot(inner, hot, true, false);
+            self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
+            if self.idle == IDLE {
+                self.pay(inner);
+            }
+            return busy;
         }
         let busy = self.turn(inner, 0, || ());
         if !busy {
