@@ -1,16 +1,13 @@
-//! The all-reduces of the standard: arguments checked, schedule chosen, executor run.
+//! The all-reduces of the standard: arguments checked, the call on the group begun or continued.
 
-use gaspi_core::{CallKey, CallKind, Error, GroupCall, GroupId, Result, Runtime, Timeout};
+use gaspi_core::{CallKey, CallKind, Error, GroupId, Result, Runtime, Timeout};
 
-use crate::allreduce_staged::Staged;
 use crate::datatype::{DataType, Element, Operation};
-use crate::executor::{self, Buffers, Reduction};
 use crate::fingerprint;
-use crate::kernel::{self, Source, Target};
-use crate::once::{self, Once};
-use crate::port::CallPort;
-use crate::schedule::{Allreduce, Schedule, Shape};
-use crate::user::{UserReduce, UserReduction};
+use crate::kernel::{Source, Target};
+use crate::lines::{self, Key};
+use crate::task::Buffers;
+use crate::user::{OfTheCall, UserReduce};
 
 /// Combines `count` elements of every rank of the group, element by element; every rank gets the
 /// result, with the same bits (GASPI 17.1, 11.3.1). After a timeout, call again with the same
@@ -60,19 +57,8 @@ pub unsafe fn allreduce(
         describe: fingerprint::describe,
     };
     let call = rt.group_call(group, key)?;
-    let ranks = call.ranks().len() as u32;
-    let schedule = Allreduce::choose(shape(&call, count, u64::from(ty.bytes())));
-    match Once::of(&schedule) {
-        Some(once) if ranks > 1 => once::run(call, once, buffers, op, ty, timeout.deadline())?,
-        _ => {
-            let mut reduction = Reduction::BuiltIn(op, ty);
-            carry_out(call, &schedule, buffers, &mut reduction, timeout)?;
-        }
-    }
-    if op == Operation::Average {
-        kernel::divide(ty, buffers.output, ranks);
-    }
-    Ok(())
+    let key = Key::of(&call, count, u64::from(ty.bytes()), false);
+    lines::run(rt, call, key, buffers, (op, ty), timeout.deadline())
 }
 
 /// [`allreduce`] on slices.
@@ -164,9 +150,9 @@ pub unsafe fn allreduce_user(
         describe: fingerprint::describe,
     };
     let call = rt.group_call(group, key)?;
-    let shape = shape(&call, count, element_bytes);
-    let mut reduction = Reduction::User(UserReduction::new(reduce, element_bytes));
-    carry_out(call, &Staged::with_status(shape), buffers, &mut reduction, timeout)
+    let key = Key::of(&call, count, element_bytes, true);
+    let function = OfTheCall::new(reduce, element_bytes);
+    lines::run_by(rt, call, key, buffers, &function, timeout.deadline())
 }
 
 /// The bytes of a user-defined all-reduce, within its limits.
@@ -205,8 +191,8 @@ fn check_overlap(send: u64, receive: u64, bytes: u64) -> Result<()> {
 }
 
 /// # Safety
-/// Those of the two kinds of memory.
-unsafe fn buffers<'a>(send: *const u8, receive: *mut u8, bytes: u64) -> Buffers<'a> {
+/// Those of the two kinds of memory, for the call and those that continue it.
+unsafe fn buffers(send: *const u8, receive: *mut u8, bytes: u64) -> Buffers<'static> {
     // More than the address space cannot be promised by the caller, so this does not truncate.
     let len = bytes as usize;
     // SAFETY: the caller's promise.
@@ -214,35 +200,4 @@ unsafe fn buffers<'a>(send: *const u8, receive: *mut u8, bytes: u64) -> Buffers<
     // SAFETY: the caller's promise.
     let output = unsafe { Target::new(receive, len) };
     Buffers { input, output }
-}
-
-fn shape(call: &GroupCall<'_>, count: u64, element_bytes: u64) -> Shape {
-    Shape {
-        me: call.me() as u32,
-        size: call.ranks().len() as u32,
-        count,
-        element_bytes,
-        stage_bytes: gaspi_core::STAGE_BYTES as u64,
-    }
-}
-
-fn carry_out(
-    call: GroupCall<'_>,
-    schedule: &impl Schedule,
-    buffers: Buffers<'_>,
-    reduction: &mut Reduction<'_>,
-    timeout: Timeout,
-) -> Result<()> {
-    if call.ranks().len() == 1 {
-        kernel::copy(buffers.output, buffers.input);
-        call.finish();
-        return Ok(());
-    }
-    let mut port = CallPort::new(call);
-    let result = executor::run(&mut port, schedule, buffers, reduction, timeout.deadline());
-    // A call that timed out stays active, to be continued; all else is the end of it.
-    if !result.as_ref().is_err_and(Error::is_timeout) {
-        port.finish();
-    }
-    result
 }

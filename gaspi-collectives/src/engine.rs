@@ -14,10 +14,11 @@ use gaspi_core::{ChannelSpec, Deadline, Error, GroupId, Inside, Result, Runtime,
 
 use crate::algorithms::Algorithm;
 use crate::apart::Apart;
-use crate::executor::Buffers;
+use crate::lines;
 use crate::operation::PlanKey;
+use crate::plan::Kept;
 use crate::station::{By, Operation, Station};
-use crate::task::{Arithmetic, Plan};
+use crate::task::{Arithmetic, Buffers, Plan};
 
 /// The variable that names the algorithm to prefer where it serves an operation.
 const ALGORITHM: &str = "GASPI_COLL_ALGORITHM";
@@ -67,11 +68,8 @@ pub(crate) struct Desk {
     /// Held by the thread that is in a blocking operation, which may have its own memory, where the
     /// program's does not suit.
     pub(crate) blocking: Mutex<Apart>,
-    pub(crate) plans: Mutex<Plans>,
+    pub(crate) plans: Mutex<Kept<PlanKey>>,
 }
-
-/// The plans that were used last.
-pub(crate) type Plans = Vec<(PlanKey, Arc<Plan>)>;
 
 /// An operation that has a handle.
 #[derive(Debug)]
@@ -134,6 +132,8 @@ struct Shared {
 pub(crate) struct Engine {
     shared: Arc<Shared>,
     background: Mutex<Option<JoinHandle<()>>>,
+    /// Plans of the standard's all-reduces.
+    pub(crate) lines: Mutex<Kept<lines::Key>>,
     /// What GASPI_COLL_ALGORITHM says.
     preferred: std::result::Result<Option<Algorithm>, String>,
     /// A forked child has no such thread.
@@ -145,6 +145,7 @@ impl Engine {
         Engine {
             shared: Arc::default(),
             background: Mutex::default(),
+            lines: Mutex::default(),
             preferred: preferred(),
             process: std::process::id(),
         }

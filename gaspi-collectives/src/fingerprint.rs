@@ -41,7 +41,7 @@ pub(crate) fn allreduce_user(count: u64, element_bytes: u64) -> u64 {
 }
 
 /// A fingerprint in words, such as "allreduce of 4 x f64 sum".
-pub fn describe(fingerprint: u64) -> String {
+pub(crate) fn describe(fingerprint: u64) -> String {
     match fingerprint & 15 {
         BARRIER => "barrier".to_owned(),
         ALLREDUCE => {

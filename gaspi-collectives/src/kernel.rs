@@ -11,11 +11,8 @@ mod reduce;
 mod x86;
 
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 
-use gaspi_core::{GroupCall, PeerSlice};
-
-use crate::schedule::LINE_BYTES;
+use gaspi_core::PeerSlice;
 
 pub use divide::divide;
 pub(crate) use memory::{Buffer, pull, push};
@@ -43,7 +40,7 @@ impl<'a> Source<'a> {
     ///
     /// # Safety
     /// The bytes stay readable for `'a`. Whoever else writes to them is ordered with the reads
-    /// through this value, as a checked schedule does.
+    /// through this value, as proved steps do.
     pub unsafe fn new(start: *const u8, len: usize) -> Source<'a> {
         Source { start, len, lifetime: PhantomData }
     }
@@ -76,7 +73,7 @@ impl<'a> Target<'a> {
     ///
     /// # Safety
     /// The bytes stay readable and writable for `'a`. Whoever else reads or writes them is ordered
-    /// with the accesses through this value, as a checked schedule does.
+    /// with the accesses through this value, as proved steps do.
     pub unsafe fn new(start: *mut u8, len: usize) -> Target<'a> {
         Target { start, len, lifetime: PhantomData }
     }
@@ -132,18 +129,6 @@ pub fn copy(dst: Target<'_>, src: Source<'_>) {
     unsafe { std::ptr::copy(src.start, dst.start, src.len) };
 }
 
-/// Publishes `payload` with the arrival of a call.
-pub(crate) fn publish(call: &mut GroupCall<'_>, payload: Source<'_>) {
-    // SAFETY: valid for its length by the promise of its maker.
-    unsafe { call.arrive_with(payload.start, payload.len) };
-}
-
-/// Copies what `member` has published into `to`.
-pub(crate) fn collect(call: &GroupCall<'_>, member: u32, to: Target<'_>) {
-    // SAFETY: valid for its length by the promise of its maker.
-    unsafe { call.payload(member as usize, to.start, to.len) };
-}
-
 /// Asks for the cache lines of `src`, without waiting for them.
 pub(crate) fn prefetch(src: Source<'_>) {
     #[cfg(target_arch = "x86_64")]
@@ -154,22 +139,6 @@ pub(crate) fn prefetch(src: Source<'_>) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = src;
-}
-
-/// Memory of a call for what rides in lines, not set to anything.
-pub(crate) struct Scratch([MaybeUninit<u8>; LINE_BYTES as usize]);
-
-impl Scratch {
-    #[inline]
-    pub(crate) fn new() -> Scratch {
-        Scratch([const { MaybeUninit::uninit() }; LINE_BYTES as usize])
-    }
-
-    /// The first `len` bytes, to be written before they are read.
-    pub(crate) fn target(&mut self, len: usize) -> Target<'_> {
-        assert!(len <= self.0.len(), "{len} bytes do not fit into a line");
-        Target { start: self.0.as_mut_ptr().cast(), len, lifetime: PhantomData }
-    }
 }
 
 #[cfg(test)]

@@ -1,34 +1,32 @@
 //! Collective operations that move user data, over the groups of gaspi-core.
 //!
+//! - [`run`], [`start`] and [`prepare`] are the operations of gaspi_collectives.h, over a channel of the
+//!   group.
 //! - [`allreduce()`], [`allreduce_slice`], [`allreduce_in_place`] and [`allreduce_user`] are the
-//!   all-reduces of the standard (GASPI 17.1, 11.3).
-//! - Algorithms are data: [`schedule`] says what they are made of, the files `allreduce_*` each
-//!   hold one, [`executor`] runs them, [`checker`] proves them.
+//!   all-reduces of the standard (GASPI 17.1, 11.3), over the lines and stages of the group itself.
+//! - Algorithms are data: [`steps`] says what they are made of, [`algorithms`] has a file for each,
+//!   a task runs them, over a channel or a group, and [`proof`] proves them.
 //!
-//! Invariant: algorithms know no pointers, the executor knows no algorithm, nothing here knows a
+//! Invariant: algorithms know no pointers, the task knows no algorithm, nothing here knows a
 //! transport. `unsafe` is in [`kernel`] and where the public functions take pointers.
 
 pub mod algorithms;
 mod allreduce;
-mod allreduce_line;
-mod allreduce_sliced;
-mod allreduce_staged;
 mod apart;
-pub mod checker;
+mod carrier;
 pub mod choice;
 mod datatype;
 mod engine;
-pub mod executor;
 mod fingerprint;
 pub mod kernel;
+mod lines;
 mod notice;
 mod once;
 mod operation;
-mod port;
+mod plan;
 mod print;
 pub mod proof;
 mod request;
-pub mod schedule;
 mod station;
 pub mod steps;
 mod task;
@@ -36,13 +34,9 @@ mod user;
 mod whereabouts;
 
 pub use allreduce::{allreduce, allreduce_in_place, allreduce_slice, allreduce_user};
-pub use allreduce_line::Line;
-pub use allreduce_sliced::Sliced;
-pub use allreduce_staged::Staged;
 pub use datatype::{DataType, Element, Operation};
-pub use fingerprint::describe;
 pub use half::{bf16, f16};
 pub use operation::{Handle, exists, free, prepare, restart, run, run_swiftly, start, test, wait};
 pub use request::{Blocks, Combination, Reduce, Reducer, Request};
 pub use station::Brief;
-pub use user::{ReductionFailed, UserReduce, UserReduction};
+pub use user::{ReductionFailed, UserReduce};

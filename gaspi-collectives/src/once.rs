@@ -1,116 +1,140 @@
-//! All-reduces of one arrival, without walking their schedules: the same steps on the same memory,
-//! for messages so small that the walk would take as long as the hand-over.
-//!
-//! The cursor stands where the executor would leave it, so that a call that timed out is continued
-//! here or there alike.
+//! Operations of one arrival, without walking their steps: the same on the same lines and stages, for
+//! messages so small that the walk would take as long as the hand-over. Members that do it this way and
+//! members that run the steps get along.
 
-use gaspi_core::{Deadline, GroupCall, Result};
-
-use crate::allreduce_line::Line;
-use crate::allreduce_staged::Staged;
+use crate::carrier::Carrier;
 use crate::datatype::{DataType, Operation};
-use crate::executor::{Buffers, reduce_lines, reduce_staged};
 use crate::kernel::{self, Source, Target};
-use crate::port::CallPort;
-use crate::schedule::{Allreduce, LINE_BYTES};
+use crate::steps::LINE_BYTES;
+use crate::task::Buffers;
 
-/// Bytes of each member that are asked for while their lines are awaited. What comes first hides
-/// what comes later.
+/// Members whose contributions are combined in one pass, as the steps do too: what is kept of each on
+/// the stack costs time for few.
+const FEW: usize = 4;
+pub(crate) const MANY: usize = 64;
+/// Bytes of each stage that are asked for while lines are awaited. What comes first hides what comes
+/// later.
 const PREFETCH_BYTES: u64 = 2048;
 
-/// How the one arrival carries the data.
+/// Where the result comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Once {
-    /// In the line.
-    Line,
-    /// In the staging behind it.
-    Staged,
+pub(crate) enum Origin {
+    /// There is none.
+    Nothing,
+    /// All members, combined.
+    All,
+    Member(usize),
+}
+
+/// An operation of one arrival, in short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Once {
+    /// Whether data is staged, or else rides in the line.
+    pub(crate) staged: bool,
+    pub(crate) from: Origin,
 }
 
 impl Once {
-    /// `None` if the schedule has more than one arrival.
-    pub(crate) fn of(schedule: &Allreduce) -> Option<Once> {
-        match schedule {
-            Allreduce::Line(_) => Some(Once::Line),
-            Allreduce::Staged(staged) if staged.has_one_chunk() => Some(Once::Staged),
-            _ => None,
-        }
-    }
-
-    /// The step of the schedule that waits.
-    fn await_step(self) -> u64 {
-        match self {
-            Once::Line => Line::AWAIT,
-            Once::Staged => Staged::AWAIT,
-        }
-    }
-}
-
-/// Runs a call, or what is left of it.
-///
-/// # Errors
-/// Those of [`GroupCall::await_all`].
-pub(crate) fn run(
-    mut call: GroupCall<'_>,
-    once: Once,
-    buffers: Buffers<'_>,
-    op: Operation,
-    ty: DataType,
-    deadline: Deadline,
-) -> Result<()> {
-    let bytes = buffers.input.len() as u64;
-    debug_assert!(once == Once::Staged || bytes <= LINE_BYTES);
-    if call.cursor() == 0 {
-        match once {
-            Once::Line => kernel::publish(&mut call, buffers.input),
-            Once::Staged => {
-                let stage = Target::of_peer(call.next_stage(call.me()));
-                kernel::copy(stage.part(0, bytes), buffers.input);
-                call.stage_used(bytes as usize);
-                call.arrive(&[]);
+    /// Arrives with the input.
+    #[inline]
+    pub(crate) fn publish(
+        self,
+        on: &mut impl Carrier,
+        arrival: u64,
+        stamp: u64,
+        input: Source<'_>,
+    ) {
+        let mut words = [0u64; LINE_BYTES as usize / size_of::<u64>()];
+        let mut used = 0;
+        if self.staged {
+            if !input.is_empty() {
+                let bytes = input.len() as u64;
+                let stage = Target::of_peer(on.stage(on.me(), arrival));
+                kernel::copy(stage.part(0, bytes), input);
+                on.stage_used(bytes);
             }
+        } else if input.len() == size_of::<u64>() {
+            (words[0], used) = (input.word(), 1);
+        } else if !input.is_empty() {
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+            kernel::copy(Target::of(&mut bytes[..input.len()]), input);
+            used = input.len().div_ceil(size_of::<u64>());
         }
-        call.set_cursor(once.await_step());
+        on.arrive(arrival, stamp, &words[..used]);
     }
-    let members = call.ranks().len() as u32;
-    if once == Once::Staged {
-        // Until they have been awaited, what is arriving is the next.
-        for member in (0..call.ranks().len()).filter(|member| *member != call.me()) {
-            let stage = Target::of_peer(call.next_stage(member)).source();
+
+    /// Asks for what the other members stage, which comes while it is awaited.
+    #[inline]
+    pub(crate) fn prefetch(self, on: &impl Carrier, arrival: u64, bytes: u64) {
+        if !self.staged {
+            return;
+        }
+        for member in (0..on.ranks().len()).filter(|member| *member != on.me()) {
+            let stage = Source::of_peer(on.stage(member, arrival));
             kernel::prefetch(stage.part(0, bytes.min(PREFETCH_BYTES)));
         }
     }
-    call.await_all(deadline)?;
-    let port = CallPort::new(call);
-    match once {
-        Once::Line => reduce_lines(&port, buffers.output, 0..members, op, ty),
-        Once::Staged => {
-            let source = |member| -> Source<'_> { port.last_stage_of(member).part(0, bytes) };
-            reduce_staged(buffers.output, 0..members, op, ty, source);
-        }
-    }
-    port.finish();
-    Ok(())
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::schedule::{Schedule, Shape, Step};
-
-    #[test]
-    fn the_cursor_stands_where_the_executor_would_leave_it() {
-        for count in [1, 6, 7, 255, 2048, 2049, 100_000] {
-            let shape = Shape { me: 1, size: 3, count, element_bytes: 8, stage_bytes: 16384 };
-            let schedule = Allreduce::choose(shape);
-            let steps = (0..20).map(|index| schedule.step(index));
-            let arrivals = steps.filter(|step| matches!(step, Step::Arrive(_))).count();
-            let once = Once::of(&schedule);
-            assert_eq!(once.is_some(), arrivals == 1, "{count}");
-            if let Some(once) = once {
-                assert_eq!(schedule.step(once.await_step()), Step::Await);
-                assert_eq!(once == Once::Line, count * 8 <= LINE_BYTES);
+    /// Takes the result out of what all have published.
+    #[inline]
+    pub(crate) fn collect(
+        self,
+        on: &impl Carrier,
+        arrival: u64,
+        (op, ty): (Operation, DataType),
+        buffers: Buffers<'_>,
+    ) {
+        let Buffers { input, output } = buffers;
+        let bytes = output.len() as u64;
+        let published = |member: usize| {
+            let memory = match self.staged {
+                true => on.stage(member, arrival),
+                false => on.carried(member, arrival),
+            };
+            Source::of_peer(memory).part(0, bytes)
+        };
+        match self.from {
+            Origin::Nothing => {}
+            Origin::Member(member) if member == on.me() => {
+                if !input.is_at(output) {
+                    kernel::copy(output, input);
+                }
+            }
+            Origin::Member(member) => kernel::copy(output, published(member)),
+            Origin::All => {
+                let members = on.ranks().len();
+                // What this rank has stored may still be on its way to memory, and in other pieces than
+                // it is loaded in: it would be waited for.
+                let source = |member| if member == on.me() { input } else { published(member) };
+                match members {
+                    ..=FEW => fold::<FEW>((op, ty), output, members, source),
+                    ..=MANY => fold::<MANY>((op, ty), output, members, source),
+                    // In place the input is lost after the first pass.
+                    _ => fold::<MANY>((op, ty), output, members, published),
+                }
+                if op == Operation::Average {
+                    kernel::divide(ty, output, members as u32);
+                }
             }
         }
+    }
+}
+
+/// Combines what all members have published, in their order, `N` in a pass.
+#[inline]
+fn fold<'a, const N: usize>(
+    (op, ty): (Operation, DataType),
+    output: Target<'_>,
+    members: usize,
+    published: impl Fn(usize) -> Source<'a>,
+) {
+    let mut sources: [Source<'_>; N] = [Source::of(&[]); N];
+    let first = members.min(N);
+    for (member, source) in sources[..first].iter_mut().enumerate() {
+        *source = published(member);
+    }
+    kernel::fold(op, ty, &[output], &sources[..first]);
+    for member in N..members {
+        kernel::accumulate(op, ty, output, &[published(member)]);
     }
 }

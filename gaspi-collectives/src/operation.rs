@@ -9,20 +9,16 @@ use crate::algorithms::{Algorithm, Collective};
 use crate::apart::{self, Apart};
 use crate::choice;
 use crate::engine::{Desk, Engine, Entry, Prepared, lock};
-use crate::executor::Buffers;
 use crate::kernel::{Source, Target};
 use crate::print::Print;
 use crate::request::{Blocks, Combination, Request};
 use crate::station::{self, Brief, Operation, Station};
 use crate::steps::{Shape, Step, scratch_bytes};
-use crate::task::{Arithmetic, Detour, Plan};
+use crate::task::{Arithmetic, Buffers, Detour, Plan};
 
 /// An operation that was started or prepared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Handle(pub u64);
-
-/// Plans that are kept for each group.
-const PLANS_KEPT: usize = 16;
 
 /// What a plan depends on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -328,17 +324,7 @@ impl<'a> Call<'a> {
 
     /// The plan, made or kept.
     fn kept_plan(&self, engine: &Engine, desk: &Desk) -> Result<Arc<Plan>> {
-        let mut plans = lock(&desk.plans);
-        let key = self.key();
-        if let Some(found) = plans.iter().position(|(known, _)| *known == key) {
-            // The last ones used stand first.
-            plans[..=found].rotate_right(1);
-            return Ok(Arc::clone(&plans[0].1));
-        }
-        let plan = self.plan(&key, engine.preferred()?)?;
-        plans.truncate(PLANS_KEPT - 1);
-        plans.insert(0, (key, Arc::clone(&plan)));
-        Ok(plan)
+        lock(&desk.plans).get(self.key(), |key| self.plan(key, engine.preferred()?))
     }
 
     fn print(&self, plan: &Plan) -> u64 {

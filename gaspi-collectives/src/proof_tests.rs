@@ -30,7 +30,7 @@ fn shape(size: u32, count: u64) -> Shape {
     }
 }
 
-/// The same with elements of 8 bytes, five of which fit into a line.
+/// The same with elements of 8 bytes, six of which fit into a line.
 fn short(shape: &Shape) -> Shape {
     Shape {
         element_bytes: 8,

@@ -19,10 +19,9 @@ use std::time::{Duration, Instant};
 
 use gaspi_core::{Channel, Deadline, Error, Rank, Result};
 
-use crate::executor::Buffers;
 use crate::notice::Notice;
 use crate::print;
-use crate::task::{Arithmetic, Blocked, Plan, Tally, Task};
+use crate::task::{Arithmetic, Blocked, Buffers, Plan, Tally, Task};
 use swift::{Recent, Underway};
 
 pub use swift::Brief;
@@ -354,7 +353,7 @@ impl Station {
             if by == By::Background && task.is_private() {
                 return;
             }
-            match task.advance(&self.channel, &mut state.tally) {
+            match task.advance(&mut &self.channel, &mut state.tally) {
                 Ok(None) => self.ended(state, Ok(()), by),
                 // All its steps have been run.
                 Err(error @ Error::Reduction { .. }) => self.ended(state, Err(error), by),

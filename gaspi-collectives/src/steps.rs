@@ -7,7 +7,10 @@
 //! Two families of steps exist. **Messages** go between any two members: a channel has a ring of
 //! slots for each ordered pair of members, messages of a pair arrive in the order in which they were
 //! sent, and a sender waits while the ring is full. **Lines** exist where all members are of one node:
-//! each says that it has arrived, and everybody may then use everybody's memory directly.
+//! each says that it has arrived, and everybody may then use everybody's memory directly. A group has
+//! lines and stages, but no messages and no direct use, for members of several nodes too.
+
+use gaspi_core::sync::line::PAYLOAD_WORDS;
 
 /// What steps are made for. All but `me`, `sends` and `receives` are the same on every member.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
@@ -129,7 +132,7 @@ pub enum Carry {
 }
 
 /// Bytes of payload that ride in a line.
-pub const LINE_BYTES: u64 = 40;
+pub const LINE_BYTES: u64 = (PAYLOAD_WORDS * size_of::<u64>()) as u64;
 
 /// One step of one member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

@@ -9,28 +9,43 @@ mod reaching;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
-use gaspi_core::sync::line::Look;
+use gaspi_core::sync::line::{Look, PAYLOAD_WORDS as WORDS};
 use gaspi_core::{Channel, Error, Rank, Result};
 
 use crate::algorithms::Algorithm;
+use crate::carrier::Carrier;
 use crate::datatype::{DataType, Operation};
-use crate::executor::Buffers;
 use crate::kernel::{self, Buffer, Source, Target};
 use crate::notice::{self, Cause, What};
 use crate::print;
 use crate::request::Reducer;
-use crate::steps::{Carry, LINE_BYTES, Place, Span, Step};
+use crate::steps::{Carry, Kind, LINE_BYTES, Place, Span, Step};
+use crate::user::{Arguments, Function};
 use crate::whereabouts::Whereabouts;
 use reaching::Way;
 
 /// Bytes in front of a message's data: sequence, fingerprint, bytes, flags; a cache line.
 pub(crate) const HEADER_BYTES: u64 = 64;
-/// Words of a line's payload.
-const WORDS: usize = 6;
 /// Bits of a sequence that go into the stamp of a line.
 const STAMP_SHIFT: u32 = 60;
 
-/// How far the messages and lines of a channel are: what this rank has done on it.
+/// What the caller handed in: the same memory or disjoint, as the operation allows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers<'a> {
+    /// What this rank contributes.
+    pub(crate) input: Source<'a>,
+    /// Where its result goes.
+    pub(crate) output: Target<'a>,
+}
+
+impl<'a> Buffers<'a> {
+    /// `bytes` of both, from `offset` on.
+    pub(crate) fn part(self, offset: u64, bytes: u64) -> Buffers<'a> {
+        Buffers { input: self.input.part(offset, bytes), output: self.output.part(offset, bytes) }
+    }
+}
+
+/// How far messages and lines are: what this rank has done on its carrier.
 #[derive(Debug)]
 pub(crate) struct Tally {
     /// Messages sent to each member, and how many of them it is known to have taken.
@@ -50,6 +65,11 @@ impl Tally {
         Tally { sent: zeroes(), room: zeroes(), taken: zeroes(), arrivals: 0, notices: 0 }
     }
 
+    /// That of a carrier of nothing but lines, of which so many have been published.
+    pub(crate) fn of_lines(arrivals: u64) -> Tally {
+        Tally { arrivals, ..Tally::new(0) }
+    }
+
     /// The next arrival.
     #[inline]
     pub(crate) fn arrive(&mut self) -> u64 {
@@ -60,9 +80,9 @@ impl Tally {
 
 /// What a reduction does with elements.
 #[derive(Clone, Debug)]
-pub(crate) enum Arithmetic {
+pub(crate) enum Arithmetic<F = Reducer> {
     BuiltIn(Operation, DataType),
-    User(Reducer),
+    User(F),
 }
 
 /// What a task waits for.
@@ -126,23 +146,23 @@ impl Plan {
 /// Where a member's input and output lie, as its line tells.
 type Ways = [Way; 2];
 
-/// An operation under way.
+/// An operation under way, which may combine by a function of the program.
 #[derive(Debug)]
-pub(crate) struct Task {
+pub(crate) struct Task<F = Reducer> {
     plan: Arc<Plan>,
     /// The plan that it began with, where it has taken the detour.
     left: Option<Arc<Plan>>,
     /// Which operation of the channel it is, from 1.
     pub(crate) sequence: u64,
     pub(crate) fingerprint: u64,
-    arithmetic: Arithmetic,
+    arithmetic: Arithmetic<F>,
     buffers: Buffers<'static>,
     scratch: Buffer,
     /// Memory for what is copied from other processes, and for sums that are made apart.
     pulled: OnceCell<Buffer>,
     apart: OnceCell<Buffer>,
-    /// Copies that a function of the program is handed.
-    copies: RefCell<[Vec<u128>; 3]>,
+    /// What a function of the program is handed.
+    arguments: RefCell<Arguments>,
     cursor: usize,
     /// Members whose lines of the last arrival have been seen.
     seen: usize,
@@ -153,7 +173,7 @@ pub(crate) struct Task {
     /// By member, once their lines have told; empty before.
     ways: Vec<Ways>,
     /// A reduction has failed on this rank, or on one whose elements it has combined: 1 + that rank.
-    /// Whatever is sent says so.
+    /// Whatever is sent says so, and lines that carry nothing else.
     failed: Cell<u64>,
     /// Why the members do not agree.
     cause: Cell<Cause>,
@@ -168,13 +188,27 @@ enum Stepped {
 }
 
 impl Task {
+    /// Whether it calls a function of the program that may not be called by every thread.
+    pub(crate) fn is_private(&self) -> bool {
+        matches!(&self.arithmetic, Arithmetic::User(reducer) if !reducer.background)
+    }
+}
+
+/// What the lines of an operation carry: the fingerprint, and which operation of the channel it is, so
+/// that the same one called earlier is told from it.
+#[inline]
+pub(crate) fn stamp(fingerprint: u64, sequence: u64) -> u64 {
+    fingerprint ^ sequence << STAMP_SHIFT
+}
+
+impl<F: Function> Task<F> {
     pub(crate) fn new(
         plan: Arc<Plan>,
         sequence: u64,
         fingerprint: u64,
-        arithmetic: Arithmetic,
+        arithmetic: Arithmetic<F>,
         buffers: Buffers<'static>,
-    ) -> Task {
+    ) -> Task<F> {
         let scratch = Buffer::new(plan.scratch_bytes);
         Task {
             plan,
@@ -186,7 +220,7 @@ impl Task {
             scratch,
             pulled: OnceCell::new(),
             apart: OnceCell::new(),
-            copies: RefCell::default(),
+            arguments: RefCell::default(),
             cursor: 0,
             seen: 0,
             arrived: 0,
@@ -220,11 +254,6 @@ impl Task {
         matches!(self.arithmetic, Arithmetic::User(_))
     }
 
-    /// Whether it calls a function of the program that may not be called by every thread.
-    pub(crate) fn is_private(&self) -> bool {
-        matches!(&self.arithmetic, Arithmetic::User(reducer) if !reducer.background)
-    }
-
     /// What it waited for when it was left.
     pub(crate) fn blocked(&self) -> Option<Blocked> {
         self.blocked
@@ -242,20 +271,19 @@ impl Task {
         print::mismatch(channel, [(channel.me(), self.fingerprint), (member, print)])
     }
 
-    /// What its lines carry: the fingerprint, and which operation of the channel it is, so that the
-    /// same one called earlier is told from it.
+    /// What its lines carry.
     pub(crate) fn stamp(&self) -> u64 {
-        Task::stamp_of(self.fingerprint, self.sequence)
-    }
-
-    #[inline]
-    pub(crate) fn stamp_of(fingerprint: u64, sequence: u64) -> u64 {
-        fingerprint ^ sequence << STAMP_SHIFT
+        stamp(self.fingerprint, self.sequence)
     }
 
     /// All steps before this one have been done.
     pub(crate) fn continue_at(&mut self, cursor: usize) {
         self.cursor = cursor;
+    }
+
+    /// The step that comes next.
+    pub(crate) fn cursor(&self) -> usize {
+        self.cursor
     }
 
     /// The first arrival after which other members may use this rank's buffers, and the one with which
@@ -279,13 +307,13 @@ impl Task {
     /// # Errors
     /// [`Error::Mismatch`] when a member is in another operation, [`Error::Reduction`] at the end, and
     /// those of the channel. All end the operation.
-    pub(crate) fn advance(
+    pub(crate) fn advance<C: Carrier>(
         &mut self,
-        channel: &Channel,
+        on: &mut C,
         tally: &mut Tally,
     ) -> Result<Option<Blocked>> {
         while let Some(step) = self.plan.steps.get(self.cursor).copied() {
-            match self.run(channel, tally, step)? {
+            match self.run(on, tally, step)? {
                 Stepped::Done => self.cursor += 1,
                 Stepped::Blocked(blocked) => {
                     self.blocked = Some(blocked);
@@ -300,39 +328,48 @@ impl Task {
         }
     }
 
-    fn run(&mut self, channel: &Channel, tally: &mut Tally, step: Step) -> Result<Stepped> {
+    fn run<C: Carrier>(&mut self, on: &mut C, tally: &mut Tally, step: Step) -> Result<Stepped> {
         match step {
-            Step::Copy { dst, src } => self.copy(channel, tally, dst, src)?,
-            Step::Combine { dst, left, right } => {
-                let left = self.source(channel, tally, left);
-                let right = self.source(channel, tally, right);
-                self.combine(channel, self.target(channel, tally, dst), left, right);
+            Step::Copy { dst, src } => {
+                self.copy(on, tally, dst, src)?;
+                if let Place::Stage(_) = dst.place {
+                    on.stage_used(dst.offset + dst.bytes);
+                }
             }
-            Step::Send { to, src, .. } => return self.send(channel, tally, to as usize, src),
+            Step::Combine { dst, left, right } => {
+                let (left, right) = (self.source(on, tally, left), self.source(on, tally, right));
+                self.combine(on, self.target(on, tally, dst), left, right);
+            }
+            Step::Send { to, src, .. } => return self.send(on, tally, to as usize, src),
             Step::Receive { from, dst } => {
-                return self.receive(channel, tally, from as usize, dst, None);
+                return self.receive(on, tally, from as usize, dst, None);
             }
             Step::ReceiveReduce { from, dst, with, theirs_first } => {
                 let with = Some((with, theirs_first));
-                return self.receive(channel, tally, from as usize, dst, with);
+                return self.receive(on, tally, from as usize, dst, with);
             }
-            Step::Arrive(carry) => self.arrive(channel, tally, carry),
-            Step::AwaitAll => return self.await_all(channel, tally),
-            Step::Reduce { dsts, srcs, bytes } => self.reduce(channel, tally, dsts, srcs, bytes)?,
-            Step::Finish { span } => self.finish(channel, tally, span),
+            Step::Arrive(carry) => self.arrive(on, tally, carry),
+            Step::AwaitAll => return self.await_all(on, tally),
+            Step::Reduce { dsts, srcs, bytes } => {
+                self.reduce(on, tally, dsts, srcs, bytes)?;
+                if dsts.kind == Kind::Stage {
+                    on.stage_used(dsts.offset + bytes);
+                }
+            }
+            Step::Finish { span } => self.finish(on, tally, span),
         }
         Ok(Stepped::Done)
     }
 
     /// Own memory to read. Staging is what the last arrival has published.
-    fn source<'a>(&'a self, channel: &'a Channel, tally: &Tally, span: Span) -> Source<'a> {
-        let me = channel.me();
+    fn source<'a, C: Carrier>(&'a self, on: &'a C, tally: &Tally, span: Span) -> Source<'a> {
+        let me = on.me();
         let memory = match span.place {
             Place::Input(member) if member as usize == me => self.buffers.input,
             Place::Output(member) if member as usize == me => self.buffers.output.source(),
             Place::Scratch => self.scratch.target(self.scratch.len()).source(),
             Place::Stage(member) if member as usize == me => {
-                Source::of_peer(channel.stage(me, tally.arrivals))
+                Source::of_peer(on.stage(me, tally.arrivals))
             }
             place => unreachable!("{place:?} is not member {me}'s own"),
         };
@@ -340,13 +377,13 @@ impl Task {
     }
 
     /// Own memory to write. Staging is what the next arrival will publish.
-    fn target<'a>(&'a self, channel: &'a Channel, tally: &Tally, span: Span) -> Target<'a> {
-        let me = channel.me();
+    fn target<'a, C: Carrier>(&'a self, on: &'a C, tally: &Tally, span: Span) -> Target<'a> {
+        let me = on.me();
         let memory = match span.place {
             Place::Output(member) if member as usize == me => self.buffers.output,
             Place::Scratch => self.scratch.target(self.scratch.len()),
             Place::Stage(member) if member as usize == me => {
-                Target::of_peer(channel.stage(me, tally.arrivals + 1))
+                Target::of_peer(on.stage(me, tally.arrivals + 1))
             }
             place => unreachable!("{place:?} may not be written by member {me}"),
         };
@@ -354,43 +391,50 @@ impl Task {
     }
 
     /// `dst = left op right`; `dst` may be the same memory as either.
-    fn combine(&self, channel: &Channel, dst: Target<'_>, left: Source<'_>, right: Source<'_>) {
+    fn combine<C: Carrier>(&self, on: &C, dst: Target<'_>, left: Source<'_>, right: Source<'_>) {
         if dst.is_empty() || self.failed.get() != 0 {
             return;
         }
-        let reducer = match &self.arithmetic {
-            Arithmetic::BuiltIn(op, ty) => {
-                return kernel::fold(*op, *ty, &[dst], &[left, right]);
+        match &self.arithmetic {
+            Arithmetic::BuiltIn(op, ty) => kernel::fold(*op, *ty, &[dst], &[left, right]),
+            Arithmetic::User(function) => {
+                self.apply(on, function, dst, [left, right].into_iter());
             }
-            Arithmetic::User(reducer) => reducer,
-        };
-        let bytes = dst.len();
-        let mut copies = self.copies.borrow_mut();
-        for copy in copies.iter_mut().filter(|copy| copy.len() * size_of::<u128>() < bytes) {
-            copy.resize(bytes.div_ceil(size_of::<u128>()), 0);
-        }
-        let [first, second, result] = copies.each_mut().map(|copy| {
-            let copy: &mut [u8] = bytemuck::cast_slice_mut(copy);
-            &mut copy[..bytes]
-        });
-        kernel::copy(Target::of(first), left);
-        kernel::copy(Target::of(second), right);
-        let count = bytes as u64 / u64::from(reducer.element_bytes);
-        match (reducer.reduce)(first, second, result, count) {
-            Ok(()) => kernel::copy(dst, Source::of(result)),
-            Err(_) => self.failed.set(1 + u64::from(channel.ranks()[channel.me()].0)),
         }
     }
 
-    fn finish(&self, channel: &Channel, tally: &Tally, span: Span) {
+    /// Has a function of the program combine the sources, in their order.
+    fn apply<'s, C: Carrier>(
+        &self,
+        on: &C,
+        function: &F,
+        dst: Target<'_>,
+        sources: impl Iterator<Item = Source<'s>>,
+    ) {
+        if self.arguments.borrow_mut().fold(function, dst, sources).is_err() {
+            self.failed.set(1 + u64::from(on.ranks()[on.me()].0));
+        }
+    }
+
+    /// A member has told that a reduction has failed, unless this is 0. The lowest rank is remembered, so
+    /// that all name the same one.
+    fn hear_of_failure(&self, told: u64) {
+        let known = self.failed.get();
+        if told != 0 && (known == 0 || told < known) {
+            self.failed.set(told);
+        }
+    }
+
+    fn finish<C: Carrier>(&self, on: &C, tally: &Tally, span: Span) {
         let Arithmetic::BuiltIn(Operation::Average, ty) = self.arithmetic else { return };
         if span.bytes > 0 {
-            let members = channel.ranks().len() as u32;
-            kernel::divide(ty, self.target(channel, tally, span), members);
+            let members = on.ranks().len() as u32;
+            kernel::divide(ty, self.target(on, tally, span), members);
         }
     }
 
-    fn send(&self, channel: &Channel, tally: &mut Tally, to: usize, src: Span) -> Result<Stepped> {
+    fn send<C: Carrier>(&self, on: &C, tally: &mut Tally, to: usize, src: Span) -> Result<Stepped> {
+        let channel = on.channel();
         let index = tally.sent[to];
         let slots = u64::from(channel.spec().slots);
         if index - tally.room[to] >= slots {
@@ -403,20 +447,21 @@ impl Task {
         let slot = Target::of_peer(channel.outgoing(to, index));
         let header: &[u8] = bytemuck::cast_slice(&header);
         kernel::copy(slot.part(0, header.len() as u64), Source::of(header));
-        kernel::copy(slot.part(HEADER_BYTES, src.bytes), self.source(channel, tally, src));
+        kernel::copy(slot.part(HEADER_BYTES, src.bytes), self.source(on, tally, src));
         channel.send(to, index, HEADER_BYTES + src.bytes)?;
         tally.sent[to] = index + 1;
         Ok(Stepped::Done)
     }
 
-    fn receive(
+    fn receive<C: Carrier>(
         &self,
-        channel: &Channel,
+        on: &C,
         tally: &mut Tally,
         from: usize,
         dst: Span,
         with: Option<(Span, bool)>,
     ) -> Result<Stepped> {
+        let channel = on.channel();
         let index = tally.taken[from];
         if channel.received(from) <= index {
             return Ok(Stepped::Blocked(Blocked::Message(from)));
@@ -432,19 +477,15 @@ impl Task {
         if bytes != dst.bytes {
             return Err(self.uneven(channel, from, bytes, dst.bytes));
         }
-        if failed != 0 {
-            // The lowest rank, so that all name the same one.
-            let known = self.failed.get();
-            self.failed.set(if known == 0 { failed } else { known.min(failed) });
-        }
+        self.hear_of_failure(failed);
         let message = slot.part(HEADER_BYTES, bytes);
-        let to = self.target(channel, tally, dst);
+        let to = self.target(on, tally, dst);
         match with {
             None => kernel::copy(to, message),
             Some((with, theirs_first)) => {
-                let with = self.source(channel, tally, with);
+                let with = self.source(on, tally, with);
                 let (left, right) = if theirs_first { (message, with) } else { (with, message) };
-                self.combine(channel, to, left, right);
+                self.combine(on, to, left, right);
             }
         }
         tally.taken[from] = index + 1;
@@ -452,42 +493,46 @@ impl Task {
         Ok(Stepped::Done)
     }
 
-    fn arrive(&mut self, channel: &Channel, tally: &mut Tally, carry: Carry) {
+    fn arrive<C: Carrier>(&mut self, on: &mut C, tally: &mut Tally, carry: Carry) {
         let arrival = tally.arrive();
         self.arrived += 1;
         let mut words = [0u64; WORDS];
+        let mut used = 0;
         match carry {
             Carry::Data(span) => {
                 assert!(span.bytes <= LINE_BYTES, "{} bytes do not fit into a line", span.bytes);
                 let data: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
                 let data = &mut data[..span.bytes as usize];
-                kernel::copy(Target::of(data), self.source(channel, tally, span));
+                used = data.len().div_ceil(size_of::<u64>());
+                kernel::copy(Target::of(data), self.source(on, tally, span));
             }
             Carry::Nothing if self.plan.is_direct() && self.ways.is_empty() => {
                 let detours = self.plan.detour.as_ref().is_some_and(|detour| detour.always);
-                words = Whereabouts::of(channel, self.buffers).words(detours);
+                words = Whereabouts::of(on.channel(), self.buffers).words(detours);
+                used = WORDS;
             }
+            Carry::Nothing if self.is_of_user() => (words[0], used) = (self.failed.get(), 1),
             Carry::Nothing => {}
         }
         self.seen = 0;
-        channel.arrive(arrival, self.stamp(), &words);
+        on.arrive(arrival, self.stamp(), &words[..used]);
     }
 
-    fn await_all(&mut self, channel: &Channel, tally: &mut Tally) -> Result<Stepped> {
-        let (members, stamp) = (channel.ranks().len(), self.stamp());
+    fn await_all<C: Carrier>(&mut self, on: &C, tally: &mut Tally) -> Result<Stepped> {
+        let (members, stamp) = (on.ranks().len(), self.stamp());
         while self.seen < members {
-            match channel.look(self.seen, tally.arrivals) {
+            match on.look(self.seen, tally.arrivals, stamp) {
                 Look::Arrived(there) if there == stamp => self.seen += 1,
                 Look::Arrived(there) => {
                     let differ = there ^ stamp;
                     // The same operation, but not as the same one of the channel.
                     let print = if differ << (64 - STAMP_SHIFT) == 0 { 0 } else { differ };
                     let there = (self.fingerprint ^ print, self.sequence);
-                    return Err(self.differs(channel, self.seen, there));
+                    return Err(self.differs(on.channel(), self.seen, there));
                 }
                 Look::Missing => return Ok(Stepped::Blocked(Blocked::Line(self.seen))),
                 Look::Passed => {
-                    let rank = channel.ranks()[self.seen];
+                    let rank = on.ranks()[self.seen];
                     let reason = "this collective failed there; its own error says why".to_owned();
                     return Err(Error::Refused { rank, reason });
                 }
@@ -495,6 +540,7 @@ impl Task {
         }
         if self.plan.is_direct() && self.ways.is_empty() {
             // Whoever has failed since it arrived waits only for those who may use its memory by now.
+            let channel = on.channel();
             let notices = channel.notices();
             if notices != tally.notices {
                 let failed = (0..members).find(|member| notice::has_failed(channel, *member));
@@ -504,6 +550,11 @@ impl Task {
                 tally.notices = notices;
             }
             return self.find_ways(channel, tally);
+        }
+        if self.is_of_user() {
+            for member in 0..members {
+                self.hear_of_failure(on.payload(member, tally.arrivals)[0]);
+            }
         }
         Ok(Stepped::Done)
     }

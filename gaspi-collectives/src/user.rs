@@ -1,20 +1,21 @@
-//! Reductions by a function of the caller: what the function is, and how it is applied.
+//! Reductions by a function of the program: what the function is, and how it is applied.
 //!
-//! It is called on the thread that called the collective, in the order of the ranks, with private
-//! copies of the elements: nothing that it does to its arguments reaches another rank, and it may
-//! take its time.
+//! It is handed private copies of the elements: nothing that it does to its arguments reaches another
+//! rank, and it may take its time.
 
+use std::cell::RefCell;
 use std::fmt;
-use std::ops::Range;
 
 use crate::kernel::{self, Source, Target};
+use crate::request::Reducer;
 
 /// What a failed [`UserReduce`] returns; all ranks then get [`gaspi_core::Error::Reduction`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReductionFailed;
 
-/// A reduction defined by the caller (GASPI 17.1, 11.4): associative and commutative, the same
-/// function on all ranks. Contributions are combined in the order of the ranks nonetheless.
+/// A reduction of [`allreduce_user`](crate::allreduce_user) (GASPI 17.1, 11.4): associative and
+/// commutative, the same function on all ranks. It is called on the thread that called the collective,
+/// and contributions are combined in the order of the ranks.
 ///
 /// Closures `FnMut(&[u8], &[u8], &mut [u8]) -> Result<(), ReductionFailed>` are ones.
 pub trait UserReduce {
@@ -52,58 +53,108 @@ where
     }
 }
 
-/// A [`UserReduce`] with the memory of its arguments.
-pub struct UserReduction<'a> {
-    function: &'a mut dyn UserReduce,
+/// A function that combines elements, as steps call it.
+pub(crate) trait Function {
+    /// Bytes of an element.
+    fn element_bytes(&self) -> u64;
+
+    /// Combines `count` elements of `one` and `two` into `result`, all aligned to 16 bytes.
+    fn apply(
+        &self,
+        one: &[u8],
+        two: &[u8],
+        result: &mut [u8],
+        count: u64,
+    ) -> std::result::Result<(), ReductionFailed>;
+}
+
+impl Function for Reducer {
+    fn element_bytes(&self) -> u64 {
+        self.element_bytes.into()
+    }
+
+    fn apply(
+        &self,
+        one: &[u8],
+        two: &[u8],
+        result: &mut [u8],
+        count: u64,
+    ) -> std::result::Result<(), ReductionFailed> {
+        (self.reduce)(one, two, result, count)
+    }
+}
+
+/// A function that lives as long as the call.
+pub(crate) struct OfTheCall<'a> {
+    function: RefCell<&'a mut dyn UserReduce>,
     element_bytes: u64,
-    /// In units that are aligned to 16 bytes.
-    memory: [Vec<u128>; 3],
 }
 
-impl fmt::Debug for UserReduction<'_> {
+impl<'a> OfTheCall<'a> {
+    pub(crate) fn new(function: &'a mut dyn UserReduce, element_bytes: u64) -> OfTheCall<'a> {
+        OfTheCall { function: RefCell::new(function), element_bytes }
+    }
+}
+
+impl fmt::Debug for OfTheCall<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UserReduction").field("element_bytes", &self.element_bytes).finish()
+        f.debug_struct("OfTheCall")
+            .field("element_bytes", &self.element_bytes)
+            .finish_non_exhaustive()
     }
 }
 
-impl<'a> UserReduction<'a> {
-    /// The function for elements of this size.
-    pub fn new(function: &'a mut dyn UserReduce, element_bytes: u64) -> UserReduction<'a> {
-        UserReduction { function, element_bytes, memory: [const { Vec::new() }; 3] }
+impl Function for &OfTheCall<'_> {
+    fn element_bytes(&self) -> u64 {
+        self.element_bytes
     }
 
-    /// Combines the members' sources, in their order, into `target`.
-    pub(crate) fn reduce<'s>(
+    fn apply(
+        &self,
+        one: &[u8],
+        two: &[u8],
+        result: &mut [u8],
+        count: u64,
+    ) -> std::result::Result<(), ReductionFailed> {
+        self.function.borrow_mut().reduce(one, two, result, count)
+    }
+}
+
+/// The memory of a function's arguments, in units that are aligned to 16 bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Arguments([Vec<u128>; 3]);
+
+impl Arguments {
+    /// Combines the sources, in their order, into `target`, which has their length. It is not written
+    /// to if the function fails.
+    pub(crate) fn fold<'s>(
         &mut self,
+        function: &impl Function,
         target: Target<'_>,
-        members: Range<u32>,
-        source: impl Fn(u32) -> Source<'s>,
+        sources: impl Iterator<Item = Source<'s>>,
     ) -> std::result::Result<(), ReductionFailed> {
         let bytes = target.len();
-        let count = bytes as u64 / self.element_bytes;
-        for memory in &mut self.memory {
-            memory.resize(bytes.div_ceil(size_of::<u128>()), 0);
+        let count = bytes as u64 / function.element_bytes();
+        let units = bytes.div_ceil(size_of::<u128>());
+        for memory in self.0.iter_mut().filter(|memory| memory.len() < units) {
+            memory.resize(units, 0);
         }
-        let [one, two, result] = &mut self.memory;
-        let (mut one, mut result) = (one, result);
-        let mut first = true;
-        for member in members {
-            let copy = if first { &mut *one } else { &mut *two };
-            kernel::copy(Target::of(bytes_of(copy, bytes)), source(member));
-            if !first {
-                let (one, two) = (&*bytes_of(one, bytes), &*bytes_of(two, bytes));
-                self.function.reduce(one, two, bytes_of(result, bytes), count)?;
-            }
-            if !first {
+        let [mut one, two, mut result] = self.0.each_mut().map(|memory| {
+            let memory: &mut [u8] = bytemuck::cast_slice_mut(memory);
+            &mut memory[..bytes]
+        });
+        let mut begun = false;
+        for source in sources {
+            if begun {
+                kernel::copy(Target::of(two), source);
+                function.apply(one, two, result, count)?;
                 std::mem::swap(&mut one, &mut result);
+            } else {
+                kernel::copy(Target::of(one), source);
+                begun = true;
             }
-            first = false;
         }
-        kernel::copy(target, Source::of(bytes_of(one, bytes)));
+        kernel::copy(target, Source::of(one));
         Ok(())
     }
-}
-
-fn bytes_of(memory: &mut [u128], bytes: usize) -> &mut [u8] {
-    &mut bytemuck::cast_slice_mut::<u128, u8>(memory)[..bytes]
 }

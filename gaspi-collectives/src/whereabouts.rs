@@ -3,8 +3,8 @@
 
 use gaspi_core::{Channel, Location};
 
-use crate::executor::Buffers;
 use crate::kernel::Source;
+use crate::task::Buffers;
 
 /// Where both buffers of a member are.
 #[derive(Clone, Copy, Debug)]

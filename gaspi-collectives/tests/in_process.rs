@@ -4,8 +4,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use gaspi_collectives::{
-    DataType, Operation, ReductionFailed, allreduce, allreduce_in_place, allreduce_slice,
-    allreduce_user, f16,
+    DataType, Operation, ReductionFailed, UserReduce, allreduce, allreduce_in_place,
+    allreduce_slice, allreduce_user, f16,
 };
 use gaspi_core::{Config, Error, GroupId, Job, Joining, Rank, Result, Runtime, Timeout};
 
@@ -14,6 +14,11 @@ const GUARD: Timeout = Timeout::Millis(60_000);
 
 /// Runs `body` on every rank of a job; `meet` is a barrier of the threads, outside of the job.
 fn job(size: u32, body: impl Fn(&Runtime, &Barrier) + Sync) {
+    job_with(1 << 20, size, body);
+}
+
+/// The same where an all-reduce of the standard has that many elements at most.
+fn job_with(elements: u32, size: u32, body: impl Fn(&Runtime, &Barrier) + Sync) {
     static JOBS: AtomicU32 = AtomicU32::new(0);
     let number = JOBS.fetch_add(1, Ordering::Relaxed);
     let id = format!("collectives-{}-{number}", std::process::id());
@@ -22,7 +27,7 @@ fn job(size: u32, body: impl Fn(&Runtime, &Barrier) + Sync) {
         for rank in 0..size {
             let (id, meet, body) = (&id, &meet, &body);
             scope.spawn(move || {
-                let config = Config { allreduce_elem_max: 1 << 20, ..Config::default() };
+                let config = Config { allreduce_elem_max: elements, ..Config::default() };
                 let job = Job::in_process(id, Rank(rank as u16), size);
                 let rt = Joining::new(job, config).unwrap().wait(GUARD).unwrap();
                 body(&rt, meet);
@@ -68,6 +73,21 @@ fn sums_are_those_in_the_order_of_the_ranks() {
             }
         });
     }
+}
+
+#[test]
+fn so_many_ranks_that_one_pass_does_not_combine_them_all() {
+    job(67, |rt, _| {
+        for (call, count) in [1, 6, 100].into_iter().enumerate() {
+            let mut data = input(rt.rank(), count, call);
+            let mut sum = vec![0.0; count];
+            let (op, group) = (Operation::Sum, GroupId::ALL);
+            allreduce_slice(rt, &data, &mut sum, op, group, GUARD).unwrap();
+            assert_eq!(sum, expected(67, count, call));
+            allreduce_in_place(rt, &mut data, op, group, GUARD).unwrap();
+            assert_eq!(data, sum);
+        }
+    });
 }
 
 #[test]
@@ -250,6 +270,137 @@ fn functions_of_the_caller_work_or_fail_together() {
             assert_eq!(result, Err(Error::Reduction { rank: Rank(1) }));
         }
         rt.barrier(GroupId::ALL, GUARD).unwrap();
+    });
+}
+
+/// An all-reduce by a function, in which the rank that is `impatient` makes many attempts.
+fn user_reduce(
+    rt: &Runtime,
+    data: &mut [u64],
+    element_bytes: u64,
+    function: &mut dyn UserReduce,
+    impatient: bool,
+) -> Result<()> {
+    let count = size_of_val(data) as u64 / element_bytes;
+    let data: *mut u8 = data.as_mut_ptr().cast();
+    let timeout = if impatient { Timeout::Test } else { GUARD };
+    loop {
+        let group = GroupId::ALL;
+        // SAFETY: the slice has so many elements and is borrowed until the call has ended.
+        let result = unsafe {
+            allreduce_user(rt, data, data, count, element_bytes, function, group, timeout)
+        };
+        match result {
+            Err(error) if error.is_timeout() => std::thread::yield_now(),
+            result => return result,
+        }
+    }
+}
+
+/// Composition of affine maps x -> a x + b over 64-bit integers: associative, not commutative.
+fn compose(one: &[u64], two: &[u64]) -> Vec<u64> {
+    let map = |(one, two): (&[u64], &[u64])| {
+        let factor = one[0].wrapping_mul(two[0]);
+        [factor, one[0].wrapping_mul(two[1]).wrapping_add(one[1])]
+    };
+    one.chunks(2).zip(two.chunks(2)).flat_map(map).collect()
+}
+
+#[test]
+fn a_function_is_applied_in_the_order_of_the_ranks() {
+    let words = |bytes: &[u8]| -> Vec<u64> {
+        assert_eq!(bytes.as_ptr() as usize % 16, 0, "arguments are aligned to 16 bytes");
+        bytes.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
+    };
+    let maps = |rank: u16, count: u64| -> Vec<u64> {
+        (0..count * 2).map(|i| (i + 3).wrapping_mul(u64::from(rank) + 2)).collect()
+    };
+    for size in [1, 2, 3, 5] {
+        job(size, |rt, _| {
+            let mut function = |one: &[u8], two: &[u8], result: &mut [u8]| {
+                let combined = compose(&words(one), &words(two));
+                result.chunks_mut(8).zip(combined).for_each(|(to, word)| {
+                    to.copy_from_slice(&word.to_ne_bytes());
+                });
+                Ok(())
+            };
+            for count in [1, 10, 1024, 1025, 5000] {
+                let mut data = maps(rt.rank().0, count);
+                user_reduce(rt, &mut data, 16, &mut function, rt.rank().0 == 1).unwrap();
+                let expected = (1..size as u16)
+                    .fold(maps(0, count), |one, rank| compose(&one, &maps(rank, count)));
+                assert_eq!(data, expected, "{count} of {size}");
+            }
+        });
+    }
+}
+
+/// Fails from a given call of the function on.
+struct FailsAfter(u32);
+
+impl UserReduce for FailsAfter {
+    fn reduce(
+        &mut self,
+        _: &[u8],
+        _: &[u8],
+        _: &mut [u8],
+        count: u64,
+    ) -> std::result::Result<(), ReductionFailed> {
+        assert!(count > 0);
+        self.0 = self.0.checked_sub(1).ok_or(ReductionFailed)?;
+        Ok(())
+    }
+}
+
+#[test]
+fn all_name_the_rank_that_failed_first() {
+    // Two calls of the function for each of five chunks. Which ranks fail after how many, and
+    // whom all of them name: who failed in the earliest chunk, of several the lowest.
+    let cases = [
+        ([0, 99, 99], 0),
+        ([99, 99, 9], 2),
+        ([99, 9, 8], 1),
+        ([99, 4, 5], 1),
+        ([6, 5, 99], 1),
+        ([99, 99, 1], 2),
+    ];
+    job(3, |rt, _| {
+        let me = rt.rank().index();
+        for (fails_after, named) in cases {
+            let mut data = vec![0; 5 * 2048];
+            let mut function = FailsAfter(fails_after[me]);
+            let result = user_reduce(rt, &mut data, 8, &mut function, me == 0);
+            let rank = Rank(named);
+            assert_eq!(result, Err(Error::Reduction { rank }), "{fails_after:?}");
+            // The next call on the same group is not disturbed.
+            user_reduce(rt, &mut data[..16], 8, &mut FailsAfter(99), false).unwrap();
+        }
+    });
+}
+
+#[test]
+fn long_calls_are_carried_out_piece_by_piece() {
+    // Four members slice at most 32 MiB by one plan.
+    let count = (4 << 20) + 200_000;
+    let of = |rank: usize, i: usize| (i as u64).wrapping_mul(2 * rank as u64 + 3);
+    job_with(count as u32, 4, |rt, meet| {
+        let me = rt.rank().index();
+        let mut data: Vec<u64> = (0..count).map(|i| of(me, i)).collect();
+        let mut sum =
+            |timeout| allreduce_in_place(rt, &mut data, Operation::Sum, GroupId::ALL, timeout);
+        if me == 1 {
+            assert!(sum(Timeout::Test).unwrap_err().is_timeout(), "nobody else has come");
+        }
+        meet.wait();
+        let timeout = if me == 1 { Timeout::Test } else { GUARD };
+        loop {
+            match sum(timeout) {
+                Err(error) if error.is_timeout() => std::thread::yield_now(),
+                result => break result.unwrap(),
+            }
+        }
+        let expected = |i| (0..4).fold(0, |sum: u64, rank| sum.wrapping_add(of(rank, i)));
+        assert!(data.iter().enumerate().all(|(i, value)| *value == expected(i)));
     });
 }
 

@@ -12,7 +12,7 @@
 
 mod call;
 
-pub use call::{GroupCall, INLINE_MAX, PeerSlice};
+pub use call::{GroupCall, PeerSlice};
 
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};

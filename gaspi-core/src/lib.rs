@@ -70,7 +70,7 @@ pub mod os;
 pub mod survey;
 pub mod sync;
 
-pub use agreement::{CallKey, CallKind, GroupCall, INLINE_MAX, PeerSlice, describe_call};
+pub use agreement::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
 pub use bootstrap::{Detour, Job, Transport};
 pub use channel::{Channel, ChannelSpec, Location, Mapped, Reached};
 pub use config::{Config, Network, QUEUE_MAX, Topology};

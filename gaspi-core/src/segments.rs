@@ -25,9 +25,9 @@ const MEETING: u64 = 2;
 
 /// What a rank tells the others of its part in a segment: it is made, it is not, or it is not because a
 /// member has died.
-const MADE: u8 = 0;
-const FAILURE: u8 = 1;
-const DEATH: u8 = 2;
+const MADE: u64 = 0;
+const FAILURE: u64 = 1;
+const DEATH: u64 = 2;
 
 /// How long a death that others know is waited for.
 const DEATH_LIMIT: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ const DEATH_LIMIT: Duration = Duration::from_secs(1);
 /// How long a delete waits for peers that are copying from or to bound memory.
 const COPY_LIMIT: Duration = Duration::from_secs(10);
 
-fn status(failure: Option<&Error>) -> u8 {
+fn status(failure: Option<&Error>) -> u64 {
     match failure {
         None => MADE,
         Some(Error::RankDied { .. }) => DEATH,
@@ -339,9 +339,10 @@ impl Inner {
         if met.as_ref().is_err_and(Error::is_timeout) {
             return met;
         }
+        let told = |member| call.payload(member, call.step())[0];
         let failed = (0..call.ranks().len())
-            .find(|member| met.is_ok() && call.status(*member) != MADE)
-            .map(|member| (call.ranks()[member], call.status(member)));
+            .find(|member| met.is_ok() && told(*member) != MADE)
+            .map(|member| (call.ranks()[member], told(member)));
         let mut dead = self.dead_among(call.ranks());
         if let (None, Some((_, DEATH))) = (dead, failed) {
             // Known on other nodes a moment later.

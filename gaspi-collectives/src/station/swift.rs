@@ -10,28 +10,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gaspi_core::sync::epoch;
-use gaspi_core::sync::line::{Look, PAYLOAD_WORDS};
+use gaspi_core::sync::line::Look;
 use gaspi_core::{Channel, Error, Rank, Result};
 
 use super::{Operation, REMEMBERED, State, Station};
 use crate::algorithms::{Algorithm, Collective};
 use crate::datatype::{DataType, Operation as Reduction};
-use crate::executor::Buffers;
 use crate::fingerprint::mix;
-use crate::kernel::{self, Source, Target};
+use crate::kernel::{Source, Target};
+use crate::once::{MANY, Once, Origin};
 use crate::operation::is_in_place;
 use crate::print;
 use crate::request::{Combination, Request};
 use crate::steps::Step;
-use crate::task::{Arithmetic, Plan, Task};
+use crate::task::{self, Arithmetic, Buffers, Plan, Task};
 
 /// Operations that are remembered.
 const RECENT: usize = 16;
 /// Bytes of an input or output at most: what is longer pays for the general way.
 const LONGEST: u64 = 1 << 20;
-/// Members at most: what is kept of each on the stack costs time for few.
-const FEW: usize = 4;
-const MANY: usize = 64;
 
 /// A request of the simple kind: without blocks that differ, elements of a built-in type.
 #[derive(Clone, Copy, Debug)]
@@ -75,16 +72,6 @@ impl Brief {
     }
 }
 
-/// Where the result comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Origin {
-    /// There is none.
-    Nothing,
-    /// All members, combined.
-    All,
-    Member(usize),
-}
-
 /// What is remembered of an operation.
 #[derive(Debug)]
 pub(super) struct Recent {
@@ -94,17 +81,8 @@ pub(super) struct Recent {
     plan: Arc<Plan>,
     op: Reduction,
     ty: DataType,
-    once: Option<Once>,
-}
-
-/// A plan of one arrival, in short.
-#[derive(Clone, Copy, Debug)]
-struct Once {
-    /// The step that waits.
-    await_at: usize,
-    /// Whether data is staged, or else rides in the line.
-    staged: bool,
-    from: Origin,
+    /// The same in short, and the step that waits, where it is of one arrival.
+    once: Option<(Once, usize)>,
 }
 
 impl Recent {
@@ -115,7 +93,7 @@ impl Recent {
         if !plan.algorithm.requires_one_node() || !small {
             return None;
         }
-        let once = Once::of(brief, plan, channel);
+        let once = once(brief, plan, channel);
         let plan = Arc::clone(plan);
         Some(Recent { kind: brief.kind(), count, print, plan, op, ty, once })
     }
@@ -148,30 +126,28 @@ impl Recent {
     }
 }
 
-impl Once {
-    /// `None` if the plan has another form.
-    fn of(brief: &Brief, plan: &Plan, channel: &Channel) -> Option<Once> {
-        let staged = match plan.algorithm {
-            Algorithm::Line => false,
-            Algorithm::Staged => true,
-            _ => return None,
-        };
-        let mut awaits = plan.steps.iter().enumerate().filter(|(_, step)| **step == Step::AwaitAll);
-        let (await_at, _) = awaits.next()?;
-        if awaits.next().is_some() || channel.ranks().len() > MANY {
-            return None;
-        }
-        let root = channel.ranks().iter().position(|rank| *rank == brief.root);
-        let from = match brief.collective {
-            Collective::Barrier => Origin::Nothing,
-            Collective::Allreduce => Origin::All,
-            Collective::Reduce if root == Some(channel.me()) => Origin::All,
-            Collective::Reduce => Origin::Nothing,
-            Collective::Broadcast => Origin::Member(root?),
-            _ => return None,
-        };
-        Some(Once { await_at, staged, from })
+/// A plan of one arrival, and the step that waits; `None` if it has another form.
+fn once(brief: &Brief, plan: &Plan, channel: &Channel) -> Option<(Once, usize)> {
+    let staged = match plan.algorithm {
+        Algorithm::Line => false,
+        Algorithm::Staged => true,
+        _ => return None,
+    };
+    let mut awaits = plan.steps.iter().enumerate().filter(|(_, step)| **step == Step::AwaitAll);
+    let (await_at, _) = awaits.next()?;
+    if awaits.next().is_some() || channel.ranks().len() > MANY {
+        return None;
     }
+    let root = channel.ranks().iter().position(|rank| *rank == brief.root);
+    let from = match brief.collective {
+        Collective::Barrier => Origin::Nothing,
+        Collective::Allreduce => Origin::All,
+        Collective::Reduce if root == Some(channel.me()) => Origin::All,
+        Collective::Reduce => Origin::Nothing,
+        Collective::Broadcast => Origin::Member(root?),
+        _ => return None,
+    };
+    Some((Once { staged, from }, await_at))
 }
 
 /// A blocking operation that has not ended, or whose end has not been reported.
@@ -225,12 +201,12 @@ impl Station {
         let sequence = state.sequence;
         let recent = &state.recents[at];
         state.prints[sequence as usize % REMEMBERED] = recent.print;
-        let Some(form) = recent.once else {
+        let Some((form, await_at)) = recent.once else {
             return self.run_task_swiftly(state, at, brief, buffers, once);
         };
         let arrival = state.tally.arrive();
-        let stamp = Task::stamp_of(recent.print, sequence);
-        publish(&self.channel, form, arrival, stamp, buffers.input);
+        let stamp = task::stamp(recent.print, sequence);
+        form.publish(&mut &self.channel, arrival, stamp, buffers.input);
         let members = self.channel.ranks().len();
         let mut seen = 0;
         let mut look = || {
@@ -245,11 +221,11 @@ impl Station {
         let all = if once { look() } else { self.channel.briefly(look) };
         if all.is_none() {
             let mut task = self.recent_task(state, at, buffers);
-            task.continue_at(form.await_at);
+            task.continue_at(await_at);
             self.hand_over(state, brief, task);
             return None;
         }
-        collect(&self.channel, recent, form, arrival, buffers);
+        form.collect(&&self.channel, arrival, (recent.op, recent.ty), buffers);
         Some(())
     }
 
@@ -265,7 +241,7 @@ impl Station {
     ) -> Option<()> {
         let mut task = self.recent_task(state, at, buffers);
         // What goes wrong does so again when it is continued.
-        let mut look = || match task.advance(&self.channel, &mut state.tally) {
+        let mut look = || match task.advance(&mut &self.channel, &mut state.tally) {
             Ok(None) => Some(Ok(())),
             Ok(Some(_)) => None,
             Err(_) => Some(Err(())),
@@ -367,77 +343,4 @@ impl Station {
 /// A hash of what a continued call must have in common with the one before.
 pub(crate) fn arguments(print: u64, send: *const u8, receive: *mut u8) -> u64 {
     mix(&[print, send as u64, receive as u64])
-}
-
-/// Arrives with the input.
-#[inline]
-fn publish(channel: &Channel, form: Once, arrival: u64, stamp: u64, input: Source<'_>) {
-    let mut words = [0u64; PAYLOAD_WORDS];
-    let mut used = 0;
-    if form.staged {
-        if !input.is_empty() {
-            let stage = Target::of_peer(channel.stage(channel.me(), arrival));
-            kernel::copy(stage.part(0, input.len() as u64), input);
-        }
-    } else if input.len() == size_of::<u64>() {
-        (words[0], used) = (input.word(), 1);
-    } else if !input.is_empty() {
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-        kernel::copy(Target::of(&mut bytes[..input.len()]), input);
-        used = input.len().div_ceil(size_of::<u64>());
-    }
-    channel.arrive(arrival, stamp, &words[..used]);
-}
-
-/// Takes the result out of what all have published.
-#[inline]
-fn collect(
-    channel: &Channel,
-    recent: &Recent,
-    form: Once,
-    arrival: u64,
-    buffers: Buffers<'static>,
-) {
-    let Buffers { input, output } = buffers;
-    let bytes = output.len() as u64;
-    let published = |member: usize| {
-        let memory = match form.staged {
-            true => channel.stage(member, arrival),
-            false => channel.carried(member, arrival),
-        };
-        Source::of_peer(memory).part(0, bytes)
-    };
-    match form.from {
-        Origin::Nothing => {}
-        Origin::Member(member) if member == channel.me() => {
-            if !input.is_at(output) {
-                kernel::copy(output, input);
-            }
-        }
-        Origin::Member(member) => kernel::copy(output, published(member)),
-        Origin::All => {
-            let members = channel.ranks().len();
-            match members <= FEW {
-                true => fold::<FEW>(recent, output, members, published),
-                false => fold::<MANY>(recent, output, members, published),
-            }
-            if recent.op == Reduction::Average {
-                kernel::divide(recent.ty, output, members as u32);
-            }
-        }
-    }
-}
-
-#[inline]
-fn fold<'a, const N: usize>(
-    recent: &Recent,
-    output: Target<'_>,
-    members: usize,
-    published: impl Fn(usize) -> Source<'a>,
-) {
-    let mut sources: [Source<'_>; N] = [Source::of(&[]); N];
-    for (member, source) in sources[..members].iter_mut().enumerate() {
-        *source = published(member);
-    }
-    kernel::fold(recent.op, recent.ty, &[output], &sources[..members]);
 }

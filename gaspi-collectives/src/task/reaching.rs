@@ -6,9 +6,11 @@ use std::sync::Arc;
 use gaspi_core::{Channel, Error, Location, Reached, Result};
 
 use super::{Arithmetic, Detour, Stepped, Tally, Task, WORDS};
+use crate::carrier::Carrier;
 use crate::datatype::{DataType, Operation};
 use crate::kernel::{self, Buffer, Source, Target};
 use crate::steps::{Kind, Members, Place, Span, Spread};
+use crate::user::Function;
 use crate::whereabouts::Whereabouts;
 
 /// Bytes that are combined at once where they have to be copied first: a system call each, and all in a
@@ -38,7 +40,7 @@ enum Writable<'a> {
     Across(usize, u64),
 }
 
-impl Task {
+impl<F: Function> Task<F> {
     /// The lines of the first arrival have told where everybody's memory is. Where somebody's is not
     /// mapped by all, all know so and take the other way.
     pub(super) fn find_ways(&mut self, channel: &Channel, tally: &Tally) -> Result<Stepped> {
@@ -75,18 +77,18 @@ impl Task {
     }
 
     /// Memory of any member of this node, to read.
-    fn readable<'a>(&'a self, channel: &'a Channel, tally: &Tally, span: Span) -> Readable<'a> {
+    fn readable<'a, C: Carrier>(&'a self, on: &'a C, tally: &Tally, span: Span) -> Readable<'a> {
         let (member, way) = match span.place {
             Place::Input(member) => (member as usize, 0),
             Place::Output(member) => (member as usize, 1),
             Place::Stage(member) => {
-                let stage = Source::of_peer(channel.stage(member as usize, tally.arrivals));
+                let stage = Source::of_peer(on.stage(member as usize, tally.arrivals));
                 return Readable::Here(stage.part(span.offset, span.bytes));
             }
-            Place::Scratch => return Readable::Here(self.source(channel, tally, span)),
+            Place::Scratch => return Readable::Here(self.source(on, tally, span)),
         };
-        if member == channel.me() {
-            return Readable::Here(self.source(channel, tally, span));
+        if member == on.me() {
+            return Readable::Here(self.source(on, tally, span));
         }
         let way = &self.ways[member][way];
         match way.reached.slice() {
@@ -96,13 +98,13 @@ impl Task {
     }
 
     /// Memory of any member of this node, to write.
-    fn writable<'a>(&'a self, channel: &'a Channel, tally: &Tally, span: Span) -> Writable<'a> {
+    fn writable<'a, C: Carrier>(&'a self, on: &'a C, tally: &Tally, span: Span) -> Writable<'a> {
         let Place::Output(member) = span.place else {
-            return Writable::Here(self.target(channel, tally, span));
+            return Writable::Here(self.target(on, tally, span));
         };
         let member = member as usize;
-        if member == channel.me() {
-            return Writable::Here(self.target(channel, tally, span));
+        if member == on.me() {
+            return Writable::Here(self.target(on, tally, span));
         }
         let way = &self.ways[member][1];
         match way.reached.slice() {
@@ -111,14 +113,14 @@ impl Task {
         }
     }
 
-    pub(super) fn copy(
+    pub(super) fn copy<C: Carrier>(
         &self,
-        channel: &Channel,
+        on: &C,
         tally: &Tally,
         dst: Span,
         src: Span,
     ) -> Result<()> {
-        match (self.readable(channel, tally, src), self.writable(channel, tally, dst)) {
+        match (self.readable(on, tally, src), self.writable(on, tally, dst)) {
             (Readable::Here(from), Writable::Here(to)) => {
                 // In place there is nothing to do.
                 if !from.is_at(to) {
@@ -127,10 +129,10 @@ impl Task {
                 Ok(())
             }
             (Readable::Across(member, address), Writable::Here(to)) => {
-                kernel::pull(channel, member, address, to)
+                kernel::pull(on.channel(), member, address, to)
             }
             (Readable::Here(from), Writable::Across(member, address)) => {
-                kernel::push(channel, member, address, from)
+                kernel::push(on.channel(), member, address, from)
             }
             (Readable::Across(..), Writable::Across(..)) => {
                 unreachable!("one end of a copy is at this rank")
@@ -139,26 +141,30 @@ impl Task {
     }
 
     /// Combines what lies at several members into what lies at several members.
-    pub(super) fn reduce(
+    pub(super) fn reduce<C: Carrier>(
         &self,
-        channel: &Channel,
+        on: &C,
         tally: &Tally,
         dsts: Spread,
         srcs: Spread,
         bytes: u64,
     ) -> Result<()> {
-        let Arithmetic::BuiltIn(op, ty) = self.arithmetic else {
-            unreachable!("reductions of the program travel by messages");
+        let (op, ty) = match &self.arithmetic {
+            Arithmetic::BuiltIn(op, ty) => (*op, *ty),
+            Arithmetic::User(function) => {
+                self.reduce_by(function, on, tally, (dsts, srcs, bytes));
+                return Ok(());
+            }
         };
         let divided = op == Operation::Average && srcs.members == Members::All;
-        let size = channel.ranks().len();
+        let size = on.ranks().len();
         let whole = (dsts, srcs, bytes);
         let at_once = if divided || size > MANY {
             false
         } else if size <= FEW {
-            self.reduce_at_once::<FEW>(channel, tally, whole, op, ty)
+            self.reduce_at_once::<FEW, C>(on, tally, whole, op, ty)
         } else {
-            self.reduce_at_once::<MANY>(channel, tally, whole, op, ty)
+            self.reduce_at_once::<MANY, C>(on, tally, whole, op, ty)
         };
         if at_once {
             return Ok(());
@@ -168,15 +174,15 @@ impl Task {
             let part = PULL_BYTES.min(bytes - done);
             let at = |spread: Spread| Spread { offset: spread.offset + done, ..spread };
             let sum = self.apart.get_or_init(|| Buffer::new(PULL_BYTES)).target(part);
-            self.gather(channel, tally, sum, at(srcs), op, ty)?;
+            self.gather(on, tally, sum, at(srcs), op, ty)?;
             if divided {
-                kernel::divide(ty, sum, channel.ranks().len() as u32);
+                kernel::divide(ty, sum, on.ranks().len() as u32);
             }
-            for member in members(dsts.members, channel.ranks().len() as u32) {
-                match self.writable(channel, tally, span(at(dsts), member, part)) {
+            for member in members(dsts.members, on.ranks().len() as u32) {
+                match self.writable(on, tally, span(at(dsts), member, part)) {
                     Writable::Here(to) => kernel::copy(to, sum.source()),
                     Writable::Across(member, address) => {
-                        kernel::push(channel, member, address, sum.source())?;
+                        kernel::push(on.channel(), member, address, sum.source())?;
                     }
                 }
             }
@@ -187,19 +193,19 @@ impl Task {
 
     /// The same in one pass over all memory, for at most `N` members whose memory is mapped; false where
     /// it is not.
-    fn reduce_at_once<const N: usize>(
+    fn reduce_at_once<const N: usize, C: Carrier>(
         &self,
-        channel: &Channel,
+        on: &C,
         tally: &Tally,
         (dsts, srcs, bytes): (Spread, Spread, u64),
         op: Operation,
         ty: DataType,
     ) -> bool {
-        let size = channel.ranks().len();
+        let size = on.ranks().len();
         let mut lines = [[0; WORDS]; N];
         if srcs.kind == Kind::Line {
             for (member, line) in lines.iter_mut().enumerate().take(size) {
-                *line = channel.payload(member, tally.arrivals);
+                *line = on.payload(member, tally.arrivals);
             }
         }
         let nothing: Source<'_> = Source::of(&[]);
@@ -209,7 +215,7 @@ impl Task {
                 let line: &[u8] = bytemuck::cast_slice(&lines[member as usize]);
                 Source::of(line).part(srcs.offset, bytes)
             } else {
-                match self.readable(channel, tally, span(srcs, member, bytes)) {
+                match self.readable(on, tally, span(srcs, member, bytes)) {
                     Readable::Here(source) => source,
                     Readable::Across(..) => return false,
                 }
@@ -218,7 +224,7 @@ impl Task {
         }
         let (mut to, mut to_len) = ([Target::of(&mut []); N], 0);
         for member in members(dsts.members, size as u32) {
-            to[to_len] = match self.writable(channel, tally, span(dsts, member, bytes)) {
+            to[to_len] = match self.writable(on, tally, span(dsts, member, bytes)) {
                 Writable::Here(target) => target,
                 Writable::Across(..) => return false,
             };
@@ -229,9 +235,9 @@ impl Task {
     }
 
     /// Combines the sources into `sum`, in their order, whatever that takes.
-    fn gather(
+    fn gather<C: Carrier>(
         &self,
-        channel: &Channel,
+        on: &C,
         tally: &Tally,
         sum: Target<'_>,
         srcs: Spread,
@@ -248,23 +254,46 @@ impl Task {
             }
             begun = true;
         };
-        for member in members(srcs.members, channel.ranks().len() as u32) {
+        for member in members(srcs.members, on.ranks().len() as u32) {
             if srcs.kind == Kind::Line {
-                let line = channel.payload(member as usize, tally.arrivals);
+                let line = on.payload(member as usize, tally.arrivals);
                 let line: &[u8] = bytemuck::cast_slice(&line);
                 combine(Source::of(line).part(srcs.offset, bytes));
                 continue;
             }
-            match self.readable(channel, tally, span(srcs, member, bytes)) {
+            match self.readable(on, tally, span(srcs, member, bytes)) {
                 Readable::Here(source) => combine(source),
                 Readable::Across(member, address) => {
                     let copy = self.pulled.get_or_init(|| Buffer::new(PULL_BYTES)).target(bytes);
-                    kernel::pull(channel, member, address, copy)?;
+                    kernel::pull(on.channel(), member, address, copy)?;
                     combine(copy.source());
                 }
             }
         }
         Ok(())
+    }
+
+    /// Has a function of the program combine what members have staged, into memory of this rank.
+    fn reduce_by<C: Carrier>(
+        &self,
+        function: &F,
+        on: &C,
+        tally: &Tally,
+        (dsts, srcs, bytes): (Spread, Spread, u64),
+    ) {
+        if bytes == 0 || self.failed.get() != 0 {
+            return;
+        }
+        let size = on.ranks().len() as u32;
+        for member in members(dsts.members, size) {
+            let sources = members(srcs.members, size).map(|member| {
+                match self.readable(on, tally, span(srcs, member, bytes)) {
+                    Readable::Here(source) => source,
+                    Readable::Across(..) => unreachable!("it is handed what has been staged"),
+                }
+            });
+            self.apply(on, function, self.target(on, tally, span(dsts, member, bytes)), sources);
+        }
     }
 }
 

@@ -164,11 +164,11 @@ fn case(collective: Collective, count: usize) -> Case {
 /// Whether an algorithm can be used here for a case.
 fn can(algorithm: Algorithm, case: &Case, n: usize) -> bool {
     let one_node = n == 1 || Nodes::of_this_run() == Nodes::One;
-    // Everything has to fit into lines of 40 bytes.
+    // Everything has to fit into lines of 48 bytes.
     let bytes = case.count * n * case.ty.bytes() as usize;
     algorithm.serves(case.collective)
         && (one_node || !algorithm.requires_one_node())
-        && (algorithm != Algorithm::Line || bytes <= 40 && case.counts.is_empty())
+        && (algorithm != Algorithm::Line || bytes <= 48 && case.counts.is_empty())
         && (!case.uneven || [Algorithm::Pairwise, Algorithm::Linear].contains(&algorithm))
 }
 

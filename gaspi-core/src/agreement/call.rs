@@ -17,10 +17,6 @@ use std::marker::PhantomData;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Bytes that ride in a line.
-pub const INLINE_MAX: usize = PAYLOAD_WORDS * WORD;
-const WORD: usize = size_of::<u64>();
-
 /// How long a mismatch waits for members that have not arrived.
 const MISMATCH_LIMIT: Duration = Duration::from_secs(1);
 
@@ -92,12 +88,12 @@ impl GroupCall<'_> {
         self.me
     }
 
-    /// How far the executor has come: 0 for a new call, kept across timeouts.
+    /// How far whoever runs the call has come: 0 for a new one, kept across timeouts.
     pub fn cursor(&self) -> u64 {
         self.state.active.as_ref().map_or(0, |active| active.cursor)
     }
 
-    /// Remembers how far the executor has come.
+    /// Remembers how far whoever runs the call has come.
     pub fn set_cursor(&mut self, cursor: u64) {
         if let Some(active) = &mut self.state.active {
             active.cursor = cursor;
@@ -116,47 +112,40 @@ impl GroupCall<'_> {
         }
     }
 
-    /// Sequence of the last step that this rank has finished.
-    fn step(&self) -> u64 {
+    /// The last step at which all members are known to have arrived; steps only grow.
+    #[inline]
+    pub fn step(&self) -> u64 {
         self.state.committed.as_ref().map_or(0, |committed| committed.step)
+    }
+
+    /// The step at which this rank has arrived last: [`step`](GroupCall::step), or the next one, which
+    /// remains to be awaited.
+    pub fn arrived(&self) -> u64 {
+        let arrived = self.state.active.as_ref().is_some_and(|active| active.arrived);
+        self.step() + u64::from(arrived)
     }
 
     fn line(&self, member: usize, step: u64) -> &Line<AtomicU64> {
         &self.inner.lines_of(self.ranks()[member], self.group)[(step % 2) as usize]
     }
 
-    /// Publishes this rank's next line with up to [`INLINE_MAX`] bytes of payload, and its staging.
-    /// Does nothing where a continued call has published it already.
-    pub fn arrive(&mut self, payload: &[u8]) {
-        // SAFETY: the slice is readable.
-        unsafe { self.arrive_with(payload.as_ptr(), payload.len()) }
-    }
-
-    /// [`arrive`](GroupCall::arrive) with `size` bytes of memory that others may write to.
-    ///
-    /// # Safety
-    /// The bytes are readable.
-    pub unsafe fn arrive_with(&mut self, payload: *const u8, size: usize) {
-        assert!(size <= INLINE_MAX, "{size} bytes do not fit into a line");
+    /// Publishes this rank's next line with up to [`PAYLOAD_WORDS`] words, and its staging. Does
+    /// nothing where a continued call has published it already.
+    pub fn arrive(&mut self, payload: &[u64]) {
+        debug_assert!(payload.len() <= PAYLOAD_WORDS, "{payload:?} does not fit into a line");
         let step = self.step() + 1;
         match &mut self.state.active {
             Some(active) if !active.arrived => active.arrived = true,
             _ => return,
         }
-        let mut words = [0; PAYLOAD_WORDS];
-        let used = size.div_ceil(WORD);
-        for (index, word) in words.iter_mut().enumerate().take(used) {
-            // SAFETY: as the caller promises, for as many words as `size` has.
-            *word = unsafe { take_word(payload, size, index) };
-        }
-        self.line(self.me, step).publish(step, self.key.fingerprint, &words[..used]);
+        self.line(self.me, step).publish(step, self.key.fingerprint, payload);
         for rank in self.ranks().iter().filter(|rank| **rank != self.inner.rank) {
             if self.inner.is_local(*rank) {
                 self.inner.area.ring_for(*rank, news::ARRIVAL);
             }
         }
         if self.state.committed.as_ref().is_some_and(|committed| committed.remote) {
-            self.arrive_remotely(step, &words[..used]);
+            self.arrive_remotely(step, payload);
         }
         self.staged = 0;
     }
@@ -352,27 +341,23 @@ impl GroupCall<'_> {
         Error::Timeout { pending }
     }
 
-    /// The first byte of a member's payload, of the step awaited last. Valid until this rank's next
-    /// arrival.
-    pub fn status(&self, member: usize) -> u8 {
-        self.line(member, self.step()).payload()[0].to_ne_bytes()[0]
+    /// What a member's arrival at `step` carries, which has been awaited, until this rank's next one.
+    #[inline]
+    pub fn payload(&self, member: usize, step: u64) -> [u64; PAYLOAD_WORDS] {
+        self.line(member, step).payload()
     }
 
-    /// Copies the first bytes of a member's payload, of the step awaited last. Valid until this rank's
-    /// next arrival.
-    ///
-    /// # Safety
-    /// `size` bytes at `to` are writable.
-    pub unsafe fn payload(&self, member: usize, to: *mut u8, size: usize) {
-        assert!(size <= INLINE_MAX, "a payload has at most {INLINE_MAX} bytes");
-        let words = self.line(member, self.step()).payload();
-        for (index, word) in words.into_iter().enumerate().take(size.div_ceil(WORD)) {
-            // SAFETY: as the caller promises, for as many words as `size` has.
-            unsafe { put_word(to, size, index, word) };
-        }
+    /// The same where it lies: [`PAYLOAD_WORDS`] words.
+    #[inline]
+    pub fn carried(&self, member: usize, step: u64) -> PeerSlice<'_> {
+        let payload = &raw const self.line(member, step).payload;
+        PeerSlice::new(payload.cast_mut().cast::<u8>(), PAYLOAD_WORDS * size_of::<u64>())
     }
 
-    fn stage(&self, member: usize, step: u64) -> PeerSlice<'_> {
+    /// Staging of a member for `step`. A step that has been awaited may be read until this rank's next
+    /// arrival: a member that has seen that may write there again.
+    #[inline]
+    pub fn stage(&self, member: usize, step: u64) -> PeerSlice<'_> {
         let (rank, group) = (self.ranks()[member], self.group.index());
         let parity = (step % 2) as usize;
         let pointer = if self.inner.is_local(rank) {
@@ -392,17 +377,6 @@ impl GroupCall<'_> {
         self.staged = self.staged.max(bytes);
     }
 
-    /// A member's staging that its next arrival will publish.
-    pub fn next_stage(&self, member: usize) -> PeerSlice<'_> {
-        self.stage(member, self.step() + 1)
-    }
-
-    /// A member's staging that the arrival awaited last has published. Valid until this rank's next
-    /// arrival: a peer that has seen it may write there again.
-    pub fn last_stage(&self, member: usize) -> PeerSlice<'_> {
-        self.stage(member, self.step())
-    }
-
     /// The collective is complete, or has failed in the same way on all ranks: the group is free.
     pub fn finish(mut self) {
         self.end();
@@ -416,38 +390,5 @@ impl GroupCall<'_> {
         if self.ranks().len() > 1 {
             self.inner.area.finish_step(self.group.index(), self.step());
         }
-    }
-}
-
-/// Word `index` of `size` bytes, of which the last may be missing some.
-///
-/// # Safety
-/// The bytes are readable and the word begins inside of them.
-#[inline(always)]
-unsafe fn take_word(from: *const u8, size: usize, index: usize) -> u64 {
-    let (from, left) = (from.wrapping_add(index * WORD), size - index * WORD);
-    if left >= WORD {
-        // SAFETY: as promised.
-        return unsafe { from.cast::<u64>().read_unaligned() };
-    }
-    let mut bytes = [0; WORD];
-    // SAFETY: as promised.
-    unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), left) };
-    u64::from_ne_bytes(bytes)
-}
-
-/// The opposite of [`take_word`].
-///
-/// # Safety
-/// The bytes are writable and the word begins inside of them.
-#[inline(always)]
-unsafe fn put_word(to: *mut u8, size: usize, index: usize, word: u64) {
-    let (to, left) = (to.wrapping_add(index * WORD), size - index * WORD);
-    if left >= WORD {
-        // SAFETY: as promised.
-        unsafe { to.cast::<u64>().write_unaligned(word) };
-    } else {
-        // SAFETY: as promised.
-        unsafe { to.copy_from_nonoverlapping(word.to_ne_bytes().as_ptr(), left) };
     }
 }

@@ -100,31 +100,26 @@ pub(crate) fn describe(details: u64) -> String {
 }
 
 /// What a member's arrival says.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Offer {
-    /// The member could not do its part; the first byte tells.
-    failed: u64,
+    /// The member could not do its part.
+    failed: bool,
     /// Where its part and its words begin in its arena.
     base: u64,
     words: u64,
     /// Whether all other members of its node may copy from and to its process.
-    reachable: u64,
+    reachable: bool,
 }
 
 impl Offer {
-    fn to_bytes(self) -> [u8; size_of::<Offer>()] {
-        let words = [self.failed, self.base, self.words, self.reachable].map(u64::to_ne_bytes);
-        let mut bytes = [0; size_of::<Offer>()];
-        bytes.as_chunks_mut().0.copy_from_slice(&words);
-        bytes
+    fn words(self) -> [u64; 4] {
+        [self.failed.into(), self.base, self.words, self.reachable.into()]
     }
 
+    /// That of a member, of the step awaited last.
     fn of(call: &GroupCall<'_>, member: usize) -> Offer {
-        let mut offer = Offer::default();
-        // SAFETY: the struct has so many bytes, and consists of integers.
-        unsafe { call.payload(member, (&raw mut offer).cast(), size_of::<Offer>()) };
-        offer
+        let [failed, base, words, reachable, ..] = call.payload(member, call.step());
+        Offer { failed: failed != 0, base, words, reachable: reachable != 0 }
     }
 }
 
@@ -192,14 +187,15 @@ impl Runtime {
         inner.prepare_part(&mut call, group, spec, deadline)?;
         let failure = call.failure();
         let failed = failure.is_some();
-        call.arrive(&inner.offer(&call, group, failed).to_bytes());
+        call.arrive(&inner.offer(&call, group, failed).words());
         let met = call.await_all(deadline);
         if let Err(error) = &met
             && error.is_timeout()
         {
             return Err(error.clone());
         }
-        let anyone_failed = met.is_ok() && (0..call.ranks().len()).any(|m| call.status(m) != 0);
+        let anyone_failed =
+            met.is_ok() && (0..call.ranks().len()).any(|m| Offer::of(&call, m).failed);
         let outcome = match (failure, met) {
             (Some(error), _) | (None, Err(error)) => Err(error),
             (None, Ok(())) => inner.connect_parts(&call, group, spec, troubles),
@@ -253,8 +249,8 @@ impl Inner {
         let reserved = self.channels.opening(group);
         let (base, words) =
             reserved.map_or((0, 0), |reserved| (reserved.bytes.start, reserved.words.start));
-        let reachable = self.is_reachable(call.ranks()).into();
-        Offer { failed: failed.into(), base, words, reachable }
+        let reachable = self.is_reachable(call.ranks());
+        Offer { failed, base, words, reachable }
     }
 
     /// Puts a channel together from what all members have offered.
@@ -267,7 +263,7 @@ impl Inner {
     ) -> Result<Channel> {
         let ranks = call.ranks_shared();
         let offers: Vec<Offer> = (0..ranks.len()).map(|member| Offer::of(call, member)).collect();
-        if let Some(failed) = offers.iter().position(|offer| offer.failed != 0) {
+        if let Some(failed) = offers.iter().position(|offer| offer.failed) {
             return Err(match self.dead_among(&ranks) {
                 // The others failed because of it.
                 Some(rank) => self.died(rank, "channel_open"),
@@ -322,7 +318,7 @@ impl Inner {
             members,
             segment: Arc::clone(&arena.segment),
             reserved,
-            all_reachable: offers.iter().all(|offer| offer.reachable != 0),
+            all_reachable: offers.iter().all(|offer| offer.reachable),
             troubles,
             harmless: AtomicU64::new(troubles),
             recent: AtomicU64::new(0),

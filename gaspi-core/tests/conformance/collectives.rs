@@ -1,6 +1,7 @@
 //! Barrier, and the steps that collectives are built on (GASPI 17.1, 11).
 
 use super::*;
+use gaspi_core::sync::line::PAYLOAD_WORDS;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -140,31 +141,33 @@ fn lines_and_stages_carry_the_payload_of_their_step() {
             let me = rt.rank().0;
             let mut call = rt.group_call(GroupId::ALL, key(1, 7)).expect("call");
             assert_eq!((call.ranks().len(), call.me()), (size as usize, me.into()));
-            // Numbers of bytes that end in every place of a word.
-            let sizes = [INLINE_MAX, 0, 1, 7, 8, 9, 24, INLINE_MAX - 1];
-            let bytes = |rank: u16, step: u8| -> Vec<u8> {
-                let size = sizes[step as usize % sizes.len()];
-                (0..size).map(|at| at as u8 ^ rank as u8 ^ step).collect()
+            let words = |rank: u16, step: u64| -> Vec<u64> {
+                let count = step as usize % (PAYLOAD_WORDS + 1);
+                (0..count as u64).map(|at| at << 32 | u64::from(rank) << 8 | step).collect()
             };
             for step in 0..40 {
-                let stage = call.next_stage(call.me());
+                let stage = call.stage(call.me(), call.step() + 1);
                 assert_eq!((stage.len(), stage.as_ptr() as usize % 64), (STAGE_BYTES, 0));
                 // SAFETY: this rank's stage of the step to come, which nobody else touches.
-                unsafe { stage.as_ptr().write_bytes(me as u8 ^ step, STAGE_BYTES) };
+                unsafe { stage.as_ptr().write_bytes(me as u8 ^ step as u8, STAGE_BYTES) };
                 call.stage_used(STAGE_BYTES);
-                call.arrive(&bytes(me, step));
+                call.arrive(&words(me, step));
+                assert_eq!(call.arrived(), call.step() + 1);
                 call.await_all(LIMIT.deadline()).expect("all come");
                 for rank in 0..size as u16 {
-                    let sent = bytes(rank, step);
-                    let mut received = vec![0xee; sent.len() + 1];
-                    // SAFETY: the vector has room for one byte more.
-                    unsafe { call.payload(rank.into(), received.as_mut_ptr(), sent.len()) };
-                    assert_eq!((received.pop(), received), (Some(0xee), sent));
-                    let theirs = call.last_stage(rank.into());
+                    let sent = words(rank, step);
+                    let received = call.payload(rank.into(), call.step());
+                    assert_eq!(received[..sent.len()], sent);
+                    let carried = call.carried(rank.into(), call.step());
+                    assert_eq!(carried.len(), PAYLOAD_WORDS * size_of::<u64>());
+                    // SAFETY: published by the arrival just awaited.
+                    let same = unsafe { carried.as_ptr().cast::<[u64; PAYLOAD_WORDS]>().read() };
+                    assert_eq!(same, received);
+                    let theirs = call.stage(rank.into(), call.step());
                     for at in [0, STAGE_BYTES - 1] {
                         // SAFETY: published by the arrival just awaited.
                         let byte = unsafe { theirs.as_ptr().add(at).read() };
-                        assert_eq!(byte, rank as u8 ^ step);
+                        assert_eq!(byte, rank as u8 ^ step as u8);
                     }
                 }
             }
@@ -191,10 +194,11 @@ fn a_call_keeps_its_cursor_over_a_timeout() {
             assert_eq!(call.cursor(), 41);
         }
         late.wait();
-        call.arrive(&[2 - rt.rank().0 as u8]);
+        call.arrive(&[2 - u64::from(rt.rank().0)]);
         call.await_all(LIMIT.deadline()).expect("all come");
         // What arrived first counts, not what the continuation says.
-        assert_eq!((call.status(0), call.status(1)), (1, 1));
+        let first = |member| call.payload(member, call.step())[0];
+        assert_eq!((first(0), first(1)), (1, 1));
         call.finish();
         meet(rt);
     });

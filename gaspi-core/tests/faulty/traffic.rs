@@ -309,7 +309,7 @@ impl<'a> Traffic<'a> {
         let own = value + u64::from(self.rt.rank().0);
         let (sum, expected) = loop {
             let mut call = self.rt.group_call(group, key).expect("call");
-            call.arrive(&own.to_ne_bytes());
+            call.arrive(&[own]);
             let short = self.numbers.once_in(2);
             let limit = if short { Timeout::Millis(2) } else { LIMIT };
             match call.await_all(limit.deadline()) {
@@ -317,12 +317,8 @@ impl<'a> Traffic<'a> {
                 Err(error) if short && error.is_timeout() => continue,
                 outcome => outcome.expect("all come"),
             }
-            let sum = (0..call.ranks().len()).map(|member| {
-                let mut word = [0; 8];
-                // SAFETY: the array has room for them.
-                unsafe { call.payload(member, word.as_mut_ptr(), word.len()) };
-                u64::from_ne_bytes(word)
-            });
+            let step = call.step();
+            let sum = (0..call.ranks().len()).map(|member| call.payload(member, step)[0]);
             let sum: u64 = sum.sum();
             let expected: u64 = call.ranks().iter().map(|rank| value + u64::from(rank.0)).sum();
             call.finish();
