@@ -256,7 +256,7 @@ fn tcp(context: &Context) -> Result<Count> {
         let mut cargo = workspace::cargo();
         cargo.args(["test", "--quiet", "-p", "gaspi-core", "-p", "gaspi-collectives"]);
         cargo.args(["--no-fail-fast", "--test", "conformance"]);
-        cargo.args(["--test", "operations", "--test", "trouble"]);
+        cargo.args(["--test", "operations", "--test", "standard", "--test", "trouble"]);
         cargo.env("GASPI_TEST_NODES", nodes);
         let part = cargo_test(context, &mut cargo)?;
         count = Count { passed: count.passed + part.passed, failed: count.failed + part.failed };
