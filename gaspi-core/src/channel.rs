@@ -70,6 +70,17 @@ impl Member {
     }
 }
 
+/// For puts that set no word: none is ever set to 0.
+const NO_WORD: (u32, u32) = (0, 0);
+
+/// When a put goes out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    Now,
+    /// With the one that follows at once.
+    Ahead,
+}
+
 /// Memory and signals between the members of a group, for one stream of collectives.
 ///
 /// Whoever uses it keeps to these rules, which hold for all threads of a rank together: messages to a
@@ -248,9 +259,14 @@ impl Channel {
             self.inner.area.ring_for(member.rank, news::ARRIVAL);
             return Ok(());
         }
+        // Relaxed: as in `take`.
+        let count = member.untold.load(Ordering::Relaxed);
+        if 4 * (count - member.told.load(Ordering::Relaxed)) >= u64::from(self.spec.slots) {
+            self.tell_taken(member, count, Turn::Ahead);
+        }
         let from = self.geometry.outgoing(member.nth_remote, index);
         let landing = self.geometry.landing(self.me, index);
-        self.put(member, (from, landing, bytes), Some((word, value)))
+        self.put(member, (from, landing, bytes), (word, value), Turn::Now)
     }
 
     /// Messages of a member that have come so far. Messages below that may be read.
@@ -293,7 +309,7 @@ impl Channel {
     }
 
     /// Messages of a member below `count` are not needed any more. Tells a member of this node at once, one of
-    /// another node when half of its slots wait for it.
+    /// another node when half of its slots wait for it, or with a message to it when a quarter does.
     #[inline]
     pub fn take(&self, from: usize, count: u64) {
         let member = &self.members[from];
@@ -309,15 +325,15 @@ impl Channel {
         member.untold.store(count, Ordering::Relaxed);
         let waiting = count - member.told.load(Ordering::Relaxed);
         if 2 * waiting >= u64::from(self.spec.slots) {
-            self.tell_taken(member, count);
+            self.tell_taken(member, count, Turn::Now);
         }
     }
 
-    fn tell_taken(&self, member: &Member, count: u64) {
+    fn tell_taken(&self, member: &Member, count: u64, turn: Turn) {
         member.told.store(count, Ordering::Relaxed);
-        let word = Some((self.geometry.taken(self.me), counts::word(count)));
+        let word = (self.geometry.taken(self.me), counts::word(count));
         // Who cannot be told any more shows in `check`.
-        let _ = self.put(member, (0, 0, 0), word);
+        let _ = self.put(member, (0, 0, 0), word, turn);
     }
 
     /// Tells members of other nodes what [`take`](Channel::take) has not told them yet.
@@ -325,18 +341,19 @@ impl Channel {
         for member in self.members.iter().filter(|member| member.start.is_none()) {
             let count = member.untold.load(Ordering::Relaxed);
             if count != member.told.load(Ordering::Relaxed) {
-                self.tell_taken(member, count);
+                self.tell_taken(member, count, Turn::Now);
             }
         }
     }
 
     /// Puts bytes at an offset of this rank's part into the part of a member of another node, then sets
-    /// a word there. In order with all that this rank puts to that one by channels.
+    /// a word there, unless it is [`NO_WORD`]. In order with all that this rank puts to that one by channels.
     fn put(
         &self,
         member: &Member,
         (from, to, size): (u64, u64, u64),
-        word: Option<(u32, u32)>,
+        (word, value): (u32, u32),
+        turn: Turn,
     ) -> Result<()> {
         let inner = &*self.inner;
         inner.check_open()?;
@@ -345,12 +362,15 @@ impl Channel {
         let place =
             Place { segment: ARENA, generation: view.target.generation, offset: member.base + to };
         let lane = Lane { queue: CHANNELS, generation: queue.begin(member.rank) };
-        let (word, value) = word.unwrap_or_default();
         let notification = NotificationId(member.words + word);
         let put = Put { lane, place, size, last: true, notification, value };
         let payload = (size > 0)
             .then(|| Payload::new(Arc::clone(&self.segment), self.reserved.bytes.start + from));
-        let posted = inner.peers.post(inner, member.rank, CHANNELS, Item::put(put, payload));
+        let item = Item::put(put, payload);
+        let posted = match turn {
+            Turn::Now => inner.peers.post(inner, member.rank, CHANNELS, item),
+            Turn::Ahead => inner.peers.prepend(inner, member.rank, CHANNELS, item),
+        };
         if let Err(error) = &posted {
             queue.complete(member.rank, lane.generation, 1, Some(&error.to_string()));
         }
@@ -452,7 +472,7 @@ impl Drop for Channel {
             } else if inner.channels.losses(member.rank) == member.losses {
                 // Else what was sent by a connection that broke might come after this. Who cannot be
                 // told has ended, and so will this rank have for it.
-                let _ = self.put(member, (0, 0, 0), Some((word, counts::CLOSED)));
+                let _ = self.put(member, (0, 0, 0), (word, counts::CLOSED), Turn::Now);
             }
             let own = self.members[self.me].words + self.geometry.taken(index);
             writers.push((member.rank, own));

@@ -3,9 +3,9 @@
 //! A notice is one cache line that its writer overwrites while others may read it, or while it travels. It
 //! carries a checksum, so that a mixture of two is not taken for either; no order of its words is needed.
 
-use super::Channel;
 use super::arena::lock;
 use super::geometry::LINE;
+use super::{Channel, NO_WORD, Turn};
 use crate::node::news;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -79,7 +79,7 @@ impl Channel {
         let places = (self.geometry.notice(), self.geometry.landing_notice(self.me), LINE);
         for member in self.members.iter().filter(|member| member.start.is_none()) {
             // Who cannot be told any more shows in `check`.
-            let _ = self.put(member, places, None);
+            let _ = self.put(member, places, NO_WORD, Turn::Now);
         }
     }
 

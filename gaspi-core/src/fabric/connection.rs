@@ -192,6 +192,19 @@ impl Connection {
         Ok(Posted { held, soon })
     }
 
+    /// Puts a small request in front of one that is posted right behind it, to share its system call.
+    pub(crate) fn prepend(&self, queue: QueueId, item: Item) -> Result<(), Unsent<Item>> {
+        let mut out = self.out();
+        if out.is_let_go() {
+            return Err(Unsent::Closed(item));
+        }
+        out.asked = true;
+        if out.ending == Ending::No {
+            out.append_item(queue, item);
+        }
+        Ok(())
+    }
+
     /// Sends what was held back.
     pub(crate) fn release_held(&self, poll: &Poll) -> Result<(), Broken> {
         let mut out = self.out();

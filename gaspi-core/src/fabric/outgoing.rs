@@ -242,11 +242,7 @@ impl Out {
                 return;
             }
         }
-        // Behind the news of puts that were refused, which are counted too.
-        if self.owes() {
-            self.told = self.completed;
-            Frame::Ack { puts: self.told }.append_to(&mut self.wire);
-        }
+        self.acknowledge();
         for _ in 0..self.lanes.len() {
             if self.body.is_some() || self.wire.len() >= BATCH {
                 break;
@@ -260,6 +256,15 @@ impl Out {
         if self.ending == Ending::Goodbye && self.lanes.is_empty() && self.body.is_none() {
             self.ending = Ending::Said;
             Frame::Goodbye.append_to(&mut self.wire);
+        }
+    }
+
+    /// Puts the acknowledgement of what has been completed on the wire, behind the news of puts that were
+    /// refused, which are counted too.
+    fn acknowledge(&mut self) {
+        if self.owes() {
+            self.told = self.completed;
+            Frame::Ack { puts: self.told }.append_to(&mut self.wire);
         }
     }
 
@@ -278,6 +283,10 @@ impl Out {
     /// Appends a request of a lane: to the wire if nothing is in the way.
     pub(super) fn append_item(&mut self, queue: QueueId, mut item: Item) {
         let free = self.body.is_none() && self.control.is_empty() && self.lanes.is_empty();
+        if free {
+            // Before a payload of its own, behind which nothing shares its system call.
+            self.acknowledge();
+        }
         if free && self.wire.len() < BATCH && self.encode(&mut item) {
             return;
         }

@@ -567,6 +567,19 @@ impl Peers {
         })
     }
 
+    /// Puts a small request in front of one that is posted to `rank` right behind it.
+    pub(crate) fn prepend(
+        &self,
+        inner: &Inner,
+        rank: Rank,
+        queue: QueueId,
+        item: Item,
+    ) -> Result<()> {
+        self.hand(inner, rank, Deadline::Now, item, |connection, item| {
+            connection.prepend(queue, item).map(|()| Posted::default())
+        })
+    }
+
     /// Hands something to the connection that is used for requests to `rank`.
     pub(super) fn hand<T>(
         &self,
