@@ -50,9 +50,16 @@ const KIB: u64 = 1 << 10;
 /// members, where both ways meet at 2 KiB (all-reduce) to 4 KiB (broadcast).
 const STAGED: u64 = 3 * KIB / 2;
 
+/// The same where ranks share cores, and a second arrival takes some switches between them: bytes of all
+/// members together, since each reads what all have staged. Measured for four members on two cores.
+const STAGED_SHARING: u64 = 48 * KIB;
+
 /// Up to where two copies through stages cost less than one by the kernel, which first looks up every
-/// page: measured for two members.
+/// page: measured.
 const UNMAPPED: u64 = 64 * KIB;
+
+/// The same where two members reduce: as long as much of the data stays in their caches.
+const UNMAPPED_OF_TWO: u64 = 4096 * KIB;
 
 use Algorithm as A;
 use Collective as C;
@@ -209,7 +216,13 @@ pub fn choose_where(
             Place::Any => true,
         };
         let is_for = row.collective == collective && is_there;
-        is_for && row.size_min <= shape.size && bytes <= row.bytes_max
+        let bytes_max = match row.algorithm {
+            A::Staged if shape.shares_cores => {
+                row.bytes_max.max(STAGED_SHARING / u64::from(shape.size))
+            }
+            _ => row.bytes_max,
+        };
+        is_for && row.size_min <= shape.size && bytes <= bytes_max
     };
     let listed = TABLE.iter().filter(fits).map(|row| row.algorithm);
     listed
@@ -221,11 +234,15 @@ pub fn choose_where(
 /// What members of a node do where somebody's memory is not mapped by all, in place of having the
 /// kernel copy between processes; none if that is faster. All hear of such memory before they decide.
 pub(crate) fn choose_unmapped(collective: Collective, shape: &Shape) -> Option<Algorithm> {
-    // A slice for each member takes less work than everything for everybody, but more arrivals.
-    let sliced =
-        collective == Collective::Allreduce && shape.size > 2 && bytes(collective, shape) > STAGED;
-    let algorithm = if sliced { Algorithm::Sliced } else { Algorithm::Staged };
-    (bytes(collective, shape) <= UNMAPPED && algorithm.fits(collective, shape)).then_some(algorithm)
+    let bytes = bytes(collective, shape);
+    let allreduce = collective == Collective::Allreduce;
+    let (algorithm, bytes_max) = match shape.size {
+        2 if allreduce => (Algorithm::Staged, UNMAPPED_OF_TWO),
+        // A slice for each member takes less work than everything for everybody, but more arrivals.
+        3.. if allreduce && bytes > STAGED => (Algorithm::Sliced, UNMAPPED),
+        _ => (Algorithm::Staged, UNMAPPED),
+    };
+    (bytes <= bytes_max && algorithm.fits(collective, shape)).then_some(algorithm)
 }
 
 #[cfg(test)]

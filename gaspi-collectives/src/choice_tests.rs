@@ -16,6 +16,7 @@ fn shape(size: u32, count: u64, nodes: u32) -> Shape {
         message_bytes: 64 << 10,
         slots: 4,
         stage_bytes: 64 << 10,
+        shares_cores: false,
     }
 }
 
@@ -100,4 +101,14 @@ fn names_are_read_as_they_are_written() {
     }
     let unknown = "quick".parse::<Algorithm>().unwrap_err().to_string();
     assert!(unknown.starts_with("no algorithm is called \"quick\"; there are line, "), "{unknown}");
+}
+
+#[test]
+fn who_shares_cores_arrives_once_for_more_data() {
+    let direct = shape(4, 1 << 10, 1);
+    assert_eq!(choose(Collective::Allreduce, &direct, None), Ok(Algorithm::Direct));
+    let sharing = Shape { shares_cores: true, ..direct };
+    assert_eq!(choose(Collective::Allreduce, &sharing, None), Ok(Algorithm::Staged));
+    let much = Shape { count: 1 << 12, ..sharing };
+    assert_eq!(choose(Collective::Allreduce, &much, None), Ok(Algorithm::Direct));
 }

@@ -89,6 +89,7 @@ impl Call<'_> {
             message_bytes: spec.message_bytes,
             slots: spec.slots,
             stage_bytes: spec.stage_bytes,
+            shares_cores: channel.shares_cores(),
         }
     }
 }

@@ -302,7 +302,7 @@ impl<'a> Run<'a> {
     }
 
     fn combine(&mut self, me: u32, dst: Span, left: Span, right: Span) -> Checked<bool> {
-        let (left, right) = (self.own(me, left)?, self.own(me, right)?);
+        let (left, right) = (self.operand(me, left)?, self.operand(me, right)?);
         let (ours, theirs) = (self.read(me, left)?, self.read(me, right)?);
         let dst = self.own(me, dst)?;
         self.overlap(dst, left)?;
@@ -506,6 +506,14 @@ impl<'a> Run<'a> {
             _ => return Err(format!("is not own memory: {span:?}")),
         };
         self.piece(me, me, area, (span.offset, span.bytes))
+    }
+
+    /// What a combination reads: own memory, or what a member has published.
+    fn operand(&self, me: u32, span: Span) -> Checked<Piece> {
+        match span.place {
+            Place::Stage(_) => self.source(me, span),
+            _ => self.own(me, span),
+        }
     }
 
     /// What a copy reads.

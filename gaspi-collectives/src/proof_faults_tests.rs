@@ -304,6 +304,7 @@ fn planted_faults_are_found() {
                 let shape = Shape {
                     root: size - 1,
                     stage_bytes: 6 * ELEMENT_BYTES,
+                    shares_cores: false,
                     nodes: (0..size).map(|m| if on_nodes { m % 2 } else { 0 }).collect(),
                     ..shape(size, if algorithm == Algorithm::Line { 1 } else { count })
                 };

@@ -27,6 +27,7 @@ fn shape(size: u32, count: u64) -> Shape {
         message_bytes: 2 * ELEMENT_BYTES,
         slots: 1,
         stage_bytes: 3 * ELEMENT_BYTES,
+        shares_cores: false,
     }
 }
 
@@ -115,6 +116,7 @@ fn shapes(collective: Collective, size: u32) -> Vec<Shape> {
                 shapes.push(Shape {
                     root: *root,
                     stage_bytes: stage * ELEMENT_BYTES,
+                    shares_cores: false,
                     message_bytes: messages * ELEMENT_BYTES,
                     counts: if blocks && may_differ && (i + k) % 4 == 3 {
                         (0..members).map(|member| (member * 7 + count) % 4).collect()
@@ -245,6 +247,7 @@ fn different_operations_follow_each_other() {
                 root: next(&mut random) as u32 % size,
                 message_bytes: (1 + next(&mut random) % 3) * ELEMENT_BYTES,
                 stage_bytes: 12 * ELEMENT_BYTES,
+                shares_cores: false,
                 ..shape(size, next(&mut random) % 12)
             };
             let in_place = next(&mut random).is_multiple_of(2);
@@ -282,6 +285,7 @@ fn steps_are_few_for_much() {
         element_bytes: 4,
         message_bytes: 64 << 10,
         stage_bytes: 64 << 10,
+        shares_cores: false,
         ..shape(4, 1 << 30)
     };
     for collective in Collective::ALL {

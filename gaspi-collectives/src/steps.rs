@@ -43,6 +43,8 @@ pub struct Shape {
     pub slots: u32,
     /// Bytes of staging that a member publishes with an arrival.
     pub stage_bytes: u64,
+    /// Whether ranks of this node share cores: an arrival then takes switches between them.
+    pub shares_cores: bool,
 }
 
 impl Shape {
@@ -146,7 +148,8 @@ pub enum Step {
         /// Where from.
         src: Span,
     },
-    /// `dst = left op right`, own memory; `dst` may be the same span as either. Equally long.
+    /// `dst = left op right`, own memory, or of the operands what any member's stage holds, after an await of
+    /// all; `dst` may be the same span as either. Equally long.
     Combine {
         /// Where to.
         dst: Span,

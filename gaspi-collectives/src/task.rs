@@ -337,7 +337,7 @@ impl<F: Function> Task<F> {
                 }
             }
             Step::Combine { dst, left, right } => {
-                let (left, right) = (self.source(on, tally, left), self.source(on, tally, right));
+                let (left, right) = (self.operand(on, tally, left), self.operand(on, tally, right));
                 self.combine(on, self.target(on, tally, dst), left, right);
             }
             Step::Send { to, src, .. } => return self.send(on, tally, to as usize, src),

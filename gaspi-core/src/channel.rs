@@ -150,6 +150,11 @@ impl Channel {
         self.members[member].start.is_some()
     }
 
+    /// Whether ranks of this node share cores; the same for all of them.
+    pub fn shares_cores(&self) -> bool {
+        !self.inner.waiter.spins()
+    }
+
     /// The other members of this node.
     fn neighbours(&self) -> impl Iterator<Item = &Member> {
         let other =

@@ -2,8 +2,8 @@
 //! everybody takes what it needs out of all stages.
 //!
 //! Steps: 1 arrival for each chunk. Bytes: each member copies its input once and reads what its
-//! output is made of: n times its bytes for reductions, its output for the others. For small data
-//! in memory that the others cannot reach.
+//! output is made of: n times its bytes for reductions, its output for the others. For memory that the
+//! others cannot reach, as long as that is little or they are few.
 //!
 //! ```text
 //! for each chunk c:  stage = input c; arrive; await
@@ -60,7 +60,7 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
 
 /// A chunk of what has the same length at all members.
 fn same(program: &mut Program, collective: Collective, shape: &Shape, chunk: Part) {
-    let Shape { me, root, .. } = *shape;
+    let Shape { me, size, root, .. } = *shape;
     let Part { offset, bytes } = chunk;
     if collective != Collective::Broadcast || me == root {
         program.copy(program.stage(Part { offset: 0, bytes }), program.input(chunk));
@@ -73,6 +73,14 @@ fn same(program: &mut Program, collective: Collective, shape: &Shape, chunk: Par
         }
         Collective::Broadcast => program.reduce(output, one(root, Kind::Stage, 0), bytes),
         Collective::Reduce if me != root => (),
+        Collective::Allreduce if size == 2 => {
+            // Own input is nearer than what has been made of it for the other.
+            let (mine, theirs) = (program.input(chunk), Part { offset: 0, bytes });
+            let theirs = span(Place::Stage(1 - me), theirs);
+            let (left, right) = if me == 0 { (mine, theirs) } else { (theirs, mine) };
+            program.push(Step::Combine { dst: program.output(chunk), left, right });
+            program.finish(program.output(chunk));
+        }
         _ => program.reduce(output, all(Kind::Stage, 0), bytes),
     }
 }

@@ -97,6 +97,21 @@ impl<F: Function> Task<F> {
         }
     }
 
+    /// Own memory, or what a member has published.
+    pub(super) fn operand<'a, C: Carrier>(
+        &'a self,
+        on: &'a C,
+        tally: &Tally,
+        span: Span,
+    ) -> Source<'a> {
+        match self.readable(on, tally, span) {
+            Readable::Here(source) => source,
+            Readable::Across(member, _) => {
+                unreachable!("{span:?} of member {member} is no operand")
+            }
+        }
+    }
+
     /// Memory of any member of this node, to write.
     fn writable<'a, C: Carrier>(&'a self, on: &'a C, tally: &Tally, span: Span) -> Writable<'a> {
         let Place::Output(member) = span.place else {
