@@ -94,6 +94,7 @@ impl Key {
             message_bytes: STAGE_BYTES as u64,
             slots: 0,
             stage_bytes: STAGE_BYTES as u64,
+            shares_cores: false,
         }
     }
 
