@@ -174,7 +174,10 @@ impl<F: Function> Task<F> {
         let divided = op == Operation::Average && srcs.members == Members::All;
         let size = on.ranks().len();
         let whole = (dsts, srcs, bytes);
-        let at_once = if divided || size > MANY {
+        // What goes to others is divided before it does. An own result is rounded as often as where steps
+        // are not walked.
+        let own = dsts.members == Members::One(on.me() as u32);
+        let at_once = if divided && !own || size > MANY {
             false
         } else if size <= FEW {
             self.reduce_at_once::<FEW, C>(on, tally, whole, op, ty)
@@ -182,6 +185,10 @@ impl<F: Function> Task<F> {
             self.reduce_at_once::<MANY, C>(on, tally, whole, op, ty)
         };
         if at_once {
+            if divided {
+                let to = self.target(on, tally, span(dsts, on.me() as u32, bytes));
+                kernel::divide(ty, to, size as u32);
+            }
             return Ok(());
         }
         let mut done = 0;

@@ -4,8 +4,10 @@ use super::ranks::{self, LIMIT};
 use super::{Buffers, Memory, S0, SEGMENT_BYTES, case, on_all_sizes};
 use crate::oracle::Case;
 use gaspi_collectives::algorithms::Collective;
-use gaspi_collectives::{DataType, Operation, run, start, wait};
-use gaspi_core::{GroupId, Init, Runtime, Timeout};
+use gaspi_collectives::{Combination, DataType, Operation, Request, f16, run, start, wait};
+use gaspi_core::{GroupId, Init, Rank, Runtime, Timeout};
+use std::collections::HashMap;
+use std::sync::{Barrier, Mutex};
 
 /// How a case is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,6 +99,45 @@ fn of_every_type_by_every_operation() {
                         }
                     }
                 }
+            }
+        }
+    });
+}
+
+/// Sums of these depend on how often they are rounded.
+#[test]
+fn averages_of_halves_have_the_same_bits_whoever_is_late() {
+    let (meet, results) = (Barrier::new(4), Mutex::new(HashMap::new()));
+    ranks::run(4, |rt| {
+        let me = rt.rank().0;
+        for count in [1, 100] {
+            let mine = vec![f16::from_f32(if me == 0 { 2048.0 } else { 1.0 }); count];
+            let mut mean = vec![f16::ZERO; count];
+            let request = Request {
+                collective: Collective::Allreduce,
+                send: mine.as_ptr().cast(),
+                receive: mean.as_mut_ptr().cast(),
+                count: count as u64,
+                blocks: Vec::new(),
+                combination: Combination::BuiltIn(DataType::F16, Operation::Average),
+                root: Rank(0),
+                algorithm: None,
+                background: false,
+            };
+            // SAFETY: the buffers live until it has ended.
+            let average = |timeout| unsafe { run(rt, GroupId::ALL, &request, timeout) };
+            for turn in 0..6 {
+                // Who has looked in vain goes the long way.
+                let early = usize::from(me) != turn % 4;
+                if early && turn > 1 {
+                    assert!(average(Timeout::Test).unwrap_err().is_timeout());
+                }
+                meet.wait();
+                average(LIMIT).unwrap();
+                let bits: Vec<u16> = mean.iter().map(|mean| mean.to_bits()).collect();
+                let first =
+                    results.lock().unwrap().entry((count, turn)).or_insert(bits.clone()).clone();
+                assert_eq!(bits, first, "{count} elements, turn {turn}");
             }
         }
     });
