@@ -106,11 +106,13 @@ impl Once {
                 // What this rank has stored may still be on its way to memory, and in other pieces than
                 // it is loaded in: it would be waited for.
                 let source = |member| if member == on.me() { input } else { published(member) };
-                match members {
-                    ..=FEW => fold::<FEW>((op, ty), output, members, source),
-                    ..=MANY => fold::<MANY>((op, ty), output, members, source),
+                if members <= FEW {
+                    fold::<FEW>((op, ty), output, members, source);
+                } else if members <= MANY {
+                    fold::<MANY>((op, ty), output, members, source);
+                } else {
                     // In place the input is lost after the first pass.
-                    _ => fold::<MANY>((op, ty), output, members, published),
+                    fold::<MANY>((op, ty), output, members, published);
                 }
                 if op == Operation::Average {
                     kernel::divide(ty, output, members as u32);
