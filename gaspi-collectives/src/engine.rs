@@ -15,10 +15,9 @@ use gaspi_core::{ChannelSpec, Deadline, Error, GroupId, Inside, Result, Runtime,
 use crate::algorithms::Algorithm;
 use crate::apart::Apart;
 use crate::lines;
-use crate::operation::PlanKey;
-use crate::plan::Kept;
+use crate::plan::{Kept, Plan, PlanKey};
 use crate::station::{By, Operation, Station};
-use crate::task::{Arithmetic, Buffers, Plan};
+use crate::task::{Arithmetic, Buffers};
 
 /// The variable that names the algorithm to prefer where it serves an operation.
 const ALGORITHM: &str = "GASPI_COLL_ALGORITHM";

@@ -13,9 +13,10 @@ use crate::datatype::{DataType, Operation};
 use crate::engine::{Engine, lock};
 use crate::kernel;
 use crate::once::{Once, Origin};
+use crate::plan::Plan;
 use crate::request::Reducer;
 use crate::steps::{LINE_BYTES, Shape, Step};
-use crate::task::{Arithmetic, Buffers, Plan, Tally, Task};
+use crate::task::{Arithmetic, Buffers, Tally, Task};
 use crate::user::{Function, OfTheCall};
 
 /// Where slicing begins to pay: a rank saves reading its bytes (n - 3) times, and has one more

@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 use gaspi_core::{Channel, Deadline, Error, Rank, Result};
 
 use crate::notice::Notice;
+use crate::plan::Plan;
 use crate::print;
-use crate::task::{Arithmetic, Blocked, Buffers, Plan, Tally, Task};
+use crate::task::{Arithmetic, Blocked, Buffers, Tally, Task};
 use swift::{Recent, Underway};
 
 pub use swift::Brief;

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use gaspi_core::sync::line::{Look, PAYLOAD_WORDS as WORDS};
 use gaspi_core::{Channel, Error, Rank, Result};
 
-use crate::algorithms::Algorithm;
 use crate::carrier::Carrier;
 use crate::datatype::{DataType, Operation};
 use crate::kernel::{self, Buffer, Source, Target};
 use crate::notice::{self, Cause, What};
+use crate::plan::Plan;
 use crate::print;
 use crate::request::Reducer;
 use crate::steps::{Carry, Kind, LINE_BYTES, Place, Span, Step};
@@ -102,44 +102,6 @@ impl Blocked {
         match self {
             Blocked::Message(member) | Blocked::Room(member) | Blocked::Line(member) => member,
         }
-    }
-}
-
-/// Steps that can be run again and again.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) algorithm: Algorithm,
-    pub(crate) steps: Vec<Step>,
-    pub(crate) scratch_bytes: u64,
-    /// What all run instead where not all of them map all memory.
-    pub(crate) detour: Option<Detour>,
-    /// Bytes of input and output by member, where the operation is direct.
-    pub(crate) extents: Vec<[u64; 2]>,
-    /// Bytes of this member's input and output, and before its block where there are blocks.
-    pub(crate) own: [u64; 2],
-    pub(crate) before: u64,
-    /// Whether the result is written when all steps have been done.
-    pub(crate) keeps_apart: bool,
-}
-
-/// What members run in place of a direct operation.
-#[derive(Debug)]
-pub(crate) struct Detour {
-    pub(crate) plan: Arc<Plan>,
-    /// Whether also where the kernel would copy between processes, because this is faster: not where
-    /// the call asks for the direct way, as it may on some members only. Lines tell.
-    pub(crate) always: bool,
-}
-
-impl Plan {
-    /// Whether members hear of each other by messages only.
-    pub(crate) fn is_of_messages(&self) -> bool {
-        !self.algorithm.requires_one_node()
-    }
-
-    /// Whether members use each other's input or output.
-    fn is_direct(&self) -> bool {
-        !self.extents.is_empty()
     }
 }
 

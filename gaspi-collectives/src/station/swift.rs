@@ -20,10 +20,11 @@ use crate::fingerprint::mix;
 use crate::kernel::{Source, Target};
 use crate::once::{MANY, Once, Origin};
 use crate::operation::is_in_place;
+use crate::plan::Plan;
 use crate::print;
 use crate::request::{Combination, Request};
 use crate::steps::Step;
-use crate::task::{self, Arithmetic, Buffers, Plan, Task};
+use crate::task::{self, Arithmetic, Buffers, Task};
 
 /// Operations that are remembered.
 const RECENT: usize = 16;

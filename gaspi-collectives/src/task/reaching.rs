@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use gaspi_core::{Channel, Error, Location, Reached, Result};
 
-use super::{Arithmetic, Detour, Stepped, Tally, Task, WORDS};
+use super::{Arithmetic, Stepped, Tally, Task, WORDS};
 use crate::carrier::Carrier;
 use crate::datatype::{DataType, Operation};
 use crate::kernel::{self, Buffer, Source, Target};
+use crate::plan::Detour;
 use crate::steps::{Kind, Members, Place, Span, Spread};
 use crate::user::Function;
 use crate::whereabouts::Whereabouts;
