@@ -93,15 +93,11 @@ pub struct Ssh {
 impl Ssh {
     /// By `program`, else by GASPI_SSH, else by "ssh": a program that takes the arguments of ssh,
     /// perhaps with options behind it, separated by blanks. `options` follow as they are. A machine
-    /// that says nothing for `dead_after` seconds counts as lost.
+    /// whose sshd says nothing for `silent` seconds counts as lost.
     ///
     /// # Errors
     /// There is no program in it.
-    pub fn new(
-        program: Option<&OsStr>,
-        options: &[OsString],
-        dead_after: u64,
-    ) -> Result<Ssh, String> {
+    pub fn new(program: Option<&OsStr>, options: &[OsString], silent: u64) -> Result<Ssh, String> {
         let variable = std::env::var_os("GASPI_SSH");
         let line = program.map(OsStr::to_owned).or(variable).unwrap_or_else(|| "ssh".into());
         let words = line.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
@@ -113,17 +109,15 @@ impl Ssh {
         };
         let mut all: Vec<OsString> = words.collect();
         all.extend_from_slice(options);
-        // ssh takes the first value that it meets, so the user's come first. It gives up when one
-        // more question than the count was not answered,
-        // by a process there, which may have to wait for its turn: a library that is less patient asks
-        // kernels only.
-        let alive = dead_after.saturating_sub(2).max(3);
+        // ssh takes the first value that it meets, so the user's come first. It asks each second, and gives
+        // up when one more question than the count was not answered.
+        let count = silent.saturating_sub(2).max(3);
         let own = [
             // A question to the terminal would hold up everything, unseen.
             "BatchMode=yes".to_owned(),
             "ConnectTimeout=10".to_owned(),
             "ServerAliveInterval=1".to_owned(),
-            format!("ServerAliveCountMax={alive}"),
+            format!("ServerAliveCountMax={count}"),
         ];
         all.push("-T".into());
         for option in own {

@@ -55,6 +55,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         root_trial("ssh/kill-on-failure", kill_on_failure),
         root_trial("ssh/launcher-that-vanishes", launcher_vanishes),
         root_trial("ssh/host-that-vanishes", vanish),
+        root_trial("ssh/server-that-has-to-wait", starved_server),
     ]
 }
 
@@ -132,13 +133,39 @@ fn silent_host() -> Result<()> {
 
 /// The processes of a job whose command lines have this word.
 fn with_word(hosts: &Hosts, word: &str) -> Vec<Process> {
-    let pids = hosts.iter().flat_map(|host| host.processes());
-    let has_word = |pid: &i32| {
-        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    with_line(hosts, |line| {
         let mut words = line.split('\0');
         words.any(|found| found == word || found.ends_with(&format!("/{word}")))
+    })
+}
+
+fn with_line(hosts: &Hosts, is_one: impl Fn(&str) -> bool) -> Vec<Process> {
+    let pids = hosts.iter().flat_map(|host| host.processes());
+    let is_one = |pid: &i32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+        is_one(&line.unwrap_or_default())
     };
-    pids.filter(has_word).filter_map(|pid| Process::open(pid).ok()).collect()
+    pids.filter(is_one).filter_map(|pid| Process::open(pid).ok()).collect()
+}
+
+/// The ssh server of a host does nothing for longer than a silent host is waited for: its kernel answers, so
+/// the host lives.
+fn starved_server() -> Result<()> {
+    let hosts = hosts(2, Options::default())?;
+    let script = "echo ready $GASPI_RANK; sleep 9";
+    let job = start(&hosts, &["--hosts", "bee,ant"], Path::new("sh"), &["-c", script])?;
+    job.lines("ready ", 2)?;
+    let servers = with_line(&hosts, |line| line.starts_with("sshd: "));
+    expect(!servers.is_empty(), "no server of a session was found")?;
+    servers.iter().try_for_each(|server| server.signal(libc::SIGSTOP))?;
+    // The time in question: GASPI_DEAD_AFTER and then some.
+    std::thread::sleep(Duration::from_secs(7));
+    let running = !with_word(&hosts, "--agent").is_empty();
+    servers.iter().try_for_each(|server| server.signal(libc::SIGCONT))?;
+    expect(running, "the agent of a host that lives was given up")?;
+    let outcome = job.wait()?.code(0)?;
+    expect(!outcome.stderr.contains("lost"), outcome.failure("a host that lives was lost").0)?;
+    hosts.await_idle()
 }
 
 /// Whichever process of the launcher is killed, with `--kill-on-failure`: the job ends on all hosts,
@@ -211,6 +238,7 @@ fn vanish() -> Result<()> {
     let outcome = job.wait()?;
     // Ten times the 5 s for which a silent host is waited for.
     vanished.expect_survivors(&outcome, 4, Duration::from_secs(50))?;
-    outcome.says("bee")?;
+    // By the kernel's word: ssh itself waits for longer.
+    outcome.says("host bee was lost: its machine has not answered")?;
     hosts.await_idle()
 }

@@ -20,8 +20,8 @@ const GUARD: Duration = Duration::from_secs(20);
 const STAY: &str = "--stay";
 
 /// For the full tier until it has been steady for long: where cores are rare, what comes through between
-/// interruptions may be so little that the host counts as silent, and ssh gives up hosts that live.
-const ONLY_IN_FULL: [&str; 3] = ["silence-and-back", "host-that-vanishes", "parted-for-good"];
+/// interruptions may be so little that the host counts as silent.
+const ONLY_IN_FULL: [&str; 2] = ["silence-and-back", "parted-for-good"];
 
 const PLAIN: Options =
     Options { ipv4: true, ipv6: true, docker: false, own_name_is_loopback: false };

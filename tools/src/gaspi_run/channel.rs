@@ -65,7 +65,7 @@ impl Channel {
     }
 
     /// Reads what has come.
-    pub(crate) fn fill(&mut self) {
+    pub(crate) fn fill(&mut self) -> usize {
         let mut read = 0;
         while !self.ended && read < READ_MAX {
             match self.piece() {
@@ -76,6 +76,7 @@ impl Channel {
                 Err(_) => self.ended = true,
             }
         }
+        read
     }
 
     fn piece(&mut self) -> io::Result<usize> {

@@ -1,9 +1,10 @@
 //! Whether the machine at the other end of the ssh connection still answers.
 //!
 //! sshd does not ask: a machine that vanished looks like one that is silent until the kernel gives up
-//! sending, a quarter of an hour later. The agent says something every second, and the kernel tells
-//! everybody in /proc/net/tcp whether it has to send that again and again. A gaspi_run that is stopped
-//! is not taken for gone: its machine goes on acknowledging, or says that its window is full.
+//! sending, a quarter of an hour later. The agent says something every second, ssh asks where it hears
+//! nothing, and the kernel tells everybody in /proc/net/tcp whether it has to send that again and again. A
+//! process that is stopped, or waits for its turn, is not taken for gone: its machine goes on
+//! acknowledging, or says that its window is full.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -52,6 +53,107 @@ impl Lifeline {
         }
         self.since.get_or_insert_with(Instant::now).elapsed() >= self.patience
     }
+}
+
+/// The other side of the connection, as gaspi_run sees it: the socket of an ssh that it has started.
+#[derive(Debug)]
+pub(crate) struct Silence {
+    /// How long a silent machine is waited for.
+    patience: Duration,
+    /// When something came from there last.
+    heard: Instant,
+    /// When to look at the socket next, and since when bytes are being sent again.
+    look: Instant,
+    since: Option<Instant>,
+}
+
+/// How long before the patience ends the socket is looked at, how often, and how long it has to send
+/// again and again.
+const EARLY: Duration = Duration::from_millis(1500);
+const BETWEEN: Duration = Duration::from_millis(200);
+const AGAIN: Duration = Duration::from_millis(800);
+
+impl Silence {
+    pub(crate) fn new(patience: Duration) -> Silence {
+        let heard = Instant::now();
+        Silence { patience, heard, look: heard + patience - EARLY.min(patience), since: None }
+    }
+
+    /// Something has come.
+    pub(crate) fn note_heard(&mut self) {
+        *self = Silence::new(self.patience);
+    }
+
+    /// When to ask next.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.look
+    }
+
+    /// Whether the machine that the process `ssh` is connected with has not answered for that long. One
+    /// that has no connection of its own, since it goes through another process, is not judged.
+    pub(crate) fn is_cut(&mut self, ssh: i32) -> bool {
+        let now = Instant::now();
+        if now < self.look {
+            return false;
+        }
+        self.look = now + BETWEEN;
+        if !socket_of(ssh).is_some_and(|socket| is_socket_unanswered(ssh, socket)) {
+            self.since = None;
+            return false;
+        }
+        let again = now - *self.since.get_or_insert(now);
+        again >= AGAIN && now - self.heard >= self.patience
+    }
+
+    /// For how long nothing has come.
+    pub(crate) fn words(&self) -> String {
+        let seconds = self.heard.elapsed().as_secs();
+        format!("its machine has not answered for {seconds} s")
+    }
+}
+
+/// The inodes of the sockets of a process by its descriptors, the one that was opened first in front: the
+/// connection, for ssh, before those that it forwards.
+fn sockets(pid: i32) -> Vec<u64> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let inode = |entry: fs::DirEntry| {
+        let number: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let link = fs::read_link(entry.path()).ok()?;
+        let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
+        Some((number, inode))
+    };
+    let mut found: Vec<(u32, u64)> = entries.flatten().filter_map(inode).collect();
+    found.sort_unstable();
+    found.into_iter().map(|(_, inode)| inode).collect()
+}
+
+/// The lines of the kernel's tables of TCP connections where this process lives.
+fn table(pid: i32) -> String {
+    let read = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+    read("tcp") + &read("tcp6")
+}
+
+/// The TCP socket of a process that it opened first.
+fn socket_of(pid: i32) -> Option<u64> {
+    let table = table(pid);
+    sockets(pid).into_iter().find(|inode| line_of(&table, *inode).is_some())
+}
+
+/// The line of an established connection.
+fn line_of(table: &str, inode: u64) -> Option<&str> {
+    let inode = inode.to_string();
+    table.lines().find(|line| {
+        let mut words = line.split_whitespace();
+        words.nth(3) == Some(ESTABLISHED) && words.nth(5) == Some(&inode)
+    })
+}
+
+fn is_socket_unanswered(pid: i32, inode: u64) -> bool {
+    let table = table(pid);
+    let Some(line) = line_of(&table, inode) else { return false };
+    let mut words = line.split_whitespace().skip(1);
+    let (Some(local), Some(remote)) = (words.next(), words.next()) else { return false };
+    is_unanswered(line, local, remote)
 }
 
 /// Local and remote address of "client port server port", as /proc spells them.
@@ -134,5 +236,28 @@ mod tests {
             table.lines().any(|line| line.contains(&format!("{local} {remote} 01"))),
             "{table}"
         );
+    }
+
+    #[test]
+    fn the_connection_of_a_process_is_found_and_judged_by_its_socket_alone() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
+        let client = std::net::TcpStream::connect(listener.local_addr().expect("address"));
+        let client = client.expect("client");
+        // Other sockets of this process may be older; a process without any is not judged.
+        let own = std::process::id() as i32;
+        let table = table(own);
+        let port = client.local_addr().expect("address").port();
+        let mine = |inode: &u64| {
+            line_of(&table, *inode).is_some_and(|line| line.contains(&format!(":{port:04X} 0")))
+        };
+        let inode = sockets(own).into_iter().find(mine).expect("its line");
+        assert!(!is_socket_unanswered(own, inode));
+        let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        assert_eq!(socket_of(sleeper.id() as i32), None);
+        // However long it is silent.
+        let mut silence = Silence::new(Duration::ZERO);
+        assert!(!silence.is_cut(sleeper.id() as i32) && !silence.is_cut(own));
+        sleeper.kill().and_then(|()| sleeper.wait()).expect("its end");
+        drop(client);
     }
 }

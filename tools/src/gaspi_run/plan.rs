@@ -18,6 +18,8 @@ const DESCRIPTORS_PER_MACHINE: u64 = 4;
 const DESCRIPTORS_OWN: u64 = 64;
 /// Seconds for which a silent machine is waited for.
 pub(crate) const DEAD_AFTER: u64 = 5;
+/// How many times that long ssh waits for a word of sshd.
+const SSH_PATIENCE: u64 = 10;
 
 /// What is to be started.
 #[derive(Debug)]
@@ -47,6 +49,8 @@ pub(crate) struct Way {
     pub(crate) ssh: Ssh,
     /// gaspi_run itself.
     pub(crate) tool: Tool,
+    /// How long a machine that is silent is waited for.
+    pub(crate) patience: Duration,
 }
 
 impl Plan {
@@ -151,10 +155,13 @@ fn check_start(plan: &Plan) -> Result<(), Refusal> {
 
 fn way(arguments: &Arguments) -> Result<Way, Refusal> {
     let patience = dead_after(std::env::var_os("GASPI_DEAD_AFTER").as_deref())?;
-    let ssh = Ssh::new(arguments.ssh.as_deref(), &arguments.ssh_options, patience.as_secs());
+    // Ssh asks a process, which may have to wait for its turn; what the kernel over there says counts first
+    // (lifeline). It is all there is where ssh goes through another process.
+    let silent = SSH_PATIENCE * patience.as_secs();
+    let ssh = Ssh::new(arguments.ssh.as_deref(), &arguments.ssh_options, silent);
     let tool = Tool::own("gaspi_run")
         .map_err(|error| Refusal::launcher(format!("finding gaspi_run itself: {error}")))?;
-    Ok(Way { ssh: ssh.map_err(Refusal::usage)?, tool })
+    Ok(Way { ssh: ssh.map_err(Refusal::usage)?, tool, patience })
 }
 
 /// What GASPI_DEAD_AFTER says, as the library reads it.

@@ -4,6 +4,7 @@
 use crate::Refusal;
 use crate::assignment::Assignment;
 use crate::channel::Channel;
+use crate::lifeline::Silence;
 use crate::process::{Ending, Process};
 use crate::protocol::{self, Down, Up};
 use gaspi_core::bootstrap::LinkId;
@@ -91,18 +92,20 @@ pub(crate) struct Remote {
     opening: Option<Opening>,
     errors: Option<File>,
     words: Vec<u8>,
+    silence: Silence,
     /// When a connection without output counts as lost, though ssh has not ended.
     linger_until: Option<Instant>,
 }
 
 impl Remote {
-    /// Starts ssh. `mask` are the signals that were blocked before.
+    /// Starts ssh. `mask` are the signals that were blocked before; a machine that is silent is waited for
+    /// with `patience`.
     pub(crate) fn start(
         ssh: &Ssh,
         tool: &Tool,
         plan: Assignment,
         only_ping: bool,
-        mask: libc::sigset_t,
+        (patience, mask): (Duration, libc::sigset_t),
     ) -> Result<Remote, Refusal> {
         let mut command = ssh.command(&plan.host, tool, &[OsStr::new("--agent")]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -139,6 +142,7 @@ impl Remote {
             opening: Some(Opening::default()),
             errors,
             words: Vec::new(),
+            silence: Silence::new(patience),
             linger_until: None,
         })
     }
@@ -200,7 +204,13 @@ impl Remote {
 
     /// When [`Remote::hear`] has something to do, though nothing has come.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.linger_until.filter(|_| !self.is_over())
+        let look = self.is_watched().then(|| self.silence.deadline());
+        self.linger_until.filter(|_| !self.is_over()).into_iter().chain(look).min()
+    }
+
+    /// Whether the agent is there, which says something every second.
+    fn is_watched(&self) -> bool {
+        self.opening.is_none() && !self.is_over() && self.ending.is_none()
     }
 
     /// Says something to the agent, once there is one.
@@ -260,7 +270,9 @@ impl Remote {
             return news;
         }
         self.read_errors();
-        self.channel.fill();
+        if self.channel.fill() > 0 {
+            self.silence.note_heard();
+        }
         let mut wrong = None;
         if self.opening.is_some() {
             wrong = self.open(tool).err();
@@ -279,6 +291,9 @@ impl Remote {
             news.push(self.lose(reason));
         } else if self.is_gone() {
             let reason = self.farewell();
+            news.push(self.lose(reason));
+        } else if self.is_watched() && self.silence.is_cut(self.ssh.pid) {
+            let reason = self.silence.words();
             news.push(self.lose(reason));
         }
         news

@@ -26,8 +26,9 @@ impl Running {
             for plan in std::mem::take(&mut self.plan.others) {
                 let ranks: Vec<Rank> = plan.ranks.iter().map(|rank| Rank(*rank as u16)).collect();
                 self.host.stage(&ranks, Stage::Reaching);
-                let (only_ping, mask) = (self.plan.only_ping, self.signals.before);
-                match Remote::start(&way.ssh, &way.tool, plan, only_ping, mask) {
+                let only_ping = self.plan.only_ping;
+                let how = (way.patience, self.signals.before);
+                match Remote::start(&way.ssh, &way.tool, plan, only_ping, how) {
                     Ok(remote) => self.remotes.push(remote),
                     Err(refusal) => return Err(self.abandon(refusal)),
                 }
