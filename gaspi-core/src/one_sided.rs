@@ -181,12 +181,13 @@ impl Inner {
         drop(inside);
         if let (Direction::Write, true, Some(signal)) = (direction, remote, signal) {
             self.put_remotely(t, signal, q, queue);
-            return Ok(());
+        } else {
+            let moved = self.move_slowly(direction, t, q, queue);
+            if let (true, Some(signal)) = (moved, signal) {
+                self.signal_slowly(direction, t, signal, q, queue);
+            }
         }
-        let moved = self.move_slowly(direction, t, q, queue);
-        if let (true, Some(signal)) = (moved, signal) {
-            self.signal_slowly(direction, t, signal, q, queue);
-        }
+        self.look_behind_posts();
         Ok(())
     }
 
@@ -422,6 +423,7 @@ impl Inner {
         self.count_for(&inside, signal.rank, PeerCounter::Notifys, 1);
         drop(inside);
         self.notify_behind(signal, q, queue);
+        self.look_behind_posts();
         Ok(())
     }
 
@@ -510,6 +512,7 @@ impl Inner {
         if let (Some(signal), Some(last), true) = (signal, last, moved) {
             self.signal_slowly(direction, &last, signal, q, queue);
         }
+        self.look_behind_posts();
         Ok(())
     }
 }

@@ -51,8 +51,8 @@ pub(crate) struct Posted {
     /// Requests are held back from now on, in a quick succession of small ones that share system
     /// calls.
     pub(crate) held: bool,
-    /// It followed soon after another one.
-    pub(crate) soon: bool,
+    /// It followed soon after another one, at this time.
+    pub(crate) soon_ns: Option<u64>,
 }
 
 /// Why something was not sent.
@@ -183,13 +183,13 @@ impl Connection {
             return Err(Unsent::Closed(item));
         }
         out.asked = true;
-        let (hold, soon) = if self.local { (false, false) } else { out.follows(&item) };
+        let (hold, soon_ns) = if self.local { (false, None) } else { out.follows(&item) };
         self.post_locked(poll, &mut out, queue, item, hold).map_err(|Broken| Unsent::Broken)?;
         if !hold && !self.local {
             out.posted_ns = monotonic_ns();
         }
         let held = hold && !std::mem::replace(&mut out.told_held, true);
-        Ok(Posted { held, soon })
+        Ok(Posted { held, soon_ns })
     }
 
     /// Puts a small request in front of one that is posted right behind it, to share its system call.

@@ -186,25 +186,25 @@ pub(super) struct Out {
 
 impl Out {
     /// Takes note of a request. Whether it may wait a moment for others: it is small, and requests
-    /// come so quickly that a system call for each would be what takes the time. And whether it comes
-    /// soon after the one before.
-    pub(super) fn follows(&mut self, item: &Item) -> (bool, bool) {
+    /// come so quickly that a system call for each would be what takes the time. And the time, if it
+    /// comes soon after the one before.
+    pub(super) fn follows(&mut self, item: &Item) -> (bool, Option<u64>) {
         let now_ns = monotonic_ns();
         let distance_ns = now_ns.saturating_sub(self.posted_ns);
         self.posted_ns = now_ns;
         self.streak = if distance_ns < CLOSE_NS { self.streak.saturating_add(1) } else { 0 };
-        let soon = distance_ns < SOON_NS;
+        let soon_ns = (distance_ns < SOON_NS).then_some(now_ns);
         if std::mem::take(&mut self.fresh) {
             self.rides = distance_ns < RIDE_NS;
             self.waited = false;
         }
         let small = matches!(item, Item::Put { put, .. } if put.size <= SMALL);
         if !small || self.streak < STREAK || self.armed {
-            return (false, soon);
+            return (false, soon_ns);
         }
         let since_ns = *self.held_since_ns.get_or_insert(now_ns);
         let few = self.wire.len() - self.sent < HOLD_BYTES;
-        (few && now_ns - since_ns < HOLD_NS, soon)
+        (few && now_ns - since_ns < HOLD_NS, soon_ns)
     }
 
     pub(super) fn is_idle(&self) -> bool {

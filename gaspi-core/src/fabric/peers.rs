@@ -121,6 +121,8 @@ pub(crate) struct Peers {
     pub(crate) drives: AtomicU64,
     /// When a call that may not wait looked after them last.
     pub(crate) looked_ns: AtomicU64,
+    /// Whether a caller that posts all the time should.
+    pub(super) look_due: AtomicBool,
     /// Whether a caller would look after them if the progress thread did not.
     pub(crate) drive_wanted: AtomicBool,
     /// Whether a caller sleeps on them.
@@ -194,6 +196,7 @@ impl Peers {
             drive: Mutex::new(Drive::new()),
             drives: AtomicU64::new(0),
             looked_ns: AtomicU64::new(0),
+            look_due: AtomicBool::new(false),
             drive_wanted: AtomicBool::new(false),
             sleeper: AtomicBool::new(false),
             watch: AtomicU32::new(watch::ARMED),
@@ -596,10 +599,11 @@ impl Peers {
                     if posted.held {
                         self.hold(&connection);
                     }
-                    if posted.soon {
+                    if let Some(now_ns) = posted.soon_ns {
                         // Who posts all the time is about to wait, most likely: the progress thread
                         // need not run for each acknowledgement.
                         self.note_drive();
+                        self.note_posting(now_ns);
                     }
                     return Ok(());
                 }

@@ -1,6 +1,7 @@
 //! Queues (GASPI 17.1, 8.6 and 5.6).
 
 use super::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[test]
 fn queues_come_and_go_within_the_limit() {
@@ -125,6 +126,79 @@ fn many_threads_post_to_one_queue() {
         meet(rt);
         for thread in 0..4 {
             assert_eq!(get_u64(rt, S1, 8 * thread), EACH);
+        }
+        meet(rt);
+    });
+}
+
+/// A rank that posts all the time.
+#[derive(Default)]
+struct Poster {
+    over: AtomicBool,
+    /// The longest time between two posts since somebody reset it, in microseconds.
+    gap_us: AtomicU64,
+}
+
+impl Poster {
+    /// Posts at short intervals, into all queues by turns, and waits only when all are full.
+    fn run(&self, rt: &Runtime) {
+        let queues = || (0..rt.config().queue_num as u8).map(QueueId);
+        let mut last = Instant::now();
+        while !self.over.load(Ordering::Acquire) {
+            for queue in queues() {
+                while !self.over.load(Ordering::Acquire)
+                    && rt.write(&eight(Rank(1)), queue, LIMIT).is_ok()
+                {
+                    self.gap_us.fetch_max(last.elapsed().as_micros() as u64, Ordering::Relaxed);
+                    last = Instant::now();
+                    while last.elapsed() < Duration::from_micros(20) {
+                        std::hint::spin_loop();
+                    }
+                }
+            }
+            self.gap_us.store(u64::MAX, Ordering::Relaxed);
+            queues().for_each(|queue| rt.wait(queue, LIMIT).expect("wait"));
+        }
+    }
+
+    /// How many calls were answered within 20 ms; `None` if the rank did something else than posting.
+    fn answers(&self, call: impl Fn()) -> Option<u32> {
+        self.gap_us.store(0, Ordering::Relaxed);
+        let window = Instant::now();
+        let mut answers = 0;
+        while window.elapsed() < Duration::from_millis(20) {
+            call();
+            answers += 1;
+        }
+        // It was on its core throughout, as far as this matters.
+        let gap_us = self.gap_us.load(Ordering::Relaxed);
+        (1..500).contains(&gap_us).then_some(answers)
+    }
+}
+
+#[test]
+fn who_posts_all_the_time_and_never_waits_answers_at_once() {
+    let poster = Poster::default();
+    let config = Config { queue_size_max: 4096, queue_num: 16, ..Config::default() };
+    run_with(2, &config, |rt| {
+        make(rt, S0, 64);
+        meet(rt);
+        if rt.rank() == Rank(0) {
+            poster.run(rt);
+        } else {
+            let ping = || rt.ping(Rank(0), LIMIT).expect("ping");
+            // This machine may have other things to do: then nothing is learnt. Who looks after others
+            // each millisecond answers twenty times.
+            let windows = (0..100).filter_map(|_| poster.answers(ping));
+            let seen: Vec<u32> = windows
+                .scan(false, |found, answers| {
+                    (!std::mem::replace(found, answers > 40)).then_some(answers)
+                })
+                .collect();
+            poster.over.store(true, Ordering::Release);
+            eprintln!("answers within 20 ms each: {seen:?}");
+            let found = seen.iter().any(|answers| *answers > 40);
+            assert!(found || seen.len() < 20, "answers within 20 ms each: {seen:?}");
         }
         meet(rt);
     });
