@@ -468,8 +468,7 @@ impl Joining {
         let (config, size) = (self.config.clone(), self.job.size);
         let node = cards[self.job.rank.index()].node;
         let local: Box<[bool]> = cards.iter().map(|card| card.node == node).collect();
-        let cores = affinity::usable_cores(masks(&cards, &local));
-        let locals = area.locals().len() as u32;
+        let (ranks, cores) = of_machine(&cards, self.job.rank);
         let groups = Groups::new(&config, self.job.rank, &local);
         let inner = Arc::new(Inner {
             process: std::process::id(),
@@ -487,7 +486,7 @@ impl Joining {
             dead_after: dead_after()?,
             shape: Shape { ranks: size, notifications: config.notification_num },
             area,
-            waiter: Waiter::new(locals, cores).on_sockets(peers.remote),
+            waiter: Waiter::new(ranks, cores).on_sockets(peers.remote),
             segments: Table::new(),
             segment_ids: Default::default(),
             targets: Tables::new(size, &NO_TARGETS),
@@ -517,9 +516,11 @@ impl Joining {
     }
 }
 
-/// The cores that the ranks of this node may use.
-fn masks<'a>(cards: &'a [Card], local: &'a [bool]) -> impl Iterator<Item = &'a [u64]> {
-    cards.iter().zip(local).filter(|(_, local)| **local).map(|(card, _)| card.cpus.as_slice())
+/// How many ranks the machine of `rank` has, of all its nodes, and how many cores they may use.
+fn of_machine(cards: &[Card], rank: Rank) -> (u32, u32) {
+    let machine = cards[rank.index()].machine;
+    let here = || cards.iter().filter(|card| card.machine == machine);
+    (here().count() as u32, affinity::usable_cores(here().map(|card| card.cpus.as_slice())))
 }
 
 fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
@@ -671,8 +672,8 @@ impl Runtime {
 
     /// How calls of this rank wait for others, and why, in words.
     pub fn waiting_mode(&self) -> String {
-        let cores = affinity::usable_cores(masks(&self.inner.cards, &self.inner.local));
-        let (ranks, noun) = (self.local_size(), if cores == 1 { "core" } else { "cores" });
+        let (ranks, cores) = of_machine(&self.inner.cards, self.inner.rank);
+        let noun = if cores == 1 { "core" } else { "cores" };
         if self.inner.waiter.spins() {
             format!("spins, then sleeps ({ranks} ranks may use {cores} {noun})")
         } else {

@@ -136,7 +136,7 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// `cores` usable by the `ranks` of this node.
+    /// `cores` usable by the `ranks` of this machine.
     pub(crate) fn new(ranks: u32, cores: u32) -> Waiter {
         Waiter { spin: ranks <= cores, on_sockets: false }
     }

@@ -12,7 +12,7 @@
 //!
 //! A chunk is `stage_bytes` of what each member has (all-reduce, reduce, broadcast, all-gather,
 //! gather), or has for every member a piece of its block (reduce-scatter, scatter, all-to-all).
-//! Stages are two, used in turn: a member writes stage c + 2 after it awaited arrival c + 1, which
+//! There are two stages at least, used in turn: a member writes stage c + 2 after it awaited arrival c + 1, which
 //! every member makes after its last read of stage c. In place is right, since what a chunk of
 //! output overwrites is the same chunk of input, which is staged.
 
