@@ -236,18 +236,28 @@ impl Connection {
     /// Puts of the peer's have been completed, some of them by refusing them: their acknowledgement
     /// travels along with what is sent next.
     /// `answered`: as far as they have notifications, which are likely to be answered.
-    pub(crate) fn owe(&self, puts: u64, answered: bool) {
+    /// `awaited`: whether somebody may wait for the acknowledgement.
+    pub(crate) fn owe(&self, puts: u64, answered: bool, awaited: bool) {
         let mut out = self.out();
         out.completed += puts;
+        out.awaited |= awaited;
         out.fresh = answered;
         out.rides &= answered;
     }
 
-    /// Whether an acknowledgement will go along with something soon, by all appearances: the last ones
-    /// did, and it has not waited for that at a `tick` before.
+    /// Whether there is an acknowledgement for which nobody waits.
+    pub(crate) fn owes_at_leisure(&self) -> bool {
+        let out = self.out();
+        out.owes() && !out.awaited
+    }
+
+    /// Whether an acknowledgement will go along with something soon, by all appearances, or may: the last ones
+    /// did, or nobody waits for it, and it has not waited for that at a `tick` before.
     pub(crate) fn rides(&self, tick: bool) -> bool {
         let mut out = self.out();
-        out.rides && out.owes() && !(tick && std::mem::replace(&mut out.waited, true))
+        (out.rides || !out.awaited)
+            && out.owes()
+            && !(tick && std::mem::replace(&mut out.waited, true))
     }
 
     /// Acknowledges what has been completed.
@@ -406,5 +416,22 @@ impl Connection {
     /// Whether everything has been handed to the kernel.
     pub(crate) fn is_drained(&self) -> bool {
         self.out().is_idle()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_waits_for_is_acknowledged_at_the_second_tick() {
+        let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
+        connection.owe(1, true, false);
+        assert!(connection.owes_at_leisure());
+        assert!(connection.rides(false));
+        assert!(connection.rides(true) && !connection.rides(true));
+        // With something for which somebody may wait it goes out.
+        connection.owe(1, false, true);
+        assert!(!connection.owes_at_leisure() && !connection.rides(false));
     }
 }

@@ -25,7 +25,7 @@ const MANY: usize = 64 * 1024;
 const FEW: usize = PUT_LEN;
 /// How often the kernel is told to let acknowledgements wait.
 const READS_PER_DELAY: u32 = 32;
-/// Looks at the liveliest connection alone before all are looked at.
+/// One look of so many is at all connections, where all that comes comes on one.
 const LOOKS: u32 = 8;
 /// Looks in vain behind which acknowledgements go out: nothing follows, by all appearances.
 const IDLE: u32 = 2;
@@ -44,8 +44,9 @@ pub(crate) struct Incoming {
     /// Puts completed since the last account, and whether the peer waits.
     pub(crate) completed: u64,
     pub(crate) urgent: bool,
-    /// Whether some of them had no notification.
+    /// Whether some of them had no notification, and whether some were the program's.
     pub(crate) plain: bool,
+    pub(crate) awaited: bool,
     /// Why an earlier part of a large put was refused, by queue of the sender.
     pub(crate) refusals: HashMap<u8, String>,
 }
@@ -61,8 +62,9 @@ pub(crate) struct Drive {
     owing: Vec<Arc<Connection>>,
     /// The connection on which something came last.
     hot: Option<Box<Hot>>,
+    /// Looks at it alone since all were looked at.
     looks: u32,
-    /// How many looks at it in a row have found nothing.
+    /// How many looks in a row have found nothing.
     idle: u32,
     /// The end of a large payload has come.
     bulk: bool,
@@ -73,6 +75,8 @@ pub(crate) struct Drive {
 struct Hot {
     connection: Arc<Connection>,
     incoming: Incoming,
+    /// How often something has come on it since something came on another one.
+    served: u32,
 }
 
 impl Drive {
@@ -93,20 +97,17 @@ impl Drive {
     /// Handles what has come without waiting; false if nothing has.
     pub(crate) fn look(&mut self, inner: &Inner) -> bool {
         self.forget_dropped(&inner.peers);
-        self.looks = self.looks.wrapping_add(1);
-        if !self.looks.is_multiple_of(LOOKS)
-            && let Some(hot) = self.hot.take()
-        {
-            let busy = self.serve_hot(inner, hot, true, false);
-            self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
-            if self.idle == IDLE {
-                self.pay(inner);
+        self.looks += 1;
+        let busy = match self.hot.take_if(|hot| self.looks <= hot.served.min(LOOKS - 1)) {
+            Some(hot) => self.serve_hot(inner, hot, true, false),
+            None => {
+                self.looks = 0;
+                self.turn(inner, 0, || ())
             }
-            return busy;
-        }
-        let busy = self.turn(inner, 0, || ());
-        if !busy {
-            self.pay(inner);
+        };
+        self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
+        if self.idle == IDLE {
+            self.pay_awaited(inner);
         }
         busy
     }
@@ -154,6 +155,18 @@ impl Drive {
         }
     }
 
+    /// The same but for what nobody waits for.
+    fn pay_awaited(&mut self, inner: &Inner) {
+        let owing = std::mem::take(&mut self.owing);
+        for connection in owing {
+            if connection.owes_at_leisure() {
+                self.owing.push(connection);
+            } else {
+                inner.peers.pay(inner, &connection);
+            }
+        }
+    }
+
     /// The same but for what will go along with something else, by all appearances; at the second
     /// `tick` it has not.
     pub(crate) fn pay_unless_riding(&mut self, inner: &Inner, tick: bool) {
@@ -180,9 +193,10 @@ impl Drive {
         readable: bool,
         writable: bool,
     ) -> bool {
-        let Hot { connection, incoming } = &mut *hot;
+        let Hot { connection, incoming, .. } = &mut *hot;
         match self.serve(inner, connection, incoming, readable, writable) {
             Ok(busy) => {
+                hot.served = hot.served.saturating_add(u32::from(busy));
                 self.hot = Some(hot);
                 busy
             }
@@ -204,8 +218,9 @@ impl Drive {
         let mut incoming = self.incoming.remove(&connection.token).unwrap_or_default();
         match self.serve(inner, &connection, &mut incoming, readable, writable) {
             Ok(true) if readable => {
-                let former = self.hot.replace(Box::new(Hot { connection, incoming }));
-                if let Some(Hot { connection, incoming }) = former.map(|former| *former) {
+                let hot = Hot { connection, incoming, served: 0 };
+                let former = self.hot.replace(Box::new(hot));
+                if let Some(Hot { connection, incoming, .. }) = former.map(|former| *former) {
                     self.incoming.insert(connection.token, incoming);
                 }
             }
@@ -248,7 +263,8 @@ impl Drive {
         // For all that came together: notifications may have.
         inner.area.ring(inner.rank);
         let answered = !std::mem::take(&mut incoming.plain);
-        connection.owe(std::mem::take(&mut incoming.completed), answered);
+        let awaited = std::mem::take(&mut incoming.awaited);
+        connection.owe(std::mem::take(&mut incoming.completed), answered, awaited);
         if std::mem::take(&mut incoming.urgent) {
             inner.peers.pay(inner, connection);
         } else if !self.owing.iter().any(|owing| owing.token == connection.token) {

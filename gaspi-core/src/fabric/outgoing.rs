@@ -157,6 +157,8 @@ pub(super) struct Out {
     /// Puts of the peer that have been completed, and how many of them it has been told of.
     pub(super) completed: u64,
     pub(super) told: u64,
+    /// Whether somebody may wait for that.
+    pub(super) awaited: bool,
     /// Whether nothing has been posted since the last of them; whether their acknowledgements go along
     /// with requests that are posted soon; and whether one has waited for that at a tick.
     pub(super) fresh: bool,
@@ -264,6 +266,7 @@ impl Out {
     fn acknowledge(&mut self) {
         if self.owes() {
             self.told = self.completed;
+            self.awaited = false;
             Frame::Ack { puts: self.told }.append_to(&mut self.wire);
         }
     }
@@ -469,6 +472,17 @@ mod tests {
         Frame::Kill.append_to(&mut bytes);
         Frame::Ping { request: 1 }.append_to(&mut bytes);
         assert_eq!(out.wire, bytes);
+    }
+
+    #[test]
+    fn acknowledgements_go_out_before_a_request_that_shares_their_system_call() {
+        let mut out = Out { completed: 3, awaited: true, ..Out::default() };
+        out.append_item(QueueId(0), Item::Frame(Frame::Ping { request: 1 }));
+        let mut bytes = Vec::new();
+        Frame::Ack { puts: 3 }.append_to(&mut bytes);
+        Frame::Ping { request: 1 }.append_to(&mut bytes);
+        assert_eq!(out.wire, bytes);
+        assert!(!out.owes() && !out.awaited);
     }
 
     const PAYLOAD: usize = 768 * 1024;

@@ -11,6 +11,7 @@ use super::peers::{Failure, Landing};
 use super::requests::finish;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::os::process;
+use crate::queue::CHANNELS;
 use crate::runtime::Inner;
 use crate::segment::{ARENA, Segment, Target};
 use crate::survey;
@@ -139,10 +140,13 @@ impl Inner {
             slots::set(segment.notification(put.notification.index()), put.value);
         }
         incoming.completed += 1;
+        // Channels go by their own counts, see [`crate::channel`].
+        let awaited = put.lane.queue != CHANNELS;
+        incoming.awaited |= awaited;
         // A notification is likely to be answered by something that the acknowledgement can go along
         // with; nobody answers to mere data. More of it often follows bulk data: then one for all.
         incoming.plain |= put.value == 0;
-        incoming.urgent |= put.value == 0 && put.size < BULK;
+        incoming.urgent |= awaited && put.value == 0 && put.size < BULK;
     }
 
     /// A put cannot be carried out; said once for all its parts.
