@@ -341,16 +341,6 @@ impl Channel {
         let _ = self.put(member, (0, 0, 0), word, turn);
     }
 
-    /// Tells members of other nodes what [`take`](Channel::take) has not told them yet.
-    pub fn flush_taken(&self) {
-        for member in self.members.iter().filter(|member| member.start.is_none()) {
-            let count = member.untold.load(Ordering::Relaxed);
-            if count != member.told.load(Ordering::Relaxed) {
-                self.tell_taken(member, count, Turn::Now);
-            }
-        }
-    }
-
     /// Puts bytes at an offset of this rank's part into the part of a member of another node, then sets
     /// a word there, unless it is [`NO_WORD`]. In order with all that this rank puts to that one by channels.
     fn put(

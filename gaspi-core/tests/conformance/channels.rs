@@ -147,7 +147,9 @@ fn a_sender_sees_how_far_its_receiver_is() {
             channel.take(other, 2);
             meet(rt);
             channel.take(other, 3);
-            channel.flush_taken();
+            // Told along with it, where it is not told at once.
+            fill(&channel.outgoing(other, 0), &[9; HEADER]);
+            channel.send(other, 0, HEADER as u64).expect("sent");
         }
         meet(rt);
     });

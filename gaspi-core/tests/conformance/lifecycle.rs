@@ -298,3 +298,11 @@ fn leaving_ends_what_other_threads_of_the_rank_wait_for() {
         });
     });
 }
+
+#[test]
+fn ranks_share_the_cores_of_their_machine_whatever_node_they_are_of() {
+    run(3, |rt| {
+        let mode = rt.waiting_mode();
+        assert!(mode.contains("(3 ranks "), "{mode}");
+    });
+}

@@ -64,7 +64,7 @@ impl Channel {
         self.ended
     }
 
-    /// Reads what has come.
+    /// Reads what has come, and says how many bytes.
     pub(crate) fn fill(&mut self) -> usize {
         let mut read = 0;
         while !self.ended && read < READ_MAX {
