@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use super::combine::Combine;
 use super::halves::{self, Bf16, F16, Half};
 #[cfg(target_arch = "x86_64")]
-use super::x86::{Avx2Bf16, Avx2F16, Avx512Bf16};
+use super::x86::{Avx2Bf16, Avx2F16, Avx512Bf16, Avx512F16};
 
 /// Lanes in registers, on which an operation works one by one.
 // Loops and no closures: what is always inlined gets the instruction set of the function that it
@@ -112,7 +112,7 @@ pub(crate) trait Chunk {
     /// Rounds halves; a NaN has to be the canonical one.
     fn pack(lanes: Self::Lanes) -> Self::Packed;
 
-    /// The same, to be stored several times.
+    /// The same, in registers before any of it is stored.
     #[inline(always)]
     fn hold(packed: Self::Packed) -> Self::Packed {
         packed
@@ -140,15 +140,15 @@ pub(crate) trait Pieces {
 }
 
 macro_rules! plain {
-    ($gains:literal, $wide:literal: $($element:ty),*) => {$(
+    ($gains:literal, $avx2:literal, $avx512:literal: $($element:ty),*) => {$(
         // As many bytes as fill four registers of the instruction set, where all goes well.
         impl Pieces for $element {
             type Lane = $element;
             type Baseline = Plain<$element, { 64 / size_of::<$element>() }>;
             #[cfg(target_arch = "x86_64")]
-            type Avx2 = Plain<$element, { 128 / size_of::<$element>() }>;
+            type Avx2 = Plain<$element, { $avx2 / size_of::<$element>() }>;
             #[cfg(target_arch = "x86_64")]
-            type Avx512 = Plain<$element, { $wide / size_of::<$element>() }>;
+            type Avx512 = Plain<$element, { $avx512 / size_of::<$element>() }>;
             #[cfg(target_arch = "x86_64")]
             const GAINS_BY_AVX512: bool = $gains;
             type Small = Plain<$element, { 16 / size_of::<$element>() }>;
@@ -157,10 +157,10 @@ macro_rules! plain {
     )*};
 }
 
-plain!(false, 256: i8, u8, i16, u16, i32, u32);
+plain!(false, 128, 256: i8, u8, i16, u16, i32, u32);
 // AVX2 has neither their products nor their minima.
-plain!(true, 128: i64, u64);
-plain!(true, 256: f32, f64);
+plain!(true, 128, 128: i64, u64);
+plain!(false, 128, 256: f32, f64);
 
 impl Pieces for F16 {
     type Lane = f32;
@@ -168,9 +168,9 @@ impl Pieces for F16 {
     #[cfg(target_arch = "x86_64")]
     type Avx2 = Avx2F16<4>;
     #[cfg(target_arch = "x86_64")]
-    type Avx512 = Avx2F16<4>;
+    type Avx512 = Avx512F16<4>;
     #[cfg(target_arch = "x86_64")]
-    const GAINS_BY_AVX512: bool = false;
+    const GAINS_BY_AVX512: bool = true;
     type Small = Converted<F16, 8>;
     type Single = Converted<F16, 1>;
 }

@@ -15,7 +15,7 @@ use crate::datatype::DataType;
 /// # Panics
 /// `n` is 0, or the length is not one of whole elements.
 pub fn divide(ty: DataType, dst: Target<'_>, n: u32) {
-    divide_with(Isa::detect(), ty, dst, n);
+    divide_with(Isa::of_this_processor(), ty, dst, n);
 }
 
 pub(super) fn divide_with(isa: Isa, ty: DataType, dst: Target<'_>, n: u32) {
@@ -63,7 +63,7 @@ where
     match isa {
         Isa::Baseline => sweep::<T::Baseline, T>(dst, n),
         // Divisions of wider vectors take as much longer.
-        // SAFETY: these are only made where the processor has AVX2 and F16C.
+        // SAFETY: these are only made where the processor has AVX2, F16C and FMA.
         Isa::Avx2 | Isa::Avx512 => unsafe { sweep_avx2::<T>(dst, n) },
     }
 }
@@ -78,7 +78,7 @@ where
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,fma")]
 fn sweep_avx2<T: Pieces>(dst: Target<'_>, n: u32)
 where
     T::Lane: Divisor,

@@ -14,6 +14,8 @@
 //! piece come before its stores, so that a target may be one of the sources. The loop is compiled
 //! for each instruction set that pays off; which one runs is decided by the processor.
 
+use std::sync::OnceLock;
+
 use super::chunk::{Chunk, Lanes, Pieces};
 use super::combine::{And, Combine, Max, Min, Or, Product, Sum, Xor};
 use super::halves::{Bf16, F16};
@@ -30,7 +32,7 @@ use crate::datatype::{DataType, Operation};
 /// # Panics
 /// A length differs or is not one of whole elements, or the operation is not defined for the type.
 pub fn fold(op: Operation, ty: DataType, dsts: &[Target<'_>], srcs: &[Source<'_>]) {
-    fold_with(Isa::detect(), op, ty, dsts, srcs);
+    fold_with(Isa::of_this_processor(), op, ty, dsts, srcs);
 }
 
 /// `dst[i] = dst[i] op s0[i] op s1[i] op ...`, otherwise like [`fold`].
@@ -39,7 +41,8 @@ pub fn fold(op: Operation, ty: DataType, dsts: &[Target<'_>], srcs: &[Source<'_>
 /// As [`fold`].
 pub fn accumulate(op: Operation, ty: DataType, dst: Target<'_>, srcs: &[Source<'_>]) {
     if !srcs.is_empty() {
-        dispatch(Isa::detect(), op, ty, &Pass { dsts: &[dst], first: dst.source(), rest: srcs });
+        let pass = Pass { dsts: &[dst], first: dst.source(), rest: srcs };
+        pass.run(Isa::of_this_processor(), op, ty);
     }
 }
 
@@ -53,7 +56,7 @@ pub(super) fn fold_with(
     match srcs {
         [] => {}
         [only] => dsts.iter().for_each(|dst| copy(*dst, *only)),
-        [first, rest @ ..] => dispatch(isa, op, ty, &Pass { dsts, first: *first, rest }),
+        [first, rest @ ..] => Pass { dsts, first: *first, rest }.run(isa, op, ty),
     }
 }
 
@@ -61,7 +64,7 @@ pub(super) fn fold_with(
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Isa {
     Baseline,
-    /// With F16C, which is older.
+    /// With F16C, which is older, and FMA.
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// The parts F, BW, DQ and VL.
@@ -70,10 +73,28 @@ pub(super) enum Isa {
 }
 
 impl Isa {
-    #[inline]
-    pub(super) fn detect() -> Isa {
+    /// All, by their numbers.
+    const ALL: &[Isa] = &[
+        Isa::Baseline,
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+        Isa::Avx2,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512,
+    ];
+
+    /// The widest that runs here. Asked for once: each question takes nanoseconds.
+    #[inline]
+    pub(super) fn of_this_processor() -> Isa {
+        static FOUND: OnceLock<Isa> = OnceLock::new();
+        *FOUND.get_or_init(Isa::detect)
+    }
+
+    fn detect() -> Isa {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("fma")
+        {
             let wider = is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
@@ -85,20 +106,14 @@ impl Isa {
 
     /// All that run on this processor.
     #[cfg(test)]
-    pub(super) fn available() -> Vec<Isa> {
-        match Isa::detect() {
-            Isa::Baseline => vec![Isa::Baseline],
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => vec![Isa::Baseline, Isa::Avx2],
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => vec![Isa::Baseline, Isa::Avx2, Isa::Avx512],
-        }
+    pub(super) fn available() -> &'static [Isa] {
+        &Isa::ALL[..=Isa::detect() as usize]
     }
 }
 
 /// The instruction set whose loops run on this processor.
 pub fn instruction_set() -> &'static str {
-    match Isa::detect() {
+    match Isa::of_this_processor() {
         Isa::Baseline => "those of the baseline",
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => "AVX2",
@@ -114,43 +129,69 @@ struct Pass<'a> {
     rest: &'a [Source<'a>],
 }
 
-/// Chooses the loop of a type and an operation.
-fn dispatch(isa: Isa, op: Operation, ty: DataType, pass: &Pass<'_>) {
-    let len = pass.first.len;
-    let same =
-        pass.dsts.iter().all(|dst| dst.len == len) && pass.rest.iter().all(|src| src.len == len);
-    assert!(same, "a source has the length of the target");
-    // A power of two, which the compiler does not know and would divide by.
-    let whole = len & (ty.bytes() as usize - 1) == 0;
-    assert!(whole, "a reduction works on whole elements");
+impl Pass<'_> {
+    fn run(&self, isa: Isa, op: Operation, ty: DataType) {
+        let len = self.first.len;
+        let same = self.dsts.iter().all(|dst| dst.len == len)
+            && self.rest.iter().all(|src| src.len == len);
+        assert!(same, "a source has the length of the target");
+        // A power of two, which the compiler does not know and would divide by.
+        let whole = len & (ty.bytes() as usize - 1) == 0;
+        assert!(whole, "a reduction works on whole elements");
+        match LOOPS[isa as usize][ty as usize][op as usize] {
+            // SAFETY: instruction sets are only named where the processor has them.
+            Some(sweep) => unsafe { sweep(self) },
+            None => panic!("{op} is not defined for {ty}"),
+        }
+    }
+}
+
+/// A loop of a type and an operation. It may only be called where its instruction set is there.
+type Loop = unsafe fn(&Pass<'_>);
+type LoopsOfTypes = [[Option<Loop>; Operation::ALL.len()]; DataType::ALL.len()];
+
+/// All loops: a choice in a table takes a nanosecond, one branch behind the other took ten.
+static LOOPS: [LoopsOfTypes; Isa::ALL.len()] = {
+    let mut loops = [[[None; Operation::ALL.len()]; DataType::ALL.len()]; Isa::ALL.len()];
+    let mut place = 0;
+    while place < Isa::ALL.len() * DataType::ALL.len() * Operation::ALL.len() {
+        let op = Operation::ALL[place % Operation::ALL.len()];
+        let ty = DataType::ALL[place / Operation::ALL.len() % DataType::ALL.len()];
+        let isa = Isa::ALL[place / Operation::ALL.len() / DataType::ALL.len()];
+        loops[isa as usize][ty as usize][op as usize] = loop_of(isa, op, ty);
+        place += 1;
+    }
+    loops
+};
+
+/// The loop of a type and an operation, where it is defined.
+const fn loop_of(isa: Isa, op: Operation, ty: DataType) -> Option<Loop> {
     // Sums and products of signed integers have the bits of unsigned ones.
     macro_rules! integer {
         ($element:ty, $unsigned:ty) => {
             match op {
-                Operation::Min => run::<$element, Min>(isa, pass),
-                Operation::Max => run::<$element, Max>(isa, pass),
-                Operation::Sum | Operation::Average => run::<$unsigned, Sum>(isa, pass),
-                Operation::Product => run::<$unsigned, Product>(isa, pass),
-                Operation::And => run::<u8, And>(isa, pass),
-                Operation::Or => run::<u8, Or>(isa, pass),
-                Operation::Xor => run::<u8, Xor>(isa, pass),
+                Operation::Min => compiled::<$element, Min>(isa),
+                Operation::Max => compiled::<$element, Max>(isa),
+                Operation::Sum | Operation::Average => compiled::<$unsigned, Sum>(isa),
+                Operation::Product => compiled::<$unsigned, Product>(isa),
+                Operation::And => compiled::<u8, And>(isa),
+                Operation::Or => compiled::<u8, Or>(isa),
+                Operation::Xor => compiled::<u8, Xor>(isa),
             }
         };
     }
     macro_rules! float {
         ($element:ty) => {
             match op {
-                Operation::Min => run::<$element, Min>(isa, pass),
-                Operation::Max => run::<$element, Max>(isa, pass),
-                Operation::Sum | Operation::Average => run::<$element, Sum>(isa, pass),
-                Operation::Product => run::<$element, Product>(isa, pass),
-                Operation::And | Operation::Or | Operation::Xor => {
-                    panic!("{op} is not defined for {ty}")
-                }
+                Operation::Min => compiled::<$element, Min>(isa),
+                Operation::Max => compiled::<$element, Max>(isa),
+                Operation::Sum | Operation::Average => compiled::<$element, Sum>(isa),
+                Operation::Product => compiled::<$element, Product>(isa),
+                Operation::And | Operation::Or | Operation::Xor => return None,
             }
         };
     }
-    match ty {
+    Some(match ty {
         DataType::I8 => integer!(i8, u8),
         DataType::U8 => integer!(u8, u8),
         DataType::I16 => integer!(i16, u16),
@@ -163,40 +204,39 @@ fn dispatch(isa: Isa, op: Operation, ty: DataType, pass: &Pass<'_>) {
         DataType::Bf16 => float!(Bf16),
         DataType::F32 => float!(f32),
         DataType::F64 => float!(f64),
-    }
+    })
 }
 
+/// The loop as it is compiled for an instruction set.
 #[cfg(target_arch = "x86_64")]
-fn run<T, O>(isa: Isa, pass: &Pass<'_>)
+const fn compiled<T, O>(isa: Isa) -> Loop
 where
     T: Pieces,
     O: Combine<T::Lane> + Combine<LaneOf<T::Avx2>> + Combine<LaneOf<T::Avx512>>,
 {
     match isa {
-        Isa::Baseline => sweep::<T::Baseline, T, O>(pass),
-        // SAFETY: this is only made where the processor has AVX-512.
-        Isa::Avx512 if T::GAINS_BY_AVX512 => unsafe { sweep_avx512::<T, O>(pass) },
-        // SAFETY: these are only made where the processor has AVX2 and F16C.
-        Isa::Avx2 | Isa::Avx512 => unsafe { sweep_avx2::<T, O>(pass) },
+        Isa::Baseline => sweep::<T::Baseline, T, O>,
+        Isa::Avx512 if T::GAINS_BY_AVX512 => sweep_avx512::<T, O>,
+        Isa::Avx2 | Isa::Avx512 => sweep_avx2::<T, O>,
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn run<T: Pieces, O: Combine<T::Lane>>(_: Isa, pass: &Pass<'_>) {
-    sweep::<T::Baseline, T, O>(pass);
+const fn compiled<T: Pieces, O: Combine<T::Lane>>(_: Isa) -> Loop {
+    sweep::<T::Baseline, T, O>
 }
 
 #[cfg(target_arch = "x86_64")]
 pub(super) type LaneOf<C> = <C as Chunk>::Lane;
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,fma")]
 fn sweep_avx2<T: Pieces, O: Combine<T::Lane> + Combine<LaneOf<T::Avx2>>>(pass: &Pass<'_>) {
     sweep::<T::Avx2, T, O>(pass);
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+#[target_feature(enable = "avx2,f16c,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 fn sweep_avx512<T: Pieces, O: Combine<T::Lane> + Combine<LaneOf<T::Avx512>>>(pass: &Pass<'_>) {
     sweep::<T::Avx512, T, O>(pass);
 }
@@ -226,7 +266,7 @@ fn pieces<C: Chunk, O: Combine<C::Lane>>(
     mut at: usize,
 ) -> usize {
     while first.len - at >= C::BYTES {
-        // SAFETY: `dispatch` checked that all are as long as the first; the chunk is inside.
+        // SAFETY: `Pass::run` checked that all are as long as the first; the chunk is inside.
         let mut lanes = unsafe { C::load(first.start.add(at)) };
         for src in rest {
             // SAFETY: as above.
@@ -237,7 +277,7 @@ fn pieces<C: Chunk, O: Combine<C::Lane>>(
             lanes = lanes.settle::<O>();
         }
         let packed = C::pack(lanes);
-        let packed = if dsts.len() == 1 { packed } else { C::hold(packed) };
+        let packed = C::hold(packed);
         for dst in dsts {
             // SAFETY: as above.
             unsafe { C::store(dst.start.add(at), packed) };

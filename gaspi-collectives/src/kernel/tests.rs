@@ -187,7 +187,7 @@ impl Case {
         let inputs: Vec<Vec<u8>> = (0..self.rows.len()).map(|row| self.packed(row)).collect();
         let sources: Vec<Source<'_>> =
             inputs.iter().map(|bytes| Source::of(&bytes[shift..])).collect();
-        for isa in Isa::available() {
+        for &isa in Isa::available() {
             let what = format!("{op} of {} x {} x {ty}, {isa:?}", sources.len(), expected.len());
             let mut apart = [const { Vec::new() }; 3];
             apart.fill(vec![0xdd; expected.len() + 5]);
@@ -240,7 +240,7 @@ fn every_operation_on_every_type_agrees_with_the_oracle() {
 #[test]
 fn averages_are_divided_as_documented() {
     fn check<const N: usize>(ty: DataType, of: &[[u8; N]], n: u32, expected: &[[u8; N]]) {
-        for isa in Isa::available() {
+        for &isa in Isa::available() {
             let mut place = [&[0xee], of.concat().as_slice()].concat();
             divide_with(isa, ty, Target::of(&mut place[1..]), n);
             assert!(place[1..] == expected.concat(), "{ty} / {n}, {isa:?}");
