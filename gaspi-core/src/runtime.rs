@@ -6,6 +6,7 @@ use crate::bootstrap::{Card, Gathering, Job, KEY_BYTES, Membership, Transport};
 use crate::channel::Channels;
 use crate::config::{Config, Topology};
 use crate::error::{Error, Result};
+use crate::fabric::connecting::PATIENCE;
 use crate::fabric::peers::Peers;
 use crate::fabric::progress::{Progress, try_drive};
 use crate::fabric::table::{Table, Tables};
@@ -81,6 +82,8 @@ pub(crate) struct Inner {
     pub(crate) statistics: Statistics,
     membership: Mutex<Option<Membership>>,
     closed: AtomicBool,
+    /// When this rank began to take part.
+    pub(crate) began: Instant,
 }
 
 impl Inner {
@@ -502,6 +505,7 @@ impl Joining {
             statistics: Statistics::default(),
             membership: Mutex::new(membership),
             closed: AtomicBool::new(false),
+            began: Instant::now(),
             config,
         });
         if let Some((group, _)) = initial_group(&inner.config, size) {
@@ -541,8 +545,13 @@ impl Inner {
         if !self.peers.remote || self.config.topology != Topology::Static {
             return Ok(());
         }
-        let (waiting, since) = (Waiting { call: Call::Init, object: 0 }, Instant::now());
-        self.until(deadline, waiting, || self.reached_all(since)).unwrap_or_else(|| {
+        let waiting = Waiting { call: Call::Init, object: 0 };
+        // Nothing wakes a rank when it is time to connect to lower ones that have not done so: where
+        // one of them has died before, nothing would ever come from it.
+        let patient = deadline.at_most(PATIENCE.saturating_sub(self.began.elapsed()));
+        let reached = self.until(patient, waiting, || self.reached_all());
+        let reached = reached.or_else(|| self.until(deadline, waiting, || self.reached_all()));
+        reached.unwrap_or_else(|| {
             let unreached =
                 |card: &&Card| !self.is_local(card.rank) && !self.peers.is_established(card.rank);
             let first = self.cards.iter().find(unreached);

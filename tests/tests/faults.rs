@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaspi_tests::victims::{DIE, Enduring, Killed, STOP, Stopped, random_moment};
 use gaspi_tests::{Job, Outcome, Result, Seed, base_seed, build_directory, is_full, run_trials};
@@ -113,7 +113,12 @@ fn kill_in_init(transport: &str, seed: u64) -> Result<()> {
     let process = job.rank(of as u16)?;
     random_moment(&mut seed, Duration::from_millis(20));
     process.signal(libc::SIGKILL)?;
+    let killed = Instant::now();
     let outcome = job.wait()?;
+    let took = killed.elapsed();
+    if took > KNOWN_WITHIN {
+        return Err(outcome.failure(&format!("the others took {took:?} to hear of it")));
+    }
     let ended = outcome
         .stdout
         .lines()

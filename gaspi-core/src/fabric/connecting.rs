@@ -50,7 +50,7 @@ const STRANGER_LIMIT: Duration = Duration::from_secs(5);
 /// How many may be about to prove it, beside two for each rank of the job.
 const STRANGERS: usize = 64;
 /// How long the lower rank of two is left to connect to the other before init.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// How often the limits are looked at while there are any, in milliseconds.
 pub(crate) const LIMITS_MS: i32 = 50;
 
@@ -564,10 +564,10 @@ impl Inner {
         self.peer_ended(rank);
     }
 
-    /// Whether all ranks of other nodes are connected; connects to those that are not, since init began
-    /// to: to the higher ones at once, to the lower ones if they have not done so after a while.
-    pub(crate) fn reached_all(&self, since: Instant) -> Option<CoreResult<()>> {
-        let impatient = since.elapsed() > PATIENCE;
+    /// Whether all ranks of other nodes are connected; connects to those that are not: to the higher ones
+    /// at once, to the lower ones if they have not done so [some time](PATIENCE) after this rank began.
+    pub(crate) fn reached_all(&self) -> Option<CoreResult<()>> {
+        let impatient = self.began.elapsed() >= PATIENCE;
         let mut all = true;
         // Each begins with another one, so that they do not all come to the same at once.
         let (before, after) = self.cards.split_at(self.rank.index());

@@ -115,6 +115,9 @@ impl Progress {
     /// Serves until the runtime stops it.
     pub(crate) fn run(mut self) {
         let mut events = Vec::new();
+        // Deaths that were told along with the table have been received with it: nothing comes on the
+        // socket that would announce them.
+        self.hear_launcher();
         while !self.inner.peers.stop.load(Ordering::Acquire) {
             events.clear();
             let asleep = Instant::now();
