@@ -35,7 +35,9 @@ pub(crate) struct Context {
 pub(crate) struct Stage {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) budget_s: u64,
+    budget_s: u64,
+    /// The same in the full tier.
+    full_budget_s: u64,
     pub(crate) needs: &'static [Tool],
     pub(crate) full_only: bool,
     /// Why it cannot run on this machine, if it cannot and that is all right.
@@ -50,10 +52,32 @@ const fn stage(
     run: fn(&Context) -> Result<Count>,
     about: &'static str,
 ) -> Stage {
-    Stage { name, about, budget_s, needs, full_only: false, not_here: None, run }
+    let full_budget_s = budget_s;
+    Stage { name, about, budget_s, full_budget_s, needs, full_only: false, not_here: None, run }
 }
 
-pub(crate) const STAGES: [Stage; 27] = [
+impl Stage {
+    /// The seconds that it should take at most.
+    pub(crate) fn budget_s(&self, full: bool) -> u64 {
+        if full { self.full_budget_s } else { self.budget_s }
+    }
+
+    /// A stage that does more in the full tier.
+    const fn in_full(self, full_budget_s: u64) -> Stage {
+        Stage { full_budget_s, ..self }
+    }
+
+    /// A stage of the full tier only.
+    const fn only_in_full(self) -> Stage {
+        Stage { full_only: true, ..self }
+    }
+
+    const fn unless(self, not_here: fn() -> Option<String>) -> Stage {
+        Stage { not_here: Some(not_here), ..self }
+    }
+}
+
+pub(crate) const STAGES: [Stage; 28] = [
     stage("fmt", 10, &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", 5, &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", 120, &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -129,7 +153,8 @@ pub(crate) const STAGES: [Stage; 27] = [
         |context| harness(context, "bench", &[]),
         "rows and tables of gaspi-bench",
     ),
-    stage("faults", 120, &[], |context| harness(context, "faults", &[]), "kill -9 and SIGSTOP"),
+    stage("faults", 120, &[], |context| harness(context, "faults", &[]), "kill -9 and SIGSTOP")
+        .in_full(1200),
     stage(
         "hosts",
         300,
@@ -151,51 +176,42 @@ pub(crate) const STAGES: [Stage; 27] = [
         |context| harness(context, "valgrind", &[]),
         "C programs under valgrind",
     ),
-    Stage {
-        name: "instructions",
-        about: "instructions of the fast paths against the committed figures",
-        budget_s: 60,
-        needs: &[Tool::Cc, Tool::Valgrind],
-        full_only: false,
-        not_here: Some(without_figures),
-        run: |context| harness(context, "instructions", &[]),
-    },
-    Stage {
-        name: "aarch64",
-        about: "the libraries for 64-bit Arm, checked only",
-        budget_s: 60,
-        needs: &[],
-        full_only: false,
-        not_here: Some(without_aarch64),
-        run: aarch64,
-    },
-    Stage {
-        name: "proofs-full",
-        about: "proofs of the collective algorithms for up to 1024 members",
-        budget_s: 900,
-        needs: &[],
-        full_only: true,
-        not_here: None,
-        run: proofs,
-    },
-    Stage {
-        name: "cargo-fuzz",
-        about: "a minute of cargo-fuzz for each decoder of what comes from outside",
-        budget_s: 600,
-        needs: &[Tool::Cxx],
-        full_only: true,
-        not_here: None,
-        run: fuzzed::targets,
-    },
-    Stage {
-        name: "loom-full",
-        about: "loom without a bound on preemptions",
-        budget_s: 600,
-        needs: &[],
-        full_only: true,
-        not_here: None,
-        run: loom_unbounded,
-    },
+    stage(
+        "instructions",
+        60,
+        &[Tool::Cc, Tool::Valgrind],
+        |context| harness(context, "instructions", &[]),
+        "instructions of the fast paths against the committed figures",
+    )
+    .unless(without_figures),
+    stage("aarch64", 60, &[], aarch64, "the libraries for 64-bit Arm, checked only")
+        .unless(without_aarch64),
+    stage("product", 900, &[], product, "operations x algorithms x types, over every kind of link")
+        .only_in_full(),
+    stage(
+        "proofs-full",
+        1800,
+        &[],
+        proofs,
+        "proofs of the algorithms for 1..=257, 1000, 1024 members",
+    )
+    .only_in_full(),
+    stage(
+        "cargo-fuzz",
+        600,
+        &[Tool::Cxx],
+        fuzzed::targets,
+        "a minute of cargo-fuzz for each decoder of what comes from outside",
+    )
+    .only_in_full(),
+    stage(
+        "loom-full",
+        600,
+        &[],
+        loom_full,
+        "loom without a bound on preemptions, or with a higher one",
+    )
+    .only_in_full(),
 ];
 
 /// Runs `cargo` and sums what its test programs report.
@@ -242,9 +258,6 @@ fn core(context: &Context) -> Result<Count> {
             cargo.args(["--test", &name]);
         }
     }
-    if context.full {
-        cargo.args(["--", "--include-ignored"]);
-    }
     cargo_test(context, &mut cargo)
 }
 
@@ -281,6 +294,21 @@ fn proofs(context: &Context) -> Result<Count> {
     cargo_test(context, &mut cargo)
 }
 
+/// All cases of the test that otherwise draws some, in a release build, with the ranks on one node, each
+/// on its own, and in pairs.
+fn product(context: &Context) -> Result<Count> {
+    let mut count = Count::default();
+    for nodes in ["one", "each", "pairs"] {
+        let mut cargo = workspace::cargo();
+        cargo.env("GASPI_TEST_FULL", "1").env("GASPI_TEST_NODES", nodes);
+        cargo.args(["test", "--quiet", "--profile", "fuzz", "-p", "gaspi-collectives"]);
+        cargo.args(["--test", "operations", "product::"]);
+        let part = cargo_test(context, &mut cargo)?;
+        count = Count { passed: count.passed + part.passed, failed: count.failed + part.failed };
+    }
+    Ok(count)
+}
+
 fn unit(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "--no-fail-fast", "--workspace"]);
@@ -305,11 +333,23 @@ fn loom(context: &Context) -> Result<Count> {
     cargo_test(context, &mut cargo)
 }
 
-fn loom_unbounded(context: &Context) -> Result<Count> {
-    let mut cargo = workspace::cargo();
-    cargo.env("LOOM_MAX_PREEMPTIONS", "0");
-    cargo.args(["test", "--quiet", "-p", "gaspi-core", "--test", LOOM]);
-    cargo_test(context, &mut cargo)
+/// The models that do not come to their end without a bound on preemptions.
+const ENDLESS: [&str; 2] = ["eventcount", "passive"];
+/// The bound that they get: each preemption more takes five times as long.
+const THEIR_BOUND: &str = "5";
+
+/// All interleavings of whatever number of preemptions, but for the models for which that takes days.
+fn loom_full(context: &Context) -> Result<Count> {
+    let of = |bound: &str, arguments: &mut dyn Iterator<Item = &str>| {
+        let mut cargo = workspace::cargo();
+        cargo.env("LOOM_MAX_PREEMPTIONS", bound);
+        cargo.args(["test", "--quiet", "-p", "gaspi-core", "--test", LOOM, "--", "--exact"]);
+        cargo_test(context, cargo.args(arguments))
+    };
+    let unbounded = of("0", &mut ENDLESS.into_iter().flat_map(|model| ["--skip", model]))?;
+    let bounded = of(THEIR_BOUND, &mut ENDLESS.into_iter())?;
+    let (passed, failed) = (unbounded.passed + bounded.passed, unbounded.failed + bounded.failed);
+    Ok(Count { passed, failed })
 }
 
 /// Makes the release build once per run: stages test it as it is now, `--only` included.

@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             rows.push(run_stage(stage, &options, &missing));
         }
     }
-    report(&rows, &missing, options.skip_missing)
+    report(&rows, &missing, &options)
 }
 
 fn options(arguments: &[String]) -> Result<Option<Options>> {
@@ -58,7 +58,9 @@ fn options(arguments: &[String]) -> Result<Option<Options>> {
             }
             "--list" => {
                 for stage in &STAGES {
-                    println!("{:<12} {:>4} s  {}", stage.name, stage.budget_s, stage.about);
+                    let (few, many) = (stage.budget_s(false), stage.budget_s(true));
+                    let few = if stage.full_only { "-".to_owned() } else { few.to_string() };
+                    println!("{:<12} {few:>4} {many:>5} s  {}", stage.name, stage.about);
                 }
                 return Ok(None);
             }
@@ -110,7 +112,7 @@ fn run_stage(stage: &'static Stage, options: &Options, missing: &[Tool]) -> Row 
     let start = Instant::now();
     let lacks: Vec<Tool> =
         stage.needs.iter().copied().filter(|tool| missing.contains(tool)).collect();
-    let budget = Duration::from_secs(stage.budget_s) * if options.full { 4 } else { 1 };
+    let budget = Duration::from_secs(stage.budget_s(options.full));
     let install = options.install || workspace::is_ci();
     let context = Context { full: options.full, install, limit: budget * PATIENCE };
     let outcome = if !lacks.is_empty() {
@@ -134,7 +136,7 @@ fn run_stage(stage: &'static Stage, options: &Options, missing: &[Tool]) -> Row 
     Row { stage, took, outcome }
 }
 
-fn report(rows: &[Row], missing: &[Tool], skip_missing: bool) -> Result<()> {
+fn report(rows: &[Row], missing: &[Tool], options: &Options) -> Result<()> {
     println!("\n{:<12} {:>8} {:>8}  result", "stage", "seconds", "budget");
     let mut total = Count::default();
     let mut unable = 0;
@@ -156,15 +158,15 @@ fn report(rows: &[Row], missing: &[Tool], skip_missing: bool) -> Result<()> {
             }
             Outcome::NotHere(reason) => format!("not run: {reason}"),
         };
-        let late = if took.as_secs() > stage.budget_s { "  OVER BUDGET" } else { "" };
-        let (name, budget) = (stage.name, stage.budget_s);
+        let (name, budget) = (stage.name, stage.budget_s(options.full));
+        let late = if took.as_secs() > budget { "  OVER BUDGET" } else { "" };
         println!("{name:<12} {:>8.1} {budget:>8}  {result}{late}", took.as_secs_f64());
     }
     let took: Duration = rows.iter().map(|row| row.took).sum();
     println!("{:<12} {:>8.1}", "total", took.as_secs_f64());
     if unable > 0 {
         println!("\n{unable} stages did not run: {}", machine::apt_line(missing));
-        if !skip_missing {
+        if !options.skip_missing {
             // Never green without having run.
             total.failed += unable;
         }

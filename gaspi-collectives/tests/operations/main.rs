@@ -6,6 +6,7 @@
 mod ranks;
 
 mod oracle;
+mod product;
 mod repeated;
 
 use gaspi_collectives::algorithms::{Algorithm, Collective};
