@@ -375,7 +375,10 @@ fn init(victim: Rank) -> Result<()> {
     let name = std::env::var("GASPI_RANK").unwrap_or_default();
     let rt = match join(Timeout::Block) {
         Ok(rt) => rt,
-        Err(reason) if reason.contains(&victim.to_string()) => {
+        // Or of one that has given up its own start because of the victim, and has ended since.
+        Err(reason)
+            if reason.contains(&victim.to_string()) || reason.contains("died while joining") =>
+        {
             println!("refused {name}: {reason}");
             return Ok(());
         }
