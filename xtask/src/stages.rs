@@ -109,7 +109,8 @@ pub(crate) const STAGES: [Stage; 28] = [
         &[],
         core,
         "gaspi-core: unit, property and conformance tests, ranks as threads",
-    ),
+    )
+    .in_full(900),
     stage("tcp", 240, &[], tcp, "conformance and collectives over TCP, and over mixed links"),
     stage("fuzz", 120, &[], fuzz, "a million mutated messages and handshakes of each kind"),
     stage("unit", 150, &[Tool::Cc, Tool::Kill], unit, "the same of the other crates"),
@@ -154,14 +155,15 @@ pub(crate) const STAGES: [Stage; 28] = [
         "rows and tables of gaspi-bench",
     ),
     stage("faults", 120, &[], |context| harness(context, "faults", &[]), "kill -9 and SIGSTOP")
-        .in_full(1200),
+        .in_full(600),
     stage(
         "hosts",
         300,
         &[Tool::Ip, Tool::Nft, Tool::Ssh, Tool::Kill, Tool::Dpkg],
         hosts,
         "several hosts, as network namespaces with ssh servers",
-    ),
+    )
+    .in_full(1800),
     stage(
         "leftovers",
         30,
@@ -175,7 +177,8 @@ pub(crate) const STAGES: [Stage; 28] = [
         &[Tool::Cc, Tool::Valgrind],
         |context| harness(context, "valgrind", &[]),
         "C programs under valgrind",
-    ),
+    )
+    .in_full(600),
     stage(
         "instructions",
         60,
@@ -186,7 +189,7 @@ pub(crate) const STAGES: [Stage; 28] = [
     .unless(without_figures),
     stage("aarch64", 60, &[], aarch64, "the libraries for 64-bit Arm, checked only")
         .unless(without_aarch64),
-    stage("product", 900, &[], product, "operations x algorithms x types, over every kind of link")
+    stage("product", 180, &[], product, "operations x algorithms x types, over every kind of link")
         .only_in_full(),
     stage(
         "proofs-full",
