@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use gaspi_core::PeerSlice;
 
 pub use divide::divide;
-pub(crate) use memory::{Buffer, pull, push};
+pub(crate) use memory::{Buffer, expect, pull, push, send};
 pub use reduce::{accumulate, fold, instruction_set};
 
 /// Memory to read from: pointer and length, no reference, because a peer may write to it at

@@ -123,6 +123,7 @@ impl Key {
             extents: Vec::new(),
             own: [self.bytes(); 2],
             before: 0,
+            expects: false,
             keeps_apart: false,
         }))
     }

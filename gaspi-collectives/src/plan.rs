@@ -8,6 +8,7 @@ use gaspi_core::{Error, Rank, Result};
 use crate::algorithms::{Algorithm, Collective};
 use crate::choice;
 use crate::steps::{Shape, Step, scratch_bytes};
+use crate::task::expecting;
 
 /// Steps that can be run again and again.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct Plan {
     /// Bytes of this member's input and output, and before its block where there are blocks.
     pub(crate) own: [u64; 2],
     pub(crate) before: u64,
+    /// Whether data that steps take may go straight to its place.
+    pub(crate) expects: bool,
     /// Whether the result is written when all steps have been done.
     pub(crate) keeps_apart: bool,
 }
@@ -77,6 +80,7 @@ impl PlanKey {
             let caution = Caution::of(self.collective, shape, algorithm, user);
             let steps = caution.around(shape, steps);
             let scratch_bytes = scratch_bytes(&steps);
+            let expects = !algorithm.requires_one_node() && expecting::worth(&steps);
             let mut extents = extents(self.collective, shape);
             let own = extents[shape.me as usize];
             if !algorithm.requires_reach() {
@@ -92,6 +96,7 @@ impl PlanKey {
                 extents,
                 own,
                 before,
+                expects,
                 keeps_apart,
             }))
         };

@@ -388,6 +388,10 @@ impl Station {
     /// The first operation has ended.
     fn ended(&self, state: &mut State, outcome: Result<()>, by: By) {
         let Some((operation, task)) = state.queue.pop_front() else { return };
+        if outcome.is_err() {
+            // Its memory is the program's again.
+            self.channel.withdraw();
+        }
         state.spare = Some(task);
         (state.failed_elsewhere, state.vain, state.refused) = (None, None, None);
         self.active.fetch_sub(1, Ordering::Relaxed);

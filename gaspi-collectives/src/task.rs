@@ -4,13 +4,14 @@
 //! and says what; whoever waits calls it again. A step has happened completely or not at all, so a
 //! task can be left at any time and be continued by any thread.
 
+pub(crate) mod expecting;
 mod reaching;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
 use gaspi_core::sync::line::{Look, PAYLOAD_WORDS as WORDS};
-use gaspi_core::{Channel, Error, Rank, Result};
+use gaspi_core::{Channel, Error, Head, Rank, Result};
 
 use crate::carrier::Carrier;
 use crate::datatype::{DataType, Operation};
@@ -24,8 +25,6 @@ use crate::user::{Arguments, Function};
 use crate::whereabouts::Whereabouts;
 use reaching::Way;
 
-/// Bytes in front of a message's data: sequence, fingerprint, bytes, flags; a cache line.
-pub(crate) const HEADER_BYTES: u64 = 64;
 /// Bits of a sequence that go into the stamp of a line.
 const STAMP_SHIFT: u32 = 60;
 
@@ -90,7 +89,7 @@ pub(crate) enum Arithmetic<F = Reducer> {
 pub(crate) enum Blocked {
     /// A message of this member.
     Message(usize),
-    /// This member to take a message.
+    /// Room for a message to this member: on the way, or it has to take one.
     Room(usize),
     /// The line of this member.
     Line(usize),
@@ -126,6 +125,9 @@ pub(crate) struct Task<F = Reducer> {
     /// What a function of the program is handed.
     arguments: RefCell<Arguments>,
     cursor: usize,
+    /// Steps before this one have been looked at for messages to expect, last at this step.
+    expected: usize,
+    looked_at: Option<usize>,
     /// Members whose lines of the last arrival have been seen.
     seen: usize,
     /// Arrivals of this task.
@@ -184,6 +186,8 @@ impl<F: Function> Task<F> {
             apart: OnceCell::new(),
             arguments: RefCell::default(),
             cursor: 0,
+            expected: 0,
+            looked_at: None,
             seen: 0,
             arrived: 0,
             blocked: None,
@@ -196,6 +200,7 @@ impl<F: Function> Task<F> {
     /// The same operation again.
     pub(crate) fn restart(&mut self, sequence: u64, buffers: Buffers<'static>) {
         (self.cursor, self.seen, self.arrived) = (0, 0, 0);
+        (self.expected, self.looked_at) = (0, None);
         self.blocked = None;
         self.failed.set(0);
         self.sequence = sequence;
@@ -276,8 +281,14 @@ impl<F: Function> Task<F> {
     ) -> Result<Option<Blocked>> {
         while let Some(step) = self.plan.steps.get(self.cursor).copied() {
             match self.run(on, tally, step)? {
-                Stepped::Done => self.cursor += 1,
+                Stepped::Done => {
+                    self.cursor += 1;
+                    if matches!(step, Step::Receive { .. }) {
+                        self.look_ahead(on, tally);
+                    }
+                }
                 Stepped::Blocked(blocked) => {
+                    self.look_ahead(on, tally);
                     self.blocked = Some(blocked);
                     return Ok(Some(blocked));
                 }
@@ -405,12 +416,11 @@ impl<F: Function> Task<F> {
                 return Ok(Stepped::Blocked(Blocked::Room(to)));
             }
         }
-        let header = [self.sequence, self.fingerprint, src.bytes, self.failed.get()];
-        let slot = Target::of_peer(channel.outgoing(to, index));
-        let header: &[u8] = bytemuck::cast_slice(&header);
-        kernel::copy(slot.part(0, header.len() as u64), Source::of(header));
-        kernel::copy(slot.part(HEADER_BYTES, src.bytes), self.source(on, tally, src));
-        channel.send(to, index, HEADER_BYTES + src.bytes)?;
+        let mut head = Head::default();
+        head[..4].copy_from_slice(&[self.sequence, self.fingerprint, src.bytes, self.failed.get()]);
+        if !kernel::send(channel, to, index, &head, self.source(on, tally, src))? {
+            return Ok(Stepped::Blocked(Blocked::Room(to)));
+        }
         tally.sent[to] = index + 1;
         Ok(Stepped::Done)
     }
@@ -428,11 +438,7 @@ impl<F: Function> Task<F> {
         if channel.received(from) <= index {
             return Ok(Stepped::Blocked(Blocked::Message(from)));
         }
-        let slot = Source::of_peer(channel.incoming(from, index));
-        let mut header = [0u64; 4];
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut header);
-        kernel::copy(Target::of(bytes), slot.part(0, size_of::<[u64; 4]>() as u64));
-        let [sequence, fingerprint, bytes, failed] = header;
+        let [sequence, fingerprint, bytes, failed, ..] = channel.head(from, index);
         if (sequence, fingerprint) != (self.sequence, self.fingerprint) {
             return Err(self.differs(channel, from, (fingerprint, sequence)));
         }
@@ -440,10 +446,14 @@ impl<F: Function> Task<F> {
             return Err(self.uneven(channel, from, bytes, dst.bytes));
         }
         self.hear_of_failure(failed);
-        let message = slot.part(HEADER_BYTES, bytes);
+        let message = Source::of_peer(channel.incoming(from, index)).part(0, bytes);
         let to = self.target(on, tally, dst);
         match with {
-            None => kernel::copy(to, message),
+            None => {
+                // The rest is in its place.
+                let here = channel.landed(from, index).unwrap_or(bytes);
+                kernel::copy(to.part(0, here), message.part(0, here));
+            }
             Some((with, theirs_first)) => {
                 let with = self.source(on, tally, with);
                 let (left, right) = if theirs_first { (message, with) } else { (with, message) };

@@ -2,7 +2,7 @@
 //!
 //! Each member has a part of its own arena ([`arena`]) for a channel, laid out alike on all
 //! ([`geometry`]). Members of a node write into each other's parts; to others the same bytes travel as
-//! puts, with a notification in place of the store. A message is composed in a slot, published by a count, and
+//! puts, with a notification in place of the store. A message lands in a slot, is published by a count, and
 //! its slot is used again when the receiver has said that it took it. Lines ([`crate::sync::line`])
 //! and staging exist for members of the same node only.
 //!
@@ -11,6 +11,7 @@
 
 mod arena;
 mod counts;
+mod expected;
 mod geometry;
 mod memory;
 mod notice;
@@ -18,6 +19,7 @@ mod opening;
 mod ranges;
 
 pub(crate) use arena::Channels;
+pub(crate) use expected::Spot;
 pub use memory::{Location, Mapped, Reached};
 pub use opening::ChannelSpec;
 pub(crate) use opening::describe;
@@ -25,9 +27,10 @@ pub(crate) use opening::describe;
 use crate::agreement::PeerSlice;
 use crate::error::{Error, Result};
 use crate::fabric::frame::{Lane, Place, Put};
-use crate::fabric::outgoing::{Item, Payload};
+use crate::fabric::outgoing::{Item, Message, Payload};
 use crate::ids::{GroupId, NotificationId, Rank};
 use crate::node::{life, news};
+use crate::os::socket::Piece;
 use crate::queue::CHANNELS;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{ARENA, Segment};
@@ -70,6 +73,11 @@ impl Member {
     }
 }
 
+/// What a message begins with.
+pub type Head = [u64; HEAD_BYTES / size_of::<u64>()];
+/// Bytes of that: a cache line.
+pub(crate) const HEAD_BYTES: usize = 64;
+
 /// For puts that set no word: none is ever set to 0.
 const NO_WORD: (u32, u32) = (0, 0);
 
@@ -85,7 +93,7 @@ enum Turn {
 ///
 /// Whoever uses it keeps to these rules, which hold for all threads of a rank together: messages to a
 /// member are sent, and messages of a member are taken, in the order of their indices; message `index`
-/// is composed only when [`taken`](Channel::taken) has come to `index + 1 - slots`; a rank arrives only
+/// is sent only when [`taken`](Channel::taken) has come to `index + 1 - slots`; a rank arrives only
 /// when all members have arrived as often as it has.
 #[derive(Debug)]
 pub struct Channel {
@@ -238,40 +246,70 @@ impl Channel {
 
 /// Messages.
 impl Channel {
-    /// Where message `index` to a member, counted from 0, is composed.
-    #[inline]
-    pub fn outgoing(&self, to: usize, index: u64) -> PeerSlice<'_> {
-        let member = &self.members[to];
-        let pointer = match member.start {
-            Some(start) => start.wrapping_add(self.geometry.landing(self.me, index) as usize),
-            None => self.at(self.me, self.geometry.outgoing(member.nth_remote, index)),
-        };
-        PeerSlice::new(pointer, self.spec.slot_bytes() as usize)
-    }
-
-    /// Publishes message `index` to a member, of which the first `bytes` were composed.
+    /// Publishes message `index` to a member, counted from 0: its head and the `len` bytes at `data`, at most
+    /// [`ChannelSpec::message_bytes`], which are not needed any more then. False, and nothing has happened,
+    /// if there is no room for it on the way to another node; this rank is woken when there is.
     ///
     /// # Errors
     /// [`Error::RankDied`], [`Error::RankLeft`], [`Error::NotInitialised`]: of members of other nodes.
+    ///
+    /// # Safety
+    /// The data is readable.
     #[inline]
-    pub fn send(&self, to: usize, index: u64, bytes: u64) -> Result<()> {
-        debug_assert!(bytes <= self.spec.slot_bytes(), "{bytes} bytes do not fit into a slot");
+    pub unsafe fn send(
+        &self,
+        to: usize,
+        index: u64,
+        head: &Head,
+        data: *const u8,
+        len: usize,
+    ) -> Result<bool> {
+        debug_assert!(len as u64 <= self.spec.message_bytes, "{len} bytes do not fit into a slot");
         let member = &self.members[to];
         let (word, value) = (self.geometry.received(self.me), counts::word(index + 1));
-        if member.start.is_some() {
-            // Release, in `set`: publishes the message; pairs with the Acquire in `received`.
-            slots::set(self.word_of(member, word), value);
-            self.inner.area.ring_for(member.rank, news::ARRIVAL);
-            return Ok(());
+        let Some(start) = member.start else {
+            // SAFETY: as the caller says.
+            return unsafe { self.send_far(member, index, (word, value), head, data, len) };
+        };
+        let slot = start.wrapping_add(self.geometry.landing(self.me, index) as usize);
+        // SAFETY: the slot is in the member's part, has room for both, and is this rank's until the count tells.
+        unsafe {
+            slot.cast::<Head>().write(*head);
+            slot.wrapping_add(HEAD_BYTES).copy_from_nonoverlapping(data, len);
         }
+        // Release, in `set`: publishes the message; pairs with the Acquire in `received`.
+        slots::set(self.word_of(member, word), value);
+        self.inner.area.ring_for(member.rank, news::ARRIVAL);
+        Ok(true)
+    }
+
+    /// The same to a member of another node.
+    unsafe fn send_far(
+        &self,
+        member: &Member,
+        index: u64,
+        word: (u32, u32),
+        head: &Head,
+        data: *const u8,
+        len: usize,
+    ) -> Result<bool> {
         // Relaxed: as in `take`.
         let count = member.untold.load(Ordering::Relaxed);
         if 4 * (count - member.told.load(Ordering::Relaxed)) >= u64::from(self.spec.slots) {
             self.tell_taken(member, count, Turn::Ahead);
         }
-        let from = self.geometry.outgoing(member.nth_remote, index);
-        let landing = self.geometry.landing(self.me, index);
-        self.put(member, (from, landing, bytes), (word, value), Turn::Now)
+        let to = self.geometry.landing(self.me, index);
+        let size = (HEAD_BYTES + len) as u64;
+        self.posting(member, (to, size), word, |inner, put| {
+            let from = self.geometry.outgoing(member.nth_remote, index);
+            let slot = Payload::new(Arc::clone(&self.segment), self.reserved.bytes.start + from);
+            let head = bytemuck::bytes_of(head);
+            let data = Piece { pointer: data.cast_mut(), len };
+            // SAFETY: as the caller says; the slot is this rank's until the message has been taken.
+            unsafe {
+                inner.peers.post_message(inner, member.rank, Message { put, head, data, slot })
+            }
+        })
     }
 
     /// Messages of a member that have come so far. Messages below that may be read.
@@ -306,11 +344,65 @@ impl Channel {
         now
     }
 
-    /// Message `index` of a member, which has been received and not been taken.
+    fn slot_of(&self, from: usize, index: u64) -> *mut u8 {
+        self.at(self.me, self.geometry.landing(from, index))
+    }
+
+    /// What message `index` of a member begins with, which has been received and not been taken.
+    #[inline]
+    pub fn head(&self, from: usize, index: u64) -> Head {
+        // SAFETY: in this rank's part, aligned, and not written before the message has been taken.
+        unsafe { self.slot_of(from, index).cast::<Head>().read() }
+    }
+
+    /// The data of such a message; of one that was [expected](Channel::expect) what had come before.
     #[inline]
     pub fn incoming(&self, from: usize, index: u64) -> PeerSlice<'_> {
-        let pointer = self.at(self.me, self.geometry.landing(from, index));
-        PeerSlice::new(pointer, self.spec.slot_bytes() as usize)
+        let pointer = self.slot_of(from, index).wrapping_add(HEAD_BYTES);
+        PeerSlice::new(pointer, self.spec.message_bytes as usize)
+    }
+
+    /// Whether the data of messages of a member can be expected.
+    #[inline]
+    pub fn may_expect(&self, from: usize) -> bool {
+        self.members[from].start.is_none()
+    }
+
+    fn arena_slot(&self, from: usize, index: u64) -> u64 {
+        self.reserved.bytes.start + self.geometry.landing(from, index)
+    }
+
+    /// Has the data of message `index` of a member of another node, of which fewer than the slots have
+    /// not been taken before it, go to `to` as far as it has not come yet, if it is `len` bytes and its
+    /// head begins like this. To be asked for with [`landed`](Channel::landed) once it has been received.
+    ///
+    /// # Safety
+    /// The memory is writable, and nobody else uses it, until the message has landed or
+    /// [`withdraw`](Channel::withdraw) has been called.
+    pub unsafe fn expect(
+        &self,
+        from: usize,
+        index: u64,
+        head: [u64; expected::COMPARED],
+        (to, len): (*mut u8, u64),
+    ) {
+        let slot = self.arena_slot(from, index);
+        let all = &self.inner.channels.expected;
+        // SAFETY: as the caller says.
+        unsafe { all.expect(self.members[from].rank, slot, head, (to, len)) };
+    }
+
+    /// Of a message that has been received: how many bytes of its data lie in its slot, the rest having gone
+    /// to where it was expected; `None` for all.
+    #[inline]
+    pub fn landed(&self, from: usize, index: u64) -> Option<u64> {
+        let slot = self.arena_slot(from, index);
+        self.inner.channels.expected.landed(self.members[from].rank, slot)
+    }
+
+    /// Nothing is expected any more.
+    pub fn withdraw(&self) {
+        self.inner.channels.expected.withdraw(self.reserved.bytes.clone());
     }
 
     /// Messages of a member below `count` are not needed any more. Tells a member of this node at once, one of
@@ -347,27 +439,47 @@ impl Channel {
         &self,
         member: &Member,
         (from, to, size): (u64, u64, u64),
-        (word, value): (u32, u32),
+        word: (u32, u32),
         turn: Turn,
     ) -> Result<()> {
+        self.posting(member, (to, size), word, |inner, put| {
+            let start = self.reserved.bytes.start;
+            let payload = (size > 0).then(|| Payload::new(Arc::clone(&self.segment), start + from));
+            let item = Item::put(put, payload);
+            match turn {
+                Turn::Now => inner.peers.post(inner, member.rank, CHANNELS, item)?,
+                Turn::Ahead => inner.peers.prepend(inner, member.rank, CHANNELS, item)?,
+            }
+            Ok(true)
+        })
+        .map(|_| ())
+    }
+
+    /// Has `post` send a put of so many bytes to an offset of the part of a member of another node; false if
+    /// it has not.
+    fn posting(
+        &self,
+        member: &Member,
+        (to, size): (u64, u64),
+        (word, value): (u32, u32),
+        post: impl FnOnce(&Inner, Put) -> Result<bool>,
+    ) -> Result<bool> {
         let inner = &*self.inner;
         inner.check_open()?;
-        let Some(view) = &member.view else { return Ok(()) };
+        let Some(view) = &member.view else { return Ok(true) };
         let queue = &inner.queues[CHANNELS.index()];
         let place =
             Place { segment: ARENA, generation: view.target.generation, offset: member.base + to };
         let lane = Lane { queue: CHANNELS, generation: queue.begin(member.rank) };
         let notification = NotificationId(member.words + word);
         let put = Put { lane, place, size, last: true, notification, value };
-        let payload = (size > 0)
-            .then(|| Payload::new(Arc::clone(&self.segment), self.reserved.bytes.start + from));
-        let item = Item::put(put, payload);
-        let posted = match turn {
-            Turn::Now => inner.peers.post(inner, member.rank, CHANNELS, item),
-            Turn::Ahead => inner.peers.prepend(inner, member.rank, CHANNELS, item),
-        };
-        if let Err(error) = &posted {
-            queue.complete(member.rank, lane.generation, 1, Some(&error.to_string()));
+        let posted = post(inner, put);
+        match &posted {
+            Ok(true) => {}
+            Ok(false) => queue.complete(member.rank, lane.generation, 1, None),
+            Err(error) => {
+                queue.complete(member.rank, lane.generation, 1, Some(&error.to_string()));
+            }
         }
         posted
     }
@@ -427,7 +539,7 @@ impl Channel {
     /// # Errors
     /// [`Error::RankDied`], [`Error::RankLeft`].
     pub fn alive(&self, member: usize) -> Result<()> {
-        self.inner.check_alive(self.ranks[member], &self.pending())
+        self.inner.check_alive_with(self.ranks[member], || self.pending())
     }
 
     /// Wakes the threads of this rank that wait, after one of them has done what others wait for.
@@ -450,6 +562,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         let inner = &*self.inner;
+        self.withdraw();
         // A forked child has no right to close for its parent; nor does one write to others that has
         // ended for them.
         if inner.process != std::process::id() || inner.area.life(inner.rank) == life::DEAD {

@@ -178,9 +178,19 @@ impl Inner {
     /// Errors if `rank` has died or left; `pending` is what needs it.
     #[inline]
     pub(crate) fn check_alive(&self, rank: Rank, pending: &str) -> Result<()> {
+        self.check_alive_with(rank, || pending.to_owned())
+    }
+
+    /// The same, where it takes time to say what is pending.
+    #[inline]
+    pub(crate) fn check_alive_with(
+        &self,
+        rank: Rank,
+        pending: impl FnOnce() -> String,
+    ) -> Result<()> {
         match self.area.life(rank) {
-            life::DEAD => Err(self.died(rank, pending)),
-            life::LEFT => Err(Error::RankLeft { rank, pending: pending.to_owned() }),
+            life::DEAD => Err(self.died(rank, &pending())),
+            life::LEFT => Err(Error::RankLeft { rank, pending: pending() }),
             _ => Ok(()),
         }
     }

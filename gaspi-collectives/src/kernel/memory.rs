@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
 
-use gaspi_core::{Channel, PeerSlice, Result};
+use gaspi_core::{Channel, Head, PeerSlice, Result};
 
 use super::{Source, Target};
 
@@ -78,6 +78,34 @@ pub(crate) fn pull(channel: &Channel, member: usize, address: u64, to: Target<'_
 pub(crate) fn push(channel: &Channel, member: usize, address: u64, from: Source<'_>) -> Result<()> {
     // SAFETY: valid for its length by the promise of its maker.
     unsafe { channel.push(member, address, from.start, from.len) }
+}
+
+/// Sends a message; false if there is no room for it now.
+///
+/// # Errors
+/// Those of [`Channel::send`].
+#[inline]
+pub(crate) fn send(
+    channel: &Channel,
+    to: usize,
+    index: u64,
+    head: &Head,
+    data: Source<'_>,
+) -> Result<bool> {
+    // SAFETY: valid for its length by the promise of its maker.
+    unsafe { channel.send(to, index, head, data.start, data.len) }
+}
+
+/// Has the data of a message go to `to`, if its head begins like this.
+pub(crate) fn expect(
+    channel: &Channel,
+    (from, index): (usize, u64),
+    head: [u64; 3],
+    to: Target<'_>,
+) {
+    // SAFETY: valid for its length by the promise of its maker, until the operation has ended; with it
+    // ends that the message is expected.
+    unsafe { channel.expect(from, index, head, (to.start, to.len as u64)) }
 }
 
 // SAFETY: an address and a length; whoever made it promised that they may be used, by any thread.

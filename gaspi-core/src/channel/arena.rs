@@ -5,6 +5,7 @@
 //! that it has closed its end, behind all that it wrote, or has ended with all that it sent.
 
 use super::counts::CLOSED;
+use super::expected::Expectations;
 use super::geometry::PAGE;
 use super::ranges::Ranges;
 use crate::error::{Error, Result};
@@ -101,6 +102,8 @@ pub(crate) struct Channels {
     /// How many requests have failed for certain, and the last ones by rank.
     troubles: AtomicU64,
     last: Mutex<HashMap<Rank, Trouble>>,
+    /// Messages that are expected.
+    pub(crate) expected: Expectations,
 }
 
 impl Channels {
@@ -112,6 +115,7 @@ impl Channels {
             opening: Mutex::default(),
             troubles: AtomicU64::new(0),
             last: Mutex::default(),
+            expected: Expectations::default(),
         }
     }
 

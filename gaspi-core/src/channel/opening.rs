@@ -20,8 +20,6 @@ const RESERVING: u64 = 0;
 const REGISTERING: u64 = 1;
 const MEETING: u64 = 2;
 
-/// Bytes in front of a message's data.
-const HEADER_BYTES: u64 = 64;
 /// Limits of a channel, which fit into a fingerprint.
 const SLOTS_MAX: u32 = (1 << 16) - 1;
 const MESSAGE_BYTES_MAX: u64 = (1 << 30) - LINE;
@@ -45,7 +43,7 @@ impl ChannelSpec {
     /// Bytes of a slot.
     #[inline]
     pub(super) fn slot_bytes(&self) -> u64 {
-        HEADER_BYTES + self.message_bytes
+        super::HEAD_BYTES as u64 + self.message_bytes
     }
 
     /// In whole cache lines, and checked.

@@ -7,7 +7,7 @@
 //! takes; whoever drives the sockets later sends the rest. Nothing here waits.
 
 use super::frame::{Frame, Lane};
-use super::outgoing::{Ending, Item, Out, Outgoing, send};
+use super::outgoing::{Ending, Item, Message, Out, Outgoing, SMALL, send};
 use super::pipes::Pipes;
 use crate::ids::{QueueId, Rank};
 use crate::os::event::Poll;
@@ -183,13 +183,54 @@ impl Connection {
             return Err(Unsent::Closed(item));
         }
         out.asked = true;
-        let (hold, soon_ns) = if self.local { (false, None) } else { out.follows(&item) };
+        let small = matches!(&item, Item::Put { put, .. } if put.size <= SMALL);
+        let (hold, soon_ns) = if self.local { (false, None) } else { out.follows(small) };
         self.post_locked(poll, &mut out, queue, item, hold).map_err(|Broken| Unsent::Broken)?;
         if !hold && !self.local {
             out.posted_ns = monotonic_ns();
         }
         let held = hold && !std::mem::replace(&mut out.told_held, true);
         Ok(Posted { held, soon_ns })
+    }
+
+    /// Sends a message of a channel to a rank of another node, or leaves it to whoever drives. Its data is not
+    /// needed any more then. `None` if there is no room now; whoever drives rings when there is.
+    ///
+    /// # Safety
+    /// The data is readable, and nobody else uses the slot until the message has been sent.
+    pub(crate) unsafe fn post_message<'m>(
+        &self,
+        poll: &Poll,
+        message: Message<'m>,
+    ) -> Result<Option<Posted>, Unsent<Message<'m>>> {
+        let mut out = self.out();
+        if out.is_let_go() {
+            return Err(Unsent::Closed(message));
+        }
+        if out.ending != Ending::No {
+            return Ok(Some(Posted::default()));
+        }
+        // On one that has broken it is lost with the rest.
+        if self.fd().is_some()
+            && out.is_full(&message)
+            && self.flush_unless_full(poll, &mut out).is_ok()
+            && out.is_full(&message)
+        {
+            return Ok(None);
+        }
+        out.asked = true;
+        let (hold, soon_ns) = out.follows(message.put.size <= SMALL);
+        // SAFETY: as the caller says.
+        let left = unsafe { out.send_message(self.fd(), hold, message) };
+        if left && !hold {
+            self.flush_unless_full(poll, &mut out).map_err(|Broken| Unsent::Broken)?;
+        }
+        if !hold {
+            out.held_since_ns = None;
+            out.posted_ns = monotonic_ns();
+        }
+        let held = hold && !std::mem::replace(&mut out.told_held, true);
+        Ok(Some(Posted { held, soon_ns }))
     }
 
     /// Puts a small request in front of one that is posted right behind it, to share its system call.

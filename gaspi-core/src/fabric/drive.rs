@@ -4,9 +4,11 @@
 //! inside. What is received for a segment goes there straight from the socket.
 
 use super::connection::{Broken, Connection};
-use super::frame::{FRAME_MAX, Frame, PREFIX, PUT_LEN};
+use super::frame::{ACK_LEN, FRAME_MAX, Frame, PREFIX, PUT_LEN};
 use super::peers::{DOORBELL, Peers};
 use super::serve::Body;
+use crate::channel::HEAD_BYTES;
+use crate::ids::Rank;
 use crate::os::event::Event;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
@@ -23,6 +25,9 @@ const MANY: usize = 64 * 1024;
 /// Bytes to receive at once behind a large payload: the frame of the next one, which goes to its
 /// place, not here, and where whole pages are copied as such.
 const FEW: usize = PUT_LEN;
+/// The same behind a message of a channel: the next one comes with an acknowledgement and the news of slots
+/// in front of it, and its head goes to the slot.
+const FEW_OF_CHANNEL: usize = ACK_LEN + 2 * PUT_LEN + HEAD_BYTES;
 /// How often the kernel is told to let acknowledgements wait.
 const READS_PER_DELAY: u32 = 32;
 /// One look of so many is at all connections, where all that comes comes on one.
@@ -37,8 +42,9 @@ pub(crate) struct Incoming {
     partial: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
     pub(crate) body: Option<Body>,
-    /// Large payloads are coming.
-    bulk: bool,
+    /// Large payloads are coming: so many bytes are received at once where a frame is expected, 0 for
+    /// [`MANY`].
+    few: usize,
     /// How often something was read.
     reads: u32,
     /// Puts completed since the last account, and whether the peer waits.
@@ -312,7 +318,7 @@ impl Drive {
         }
         let have = incoming.partial.len();
         self.buffer[..have].copy_from_slice(&incoming.partial);
-        let want = if incoming.bulk { FEW } else { MANY };
+        let want = if incoming.few == 0 { MANY } else { incoming.few };
         let room = &mut self.buffer[have..have + want];
         let piece = Piece { pointer: room.as_mut_ptr(), len: want };
         // SAFETY: the piece is a part of the buffer.
@@ -354,7 +360,7 @@ impl Drive {
                 finish(inner, connection, incoming)?;
             }
         }
-        incoming.bulk = incoming.body.is_some();
+        incoming.few = incoming.body.as_ref().map_or(0, Body::few);
         incoming.partial.clear();
         incoming.partial.extend_from_slice(&self.buffer[start..end]);
         if incoming.partial.is_empty() {
@@ -374,7 +380,8 @@ impl Drive {
     ) -> Result<Received, Broken> {
         let Some(body) = &mut incoming.body else { return Ok(Received::Nothing) };
         let left = usize::try_from(body.left).unwrap_or(usize::MAX);
-        let (accepts, pointer) = match inner.wanted(&body.sink) {
+        let spot = connection.peer().and_then(|peer| inner.spot(Rank(peer), body));
+        let (accepts, pointer) = match inner.wanted(&body.sink).filter(|_| spot.is_none()) {
             Some(segment) => {
                 let accepts = segment.accept();
                 let pointer = segment.pointer().wrapping_add(body.offset as usize);
@@ -382,24 +389,26 @@ impl Drive {
             }
             None => (None, std::ptr::null_mut()),
         };
-        let piece = if accepts.is_some() {
-            Piece { pointer, len: left }
-        } else {
-            self.discard.resize(MANY, 0);
-            Piece { pointer: self.discard.as_mut_ptr(), len: left.min(self.discard.len()) }
+        let piece = match &spot {
+            Some(spot) => Piece { pointer: spot.pointer, len: left },
+            None if accepts.is_some() => Piece { pointer, len: left },
+            None => {
+                self.discard.resize(MANY, 0);
+                Piece { pointer: self.discard.as_mut_ptr(), len: left.min(self.discard.len()) }
+            }
         };
         // Nothing of a frame is there while payload is awaited. Descriptors come within a node only.
-        let more = if connection.local || piece.len < left { 0 } else { FEW };
+        let more = if connection.local || piece.len < left { 0 } else { incoming.few };
         let behind = Piece { pointer: self.buffer.as_mut_ptr(), len: more.min(self.buffer.len()) };
         // SAFETY: either the scratch buffer, or a checked range of a segment that exists while the
-        // lock is held; behind it the buffer of frames.
+        // lock is held, or memory that a message is expected in; behind it the buffer of frames.
         let received = unsafe {
             match behind.len {
                 0 => receive(connection, fd, piece, &mut Vec::new()),
                 _ => outcome(socket::receive_two(fd, [piece, behind])),
             }
         }?;
-        drop(accepts);
+        drop((accepts, spot));
         let Some(received) = received else { return Ok(Received::Nothing) };
         let here = received.min(piece.len);
         body.offset += here as u64;
@@ -413,6 +422,13 @@ impl Drive {
         }
         let all = piece.len + behind.len;
         Ok(if received < all { Received::All } else { Received::Some })
+    }
+}
+
+impl Body {
+    /// How many bytes to receive at once where the frame behind it is expected.
+    fn few(&self) -> usize {
+        if self.is_of_channel() { FEW_OF_CHANNEL } else { FEW }
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) const PREFIX: usize = 4;
 pub(crate) const FRAME_MAX: usize = 256 * 1024;
 /// Bytes of a put as a frame, its length in front.
 pub(crate) const PUT_LEN: usize = 40;
+/// Bytes of an acknowledgement as a frame.
+pub(crate) const ACK_LEN: usize = 13;
 /// The largest payload: transfer_size_max.
 pub(crate) const PAYLOAD_MAX: u64 = 1 << 30;
 /// The first word of a connection within a node; changes with the format.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Bytes of a part of a large transfer.
 pub(crate) const CHUNK: u64 = 1024 * 1024;
 /// Payloads up to this size are copied behind their frame.
-const SMALL: u64 = 2048;
+pub(super) const SMALL: u64 = 2048;
 /// Payloads from this size on are bulk data.
 pub(crate) const BULK: u64 = 64 * 1024;
 /// Payloads from this size on are handed to the kernel page by page, so that only the receiver copies.
@@ -57,6 +57,11 @@ impl Payload {
         Payload { segment, offset }
     }
 
+    /// What begins behind the first `skip` bytes.
+    fn behind(&self, skip: u64) -> Payload {
+        Payload { segment: Arc::clone(&self.segment), offset: self.offset + skip }
+    }
+
     fn pointer(&self, skip: u64) -> *mut u8 {
         self.segment.pointer().wrapping_add((self.offset + skip) as usize)
     }
@@ -77,6 +82,33 @@ impl Item {
     /// A put that has not been sent yet.
     pub(crate) fn put(put: Put, payload: Option<Payload>) -> Item {
         Item::Put { put, payload, sent: 0 }
+    }
+}
+
+/// A message of a channel: a put whose payload does not lie in one piece.
+#[derive(Debug)]
+pub(crate) struct Message<'a> {
+    pub(crate) put: Put,
+    /// What it begins with, and the rest.
+    pub(crate) head: &'a [u8],
+    pub(crate) data: Piece,
+    /// Memory for all of it, until it has been sent.
+    pub(crate) slot: Payload,
+}
+
+impl Message<'_> {
+    /// Copies all of it into its slot.
+    ///
+    /// # Safety
+    /// The data is readable, and nobody else uses the slot.
+    unsafe fn compose(&self) {
+        let slot = self.slot.pointer(0);
+        // SAFETY: the slot has room for both; otherwise as the caller says.
+        unsafe {
+            slot.copy_from_nonoverlapping(self.head.as_ptr(), self.head.len());
+            slot.wrapping_add(self.head.len())
+                .copy_from_nonoverlapping(self.data.pointer, self.data.len);
+        }
     }
 }
 
@@ -187,10 +219,10 @@ pub(super) struct Out {
 }
 
 impl Out {
-    /// Takes note of a request. Whether it may wait a moment for others: it is small, and requests
+    /// Takes note of a request. Whether it may wait a moment for others: it is `small`, and requests
     /// come so quickly that a system call for each would be what takes the time. And the time, if it
     /// comes soon after the one before.
-    pub(super) fn follows(&mut self, item: &Item) -> (bool, Option<u64>) {
+    pub(super) fn follows(&mut self, small: bool) -> (bool, Option<u64>) {
         let now_ns = monotonic_ns();
         let distance_ns = now_ns.saturating_sub(self.posted_ns);
         self.posted_ns = now_ns;
@@ -200,7 +232,6 @@ impl Out {
             self.rides = distance_ns < RIDE_NS;
             self.waited = false;
         }
-        let small = matches!(item, Item::Put { put, .. } if put.size <= SMALL);
         if !small || self.streak < STREAK || self.armed {
             return (false, soon_ns);
         }
@@ -283,9 +314,77 @@ impl Out {
         }
     }
 
+    /// Whether a request may go to the wire at once.
+    fn is_free(&self) -> bool {
+        self.body.is_none() && self.control.is_empty() && self.lanes.is_empty()
+    }
+
+    /// Whether a message has to wait for room, where it would have to be copied otherwise.
+    pub(super) fn is_full(&self, message: &Message<'_>) -> bool {
+        message.put.size > SMALL && (self.armed || !self.is_free())
+    }
+
+    /// Sends as much of a message as there is room for, straight from where its data lies; what is left
+    /// waits in its slot. Whether something is left.
+    ///
+    /// # Safety
+    /// The data is readable, and nobody else uses the slot.
+    pub(super) unsafe fn send_message(
+        &mut self,
+        fd: Option<BorrowedFd<'_>>,
+        hold: bool,
+        message: Message<'_>,
+    ) -> bool {
+        let Message { put, head, mut data, ref slot } = message;
+        let direct = !hold && !self.armed && !self.broken && self.is_free() && put.size <= CHUNK;
+        let Some(fd) = fd.filter(|_| direct) else {
+            // SAFETY: as the caller says.
+            unsafe { message.compose() };
+            self.append_item(put.lane.queue, Item::put(put, Some(message.slot)));
+            return true;
+        };
+        self.acknowledge();
+        self.encode(&mut Item::put(put, None));
+        self.wire.extend_from_slice(head);
+        if put.size <= SMALL {
+            // SAFETY: as the caller says.
+            self.wire.extend_from_slice(unsafe { data.bytes() });
+            data = Piece::of(&[]);
+        }
+        let whole = data.len;
+        while self.sent < self.wire.len() || data.len > 0 {
+            let wire = Piece::of(&self.wire[self.sent..]);
+            // SAFETY: the frames are owned here; the data is readable, as the caller says.
+            match unsafe { socket::send(fd, [wire, data], &[]) } {
+                Ok(sent) => {
+                    let of_wire = sent.min(wire.len);
+                    self.sent += of_wire;
+                    data = data.behind(sent - of_wire);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What is wrong, if anything is, shows when the rest is sent.
+                Err(_) => break,
+            }
+        }
+        if data.len > 0 {
+            let payload = slot.behind((head.len() + whole - data.len) as u64);
+            // SAFETY: inside of the slot; otherwise as the caller says.
+            unsafe { payload.pointer(0).copy_from_nonoverlapping(data.pointer, data.len) };
+            let size = data.len as u64;
+            self.body = Some(Body { payload, sent: 0, size, piped: size >= PIPED });
+            return true;
+        }
+        if self.sent < self.wire.len() {
+            return true;
+        }
+        self.sent = 0;
+        self.wire.clear();
+        false
+    }
+
     /// Appends a request of a lane: to the wire if nothing is in the way.
     pub(super) fn append_item(&mut self, queue: QueueId, mut item: Item) {
-        let free = self.body.is_none() && self.control.is_empty() && self.lanes.is_empty();
+        let free = self.is_free();
         if free {
             // Before a payload of its own, behind which nothing shares its system call.
             self.acknowledge();
@@ -337,9 +436,7 @@ impl Out {
             // Memory of the program may serve another purpose once its segment was deleted.
             let turn = whole <= PIPED_ALL || (skip / CHUNK).is_multiple_of(2);
             let piped = turn && size >= PIPED && payload.segment.is_mapped();
-            let segment = Arc::clone(&payload.segment);
-            let payload = Payload { segment, offset: payload.offset + skip };
-            self.body = Some(Body { payload, sent: 0, size, piped });
+            self.body = Some(Body { payload: payload.behind(skip), sent: 0, size, piped });
             return;
         }
         let start = self.wire.len();
@@ -569,6 +666,41 @@ mod tests {
         }
         take(&from_fourth, &mut got);
         assert_whole(&got, 4);
+    }
+
+    #[test]
+    fn a_message_goes_out_whole_although_its_data_changes_once_it_was_posted() {
+        let pipes = Arc::default();
+        let (mut out, to, from) = stream("message", &pipes, 0);
+        let mut got = Vec::new();
+        while !pump(&mut out, &to) {
+            take(&from, &mut got);
+        }
+        take(&from, &mut got);
+        got.clear();
+        let shape = Shape { ranks: 1, notifications: 8 };
+        let slot = Segment::new(SegmentId(1), 1, 2 * PAYLOAD as u64, Init::Zeroed, shape);
+        let slot = Payload::new(Arc::new(slot.expect("segment")), 64);
+        let (head, mut data) = ([7u8; 64], vec![8u8; PAYLOAD]);
+        let place = Place { segment: SegmentId(1), generation: 1, offset: 0 };
+        let (size, notification) = ((head.len() + PAYLOAD) as u64, crate::ids::NotificationId(0));
+        let lane = Lane { queue: QueueId(0), generation: 0 };
+        let put = Put { lane, place, size, last: true, notification, value: 1 };
+        let message = Message { put, head: &head, data: Piece::of(&data), slot };
+        assert!(!out.is_full(&message));
+        // SAFETY: all of it lives here.
+        let left = unsafe { out.send_message(Some(to.as_fd()), false, message) };
+        assert!(left, "it is more than the socket takes");
+        data.fill(9);
+        while !pump(&mut out, &to) {
+            take(&from, &mut got);
+        }
+        take(&from, &mut got);
+        let mut expected = Vec::new();
+        Frame::Put(put).append_to(&mut expected);
+        expected.extend(head);
+        expected.resize(expected.len() + PAYLOAD, 8);
+        assert!(got == expected, "{} bytes of {}", got.len(), expected.len());
     }
 
     #[test]

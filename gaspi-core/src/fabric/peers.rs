@@ -5,7 +5,7 @@ use super::connection::{Connection, Posted, Unsent};
 use super::drive::Drive;
 use super::frame::{AtomicOperation, Frame, Place};
 use super::losses::Losses;
-use super::outgoing::{Item, Outgoing};
+use super::outgoing::{Item, Message, Outgoing};
 use super::pipes::Pipes;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
@@ -17,6 +17,7 @@ use crate::segment::Segment;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use crate::timeout::Deadline;
 use crate::wait::{Call, Waiting};
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -568,6 +569,26 @@ impl Peers {
         self.hand(inner, rank, Deadline::Now, item, |connection, item| {
             connection.post(&self.data, queue, item)
         })
+    }
+
+    /// Posts a message of a channel to `rank`. Its data is not needed any more then. False if there is no room now.
+    ///
+    /// # Safety
+    /// The data is readable, and nobody else uses the slot until the message has been sent.
+    pub(crate) unsafe fn post_message(
+        &self,
+        inner: &Inner,
+        rank: Rank,
+        message: Message<'_>,
+    ) -> Result<bool> {
+        let full = Cell::new(false);
+        self.hand(inner, rank, Deadline::Now, message, |connection, message| {
+            // SAFETY: as the caller says.
+            let posted = unsafe { connection.post_message(&self.data, message) }?;
+            full.set(posted.is_none());
+            Ok(posted.unwrap_or_default())
+        })?;
+        Ok(!full.get())
     }
 
     /// Puts a small request in front of one that is posted to `rank` right behind it.

@@ -9,6 +9,7 @@ use super::frame::{Announce, AtomicOperation, Frame, Lane, Place, Put, Register}
 use super::outgoing::{BULK, Item, Payload};
 use super::peers::{Failure, Landing};
 use super::requests::finish;
+use crate::channel::Spot;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::os::process;
 use crate::queue::CHANNELS;
@@ -53,7 +54,25 @@ pub(crate) struct Body {
     pub(crate) left: u64,
 }
 
+impl Body {
+    /// Whether it is the payload of a put by a channel.
+    pub(super) fn is_of_channel(&self) -> bool {
+        matches!(&self.sink, Sink::Put { put, .. } if put.lane.queue == CHANNELS)
+    }
+}
+
 impl Inner {
+    /// Where the rest of a payload goes if it is the data of a message that is expected.
+    pub(super) fn spot(&self, peer: Rank, body: &Body) -> Option<Spot<'_>> {
+        let Sink::Put { segment, put } = &body.sink else { return None };
+        if put.lane.queue != CHANNELS || segment.id != ARENA {
+            return None;
+        }
+        let slot = segment.pointer().wrapping_add(put.place.offset as usize);
+        // SAFETY: the range was checked when the frame came, and is written here only.
+        unsafe { self.channels.expected.spot(peer, put, body.offset, slot) }
+    }
+
     /// Where a payload goes; nowhere if nobody wants it any more.
     pub(crate) fn wanted<'s>(&self, sink: &'s Sink) -> Option<&'s Arc<Segment>> {
         match sink {

@@ -193,6 +193,24 @@ impl Piece {
     pub fn of(bytes: &[u8]) -> Piece {
         Piece { pointer: bytes.as_ptr().cast_mut(), len: bytes.len() }
     }
+
+    /// What lies behind the first `skip` bytes.
+    #[must_use]
+    pub fn behind(self, skip: usize) -> Piece {
+        Piece { pointer: self.pointer.wrapping_add(skip), len: self.len - skip }
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// The piece is readable, and nobody writes there meanwhile.
+    pub unsafe fn bytes<'a>(self) -> &'a [u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: as the caller says.
+        unsafe { std::slice::from_raw_parts(self.pointer, self.len) }
+    }
 }
 
 fn message(pieces: &[Piece; 2]) -> ([libc::iovec; 2], libc::msghdr) {

@@ -19,11 +19,32 @@ fn fill(slice: &PeerSlice<'_>, bytes: &[u8]) {
     unsafe { slice.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
+/// Sends a message that begins with its head.
+fn post(channel: &Channel, to: usize, index: u64, bytes: &[u8]) -> Result<()> {
+    let (head, data) = bytes.split_at(HEADER);
+    let words = head.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8")));
+    let head: Head = words.collect::<Vec<_>>().try_into().expect("a head");
+    // SAFETY: the bytes of the slice.
+    let send = || unsafe { channel.send(to, index, &head, data.as_ptr(), data.len()) };
+    until(channel, || match send() {
+        Ok(false) => None,
+        sent => Some(sent.map(drop)),
+    })?
+}
+
 fn read(slice: &PeerSlice<'_>, bytes: usize) -> Vec<u8> {
     let mut found = vec![0; bytes];
     assert!(bytes <= slice.len());
     // SAFETY: as above.
     unsafe { slice.as_ptr().copy_to_nonoverlapping(found.as_mut_ptr(), bytes) };
+    found
+}
+
+/// A message of so many bytes that has been received.
+fn whole(channel: &Channel, from: usize, index: u64, bytes: usize) -> Vec<u8> {
+    let head = channel.head(from, index);
+    let mut found: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    found.extend(read(&channel.incoming(from, index), bytes - HEADER));
     found
 }
 
@@ -52,14 +73,13 @@ fn send(channel: &Channel, to: usize, index: u64) -> Result<()> {
     let slots = u64::from(channel.spec().slots);
     until(channel, || (index < channel.taken(to) + slots).then_some(()))?;
     let bytes = message(channel.me(), to, index);
-    fill(&channel.outgoing(to, index), &bytes);
-    channel.send(to, index, bytes.len() as u64)
+    post(channel, to, index, &bytes)
 }
 
 fn receive(channel: &Channel, from: usize, index: u64) -> Result<()> {
     until(channel, || (channel.received(from) > index).then_some(()))?;
     let expected = message(from, channel.me(), index);
-    assert_eq!(read(&channel.incoming(from, index), expected.len()), expected, "{from} {index}");
+    assert_eq!(whole(channel, from, index, expected.len()), expected, "{from} {index}");
     channel.take(from, index + 1);
     Ok(())
 }
@@ -111,15 +131,65 @@ fn large_messages_arrive_whole() {
         for index in 0..6 {
             for to in 0..3 {
                 until(&channel, || (index < channel.taken(to) + 2).then_some(())).expect("room");
-                fill(&channel.outgoing(to, index), &bytes(channel.me(), index));
-                channel.send(to, index, (3 << 20) - 5).expect("sent");
+                post(&channel, to, index, &bytes(channel.me(), index)).expect("sent");
             }
             for from in 0..3 {
                 until(&channel, || (channel.received(from) > index).then_some(())).expect("came");
-                let found = read(&channel.incoming(from, index), (3 << 20) - 5);
+                let found = whole(&channel, from, index, (3 << 20) - 5);
                 assert!(found == bytes(from, index), "message {index} of {from}");
                 channel.take(from, index + 1);
             }
+        }
+        meet(rt);
+    });
+}
+
+#[test]
+fn data_of_expected_messages_goes_to_its_place() {
+    const BYTES: usize = 300_000;
+    run(2, |rt| {
+        let spec = ChannelSpec { slots: 4, message_bytes: BYTES as u64, stage_bytes: 0 };
+        let channel = rt.channel_open(GroupId::ALL, spec, LIMIT).expect("a channel");
+        let message = |index: u64| {
+            let bytes = (0..HEADER + BYTES).map(|i| (i as u64 * 7 + index) as u8);
+            bytes.collect::<Vec<u8>>()
+        };
+        if !channel.may_expect(1) || channel.me() == 1 {
+            meet(rt);
+            for index in (0..3).filter(|_| channel.me() == 1) {
+                post(&channel, 0, index, &message(index)).expect("sent");
+            }
+            meet(rt);
+            return;
+        }
+        let begin = |index: u64| {
+            let bytes = message(index);
+            let word = |nth: usize| {
+                u64::from_ne_bytes(bytes[8 * nth..8 * nth + 8].try_into().expect("eight bytes"))
+            };
+            [word(0), word(1), word(2)]
+        };
+        // One as expected, one that is another than expected, one that is not expected any more.
+        let mut places = vec![vec![0; BYTES]; 3];
+        let mut expect = |index: usize, head| {
+            let to = (places[index].as_mut_ptr(), BYTES as u64);
+            // SAFETY: the memory lives until all three have come.
+            unsafe { channel.expect(1, index as u64, head, to) };
+        };
+        expect(2, begin(2));
+        channel.withdraw();
+        expect(0, begin(0));
+        expect(1, [9; 3]);
+        meet(rt);
+        until(&channel, || (channel.received(1) > 2).then_some(())).expect("came");
+        let here = channel.landed(1, 0).expect("it was expected") as usize;
+        assert!(here < BYTES, "{here} bytes are in the slot");
+        assert_eq!(whole(&channel, 1, 0, HEADER + here), message(0)[..HEADER + here]);
+        assert!(places[0][here..] == message(0)[HEADER + here..]);
+        for index in [1, 2] {
+            assert_eq!(channel.landed(1, index), None);
+            assert!(whole(&channel, 1, index, HEADER + BYTES) == message(index));
+            assert!(places[index as usize].iter().all(|byte| *byte == 0), "message {index}");
         }
         meet(rt);
     });
@@ -133,8 +203,7 @@ fn a_sender_sees_how_far_its_receiver_is() {
         if channel.me() == 0 {
             for index in 0..4 {
                 assert_eq!(channel.taken(other), 0);
-                fill(&channel.outgoing(other, index), &[index as u8; HEADER]);
-                channel.send(other, index, HEADER as u64).expect("sent");
+                post(&channel, other, index, &[index as u8; HEADER]).expect("sent");
             }
             meet(rt);
             until(&channel, || (channel.taken(other) >= 2).then_some(())).expect("taken");
@@ -148,8 +217,7 @@ fn a_sender_sees_how_far_its_receiver_is() {
             meet(rt);
             channel.take(other, 3);
             // Told along with it, where it is not told at once.
-            fill(&channel.outgoing(other, 0), &[9; HEADER]);
-            channel.send(other, 0, HEADER as u64).expect("sent");
+            post(&channel, other, 0, &[9; HEADER]).expect("sent");
         }
         meet(rt);
     });
@@ -333,8 +401,7 @@ fn memory_that_a_member_may_still_write_to_is_not_used_again() {
         if let Some(first) = first {
             // Its other end is closed, but nothing keeps this one from using it.
             for index in 5..8 {
-                fill(&first.outgoing(other, index), &[0xff; HEADER + 256]);
-                first.send(other, index, HEADER as u64 + 256).expect("nobody is gone");
+                post(&first, other, index, &[0xff; HEADER + 256]).expect("nobody is gone");
             }
             first.arrive(1, 2, &[3]);
             first.tell([4; 6]);

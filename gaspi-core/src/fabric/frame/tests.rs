@@ -126,3 +126,13 @@ fn mutated_frames_do_no_harm() {
         }
     });
 }
+
+#[test]
+fn frames_that_are_received_by_their_length_have_it() {
+    let place = Place { segment: SegmentId(0), generation: 0, offset: 0 };
+    let lane = Lane { queue: QueueId(0), generation: 0 };
+    let notification = NotificationId(0);
+    let put = Put { lane, place, size: 0, last: true, notification, value: 0 };
+    assert_eq!(Frame::Put(put).encode().len(), PUT_LEN);
+    assert_eq!(Frame::Ack { puts: 0 }.encode().len(), ACK_LEN);
+}
