@@ -83,7 +83,7 @@ static TABLE: &[Row] = &[
     // A ring crosses from node to node no more often, and each member carries its share.
     row(C::Allreduce, A::Hierarchical, SharedNodes, 4, 256 * KIB),
     // As many bytes as a ring of two sends, in one round; of four a third more, in two rounds instead of six.
-    few(2, C::Allreduce, A::RecursiveDoubling, 2048 * KIB),
+    few(2, C::Allreduce, A::RecursiveDoubling, 512 * KIB),
     few(4, C::Allreduce, A::RecursiveDoubling, 128 * KIB),
     row(C::Allreduce, A::RecursiveDoubling, Any, 1, 8 * KIB),
     row(C::Allreduce, A::HalvingDoubling, Any, 5, 512 * KIB),
