@@ -198,6 +198,9 @@ pub(super) struct Out {
     pub(super) waited: bool,
     /// Whether whoever drives waits for room.
     pub(super) armed: bool,
+    /// How often all has been sent, and how often it had been when a message began to wait for that.
+    pub(super) drains: u64,
+    pub(super) waits_since: Option<u64>,
     pub(super) ending: Ending,
     /// This rank asks for nothing more.
     pub(super) released: bool,
@@ -319,9 +322,20 @@ impl Out {
         self.body.is_none() && self.control.is_empty() && self.lanes.is_empty()
     }
 
-    /// Whether a message has to wait for room, where it would have to be copied otherwise.
-    pub(super) fn is_full(&self, message: &Message<'_>) -> bool {
-        message.put.size > SMALL && (self.armed || !self.is_free())
+    /// Whether a message has to wait for room, since it would have to be copied otherwise: once, until all
+    /// that is in its way has been sent, and not behind what takes turns with it.
+    pub(super) fn is_full(&mut self, message: &Message<'_>) -> bool {
+        let Put { size, lane, .. } = message.put;
+        let in_the_way = self.armed || !self.is_free();
+        let alone = self.lanes.iter().all(|(queue, _)| *queue == lane.queue);
+        let waits = size > SMALL
+            && in_the_way
+            && alone
+            && *self.waits_since.get_or_insert(self.drains) == self.drains;
+        if !waits {
+            self.waits_since = None;
+        }
+        waits
     }
 
     /// Sends as much of a message as there is room for, straight from where its data lies; what is left
@@ -688,6 +702,15 @@ mod tests {
         let put = Put { lane, place, size, last: true, notification, value: 1 };
         let message = Message { put, head: &head, data: Piece::of(&data), slot };
         assert!(!out.is_full(&message));
+        // Room is waited for, but not for ever, and not behind others.
+        out.armed = true;
+        assert!(out.is_full(&message) && out.is_full(&message));
+        out.drains += 1;
+        assert!(!out.is_full(&message) && out.is_full(&message));
+        out.lanes.push_back((QueueId(1), VecDeque::new()));
+        assert!(!out.is_full(&message));
+        out.lanes.clear();
+        out.armed = false;
         // SAFETY: all of it lives here.
         let left = unsafe { out.send_message(Some(to.as_fd()), false, message) };
         assert!(left, "it is more than the socket takes");
