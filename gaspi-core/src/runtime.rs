@@ -135,6 +135,9 @@ impl Inner {
             let sockets: &dyn Sockets = self;
             let (found, waited) =
                 self.waiter.until(&self.area, Some(sockets), deadline, waiting, attempt);
+            if self.waiter.was_brief(waited) {
+                self.peers.brief.store(true, Ordering::Relaxed);
+            }
             self.count_waiting(waiting.call, waited);
             found
         };

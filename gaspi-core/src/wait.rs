@@ -157,6 +157,11 @@ impl Waiter {
         self.spin
     }
 
+    /// Whether somebody who has waited on sockets for so long has not even yielded.
+    pub(crate) fn was_brief(self, waited: Duration) -> bool {
+        self.spin && waited < SPIN_ON_SOCKETS
+    }
+
     /// Looks once, and where it pays a few hundred nanoseconds longer.
     #[inline]
     pub(crate) fn briefly<T>(self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {

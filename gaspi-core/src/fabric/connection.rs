@@ -313,22 +313,26 @@ impl Connection {
 
     /// Takes note that `puts` puts of this stream have been completed in all; gives the lanes that
     /// they belong to.
-    pub(crate) fn acknowledged(&self, puts: u64) -> Vec<(Lane, u32)> {
+    pub(crate) fn acknowledged(&self, puts: u64) -> impl Iterator<Item = (Lane, u32)> + use<> {
         let mut out = self.out();
         let mut left = puts.saturating_sub(out.acknowledged);
         out.acknowledged += left;
-        let mut done = Vec::new();
+        // Most are of one lane, for which no memory is needed.
+        let (mut first, mut others) = (None, Vec::new());
         while left > 0 {
             let Some((lane, count)) = out.unacknowledged.front_mut() else { break };
             let taken = u64::from(*count).min(left) as u32;
-            done.push((*lane, taken));
+            match &mut first {
+                None => first = Some((*lane, taken)),
+                Some(_) => others.push((*lane, taken)),
+            }
             *count -= taken;
             left -= u64::from(taken);
             if *count == 0 {
                 out.unacknowledged.pop_front();
             }
         }
-        done
+        first.into_iter().chain(others)
     }
 
     /// Sends what there is room for.
@@ -372,10 +376,44 @@ impl Connection {
         if !blocked && matches!(out.ending, Ending::LetGo | Ending::Said) {
             socket::end_sending(fd);
         }
-        if blocked != out.armed && poll.change(fd, self.token, blocked).is_ok() {
+        if blocked && out.apart {
+            // Without a place in the set the next one that puts it back asks for room.
+            out.armed = true;
+            self.put_back_locked(poll, out);
+        } else if blocked != out.armed && poll.change(fd, self.token, blocked).is_ok() {
             out.armed = blocked;
         }
         Ok(())
+    }
+
+    /// Takes the socket out of the set, where each arrival would cost the kernel a call of it: whoever
+    /// drives looks at it by receiving. False if it has to stay.
+    pub(crate) fn take_apart(&self, poll: &Poll) -> bool {
+        let mut out = self.out();
+        let Some(fd) = self.fd().filter(|_| !out.armed && !out.forgotten && !self.local) else {
+            return false;
+        };
+        poll.remove(fd);
+        out.apart = true;
+        true
+    }
+
+    /// Whether something waits for room in the socket, or may: somebody is sending.
+    pub(crate) fn wants_room(&self) -> bool {
+        self.out.try_lock().map_or(true, |out| out.armed)
+    }
+
+    /// Puts it back; false if the kernel has no room for it now.
+    pub(crate) fn put_back(&self, poll: &Poll) -> bool {
+        self.put_back_locked(poll, &mut self.out())
+    }
+
+    fn put_back_locked(&self, poll: &Poll, out: &mut Out) -> bool {
+        if let Some(fd) = self.fd().filter(|_| out.apart && !out.forgotten) {
+            out.apart = poll.add_again(fd, self.token, out.armed).is_err();
+            return !out.apart;
+        }
+        true
     }
 
     /// Says goodbye behind all that has been sent so far.
@@ -464,6 +502,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::socket::Piece;
 
     #[test]
     fn what_nobody_waits_for_is_acknowledged_at_the_second_tick() {
@@ -475,5 +514,52 @@ mod tests {
         // With something for which somebody may wait it goes out.
         connection.owe(1, false, true);
         assert!(!connection.owes_at_leisure() && !connection.rides(false));
+    }
+
+    /// What a set says about the connection now.
+    fn told(poll: &Poll) -> Option<(bool, bool)> {
+        let mut events = Vec::new();
+        poll.wait(&mut events, 0);
+        events.first().map(|event| (event.readable, event.writable))
+    }
+
+    #[test]
+    fn a_socket_that_is_apart_is_in_the_set_again_once_something_waits_for_room_in_it() {
+        let name = format!("gaspi-connection-apart-{}", std::process::id());
+        let listener = socket::listen(&name).expect("listener");
+        let client = socket::connect(&name).expect("connection");
+        let server = socket::accept(listener.as_fd()).expect("accept").expect("one waits");
+        let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
+        connection.established(client);
+        let poll = Poll::new().expect("set");
+        poll.add(connection.fd().expect("socket"), 1).expect("added");
+        connection.flush(&poll).expect("sent");
+        // SAFETY: the piece is a constant.
+        unsafe { socket::send(server.as_fd(), [Piece::of(b"news"), Piece::of(b"")], &[]) }
+            .expect("send");
+        assert_eq!(told(&poll), Some((true, false)));
+        assert!(connection.take_apart(&poll));
+        assert_eq!(told(&poll), None);
+        assert!(connection.put_back(&poll));
+        assert_eq!(told(&poll), Some((true, false)));
+        assert!(connection.take_apart(&poll));
+        while connection.is_drained() {
+            let ping = Outgoing::new(&Frame::Ping { request: 1 });
+            connection.send(&poll, ping).expect("it is usable");
+        }
+        assert_eq!(told(&poll), Some((true, false)), "there is no room yet");
+        assert!(connection.wants_room() && !connection.take_apart(&poll));
+        let mut bytes = vec![0u8; 1 << 20];
+        let piece = Piece { pointer: bytes.as_mut_ptr(), len: bytes.len() };
+        // SAFETY: the piece is writable.
+        while unsafe { socket::receive_bytes(server.as_fd(), piece) }.is_ok() {}
+        assert_eq!(told(&poll), Some((true, true)));
+        connection.flush(&poll).expect("sent");
+        assert!(connection.is_drained() && !connection.wants_room());
+        // Nobody has it in a set who has done with it.
+        assert!(connection.take_apart(&poll));
+        connection.shut_down();
+        assert!(connection.put_back(&poll));
+        assert_eq!(told(&poll), None);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::connection::{Broken, Connection};
 use super::frame::{ACK_LEN, FRAME_MAX, Frame, PREFIX, PUT_LEN};
-use super::peers::{DOORBELL, Peers};
+use super::peers::{DOORBELL, Peers, watch};
 use super::serve::Body;
 use crate::channel::HEAD_BYTES;
 use crate::ids::Rank;
@@ -13,6 +13,7 @@ use crate::os::event::Event;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
 use crate::runtime::Inner;
+use crate::sync::{Ordering, fence};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -31,7 +32,10 @@ const FEW_OF_CHANNEL: usize = ACK_LEN + 2 * PUT_LEN + HEAD_BYTES;
 /// How often the kernel is told to let acknowledgements wait.
 const READS_PER_DELAY: u32 = 32;
 /// One look of so many is at all connections, where all that comes comes on one.
-const LOOKS: u32 = 8;
+pub(super) const LOOKS: u32 = 8;
+/// So many times in a row something has to come on one connection before its socket is taken out of the
+/// set: that and putting it back take as long as the kernel's calls of the set for some messages.
+const APART: u32 = 32;
 /// Looks in vain behind which acknowledgements go out: nothing follows, by all appearances.
 const IDLE: u32 = 2;
 
@@ -83,6 +87,17 @@ struct Hot {
     incoming: Incoming,
     /// How often something has come on it since something came on another one.
     served: u32,
+    /// Whether its socket is out of the set, which [`Peers::apart`] tells others; else how often
+    /// something has come since it was put there.
+    apart: bool,
+    since: u32,
+}
+
+impl Hot {
+    /// How many looks in a row are at it alone. What waits for room in its socket is seen in the set.
+    fn looks_alone(&self) -> u32 {
+        if self.connection.wants_room() { 0 } else { self.served.min(LOOKS - 1) }
+    }
 }
 
 impl Drive {
@@ -104,13 +119,16 @@ impl Drive {
     pub(crate) fn look(&mut self, inner: &Inner) -> bool {
         self.forget_dropped(&inner.peers);
         self.looks += 1;
-        let busy = match self.hot.take_if(|hot| self.looks <= hot.served.min(LOOKS - 1)) {
+        let busy = match self.hot.take_if(|hot| self.looks <= hot.looks_alone()) {
             Some(hot) => self.serve_hot(inner, hot, true, false),
             None => {
                 self.looks = 0;
                 self.turn(inner, 0, || ())
             }
         };
+        if busy {
+            self.take_apart(&inner.peers);
+        }
         self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
         if self.idle == IDLE {
             self.pay_awaited(inner);
@@ -122,10 +140,14 @@ impl Drive {
     /// handles it; false if nothing has.
     pub(crate) fn turn(&mut self, inner: &Inner, limit_ms: i32, awake: impl FnOnce()) -> bool {
         let peers = &inner.peers;
+        if self.hot.as_ref().is_some_and(|hot| hot.apart && hot.connection.wants_room()) {
+            self.put_back(peers);
+        }
         let mut events = std::mem::take(&mut self.events);
         events.clear();
         peers.data.wait(&mut events, limit_ms);
         awake();
+        let mut busy = !events.is_empty();
         for event in &events {
             if event.token == DOORBELL {
                 peers.clear_doorbell();
@@ -136,16 +158,53 @@ impl Drive {
             }
         }
         self.forget_dropped(peers);
-        let busy = !events.is_empty();
         self.events = events;
+        if let Some(hot) = self.hot.take_if(|hot| hot.apart) {
+            busy |= self.serve_hot(inner, hot, true, false);
+        }
         busy
+    }
+
+    /// Takes the socket of the liveliest connection out of the set, if all comes on it and nobody sleeps
+    /// on the set: arrivals on it then cost less. Whoever is about to sleep [puts it back](Self::put_back).
+    fn take_apart(&mut self, peers: &Peers) {
+        let Some(hot) = self.hot.as_mut().filter(|hot| !hot.apart && hot.since >= APART) else {
+            return;
+        };
+        hot.since = 0;
+        if peers.watch.load(Ordering::Relaxed) != watch::TICKING {
+            return;
+        }
+        peers.apart.store(true, Ordering::Relaxed);
+        // The progress thread says that it ticks no longer and looks at this then: one of both sees the
+        // other.
+        fence(Ordering::SeqCst);
+        let ticking = peers.watch.load(Ordering::Relaxed) == watch::TICKING;
+        hot.apart = ticking && hot.connection.take_apart(&peers.data);
+        if !hot.apart {
+            peers.apart.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts it back; false if the kernel has no room for it now, so that somebody has to look.
+    pub(crate) fn put_back(&mut self, peers: &Peers) -> bool {
+        if let Some(hot) = self.hot.as_mut().filter(|hot| hot.apart) {
+            hot.apart = !hot.connection.put_back(&peers.data);
+            hot.since = 0;
+            peers.apart.store(hot.apart, Ordering::Relaxed);
+            return !hot.apart;
+        }
+        true
     }
 
     /// Reads nothing more on connections that have been dropped, whatever is still there.
     fn forget_dropped(&mut self, peers: &Peers) {
         if peers.take_dropped() {
             self.incoming.retain(|token, _| peers.connection(*token).is_some());
-            self.hot.take_if(|hot| peers.connection(hot.connection.token).is_none());
+            let dropped = |hot: &mut Box<Hot>| peers.connection(hot.connection.token).is_none();
+            if self.hot.take_if(dropped).is_some_and(|hot| hot.apart) {
+                peers.apart.store(false, Ordering::Relaxed);
+            }
         }
     }
 
@@ -163,27 +222,25 @@ impl Drive {
 
     /// The same but for what nobody waits for.
     fn pay_awaited(&mut self, inner: &Inner) {
-        let owing = std::mem::take(&mut self.owing);
-        for connection in owing {
-            if connection.owes_at_leisure() {
-                self.owing.push(connection);
-            } else {
-                inner.peers.pay(inner, &connection);
+        self.owing.retain(|connection| {
+            let later = connection.owes_at_leisure();
+            if !later {
+                inner.peers.pay(inner, connection);
             }
-        }
+            later
+        });
     }
 
     /// The same but for what will go along with something else, by all appearances; at the second
     /// `tick` it has not.
     pub(crate) fn pay_unless_riding(&mut self, inner: &Inner, tick: bool) {
-        let owing = std::mem::take(&mut self.owing);
-        for connection in owing {
-            if connection.rides(tick) {
-                self.owing.push(connection);
-            } else {
-                inner.peers.pay(inner, &connection);
+        self.owing.retain(|connection| {
+            let rides = connection.rides(tick);
+            if !rides {
+                inner.peers.pay(inner, connection);
             }
-        }
+            rides
+        });
     }
 
     /// Whether the end of a large payload has come since the last call.
@@ -203,10 +260,14 @@ impl Drive {
         match self.serve(inner, connection, incoming, readable, writable) {
             Ok(busy) => {
                 hot.served = hot.served.saturating_add(u32::from(busy));
+                hot.since = hot.since.saturating_add(u32::from(busy));
                 self.hot = Some(hot);
                 busy
             }
             Err(Broken) => {
+                if hot.apart {
+                    inner.peers.apart.store(false, Ordering::Relaxed);
+                }
                 inner.peers.at_its_end(inner, &hot.connection);
                 true
             }
@@ -223,8 +284,8 @@ impl Drive {
     ) {
         let mut incoming = self.incoming.remove(&connection.token).unwrap_or_default();
         match self.serve(inner, &connection, &mut incoming, readable, writable) {
-            Ok(true) if readable => {
-                let hot = Hot { connection, incoming, served: 0 };
+            Ok(true) if readable && self.put_back(&inner.peers) => {
+                let hot = Hot { connection, incoming, served: 0, apart: false, since: 0 };
                 let former = self.hot.replace(Box::new(hot));
                 if let Some(Hot { connection, incoming, .. }) = former.map(|former| *former) {
                     self.incoming.insert(connection.token, incoming);

@@ -23,6 +23,7 @@ impl Sockets for Inner {
         let Some(mut drive) = try_drive(peers) else { return false };
         peers.note_drive();
         drive.pay(self);
+        let all = drive.put_back(peers);
         peers.sleeper.store(true, Ordering::Relaxed);
         // Else the progress thread wakes for the same news, most likely on the same core.
         peers.settle_from(watch::ARMED, watch::RELIEVED);
@@ -30,6 +31,7 @@ impl Sockets for Inner {
         if !announce() {
             // Rounded up: whoever wakes early only sleeps again.
             let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX - 1) + 1;
+            let limit_ms = if all { limit_ms } else { 1 };
             // Once awake it needs no doorbell, least of all its own.
             drive.turn(self, limit_ms, || drop(on_sockets));
         }
@@ -120,9 +122,22 @@ impl Peers {
         }
     }
 
+    /// Puts a socket that is apart back, for whoever sleeps on the others next; false if that has to wait.
+    pub(super) fn put_back(&self) -> bool {
+        !self.is_apart() || try_drive(self).is_some_and(|mut drive| drive.put_back(self))
+    }
+
+    /// Whether somebody has to look at a socket by himself.
+    pub(super) fn is_apart(&self) -> bool {
+        self.apart.load(Ordering::Relaxed)
+    }
+
     /// A caller looks after the sockets, or will soon. Should two do so at once, one may not be counted.
     pub(super) fn note_drive(&self) {
         let drives = self.drives.load(Ordering::Relaxed).wrapping_add(1);
         self.drives.store(drives, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -201,6 +201,8 @@ pub(super) struct Out {
     /// How often all has been sent, and how often it had been when a message began to wait for that.
     pub(super) drains: u64,
     pub(super) waits_since: Option<u64>,
+    /// Whether the socket is out of the set of those that are waited for.
+    pub(super) apart: bool,
     pub(super) ending: Ending,
     /// This rank asks for nothing more.
     pub(super) released: bool,

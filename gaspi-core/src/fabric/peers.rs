@@ -128,9 +128,15 @@ pub(crate) struct Peers {
     pub(crate) drive_wanted: AtomicBool,
     /// Whether a caller sleeps on them.
     pub(crate) sleeper: AtomicBool,
+    /// Whether a caller has found soon what it waited for, since the progress thread looked last.
+    pub(crate) brief: AtomicBool,
+    /// Whether one of them is out of `data`, which somebody has to look at by himself.
+    pub(super) apart: AtomicBool,
     /// One of [`watch`]; changed while `settling` is held, together with what `poll` listens to.
     pub(crate) watch: AtomicU32,
     pub(super) settling: Mutex<()>,
+    /// Whether its ticks are so far apart that it has to be called for what is held back.
+    pub(super) slow: AtomicBool,
     /// Whether there are ranks of other nodes, so that callers look after the sockets.
     pub(crate) remote: bool,
     /// The connections on which this rank asks for something, by peer. Between nodes it does not
@@ -200,8 +206,11 @@ impl Peers {
             look_due: AtomicBool::new(false),
             drive_wanted: AtomicBool::new(false),
             sleeper: AtomicBool::new(false),
+            brief: AtomicBool::new(false),
+            apart: AtomicBool::new(false),
             watch: AtomicU32::new(watch::ARMED),
             settling: Mutex::default(),
+            slow: AtomicBool::new(false),
             used: (0..size).map(|_| Mutex::default()).collect(),
             pipes: Arc::default(),
             losses: (0..size).map(|_| Losses::new()).collect(),
@@ -329,10 +338,11 @@ impl Peers {
 
     /// Forgets a connection; what was under way on it fails.
     pub(crate) fn drop_connection(&self, inner: &Inner, connection: &Arc<Connection>) {
+        let lost = connection.shut_down();
+        // Behind that: nobody puts it back any more.
         if let Some(fd) = connection.fd() {
             self.data.remove(fd);
         }
-        let lost = connection.shut_down();
         lock(&self.connections).remove(&connection.token);
         self.dropped.store(true, Ordering::Release);
         self.bell.ring();
@@ -656,7 +666,8 @@ impl Peers {
         // The thread says what it does next, and looks then whether something is held back: one of
         // both sees the other. While it ticks it comes by itself.
         fence(Ordering::SeqCst);
-        if self.watch.load(Ordering::Relaxed) != watch::TICKING {
+        if self.watch.load(Ordering::Relaxed) != watch::TICKING || self.slow.load(Ordering::Relaxed)
+        {
             self.bell.ring();
         }
     }

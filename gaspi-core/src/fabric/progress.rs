@@ -26,8 +26,11 @@ use std::time::{Duration, Instant};
 
 /// How often to look at processes for which there is no descriptor, in milliseconds.
 const POLL_MS: i32 = 200;
-/// How often to look whether callers still come back, in milliseconds.
+/// How often to look whether callers still come back, in milliseconds: first, and when they have for a
+/// while, for news that came soon. Each look takes 20 to 60 us of a core, most of them for its timer. Where
+/// two that wait for each other are on one core for now, looks are also what makes the kernel part them.
 const TICK_MS: i32 = 1;
+const TICK_MAX_MS: i32 = 4;
 /// For how many such looks a caller may sleep before the thread sleeps too.
 const PATIENCE: u32 = 10;
 /// While traffic comes at shorter intervals than this, the thread looks for so long before it sleeps:
@@ -45,6 +48,8 @@ pub(crate) struct Progress {
     drives: u64,
     /// For how many looks in a row they had not.
     quiet: u32,
+    /// How long it leaves the sockets to callers.
+    tick_ms: i32,
     /// How many times in a row something has come soon.
     lively: u32,
     connecting: Connecting,
@@ -64,6 +69,7 @@ impl Progress {
             inner,
             drives: 0,
             quiet: 0,
+            tick_ms: TICK_MS,
             lively: 0,
             polled: vec![],
             reserve: Some(Bell::new()?),
@@ -152,7 +158,7 @@ impl Progress {
     fn limit_ms(&self) -> i32 {
         let ticking = self.inner.peers.watch.load(Ordering::Relaxed) == watch::TICKING;
         match (ticking, self.connecting.is_busy(), self.polled.is_empty()) {
-            (true, _, _) => TICK_MS,
+            (true, _, _) => self.tick_ms,
             (false, true, _) => LIMITS_MS,
             (false, false, false) => POLL_MS,
             (false, false, true) => -1,
@@ -164,6 +170,7 @@ impl Progress {
         let inner = Arc::clone(&self.inner);
         let peers = &inner.peers;
         let held = peers.release(&inner);
+        let ticked = peers.watch.load(Ordering::Relaxed) == watch::TICKING;
         let mut owes = false;
         if let Some(mut drive) = try_drive(peers) {
             // What callers have received is not lively.
@@ -172,8 +179,9 @@ impl Progress {
             if drive.take_bulk() || self.lively >= LIVELY {
                 linger(&inner, &mut drive);
             }
-            // What goes along with something else, by all appearances, has until the next tick.
-            if peers.watch.load(Ordering::Relaxed) == watch::TICKING {
+            // What goes along with something else, by all appearances, has until the next tick, unless
+            // that is far.
+            if ticked && self.tick_ms == TICK_MS {
                 drive.pay_unless_riding(&inner, true);
             } else {
                 drive.pay(&inner);
@@ -187,21 +195,33 @@ impl Progress {
         let lively = held || owes || drives != self.drives;
         self.quiet = if lively { 0 } else { self.quiet.saturating_add(1) };
         let sleeps = peers.sleeper.load(Ordering::Relaxed);
-        let next = match self.quiet {
+        let mut next = match self.quiet {
             0 => watch::TICKING,
             // It comes back all the time: then it is better not to hand over each time.
             1..PATIENCE if sleeps => watch::TICKING,
             _ if sleeps => watch::RELIEVED,
             _ => watch::ARMED,
         };
+        if next != watch::TICKING && !peers.put_back() {
+            next = watch::TICKING;
+        }
         self.drives = drives;
+        let brief = peers.brief.swap(false, Ordering::Relaxed);
+        self.tick_ms = if ticked && lively && brief && !held {
+            (2 * self.tick_ms).min(TICK_MAX_MS)
+        } else {
+            TICK_MS
+        };
+        peers.slow.store(self.tick_ms > TICK_MS, Ordering::Relaxed);
         peers.settle(next);
         // A caller that leaves says so first and looks then at what this thread does: one of both
         // sees the other.
         fence(Ordering::SeqCst);
         let changed = peers.drives.load(Ordering::Relaxed) != drives;
         let relieved = next == watch::RELIEVED && !peers.sleeper.load(Ordering::Relaxed);
-        if relieved || (next == watch::ARMED && changed) || peers.holds() {
+        let apart = next != watch::TICKING && peers.is_apart();
+        if relieved || (next == watch::ARMED && changed) || apart || peers.holds() {
+            self.tick_ms = TICK_MS;
             peers.settle(watch::TICKING);
         }
     }

@@ -63,13 +63,20 @@ impl Poll {
         self.control(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLOUT)
     }
 
-    /// Watches `fd` for something to read and, if `writable`, for room to write.
+    /// Watches `fd`, which was added, for something to read and, if `writable`, for room to write.
     ///
     /// # Errors
     /// The kernel's, in words.
     pub fn change(&self, fd: BorrowedFd<'_>, token: u64, writable: bool) -> Result<()> {
-        let events = if writable { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN };
-        self.control(libc::EPOLL_CTL_MOD, fd, token, events)
+        self.control(libc::EPOLL_CTL_MOD, fd, token, interest(writable))
+    }
+
+    /// The same for one that was removed.
+    ///
+    /// # Errors
+    /// The kernel's, in words.
+    pub fn add_again(&self, fd: BorrowedFd<'_>, token: u64, writable: bool) -> Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, token, interest(writable))
     }
 
     /// Watches `fd`, which was added, for something to read, or leaves it alone for now.
@@ -107,6 +114,10 @@ impl Poll {
             events.push(Event { token: event.u64, readable, writable });
         }
     }
+}
+
+fn interest(writable: bool) -> i32 {
+    if writable { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN }
 }
 
 impl std::os::fd::AsFd for Poll {
