@@ -127,7 +127,7 @@ impl Geometry {
         self.landings_at + from as u64 * self.ring + self.slot(index)
     }
 
-    /// Where message `index` to the member `nth` of those of other nodes is composed.
+    /// Where message `index` to the member `nth` of those of other nodes waits, as far as it has not been sent.
     #[inline]
     pub(super) fn outgoing(&self, nth: usize, index: u64) -> u64 {
         self.outgoings_at + nth as u64 * self.ring + self.slot(index)
