@@ -243,6 +243,23 @@ impl Drive {
         });
     }
 
+    /// The same for a caller that stops looking after the sockets: the progress thread sends with its next
+    /// ticks what nothing goes along with. If it does not tick, all goes out.
+    pub(crate) fn pay_or_leave(&mut self, inner: &Inner) {
+        let peers = &inner.peers;
+        let ticks = || peers.watch.load(Ordering::Relaxed) == watch::TICKING;
+        if ticks() {
+            self.pay_unless_riding(inner, false);
+            peers.riding.store(self.owes(), Ordering::Relaxed);
+            // The thread says that it ticks no longer and looks at this then: one of both sees the
+            // other.
+            fence(Ordering::SeqCst);
+        }
+        if !ticks() {
+            self.pay(inner);
+        }
+    }
+
     /// Whether the end of a large payload has come since the last call.
     pub(crate) fn take_bulk(&mut self) -> bool {
         std::mem::take(&mut self.bulk)

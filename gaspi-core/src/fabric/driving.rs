@@ -42,12 +42,10 @@ impl Sockets for Inner {
 
     fn leave(&self) {
         let peers = &self.peers;
-        let ticking = peers.watch.load(Ordering::Relaxed) == watch::TICKING;
         if let Some(mut drive) = try_drive(peers)
             && drive.owes()
         {
-            // The progress thread acknowledges with its next tick what nothing goes along with.
-            if ticking { drive.pay_unless_riding(self, false) } else { drive.pay(self) }
+            drive.pay_or_leave(self);
         }
         // Said before: that this thread neither sleeps on the sockets nor looks after them.
         fence(Ordering::SeqCst);
@@ -79,10 +77,9 @@ impl Inner {
         let peers = &self.peers;
         peers.look_due.store(false, Ordering::Relaxed);
         peers.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
-        if let Some(mut drive) = try_drive(peers)
-            && !drive.turn(self, 0, || ())
-        {
-            drive.pay(self);
+        if let Some(mut drive) = try_drive(peers) {
+            let busy = drive.turn(self, 0, || ());
+            if busy { drive.pay_or_leave(self) } else { drive.pay(self) }
         }
     }
 }

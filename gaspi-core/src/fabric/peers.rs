@@ -130,6 +130,9 @@ pub(crate) struct Peers {
     pub(crate) sleeper: AtomicBool,
     /// Whether a caller has found soon what it waited for, since the progress thread looked last.
     pub(crate) brief: AtomicBool,
+    /// Whether acknowledgements wait for something to go along with, so that the progress thread has to
+    /// tick on; changed with the drive.
+    pub(super) riding: AtomicBool,
     /// Whether one of them is out of `data`, which somebody has to look at by himself.
     pub(super) apart: AtomicBool,
     /// One of [`watch`]; changed while `settling` is held, together with what `poll` listens to.
@@ -207,6 +210,7 @@ impl Peers {
             drive_wanted: AtomicBool::new(false),
             sleeper: AtomicBool::new(false),
             brief: AtomicBool::new(false),
+            riding: AtomicBool::new(false),
             apart: AtomicBool::new(false),
             watch: AtomicU32::new(watch::ARMED),
             settling: Mutex::default(),

@@ -187,6 +187,7 @@ impl Progress {
                 drive.pay(&inner);
             }
             owes = drive.owes();
+            peers.riding.store(owes, Ordering::Relaxed);
         }
         if !peers.remote {
             return;
@@ -219,8 +220,9 @@ impl Progress {
         fence(Ordering::SeqCst);
         let changed = peers.drives.load(Ordering::Relaxed) != drives;
         let relieved = next == watch::RELIEVED && !peers.sleeper.load(Ordering::Relaxed);
-        let apart = next != watch::TICKING && peers.is_apart();
-        if relieved || (next == watch::ARMED && changed) || apart || peers.holds() {
+        let stops = next != watch::TICKING;
+        let needed = stops && (peers.is_apart() || peers.riding.load(Ordering::Relaxed));
+        if relieved || (next == watch::ARMED && changed) || needed || peers.holds() {
             self.tick_ms = TICK_MS;
             peers.settle(watch::TICKING);
         }

@@ -5,9 +5,9 @@
 
 use gaspi_core::{Config, Job, Joining, Rank, Runtime, Timeout};
 use std::io::Write;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Long enough for anything that is right; a test that hangs ends by it.
@@ -65,6 +65,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the other ranks of a test may take to end once one has fallen.
 const AFTERMATH: Duration = Duration::from_secs(10);
 
+/// What threads of this process have said when they fell.
+fn said() -> MutexGuard<'static, Vec<String>> {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    SAID.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Shows at once why a thread of a test has fallen: what is said in the usual way is kept until the test
 /// ends, which the others may not let it do.
 fn show_panics() {
@@ -75,7 +81,9 @@ fn show_panics() {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("a thread of a rank");
             // Straight to where it can be seen; if that is closed, nobody wants to see it.
-            let _ = writeln!(std::io::stderr(), "{name}: {panic}");
+            let text = format!("{name}: {panic}");
+            let _ = writeln!(std::io::stderr(), "{text}");
+            said().push(text);
             usual(panic);
         }));
     });
@@ -122,6 +130,11 @@ fn watchdog(name: String) -> Sender<Fallen> {
         let gdb = ["-p", &pid, "-batch", "-ex", "thread apply all bt"];
         if let Err(error) = std::process::Command::new("gdb").args(gdb).status() {
             let _ = writeln!(std::io::stderr(), "no stacks: gdb: {error}");
+        }
+        // Once more, where whoever sees only the end looks.
+        let _ = writeln!(std::io::stderr(), "{name}: {why}");
+        for panic in said().iter() {
+            let _ = writeln!(std::io::stderr(), "{panic}");
         }
         std::process::abort();
     });

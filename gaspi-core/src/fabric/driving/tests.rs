@@ -214,6 +214,38 @@ fn hold(runtime: &Runtime) -> MutexGuard<'_, Drive> {
 }
 
 #[test]
+fn an_acknowledgement_that_waits_for_an_answer_goes_out_however_the_thread_finds_the_sockets() {
+    let [a, b] = ranks("riding");
+    let drive = loop {
+        let mut left = 10;
+        talk_until(&a, &b, "answers", || {
+            left -= 1;
+            left == 0
+        });
+        let mut drive = hold(&b);
+        tell(&a, &b);
+        await_that("it comes", || drive.turn(b.inner(), 0, || ()));
+        peers(&b).settle(watch::TICKING);
+        peers(&b).bell.ring();
+        drive.pay_or_leave(b.inner());
+        // Else it was not expected to go along, or the thread had stopped ticking.
+        if drive.owes() {
+            break drive;
+        }
+        drop(drive);
+        a.wait(QUEUE, LIMIT).expect("it is acknowledged");
+    };
+    // The thread comes, and finds that somebody else looks after the sockets.
+    for _ in 0..3 {
+        peers(&b).brief.store(true, Ordering::Relaxed);
+        await_that("the thread ticks", || !peers(&b).brief.load(Ordering::Relaxed));
+    }
+    assert!(drive.owes());
+    drop(drive);
+    a.wait(QUEUE, LIMIT).expect("it is acknowledged");
+}
+
+#[test]
 fn a_look_at_the_set_is_one_at_the_socket_that_is_apart_too() {
     let [a, b] = ranks("both");
     let mut drive = loop {
