@@ -217,13 +217,15 @@ impl Waiter {
     ) -> (Option<T>, Duration) {
         let mut since = started;
         let mut waited = Duration::ZERO;
+        let mut busy = false;
         let give_up = if self.spin { SPIN_AND_YIELD } else { YIELD };
         while waited < give_up {
             // Also ranks with a core each may have been placed on the same one for now: only the
             // first spinning is without a yield in between, which costs little on a core of one's
             // own.
             let spin = if sockets.is_some() { SPIN_ON_SOCKETS } else { SPIN };
-            if !self.spin || waited >= spin {
+            // What has come may be what is waited for: first that is looked at.
+            if !busy && (!self.spin || waited >= spin) {
                 std::thread::yield_now();
             }
             let looks = match (self.spin, sockets) {
@@ -231,7 +233,7 @@ impl Waiter {
                 (true, None) => LOOKS_PER_CLOCK,
                 (true, Some(_)) => SOCKET_LOOKS_PER_CLOCK,
             };
-            let mut busy = false;
+            busy = false;
             for _ in 0..looks {
                 if let Some(value) = attempt() {
                     return (Some(value), started.elapsed());
