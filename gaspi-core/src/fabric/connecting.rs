@@ -153,6 +153,11 @@ impl Connecting {
         !self.attempts.is_empty() || !self.strangers.is_empty() || !self.again.is_empty()
     }
 
+    /// Whether somebody who has connected has not proved yet who it is.
+    pub(crate) fn has_strangers(&self) -> bool {
+        !self.strangers.is_empty()
+    }
+
     /// Begins what is wanted, and gives up what takes too long.
     pub(crate) fn turn(&mut self, inner: &Inner) {
         for (rank, aim) in inner.peers.take_wanted() {
@@ -349,6 +354,10 @@ impl Connecting {
             _ => inner.dead_after,
         };
         let turned_away = ended && !refused && since.elapsed() < patience;
+        if refused {
+            // What the rank said before it closed has come, but may not have been heard.
+            self.hear_farewell(inner, rank);
+        }
         if turned_away || (probed && lacking) {
             // Who ends closes what others have connected to before nobody listens any more; and who
             // has too many strangers at once turns some away. Nobody is dead because this side lacks
@@ -356,7 +365,9 @@ impl Connecting {
             self.again.push(Again { at: Instant::now() + AGAIN, rank, aim, since });
             return;
         }
-        if refused && inner.peers.has_connection(rank) {
+        // It may be that of a connection which is about to be used.
+        let early = matches!(aim, Aim::Watch) && since.elapsed() < AGAIN;
+        if refused && (early || inner.peers.has_connection(rank)) {
             // Nobody listens any more; how its connections end tells whether it said goodbye.
             self.again.push(Again { at: Instant::now() + AGAIN, rank, aim, since });
             return;
@@ -394,8 +405,9 @@ impl Connecting {
                     trial.endpoint
                 );
                 inner.peers.note_way(rank, trial.endpoint);
-                inner.peers.made(inner, &connection, trial.fd);
+                // First: whatever is said on the connection, the peer's leaving included, comes later.
                 self.begin(inner, rank, Aim::Watch);
+                inner.peers.made(inner, &connection, trial.fd);
             }
             Aim::Watch | Aim::WatchAgain => {
                 let token = WATCHES + self.number();
@@ -475,6 +487,8 @@ impl Connecting {
                 if !welcome || has_ended(fd.as_fd()) {
                     return;
                 }
+                // As where a connection of this side's has been made.
+                self.begin(inner, rank, Aim::Watch);
                 // Before the peer hears of the welcome: it would take what it sees of a connection that
                 // is given up for one more.
                 let given_up = self.give_way(inner, rank);
@@ -486,7 +500,6 @@ impl Connecting {
                 }
                 inner.peers.note_way(rank, from);
                 inner.peers.admitted(inner, fd, rank);
-                self.begin(inner, rank, Aim::Watch);
             }
             Purpose::Watch => {
                 let token = WATCHES + self.number();

@@ -15,7 +15,7 @@ use crate::bootstrap::{Membership, News};
 use crate::error::Result as CoreResult;
 use crate::ids::Rank;
 use crate::node::life;
-use crate::os::event::Bell;
+use crate::os::event::{Bell, Event};
 use crate::os::process;
 use crate::os::socket;
 use crate::runtime::Inner;
@@ -40,6 +40,9 @@ const LINGER: Duration = Duration::from_micros(20);
 const LIVELY: u32 = 3;
 /// After which time it looks after all else in between.
 const LINGER_MAX: Duration = Duration::from_millis(1);
+/// How long a rank that leaves waits for those who have connected to it to prove who they are: who is
+/// about to watch it would take it for dead otherwise.
+const LAST_STRANGERS: Duration = Duration::from_secs(1);
 
 /// The state of the thread.
 pub(crate) struct Progress {
@@ -120,39 +123,51 @@ impl Progress {
 
     /// Serves until the runtime stops it.
     pub(crate) fn run(mut self) {
-        let mut events = Vec::new();
         // Deaths that were told along with the table have been received with it: nothing comes on the
         // socket that would announce them.
         self.hear_launcher();
+        let mut events = Vec::new();
         while !self.inner.peers.stop.load(Ordering::Acquire) {
-            events.clear();
-            let asleep = Instant::now();
-            self.inner.peers.poll.wait(&mut events, self.limit_ms());
-            let soon = asleep.elapsed() < LINGER && events.iter().any(|event| event.token == DATA);
-            self.lively = if soon { self.lively.saturating_add(1) } else { 0 };
-            self.look_for_ends();
-            for event in &events {
-                match event.token {
-                    BELL => self.inner.peers.bell.clear(),
-                    LISTENER => self.accept(),
-                    LAUNCHER => self.hear_launcher(),
-
-                    DATA => {}
-                    token @ PROCESSES..ATTEMPTS => {
-                        self.process_ended(Rank((token - PROCESSES) as u16));
-                    }
-                    token @ ENDPOINTS..CONNECTIONS => self.accept_remote(token - ENDPOINTS),
-                    _ => self.connecting.serve(&self.inner, event),
-                }
-            }
-            if self.inner.peers.remote {
-                self.connecting.turn(&self.inner);
-            }
-            self.attend();
+            self.turn(&mut events);
         }
         if self.inner.area.life(self.inner.rank) == life::LEFT {
+            for index in 0..self.inner.peers.endpoints.len() {
+                self.accept_remote(index as u64);
+            }
+            let until = Instant::now() + LAST_STRANGERS;
+            while self.connecting.has_strangers() && Instant::now() < until {
+                self.turn(&mut events);
+            }
             self.connecting.say_farewell();
         }
+    }
+
+    /// Waits once, and serves what has come.
+    fn turn(&mut self, events: &mut Vec<Event>) {
+        events.clear();
+        let asleep = Instant::now();
+        self.inner.peers.poll.wait(events, self.limit_ms());
+        let soon = asleep.elapsed() < LINGER && events.iter().any(|event| event.token == DATA);
+        self.lively = if soon { self.lively.saturating_add(1) } else { 0 };
+        self.look_for_ends();
+        for event in &*events {
+            match event.token {
+                BELL => self.inner.peers.bell.clear(),
+                LISTENER => self.accept(),
+                LAUNCHER => self.hear_launcher(),
+
+                DATA => {}
+                token @ PROCESSES..ATTEMPTS => {
+                    self.process_ended(Rank((token - PROCESSES) as u16));
+                }
+                token @ ENDPOINTS..CONNECTIONS => self.accept_remote(token - ENDPOINTS),
+                _ => self.connecting.serve(&self.inner, event),
+            }
+        }
+        if self.inner.peers.remote {
+            self.connecting.turn(&self.inner);
+        }
+        self.attend();
     }
 
     fn limit_ms(&self) -> i32 {

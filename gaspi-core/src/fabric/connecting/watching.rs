@@ -63,6 +63,14 @@ impl Connecting {
         }
     }
 
+    /// Hears what `rank` has said on a watch of it.
+    pub(super) fn hear_farewell(&self, inner: &Inner, rank: Rank) {
+        let mut watches = self.watches.values().filter(|watch| watch.rank == Some(rank));
+        if watches.any(|watch| hear(watch.fd.as_fd()) == Said::Farewell) {
+            inner.peers.note_farewell(rank);
+        }
+    }
+
     /// A watch of the host of `rank` has not heard anything. It only asks now and then; where the host
     /// was heard meanwhile on another connection, it is watched again.
     pub(super) fn fell_silent(&mut self, inner: &Inner, rank: Rank) {
@@ -148,3 +156,6 @@ impl Inner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
