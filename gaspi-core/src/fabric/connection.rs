@@ -246,11 +246,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what was held back.
-    pub(crate) fn release_held(&self, poll: &Poll) -> Result<(), Broken> {
+    /// Sends what was held back. Whether there is room now for which somebody may wait: the set does not
+    /// tell of it any more.
+    pub(crate) fn release_held(&self, poll: &Poll) -> Result<bool, Broken> {
         let mut out = self.out();
         out.told_held = false;
-        self.flush_locked(poll, &mut out)
+        let awaited = out.armed;
+        self.flush_locked(poll, &mut out)?;
+        Ok(awaited && !out.armed)
     }
 
     /// Answers in a lane of the peer's.
@@ -554,7 +557,8 @@ mod tests {
         // SAFETY: the piece is writable.
         while unsafe { socket::receive_bytes(server.as_fd(), piece) }.is_ok() {}
         assert_eq!(told(&poll), Some((true, true)));
-        connection.flush(&poll).expect("sent");
+        assert_eq!(connection.release_held(&poll), Ok(true), "nobody else tells of the room");
+        assert_eq!(connection.release_held(&poll), Ok(false));
         assert!(connection.is_drained() && !connection.wants_room());
         // Nobody has it in a set who has done with it.
         assert!(connection.take_apart(&poll));

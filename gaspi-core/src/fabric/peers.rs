@@ -1,7 +1,7 @@
 //! Connections to the libraries of other ranks: which there are, which are used, how they end.
 
 use super::connecting::Aim;
-use super::connection::{Connection, Posted, Unsent};
+use super::connection::{Broken, Connection, Posted, Unsent};
 use super::drive::Drive;
 use super::frame::{AtomicOperation, Frame, Place};
 use super::losses::Losses;
@@ -689,8 +689,10 @@ impl Peers {
         self.holds.store(false, Ordering::Relaxed);
         let held = std::mem::take(&mut *lock(&self.held));
         for connection in &held {
-            if connection.release_held(&self.data).is_err() {
-                self.broke(inner, connection);
+            match connection.release_held(&self.data) {
+                Ok(false) => {}
+                Ok(true) => inner.area.ring(inner.rank),
+                Err(Broken) => self.broke(inner, connection),
             }
         }
         true
