@@ -47,14 +47,16 @@ fn a_thread_that_counts_after_its_rank_has_left_counts_for_the_next_one() {
         runtime.write(&own, QueueId(0), LIMIT).unwrap();
         epoch::enter().count(runtime.inner().id(), 1, Counter::Waits as usize, 1)
     };
-    let first = join("outlived", 0, 1);
-    assert!(counts_for(&first));
-    first.term(LIMIT).unwrap();
-    // As a thread does whose wait has ended because the rank has left.
-    first.inner().count(Counter::TimeWaiting, 1);
-    drop(first);
-    let second = join("outlived", 0, 1);
-    assert!(counts_for(&second), "the thread is still taken by a rank that is gone");
+    epoch::tests::on_a_free_thread(|| {
+        let first = join("outlived", 0, 1);
+        assert!(counts_for(&first));
+        first.term(LIMIT).unwrap();
+        // As a thread does whose wait has ended because the rank has left.
+        first.inner().count(Counter::TimeWaiting, 1);
+        drop(first);
+        let second = join("outlived", 0, 1);
+        assert!(counts_for(&second), "the thread is still taken by a rank that is gone");
+    });
 }
 
 #[test]

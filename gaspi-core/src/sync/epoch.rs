@@ -360,8 +360,7 @@ impl Slot {
     /// caller has made known before that the owner no longer owns what this is about.
     pub(crate) fn await_section(&self) {
         // A section that begins later has a later number.
-        let epoch = EPOCH.fetch_add(NEXT, Ordering::SeqCst) + NEXT;
-        heavy_private();
+        let epoch = next_epoch();
         let in_section = |entered: u64| entered % 2 == 1 && entered < epoch;
         while in_section(self.entered.load(Ordering::Acquire)) {
             std::thread::yield_now();
@@ -369,12 +368,20 @@ impl Slot {
     }
 }
 
-/// Returns once every thread that was inside when it was called has come out. What was unlinked
-/// before the call may then be freed.
-pub fn synchronize() {
+/// Begins an epoch: threads that are seen in an earlier one may not have seen what was done before.
+fn next_epoch() -> u64 {
     // SeqCst: after the unlinking; whoever reads the new number sees it.
     let epoch = EPOCH.fetch_add(NEXT, Ordering::SeqCst) + NEXT;
     heavy_private();
+    #[cfg(test)]
+    tests::note_waiting();
+    epoch
+}
+
+/// Returns once every thread that was inside when it was called has come out. What was unlinked
+/// before the call may then be freed.
+pub fn synchronize() {
+    let epoch = next_epoch();
     let own = thread_key();
     let inside = |slot: &Slot| (1..epoch).contains(&slot.entered.load(Ordering::Acquire));
     let all: Vec<&Slot> = slots().iter().copied().filter(|slot| inside(slot)).collect();
@@ -440,4 +447,4 @@ pub(crate) fn release_counters(owner: u64) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,7 +4,7 @@ use super::*;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 /// Tests that look at the number of the epoch run one after the other.
@@ -23,13 +23,14 @@ impl Insider {
     fn new<G>(enter: impl FnOnce() -> G + Send + 'static) -> Insider {
         let (leave, told) = channel::<()>();
         let (tell, inside) = channel();
-        let thread = std::thread::spawn(move || {
+        let stay = move || {
             let guard = enter();
             tell.send(()).unwrap();
             // Also where the test has failed.
             let _ = told.recv();
             drop(guard);
-        });
+        };
+        let thread = std::thread::spawn(|| on_a_free_thread(stay));
         inside.recv().unwrap();
         Insider { leave, thread }
     }
@@ -40,14 +41,43 @@ impl Insider {
     }
 }
 
+/// Threads that have begun to wait for those that are inside.
+static WAITING: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
+
+fn waiting() -> MutexGuard<'static, Vec<ThreadId>> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This thread has begun to wait. Numbers of epochs do not tell: other tests begin some too.
+pub(super) fn note_waiting() {
+    waiting().push(std::thread::current().id());
+}
+
 /// Runs a call on another thread and returns once it has begun to wait for those that are inside.
 fn until_it_waits(call: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    let began = EPOCH.load(Ordering::SeqCst);
     let thread = std::thread::spawn(call);
-    while EPOCH.load(Ordering::SeqCst) == began {
+    while !waiting().contains(&thread.thread().id()) {
         std::thread::yield_now();
     }
     thread
+}
+
+/// Runs `body` on a thread that counts for nobody and may enter swiftly. One whose control block lies where
+/// that of another test's thread lay counts for that test's rank while it lives; and others may have come
+/// to its chain.
+pub(crate) fn on_a_free_thread(body: impl FnOnce() + Send) {
+    fn nested(body: Box<dyn FnOnce() + Send + '_>) {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let slot = enter().slot();
+                let first = ptr::eq(slot, first_of(chain(slot.thread)));
+                let free = first && slot.counts_for.load(Ordering::Relaxed) == 0;
+                // Otherwise this one stays, so that the next one lies elsewhere.
+                if free { body() } else { nested(body) }
+            });
+        });
+    }
+    nested(Box::new(body));
 }
 
 /// The second time that a thread enters; `None` where the kernel refuses membarrier.
@@ -117,10 +147,12 @@ fn synchronize_waits_for_swift_sections_and_for_what_nests_in_them() {
 #[test]
 fn swift_sections_do_not_nest() {
     let _alone = alone();
-    let outer = enter();
-    assert!(enter_swiftly().is_none(), "it would leave the epoch of the outer guard");
-    drop(outer);
-    assert_eq!(enter_swiftly().is_some(), fences_are_light());
+    on_a_free_thread(|| {
+        let outer = enter();
+        assert!(enter_swiftly().is_none(), "it would leave the epoch of the outer guard");
+        drop(outer);
+        assert_eq!(enter_swiftly().is_some(), fences_are_light());
+    });
 }
 
 #[test]
