@@ -5,6 +5,7 @@
 //! objcopy, valgrind.
 
 mod build;
+mod delays;
 mod demo;
 mod finding;
 mod fuzzed;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::machine::Tool;
 use crate::process::{End, guarded};
 use crate::{
-    Result, build, fuzzed, headers, install, lint, machine, man, package, sshd, symbols, workspace,
+    Result, build, delays, fuzzed, headers, install, lint, machine, man, package, sshd, symbols,
+    workspace,
 };
 
 /// Tests of a stage.
@@ -77,7 +78,7 @@ impl Stage {
     }
 }
 
-pub(crate) const STAGES: [Stage; 28] = [
+pub(crate) const STAGES: [Stage; 29] = [
     stage("fmt", 10, &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", 5, &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", 120, &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -112,6 +113,14 @@ pub(crate) const STAGES: [Stage; 28] = [
     )
     .in_full(900),
     stage("tcp", 240, &[], tcp, "conformance and collectives over TCP, and over mixed links"),
+    stage(
+        "delays",
+        60,
+        &[Tool::Cc],
+        delays::run,
+        "the same with threads that are delayed at random",
+    )
+    .in_full(900),
     stage("fuzz", 120, &[], fuzz, "a million mutated messages and handshakes of each kind"),
     stage("unit", 150, &[Tool::Cc, Tool::Kill], unit, "the same of the other crates"),
     stage("doc", 90, &[], doc, "examples in the documentation"),
@@ -218,7 +227,7 @@ pub(crate) const STAGES: [Stage; 28] = [
 ];
 
 /// Runs `cargo` and sums what its test programs report.
-fn cargo_test(context: &Context, command: &mut Command) -> Result<Count> {
+pub(crate) fn cargo_test(context: &Context, command: &mut Command) -> Result<Count> {
     let mut count = Count::default();
     let end = guarded(command, context.limit, |line| {
         let found = line.strip_prefix("test result: ").map(result_line);

@@ -1,0 +1,101 @@
+//! Tests over TCP, whose threads are delayed at random where they talk with each other and wait for each
+//! other (`delays.c`): what an idle machine shows once in a million runs.
+//!
+//! Each seed runs all of them once, all with the same delays at the same calls of the same threads.
+
+use crate::stages::{Context, Count, cargo_test};
+use crate::{Result, process, workspace};
+use std::path::{Path, PathBuf};
+
+/// Seeds of a run, and of a full one.
+const SEEDS: u64 = 1;
+const SEEDS_OF_FULL: u64 = 30;
+
+/// How many calls of a hundred are delayed and for how many microseconds at most; seeds take turns.
+const SETTINGS: [(u32, u32); 2] = [(10, 300), (3, 2000)];
+
+/// Test programs that run at once, by how their ranks are spread over nodes.
+const PROGRAMS: [(&str, &[&str]); 3] = [
+    ("each", &["-p", "gaspi-core", "--test", "conformance"]),
+    ("each", &["-p", "gaspi-core", "--test", "pairs"]),
+    ("pairs", &["-p", "gaspi-collectives", "--test", "operations", "--test", "trouble"]),
+];
+
+/// Tests that are left out: of a time, or of so many round trips that delays make one of them.
+const TOO_LONG: [&str; 4] = [
+    "polling_one_notification_is_cheap",
+    "they_are_atomic_against_the_owners_own_instructions",
+    "a_pair_goes_round_its_slots_thousands_of_times",
+    "who_posts_all_the_time_and_never_waits_answers_at_once",
+];
+
+/// Tests of a program that run at a time: they sleep most of the time.
+const AT_A_TIME: &str = "8";
+
+pub(crate) fn run(context: &Context) -> Result<Count> {
+    let library = built()?;
+    let first = match std::env::var("GASPI_TEST_SEED") {
+        Ok(text) => text.parse().map_err(|_| "GASPI_TEST_SEED has to be a number")?,
+        Err(_) => 1,
+    };
+    let seeds = if context.full { SEEDS_OF_FULL } else { SEEDS };
+    let mut count = Count::default();
+    for seed in first..first + seeds {
+        let part = with(context, &library, seed)
+            .inspect(|part| tell_if(part.failed > 0, seed))
+            .inspect_err(|_| tell_if(true, seed))?;
+        count = Count { passed: count.passed + part.passed, failed: count.failed + part.failed };
+    }
+    Ok(count)
+}
+
+fn tell_if(failed: bool, seed: u64) {
+    if failed {
+        println!("with seed {seed}: GASPI_TEST_SEED={seed} cargo xtask test --only delays");
+    }
+}
+
+/// Runs all programs once.
+fn with(context: &Context, library: &Path, seed: u64) -> Result<Count> {
+    let (percent, limit_us) = SETTINGS[seed as usize % SETTINGS.len()];
+    println!("seed {seed}: {percent} of 100 calls take up to {limit_us} us longer");
+    // Only the test programs are delayed, neither cargo nor the compiler.
+    let runner = format!("target.'cfg(unix)'.runner = ['env', 'LD_PRELOAD={}']", library.display());
+    let parts: Vec<Result<Count>> = std::thread::scope(|scope| {
+        let running = PROGRAMS.map(|(nodes, programs)| {
+            let mut cargo = workspace::cargo();
+            cargo.args(["test", "--quiet", "--config", &runner, "--no-fail-fast"]).args(programs);
+            cargo.args(["--", "--test-threads", AT_A_TIME]);
+            cargo.args(TOO_LONG.iter().flat_map(|name| ["--skip", name]));
+            cargo.env("GASPI_TEST_NODES", nodes);
+            cargo.env("GASPI_DELAYS_SEED", seed.to_string());
+            cargo.env("GASPI_DELAYS_PERCENT", percent.to_string());
+            cargo.env("GASPI_DELAYS_US", limit_us.to_string());
+            scope.spawn(move || cargo_test(context, &mut cargo))
+        });
+        let ended = running.map(|program| program.join());
+        ended.into_iter().map(|end| end.unwrap_or_else(|_| Err("a thread fell".into()))).collect()
+    });
+    let mut count = Count::default();
+    for part in parts {
+        let part = part?;
+        count = Count { passed: count.passed + part.passed, failed: count.failed + part.failed };
+    }
+    Ok(count)
+}
+
+/// Compiles the library that delays.
+fn built() -> Result<PathBuf> {
+    let directory = workspace::scratch_of_process("delays")?;
+    let library = workspace::scratch("libdelays.so");
+    let fresh = directory.join("libdelays.so");
+    let mut cc = std::process::Command::new("cc");
+    cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]);
+    cc.arg(&fresh).arg(workspace::root().join("xtask/src/delays.c")).arg("-ldl");
+    process::run(&mut cc)?;
+    // Whole at any time: another run may be using it.
+    std::fs::rename(&fresh, &library)
+        .map_err(|error| format!("cannot make {}: {error}", library.display()))?;
+    workspace::remove(&directory)?;
+    Ok(library)
+}
