@@ -113,14 +113,6 @@ pub(crate) const STAGES: [Stage; 29] = [
     )
     .in_full(900),
     stage("tcp", 240, &[], tcp, "conformance and collectives over TCP, and over mixed links"),
-    stage(
-        "delays",
-        60,
-        &[Tool::Cc],
-        delays::run,
-        "the same with threads that are delayed at random",
-    )
-    .in_full(900),
     stage("fuzz", 120, &[], fuzz, "a million mutated messages and handshakes of each kind"),
     stage("unit", 150, &[Tool::Cc, Tool::Kill], unit, "the same of the other crates"),
     stage("doc", 90, &[], doc, "examples in the documentation"),
@@ -198,6 +190,14 @@ pub(crate) const STAGES: [Stage; 29] = [
     .unless(without_figures),
     stage("aarch64", 60, &[], aarch64, "the libraries for 64-bit Arm, checked only")
         .unless(without_aarch64),
+    stage(
+        "delays",
+        900,
+        &[Tool::Cc],
+        delays::run,
+        "conformance and collectives over TCP with threads that are delayed at random",
+    )
+    .only_in_full(),
     stage("product", 180, &[], product, "operations x algorithms x types, over every kind of link")
         .only_in_full(),
     stage(
