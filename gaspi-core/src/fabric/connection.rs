@@ -243,7 +243,9 @@ impl Connection {
         if out.ending == Ending::No {
             out.append_item(queue, item);
         }
-        Ok(())
+        // What it goes in front of may not be posted any more, since the peer has died: nobody else would
+        // find it on a stream whose end has been dealt with.
+        if out.broken { Err(Unsent::Broken) } else { Ok(()) }
     }
 
     /// Sends what was held back. Whether there is room now for which somebody may wait: the set does not
@@ -517,6 +519,21 @@ mod tests {
         // With something for which somebody may wait it goes out.
         connection.owe(1, false, true);
         assert!(!connection.owes_at_leisure() && !connection.rides(false));
+    }
+
+    #[test]
+    fn a_request_in_front_of_another_fails_where_the_stream_has_ended_meanwhile() {
+        let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
+        assert!(connection.shut_down().is_empty());
+        let lane = Lane { queue: QueueId(0), generation: 0 };
+        let (notification, segment) = (crate::ids::NotificationId(0), crate::ids::SegmentId(0));
+        let place = crate::fabric::frame::Place { segment, generation: 1, offset: 0 };
+        let put =
+            crate::fabric::frame::Put { lane, place, size: 0, last: true, notification, value: 1 };
+        let posted = connection.prepend(QueueId(0), Item::put(put, None));
+        assert!(matches!(posted, Err(Unsent::Broken)));
+        // Who is told so ends it once more, for what was posted since.
+        assert_eq!(connection.shut_down(), [(lane, 1)]);
     }
 
     /// What a set says about the connection now.
