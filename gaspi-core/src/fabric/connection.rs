@@ -507,6 +507,8 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::frame::{Place, Put};
+    use crate::ids::{NotificationId, SegmentId};
     use crate::os::socket::Piece;
 
     #[test]
@@ -526,10 +528,9 @@ mod tests {
         let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
         assert!(connection.shut_down().is_empty());
         let lane = Lane { queue: QueueId(0), generation: 0 };
-        let (notification, segment) = (crate::ids::NotificationId(0), crate::ids::SegmentId(0));
-        let place = crate::fabric::frame::Place { segment, generation: 1, offset: 0 };
-        let put =
-            crate::fabric::frame::Put { lane, place, size: 0, last: true, notification, value: 1 };
+        let (notification, segment) = (NotificationId(0), SegmentId(0));
+        let place = Place { segment, generation: 1, offset: 0 };
+        let put = Put { lane, place, size: 0, last: true, notification, value: 1 };
         let posted = connection.prepend(QueueId(0), Item::put(put, None));
         assert!(matches!(posted, Err(Unsent::Broken)));
         // Who is told so ends it once more, for what was posted since.
