@@ -24,7 +24,7 @@ const ALGORITHM: &str = "GASPI_COLL_ALGORITHM";
 /// Messages between two members that may be under way on a channel.
 const SLOTS: u32 = 8;
 /// Bytes of a message at most, where there are few members.
-const MESSAGE_BYTES: u64 = 256 << 10;
+const MESSAGE_BYTES: u64 = 512 << 10;
 /// The least that a message can be limited to.
 const MESSAGE_BYTES_MIN: u64 = 4 << 10;
 /// Bytes of a channel's messages that a rank makes room for.

@@ -124,6 +124,7 @@ impl Key {
             own: [self.bytes(); 2],
             before: 0,
             expects: false,
+            lends: Vec::new(),
             keeps_apart: false,
         }))
     }

@@ -11,7 +11,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
 use gaspi_core::sync::line::{Look, PAYLOAD_WORDS as WORDS};
-use gaspi_core::{Channel, Error, Head, Rank, Result};
+use gaspi_core::{Channel, Error, Head, Rank, Result, Stays};
 
 use crate::carrier::Carrier;
 use crate::datatype::{DataType, Operation};
@@ -93,13 +93,18 @@ pub(crate) enum Blocked {
     Room(usize),
     /// The line of this member.
     Line(usize),
+    /// Data that a message to this member was lent.
+    Loan(usize),
 }
 
 impl Blocked {
     /// Whom it waits for.
     pub(crate) fn member(self) -> usize {
         match self {
-            Blocked::Message(member) | Blocked::Room(member) | Blocked::Line(member) => member,
+            Blocked::Message(member)
+            | Blocked::Room(member)
+            | Blocked::Line(member)
+            | Blocked::Loan(member) => member,
         }
     }
 }
@@ -295,6 +300,13 @@ impl<F: Function> Task<F> {
                 Stepped::Again => self.cursor = 0,
             }
         }
+        // What messages were lent is not the program's before it has come back.
+        if !self.plan.lends.is_empty()
+            && let Some((member, _)) = on.channel().borrowers().first()
+        {
+            self.blocked = Some(Blocked::Loan(*member));
+            return Ok(self.blocked);
+        }
         match self.failed.get() {
             0 => Ok(None),
             rank => Err(Error::Reduction { rank: Rank((rank - 1) as u16) }),
@@ -313,7 +325,9 @@ impl<F: Function> Task<F> {
                 let (left, right) = (self.operand(on, tally, left), self.operand(on, tally, right));
                 self.combine(on, self.target(on, tally, dst), left, right);
             }
-            Step::Send { to, src, .. } => return self.send(on, tally, to as usize, src),
+            Step::Send { to, src, copied } => {
+                return self.send(on, tally, to as usize, src, copied);
+            }
             Step::Receive { from, dst } => {
                 return self.receive(on, tally, from as usize, dst, None);
             }
@@ -406,7 +420,14 @@ impl<F: Function> Task<F> {
         }
     }
 
-    fn send<C: Carrier>(&self, on: &C, tally: &mut Tally, to: usize, src: Span) -> Result<Stepped> {
+    fn send<C: Carrier>(
+        &self,
+        on: &C,
+        tally: &mut Tally,
+        to: usize,
+        src: Span,
+        copied: bool,
+    ) -> Result<Stepped> {
         let channel = on.channel();
         let index = tally.sent[to];
         let slots = u64::from(channel.spec().slots);
@@ -418,7 +439,12 @@ impl<F: Function> Task<F> {
         }
         let mut head = Head::default();
         head[..4].copy_from_slice(&[self.sequence, self.fingerprint, src.bytes, self.failed.get()]);
-        if !kernel::send(channel, to, index, &head, self.source(on, tally, src))? {
+        let lasts = &self.plan.lends;
+        let stays = match copied || lasts.is_empty() {
+            true => Stays::ForTheCall,
+            false => Stays::UntilReturned { awaited: lasts.binary_search(&self.cursor).is_ok() },
+        };
+        if !kernel::send(channel, to, index, &head, self.source(on, tally, src), stays)? {
             return Ok(Stepped::Blocked(Blocked::Room(to)));
         }
         tally.sent[to] = index + 1;

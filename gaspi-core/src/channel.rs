@@ -13,6 +13,7 @@ mod arena;
 mod counts;
 mod expected;
 mod geometry;
+pub(crate) mod loans;
 mod memory;
 mod notice;
 mod opening;
@@ -27,7 +28,8 @@ pub(crate) use opening::describe;
 use crate::agreement::PeerSlice;
 use crate::error::{Error, Result};
 use crate::fabric::frame::{Lane, Place, Put};
-use crate::fabric::outgoing::{Item, Message, Payload};
+use crate::fabric::outgoing::{Item, Message};
+use crate::fabric::payload::Payload;
 use crate::ids::{GroupId, NotificationId, Rank};
 use crate::node::{life, news};
 use crate::os::socket::Piece;
@@ -78,8 +80,23 @@ pub type Head = [u64; HEAD_BYTES / size_of::<u64>()];
 /// Bytes of that: a cache line.
 pub(crate) const HEAD_BYTES: usize = 64;
 
+/// Data from this size on is lent where it may be: less is copied as quickly as an acknowledgement comes.
+const LENT_BYTES: usize = 96 << 10;
+
 /// For puts that set no word: none is ever set to 0.
 const NO_WORD: (u32, u32) = (0, 0);
+
+/// How long the data of a message stays as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stays {
+    /// Until it has been sent, which returns when it has been copied.
+    ForTheCall,
+    /// As long as a [borrower](Channel::borrowers) has it, where copying it takes longer.
+    UntilReturned {
+        /// Whether this rank is about to wait for that.
+        awaited: bool,
+    },
+}
 
 /// When a put goes out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -247,29 +264,31 @@ impl Channel {
 /// Messages.
 impl Channel {
     /// Publishes message `index` to a member, counted from 0: its head and the `len` bytes at `data`, at most
-    /// [`ChannelSpec::message_bytes`], which are not needed any more then. False, and nothing has happened,
-    /// if there is no room for it on the way to another node; this rank is woken when there is.
+    /// [`ChannelSpec::message_bytes`], which are not needed any more then, unless they stay longer. False, and
+    /// nothing has happened, if there is no room for it on the way to another node; this rank is woken when
+    /// there is.
     ///
     /// # Errors
     /// [`Error::RankDied`], [`Error::RankLeft`], [`Error::NotInitialised`]: of members of other nodes.
     ///
     /// # Safety
-    /// The data is readable.
+    /// The data is readable, and stays so as long as it is said to: until it is returned, or
+    /// [`withdraw`](Channel::withdraw) has been called.
     #[inline]
     pub unsafe fn send(
         &self,
         to: usize,
         index: u64,
         head: &Head,
-        data: *const u8,
-        len: usize,
+        (data, len): (*const u8, usize),
+        stays: Stays,
     ) -> Result<bool> {
         debug_assert!(len as u64 <= self.spec.message_bytes, "{len} bytes do not fit into a slot");
         let member = &self.members[to];
         let (word, value) = (self.geometry.received(self.me), counts::word(index + 1));
         let Some(start) = member.start else {
             // SAFETY: as the caller says.
-            return unsafe { self.send_far(member, index, (word, value), head, data, len) };
+            return unsafe { self.send_far(to, index, (word, value), head, (data, len), stays) };
         };
         let slot = start.wrapping_add(self.geometry.landing(self.me, index) as usize);
         // SAFETY: the slot is in the member's part, has room for both, and is this rank's until the count tells.
@@ -286,13 +305,23 @@ impl Channel {
     /// The same to a member of another node.
     unsafe fn send_far(
         &self,
-        member: &Member,
+        member: usize,
         index: u64,
         word: (u32, u32),
         head: &Head,
-        data: *const u8,
-        len: usize,
+        (data, len): (*const u8, usize),
+        stays: Stays,
     ) -> Result<bool> {
+        let (number, loan) = match stays {
+            Stays::UntilReturned { awaited } if len >= LENT_BYTES => {
+                let channel = (self.reserved.bytes.start, member);
+                // SAFETY: as the caller says.
+                let lent = unsafe { self.inner.channels.loans.lend(channel, data, awaited) };
+                (lent.0, Some(lent.1))
+            }
+            _ => (0, None),
+        };
+        let member = &self.members[member];
         // Relaxed: as in `take`.
         let count = member.untold.load(Ordering::Relaxed);
         if 4 * (count - member.told.load(Ordering::Relaxed)) >= u64::from(self.spec.slots) {
@@ -300,16 +329,26 @@ impl Channel {
         }
         let to = self.geometry.landing(self.me, index);
         let size = (HEAD_BYTES + len) as u64;
-        self.posting(member, (to, size), word, |inner, put| {
+        let sent = self.posting(member, (to, size), word, number, |inner, put| {
             let from = self.geometry.outgoing(member.nth_remote, index);
             let slot = Payload::new(Arc::clone(&self.segment), self.reserved.bytes.start + from);
             let head = bytemuck::bytes_of(head);
             let data = Piece { pointer: data.cast_mut(), len };
+            let message = Message { put, head, data, slot, loan };
             // SAFETY: as the caller says; the slot is this rank's until the message has been taken.
-            unsafe {
-                inner.peers.post_message(inner, member.rank, Message { put, head, data, slot })
-            }
-        })
+            unsafe { inner.peers.post_message(inner, member.rank, message) }
+        });
+        if !matches!(sent, Ok(true)) {
+            self.inner.channels.loans.returned(number);
+        }
+        sent
+    }
+
+    /// The receivers of messages that were lent their data and have not arrived, one for each, with whether
+    /// it is lost. What is lost does not use the data any more, but is a borrower until
+    /// [`withdraw`](Channel::withdraw): it shows in [`check`](Channel::check) or [`alive`](Channel::alive).
+    pub fn borrowers(&self) -> Vec<(usize, bool)> {
+        self.inner.channels.loans.borrowers(self.reserved.bytes.start)
     }
 
     /// Messages of a member that have come so far. Messages below that may be read.
@@ -400,9 +439,10 @@ impl Channel {
         self.inner.channels.expected.landed(self.members[from].rank, slot)
     }
 
-    /// Nothing is expected any more.
+    /// Nothing is expected any more, and what was lent is called back.
     pub fn withdraw(&self) {
         self.inner.channels.expected.withdraw(self.reserved.bytes.clone());
+        self.inner.channels.loans.call_back(self.reserved.bytes.start);
     }
 
     /// Messages of a member below `count` are not needed any more. Tells a member of this node at once, one of
@@ -442,7 +482,7 @@ impl Channel {
         word: (u32, u32),
         turn: Turn,
     ) -> Result<()> {
-        self.posting(member, (to, size), word, |inner, put| {
+        self.posting(member, (to, size), word, 0, |inner, put| {
             let start = self.reserved.bytes.start;
             let payload = (size > 0).then(|| Payload::new(Arc::clone(&self.segment), start + from));
             let item = Item::put(put, payload);
@@ -455,33 +495,24 @@ impl Channel {
         .map(|_| ())
     }
 
-    /// Has `post` send a put of so many bytes to an offset of the part of a member of another node; false if
-    /// it has not.
+    /// Has `post` send a put of so many bytes to an offset of the part of a member of another node, with
+    /// the number of what it was lent; false if it has not.
     fn posting(
         &self,
         member: &Member,
         (to, size): (u64, u64),
         (word, value): (u32, u32),
+        generation: u32,
         post: impl FnOnce(&Inner, Put) -> Result<bool>,
     ) -> Result<bool> {
         let inner = &*self.inner;
         inner.check_open()?;
         let Some(view) = &member.view else { return Ok(true) };
-        let queue = &inner.queues[CHANNELS.index()];
         let place =
             Place { segment: ARENA, generation: view.target.generation, offset: member.base + to };
-        let lane = Lane { queue: CHANNELS, generation: queue.begin(member.rank) };
+        let lane = Lane { queue: CHANNELS, generation };
         let notification = NotificationId(member.words + word);
-        let put = Put { lane, place, size, last: true, notification, value };
-        let posted = post(inner, put);
-        match &posted {
-            Ok(true) => {}
-            Ok(false) => queue.complete(member.rank, lane.generation, 1, None),
-            Err(error) => {
-                queue.complete(member.rank, lane.generation, 1, Some(&error.to_string()));
-            }
-        }
-        posted
+        post(inner, Put { lane, place, size, last: true, notification, value })
     }
 }
 

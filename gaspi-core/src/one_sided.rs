@@ -6,7 +6,8 @@
 
 use crate::error::{Error, Result};
 use crate::fabric::frame::{Lane, Place, Put};
-use crate::fabric::outgoing::{CHUNK, Item, Payload};
+use crate::fabric::outgoing::{CHUNK, Item};
+use crate::fabric::payload::Payload;
 use crate::fabric::peers::Landing;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::inside::Inside;

@@ -278,11 +278,11 @@ fn fail_locked(later: &mut Later, reason: &str, count: u32) {
     later.failed += count;
 }
 
-/// The queue that channels post to: behind those that a program can have, without a limit.
+/// Stands for a queue in what channels post, which count for themselves: behind those of the program.
 pub(crate) const CHANNELS: QueueId = QueueId(QUEUE_MAX as u8);
 
 /// The queues of a fresh rank.
-pub(crate) fn queues(existing: u32) -> [Queue; QUEUE_MAX as usize + 1] {
+pub(crate) fn queues(existing: u32) -> [Queue; QUEUE_MAX as usize] {
     std::array::from_fn(|index| Queue {
         exists: AtomicBool::new((index as u32) < existing),
         busy: AtomicBool::new(false),

@@ -72,7 +72,7 @@ pub(crate) struct Inner {
     /// Read by peers to find out whether they may copy from this process.
     pub(crate) nonce: u64,
     /// Those of programs, then that of channels.
-    pub(crate) queues: [Queue; crate::config::QUEUE_MAX as usize + 1],
+    pub(crate) queues: [Queue; crate::config::QUEUE_MAX as usize],
     pub(crate) channels: Channels,
     pub(crate) groups: Groups,
     pub(crate) peers: Peers,

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
 
-use gaspi_core::{Channel, Head, PeerSlice, Result};
+use gaspi_core::{Channel, Head, PeerSlice, Result, Stays};
 
 use super::{Source, Target};
 
@@ -80,7 +80,8 @@ pub(crate) fn push(channel: &Channel, member: usize, address: u64, from: Source<
     unsafe { channel.push(member, address, from.start, from.len) }
 }
 
-/// Sends a message; false if there is no room for it now.
+/// Sends a message, whose data stays as it is for the call, or until the channel has given it back or
+/// [withdraws](Channel::withdraw); false if there is no room for it now.
 ///
 /// # Errors
 /// Those of [`Channel::send`].
@@ -91,9 +92,11 @@ pub(crate) fn send(
     index: u64,
     head: &Head,
     data: Source<'_>,
+    stays: Stays,
 ) -> Result<bool> {
-    // SAFETY: valid for its length by the promise of its maker.
-    unsafe { channel.send(to, index, head, data.start, data.len) }
+    // SAFETY: valid for its length by the promise of its maker, until the operation has ended; before it
+    // does, what was lent comes back.
+    unsafe { channel.send(to, index, head, (data.start, data.len), stays) }
 }
 
 /// Has the data of a message go to `to`, if its head begins like this.

@@ -199,11 +199,18 @@ impl Station {
     fn users(&self, state: &State) -> Vec<Rank> {
         let (channel, me) = (&self.channel, self.channel.me());
         let Some((_, task)) = state.queue.front() else { return Vec::new() };
-        let Some((first, last)) = task.exposure(&state.tally) else { return Vec::new() };
         if channel.alive(me).is_err() {
             // It has left, so nobody would be seen to.
             return Vec::new();
         }
+        let on_its_way = |(member, lost): &(usize, bool)| !lost && channel.alive(*member).is_ok();
+        let mut borrowers: Vec<(usize, bool)> =
+            channel.borrowers().into_iter().filter(on_its_way).collect();
+        if !borrowers.is_empty() {
+            borrowers.dedup();
+            return borrowers.into_iter().map(|(member, _)| channel.ranks()[member]).collect();
+        }
+        let Some((first, last)) = task.exposure(&state.tally) else { return Vec::new() };
         let stamp = task.stamp();
         let others = (0..channel.ranks().len()).filter(|member| *member != me);
         // Whoever arrives from now on sees the notice of this rank, and so does who waits for it.
@@ -309,8 +316,9 @@ impl Station {
         let rank = self.channel.ranks()[member];
         let closed = self.channel.has_closed(member);
         let ahead = Notice::of(&self.channel, member).is_some_and(|n| n.sequence > sequence);
-        // What makes room may lag behind.
-        if !closed && (!ahead || matches!(blocked, Blocked::Room(_))) {
+        // What makes room, or gives back what was lent, may lag behind.
+        let lags = matches!(blocked, Blocked::Room(_) | Blocked::Loan(_));
+        if !closed && (!ahead || lags) {
             state.vain = None;
             return;
         }

@@ -1,7 +1,7 @@
 //! Operations that fail on one member while another one may still use its buffers: the failed one ends
 //! only when that one has let go of them.
 
-use super::{ALL, Memory, SOON, UNTOUCHED, call, ranks, sum_of_all};
+use super::{ALL, Memory, SOON, UNTOUCHED, call, check_sum, ranks, sum_of_all};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::{Handle, Request, start, test, wait};
 use gaspi_core::{Config, Error, Rank, Runtime, Timeout};
@@ -155,5 +155,82 @@ fn nobody_is_waited_for_where_nobody_can_get_to_the_buffers() {
             assert!(memory.output.iter().all(|element| *element == OWN), "it was written to");
         }
         rt.term(ranks::LIMIT).expect("term");
+    });
+}
+
+/// Elements that go out in several messages, all of which a rank has room for.
+const SEVERAL: usize = 1 << 17;
+
+/// Rank 0 broadcasts, to rank 1 first.
+fn broadcast(memory: &mut Memory) -> Request {
+    let mut request = memory.request(Collective::Broadcast, SEVERAL as u64);
+    request.algorithm = Some(Algorithm::Linear);
+    request
+}
+
+#[test]
+fn a_root_over_tcp_has_its_buffer_back_before_the_others_have_come() {
+    let told = Barrier::new(SIZE as usize);
+    ranks::run_over(Nodes::Each, SIZE, &Config::default(), |rt| {
+        let mut memory = Memory::new(rt.rank(), SEVERAL);
+        let request = broadcast(&mut memory);
+        sum_of_all(&rt, ALL, COUNT);
+        for _ in 0..20 {
+            if rt.rank() == Rank(0) {
+                call(&rt, ALL, &request, ranks::LIMIT).expect("broadcast");
+                memory.input.fill(OWN);
+                memory.output.fill(OWN);
+            }
+            told.wait();
+            if rt.rank() != Rank(0) {
+                call(&rt, ALL, &request, ranks::LIMIT).expect("broadcast");
+                check_sum(&memory.output, &[Rank(0)]);
+                memory.output.fill(UNTOUCHED);
+            }
+            told.wait();
+            memory.input.copy_from_slice(&Memory::new(rt.rank(), SEVERAL).input);
+        }
+        rt.term(ranks::LIMIT).expect("term");
+    });
+}
+
+#[test]
+fn what_comes_for_an_operation_that_has_failed_touches_nothing() {
+    let turns = Barrier::new(SIZE as usize);
+    ranks::run_over(Nodes::Each, SIZE, &Config::default(), |rt| {
+        let mut memory = Memory::new(rt.rank(), SEVERAL);
+        let request = broadcast(&mut memory);
+        sum_of_all(&rt, ALL, COUNT);
+        turns.wait();
+        match rt.rank() {
+            DEAD => {
+                ranks::die(rt);
+                turns.wait();
+                turns.wait();
+                turns.wait();
+            }
+            Rank(1) => {
+                turns.wait();
+                // It says where the data is to go, and waits.
+                let outcome = call(&rt, ALL, &request, Timeout::Block);
+                assert!(outcome.as_ref().is_err_and(names_the_dead), "{outcome:?}");
+                memory.output.fill(OWN);
+                turns.wait();
+                turns.wait();
+                assert!(memory.output.iter().all(|element| *element == OWN), "it was written to");
+                rt.term(ranks::LIMIT).expect("term");
+            }
+            _ => {
+                turns.wait();
+                turns.wait();
+                let outcome = call(&rt, ALL, &request, Timeout::Block);
+                assert!(outcome.as_ref().is_err_and(names_the_dead), "{outcome:?}");
+                memory.input.fill(OWN);
+                // What it has sent is there when this has been answered.
+                rt.ping(Rank(1), ranks::LIMIT).expect("ping");
+                turns.wait();
+                rt.term(ranks::LIMIT).expect("term");
+            }
+        }
     });
 }

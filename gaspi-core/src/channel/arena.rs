@@ -7,6 +7,7 @@
 use super::counts::CLOSED;
 use super::expected::Expectations;
 use super::geometry::PAGE;
+use super::loans::Loans;
 use super::ranges::Ranges;
 use crate::error::{Error, Result};
 use crate::fabric::frame::{Lane, Register};
@@ -104,6 +105,8 @@ pub(crate) struct Channels {
     last: Mutex<HashMap<Rank, Trouble>>,
     /// Messages that are expected.
     pub(crate) expected: Expectations,
+    /// Memory that was lent to messages.
+    pub(crate) loans: Loans,
 }
 
 impl Channels {
@@ -116,6 +119,7 @@ impl Channels {
             troubles: AtomicU64::new(0),
             last: Mutex::default(),
             expected: Expectations::default(),
+            loans: Loans::default(),
         }
     }
 

@@ -38,7 +38,7 @@ fn a_refused_request_shows_in_channels_that_were_open() {
 fn a_lost_request_counts_once_its_rank_is_known_to_live() {
     let channels = Channels::new(1);
     let lane = Lane { queue: CHANNELS, generation: 0 };
-    assert_eq!(lane.queue.0 as u32, crate::QUEUE_MAX);
+    assert_eq!(lane.queue.0 as u32, crate::QUEUE_MAX, "none of the program's");
     // A connection that broke while nothing was under way.
     channels.lost(Rank(0));
     assert_eq!((channels.troubles(), channels.losses(Rank(0))), (0, 0));

@@ -194,7 +194,7 @@ impl Connection {
     }
 
     /// Sends a message of a channel to a rank of another node, or leaves it to whoever drives. Its data is not
-    /// needed any more then. `None` if there is no room now; whoever drives rings when there is.
+    /// needed any more then, unless it was lent. `None` if there is no room now; whoever drives rings when there is.
     ///
     /// # Safety
     /// The data is readable, and nobody else uses the slot until the message has been sent.

@@ -17,6 +17,7 @@ pub(crate) mod frame;
 pub(crate) mod handshake;
 mod losses;
 pub(crate) mod outgoing;
+pub(crate) mod payload;
 pub(crate) mod peers;
 mod pipes;
 pub(crate) mod progress;

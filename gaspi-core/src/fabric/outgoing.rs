@@ -6,11 +6,11 @@
 //! waits.
 
 use super::frame::{Frame, Lane, Place, Put};
+use super::payload::{Loan, Payload};
 use super::pipes::{Lent, Pipes};
 use crate::ids::QueueId;
 use crate::os::socket::{self, Piece};
 use crate::os::splice;
-use crate::segment::Segment;
 use crate::wait::monotonic_ns;
 use std::collections::VecDeque;
 use std::io;
@@ -43,30 +43,6 @@ const HOLD_BYTES: usize = 8 * 1024;
 /// Bytes of memory that a stream keeps for its next frames.
 const KEEP: usize = 4096;
 
-/// Bytes of a segment that go out behind a frame.
-#[derive(Debug, Clone)]
-pub(crate) struct Payload {
-    segment: Arc<Segment>,
-    /// Bytes.
-    offset: u64,
-}
-
-impl Payload {
-    /// What begins at `offset` of `segment`; the caller has checked the range.
-    pub(crate) fn new(segment: Arc<Segment>, offset: u64) -> Payload {
-        Payload { segment, offset }
-    }
-
-    /// What begins behind the first `skip` bytes.
-    fn behind(&self, skip: u64) -> Payload {
-        Payload { segment: Arc::clone(&self.segment), offset: self.offset + skip }
-    }
-
-    fn pointer(&self, skip: u64) -> *mut u8 {
-        self.segment.pointer().wrapping_add((self.offset + skip) as usize)
-    }
-}
-
 /// What travels in a lane.
 #[derive(Debug)]
 pub(crate) enum Item {
@@ -94,6 +70,8 @@ pub(crate) struct Message<'a> {
     pub(crate) data: Piece,
     /// Memory for all of it, until it has been sent.
     pub(crate) slot: Payload,
+    /// The data, if it stays as it is until the put has been acknowledged.
+    pub(crate) loan: Option<Arc<Loan>>,
 }
 
 impl Message<'_> {
@@ -341,7 +319,7 @@ impl Out {
     }
 
     /// Sends as much of a message as there is room for, straight from where its data lies; what is left
-    /// waits in its slot. Whether something is left.
+    /// waits in its slot, or where it was lent. Whether something is left.
     ///
     /// # Safety
     /// The data is readable, and nobody else uses the slot.
@@ -351,7 +329,7 @@ impl Out {
         hold: bool,
         message: Message<'_>,
     ) -> bool {
-        let Message { put, head, mut data, ref slot } = message;
+        let Message { put, head, mut data, ref slot, ref loan } = message;
         let direct = !hold && !self.armed && !self.broken && self.is_free() && put.size <= CHUNK;
         let Some(fd) = fd.filter(|_| direct) else {
             // SAFETY: as the caller says.
@@ -362,6 +340,11 @@ impl Out {
         self.acknowledge();
         self.encode(&mut Item::put(put, None));
         self.wire.extend_from_slice(head);
+        if let Some(loan) = loan {
+            let (payload, size) = (Payload::lent(Arc::clone(loan), 0), data.len as u64);
+            self.body = Some(Body { payload, sent: 0, size, piped: true });
+            return true;
+        }
         if put.size <= SMALL {
             // SAFETY: as the caller says.
             self.wire.extend_from_slice(unsafe { data.bytes() });
@@ -449,15 +432,14 @@ impl Out {
     /// Appends a part of a payload of `whole` bytes: a small one to the wire, others as its body.
     fn append(&mut self, payload: &Payload, skip: u64, size: u64, whole: u64) {
         if size > SMALL {
-            // Memory of the program may serve another purpose once its segment was deleted.
             let turn = whole <= PIPED_ALL || (skip / CHUNK).is_multiple_of(2);
-            let piped = turn && size >= PIPED && payload.segment.is_mapped();
+            let piped = turn && size >= PIPED && payload.may_be_piped();
             self.body = Some(Body { payload: payload.behind(skip), sent: 0, size, piped });
             return;
         }
         let start = self.wire.len();
         self.wire.resize(start + size as usize, 0);
-        let accepts = payload.segment.accept();
+        let accepts = payload.accept();
         if *accepts {
             let to = self.wire[start..].as_mut_ptr();
             // SAFETY: the range was checked when it was posted, and the segment exists while the
@@ -514,14 +496,14 @@ fn send_copied(fd: BorrowedFd<'_>, out: &Out) -> io::Result<usize> {
     let head = Piece::of(&out.wire[out.sent..]);
     // Memory of the program may be gone once its segment was deleted: what is left of the payload
     // then goes out as zeroes, so that the frames behind it arrive.
-    let accepts = out.body.as_ref().map(|body| body.payload.segment.accept());
+    let accepts = out.body.as_ref().map(|body| body.payload.accept());
     let rest = match &out.body {
         None => Piece::of(&[]),
         Some(body) if accepts.as_ref().is_some_and(|accepts| **accepts) => body.rest(),
         Some(body) => Piece::of(&ZEROES[..ZEROES.len().min((body.size - body.sent) as usize)]),
     };
     let descriptors: Vec<BorrowedFd<'_>> = out.descriptors.iter().map(AsFd::as_fd).collect();
-    // SAFETY: the frames are owned here, the payload's segment accepts while its lock is held, the
+    // SAFETY: the frames are owned here, the payload's memory stays while its lock is held, the
     // zeroes are constant.
     unsafe { socket::send(fd, [head, rest], &descriptors) }
 }
@@ -540,11 +522,11 @@ fn send_by_page(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<Option<usize>> 
         return socket::send_more(fd, &out.wire[out.sent..]).map(Some);
     }
     if !lent.is_used() {
-        let accepts = body.payload.segment.accept();
+        let accepts = body.payload.accept();
         if !*accepts {
             return Ok(None);
         }
-        // SAFETY: the payload's segment accepts while its lock is held.
+        // SAFETY: the payload's memory stays while its lock is held.
         let filled = unsafe { lent.fill(body.rest()) };
         drop(accepts);
         if let Err(error) = filled {
@@ -568,7 +550,7 @@ fn send_by_page(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<Option<usize>> 
 mod tests {
     use super::*;
     use crate::ids::SegmentId;
-    use crate::segment::{Init, Shape};
+    use crate::segment::{Init, Segment, Shape};
 
     #[test]
     fn descriptors_stay_with_their_frame_while_others_queue_up_behind_it() {
@@ -702,7 +684,7 @@ mod tests {
         let (size, notification) = ((head.len() + PAYLOAD) as u64, crate::ids::NotificationId(0));
         let lane = Lane { queue: QueueId(0), generation: 0 };
         let put = Put { lane, place, size, last: true, notification, value: 1 };
-        let message = Message { put, head: &head, data: Piece::of(&data), slot };
+        let message = Message { put, head: &head, data: Piece::of(&data), slot, loan: None };
         assert!(!out.is_full(&message));
         // Room is waited for, but not for ever, and not behind others.
         out.armed = true;

@@ -228,8 +228,11 @@ impl Inner {
                 }
             },
         });
-        let queue = &self.queues[lane.queue.index()];
-        queue.complete(peer, lane.generation, count, failed.as_deref());
+        match self.queues.get(lane.queue.index()) {
+            Some(queue) => queue.complete(peer, lane.generation, count, failed.as_deref()),
+            None if failed.is_some() => self.channels.loans.lost(lane.generation),
+            None => self.channels.loans.returned(lane.generation),
+        }
         if let Some(reason) = failed {
             self.request_failed(peer, lane, &reason, !lost);
         }

@@ -6,10 +6,12 @@
 use super::connection::{Broken, Connection};
 use super::drive::Incoming;
 use super::frame::{Announce, AtomicOperation, Frame, Lane, Place, Put, Register};
-use super::outgoing::{BULK, Item, Payload};
+use super::outgoing::{BULK, Item};
+use super::payload::Payload;
 use super::peers::{Failure, Landing};
 use super::requests::finish;
 use crate::channel::Spot;
+use crate::channel::loans;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::os::process;
 use crate::queue::CHANNELS;
@@ -159,13 +161,16 @@ impl Inner {
             slots::set(segment.notification(put.notification.index()), put.value);
         }
         incoming.completed += 1;
-        // Channels go by their own counts, see [`crate::channel`].
+        // Channels go by their own counts, but for memory that was lent; see [`crate::channel`].
         let awaited = put.lane.queue != CHANNELS;
-        incoming.awaited |= awaited;
+        incoming.awaited |= awaited || put.lane.generation != 0;
         // A notification is likely to be answered by something that the acknowledgement can go along
         // with; nobody answers to mere data. More of it often follows bulk data: then one for all.
         incoming.plain |= put.value == 0;
-        incoming.urgent |= awaited && put.value == 0 && put.size < BULK;
+        incoming.urgent |= match awaited {
+            true => put.value == 0 && put.size < BULK,
+            false => loans::is_awaited(put.lane.generation),
+        };
     }
 
     /// A put cannot be carried out; said once for all its parts.
@@ -298,8 +303,11 @@ impl Inner {
 
     /// A put of this rank was refused; its acknowledgement follows and completes it.
     fn refused(&self, peer: Rank, lane: Lane, reason: &str) {
-        let Some(queue) = self.queues.get(lane.queue.index()) else { return };
-        if queue.fail_of(lane.generation, &format!("{peer} refused: {reason}")) {
+        let is_under_way = match self.queues.get(lane.queue.index()) {
+            Some(queue) => queue.fail_of(lane.generation, &format!("{peer} refused: {reason}")),
+            None => lane.queue == CHANNELS,
+        };
+        if is_under_way {
             self.request_failed(peer, lane, reason, true);
         }
         self.area.ring(self.rank);

@@ -21,11 +21,17 @@ fn fill(slice: &PeerSlice<'_>, bytes: &[u8]) {
 
 /// Sends a message that begins with its head.
 fn post(channel: &Channel, to: usize, index: u64, bytes: &[u8]) -> Result<()> {
+    post_as(channel, to, index, bytes, Stays::ForTheCall)
+}
+
+/// The same with data that stays for longer, if it is said to.
+fn post_as(channel: &Channel, to: usize, index: u64, bytes: &[u8], stays: Stays) -> Result<()> {
     let (head, data) = bytes.split_at(HEADER);
     let words = head.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8")));
     let head: Head = words.collect::<Vec<_>>().try_into().expect("a head");
+    let data = (data.as_ptr(), data.len());
     // SAFETY: the bytes of the slice.
-    let send = || unsafe { channel.send(to, index, &head, data.as_ptr(), data.len()) };
+    let send = || unsafe { channel.send(to, index, &head, data, stays) };
     until(channel, || match send() {
         Ok(false) => None,
         sent => Some(sent.map(drop)),
@@ -141,6 +147,43 @@ fn large_messages_arrive_whole() {
             }
         }
         meet(rt);
+    });
+}
+
+#[test]
+fn data_that_was_lent_is_the_senders_again_before_the_message_is_taken() {
+    const BYTES: usize = 300_000;
+    run(3, |rt| {
+        let spec = ChannelSpec { slots: 4, message_bytes: BYTES as u64, stage_bytes: 0 };
+        let channel = rt.channel_open(GroupId::ALL, spec, LIMIT).expect("a channel");
+        let (me, size) = (channel.me(), channel.ranks().len());
+        let bytes = |from: usize, index: u64| {
+            let bytes = (0..HEADER + BYTES).map(|i| (i as u64 * 7 + 3 * index) as u8 ^ from as u8);
+            bytes.collect::<Vec<u8>>()
+        };
+        for first in (0..24).step_by(4) {
+            let mut lent: Vec<Vec<u8>> = (first..first + 4).map(|n| bytes(me, n)).collect();
+            for to in (0..size).filter(|to| *to != me) {
+                for (index, bytes) in (first..).zip(&lent) {
+                    let stays = Stays::UntilReturned { awaited: index % 2 == 1 };
+                    post_as(&channel, to, index, bytes, stays).expect("sent");
+                }
+            }
+            let returned = || channel.borrowers().is_empty().then_some(());
+            until(&channel, returned).expect("it comes back");
+            lent.iter_mut().for_each(|bytes| bytes.fill(0xee));
+            meet(rt);
+            for from in (0..size).filter(|from| *from != me) {
+                for index in first..first + 4 {
+                    until(&channel, || (channel.received(from) > index).then_some(()))
+                        .expect("came");
+                    let found = whole(&channel, from, index, HEADER + BYTES);
+                    assert!(found == bytes(from, index), "message {index} of {from}");
+                    channel.take(from, index + 1);
+                }
+            }
+            meet(rt);
+        }
     });
 }
 
