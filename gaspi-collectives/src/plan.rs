@@ -83,7 +83,8 @@ impl PlanKey {
             let caution = Caution::of(self.collective, shape, algorithm, user);
             let steps = caution.around(shape, steps);
             let scratch_bytes = scratch_bytes(&steps);
-            let lends = if lends(&steps) { last_sends(&steps) } else { Vec::new() };
+            let lends =
+                if lends(&steps, shape.shares_cores) { last_sends(&steps) } else { Vec::new() };
             let expects = !algorithm.requires_one_node() && expecting::worth(&steps);
             let mut extents = extents(self.collective, shape);
             let own = extents[shape.me as usize];
@@ -232,13 +233,14 @@ impl Caution {
     }
 }
 
-/// Who passes on what it receives, or combines with it, finds it in its cache: so many bytes sent in all
-/// from which on copying them once more costs more than waiting for what was lent, measured for two and
-/// four members; between both it costs less.
-const LENT_PASSING: [u64; 2] = [3 << 19, 128 << 20];
+/// Who passes on what it receives, or combines with it, has it in its cache, and is as quick to copy it once
+/// more: but where it sends so much that no cache holds it, and, where ranks share cores and each gets the
+/// time that another one saves, up to so much. Bytes that a member sends in all, measured for two and four.
+const LENT_PASSING: u64 = 128 << 20;
+const LENT_PASSING_SHARING: u64 = 3 << 19;
 
 /// Whether messages are lent their data, where they may be.
-fn lends(steps: &[Step]) -> bool {
+fn lends(steps: &[Step], shares_cores: bool) -> bool {
     let mut sent = 0;
     let mut receives = false;
     for step in steps {
@@ -250,8 +252,8 @@ fn lends(steps: &[Step]) -> bool {
             _ => {}
         }
     }
-    let [few, many] = LENT_PASSING;
-    sent > 0 && (!receives || sent <= few || sent >= many)
+    let pays = sent >= LENT_PASSING || shares_cores && sent <= LENT_PASSING_SHARING;
+    sent > 0 && (!receives || pays)
 }
 
 /// The last of the steps that send to a member, of each, in order.
