@@ -82,11 +82,12 @@ static TABLE: &[Row] = &[
     row(C::Allreduce, A::Direct, OneNode, 1, ALL),
     // A ring crosses from node to node no more often, and each member carries its share.
     row(C::Allreduce, A::Hierarchical, SharedNodes, 4, 256 * KIB),
-    // As many bytes as a ring of two sends, in one round; of four a third more, in two rounds instead of six.
+    // As many bytes as a ring of two sends, in one round; of four a third more, in two rounds instead of four.
     few(2, C::Allreduce, A::RecursiveDoubling, 512 * KIB),
-    few(4, C::Allreduce, A::RecursiveDoubling, 128 * KIB),
+    few(3, C::Allreduce, A::RecursiveDoubling, 128 * KIB),
+    few(4, C::Allreduce, A::RecursiveDoubling, 64 * KIB),
     row(C::Allreduce, A::RecursiveDoubling, Any, 1, 8 * KIB),
-    row(C::Allreduce, A::HalvingDoubling, Any, 5, 512 * KIB),
+    row(C::Allreduce, A::HalvingDoubling, Any, 4, 1024 * KIB),
     row(C::Allreduce, A::Ring, Any, 1, ALL),
     row(C::Reduce, A::Line, OneNode, 1, ALL),
     row(C::Reduce, A::Staged, OneNode, 1, STAGED),

@@ -288,8 +288,15 @@ impl<F: Function> Task<F> {
             match self.run(on, tally, step)? {
                 Stepped::Done => {
                     self.cursor += 1;
-                    if matches!(step, Step::Receive { .. }) {
-                        self.look_ahead(on, tally);
+                    match (step, self.plan.steps.get(self.cursor)) {
+                        (Step::Receive { .. }, _) => self.look_ahead(on, tally),
+                        // The first of them may share this core, and have to pass it on.
+                        (Step::Send { to, .. }, Some(Step::Send { to: next, .. }))
+                            if to != *next =>
+                        {
+                            on.channel().give_way();
+                        }
+                        _ => {}
                     }
                 }
                 Stepped::Blocked(blocked) => {

@@ -72,9 +72,13 @@ impl Inner {
         let word = Arc::new(Word { to, frame: Frame::Arrive(arrival) });
         // First kept, then said: a connection may break in between.
         self.said.words(group).lines[parity] = Some(Arc::clone(&word));
-        for rank in word.to.iter().filter(|rank| !self.is_local(**rank)) {
+        let behind = word.to.partition_point(|rank| *rank <= self.rank);
+        let others = word.to[behind..].iter().chain(&word.to[..behind]);
+        for rank in others.filter(|rank| !self.is_local(**rank)) {
             // Waiting for the others tells who cannot be reached any more.
             let _ = self.say(&word, *rank, Deadline::Now);
+            // It takes a while, and who shares this core may have to do what others wait for.
+            self.waiter.give_way();
         }
     }
 

@@ -157,6 +157,13 @@ impl Waiter {
         self.spin
     }
 
+    /// Where ranks share cores, lets another one run.
+    pub(crate) fn give_way(self) {
+        if !self.spin {
+            std::thread::yield_now();
+        }
+    }
+
     /// Whether somebody who has waited on sockets for so long has not even yielded.
     pub(crate) fn was_brief(self, waited: Duration) -> bool {
         self.spin && waited < SPIN_ON_SOCKETS
