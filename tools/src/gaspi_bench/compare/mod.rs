@@ -344,8 +344,9 @@ fn measure(jobs: &mut [Option<Job>], shape: Shape, effort: Effort) -> Result<Vec
 /// known; none if the library does not have the operation.
 fn plan(job: &mut Job, shape: Shape) -> Result<Option<(u32, Duration, u64)>> {
     let (mut calls, mut takes, mut wrong) = (CALLS_MIN, Duration::ZERO, 0);
-    // A few calls, for which memory is made, tell how many make a burst, and those tell it better.
-    for _ in 0..3 {
+    // A few calls tell how many make a burst, and those tell it better. The first ones say little: memory
+    // is made for them, and that of the row before given back.
+    for turn in 0..3 {
         let begin = Instant::now();
         let Figures { us: Some(_), wrong: found } = job.burst(Burst { shape, calls })? else {
             return Ok(None);
@@ -353,7 +354,7 @@ fn plan(job: &mut Job, shape: Shape) -> Result<Option<(u32, Duration, u64)>> {
         takes = begin.elapsed();
         wrong += found;
         calls = fitting(calls, takes);
-        if calls <= CALLS_MIN {
+        if turn > 0 && calls <= CALLS_MIN {
             break;
         }
     }
