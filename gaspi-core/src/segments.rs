@@ -14,7 +14,7 @@ use crate::statistics::Counter;
 use crate::survey;
 use crate::sync::{Ordering, epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
-use crate::wait::Call;
+use crate::wait::{Call, Waiting};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -259,26 +259,27 @@ impl Inner {
         })
     }
 
-    /// Registers with every member, all at once.
+    /// Registers with every member, all at once, in the course of a call.
     pub(crate) fn register_all(
         &self,
         segment: &Arc<Segment>,
         ranks: &[Rank],
         deadline: Deadline,
+        course: Waiting,
     ) -> Result<()> {
         let mut calls = Vec::with_capacity(ranks.len());
         for rank in ranks.iter().filter(|rank| **rank != self.rank) {
             if segment.answer_of(*rank).is_some() {
                 continue;
             }
+            self.check_alive(*rank, course.call.name())?;
             let (key, call) = self.start_register(segment, *rank, deadline)?;
             calls.push((key, *rank, call));
         }
         let mut result = Ok(());
         for (key, rank, call) in calls {
-            let waiting = waiting(Call::MakeKnown, segment.id.0);
             // Every call is finished or kept for the continuation, also after an error.
-            let one = self.peers.finish_call(self, key, rank, call, deadline, waiting);
+            let one = self.peers.finish_call(self, key, rank, call, deadline, course);
             match one {
                 Ok(answer) => segment.note_answered(rank, answer),
                 Err(error) => result = result.and(Err(error)),
@@ -322,10 +323,10 @@ impl Inner {
         }
         let own = self.segments.get_arc(segment);
         if call.cursor() == REGISTERING {
-            let registered = own
-                .as_ref()
-                .ok_or_else(|| self.no_segment(segment))
-                .and_then(|own| self.register_all(own, &call.ranks_shared(), deadline));
+            let registered = own.as_ref().ok_or_else(|| self.no_segment(segment)).and_then(|own| {
+                let course = waiting(Call::MakeKnown, segment.0);
+                self.register_all(own, &call.ranks_shared(), deadline, course)
+            });
             match registered {
                 Err(error) if error.is_timeout() => return Err(error),
                 Err(error) => call.set_failure(error),

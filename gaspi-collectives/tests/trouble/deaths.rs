@@ -196,3 +196,28 @@ fn those_who_wait_for_whom_it_fails_are_told_of_who_left() {
         rt.term(ranks::LIMIT).expect("term");
     });
 }
+
+#[test]
+fn the_first_operation_of_a_group_tells_of_a_death_in_its_own_words() {
+    let died = Barrier::new(SIZE as usize);
+    let dead = Rank(1);
+    ranks::run_owned(SIZE, &Config::default(), |rt| {
+        // All have joined.
+        died.wait();
+        if rt.rank() == dead {
+            ranks::die(rt);
+            died.wait();
+            died.wait();
+            return;
+        }
+        died.wait();
+        let mut memory = Memory::new(rt.rank(), SMALL);
+        let request = memory.request(Collective::Allreduce, SMALL as u64);
+        let error = call(&rt, ALL, &request, Timeout::Block).expect_err("a member is dead");
+        assert!(names(&error, dead), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("collective") && !text.contains("segment"), "{text}");
+        // Nobody has left before all have been told.
+        died.wait();
+    });
+}

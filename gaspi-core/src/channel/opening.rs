@@ -9,10 +9,12 @@ use super::geometry::{Geometry, LINE};
 use super::{Channel, Member};
 use crate::agreement::{CallKey, CallKind, GroupCall, describe_call};
 use crate::error::{Error, Result};
+use crate::fabric::peers::waiting_group;
 use crate::ids::{GroupId, Rank};
 use crate::runtime::{Inner, Runtime};
 use crate::sync::{AtomicU64, Ordering};
 use crate::timeout::{Deadline, Timeout};
+use crate::wait::Call;
 use std::sync::{Arc, Mutex};
 
 /// Stages.
@@ -232,7 +234,8 @@ impl Inner {
         }
         if call.cursor() == REGISTERING {
             if let Some(arena) = self.channels.arena() {
-                match self.register_all(&arena.segment, &call.ranks_shared(), deadline) {
+                let course = waiting_group(Call::Channel, group);
+                match self.register_all(&arena.segment, &call.ranks_shared(), deadline, course) {
                     Err(error) if error.is_timeout() => return Err(error),
                     Err(error) => call.set_failure(error),
                     Ok(()) => {}
