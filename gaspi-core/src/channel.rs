@@ -89,11 +89,11 @@ const NO_WORD: (u32, u32) = (0, 0);
 /// How long the data of a message stays as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stays {
-    /// Until it has been sent, which returns when it has been copied.
+    /// For the call that sends it, which copies it.
     ForTheCall,
-    /// As long as a [borrower](Channel::borrowers) has it, where copying it takes longer.
+    /// Until its receiver is no [borrower](Channel::borrowers) any more: it need not be copied.
     UntilReturned {
-        /// Whether this rank is about to wait for that.
+        /// Whether this rank is about to wait for that, so that the receiver hurries to say so.
         awaited: bool,
     },
 }
