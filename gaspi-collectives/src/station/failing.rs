@@ -207,6 +207,7 @@ impl Station {
         let mut borrowers: Vec<(usize, bool)> =
             channel.borrowers().into_iter().filter(on_its_way).collect();
         if !borrowers.is_empty() {
+            borrowers.sort_unstable();
             borrowers.dedup();
             return borrowers.into_iter().map(|(member, _)| channel.ranks()[member]).collect();
         }

@@ -81,7 +81,7 @@ impl Loans {
         }
     }
 
-    /// Calls back all that a channel has lent.
+    /// Calls back all that a channel has lent: connections end that have not sent all of it.
     pub(super) fn call_back(&self, channel: u64) {
         self.end(|lent| lent.channel == channel);
     }

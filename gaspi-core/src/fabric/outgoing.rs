@@ -495,11 +495,12 @@ pub(super) fn send(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<()> {
 fn send_copied(fd: BorrowedFd<'_>, out: &Out) -> io::Result<usize> {
     let head = Piece::of(&out.wire[out.sent..]);
     // Memory of the program may be gone once its segment was deleted: what is left of the payload
-    // then goes out as zeroes, so that the frames behind it arrive.
+    // then goes out as zeroes, so that the frames behind it arrive. But where it was called back.
     let accepts = out.body.as_ref().map(|body| body.payload.accept());
     let rest = match &out.body {
         None => Piece::of(&[]),
         Some(body) if accepts.as_ref().is_some_and(|accepts| **accepts) => body.rest(),
+        Some(body) if body.payload.is_lent() => return Err(io::ErrorKind::ConnectionAborted.into()),
         Some(body) => Piece::of(&ZEROES[..ZEROES.len().min((body.size - body.sent) as usize)]),
     };
     let descriptors: Vec<BorrowedFd<'_>> = out.descriptors.iter().map(AsFd::as_fd).collect();
@@ -708,6 +709,23 @@ mod tests {
         expected.extend(head);
         expected.resize(expected.len() + PAYLOAD, 8);
         assert!(got == expected, "{} bytes of {}", got.len(), expected.len());
+    }
+
+    #[test]
+    fn what_was_called_back_ends_the_stream_instead_of_standing_for_data() {
+        let (mut out, to, _from) = stream("called-back", &Arc::default(), 0);
+        (out.wire, out.body, out.lanes) = (vec![1], None, VecDeque::new());
+        let data = vec![7u8; 4 << 20];
+        // SAFETY: the data outlives the stream.
+        let loan = Arc::new(unsafe { Loan::new(data.as_ptr()) });
+        let payload = Payload::lent(Arc::clone(&loan), 0);
+        out.body = Some(Body { payload, sent: 0, size: data.len() as u64, piped: true });
+        assert!(!pump(&mut out, &to), "it is more than the socket takes");
+        // What has been handed over goes out as it is; what has not, not at all.
+        out.lent = None;
+        loan.call_back();
+        let outcome = send(to.as_fd(), &mut out);
+        assert!(outcome.is_err_and(|error| !socket::is_full(&error)));
     }
 
     #[test]

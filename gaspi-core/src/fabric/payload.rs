@@ -82,6 +82,12 @@ impl Payload {
         }
     }
 
+    /// Whether the stream ends where the memory may not be read any more: the peer could take what stands for
+    /// a message's data for the data.
+    pub(super) fn is_lent(&self) -> bool {
+        matches!(self.memory, Memory::Loan(_))
+    }
+
     /// Whether its pages may be handed to the kernel: memory of the program may serve another purpose
     /// once its segment was deleted, but not while it is lent.
     pub(super) fn may_be_piped(&self) -> bool {
