@@ -126,6 +126,59 @@ fn algorithms_by_name() -> Result<()> {
 }
 
 #[test]
+fn the_choice_beside_all_algorithms() -> Result<()> {
+    for (transport, more) in [("shm", &[][..]), ("tcp", &TCP[..])] {
+        let arguments = [
+            &["allreduce", "--algorithm", "all", "--sizes", "120K", "--iterations", "100"][..],
+            &["--check", "--goals"],
+            more,
+        ]
+        .concat();
+        let rows = rows(3, &arguments)?;
+        let (choice, others) = rows.split_first().expect("at least one row");
+        demand(choice["algorithm"].is_null(), "the choice comes first", choice)?;
+        let named = |name: &str| others.iter().find(|row| row["algorithm"] == name);
+        // What needs one node serves there only.
+        let direct = named("direct").is_some();
+        demand(direct == (transport == "shm"), "the algorithms that serve", choice)?;
+        demand(named("ring").is_some() && others.len() > 4, "all algorithms", choice)?;
+        let times = others.iter().map(|row| number(row, "p50_us")).collect::<Result<Vec<f64>>>()?;
+        let best = times.iter().copied().fold(f64::INFINITY, f64::min);
+        demand(choice["limit_us"] == best, "the best of them", choice)?;
+        let fastest = choice["limit"].as_str().and_then(named);
+        demand(fastest.is_some_and(|row| row["p50_us"] == best), "its name", choice)?;
+        let allowed = 1.1f64.max(1.0 + number(choice, "noise")?);
+        demand(choice["goal"] == allowed, "a tenth, or the noise", choice)?;
+        let ratio = number(choice, "p50_us")? / best;
+        demand((number(choice, "of_limit")? - ratio).abs() < 1e-9, "the ratio", choice)?;
+        for row in &rows {
+            demand(row["errors"] == 0 && row["transport"] == transport, "a row", row)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn bus_bandwidth_beside_writes_to_the_next_rank() -> Result<()> {
+    let arguments = ["allreduce", "--algorithm", "ring", "--point-to-point", "--goals"];
+    for (size, goal) in [("120K", false), ("4M", true)] {
+        let few = [&arguments[..], &FEW, &["--sizes", size]].concat();
+        for row in rows(3, &few)? {
+            let share = number(&row, "limit_us")? / number(&row, "p50_us")?;
+            demand((number(&row, "of_limit")? - share).abs() < 1e-9, "the share", &row)?;
+            demand(row["goal"].is_null() != goal, "a goal from 4 MiB on", &row)?;
+        }
+    }
+    for (more, words) in [
+        (&["-n", "2", "--algorithm", "all", "--point-to-point"][..], "ask for one"),
+        (&["-n", "1", "--point-to-point"], "start it with -n 2"),
+    ] {
+        alone(&[&["allreduce"], more].concat())?.run()?.code(2)?.says(words)?;
+    }
+    Ok(())
+}
+
+#[test]
 fn a_table_as_nccl_tests_has_it() -> Result<()> {
     let job = alone(&["allreduce", "-n", "2", "--sizes", "8,64K", "-d", "bf16", "-o", "max"])?;
     let outcome = job.args(FEW).run()?.success()?;

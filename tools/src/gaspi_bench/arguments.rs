@@ -263,9 +263,13 @@ pub(crate) struct Moving {
     #[arg(short = 'd', long = "type", value_enum, default_value = "f32")]
     pub(crate) ty: Type,
 
-    /// The algorithm [default: what the library chooses]
+    /// The algorithm [default: what the library chooses]; `all`: what it chooses, beside all that serve
     #[arg(long, value_name = "NAME")]
     pub(crate) algorithm: Option<String>,
+
+    /// Beside writes from each rank to the next, of as many bytes as a rank has to send
+    #[arg(long)]
+    pub(crate) point_to_point: bool,
 
     /// The result goes where the contribution lies
     #[arg(long)]
@@ -287,6 +291,7 @@ impl Moving {
             sizes: Sizes::default_with(plain, cold),
             ty: Type::F32,
             algorithm: None,
+            point_to_point: false,
             in_place: false,
             memory: Place::Segment,
             root: 0,

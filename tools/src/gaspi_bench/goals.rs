@@ -1,6 +1,6 @@
 //! What the library is to reach, beside the limits that rows show.
 
-use crate::report::Row;
+use crate::report::{Beside, Row};
 
 /// What a row has to show.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,10 +87,38 @@ const TCP: [Entry; 7] = [
     entry("atomic-lat", "fetch_add", ANY, PAIR, Goal::AtMost(1.3)),
 ];
 
+/// What the choice of an algorithm may cost in terms of the best, if that is not within the noise.
+const CHOICE: f64 = 1.1;
+
+/// Bytes from which a ring has to carry [`RING_SHARE`] of what writes from rank to rank do.
+const RING_FROM: usize = 4 << 20;
+const RING_SHARE: f64 = 0.85;
+
+/// What a collective operation is to reach beside others.
+fn beside(row: &Row) -> Option<Goal> {
+    let moved = row.moved.as_ref()?;
+    match moved.beside? {
+        Beside::Algorithms if row.limit.is_some() => {
+            let noise = row.samples.noise().unwrap_or_default();
+            Some(Goal::AtMost(CHOICE.max(1.0 + noise)))
+        }
+        Beside::Writes
+            if moved.algorithm.as_deref() == Some("ring")
+                && row.size.is_some_and(|size| size >= RING_FROM) =>
+        {
+            Some(Goal::AtLeast(RING_SHARE))
+        }
+        _ => None,
+    }
+}
+
 /// What this row is to reach, if anything.
 pub(crate) fn of(row: &Row, ranks: usize, transport: &str) -> Option<Goal> {
     if row.limit_is_goal {
         return Some(Goal::AtMost(1.0));
+    }
+    if row.moved.is_some() {
+        return beside(row);
     }
     let within = |(from, to): (usize, usize), value: usize| (from..=to).contains(&value);
     let goals: &[Entry] = match transport {

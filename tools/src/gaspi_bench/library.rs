@@ -139,6 +139,7 @@ procedures! {
     alltoall:
         "gaspi_coll_alltoall"
         (*const c_void, *mut c_void, u64, u32, u8, *const Options, c_ulong);
+    algorithms: "gaspi_coll_algorithms" (*const c_char, *mut c_char, c_ulong);
     alltoallv:
         "gaspi_coll_alltoallv"
         (*const c_void, *const u64, *const u64, *mut c_void, *const u64, *const u64, u32, u8,

@@ -42,6 +42,7 @@ mod report;
 mod sockets;
 mod system;
 mod transport;
+mod ways;
 mod wiring;
 
 use arguments::{Arguments, Command, Test};
@@ -62,6 +63,9 @@ fn run(test: &Test) -> Result<()> {
         return init::start_jobs(options);
     }
     launch::start_if_asked(test.plain())?;
+    if moving::tries_all(test) {
+        ways::refuse_quietly();
+    }
     let job = Job::join(test.plain(), &configuration(test)?).map_err(launch::of_rank)?;
     let mut report = Report::new(test.plain(), Facts::of(&job, test.memory()), job.rank != 0);
     let measured = measure(&job, test, &mut report).and_then(|()| job.leave());

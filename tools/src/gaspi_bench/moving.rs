@@ -13,13 +13,17 @@ use crate::library::{Collectives, Options};
 use crate::measure::{Lane, Measured, interleave, timed};
 use crate::memory::{PAGE, Region};
 use crate::pair::{SEGMENT, rotation};
-use crate::report::{Layout, Moved, Report, Row};
-use std::ffi::{CString, c_void};
+use crate::report::{Beside, Layout, Moved, Report, Row};
+use crate::ways::{self, Way};
+use std::ffi::c_void;
 
 /// Sizes without a choice.
 pub(crate) const SIZES: [usize; 8] =
     [8, 64, 1 << 10, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20];
 const GROUP_ALL: u8 = 0;
+/// The segment of writes beside an operation.
+const BESIDE: u8 = SEGMENT + 1;
+const QUEUE: u8 = 0;
 
 /// Which operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +126,14 @@ pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
     if moving.root as usize >= ranks {
         return Err(Failure::usage(format!("--root {}: the job has {ranks} ranks", moving.root)));
     }
+    if moving.point_to_point && moving.algorithm.as_deref() == Some(ways::EVERY) {
+        return Err(Failure::usage(
+            "--point-to-point and --algorithm all are measured beside different things; ask for one",
+        ));
+    }
+    if moving.point_to_point && ranks < 2 {
+        return Err(Failure::usage("--point-to-point: the job has 1 rank, start it with -n 2"));
+    }
     let bytes = moving.ty.bytes();
     match moving.sizes.sizes(&SIZES)?.into_iter().find(|size| !size.is_multiple_of(bytes)) {
         Some(size) if !moving.sizes.sizes.is_empty() => Err(Failure::usage(format!(
@@ -130,6 +142,11 @@ pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// Whether a test is to try algorithms, of which some will not serve.
+pub(crate) fn tries_all(test: &Test) -> bool {
+    Wish::of(test).is_some_and(|wish| wish.moving.algorithm.as_deref() == Some(ways::EVERY))
 }
 
 /// Measures a test, if it is one of these.
@@ -206,7 +223,6 @@ struct Call<'a> {
     op: Op,
     root: u16,
     in_place: bool,
-    options: Options,
     /// Elements as the procedure counts them.
     count: usize,
     /// Elements of all blocks of other lengths: what this rank sends to each, and receives of each.
@@ -315,7 +331,7 @@ impl Call<'_> {
         }
     }
 
-    fn run(&self, buffers: Buffers<'_>) -> Result<()> {
+    fn run(&self, way: &Way, buffers: Buffers<'_>) -> Result<()> {
         let p = &self.procedures;
         let receive: *mut c_void = buffers.receive.address().cast();
         let block = self.job.rank * self.count * self.ty.bytes();
@@ -334,7 +350,8 @@ impl Call<'_> {
             _ => 0,
         });
         let (count, ty, op, root) = (self.count as u64, self.ty.code(), self.op.code(), self.root);
-        let options = &raw const self.options;
+        let options = Options::of(way.as_deref());
+        let options = &raw const options;
         let (sends, receives) = (self.sends.as_ptr(), self.receives.as_ptr());
         let none = std::ptr::null();
         // SAFETY: the buffers have as many elements as each says, and stay until the call returns.
@@ -389,8 +406,6 @@ fn row(job: &Job, wish: &Wish<'_>, size: usize, report: &mut Report) -> Result<(
         let library = job.library.display();
         Failure::usage(format!("{library} has no gaspi_coll_*: it has no collectives to measure"))
     })?;
-    let name = moving.algorithm.as_deref().map(CString::new).transpose();
-    let name = name.map_err(|_| Failure::usage("--algorithm has a zero byte in its name"))?;
     let elements = size / moving.ty.bytes();
     let count = if kind.has_blocks() { elements.div_ceil(job.ranks) } else { elements }.max(1);
     let all = 0..job.ranks;
@@ -410,33 +425,81 @@ fn row(job: &Job, wish: &Wish<'_>, size: usize, report: &mut Report) -> Result<(
         op: wish.op,
         root: moving.root as u16,
         in_place: moving.in_place,
-        options: Options::of(name.as_deref()),
         count,
         sends,
         receives,
     };
-    let measured = measure(&call, moving)?;
-    let Some([samples]) = measured.of() else { return Ok(()) };
-    let moved = Moved {
-        variant: wish.variant(),
-        count,
-        ty: moving.ty.name(),
-        op: kind.reduces().then(|| wish.op.name()),
-        algorithm: moving.algorithm.clone(),
-        in_place: call.in_place,
-        memory: moving.memory.name(),
-        bus_factor: kind.bus_factor(job.ranks),
+    let (ways, measured) = measure(&call, moving)?;
+    let beside = match (ways.len(), moving.point_to_point) {
+        (_, true) => Some(Beside::Writes),
+        (1, false) => None,
+        _ => Some(Beside::Algorithms),
     };
-    let bytes = call.whole() * moving.ty.bytes();
-    let row = Row::new(kind.name(), "", samples.clone()).size(bytes).errors(measured.errors);
-    report.row(Layout::Moved, &row.moved(moved))
+    let best = (1..ways.len()).min_by(|one, other| {
+        let median = |way: usize| measured.samples[way].median();
+        median(*one).total_cmp(&median(*other))
+    });
+    for (index, way) in ways.iter().enumerate() {
+        let samples = measured.samples[index].clone();
+        let moved = Moved {
+            variant: wish.variant(),
+            count,
+            ty: moving.ty.name(),
+            op: kind.reduces().then(|| wish.op.name()),
+            algorithm: ways::name(way),
+            in_place: call.in_place,
+            memory: moving.memory.name(),
+            bus_factor: kind.bus_factor(job.ranks),
+            beside,
+        };
+        let bytes = call.whole() * moving.ty.bytes();
+        let mut row = Row::new(kind.name(), "", samples).size(bytes).moved(moved);
+        match best {
+            // Of all, since they are checked together.
+            _ if index > 0 => {}
+            Some(best) => {
+                let name = ways::name(&ways[best]).unwrap_or_default();
+                let us = measured.samples[best].median();
+                row = row.limit(name, us).errors(measured.errors);
+            }
+            None => row = row.errors(measured.errors),
+        }
+        if moving.point_to_point {
+            let us = measured.samples[ways.len()].median();
+            row = row.limit("write to the next rank, all at once", us).share();
+        }
+        report.row(Layout::Moved, &row)?;
+    }
+    Ok(())
 }
 
-fn measure(call: &Call<'_>, moving: &Moving) -> Result<Measured> {
+/// Bytes that a rank has to send, or receive, in an operation on so many.
+fn bus_bytes(call: &Call<'_>) -> usize {
+    let bytes = (call.whole() * call.ty.bytes()) as f64;
+    ((bytes * call.kind.bus_factor(call.job.ranks)) as usize).max(1)
+}
+
+/// Each rank writes what it would have to send to the next one, and waits until it is there.
+fn writes<'a>(segment: &'a Segment<'_>, job: &'a Job, bytes: usize) -> Lane<'a> {
+    let next = (job.rank + 1) % job.ranks;
+    Lane::new(move |batch| {
+        let us = timed(batch, || {
+            segment.write(0, next, bytes, bytes, QUEUE)?;
+            job.wait(QUEUE)
+        })?;
+        Ok(Some(us))
+    })
+}
+
+/// The ways that were measured, and their samples; those of writes behind them, where they are asked for.
+fn measure(call: &Call<'_>, moving: &Moving) -> Result<(Vec<Way>, Measured)> {
+    let job = call.job;
     let bytes = call.largest() * call.ty.bytes();
+    let beside = bus_bytes(call);
+    let ground = moving.point_to_point.then(|| job.segment(BESIDE, 2 * beside)).transpose()?;
     let rotation = rotation(bytes, moving.sizes.cold);
     let half = rotation.total.next_multiple_of(PAGE);
-    let mut memory = Memory::new(call.job, moving.memory, 2 * half)?;
+    let mut memory = Memory::new(job, moving.memory, 2 * half)?;
     let measured = {
         let region = memory.region();
         let buffers = |at: usize| Buffers {
@@ -445,19 +508,34 @@ fn measure(call: &Call<'_>, moving: &Moving) -> Result<Measured> {
         };
         // So that the first calls do not move what no check has ever written.
         call.write(buffers(0), 0);
-        let mut places = rotation;
-        let mut lanes = [Lane::new(|batch| {
-            let us = timed(batch, || call.run(buffers(places.offset())))?;
-            Ok(Some(us))
-        })];
-        let schedule = collective::schedule(call.job, &moving.sizes.plain, bytes);
-        interleave(call.job, call.job.ranks, schedule, &mut lanes, |round| {
-            call.write(buffers(0), round);
-            call.run(buffers(0))?;
-            Ok(call.wrong(buffers(0), round))
-        })?
+        let name = moving.algorithm.as_deref();
+        let ways =
+            ways::of(&call.procedures, call.kind.name(), name, |way| call.run(way, buffers(0)))?;
+        let mut lanes: Vec<Lane<'_>> = (ways.iter())
+            .map(|way| {
+                let mut places = rotation;
+                Lane::new(move |batch| {
+                    let us = timed(batch, || call.run(way, buffers(places.offset())))?;
+                    Ok(Some(us))
+                })
+            })
+            .collect();
+        lanes.extend(ground.as_ref().map(|segment| writes(segment, job, beside)));
+        let schedule = collective::schedule(job, &moving.sizes.plain, bytes);
+        let measured = interleave(job, job.ranks, schedule, &mut lanes, |round| {
+            let mut wrong = 0;
+            for way in &ways {
+                call.write(buffers(0), round);
+                call.run(way, buffers(0))?;
+                wrong += call.wrong(buffers(0), round);
+            }
+            Ok(wrong)
+        })?;
+        drop(lanes);
+        (ways, measured)
     };
     memory.give_back()?;
+    ground.map_or(Ok(()), Segment::delete)?;
     Ok(measured)
 }
 

@@ -61,6 +61,16 @@ pub(crate) struct Moved {
     pub(crate) memory: &'static str,
     /// busbw in terms of algbw.
     pub(crate) bus_factor: f64,
+    pub(crate) beside: Option<Beside>,
+}
+
+/// What a collective operation is measured beside, if anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beside {
+    /// What the library chooses beside every algorithm that serves.
+    Algorithms,
+    /// Writes from each rank to the next.
+    Writes,
 }
 
 impl Row {
@@ -323,6 +333,7 @@ impl Report {
             set("in_place", json!(moved.in_place));
             set("buffers", json!(moved.memory));
             set("bus_bandwidth_gb_s", json!(row.bus_gb_s()));
+            set("noise", json!(row.samples.noise()));
         }
         set("limit", json!(row.limit.as_ref().map(|limit| &limit.name)));
         let limit = row.limit.as_ref().map(|limit| limit.us);
@@ -351,14 +362,14 @@ impl Report {
     }
 
     /// Columns that users of nccl-tests know.
-    fn moved_columns(&self, row: &Row, moved: &Moved) -> Vec<Column> {
+    fn moved_columns(&mut self, row: &Row, moved: &Moved, goal: Option<Goal>) -> Vec<Column> {
         let mut columns = vec![
             Column::left("test", 16, row.test),
             Column::right("size", 10, row.size.map(|bytes| bytes.to_string())),
             Column::right("count", 10, Some(moved.count.to_string())),
             Column::right("type", 5, Some(moved.ty.to_owned())),
             Column::right("op", 7, moved.op.map(str::to_owned)),
-            Column::left("algorithm", 18, moved.algorithm.as_deref().unwrap_or("-")),
+            Column::left("algorithm", 24, moved.algorithm.as_deref().unwrap_or("-")),
             Column::left("place", 5, if moved.in_place { "in" } else { "out" }),
             Column::right("time us", 12, Some(time(row.samples.median()))),
         ];
@@ -371,12 +382,35 @@ impl Report {
         columns.push(Column::right("algbw", 8, speed(row.gb_s(row.samples.median()))));
         columns.push(Column::right("busbw", 8, speed(row.bus_gb_s())));
         columns.push(Column::right("errors", 7, Some(row.errors.to_string())));
+        if let Some(beside) = moved.beside {
+            let ratio = row.of_limit().map(|ratio| ratio_text(row.judged, ratio));
+            let head = match beside {
+                Beside::Algorithms => "of best",
+                Beside::Writes => "of p2p",
+            };
+            columns.push(Column::right(head, 8, ratio));
+            let noise = row.samples.noise().map(|noise| format!("{:.1}%", noise * 100.0));
+            columns.push(Column::right("noise", 6, noise));
+            self.add_goal(&mut columns, row, goal);
+        }
         columns
+    }
+
+    /// Whether a row reaches its goal, where goals are asked for.
+    fn add_goal(&mut self, columns: &mut Vec<Column>, row: &Row, goal: Option<Goal>) {
+        if !self.goals {
+            return;
+        }
+        let met = met(row, goal);
+        self.missed += usize::from(met == Some(false));
+        columns.push(Column::right("goal", 9, goal.map(|goal| goal_text(row, goal))));
+        let word = met.map(|met| if met { "yes" } else { "NO" }.to_owned());
+        columns.push(Column::right("met", 4, word));
     }
 
     fn columns(&mut self, layout: Layout, row: &Row, goal: Option<Goal>) -> Vec<Column> {
         if let Some(moved) = &row.moved {
-            return self.moved_columns(row, moved);
+            return self.moved_columns(row, moved, goal);
         }
         let mut columns =
             vec![Column::left("test", 16, row.test), Column::left("variant", 26, row.variant)];
@@ -397,13 +431,7 @@ impl Report {
             columns.push(Column::right(head, 9, ratio));
         }
         columns.push(Column::right("errors", 7, Some(row.errors.to_string())));
-        if self.goals {
-            let met = met(row, goal);
-            self.missed += usize::from(met == Some(false));
-            columns.push(Column::right("goal", 9, goal.map(|goal| goal_text(row, goal))));
-            let word = met.map(|met| if met { "yes" } else { "NO" }.to_owned());
-            columns.push(Column::right("met", 4, word));
-        }
+        self.add_goal(&mut columns, row, goal);
         if !matches!(layout, Layout::Limits | Layout::Goals) && layout.unit().is_none() {
             let name = row.limit.as_ref().map_or("-", |limit| &limit.name);
             columns.push(Column::left("the limit", 9, name));
