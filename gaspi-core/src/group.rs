@@ -8,17 +8,16 @@
 //! so that a reused id never meets the lines of its former life. A commit also waits until the members
 //! of this rank's former use of the id have read its last lines there: they lie in the same place.
 
+mod commit;
+
 use crate::agreement::Active;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::fabric::frame::{Announce, Frame};
-use crate::fabric::peers::waiting_group;
+use crate::fabric::frame::Announce;
 use crate::ids::{GroupId, Rank};
-use crate::node::{WatchSteps, life};
-use crate::runtime::{Inner, Runtime, initial_group};
+use crate::runtime::{Runtime, initial_group};
 use crate::sync::{AtomicU32, Ordering};
-use crate::timeout::{Deadline, Timeout};
-use crate::wait::Call;
+use crate::timeout::Timeout;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -409,155 +408,6 @@ impl Groups {
             let ranks = queue.front().map_or(&[][..], |entry| &entry.announce.ranks);
             format!("; {rank} commits {} under the same id", list(ranks))
         })
-    }
-}
-
-impl Inner {
-    /// Tells the members of a commit under way that this rank no longer wants it.
-    fn withdraw(&self, group: GroupId) {
-        if let Some((attempt, ranks)) = self.groups.withdraw(group) {
-            self.tell_withdrawn(group, attempt, &ranks);
-        }
-    }
-
-    fn tell_withdrawn(&self, group: GroupId, attempt: u64, ranks: &[Rank]) {
-        let frame = Frame::Withdraw { group, attempt };
-        // Who cannot be told any more does not wait any more.
-        let _ = self.say_commit(attempt, group, ranks, frame, Deadline::Now);
-    }
-
-    /// Tells the members of a commit under way that it has failed.
-    fn abort(&self, group: GroupId, reason: &str) {
-        let failed = lock(&self.groups.board).fail(group);
-        if let Some((attempt, ranks, round)) = failed {
-            let frame = Frame::Abort { group, attempt, round, reason: reason.to_owned() };
-            // As above.
-            let _ = self.say_commit(attempt, group, &ranks, frame, Deadline::Now);
-        }
-    }
-
-    fn commit(&self, group: GroupId, timeout: Timeout) -> Result<()> {
-        self.check_open()?;
-        let mut state = self.groups.claim(group)?;
-        if state.active.is_some() {
-            let active = "a collective that timed out".to_owned();
-            return Err(Error::ActiveCollective { group, active });
-        }
-        let ranks = self.groups.members(group)?.ranks.clone();
-        let Ok(me) = ranks.binary_search(&self.rank) else {
-            let reason = format!("{} is not a member of it", self.rank);
-            return Err(Error::InvalidGroup { group, reason });
-        };
-        let (announce, replaced) = self.groups.begin(group, &ranks);
-        if let Some((attempt, ranks)) = replaced {
-            self.tell_withdrawn(group, attempt, &ranks);
-        }
-        let deadline = timeout.deadline();
-        if let Some(announce) = announce {
-            let (attempt, frame) = (announce.attempt, Frame::Announce(announce));
-            if let Err(error) = self.say_commit(attempt, group, &ranks, frame, deadline) {
-                self.abort(group, &error.to_string());
-                return Err(error);
-            }
-        }
-        self.area.set_members(group.index(), &ranks);
-        let waiting = waiting_group(Call::Commit, group);
-        // Committing again replaces what was committed, once the others have agreed to it.
-        let former = state.former();
-        let slow: Vec<WatchSteps<'_>> = former
-            .iter()
-            .flat_map(|(ranks, _)| ranks.iter())
-            .filter(|rank| self.is_local(**rank))
-            .map(|rank| self.area.watch_steps(*rank, group.index()))
-            .collect();
-        let standing = self.until(deadline, waiting, || {
-            self.settled(group, &ranks)
-                .filter(|settled| settled.is_err() || self.is_free(group, &former))
-        });
-        drop(slow);
-        let incarnation = match standing {
-            Some(Ok(incarnation)) => incarnation,
-            Some(Err((error, reason))) => {
-                self.abort(group, &reason);
-                return Err(error);
-            }
-            None => return Err(self.commit_timed_out(group)),
-        };
-        if let Some(attempt) = self.groups.agreed(group, incarnation) {
-            self.said.agreed(group, attempt);
-        }
-        self.mirror.committed(group, incarnation);
-        log::debug!(
-            "group_commit: {group} has ranks {}, use {incarnation} of its id",
-            list(&ranks)
-        );
-        let step = first_step(incarnation);
-        state.former = None;
-        let remote = ranks.iter().any(|rank| !self.is_local(*rank));
-        state.committed = Some(Committed { ranks: ranks.into(), me, step, remote });
-        self.groups.members(group)?.committed = true;
-        let incarnation = crate::mirror::incarnation(step);
-        self.groups.cell(group)?.incarnation.store(incarnation, Ordering::Release);
-        Ok(())
-    }
-
-    /// Whether the members of a former use of the id have read this rank's lines.
-    fn is_free(&self, group: GroupId, former: &Option<(Arc<[Rank]>, u64)>) -> bool {
-        former.as_ref().is_none_or(|(ranks, step)| {
-            // Others keep copies of this rank's lines.
-            let readers = ranks.iter().filter(|rank| **rank != self.rank && self.is_local(**rank));
-            readers.into_iter().all(|rank| {
-                self.area.has_finished(*rank, group.index(), *step)
-                    || self.area.life(*rank) != life::JOINED
-            })
-        })
-    }
-
-    /// The end of the commit under way, if it has one: the incarnation, or the error and what the
-    /// other members should be told.
-    #[allow(clippy::type_complexity, reason = "used once, right above")]
-    fn settled(&self, group: GroupId, ranks: &[Rank]) -> Option<Result<u32, (Error, String)>> {
-        if let Err(error) = self.check_open() {
-            let text = error.to_string();
-            return Some(Err((error, text)));
-        }
-        let standing = self.groups.standing(group, self.rank);
-        if !matches!(standing, Standing::Agreed(_))
-            && let Some(rank) = self.dead_among(ranks)
-        {
-            self.set_corrupt(rank);
-            let error = self.died(rank, "group_commit");
-            let text = error.to_string();
-            return Some(Err((error, text)));
-        }
-        match standing {
-            Standing::Agreed(incarnation) => Some(Ok(incarnation)),
-            Standing::Differs(difference) => {
-                let error = Error::Mismatch { group, difference: difference.clone() };
-                Some(Err((error, difference)))
-            }
-            Standing::Aborted(reason) => {
-                let error = Error::Mismatch { group, difference: reason.clone() };
-                Some(Err((error, reason)))
-            }
-            Standing::Waiting(missing) => missing.iter().find_map(|rank| {
-                let error = self.check_alive(*rank, "group_commit").err()?;
-                let text = error.to_string();
-                Some(Err((error, text)))
-            }),
-        }
-    }
-
-    #[cold]
-    fn commit_timed_out(&self, group: GroupId) -> Error {
-        let pending = match self.groups.standing(group, self.rank) {
-            Standing::Waiting(missing) => {
-                let hint = self.groups.hint(group, self.rank);
-                format!("ranks {} to commit {group}{hint}", list(&missing))
-            }
-            _ => format!("ranks that used {group} before to finish their last collective there"),
-        };
-        Error::Timeout { pending }
     }
 }
 

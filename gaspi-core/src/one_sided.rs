@@ -4,23 +4,16 @@
 //! Everything else comes here: wrong arguments, full queues, targets that are gone, memory that is
 //! not mapped, notifications behind copies that are under way, lists.
 
+mod slowly;
+
 use crate::error::{Error, Result};
-use crate::fabric::frame::{Lane, Place, Put};
-use crate::fabric::outgoing::{CHUNK, Item};
-use crate::fabric::payload::Payload;
-use crate::fabric::peers::Landing;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::inside::Inside;
-use crate::node::{life, news};
-use crate::os::{cross_memory, process};
-use crate::queue::Queue;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{Reach, Segment, Target};
 use crate::statistics::PeerCounter;
 use crate::sync::epoch::{self, Guard};
-use crate::sync::slots;
 use crate::timeout::Timeout;
-use std::sync::Arc;
 
 /// From where to where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,15 +85,6 @@ struct Signal {
     segment: SegmentId,
     id: NotificationId,
     value: u32,
-}
-
-/// How a copy between processes ended.
-enum Copied {
-    Done,
-    /// The queue knows why.
-    Failed,
-    /// The kernel does not allow it: the peer has to help.
-    Refused,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,211 +190,6 @@ impl Inner {
         self.count_for(inside, t.rank, requests, 1);
     }
 
-    /// A transfer that is not a plain copy: its outcome goes to the queue. False if it has failed
-    /// already, so that it must not be announced.
-    #[cold]
-    fn move_slowly(&self, direction: Direction, t: &Transfer, q: &Queue, queue: QueueId) -> bool {
-        let local = self.segments.get_arc(t.local);
-        let target = self.targets_of(t.rank).get_arc(t.remote);
-        let (Some(local), Some(target)) = (local, target) else {
-            q.fail("a segment was deleted while it was used");
-            return false;
-        };
-        if !target.alive() {
-            self.target_gone(t.rank, t.remote, q);
-            return false;
-        }
-        // It may have been replaced by a smaller one since it was checked.
-        if let Err(error) = self.check(t, &local, &target) {
-            q.fail(&format!("a segment was replaced while it was used: {error}"));
-            return false;
-        }
-        if t.size == 0 || fast(direction, t, &local, &target) {
-            return true;
-        }
-        if let Reach::CrossMemory { pid, address } = target.reach {
-            match self.copy_across(direction, t, &local, &target, pid, address, q) {
-                Copied::Done => return true,
-                Copied::Failed => return false,
-                Copied::Refused => {}
-            }
-        }
-        self.stage(direction, t, &local, target.generation, None, q, queue)
-    }
-
-    /// A request to a segment that was deleted, or whose owner left or died.
-    #[cold]
-    fn target_gone(&self, rank: Rank, segment: SegmentId, q: &Queue) {
-        let reason = match self.area.life(rank) {
-            life::DEAD => format!("{rank} has died on {}", self.cards[rank.index()].host),
-            life::LEFT => format!("{rank} has left the job by proc_term"),
-            _ => format!("{rank} has deleted {segment}"),
-        };
-        q.fail(&reason);
-        self.set_corrupt(rank);
-    }
-
-    /// Copies between processes.
-    #[allow(clippy::too_many_arguments, reason = "what move_slowly has looked up")]
-    fn copy_across(
-        &self,
-        direction: Direction,
-        t: &Transfer,
-        local: &Segment,
-        target: &Target,
-        pid: i32,
-        address: u64,
-        q: &Queue,
-    ) -> Copied {
-        // While this lives, the owner's delete waits.
-        let copying = target.copying(self.rank);
-        // The number may serve another process once the owner has ended.
-        let ended = self.processes[t.rank.index()].get().is_some_and(process::has_ended);
-        if copying.is_none() || ended || self.area.life(t.rank) != life::JOINED {
-            self.target_gone(t.rank, t.remote, q);
-            return Copied::Failed;
-        }
-        let pointer = local.pointer().wrapping_add(t.local_offset as usize);
-        let remote = address + t.remote_offset;
-        let len = t.size as usize;
-        // SAFETY: the local range was checked and its segment is kept alive by the caller.
-        let copied = unsafe {
-            match direction {
-                Direction::Write => cross_memory::write(pid, remote, pointer, len),
-                Direction::Read => cross_memory::read(pid, remote, pointer, len),
-            }
-        };
-        match copied {
-            Ok(()) => Copied::Done,
-            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Copied::Refused,
-            Err(error) => {
-                q.fail(&format!(
-                    "copying {len} bytes from or to the memory of {}: {error}",
-                    t.rank
-                ));
-                self.set_corrupt(t.rank);
-                Copied::Failed
-            }
-        }
-    }
-
-    /// Has the owner's progress copy; false if that could not even be asked for.
-    #[allow(clippy::too_many_arguments, reason = "what move_slowly has looked up")]
-    fn stage(
-        &self,
-        direction: Direction,
-        t: &Transfer,
-        local: &Arc<Segment>,
-        generation: u32,
-        notify: Option<(Arc<Segment>, NotificationId)>,
-        q: &Queue,
-        queue: QueueId,
-    ) -> bool {
-        let place = Place { segment: t.remote, generation, offset: t.remote_offset };
-        let size = t.size;
-        let lane = Lane { queue, generation: q.begin(t.rank) };
-        let posted = match direction {
-            Direction::Write => {
-                let payload = Payload::new(Arc::clone(local), t.local_offset);
-                let item = Item::put(self.plain_put(lane, place, size), Some(payload));
-                self.peers.post(self, t.rank, queue, item)
-            }
-            Direction::Read => {
-                let segment = Arc::clone(local);
-                let landing = Landing { segment, offset: t.local_offset, size, notify };
-                self.read_in_parts(t.rank, lane, place, landing, q)
-            }
-        };
-        if let Err(error) = &posted {
-            q.complete(t.rank, lane.generation, 1, Some(&error.to_string()));
-            self.set_corrupt(t.rank);
-        }
-        posted.is_ok()
-    }
-
-    /// A write to another node together with its notification.
-    fn put_remotely(&self, t: &Transfer, signal: Signal, q: &Queue, queue: QueueId) {
-        let local = self.segments.get_arc(t.local);
-        let target = self.targets_of(t.rank).get_arc(t.remote);
-        let (Some(local), Some(target)) = (local, target) else {
-            return q.fail("a segment was deleted while it was used");
-        };
-        if !target.alive() {
-            return self.target_gone(t.rank, t.remote, q);
-        }
-        if let Err(error) = self.check(t, &local, &target) {
-            return q.fail(&format!("a segment was replaced while it was used: {error}"));
-        }
-        let generation = target.generation;
-        let place = Place { segment: t.remote, generation, offset: t.remote_offset };
-        let lane = Lane { queue, generation: q.begin(t.rank) };
-        let put = self.plain_put(lane, place, t.size);
-        let put = Put { notification: signal.id, value: signal.value, ..put };
-        let payload = (t.size > 0).then(|| Payload::new(local, t.local_offset));
-        if let Err(error) = self.peers.post(self, t.rank, queue, Item::put(put, payload)) {
-            q.complete(t.rank, lane.generation, 1, Some(&error.to_string()));
-            self.set_corrupt(t.rank);
-        }
-    }
-
-    /// A put without a notification.
-    fn plain_put(&self, lane: Lane, place: Place, size: u64) -> Put {
-        let notification = NotificationId(0);
-        Put { lane, place, size, last: true, notification, value: 0 }
-    }
-
-    /// Asks for a range in parts, so that what others ask of its owner has its turn in between. The
-    /// last one, which completes the request, carries the notification.
-    fn read_in_parts(
-        &self,
-        rank: Rank,
-        lane: Lane,
-        place: Place,
-        landing: Landing,
-        q: &Queue,
-    ) -> Result<()> {
-        let mut done = 0;
-        loop {
-            let size = (landing.size - done).min(CHUNK);
-            let last = done + size == landing.size;
-            let part = Landing {
-                segment: Arc::clone(&landing.segment),
-                offset: landing.offset + done,
-                size,
-                notify: landing.notify.clone().filter(|_| last),
-            };
-            let place = Place { offset: place.offset + done, ..place };
-            if !last {
-                q.begin_more(rank, lane.generation);
-            }
-            let posted = self.peers.post_get(self, rank, lane, place, part);
-            if posted.is_err() && !last {
-                q.complete(rank, lane.generation, 1, None);
-            }
-            posted?;
-            if last {
-                return Ok(());
-            }
-            done += size;
-        }
-    }
-
-    /// A notification behind transfers that may be under way.
-    #[cold]
-    fn signal_slowly(
-        &self,
-        direction: Direction,
-        t: &Transfer,
-        signal: Signal,
-        q: &Queue,
-        queue: QueueId,
-    ) {
-        match direction {
-            Direction::Write => self.notify_behind(signal, q, queue),
-            Direction::Read => self.notify_after_reads(t, signal, q, queue),
-        }
-    }
-
     /// Posts a notification, whatever that takes.
     #[cold]
     fn notify(&self, signal: Signal, queue: QueueId) -> Result<()> {
@@ -426,51 +205,6 @@ impl Inner {
         self.notify_behind(signal, q, queue);
         self.look_behind_posts();
         Ok(())
-    }
-
-    /// Sets a peer's notification after what this queue has under way to that peer.
-    fn notify_behind(&self, signal: Signal, q: &Queue, queue: QueueId) {
-        let Some(target) = self.targets_of(signal.rank).get_arc(signal.segment) else {
-            return q.fail("a segment was deleted while it was used");
-        };
-        if !target.alive() {
-            return self.target_gone(signal.rank, signal.segment, q);
-        }
-        if target.is_notified_here() && !q.is_pending(signal.rank) {
-            slots::set(target.notification(signal.id.index()), signal.value);
-            self.area.ring_for(signal.rank, news::NOTIFICATION);
-            return;
-        }
-        let place = Place { segment: signal.segment, generation: target.generation, offset: 0 };
-        let lane = Lane { queue, generation: q.begin(signal.rank) };
-        let put = self.plain_put(lane, place, 0);
-        let put = Put { notification: signal.id, value: signal.value, ..put };
-        let posted = self.peers.post(self, signal.rank, queue, Item::put(put, None));
-        if let Err(error) = posted {
-            q.complete(signal.rank, lane.generation, 1, Some(&error.to_string()));
-        }
-    }
-
-    /// Sets a notification of this rank after the reads that this queue has under way.
-    fn notify_after_reads(&self, t: &Transfer, signal: Signal, q: &Queue, queue: QueueId) {
-        let own = self.segments.get_arc(signal.segment);
-        let target = self.targets_of(t.rank).get_arc(t.remote);
-        let (Some(own), Some(target)) = (own, target) else {
-            return q.fail("a segment was deleted while it was used");
-        };
-        // Data that failed to arrive is not announced.
-        if !target.alive() {
-            return;
-        }
-        if !q.is_pending(t.rank) {
-            slots::set(own.notification(signal.id.index()), signal.value);
-            self.area.ring_for(self.rank, news::NOTIFICATION);
-            return;
-        }
-        // Answers come in order: an empty read behind the others carries the notification.
-        let empty = Transfer { size: 0, ..*t };
-        let notify = Some((Arc::clone(&own), signal.id));
-        self.stage(Direction::Read, &empty, &own, target.generation, notify, q, queue);
     }
 
     fn post_list(

@@ -3,9 +3,10 @@
 //! A notice is one cache line that its writer overwrites while others may read it, or while it travels. It
 //! carries a checksum, so that a mixture of two is not taken for either; no order of its words is needed.
 
+use super::Channel;
 use super::arena::lock;
 use super::geometry::LINE;
-use super::{Channel, NO_WORD, Turn};
+use super::messages::{NO_WORD, Turn};
 use crate::node::news;
 use crate::sync::{AtomicU64, Ordering};
 

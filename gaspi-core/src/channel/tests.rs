@@ -3,6 +3,7 @@
 use super::*;
 use crate::fabric::frame::Lane;
 use crate::ids::QueueId;
+use crate::queue::CHANNELS;
 use crate::{Config, Job, Joining, Timeout};
 
 fn alone() -> Runtime {

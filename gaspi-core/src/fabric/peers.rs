@@ -1,11 +1,13 @@
 //! Connections to the libraries of other ranks: which there are, which are used, how they end.
 
+mod posting;
+
 use super::connecting::Aim;
-use super::connection::{Broken, Connection, Posted, Unsent};
+use super::connection::Connection;
 use super::drive::Drive;
 use super::frame::{AtomicOperation, Frame, Place};
 use super::losses::Losses;
-use super::outgoing::{Item, Message, Outgoing};
+use super::outgoing::Outgoing;
 use super::pipes::Pipes;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
@@ -14,10 +16,8 @@ use crate::os::event::{Bell, Poll};
 use crate::os::socket;
 use crate::runtime::Inner;
 use crate::segment::Segment;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use crate::timeout::Deadline;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::wait::{Call, Waiting};
-use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -563,139 +563,6 @@ impl Peers {
     /// Whether there is a connection with `rank`.
     pub(crate) fn is_established(&self, rank: Rank) -> bool {
         lock(&self.used[rank.index()]).as_ref().is_some_and(|used| used.fd().is_some())
-    }
-
-    /// Sends a frame to `rank`.
-    pub(crate) fn send(
-        &self,
-        inner: &Inner,
-        rank: Rank,
-        item: Outgoing,
-        deadline: Deadline,
-    ) -> Result<()> {
-        self.hand(inner, rank, deadline, item, |connection, item| {
-            connection.send(&self.data, item).map(|()| Posted::default())
-        })
-    }
-
-    /// Posts a put or a get to `rank`.
-    pub(crate) fn post(&self, inner: &Inner, rank: Rank, queue: QueueId, item: Item) -> Result<()> {
-        self.hand(inner, rank, Deadline::Now, item, |connection, item| {
-            connection.post(&self.data, queue, item)
-        })
-    }
-
-    /// Posts a message of a channel to `rank`. Its data is not needed any more then. False if there is no room now.
-    ///
-    /// # Safety
-    /// The data is readable, and nobody else uses the slot until the message has been sent.
-    pub(crate) unsafe fn post_message(
-        &self,
-        inner: &Inner,
-        rank: Rank,
-        message: Message<'_>,
-    ) -> Result<bool> {
-        let full = Cell::new(false);
-        self.hand(inner, rank, Deadline::Now, message, |connection, message| {
-            // SAFETY: as the caller says.
-            let posted = unsafe { connection.post_message(&self.data, message) }?;
-            full.set(posted.is_none());
-            Ok(posted.unwrap_or_default())
-        })?;
-        Ok(!full.get())
-    }
-
-    /// Puts a small request in front of one that is posted to `rank` right behind it.
-    pub(crate) fn prepend(
-        &self,
-        inner: &Inner,
-        rank: Rank,
-        queue: QueueId,
-        item: Item,
-    ) -> Result<()> {
-        self.hand(inner, rank, Deadline::Now, item, |connection, item| {
-            connection.prepend(queue, item).map(|()| Posted::default())
-        })
-    }
-
-    /// Hands something to the connection that is used for requests to `rank`.
-    pub(super) fn hand<T>(
-        &self,
-        inner: &Inner,
-        rank: Rank,
-        deadline: Deadline,
-        mut item: T,
-        hand_over: impl Fn(&Connection, T) -> Result<Posted, Unsent<T>>,
-    ) -> Result<()> {
-        loop {
-            let connection = self.connected(inner, rank, deadline)?;
-            match hand_over(&connection, item) {
-                Ok(posted) => {
-                    if posted.held {
-                        self.hold(&connection);
-                    }
-                    if let Some(now_ns) = posted.soon_ns {
-                        // Who posts all the time is about to wait, most likely: the progress thread
-                        // need not run for each acknowledgement.
-                        self.note_drive();
-                        self.note_posting(now_ns);
-                    }
-                    return Ok(());
-                }
-                Err(Unsent::Broken) => {
-                    self.broke(inner, &connection);
-                    return Ok(());
-                }
-                Err(Unsent::Closed(back)) => item = back,
-            }
-        }
-    }
-
-    /// The connection with `rank`, for something that has to be sent.
-    fn connected(&self, inner: &Inner, rank: Rank, deadline: Deadline) -> Result<Arc<Connection>> {
-        let mut result = self.open(inner, rank);
-        if matches!(result, Err(Error::System { .. })) {
-            // Somebody who ends refuses connections a moment before his end is known.
-            inner.explain(rank, deadline.at_most(EXPLAIN));
-            inner.check_alive(rank, "a connection to it")?;
-            result = self.open(inner, rank);
-        }
-        result
-    }
-
-    /// Something is held back on a connection: the progress thread sends it should nobody else.
-    fn hold(&self, connection: &Arc<Connection>) {
-        lock(&self.held).push(Arc::clone(connection));
-        self.holds.store(true, Ordering::Relaxed);
-        // The thread says what it does next, and looks then whether something is held back: one of
-        // both sees the other. While it ticks it comes by itself.
-        fence(Ordering::SeqCst);
-        if self.watch.load(Ordering::Relaxed) != watch::TICKING || self.slow.load(Ordering::Relaxed)
-        {
-            self.bell.ring();
-        }
-    }
-
-    /// Whether something may be held back.
-    pub(crate) fn holds(&self) -> bool {
-        self.holds.load(Ordering::Relaxed)
-    }
-
-    /// Sends what is held back; false if nothing is.
-    pub(crate) fn release(&self, inner: &Inner) -> bool {
-        if !self.holds() {
-            return false;
-        }
-        self.holds.store(false, Ordering::Relaxed);
-        let held = std::mem::take(&mut *lock(&self.held));
-        for connection in &held {
-            match connection.release_held(&self.data) {
-                Ok(false) => {}
-                Ok(true) => inner.area.ring(inner.rank),
-                Err(Broken) => self.broke(inner, connection),
-            }
-        }
-        true
     }
 }
 

@@ -1,6 +1,7 @@
 //! What outlives a rank: threads that count on, and copies in forked children.
 
 use super::*;
+use crate::bootstrap::Transport;
 use crate::ids::QueueId;
 use crate::one_sided::Transfer;
 use crate::segment::Init;

@@ -1,0 +1,286 @@
+//! Messages between two members: sent into a slot, received, taken; data that is lent, data that is expected.
+
+use super::{Channel, HEAD_BYTES, Head, Member, Stays, counts, expected};
+use crate::agreement::PeerSlice;
+use crate::error::Result;
+use crate::fabric::frame::{Lane, Place, Put};
+use crate::fabric::outgoing::{Item, Message};
+use crate::fabric::payload::Payload;
+use crate::ids::NotificationId;
+use crate::node::news;
+use crate::os::socket::Piece;
+use crate::queue::CHANNELS;
+use crate::runtime::Inner;
+use crate::segment::ARENA;
+use crate::sync::{AtomicU64, Ordering, slots};
+use std::sync::Arc;
+
+/// Data from this size on is lent where it may be: less is copied as quickly as an acknowledgement comes.
+const LENT_BYTES: usize = 96 << 10;
+
+/// For puts that set no word: none is ever set to 0.
+pub(super) const NO_WORD: (u32, u32) = (0, 0);
+
+/// When a put goes out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    Now,
+    /// With the one that follows at once.
+    Ahead,
+}
+
+/// Messages.
+impl Channel {
+    /// Publishes message `index` to a member, counted from 0: its head and the `len` bytes at `data`, at most
+    /// [`message_bytes`](super::ChannelSpec::message_bytes), which are not needed any more then, unless they stay longer. False, and
+    /// nothing has happened, if there is no room for it on the way to another node; this rank is woken when
+    /// there is.
+    ///
+    /// # Errors
+    /// [`RankDied`](crate::Error::RankDied), [`RankLeft`](crate::Error::RankLeft),
+    /// [`NotInitialised`](crate::Error::NotInitialised): of members of other nodes.
+    ///
+    /// # Safety
+    /// The data is readable, and stays so as long as it is said to: until it is returned, or
+    /// [`withdraw`](Channel::withdraw) has been called.
+    #[inline]
+    pub unsafe fn send(
+        &self,
+        to: usize,
+        index: u64,
+        head: &Head,
+        (data, len): (*const u8, usize),
+        stays: Stays,
+    ) -> Result<bool> {
+        debug_assert!(len as u64 <= self.spec.message_bytes, "{len} bytes do not fit into a slot");
+        let member = &self.members[to];
+        let (word, value) = (self.geometry.received(self.me), counts::word(index + 1));
+        let Some(start) = member.start else {
+            // SAFETY: as the caller says.
+            return unsafe { self.send_far(to, index, (word, value), head, (data, len), stays) };
+        };
+        let slot = start.wrapping_add(self.geometry.landing(self.me, index) as usize);
+        // SAFETY: the slot is in the member's part, has room for both, and is this rank's until the count tells.
+        unsafe {
+            slot.cast::<Head>().write(*head);
+            slot.wrapping_add(HEAD_BYTES).copy_from_nonoverlapping(data, len);
+        }
+        // Release, in `set`: publishes the message; pairs with the Acquire in `received`.
+        slots::set(self.word_of(member, word), value);
+        self.inner.area.ring_for(member.rank, news::ARRIVAL);
+        Ok(true)
+    }
+
+    /// The same to a member of another node.
+    unsafe fn send_far(
+        &self,
+        member: usize,
+        index: u64,
+        word: (u32, u32),
+        head: &Head,
+        (data, len): (*const u8, usize),
+        stays: Stays,
+    ) -> Result<bool> {
+        let (number, loan) = match stays {
+            Stays::UntilReturned { awaited } if len >= LENT_BYTES => {
+                let channel = (self.reserved.bytes.start, member);
+                // SAFETY: as the caller says.
+                let lent = unsafe { self.inner.channels.loans.lend(channel, data, awaited) };
+                (lent.0, Some(lent.1))
+            }
+            _ => (0, None),
+        };
+        let member = &self.members[member];
+        // Relaxed: as in `take`.
+        let count = member.untold.load(Ordering::Relaxed);
+        if 4 * (count - member.told.load(Ordering::Relaxed)) >= u64::from(self.spec.slots) {
+            self.tell_taken(member, count, Turn::Ahead);
+        }
+        let to = self.geometry.landing(self.me, index);
+        let size = (HEAD_BYTES + len) as u64;
+        let sent = self.posting(member, (to, size), word, number, |inner, put| {
+            let from = self.geometry.outgoing(member.nth_remote, index);
+            let slot = Payload::new(Arc::clone(&self.segment), self.reserved.bytes.start + from);
+            let head = bytemuck::bytes_of(head);
+            let data = Piece { pointer: data.cast_mut(), len };
+            let message = Message { put, head, data, slot, loan };
+            // SAFETY: as the caller says; the slot is this rank's until the message has been taken.
+            unsafe { inner.peers.post_message(inner, member.rank, message) }
+        });
+        if !matches!(sent, Ok(true)) {
+            self.inner.channels.loans.returned(number);
+        }
+        sent
+    }
+
+    /// The receivers of messages that were lent their data and have not arrived, one for each, with whether
+    /// it is lost. What is lost does not use the data any more, but is a borrower until
+    /// [`withdraw`](Channel::withdraw): it shows in [`check`](Channel::check) or [`alive`](Channel::alive).
+    pub fn borrowers(&self) -> Vec<(usize, bool)> {
+        self.inner.channels.loans.borrowers(self.reserved.bytes.start)
+    }
+
+    /// Messages of a member that have come so far. Messages below that may be read.
+    #[inline]
+    pub fn received(&self, from: usize) -> u64 {
+        let member = &self.members[from];
+        self.current(&member.received, self.geometry.received(from))
+    }
+
+    /// Messages to a member that it has taken, as far as this rank has been told. Their slots may be
+    /// used again.
+    #[inline]
+    pub fn taken(&self, to: usize) -> u64 {
+        let member = &self.members[to];
+        self.current(&member.taken, self.geometry.taken(to))
+    }
+
+    /// The count in a word of this rank, of which a former value is known.
+    #[inline]
+    fn current(&self, known: &AtomicU64, word: u32) -> u64 {
+        // Acquire: the word is read after it, and so is never older than what is known.
+        let before = known.load(Ordering::Acquire);
+        // Acquire: pairs with the Release of whoever counts (`slots::set`, also for what came by TCP): the
+        // bytes of the messages are seen after their count, and slots are written after the reads that
+        // their receiver has made.
+        let now = counts::advance(before, self.own_word(word).load(Ordering::Acquire));
+        if now != before {
+            // Release: pairs with the Acquire above, in other threads. One that is late may put back an
+            // older count, from which the word leads on as well.
+            known.store(now, Ordering::Release);
+        }
+        now
+    }
+
+    fn slot_of(&self, from: usize, index: u64) -> *mut u8 {
+        self.at(self.me, self.geometry.landing(from, index))
+    }
+
+    /// What message `index` of a member begins with, which has been received and not been taken.
+    #[inline]
+    pub fn head(&self, from: usize, index: u64) -> Head {
+        // SAFETY: in this rank's part, aligned, and not written before the message has been taken.
+        unsafe { self.slot_of(from, index).cast::<Head>().read() }
+    }
+
+    /// The data of such a message; of one that was [expected](Channel::expect) what had come before.
+    #[inline]
+    pub fn incoming(&self, from: usize, index: u64) -> PeerSlice<'_> {
+        let pointer = self.slot_of(from, index).wrapping_add(HEAD_BYTES);
+        PeerSlice::new(pointer, self.spec.message_bytes as usize)
+    }
+
+    /// Whether the data of messages of a member can be expected.
+    #[inline]
+    pub fn may_expect(&self, from: usize) -> bool {
+        self.members[from].start.is_none()
+    }
+
+    fn arena_slot(&self, from: usize, index: u64) -> u64 {
+        self.reserved.bytes.start + self.geometry.landing(from, index)
+    }
+
+    /// Has the data of message `index` of a member of another node, of which fewer than the slots have
+    /// not been taken before it, go to `to` as far as it has not come yet, if it is `len` bytes and its
+    /// head begins like this. To be asked for with [`landed`](Channel::landed) once it has been received.
+    ///
+    /// # Safety
+    /// The memory is writable, and nobody else uses it, until the message has landed or
+    /// [`withdraw`](Channel::withdraw) has been called.
+    pub unsafe fn expect(
+        &self,
+        from: usize,
+        index: u64,
+        head: [u64; expected::COMPARED],
+        (to, len): (*mut u8, u64),
+    ) {
+        let slot = self.arena_slot(from, index);
+        let all = &self.inner.channels.expected;
+        // SAFETY: as the caller says.
+        unsafe { all.expect(self.members[from].rank, slot, head, (to, len)) };
+    }
+
+    /// Of a message that has been received: how many bytes of its data lie in its slot, the rest having gone
+    /// to where it was expected; `None` for all.
+    #[inline]
+    pub fn landed(&self, from: usize, index: u64) -> Option<u64> {
+        let slot = self.arena_slot(from, index);
+        self.inner.channels.expected.landed(self.members[from].rank, slot)
+    }
+
+    /// Nothing is expected any more, and what was lent is called back.
+    pub fn withdraw(&self) {
+        self.inner.channels.expected.withdraw(self.reserved.bytes.clone());
+        self.inner.channels.loans.call_back(self.reserved.bytes.start);
+    }
+
+    /// Messages of a member below `count` are not needed any more. Tells a member of this node at once, one of
+    /// another node when half of its slots wait for it, or with a message to it when a quarter does.
+    #[inline]
+    pub fn take(&self, from: usize, count: u64) {
+        let member = &self.members[from];
+        if member.start.is_some() {
+            let word = self.geometry.taken(self.me);
+            // Release, in `set`: the reads of the messages come before it; pairs with the Acquire in
+            // `current`.
+            slots::set(self.word_of(member, word), counts::word(count));
+            self.inner.area.ring_for(member.rank, news::ARRIVAL);
+            return;
+        }
+        // Relaxed: one thread at a time takes messages of a member, and this orders nothing else.
+        member.untold.store(count, Ordering::Relaxed);
+        let waiting = count - member.told.load(Ordering::Relaxed);
+        if 2 * waiting >= u64::from(self.spec.slots) {
+            self.tell_taken(member, count, Turn::Now);
+        }
+    }
+
+    fn tell_taken(&self, member: &Member, count: u64, turn: Turn) {
+        member.told.store(count, Ordering::Relaxed);
+        let word = (self.geometry.taken(self.me), counts::word(count));
+        // Who cannot be told any more shows in `check`.
+        let _ = self.put(member, (0, 0, 0), word, turn);
+    }
+
+    /// Puts bytes at an offset of this rank's part into the part of a member of another node, then sets
+    /// a word there, unless it is [`NO_WORD`]. In order with all that this rank puts to that one by channels.
+    pub(super) fn put(
+        &self,
+        member: &Member,
+        (from, to, size): (u64, u64, u64),
+        word: (u32, u32),
+        turn: Turn,
+    ) -> Result<()> {
+        self.posting(member, (to, size), word, 0, |inner, put| {
+            let start = self.reserved.bytes.start;
+            let payload = (size > 0).then(|| Payload::new(Arc::clone(&self.segment), start + from));
+            let item = Item::put(put, payload);
+            match turn {
+                Turn::Now => inner.peers.post(inner, member.rank, CHANNELS, item)?,
+                Turn::Ahead => inner.peers.prepend(inner, member.rank, CHANNELS, item)?,
+            }
+            Ok(true)
+        })
+        .map(|_| ())
+    }
+
+    /// Has `post` send a put of so many bytes to an offset of the part of a member of another node, with
+    /// the number of what it was lent; false if it has not.
+    fn posting(
+        &self,
+        member: &Member,
+        (to, size): (u64, u64),
+        (word, value): (u32, u32),
+        generation: u32,
+        post: impl FnOnce(&Inner, Put) -> Result<bool>,
+    ) -> Result<bool> {
+        let inner = &*self.inner;
+        inner.check_open()?;
+        let Some(view) = &member.view else { return Ok(true) };
+        let place =
+            Place { segment: ARENA, generation: view.target.generation, offset: member.base + to };
+        let lane = Lane { queue: CHANNELS, generation };
+        let notification = NotificationId(member.words + word);
+        post(inner, Put { lane, place, size, last: true, notification, value })
+    }
+}
