@@ -294,9 +294,7 @@ impl Station {
         if let Some(error) = &state.broken {
             return Err(self.afterwards(error));
         }
-        if plan.is_of_messages() {
-            self.look_back(state)?;
-        }
+        self.look_back(state, plan)?;
         state.sequence += 1;
         let sequence = state.sequence;
         state.prints[sequence as usize % REMEMBERED] = operation.print;

@@ -5,6 +5,9 @@
 //! different things find out before they touch each other's data, and a small payload; behind it
 //! lies the rank's staging. Barrier, segment create and the collectives are built on it.
 //!
+//! Who knows that a member has died does not arrive: having heard of it, a program calls something else,
+//! which the others would take for a mismatch before they hear of the death.
+//!
 //! Invariants: one collective is active per group; one whose timeout ran out stays active and is
 //! continued by the same call. A rank goes from step k to k + 1 only after it has read all lines of
 //! k, so two lines (and two stages) alternate. After an error that is not a timeout the call has
@@ -15,6 +18,7 @@ mod call;
 pub use call::{GroupCall, PeerSlice};
 
 use crate::error::{Error, Result};
+use crate::group::CallState;
 use crate::ids::{GroupId, Rank};
 use crate::node::news;
 use crate::runtime::{Inner, Runtime};
@@ -60,7 +64,8 @@ impl CallKind {
             CallKind::AllreduceUser => "allreduce_user",
             CallKind::SegmentCreate => "segment_create",
             CallKind::SegmentUse => "segment_use",
-            CallKind::ChannelOpen => "channel_open",
+            // The first one of a group, for a program.
+            CallKind::ChannelOpen => "a collective",
         }
     }
 }
@@ -140,6 +145,9 @@ impl Inner {
         if state.active.is_some() || committed.remote || self.check_open().is_err() {
             return None;
         }
+        if self.dead_among(&committed.ranks).is_some() {
+            return None;
+        }
         let step = committed.step + 1;
         let at = (step % 2) as usize;
         let line = |rank: Rank| &self.area.lines(rank, group.index())[at];
@@ -181,13 +189,17 @@ impl Inner {
     pub(crate) fn group_call(&self, group: GroupId, key: CallKey) -> Result<GroupCall<'_>> {
         self.check_open()?;
         let mut state = self.groups.claim(group)?;
-        let Some(committed) = &state.committed else {
+        let CallState { committed, active, .. } = &mut *state;
+        let Some(committed) = committed else {
             return Err(self.groups.not_committed(group));
         };
         let me = committed.me;
-        match &mut state.active {
+        match active {
             None => {
-                state.active = Some(Active::new(key));
+                if let Some(rank) = self.dead_among(&committed.ranks) {
+                    return Err(self.died(rank, key.kind.name()));
+                }
+                *active = Some(Active::new(key));
             }
             Some(active) if ![0, epoch::thread_key()].contains(&active.continued_by) => {
                 let active = "a collective of another thread".to_owned();
@@ -227,7 +239,8 @@ impl Runtime {
     ///
     /// # Errors
     /// [`Error::InvalidGroup`] if it is not committed; [`Error::ActiveCollective`] while another
-    /// thread is in a collective of the group, or another one is not finished.
+    /// thread is in a collective of the group, or another one is not finished; [`Error::RankDied`] of a
+    /// member, for one that is started.
     pub fn group_call(&self, group: GroupId, key: CallKey) -> Result<GroupCall<'_>> {
         self.inner().group_call(group, key)
     }

@@ -260,15 +260,19 @@ impl Channel {
     /// have done their part.
     #[inline]
     pub fn check(&self) -> Result<()> {
-        let area = &self.inner.area;
         self.inner.check_open()?;
-        let lives = |rank: &Rank| area.life(*rank) != life::DEAD;
         // Relaxed: what is newer than the number counts again.
         let harmless = self.harmless.load(Ordering::Relaxed);
-        if self.ranks.iter().all(lives) && self.inner.channels.troubles() == harmless {
+        if self.all_live() && self.inner.channels.troubles() == harmless {
             return Ok(());
         }
         self.find_trouble()
+    }
+
+    /// Whether no member is known to have died: who knows of one does not arrive any more.
+    #[inline]
+    pub fn all_live(&self) -> bool {
+        self.inner.dead_among(&self.ranks).is_none()
     }
 
     #[cold]

@@ -23,6 +23,8 @@ struct Later {
     pending: HashMap<Rank, u32>,
     failed: u32,
     first_failure: String,
+    /// To whom requests were lost with their connection.
+    lost: Vec<Rank>,
 }
 
 /// In place of an owner: no thread has used the queue yet.
@@ -48,6 +50,8 @@ pub(crate) struct Queue {
     exists: AtomicBool,
     /// Whether there is anything in `later`.
     busy: AtomicBool,
+    /// Whether there is anybody in its `lost`.
+    has_lost: AtomicBool,
     /// Posted and not yet waited for.
     posted: AtomicU32,
     /// The address of a thread's slot, or one of the constants above.
@@ -223,6 +227,22 @@ impl Queue {
         self.busy.store(busy, Ordering::Release);
     }
 
+    /// Requests of this generation to `rank` were lost with their connection: nothing that was to arrive
+    /// behind them may.
+    pub(crate) fn note_lost(&self, rank: Rank, generation: u32) {
+        let mut later = self.later();
+        if later.generation == generation && !later.lost.contains(&rank) {
+            later.lost.push(rank);
+            // Relaxed: who uses a connection that was made since has been told by the lock on it.
+            self.has_lost.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether requests to `rank` were lost with their connection and have not been purged.
+    pub(crate) fn has_lost(&self, rank: Rank) -> bool {
+        self.has_lost.load(Ordering::Relaxed) && self.later().lost.contains(&rank)
+    }
+
     /// Records a request that failed when it was posted.
     pub(crate) fn fail(&self, reason: &str) {
         fail_locked(&mut self.later(), reason, 1);
@@ -244,6 +264,7 @@ impl Queue {
         let mut later = self.later();
         let generation = later.generation.wrapping_add(1);
         *later = Later { generation, ..Later::default() };
+        self.has_lost.store(false, Ordering::Relaxed);
         self.busy.store(false, Ordering::Release);
         self.reset(&epoch::enter());
     }
@@ -286,6 +307,7 @@ pub(crate) fn queues(existing: u32) -> [Queue; QUEUE_MAX as usize] {
     std::array::from_fn(|index| Queue {
         exists: AtomicBool::new((index as u32) < existing),
         busy: AtomicBool::new(false),
+        has_lost: AtomicBool::new(false),
         posted: AtomicU32::new(0),
         owner: AtomicUsize::new(NOBODY),
         moves: AtomicU32::new(0),

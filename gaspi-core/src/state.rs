@@ -22,6 +22,7 @@ impl Inner {
     }
 
     /// The first of `ranks` that has died.
+    #[inline]
     pub(crate) fn dead_among(&self, ranks: &[Rank]) -> Option<Rank> {
         ranks.iter().copied().find(|rank| self.area.life(*rank) == life::DEAD)
     }

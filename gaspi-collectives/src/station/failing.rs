@@ -8,6 +8,7 @@ use gaspi_core::{Error, Rank, Result};
 
 use super::{By, REMEMBERED, State, Station};
 use crate::notice::{self, Cause, Notice, What};
+use crate::plan::Plan;
 use crate::print;
 use crate::task::Blocked;
 
@@ -18,12 +19,14 @@ const DEATH_LIMIT: Duration = Duration::from_secs(5);
 const LINGER_LIMIT: Duration = Duration::from_secs(2);
 
 impl Station {
-    /// Looks what has become of the operations before, with which this rank may have been done before
-    /// others were: who only sends messages does not wait for those who take them.
+    /// Looks whether an operation may begin. Who knows that a member has died does not: what it calls now
+    /// differs from what others are still in, who would take that for a mismatch. Before one of messages,
+    /// also what has become of the operations before, with which this rank may have been done before others
+    /// were: who only sends messages does not wait for those who take them.
     ///
     /// # Errors
     /// [`Error::RankDied`] of a member, and why another one has failed in an earlier operation.
-    pub(super) fn look_back(&self, state: &mut State) -> Result<()> {
+    pub(super) fn look_back(&self, state: &mut State, plan: &Plan) -> Result<()> {
         let channel = &self.channel;
         // What waits before it will have to say so itself.
         if !state.queue.is_empty() {
@@ -35,7 +38,7 @@ impl Station {
                 let print = state.prints[sequence as usize % REMEMBERED];
                 Some((error, Notice { sequence, print, failure }))
             }
-            _ if channel.notices() == state.notices => None,
+            _ if !plan.is_of_messages() || channel.notices() == state.notices => None,
             _ => self.failure_before(state),
         };
         let Some((error, notice)) = found else { return Ok(()) };

@@ -194,8 +194,9 @@ impl Station {
         let at = state.recents.iter().position(is_it)?;
         // SAFETY: as the caller promises.
         let buffers = unsafe { state.recents[at].buffers(brief) }?;
-        // Whoever waits carries on the operations of all channels.
-        if !state.is_idle() || self.of_all.load(Ordering::Relaxed) > 0 {
+        // Whoever waits carries on the operations of all channels; who knows of a death does not begin.
+        let others = self.of_all.load(Ordering::Relaxed) > 0;
+        if !state.is_idle() || others || !self.channel.all_live() {
             return None;
         }
         state.sequence += 1;

@@ -2,8 +2,8 @@
 
 use super::{ALL, Dice, Memory, SOON, call, group_of, ranks, serves, sum_of_all};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::{Request, prepare, restart, start, wait};
-use gaspi_core::{Config, Error, Rank, Result, Runtime, Timeout};
+use gaspi_collectives::{Request, prepare, restart, start, test, wait};
+use gaspi_core::{Config, Error, Rank, Result, Runtime, State, Timeout};
 use std::sync::Barrier;
 use std::time::Instant;
 
@@ -195,6 +195,51 @@ fn those_who_wait_for_whom_it_fails_are_told_of_who_left() {
         rt.barrier(group, ranks::LIMIT).expect("barrier");
         rt.term(ranks::LIMIT).expect("term");
     });
+}
+
+#[test]
+fn who_knows_of_a_death_is_told_of_that_whatever_the_others_are_in() {
+    let died = Barrier::new(3);
+    let dead = Rank(2);
+    // Of one arrival, so that it is done swiftly once it is known, and in several steps.
+    for (elements, algorithm) in [(SMALL, None), (LARGE, Some(Algorithm::Direct))] {
+        ranks::run_owned(3, &Config::default(), |rt| {
+            let mut memory = Memory::new(rt.rank(), LARGE);
+            let mut sum = memory.request(Collective::Allreduce, elements as u64);
+            sum.algorithm = algorithm.filter(|_| ranks::Nodes::of_this_run() == ranks::Nodes::One);
+            let gather = memory.request(Collective::Allgather, elements as u64 / 3);
+            for _ in 0..3 {
+                call(&rt, ALL, &sum, ranks::LIMIT).expect("sum");
+            }
+            died.wait();
+            // One that lives and the one that dies begin something together.
+            let begun = (rt.rank() != Rank(1)).then(|| {
+                // SAFETY: the buffers live until the job has ended.
+                let handle = unsafe { start(&rt, ALL, &gather, ranks::LIMIT) }.expect("start");
+                assert!(!test(&rt, handle).expect("under way"), "a rank is missing");
+                handle
+            });
+            died.wait();
+            if rt.rank() == dead {
+                ranks::die(rt);
+                died.wait();
+                died.wait();
+                return;
+            }
+            let begin = Instant::now();
+            while rt.state(dead).expect("state") != State::Corrupt {
+                assert!(begin.elapsed() < 3 * SOON, "its death is not known");
+                std::thread::yield_now();
+            }
+            died.wait();
+            let outcome = match begun {
+                None => call(&rt, ALL, &sum, Timeout::Block),
+                Some(handle) => wait(&rt, handle, Timeout::Block),
+            };
+            assert!(outcome.as_ref().is_err_and(|e| names(e, dead)), "{}: {outcome:?}", rt.rank());
+            died.wait();
+        });
+    }
 }
 
 #[test]

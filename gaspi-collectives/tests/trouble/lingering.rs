@@ -34,8 +34,8 @@ fn names_the_dead(error: &Error) -> bool {
     matches!(error, Error::RankDied { rank, .. } if *rank == DEAD)
 }
 
-/// Rank 1 arrives, rank 2 arrives and dies, then rank 0 comes, does its part, and fails. `first` and `second`
-/// are what ranks 0 and 1 do then, meeting whenever they like.
+/// Ranks 1 and 0 arrive, rank 2 arrives, does its part, and dies; then rank 0 does its part, and fails. `first`
+/// and `second` are what ranks 0 and 1 do then, meeting whenever they like.
 fn with_one_that_dies(
     first: impl Fn(&Runtime, Handle, &mut Memory, &Barrier) + Sync,
     second: impl Fn(&Runtime, Handle, &mut Memory, &Barrier) + Sync,
@@ -49,6 +49,7 @@ fn with_one_that_dies(
         match rt.rank() {
             DEAD => {
                 turns.wait();
+                turns.wait();
                 let _ = arrive(&rt, &request);
                 ranks::die(rt);
                 turns.wait();
@@ -57,14 +58,15 @@ fn with_one_that_dies(
                 let handle = arrive(&rt, &request);
                 turns.wait();
                 turns.wait();
+                turns.wait();
                 second(&rt, handle, &mut memory, &two);
                 rt.term(ranks::LIMIT).expect("term");
             }
             _ => {
                 turns.wait();
+                let handle = arrive(&rt, &request);
                 turns.wait();
-                // SAFETY: the buffers live until the job has ended.
-                let handle = unsafe { start(&rt, ALL, &request, ranks::LIMIT) }.expect("start");
+                turns.wait();
                 first(&rt, handle, &mut memory, &two);
                 rt.term(ranks::LIMIT).expect("term");
             }
@@ -130,14 +132,17 @@ fn nobody_is_waited_for_where_nobody_can_get_to_the_buffers() {
         died.wait();
         if rt.rank() == DEAD {
             let _ = arrive(&rt, &request);
+            died.wait();
             ranks::die(rt);
             died.wait();
             return;
         }
+        let begun = (rt.rank() == Rank(0)).then(|| arrive(&rt, &request));
         died.wait();
-        if rt.rank() == Rank(0) {
+        died.wait();
+        if let Some(handle) = begun {
             let begin = Instant::now();
-            let outcome = call(&rt, ALL, &request, Timeout::Block);
+            let outcome = wait(&rt, handle, Timeout::Block);
             let took = begin.elapsed();
             assert!(outcome.as_ref().is_err_and(names_the_dead), "{outcome:?}");
             // Less than it would wait for others.
@@ -146,7 +151,7 @@ fn nobody_is_waited_for_where_nobody_can_get_to_the_buffers() {
         }
         told.wait();
         if rt.rank() == Rank(1) {
-            // It comes late, and would find that all have arrived.
+            // It comes late, and does not arrive.
             let outcome = call(&rt, ALL, &request, Timeout::Block);
             assert!(outcome.as_ref().is_err_and(names_the_dead), "{outcome:?}");
         }

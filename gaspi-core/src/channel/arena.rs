@@ -85,10 +85,8 @@ struct Trouble {
     /// The last failure's, 0 for none.
     number: u64,
     reason: String,
-    /// Why requests failed where the rank may have died, which would be told by its life, and how many
-    /// there have been of that kind.
+    /// Why requests failed where the rank may have died, which would be told by its life.
     suspected: Option<String>,
-    losses: u64,
 }
 
 /// What a rank has for channels.
@@ -103,6 +101,8 @@ pub(crate) struct Channels {
     /// How many requests have failed for certain, and the last ones by rank.
     troubles: AtomicU64,
     last: Mutex<HashMap<Rank, Trouble>>,
+    /// How often requests were lost with their connection, by rank.
+    losses: Box<[AtomicU64]>,
     /// Messages that are expected.
     pub(crate) expected: Expectations,
     /// Memory that was lent to messages.
@@ -118,6 +118,7 @@ impl Channels {
             opening: Mutex::default(),
             troubles: AtomicU64::new(0),
             last: Mutex::default(),
+            losses: (0..ranks).map(|_| AtomicU64::new(0)).collect(),
             expected: Expectations::default(),
             loans: Loans::default(),
         }
@@ -168,14 +169,16 @@ impl Channels {
             self.count(trouble, reason.to_owned());
         } else {
             trouble.suspected = Some(reason.to_owned());
-            trouble.losses += 1;
+            // Relaxed: who uses a connection that was made since has been told by the lock on it.
+            self.losses[rank.index()].fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// How often requests to `rank` were lost with their connection. While that stays the same, all
     /// that is put there arrives in order.
-    pub(super) fn losses(&self, rank: Rank) -> u64 {
-        lock(&self.last).get(&rank).map_or(0, |trouble| trouble.losses)
+    #[inline]
+    pub(crate) fn losses(&self, rank: Rank) -> u64 {
+        self.losses[rank.index()].load(Ordering::Relaxed)
     }
 
     /// Counts a failure. The caller holds the lock.

@@ -105,7 +105,7 @@ impl Channel {
             let data = Piece { pointer: data.cast_mut(), len };
             let message = Message { put, head, data, slot, loan };
             // SAFETY: as the caller says; the slot is this rank's until the message has been taken.
-            unsafe { inner.peers.post_message(inner, member.rank, message) }
+            unsafe { inner.peers.post_message(inner, member.rank, member.losses, message) }
         });
         if !matches!(sent, Ok(true)) {
             self.inner.channels.loans.returned(number);

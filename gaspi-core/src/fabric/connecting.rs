@@ -383,6 +383,11 @@ impl Connecting {
                     inner.peers.note_trouble(rank, reason);
                 }
                 inner.peers.drop_connection(inner, &connection);
+                if inner.area.life(rank) == life::JOINED {
+                    // What waited on it will not arrive, though nobody has died.
+                    inner.channels.lost(rank);
+                    inner.area.ring(inner.rank);
+                }
             }
             Aim::WatchAgain if !refused && !ended && !lacking => self.fell_silent(inner, rank),
             Aim::Watch | Aim::WatchAgain | Aim::Probe | Aim::Doubt => {}

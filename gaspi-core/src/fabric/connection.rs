@@ -62,6 +62,8 @@ pub(crate) enum Unsent<T> {
     Broken,
     /// The stream is not used any more: it has to go by another one.
     Closed(T),
+    /// What it was to arrive behind has been lost with another stream.
+    Vain,
 }
 
 impl Connection {
@@ -485,12 +487,20 @@ impl Connection {
         self.out().asked
     }
 
-    /// Sends nothing more. What the peer has sent is still read, up to its end.
-    pub(crate) fn give_up(&self) {
-        self.out().broken = true;
+    /// Sends nothing more; gives the lanes of puts that were not acknowledged. What the peer has sent is
+    /// still read, up to its end.
+    pub(crate) fn give_up(&self) -> Vec<(Lane, u32)> {
+        let mut out = self.out();
+        out.broken = true;
         if let Some(fd) = self.fd() {
             socket::shut_down(fd);
         }
+        out.give_up()
+    }
+
+    /// Whether no request of this rank is under way on it, answers to frames excepted.
+    pub(crate) fn asks_nothing(&self) -> bool {
+        self.out().asks_nothing()
     }
 
     /// Whether its end has been dealt with.

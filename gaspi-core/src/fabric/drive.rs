@@ -149,6 +149,8 @@ impl Drive {
         awake();
         let mut busy = !events.is_empty();
         for event in &events {
+            // One before may have ended others.
+            self.forget_dropped(peers);
             if event.token == DOORBELL {
                 peers.clear_doorbell();
             } else if let Some(hot) = self.hot.take_if(|hot| hot.connection.token == event.token) {

@@ -5,11 +5,13 @@
 //! lost, and says first on a new one how many there were. Who hears of more than it knew reads nothing
 //! further on older ones, before it handles anything of the new one.
 //!
-//! Invariant: what a rank has asked for on a connection that it gave up takes no effect after anything
-//! that it asks for later.
+//! Invariants: what a rank has asked for on a connection that it gave up takes no effect after anything
+//! that it asks for later; it has failed before anything is asked for on a new one, and what was to arrive
+//! behind it does not ([`Unsent::Vain`](super::connection::Unsent)).
 
 use super::connection::{Broken, Connection};
-use super::peers::{Peers, lock};
+use super::frame::Lane;
+use super::peers::{Failure, Peers, lock};
 use crate::ids::Rank;
 use crate::os::tcp;
 use crate::runtime::Inner;
@@ -29,6 +31,13 @@ pub(super) struct Losses {
 impl Losses {
     pub(super) fn new() -> Losses {
         Losses { own: AtomicU64::new(0), of_peer: AtomicU64::new(0) }
+    }
+}
+
+/// Puts of these lanes were lost with their connection.
+pub(super) fn fail_puts(inner: &Inner, peer: Rank, lost: Vec<(Lane, u32)>) {
+    for (lane, count) in lost {
+        inner.completed(peer, lane, count, Err(Failure::Lost));
     }
 }
 
@@ -56,15 +65,15 @@ impl Peers {
             // Behind that connections are begun with the new count; who brings the socket of one that
             // was begun before looks at the count once it is among the others.
             self.losses[peer.index()].own.fetch_add(1, Ordering::AcqRel);
-            used.take()
+            let used = used.take();
+            let open = self.connections_with(peer);
+            for connection in used.iter().chain(open.iter().filter(|open| self.is_outdated(open))) {
+                fail_puts(inner, peer, connection.give_up());
+            }
+            used
         };
         for connection in used.iter().filter(|used| used.fd().is_none()) {
             self.drop_connection(inner, connection);
-        }
-        for connection in self.connections_with(peer) {
-            if self.is_outdated(&connection) {
-                connection.give_up();
-            }
         }
     }
 

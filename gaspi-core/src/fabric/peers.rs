@@ -6,7 +6,7 @@ use super::connecting::Aim;
 use super::connection::Connection;
 use super::drive::Drive;
 use super::frame::{AtomicOperation, Frame, Place};
-use super::losses::Losses;
+use super::losses::{Losses, fail_puts};
 use super::outgoing::Outgoing;
 use super::pipes::Pipes;
 use crate::error::{Error, Result};
@@ -278,7 +278,7 @@ impl Peers {
         // Without a place for it the peer sees it end, as does one that nobody wants any more, or that
         // says too little of what was lost.
         if established.is_err() || connection.is_forgotten() || self.is_outdated(connection) {
-            self.drop_connection(inner, connection);
+            self.drop_with_doubt(inner, connection);
         }
         if inner.area.life(inner.rank) == life::LEFT {
             // It was not there yet when goodbye was said on the others.
@@ -351,10 +351,19 @@ impl Peers {
         self.dropped.store(true, Ordering::Release);
         self.bell.ring();
         let Some(peer) = connection.peer().map(Rank) else { return };
+        // Before anything goes by another one.
+        fail_puts(inner, peer, lost);
         self.use_another(peer, connection);
         self.fail_requests(inner, peer, connection.token);
-        for (lane, count) in lost {
-            inner.completed(peer, lane, count, Err(Failure::Lost));
+    }
+
+    /// The same where nobody else looks whether the peer lives: what was under way is lost if it does.
+    fn drop_with_doubt(&self, inner: &Inner, connection: &Arc<Connection>) {
+        let asks = !connection.asks_nothing();
+        self.drop_connection(inner, connection);
+        let peer = connection.peer().map(Rank).filter(|peer| asks && !self.is_leaving(*peer));
+        if let Some(peer) = peer {
+            self.suspect(inner, peer);
         }
     }
 
@@ -376,7 +385,7 @@ impl Peers {
     pub(crate) fn broke(&self, inner: &Inner, connection: &Arc<Connection>) {
         if connection.is_forgotten() {
             // What was posted to it since then fails too.
-            self.drop_connection(inner, connection);
+            self.drop_with_doubt(inner, connection);
         }
     }
 
@@ -485,8 +494,12 @@ impl Peers {
     pub(crate) fn release_connection(&self, inner: &Inner, rank: Rank) -> bool {
         let Some(connection) = lock(&self.used[rank.index()]).clone() else { return true };
         if connection.local || connection.fd().is_none() {
-            self.drop_connection(inner, &connection);
-            return true;
+            // What waits on one that is being made goes out first.
+            let idle = connection.asks_nothing();
+            if idle {
+                self.drop_connection(inner, &connection);
+            }
+            return idle;
         }
         let released = connection.release(&self.data);
         if released {

@@ -229,6 +229,10 @@ impl Inner {
             },
         });
         match self.queues.get(lane.queue.index()) {
+            Some(queue) if lost => {
+                queue.note_lost(peer, lane.generation);
+                queue.complete(peer, lane.generation, count, failed.as_deref());
+            }
             Some(queue) => queue.complete(peer, lane.generation, count, failed.as_deref()),
             None if failed.is_some() => self.channels.loans.lost(lane.generation),
             None => self.channels.loans.returned(lane.generation),

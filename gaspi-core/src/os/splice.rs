@@ -72,7 +72,7 @@ impl Pipe {
     /// # Errors
     /// As those of [`send`](super::socket::send).
     pub fn drain(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        let mut moved = 0;
+        let (mut moved, mut end) = (0, Ok(()));
         let quiet = Quiet::new();
         while self.held > 0 {
             let (none, flags) = (std::ptr::null_mut(), libc::SPLICE_F_NONBLOCK);
@@ -84,16 +84,16 @@ impl Pipe {
                     self.held -= taken;
                     moved += taken;
                 }
-                Err(_) if moved > 0 => break,
                 Err(_) => {
-                    let error = io::Error::last_os_error();
-                    quiet.end(error.kind() == io::ErrorKind::BrokenPipe);
-                    return Err(error);
+                    end = Err(io::Error::last_os_error());
+                    break;
                 }
             }
         }
-        quiet.end(false);
-        Ok(moved)
+        // Also where something was moved before the stream broke, which is then no error yet.
+        let broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+        quiet.end(end.as_ref().is_err_and(broken));
+        if moved > 0 { Ok(moved) } else { end.map(|()| 0) }
     }
 }
 
@@ -204,5 +204,29 @@ mod tests {
         // SAFETY: as above.
         unsafe { libc::signal(libc::SIGPIPE, before) };
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_stream_that_breaks_half_way_raises_no_signal() {
+        const PAGES: usize = 64;
+        let (_, _, mapping) = ground("half", PAGES);
+        // SAFETY: as above.
+        let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        for _ in 0..200 {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
+            let address = listener.local_addr().expect("address");
+            let client = std::net::TcpStream::connect(address).expect("connection");
+            let (server, _) = listener.accept().expect("accept");
+            let mut pipe = Pipe::new().expect("pipe");
+            let piece = Piece { pointer: mapping.as_ptr(), len: 4096 * PAGES };
+            // SAFETY: the mapping.
+            let put = unsafe { pipe.fill(piece) }.expect("fill");
+            // Its first bytes are answered by a reset, while the next ones are on their way.
+            drop(server);
+            while pipe.held() > 0 && pipe.drain(client.as_fd()).is_ok() {}
+            assert!(pipe.held() > 0, "{put} bytes went to nobody");
+        }
+        // SAFETY: as above.
+        unsafe { libc::signal(libc::SIGPIPE, before) };
     }
 }

@@ -221,6 +221,81 @@ fn what_is_late_undoes_nothing() {
     assert!(network.cuts() > 0, "nothing was cut");
 }
 
+/// What `first` asks for of rank 1 is lost with its connection; then there is another one.
+fn lose(rt: &Runtime, network: &Network, first: impl FnOnce()) {
+    let cuts = network.cuts();
+    network.cut_for_speakers();
+    first();
+    let begin = Instant::now();
+    while network.cuts() == cuts || rt.ping(Rank(1), LIMIT).is_err() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "nothing was cut, or rank 1 is gone");
+        std::thread::yield_now();
+    }
+    network.deliver();
+}
+
+/// The next message would count the lost one as well, and stand for it.
+#[test]
+fn no_message_follows_one_that_was_lost() {
+    let network = Network::new(1, Faults::default());
+    run_through(&network, Nodes::Each, 2, |rt| {
+        let spec = ChannelSpec { slots: 4, message_bytes: 64, stage_bytes: 64 };
+        let channel = rt.channel_open(GroupId::ALL, spec, LIMIT).expect("channel_open");
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        if rt.rank() == Rank(0) {
+            let data = [7u8; 64];
+            let send = |index| {
+                let piece = (data.as_ptr(), data.len());
+                // SAFETY: the data is a local; the slots are not in use.
+                unsafe { channel.send(1, index, &[7; 8], piece, Stays::ForTheCall) }
+            };
+            lose(&rt, &network, || assert_eq!(send(0), Ok(true)));
+            let refused = send(1);
+            assert!(matches!(refused, Err(Error::Refused { rank: Rank(1), .. })), "{refused:?}");
+        }
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        if rt.rank() == Rank(1) {
+            assert_eq!(channel.received(0), 0, "a message stands for one that never came");
+        }
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        drop(channel);
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+/// A notification says that what was written before it is there.
+#[test]
+fn no_notification_follows_a_write_that_was_lost() {
+    let network = Network::new(1, Faults::default());
+    run_through(&network, Nodes::Each, 2, |rt| {
+        let (id, me) = (NotificationId(0), rt.rank());
+        rt.segment_create(traffic::S0, 64, GroupId::ALL, LIMIT, Init::Zeroed).expect("create");
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        let (local, remote, rank) = (traffic::S0, traffic::S0, Rank(1));
+        let t = Transfer { local, local_offset: 0, rank, remote, remote_offset: 8, size: 8 };
+        if me == Rank(0) {
+            lose(&rt, &network, || rt.write(&t, Q0, LIMIT).expect("posted"));
+            rt.notify(rank, remote, id, 1, Q0, LIMIT).expect("posted");
+            let failed = rt.wait(Q0, LIMIT);
+            assert!(matches!(failed, Err(Error::RequestFailed { failed: 2, .. })), "{failed:?}");
+        }
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        if me == Rank(1) {
+            assert_eq!(rt.notify_reset(remote, id), Ok(0), "it says what is not true");
+        }
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        if me == Rank(0) {
+            rt.queue_purge(Q0, LIMIT).expect("purge");
+            rt.write_notify(&t, id, 2, Q0, LIMIT).expect("posted");
+            rt.wait(Q0, LIMIT).expect("the queue is of use again");
+        } else {
+            rt.notify_waitsome(remote, 0, 1, LIMIT).expect("notified");
+        }
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        rt.term(LIMIT).expect("term");
+    });
+}
+
 /// Who holds back everything for longer than a silent host is waited for, as a stopped process does,
 /// is not dead: its kernel answers.
 #[test]

@@ -1,3 +1,5 @@
+//! What a stream to a peer sends, in which order and in which pieces.
+
 use super::*;
 use crate::ids::SegmentId;
 use crate::segment::{Init, Segment, Shape};

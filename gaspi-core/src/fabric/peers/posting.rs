@@ -26,14 +26,21 @@ impl Peers {
         })
     }
 
-    /// Posts a put or a get to `rank`.
+    /// Posts a put or a get to `rank`; not where the queue has lost a request to it, behind which it would
+    /// have arrived.
     pub(crate) fn post(&self, inner: &Inner, rank: Rank, queue: QueueId, item: Item) -> Result<()> {
         self.hand(inner, rank, Deadline::Now, item, |connection, item| {
+            // What was lost shows before a new connection can be used.
+            if inner.queues.get(queue.index()).is_some_and(|queue| queue.has_lost(rank)) {
+                return Err(Unsent::Vain);
+            }
             connection.post(&self.data, queue, item)
         })
     }
 
-    /// Posts a message of a channel to `rank`. Its data is not needed any more then. False if there is no room now.
+    /// Posts a message of a channel to `rank`, to which messages were lost so often before the first one
+    /// of the channel; none follows one that was lost. Its data is not needed any more then. False if there
+    /// is no room now.
     ///
     /// # Safety
     /// The data is readable, and nobody else uses the slot until the message has been sent.
@@ -41,10 +48,15 @@ impl Peers {
         &self,
         inner: &Inner,
         rank: Rank,
+        losses: u64,
         message: Message<'_>,
     ) -> Result<bool> {
         let full = Cell::new(false);
         self.hand(inner, rank, Deadline::Now, message, |connection, message| {
+            // As above.
+            if inner.channels.losses(rank) != losses {
+                return Err(Unsent::Vain);
+            }
             // SAFETY: as the caller says.
             let posted = unsafe { connection.post_message(&self.data, message) }?;
             full.set(posted.is_none());
@@ -95,6 +107,11 @@ impl Peers {
                     return Ok(());
                 }
                 Err(Unsent::Closed(back)) => item = back,
+                Err(Unsent::Vain) => {
+                    let host = &inner.cards[rank.index()].host;
+                    let reason = format!("the connection to {rank} on {host} broke");
+                    return Err(Error::Refused { rank, reason });
+                }
             }
         }
     }
