@@ -101,6 +101,12 @@ impl Apart {
         unsafe { Target::new(start, bytes) }
     }
 
+    /// Leaves the memory to whoever may still get at it.
+    #[cold]
+    pub(crate) fn abandon(self) {
+        std::mem::forget(self);
+    }
+
     /// Before the operation starts.
     pub(crate) fn pack(&mut self) {
         self.is_pending = self.has_output();

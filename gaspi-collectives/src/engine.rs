@@ -35,6 +35,8 @@ const STAGE_BYTES: u64 = 64 << 10;
 const BACKGROUND_LIMIT: Duration = Duration::from_millis(250);
 /// How long a thread waits for members to open a channel before it looks after what was started.
 const OPENING_SLICE: Duration = Duration::from_millis(1);
+/// The same while nothing has been started.
+const IDLE_SLICE: Duration = Duration::from_millis(50);
 /// Ids that a group can have.
 const GROUPS: usize = 1 << u8::BITS;
 
@@ -82,6 +84,15 @@ pub(crate) struct Entry {
     pub(crate) apart: Mutex<Apart>,
     /// Whether there is a result to unpack.
     pub(crate) unpacks: bool,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if self.operation.is_still_used() {
+            let apart = self.apart.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(apart).abandon();
+        }
+    }
 }
 
 /// A prepared operation.
@@ -186,14 +197,16 @@ impl Engine {
     ) -> Result<Arc<Station>> {
         let members = rt.group_ranks(group)?.len();
         let channel = loop {
-            // Others may need what this rank has started before they can join in.
-            let slice = match self.shared.active.load(Ordering::Relaxed) {
-                0 => deadline,
-                _ => deadline.at_most(OPENING_SLICE),
-            };
+            // Others may need what this rank has started, or another thread is to start, before they can
+            // join in.
+            let slice = deadline.at_most(match self.shared.active.load(Ordering::Relaxed) {
+                0 => IDLE_SLICE,
+                _ => OPENING_SLICE,
+            });
             match rt.channel_open(group, spec(members, prepared), remaining(slice)) {
                 Err(Error::Timeout { .. }) if slice != deadline && !deadline.passed() => {
                     self.shared.progress(By::Other, |_| true);
+                    self.shared.look_around(|station| station.active() > 0);
                 }
                 Err(Error::Mismatch { group, difference }) => {
                     let difference = format!(
@@ -229,7 +242,10 @@ impl Engine {
         }
         // Another thread may be opening it.
         let deadline = timeout.deadline();
-        let opening = rt.wait_for(group, deadline, || Opening::begin(&self.shared, group));
+        let opening = rt.wait_for(group, deadline, || {
+            self.shared.progress(By::Other, |_| true);
+            Opening::begin(&self.shared, group)
+        });
         let Some(_opening) = opening else {
             let pending = format!("another thread that opens a channel of {group}");
             return Err(Error::Timeout { pending });
@@ -292,6 +308,12 @@ impl Engine {
         self.shared.progress(By::Other, |station| !Arc::ptr_eq(station, own));
     }
 
+    /// Looks whether the operations of all stations but this one have failed elsewhere.
+    #[cold]
+    fn look_around_others(&self, own: &Arc<Station>) {
+        self.shared.look_around(|station| station.active() > 0 && !Arc::ptr_eq(station, own));
+    }
+
     /// Waits for an operation of a station.
     pub(crate) fn wait(
         &self,
@@ -299,7 +321,12 @@ impl Engine {
         operation: &Operation,
         deadline: Deadline,
     ) -> Result<()> {
-        station.wait(operation, deadline, || self.progress_others(station))
+        station.wait(operation, deadline, |around| {
+            self.progress_others(station);
+            if around {
+                self.look_around_others(station);
+            }
+        })
     }
 
     /// Gives an operation a handle.
@@ -318,7 +345,7 @@ impl Engine {
     /// The operation of a handle.
     ///
     /// # Errors
-    /// [`Error::Handle`] if there is none (any more).
+    /// [`Error::InvalidOperation`] if there is none (any more).
     pub(crate) fn entry(&self, handle: u64) -> Result<Arc<Entry>> {
         let handles = lock(&self.shared.handles);
         let slot = handles.slots.get(handle as u32 as usize);
@@ -339,8 +366,11 @@ impl Engine {
         Some(entry)
     }
 
-    /// Has a thread of the library carry on what was started for the background.
-    pub(crate) fn tend(&self) -> Result<()> {
+    /// Makes the thread for what is started for the background, unless it is there.
+    ///
+    /// # Errors
+    /// [`Error::System`]: there can be none.
+    pub(crate) fn prepare_to_tend(&self) -> Result<()> {
         let mut background = lock(&self.background);
         if background.is_none() {
             let shared = Arc::clone(&self.shared);
@@ -355,9 +385,15 @@ impl Engine {
                 reason: error.to_string(),
             })?);
         }
+        Ok(())
+    }
+
+    /// Has that thread carry on what was started on a station.
+    pub(crate) fn tend(&self, station: &Station) {
         *lock(&self.shared.work) = true;
         self.shared.started.notify_one();
-        Ok(())
+        // It may be waiting for something else.
+        station.channel.rouse();
     }
 }
 
@@ -407,9 +443,9 @@ impl Shared {
     }
 
     /// What threads that wait do for theirs now and then.
-    fn look_around(&self) {
+    fn look_around(&self, wanted: impl Fn(&Arc<Station>) -> bool) {
         let stations = self.stations.read().unwrap_or_else(PoisonError::into_inner);
-        stations.iter().filter(|s| s.has_background()).for_each(|station| station.look_around());
+        stations.iter().filter(|s| wanted(s)).for_each(|station| station.look_around());
     }
 
     /// A station with operations for the background.
@@ -435,7 +471,7 @@ impl Shared {
                 (!station.has_background() || self.ending.load(Ordering::Acquire)).then_some(())
             });
             if ended.is_none() {
-                self.look_around();
+                self.look_around(|station| station.has_background());
             }
         }
     }

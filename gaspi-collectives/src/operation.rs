@@ -1,13 +1,14 @@
 //! The procedures of collective operations: arguments checked, algorithm chosen, operation started,
 //! continued, waited for.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use gaspi_core::{Error, GroupId, Inside, Result, Runtime, Timeout};
 
 use crate::algorithms::Collective;
 use crate::apart::{self, Apart};
 use crate::engine::{Desk, Engine, Entry, Prepared, lock};
+use crate::fingerprint::mix;
 use crate::kernel::{Source, Target};
 use crate::plan::{Plan, PlanKey};
 use crate::print::Print;
@@ -110,7 +111,12 @@ fn check_sizes(request: &Request, members: usize) -> Result<()> {
         let reason = format!("a {collective} takes {} lists of counts, or none", wanted[1]);
         return Err(Error::Number { number: given as u64, reason });
     }
+    let places_blocks = matches!(collective, Collective::Allgather | Collective::Alltoall);
     for blocks in &request.blocks {
+        if !blocks.displacements.is_empty() && !places_blocks {
+            let reason = format!("the blocks of a {collective} follow each other");
+            return Err(Error::Number { number: blocks.displacements.len() as u64, reason });
+        }
         if blocks.counts.len() != members {
             let number = blocks.counts.len() as u64;
             let reason = format!("there has to be a count for each of the {members} members");
@@ -166,6 +172,22 @@ impl<'a> Call<'a> {
         };
         let count = if blocks.is_empty() { count } else { 0 };
         Print { collective, combination, algorithm: plan.algorithm, root, count, counts }.bits()
+    }
+
+    /// A hash of what a continued call must have in common with the one before.
+    fn arguments(&self, print: u64) -> u64 {
+        let Request { send, receive, ref blocks, ref combination, .. } = *self.request;
+        let lists = blocks.iter().flat_map(|blocks| [&blocks.counts, &blocks.displacements]);
+        let mut words: Vec<u64> = lists.flatten().copied().collect();
+        if let Combination::User(reducer) = combination {
+            words.push(Arc::as_ptr(&reducer.reduce).addr() as u64);
+        }
+        if words.is_empty() {
+            // As of a call that was begun swiftly.
+            return station::arguments(print, send, receive);
+        }
+        words.extend([print, send as u64, receive as u64]);
+        mix(&words)
     }
 
     fn arithmetic(&self) -> Arithmetic {
@@ -284,14 +306,20 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
     let engine = Engine::of(rt);
     let deadline = timeout.deadline();
     let desk = engine.desk(rt, group, timeout)?;
-    let Ok(mut apart) = desk.blocking.try_lock() else {
-        let active = "a collective of another thread".to_owned();
-        return Err(Error::ActiveCollective { group, active });
+    let mut apart = match desk.blocking.try_lock() {
+        Ok(apart) => apart,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        // Another thread holds it only for a moment, to find that this one's is under way.
+        Err(TryLockError::WouldBlock) if desk.station.is_own_underway() => lock(&desk.blocking),
+        Err(TryLockError::WouldBlock) => {
+            let active = "a collective of another thread".to_owned();
+            return Err(Error::ActiveCollective { group, active });
+        }
     };
     let call = Call::new(request, &desk.station)?;
     let plan = call.kept_plan(engine, &desk)?;
     let print = call.print(&plan);
-    let arguments = station::arguments(print, request.send, request.receive);
+    let arguments = call.arguments(print);
     let operation = match desk.station.continued(arguments)? {
         Some(operation) => operation,
         None => {
@@ -302,16 +330,21 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
             if let Some(brief) = &brief {
                 desk.station.remember(brief, &plan, print);
             }
-            desk.station.block((arguments, print), &plan, &call.arithmetic(), buffers)?
+            let blocked =
+                desk.station.block((arguments, print), &plan, &call.arithmetic(), buffers);
+            blocked.inspect_err(|_| *apart = Apart::default())?
         }
     };
     let outcome = engine.wait(&desk.station, &operation, deadline);
     if !outcome.as_ref().is_err_and(Error::is_timeout) {
-        desk.station.unblock(operation);
         if outcome.is_ok() {
             apart.unpack();
         }
-        *apart = Apart::default();
+        let own = std::mem::take(&mut *apart);
+        if operation.is_still_used() {
+            own.abandon();
+        }
+        desk.station.unblock(operation);
     }
     outcome
 }
@@ -358,9 +391,12 @@ pub unsafe fn start(
     let buffers = unsafe { call.buffers(&plan, &mut apart) }?;
     apart.pack();
     let operation = Arc::new(Operation::new(call.print(&plan), request.background));
+    if request.background {
+        engine.prepare_to_tend()?;
+    }
     desk.station.start(&operation, &plan, &call.arithmetic(), buffers)?;
     if request.background {
-        engine.tend()?;
+        engine.tend(&desk.station);
     }
     let station = Arc::clone(&desk.station);
     Ok(Handle(engine.register(Entry {
@@ -430,11 +466,15 @@ pub fn restart(rt: &Runtime, handle: Handle) -> Result<()> {
     if entry.operation.is_active() {
         return Err(misused(handle, "it is under way; wait for it, then start it again"));
     }
+    let background = entry.operation.background;
+    if background {
+        engine.prepare_to_tend()?;
+    }
     apart.pack();
     let Prepared { plan, arithmetic, buffers } = prepared;
     entry.station.start(&entry.operation, plan, arithmetic, *buffers)?;
-    if entry.operation.background {
-        engine.tend()?;
+    if background {
+        engine.tend(&entry.station);
     }
     Ok(())
 }

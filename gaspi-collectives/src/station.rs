@@ -66,6 +66,8 @@ pub(crate) struct Operation {
     pub(crate) print: u64,
     /// A thread of the library looks after it.
     pub(crate) background: bool,
+    /// It failed while others may still get at its memory, which then is never free.
+    still_used: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -75,7 +77,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Operation {
     pub(crate) fn new(print: u64, background: bool) -> Operation {
         let status = AtomicU8::new(status::IDLE);
-        Operation { status, error: Mutex::default(), print, background }
+        let still_used = AtomicBool::new(false);
+        Operation { status, error: Mutex::default(), print, background, still_used }
     }
 
     pub(crate) fn is_active(&self) -> bool {
@@ -100,8 +103,14 @@ impl Operation {
         }
     }
 
+    /// Whether others may get at its memory although it has ended.
+    pub(crate) fn is_still_used(&self) -> bool {
+        self.still_used.load(Ordering::Relaxed)
+    }
+
     fn begin(&self) {
         *lock(&self.error) = None;
+        self.still_used.store(false, Ordering::Relaxed);
         self.status.store(status::ACTIVE, Ordering::Release);
     }
 
@@ -200,6 +209,13 @@ impl Drop for Rouser<'_> {
         if self.0.again.swap(false, Ordering::AcqRel) {
             self.0.channel.rouse();
         }
+    }
+}
+
+impl Drop for Station {
+    fn drop(&mut self) {
+        // What has not ended does not count any more.
+        self.of_all.fetch_sub(self.active(), Ordering::Relaxed);
     }
 }
 
@@ -402,7 +418,8 @@ impl Station {
         }
     }
 
-    /// Waits for an operation, carrying on whatever `others` carries on besides.
+    /// Waits for an operation, carrying on whatever `others` carries on besides; now and then it is also
+    /// to look around there.
     ///
     /// # Errors
     /// [`Error::Timeout`], which leaves it under way, and how it failed.
@@ -410,7 +427,7 @@ impl Station {
         &self,
         operation: &Operation,
         deadline: Deadline,
-        mut others: impl FnMut(),
+        mut others: impl FnMut(bool),
     ) -> Result<()> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let outcome = self.wait_counted(operation, deadline, &mut others);
@@ -422,27 +439,33 @@ impl Station {
         &self,
         operation: &Operation,
         deadline: Deadline,
-        others: &mut impl FnMut(),
+        others: &mut impl FnMut(bool),
     ) -> Result<()> {
         let quiet = if deadline == Deadline::Now { deadline } else { deadline.at_most(QUIET) };
         let ended = self.channel.wait_for(quiet, || {
             self.progress(By::Waiter);
-            others();
+            others(false);
             operation.outcome()
         });
         if let Some(outcome) = ended {
             return outcome;
         }
-        if deadline == Deadline::Now {
+        if deadline.passed() {
+            // Whoever comes again and again hears of others by and by.
             self.look_around();
-            let nothing = || Err(Error::Timeout { pending: String::new() });
-            return operation.outcome().unwrap_or_else(nothing);
+            others(true);
+            return match operation.outcome() {
+                Some(outcome) => outcome,
+                None if deadline == Deadline::Now => Err(Error::Timeout { pending: String::new() }),
+                None => Err(self.timed_out(operation)),
+            };
         }
         while !deadline.passed() {
             self.announce();
+            others(true);
             let ended = self.channel.wait_for(deadline.at_most(LOOK_AROUND), || {
                 self.progress(By::Waiter);
-                others();
+                others(false);
                 self.look_at_notices();
                 operation.outcome()
             });

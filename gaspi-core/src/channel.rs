@@ -107,6 +107,7 @@ pub struct Channel {
     segment: Arc<Segment>,
     reserved: Reserved,
     all_reachable: bool,
+    shares_cores: bool,
     /// Failures of requests before this channel was opened, and those that are known not to matter.
     troubles: u64,
     harmless: AtomicU64,
@@ -158,9 +159,9 @@ impl Channel {
         self.members[member].start.is_some()
     }
 
-    /// Whether ranks of this node share cores; the same for all of them.
+    /// Whether a member of this node takes its ranks for such as share cores; the same for all of them.
     pub fn shares_cores(&self) -> bool {
-        !self.inner.waiter.spins()
+        self.shares_cores
     }
 
     /// The other members of this node.

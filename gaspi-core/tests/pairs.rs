@@ -305,3 +305,24 @@ fn a_rank_leaves_while_its_peer_sends_on_the_same_connection() {
         });
     }
 }
+
+/// What was said behind a disconnect waits on a connection that is being made, which another disconnect
+/// must not take away: nobody would say it again.
+#[test]
+fn a_rank_that_disconnects_again_at_once_loses_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    run_over(Nodes::Each, 2, &Config::default(), |rt| {
+        let peer = other(&rt);
+        for round in 0..200 {
+            if rt.rank() == Rank(0) {
+                rt.disconnect(peer, LIMIT).expect("disconnect");
+            }
+            rt.barrier(GroupId::ALL, LIMIT).unwrap_or_else(|error| panic!("{round}: {error}"));
+            if rt.rank() == Rank(0) {
+                rt.disconnect(peer, LIMIT).expect("disconnect");
+            }
+        }
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        rt.term(LIMIT).expect("term");
+    });
+}

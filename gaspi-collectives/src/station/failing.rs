@@ -1,5 +1,6 @@
 //! What goes wrong with the operations of a channel: why, who is told, and when the memory is free.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gaspi_core::sync::line::Look;
@@ -55,7 +56,11 @@ impl Station {
         let others = (0..self.channel.ranks().len()).filter(|member| *member != me);
         let mut waits_only = true;
         for member in others {
-            let Some(notice) = Notice::of(&self.channel, member) else { continue };
+            let Some(notice) = Notice::of(&self.channel, member) else {
+                // None yet, or one that is being told.
+                waits_only &= !self.channel.is_telling(member);
+                continue;
+            };
             let Notice { sequence, print, failure: Some(cause) } = notice else { continue };
             waits_only = false;
             if sequence > state.sequence {
@@ -185,6 +190,9 @@ impl Station {
             if since.elapsed() < LINGER_LIMIT {
                 state.lingering = Some((error, since));
                 return;
+            }
+            if let Some((operation, _)) = state.queue.front() {
+                operation.still_used.store(true, Ordering::Relaxed);
             }
             let users: Vec<_> = users.iter().map(Rank::to_string).collect();
             still_used(&mut error, &users.join(", "));

@@ -311,6 +311,12 @@ impl Station {
         Error::ActiveCollective { group: self.channel.group(), active }
     }
 
+    /// Whether the blocking operation is one that this thread has begun and is to continue.
+    pub(crate) fn is_own_underway(&self) -> bool {
+        let key = epoch::thread_key();
+        self.hold().blocking.as_ref().is_some_and(|underway| underway.continued_by == key)
+    }
+
     /// Starts a blocking operation.
     ///
     /// # Errors

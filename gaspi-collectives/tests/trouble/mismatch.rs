@@ -18,6 +18,8 @@ enum Way {
     Blocking,
     /// By looking again and again.
     Tested,
+    /// By waiting for a moment, again and again.
+    Impatient,
 }
 
 /// Runs one operation in which rank 2 differs, then what every rank waits for.
@@ -34,7 +36,13 @@ fn outcome(rt: &Runtime, memory: &mut Memory, request: &Request, way: Way) -> Re
                 }
             }
         }
-        _ => call(rt, ALL, request, Timeout::Block),
+        Way::Impatient => loop {
+            match call(rt, ALL, request, Timeout::Millis(5)) {
+                Err(error) if error.is_timeout() => {}
+                outcome => break outcome,
+            }
+        },
+        Way::Blocking => call(rt, ALL, request, Timeout::Block),
     };
     // Who sends only is done before anybody can object.
     first?;
@@ -76,7 +84,7 @@ fn all_are_told(what: &str, way: Way, ask: impl Fn(&mut Request, bool) + Sync) {
 
 /// In one or the other way, and by an algorithm of messages where `by` names one.
 fn for_all(what: &str, by: Option<Algorithm>, ask: impl Fn(&mut Request, bool) + Sync) {
-    for way in [Way::Blocking, Way::Tested] {
+    for way in [Way::Blocking, Way::Tested, Way::Impatient] {
         all_are_told(what, way, |request, odd| {
             request.algorithm = by;
             ask(request, odd);
@@ -358,4 +366,35 @@ fn what_the_library_would_choose_may_be_named_by_some_only() {
             rt.term(LIMIT).expect("term");
         });
     }
+}
+
+#[test]
+fn of_an_operation_that_nobody_waits_for_yet() {
+    ranks::run(2, |rt| {
+        let mut all: Vec<Memory> = (0..2).map(|_| Memory::new(rt.rank(), 8)).collect();
+        let [first, second] = &mut all[..] else { unreachable!("two of them") };
+        let mut differs = first.request(Collective::Reduce, 8);
+        // Each takes itself for the root, so that nobody sends.
+        (differs.root, differs.algorithm) = (rt.rank(), Some(Algorithm::Linear));
+        let agrees = second.request(Collective::Allreduce, 8);
+        // SAFETY: the buffers live until the job has ended.
+        let differs = unsafe { prepare(rt, ALL, &differs, LIMIT) }.expect("prepare");
+        // SAFETY: as above.
+        let agrees = unsafe { prepare(rt, ALL, &agrees, LIMIT) }.expect("prepare");
+        restart(rt, differs).expect("start");
+        let begin = Instant::now();
+        if rt.rank() == Rank(0) {
+            // The other one comes to it only behind what differs.
+            restart(rt, agrees).expect("start");
+            wait(rt, agrees, Timeout::Block).expect("both are in it");
+        }
+        let told = wait(rt, differs, Timeout::Block);
+        assert!(matches!(told, Err(Error::Mismatch { .. })), "{}: {told:?}", rt.rank());
+        if rt.rank() == Rank(1) {
+            restart(rt, agrees).expect("start");
+            wait(rt, agrees, Timeout::Block).expect("both are in it");
+        }
+        assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+        rt.barrier(ALL, LIMIT).expect("barrier");
+    });
 }

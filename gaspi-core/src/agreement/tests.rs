@@ -50,37 +50,26 @@ fn a_barrier_between_its_brief_look_and_the_rest_belongs_to_its_thread() {
 fn who_knows_of_a_death_does_not_arrive() {
     let join = |rank| {
         let job = Job::in_process("knows", Rank(rank), 3);
-        Joining::new(job, Config::default()).unwrap().wait(LIMIT).unwrap()
-    };
-    let met = Barrier::new(3);
-    let (met, join) = (&met, &join);
-    std::thread::scope(|scope| {
-        for rank in [1, 2] {
-            scope.spawn(move || {
-                let other = join(rank);
-                other.barrier(GroupId::ALL, LIMIT).unwrap();
-                other.inner().area.mark_dead(Rank(rank));
-                met.wait();
-                met.wait();
-            });
-        }
-        let runtime = join(0);
+        let runtime = Joining::new(job, Config::default()).unwrap().wait(LIMIT).unwrap();
         runtime.barrier(GroupId::ALL, LIMIT).unwrap();
-        met.wait();
-        let inner = runtime.inner();
-        let steps = || {
-            inner
-                .lines_of(Rank(0), GroupId::ALL)
-                .each_ref()
-                .map(|line| line.sequence.load(Ordering::Relaxed))
-        };
-        let before = steps();
-        let outcome = runtime.barrier(GroupId::ALL, LIMIT);
-        assert!(matches!(outcome, Err(Error::RankDied { rank: Rank(1), .. })), "{outcome:?}");
-        let call = CallKey { arguments: 1, ..BARRIER };
-        let refused = runtime.group_call(GroupId::ALL, call).map(drop);
-        assert!(matches!(refused, Err(Error::RankDied { .. })), "{refused:?}");
-        assert_eq!(steps(), before, "it has told the others that it came");
-        met.wait();
+        runtime
+    };
+    let (_others, runtime) = std::thread::scope(|scope| {
+        let others = [1, 2].map(|rank| scope.spawn(move || join(rank)));
+        let runtime = join(0);
+        (others.map(|other| other.join().unwrap()), runtime)
     });
+    let inner = runtime.inner();
+    inner.area.mark_dead(Rank(1));
+    let steps = || {
+        let lines = inner.lines_of(Rank(0), GroupId::ALL);
+        lines.each_ref().map(|line| line.sequence.load(Ordering::Relaxed))
+    };
+    let before = steps();
+    let outcome = runtime.barrier(GroupId::ALL, LIMIT);
+    assert!(matches!(outcome, Err(Error::RankDied { rank: Rank(1), .. })), "{outcome:?}");
+    let call = CallKey { arguments: 1, ..BARRIER };
+    let refused = runtime.group_call(GroupId::ALL, call).map(drop);
+    assert!(matches!(refused, Err(Error::RankDied { .. })), "{refused:?}");
+    assert_eq!(steps(), before, "it has told the others that it came");
 }

@@ -92,6 +92,12 @@ impl Channel {
         (0..self.members.len()).map(number).fold(0, u64::wrapping_add)
     }
 
+    /// Whether a member has told something that cannot be read yet, since more of it is on its way.
+    pub fn is_telling(&self, member: usize) -> bool {
+        let notice = self.notice(member);
+        notice.number.load(Ordering::Relaxed) != 0 && notice.read().is_none()
+    }
+
     /// What a member has told last, as far as it has come.
     pub fn told(&self, member: usize) -> Option<[u64; WORDS]> {
         self.notice(member).read()

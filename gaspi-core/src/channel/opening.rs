@@ -109,17 +109,21 @@ struct Offer {
     words: u64,
     /// Whether all other members of its node may copy from and to its process.
     reachable: bool,
+    /// Whether it takes its node for one whose ranks share cores: a limit may be its own.
+    shares_cores: bool,
 }
 
 impl Offer {
-    fn words(self) -> [u64; 4] {
-        [self.failed.into(), self.base, self.words, self.reachable.into()]
+    fn words(self) -> [u64; 5] {
+        let Offer { failed, base, words, reachable, shares_cores } = self;
+        [failed.into(), base, words, reachable.into(), shares_cores.into()]
     }
 
     /// That of a member, of the step awaited last.
     fn of(call: &GroupCall<'_>, member: usize) -> Offer {
-        let [failed, base, words, reachable, ..] = call.payload(member, call.step());
-        Offer { failed: failed != 0, base, words, reachable: reachable != 0 }
+        let [failed, base, words, reachable, shares, ..] = call.payload(member, call.step());
+        let (reachable, shares_cores) = (reachable != 0, shares != 0);
+        Offer { failed: failed != 0, base, words, reachable, shares_cores }
     }
 }
 
@@ -251,7 +255,8 @@ impl Inner {
         let (base, words) =
             reserved.map_or((0, 0), |reserved| (reserved.bytes.start, reserved.words.start));
         let reachable = self.is_reachable(call.ranks());
-        Offer { failed, base, words, reachable }
+        let shares_cores = !self.waiter.spins();
+        Offer { failed, base, words, reachable, shares_cores }
     }
 
     /// Puts a channel together from what all members have offered.
@@ -320,6 +325,10 @@ impl Inner {
             segment: Arc::clone(&arena.segment),
             reserved,
             all_reachable: offers.iter().all(|offer| offer.reachable),
+            shares_cores: ranks
+                .iter()
+                .zip(&offers)
+                .any(|(rank, offer)| self.is_local(*rank) && offer.shares_cores),
             troubles,
             harmless: AtomicU64::new(troubles),
             recent: AtomicU64::new(0),

@@ -498,7 +498,7 @@ impl Connection {
         out.give_up()
     }
 
-    /// Whether no request of this rank is under way on it, answers to frames excepted.
+    /// Whether no request of this rank is under way on it.
     pub(crate) fn asks_nothing(&self) -> bool {
         self.out().asks_nothing()
     }

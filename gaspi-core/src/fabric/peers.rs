@@ -490,16 +490,16 @@ impl Peers {
     }
 
     /// Stops using the connection with `rank`, which is closed once neither side does; false while
-    /// requests are under way.
+    /// requests are under way, or it is being made.
     pub(crate) fn release_connection(&self, inner: &Inner, rank: Rank) -> bool {
         let Some(connection) = lock(&self.used[rank.index()]).clone() else { return true };
-        if connection.local || connection.fd().is_none() {
-            // What waits on one that is being made goes out first.
-            let idle = connection.asks_nothing();
-            if idle {
-                self.drop_connection(inner, &connection);
-            }
-            return idle;
+        if connection.local {
+            self.drop_connection(inner, &connection);
+            return true;
+        }
+        if connection.fd().is_none() {
+            // It is being made: the peer may use it already, and what waits on it goes out first.
+            return false;
         }
         let released = connection.release(&self.data);
         if released {
