@@ -31,6 +31,12 @@ fn memory_and_counts() {
             let error = refused(rt, ALL, &request, words);
             assert!(error.contains(words), "{error} has to tell: {words}");
         };
+        for collective in [Collective::Gather, Collective::Scatter, Collective::ReduceScatter] {
+            let placed = Blocks { counts: vec![1, 2], displacements: vec![5, 0] };
+            let blocks = vec![placed];
+            let request = with(&|r| (r.collective, r.blocks) = (collective, blocks.clone()));
+            check(request, "follow each other");
+        }
         check(with(&|r| r.send = null()), "send");
         check(with(&|r| r.receive = null_mut()), "receive");
         check(with(&|r| r.receive = r.send.cast_mut().wrapping_add(8)), "overlap");

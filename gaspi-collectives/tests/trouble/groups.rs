@@ -93,3 +93,43 @@ unsafe extern "C" {
     fn _exit(status: i32) -> !;
     fn waitpid(child: i32, status: *mut i32, options: i32) -> i32;
 }
+
+/// Whether a thread of this process sleeps.
+fn sleeps(thread: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    let stat = stat.expect("the thread lives");
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
+}
+
+#[test]
+fn who_waits_for_the_members_of_a_new_group_carries_on_the_others() {
+    ranks::run(2, |rt| {
+        let new = group_of(rt, [Rank(0), Rank(1)]);
+        sum_of_all(rt, ALL, 3);
+        let mut memory = Memory::new(rt.rank(), 3);
+        let request = memory.request(Collective::Allreduce, 3);
+        if rt.rank() == Rank(1) {
+            super::call(rt, ALL, &request, ranks::LIMIT)
+                .expect("started, and waited for by nobody");
+            sum_of_all(rt, new, 3);
+        } else {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let handle = std::thread::scope(|scope| {
+                let opens = scope.spawn(move || {
+                    let own = std::fs::read_link("/proc/thread-self").expect("proc");
+                    let id = own.file_name().expect("an id").to_string_lossy().into_owned();
+                    sender.send(id).expect("the test waits");
+                    sum_of_all(rt, new, 3);
+                });
+                let id = receiver.recv().expect("the thread says");
+                super::within(super::SOON, "it sleeps", || sleeps(&id).then_some(()));
+                // SAFETY: the buffers live until the job has ended.
+                let handle = unsafe { start(rt, ALL, &request, ranks::LIMIT) }.expect("start");
+                opens.join().expect("all have come to the new group");
+                handle
+            });
+            wait(rt, handle, ranks::LIMIT).expect("done");
+        }
+        rt.barrier(ALL, ranks::LIMIT).expect("barrier");
+    });
+}

@@ -2,7 +2,7 @@
 
 use super::{ALL, Memory, call, check_sum, ranks, ranks_below, serves};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::{start, test};
+use gaspi_collectives::{Blocks, start, test};
 use gaspi_core::{Error, Rank, Timeout};
 use std::sync::Barrier;
 
@@ -48,6 +48,43 @@ fn a_timeout_names_who_is_missing_and_the_call_can_be_continued() {
             }
         });
     }
+}
+
+#[test]
+fn a_call_with_other_counts_does_not_continue_it() {
+    let meet = Barrier::new(2);
+    ranks::run(2, |rt| {
+        let mut memory = Memory::new(rt.rank(), 8);
+        let with = |memory: &mut Memory, counts: Vec<u64>| {
+            let mut request = memory.request(Collective::Alltoall, 0);
+            request.blocks = vec![Blocks { counts, displacements: Vec::new() }; 2];
+            request
+        };
+        let own = u64::from(rt.rank().0);
+        let request = with(&mut memory, vec![2 + own, 3 + own]);
+        let other = with(&mut memory, vec![1, 1]);
+        meet.wait();
+        if rt.rank() == Rank(0) {
+            let late = call(rt, ALL, &request, SHORT);
+            assert!(late.as_ref().is_err_and(Error::is_timeout), "{late:?}");
+            let refused = call(rt, ALL, &other, SHORT);
+            // Where the channel is not open yet, nothing is under way.
+            let told =
+                matches!(refused, Err(Error::ActiveCollective { .. } | Error::Timeout { .. }));
+            assert!(told, "{refused:?}");
+        }
+        meet.wait();
+        call(rt, ALL, &request, ranks::LIMIT).expect("it goes on");
+        meet.wait();
+        if rt.rank() == Rank(0) {
+            let late = call(rt, ALL, &request, SHORT);
+            assert!(late.as_ref().is_err_and(Error::is_timeout), "{late:?}");
+            let refused = call(rt, ALL, &other, SHORT);
+            assert!(matches!(refused, Err(Error::ActiveCollective { .. })), "{refused:?}");
+        }
+        meet.wait();
+        call(rt, ALL, &request, ranks::LIMIT).expect("it goes on");
+    });
 }
 
 #[test]
