@@ -148,7 +148,7 @@ typedef enum {
 
 /** When the ranks connect to each other. */
 typedef enum {
-  GASPI_TOPOLOGY_NONE = 0,   /**< by gaspi_connect; GASPI_GROUP_ALL does not exist */
+  GASPI_TOPOLOGY_NONE = 0,   /**< on first use; GASPI_GROUP_ALL does not exist */
   GASPI_TOPOLOGY_STATIC = 1, /**< all at gaspi_proc_init */
   GASPI_TOPOLOGY_DYNAMIC = 2 /**< on first use */
 } gaspi_topology_t;
@@ -174,7 +174,7 @@ typedef struct {
       gaspi_uint port_check; /**< 1: use active ports only */
     } ib;                    /**< InfiniBand and RoCE */
     struct {
-      gaspi_uint port; /**< listening port; left at its default, a free one is taken */
+      gaspi_uint port; /**< kept for compatibility, no effect: a free port is taken */
     } tcp;             /**< Ethernet */
     struct {
       gaspi_int use_shm;

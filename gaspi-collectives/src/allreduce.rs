@@ -114,7 +114,7 @@ pub fn allreduce_in_place<T: Element>(
 }
 
 /// Combines `count` elements of `element_bytes` bytes of every rank by a function of the caller
-/// (GASPI 17.1, 11.3.2), in the order of the ranks. After a timeout, call again with the same
+/// (GASPI 17.1, 11.4.1), in the order of the ranks. After a timeout, call again with the same
 /// arguments to continue.
 ///
 /// # Errors

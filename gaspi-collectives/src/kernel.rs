@@ -1,5 +1,5 @@
 //! What touches user data: copying, and combining elements of several sources. With the two types
-//! that stand for memory, [`Source`] and [`Target`], it holds the `unsafe` of the crate.
+//! that stand for memory, [`Source`] and [`Target`], it holds most of the `unsafe` of the crate.
 
 mod chunk;
 mod combine;

@@ -3,7 +3,8 @@
 //! A step is one arrival line per member ([`crate::sync::line`]): a rank publishes its own and waits
 //! for those of all others. The line carries a fingerprint of the call, so that ranks that called
 //! different things find out before they touch each other's data, and a small payload; behind it
-//! lies the rank's staging. Barrier, segment create and the collectives are built on it.
+//! lies the rank's staging. Barrier, segment create and use, opening a channel and the all-reduces of the
+//! standard are built on it.
 //!
 //! Who knows that a member has died does not arrive: having heard of it, a program calls something else,
 //! which the others would take for a mismatch before they hear of the death.

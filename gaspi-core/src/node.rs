@@ -3,9 +3,10 @@
 //! One memory file per job and node, made by whoever hosts the meeting, sparse: only what is used
 //! takes memory. It is laid out for all ranks of the job, whichever node they are on; those of
 //! other nodes have nothing here but their place in the list of lives, where the node keeps what it
-//! knows of them. What they send to a group's members is kept in [`crate::mirror`]. Each part has one writer (a control page: its rank, but for state and bell; a
-//! slot or line: its sender), so a process that dies leaves nothing locked. Layout in bytes, for
-//! `n` ranks and `g` groups:
+//! knows of them. What they send to a group's members is kept in [`crate::mirror`]. Each part has one
+//! writer (a control page: its rank, but for its bell; a life word: its rank, and whoever notices a death; a
+//! slot or line: its sender), so a process that dies leaves nothing locked. Layout in bytes, for `n` ranks and
+//! `g` groups:
 //!
 //! ```text
 //! control pages    n * 4096

@@ -351,9 +351,15 @@ impl Runtime {
         self.inner.job.local_rank
     }
 
-    /// Ranks on this rank's host.
+    /// Ranks that share memory, this one included: those of its host, unless they reach each other by TCP.
     pub fn local_size(&self) -> u32 {
         self.inner.area.locals().len() as u32
+    }
+
+    /// Ranks on this rank's host, however they reach each other.
+    pub fn host_size(&self) -> u32 {
+        let own = self.host();
+        self.inner.cards.iter().filter(|card| card.host == own).count() as u32
     }
 
     /// The configuration that all ranks agreed on.

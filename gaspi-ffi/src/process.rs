@@ -164,7 +164,7 @@ procedures! {
 
     /// GASPI_Ext.h: the number of ranks of this host.
     fn proc_local_num(local_num: *mut gaspi_rank_t) with rt {
-        let ranks = gaspi_rank_t::try_from(rt.local_size()).unwrap_or(gaspi_rank_t::MAX);
+        let ranks = gaspi_rank_t::try_from(rt.host_size()).unwrap_or(gaspi_rank_t::MAX);
         out!(local_num).set(ranks);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Queues (GASPI 17.1, 8.6).
+//! Queues (GASPI 17.1, 8.5).
 
 use crate::runtime::timeout;
 use crate::types::*;

@@ -1,4 +1,4 @@
-//! Counters (GASPI 17.1, 13).
+//! Counters (GASPI 17.1, 14).
 
 use crate::error::Failure;
 use crate::printf;

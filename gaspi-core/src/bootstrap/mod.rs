@@ -8,7 +8,8 @@
 //! for the same user.
 //!
 //! [`message`] is pure bytes, [`host`] a pure state machine; sockets are in [`server`] and
-//! [`gathering`]. Another way to start (TCP hosts, Slurm, PMI) adds a [`MeetingPlace`].
+//! [`gathering`]; over several hosts [`links`], [`hosting`] and [`seeker`] join in. Another way to start
+//! (Slurm, PMI) adds a [`MeetingPlace`].
 //!
 //! Invariant: no wait here outlives its deadline, and the end of any rank before the table went out
 //! ends the meeting for all that take part in it.

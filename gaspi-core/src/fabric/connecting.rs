@@ -567,7 +567,8 @@ fn nonce() -> io::Result<[u8; 32]> {
 fn tune(fd: BorrowedFd<'_>, inner: &Inner, purpose: &Purpose) {
     let _ = tcp::set_no_delay(fd);
     if *purpose == Purpose::Watch {
-        let _ = tcp::set_keepalive(fd, 1, 1, probes(inner.dead_after));
+        let (interval_s, probes) = probes(inner.dead_after);
+        let _ = tcp::set_keepalive(fd, 1, interval_s, probes);
     }
 }
 

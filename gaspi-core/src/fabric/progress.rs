@@ -2,8 +2,7 @@
 //!
 //! It sleeps in one poll set (listeners, connections, process descriptors, its bell) and never waits
 //! for anything else. Where callers look after the sockets of connections themselves, it leaves them
-//! alone: while callers come back within a millisecond it only looks whether they still do
-//! ([`watch`]), so that taking and giving back costs no system call per message.
+//! alone: while callers come back it only looks, each 1 to 4 ms, whether they still do ([`watch`]), so that taking and giving back costs no system call per message.
 
 use super::connecting::{Connecting, LIMITS_MS};
 use super::drive::Drive;

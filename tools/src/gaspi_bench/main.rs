@@ -2,7 +2,7 @@
 //!
 //! It calls the C library as programs do ([`library`]), as a rank of a job ([`job`], [`launch`]), and
 //! measures each operation in batches between batches of its limit ([`measure`]), which is what the
-//! same two processes reach without the library ([`raw`]). Each test is a file; what they have in
+//! same two processes reach without the library ([`raw`]). Tests of a kind are a file; what they have in
 //! common is in [`pair`], what they print in [`report`], what they are to reach in [`goals`].
 //!
 //! Three commands need no job: [`info`] shows the machine, [`compare`] runs other libraries beside ours,

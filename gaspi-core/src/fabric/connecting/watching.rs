@@ -76,7 +76,8 @@ impl Connecting {
     pub(super) fn fell_silent(&mut self, inner: &Inner, rank: Rank) {
         let node = inner.cards[rank.index()].node;
         let of_node = |peer: Rank| inner.cards[peer.index()].node == node;
-        let limit = Duration::from_secs(probes(inner.dead_after).into());
+        let (interval_s, probes) = probes(inner.dead_after);
+        let limit = Duration::from_secs(u64::from(interval_s) * u64::from(probes));
         if inner.peers.heard_last(of_node).is_some_and(|ago| ago < limit) {
             let host = &inner.cards[rank.index()].host;
             log::info!("the watch of host {host} has broken, but the host answers elsewhere");
@@ -140,10 +141,15 @@ pub(super) fn has_ended(fd: BorrowedFd<'_>) -> bool {
     hear(fd) == Said::End
 }
 
-/// How often, once a second, a host that is silent is asked before it counts as gone: within a time of
-/// which the first second passes before the first question, and some before all ranks know.
-pub(super) fn probes(dead_after: Duration) -> u8 {
-    dead_after.as_secs().saturating_sub(2).clamp(1, 127) as u8
+/// The kernel asks so often at most.
+const PROBES_MAX: u64 = 127;
+
+/// How many seconds apart, and how often, a host that is silent is asked before it counts as gone: within a
+/// time of which the first second passes before the first question, and some before all ranks know.
+pub(super) fn probes(dead_after: Duration) -> (u16, u8) {
+    let span_s = dead_after.as_secs().saturating_sub(2).max(1);
+    let interval_s = span_s.div_ceil(PROBES_MAX);
+    (interval_s as u16, (span_s / interval_s) as u8)
 }
 
 impl Inner {

@@ -102,3 +102,13 @@ fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
     }
     assert_eq!(inner.area.life(Rank(1)), life::LEFT);
 }
+
+#[test]
+fn a_silent_host_is_asked_for_as_long_as_it_is_waited_for() {
+    for (dead_after, wanted) in [(3, (1, 1)), (5, (1, 3)), (129, (1, 127)), (3600, (29, 124))] {
+        let found = probes(Duration::from_secs(dead_after));
+        assert_eq!(found, wanted, "{dead_after} s");
+        let asked = u64::from(found.0) * u64::from(found.1);
+        assert!(asked + 2 <= dead_after && asked + 2 + u64::from(found.0) > dead_after);
+    }
+}
