@@ -16,6 +16,7 @@
 //! passive outbox   n * 64 * 65536         by sender
 //! staging          n * g * 2 * 16384
 //! lives            n * 4
+//! deaths           4                      whether there may be any
 //! ```
 
 use crate::error::{Error, Result};
@@ -192,7 +193,7 @@ impl Layout {
         self.staging() + self.ranks * self.groups * 2 * STAGE_BYTES as u64
     }
     fn end(self) -> u64 {
-        (self.lives() + self.ranks * 4).next_multiple_of(PAGE)
+        (self.lives() + self.ranks * 4 + 4).next_multiple_of(PAGE)
     }
 }
 
@@ -240,6 +241,8 @@ impl Doorbells {
 pub(crate) struct NodeArea {
     mapping: Mapping,
     layout: Layout,
+    /// Where the lives begin.
+    lives: u64,
     own: Rank,
     /// The ranks of this node, ascending.
     locals: Box<[Rank]>,
@@ -271,7 +274,8 @@ impl NodeArea {
         let remote = if locals.len() < ranks as usize { ranks } else { 0 };
         let left = (0..remote).map(|_| AtomicBool::new(false)).collect();
         let membarrier = AtomicBool::new(false);
-        Ok(NodeArea { mapping, layout, own, locals, left, doorbells: None, membarrier })
+        let lives = layout.lives();
+        Ok(NodeArea { mapping, layout, lives, own, locals, left, doorbells: None, membarrier })
     }
 
     /// The same for ranks of which some sleep on their sockets.
@@ -303,7 +307,18 @@ impl NodeArea {
     }
 
     fn life_word(&self, rank: Rank) -> &AtomicU32 {
-        self.at(self.layout.lives() + u64::from(rank.0) * 4)
+        self.at(self.lives + u64::from(rank.0) * 4)
+    }
+
+    fn deaths(&self) -> &AtomicU32 {
+        self.at(self.lives + self.layout.ranks * 4)
+    }
+
+    /// Whether no rank is known to have died; if not, `life` tells which.
+    #[inline]
+    pub(crate) fn all_live(&self) -> bool {
+        // Acquire: what a rank does that has heard of a death comes after it.
+        self.deaths().load(Ordering::Acquire) == 0
     }
 
     /// Where `rank` is in its life, as far as this node knows.
@@ -369,6 +384,8 @@ impl NodeArea {
         if self.left.get(rank.index()).is_some_and(|left| left.load(Ordering::Acquire)) {
             return false;
         }
+        // First: whoever marks may die before the second.
+        self.deaths().store(1, Ordering::Release);
         let change = |from| self.change_life(rank, from, life::DEAD);
         let marked = change(life::JOINED) || change(life::ABSENT);
         // Also where another rank marked it: that one may not live to ring.

@@ -24,6 +24,9 @@ impl Inner {
     /// The first of `ranks` that has died.
     #[inline]
     pub(crate) fn dead_among(&self, ranks: &[Rank]) -> Option<Rank> {
+        if self.area.all_live() {
+            return None;
+        }
         ranks.iter().copied().find(|rank| self.area.life(*rank) == life::DEAD)
     }
 
