@@ -146,9 +146,6 @@ impl Inner {
         if state.active.is_some() || committed.remote || self.check_open().is_err() {
             return None;
         }
-        if self.dead_among(&committed.ranks).is_some() {
-            return None;
-        }
         let step = committed.step + 1;
         let at = (step % 2) as usize;
         let line = |rank: Rank| &self.area.lines(rank, group.index())[at];

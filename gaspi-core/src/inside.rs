@@ -248,7 +248,8 @@ impl<'a> Inside<'a> {
     /// some hundred nanoseconds where that pays. `None` may also mean that this rank has arrived.
     #[inline(always)]
     pub fn barrier(self, group: GroupId, once: bool) -> Option<()> {
-        if !self.guard.counts_for(self.inner.id()) {
+        // Who knows that a member has died does not arrive; whether one has is looked up elsewhere.
+        if !self.guard.counts_for(self.inner.id()) || !self.inner.area.all_live() {
             return None;
         }
         self.inner.barrier_briefly(group, once)?;

@@ -24,9 +24,11 @@ impl Inner {
     /// The first of `ranks` that has died.
     #[inline]
     pub(crate) fn dead_among(&self, ranks: &[Rank]) -> Option<Rank> {
-        if self.area.all_live() {
-            return None;
-        }
+        if self.area.all_live() { None } else { self.find_dead(ranks) }
+    }
+
+    #[cold]
+    fn find_dead(&self, ranks: &[Rank]) -> Option<Rank> {
         ranks.iter().copied().find(|rank| self.area.life(*rank) == life::DEAD)
     }
 
