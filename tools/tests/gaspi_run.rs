@@ -2,20 +2,14 @@
 
 mod harness;
 
-use harness::{AWAIT, GUARD, Run, collect, ended, gaspi_run, gate, run, script, shell};
+use harness::{AWAIT, GUARD, Run, collect, ended, executable, gaspi_run, gate, run, script, shell};
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
-
-fn executable(path: &Path, text: &str) {
-    fs::write(path, text).expect("write");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("chmod");
-}
 
 #[test]
 fn arguments_arrive_as_they_are() {

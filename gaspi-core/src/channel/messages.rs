@@ -32,13 +32,14 @@ pub(super) enum Turn {
 /// Messages.
 impl Channel {
     /// Publishes message `index` to a member, counted from 0: its head and the `len` bytes at `data`, at most
-    /// [`message_bytes`](super::ChannelSpec::message_bytes), which are not needed any more then, unless they stay longer. False, and
-    /// nothing has happened, if there is no room for it on the way to another node; this rank is woken when
-    /// there is.
+    /// [`message_bytes`](super::ChannelSpec::message_bytes), which are not needed any more then, unless they
+    /// stay longer. False, and nothing has happened, if there is no room for it on the way to another node;
+    /// this rank is woken when there is.
     ///
     /// # Errors
     /// [`RankDied`](crate::Error::RankDied), [`RankLeft`](crate::Error::RankLeft),
     /// [`NotInitialised`](crate::Error::NotInitialised): of members of other nodes.
+    /// [`Refused`](crate::Error::Refused) once messages to that member were lost with their connection.
     ///
     /// # Safety
     /// The data is readable, and stays so as long as it is said to: until it is returned, or

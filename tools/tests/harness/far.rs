@@ -3,11 +3,10 @@
 //! 240.0.0.0/4 and 100::/64.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::gaspi_run;
+use super::{executable, gaspi_run};
 
 /// A directory with a program that behaves like ssh.
 #[derive(Debug)]
@@ -55,8 +54,7 @@ impl Far {
     /// Writes an executable file.
     pub(crate) fn program(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
-        fs::write(&path, text).expect("write");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
+        executable(&path, text);
         path
     }
 

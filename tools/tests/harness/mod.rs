@@ -211,3 +211,14 @@ pub(crate) fn shell(line: &str) -> Outcome {
     command.args(["-c", line]).stdin(Stdio::null());
     Run::start(command).finish()
 }
+
+/// Makes an executable file, by a process of its own: had this one it open for writing while another
+/// thread forks, nobody could execute it as long as that child lives ("Text file busy").
+pub(crate) fn executable(path: &Path, text: &str) {
+    let source = path.with_added_extension("text");
+    std::fs::write(&source, text).expect("write");
+    let mut install = Command::new("install");
+    let made = install.args(["-m", "755"]).arg(&source).arg(path).status().expect("install");
+    assert!(made.success(), "install: {made}");
+    std::fs::remove_file(&source).expect("remove");
+}
