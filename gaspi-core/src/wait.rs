@@ -224,23 +224,14 @@ impl Waiter {
     ) -> (Option<T>, Duration) {
         let mut since = started;
         let mut waited = Duration::ZERO;
-        let mut busy = false;
         let give_up = if self.spin { SPIN_AND_YIELD } else { YIELD };
         while waited < give_up {
-            // Also ranks with a core each may have been placed on the same one for now: only the
-            // first spinning is without a yield in between, which costs little on a core of one's
-            // own.
-            let spin = if sockets.is_some() { SPIN_ON_SOCKETS } else { SPIN };
-            // What has come may be what is waited for: first that is looked at.
-            if !busy && (!self.spin || waited >= spin) {
-                std::thread::yield_now();
-            }
             let looks = match (self.spin, sockets) {
                 (false, _) => 1,
                 (true, None) => LOOKS_PER_CLOCK,
                 (true, Some(_)) => SOCKET_LOOKS_PER_CLOCK,
             };
-            busy = false;
+            let mut busy = false;
             for _ in 0..looks {
                 if let Some(value) = attempt() {
                     return (Some(value), started.elapsed());
@@ -258,6 +249,13 @@ impl Waiter {
                 since = now;
             }
             waited = now - since;
+            // Also ranks with a core each may have been placed on the same one for now: only the
+            // first spinning is without a yield in between, which costs little on a core of one's
+            // own. Where something has come, it may be what is waited for: first that is looked at.
+            let spin = if sockets.is_some() { SPIN_ON_SOCKETS } else { SPIN };
+            if !busy && (!self.spin || waited >= spin) {
+                std::thread::yield_now();
+            }
         }
         (None, started.elapsed())
     }

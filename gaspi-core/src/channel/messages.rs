@@ -27,6 +27,8 @@ pub(super) enum Turn {
     Now,
     /// With the one that follows at once.
     Ahead,
+    /// With whatever this rank sends there next, at the latest when it waits.
+    Along,
 }
 
 /// Messages.
@@ -216,7 +218,8 @@ impl Channel {
     }
 
     /// Messages of a member below `count` are not needed any more. Tells a member of this node at once, one of
-    /// another node when half of its slots wait for it, or with a message to it when a quarter does.
+    /// another node with a message to it when a quarter of its slots waits for it, and when half of them do,
+    /// with whatever is sent there next: at the latest when the next message is taken, or this rank waits.
     #[inline]
     pub fn take(&self, from: usize, count: u64) {
         let member = &self.members[from];
@@ -228,11 +231,14 @@ impl Channel {
             self.inner.area.ring_for(member.rank, news::ARRIVAL);
             return;
         }
+        // What was taken before: a sender whose messages come one after the other is told in time.
+        self.inner.peers.release(&self.inner);
         // Relaxed: one thread at a time takes messages of a member, and this orders nothing else.
         member.untold.store(count, Ordering::Relaxed);
         let waiting = count - member.told.load(Ordering::Relaxed);
         if 2 * waiting >= u64::from(self.spec.slots) {
-            self.tell_taken(member, count, Turn::Now);
+            // Nobody waits for the last message of an operation to be taken, but for the operation.
+            self.tell_taken(member, count, Turn::Along);
         }
     }
 
@@ -258,7 +264,10 @@ impl Channel {
             let item = Item::put(put, payload);
             match turn {
                 Turn::Now => inner.peers.post(inner, member.rank, CHANNELS, item)?,
-                Turn::Ahead => inner.peers.prepend(inner, member.rank, CHANNELS, item)?,
+                Turn::Ahead | Turn::Along => {
+                    let followed = turn == Turn::Ahead;
+                    inner.peers.post_along(inner, member.rank, CHANNELS, item, followed)?;
+                }
             }
             Ok(true)
         })

@@ -235,8 +235,14 @@ impl Connection {
         Ok(Some(Posted { held, soon_ns }))
     }
 
-    /// Puts a small request in front of one that is posted right behind it, to share its system call.
-    pub(crate) fn prepend(&self, queue: QueueId, item: Item) -> Result<(), Unsent<Item>> {
+    /// Takes a small request that goes along with whatever is sent next, to share its system call. Whether it
+    /// has to be said that something is held back, which is for a request that nothing may follow.
+    pub(crate) fn post_along(
+        &self,
+        queue: QueueId,
+        item: Item,
+        followed: bool,
+    ) -> Result<Posted, Unsent<Item>> {
         let mut out = self.out();
         if out.is_let_go() {
             return Err(Unsent::Closed(item));
@@ -245,16 +251,23 @@ impl Connection {
         if out.ending == Ending::No {
             out.append_item(queue, item);
         }
-        // What it goes in front of may not be posted any more, since the peer has died: nobody else would
+        // What it goes along with may not be posted any more, since the peer has died: nobody else would
         // find it on a stream whose end has been dealt with.
-        if out.broken { Err(Unsent::Broken) } else { Ok(()) }
+        if out.broken {
+            return Err(Unsent::Broken);
+        }
+        let held = !followed && !std::mem::replace(&mut out.told_held, true);
+        Ok(Posted { held, soon_ns: None })
     }
 
-    /// Sends what was held back. Whether there is room now for which somebody may wait: the set does not
+    /// Sends what was held back, if that has not gone along with something. Whether there is room now for which somebody may wait: the set does not
     /// tell of it any more.
     pub(crate) fn release_held(&self, poll: &Poll) -> Result<bool, Broken> {
         let mut out = self.out();
         out.told_held = false;
+        if out.is_idle() {
+            return Ok(false);
+        }
         let awaited = out.armed;
         self.flush_locked(poll, &mut out)?;
         Ok(awaited && !out.armed)
@@ -541,7 +554,7 @@ mod tests {
         let (notification, segment) = (NotificationId(0), SegmentId(0));
         let place = Place { segment, generation: 1, offset: 0 };
         let put = Put { lane, place, size: 0, last: true, notification, value: 1 };
-        let posted = connection.prepend(QueueId(0), Item::put(put, None));
+        let posted = connection.post_along(QueueId(0), Item::put(put, None), true);
         assert!(matches!(posted, Err(Unsent::Broken)));
         // Who is told so ends it once more, for what was posted since.
         assert_eq!(connection.shut_down(), [(lane, 1)]);

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 impl Sockets for Inner {
     fn look(&self) -> bool {
+        // What the last attempt has left, for which others may wait.
+        self.peers.release(self);
         let Some(mut drive) = try_drive(&self.peers) else {
             self.peers.drive_wanted.store(true, Ordering::Relaxed);
             return false;
@@ -20,6 +22,7 @@ impl Sockets for Inner {
 
     fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool {
         let peers = &self.peers;
+        peers.release(self);
         let Some(mut drive) = try_drive(peers) else { return false };
         peers.note_drive();
         drive.pay(self);

@@ -65,16 +65,18 @@ impl Peers {
         Ok(!full.get())
     }
 
-    /// Puts a small request in front of one that is posted to `rank` right behind it.
-    pub(crate) fn prepend(
+    /// Has a small request go along with whatever is sent to `rank` next, which is posted right behind it
+    /// where it is `followed`. Else whoever waits next sends it, or the progress thread.
+    pub(crate) fn post_along(
         &self,
         inner: &Inner,
         rank: Rank,
         queue: QueueId,
         item: Item,
+        followed: bool,
     ) -> Result<()> {
         self.hand(inner, rank, Deadline::Now, item, |connection, item| {
-            connection.prepend(queue, item).map(|()| Posted::default())
+            connection.post_along(queue, item, followed)
         })
     }
 
