@@ -15,6 +15,7 @@
 //! ended on this rank.
 
 mod call;
+pub(crate) mod tree;
 
 pub use call::{GroupCall, PeerSlice};
 
@@ -118,12 +119,23 @@ pub(crate) struct Active {
     failure: Option<Box<Error>>,
     /// Since when it is known that members differ.
     differs_since: Option<Instant>,
+    /// When it arrived at the tree, and whether it has told all members besides.
+    at_tree_since: Option<Instant>,
+    told_all: bool,
 }
 
 impl Active {
     fn new(key: CallKey) -> Active {
-        let (failure, differs_since) = (None, None);
-        Active { key, arrived: false, continued_by: 0, cursor: 0, failure, differs_since }
+        Active {
+            key,
+            arrived: false,
+            continued_by: 0,
+            cursor: 0,
+            failure: None,
+            differs_since: None,
+            at_tree_since: None,
+            told_all: false,
+        }
     }
 }
 

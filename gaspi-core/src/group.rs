@@ -11,6 +11,7 @@
 mod commit;
 
 use crate::agreement::Active;
+use crate::agreement::tree::Tree;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::fabric::frame::Announce;
@@ -37,6 +38,8 @@ pub(crate) struct Committed {
     pub(crate) step: u64,
     /// Whether there are members of other nodes.
     pub(crate) remote: bool,
+    /// Along which its barriers go, if that pays.
+    pub(crate) tree: Option<Arc<Tree>>,
 }
 
 /// What is claimed by whoever is in a collective of the group.
@@ -183,7 +186,12 @@ fn list(ranks: &[Rank]) -> String {
 }
 
 impl Groups {
-    pub(crate) fn new(config: &Config, own: Rank, local: &[bool]) -> Groups {
+    pub(crate) fn new(
+        config: &Config,
+        own: Rank,
+        local: &[bool],
+        tree: Option<Arc<Tree>>,
+    ) -> Groups {
         let cells: Box<[Cell]> = (0..config.group_max).map(|_| Cell::default()).collect();
         let mut fresh = vec![FIRST_INCARNATION; cells.len()];
         if let Some((group, ranks)) = initial_group(config, local.len() as u32) {
@@ -192,6 +200,7 @@ impl Groups {
                 me: own.index(),
                 step: first_step(fresh[group.index()]),
                 remote: local.contains(&false),
+                tree,
             };
             let cell = &cells[group.index()];
             lock(&cell.call).committed = Some(committed);

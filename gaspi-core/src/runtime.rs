@@ -6,6 +6,7 @@ mod joining;
 pub use joining::Joining;
 
 use self::extensions::Extensions;
+use crate::agreement::tree::Relays;
 use crate::bootstrap::{Card, Job, KEY_BYTES, Membership};
 use crate::channel::Channels;
 use crate::config::{Config, Topology};
@@ -49,6 +50,7 @@ pub(crate) struct Inner {
     pub(crate) local: Box<[bool]>,
     /// What ranks of other nodes have sent to its groups.
     pub(crate) mirror: Mirror,
+    pub(crate) relays: Relays,
     /// What it has sent to them that nobody answers to.
     pub(crate) said: Said,
     /// Passive messages that have come from other nodes.

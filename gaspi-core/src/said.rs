@@ -5,6 +5,7 @@
 //!
 //! Invariant: whoever hears something twice is as wise as before.
 
+use crate::agreement::tree::{KINDS, News};
 use crate::error::Result;
 use crate::fabric::frame::Frame;
 use crate::fabric::outgoing::Outgoing;
@@ -30,6 +31,8 @@ struct Word {
 struct Words {
     /// By the parity of the step: whoever has read the line of a step has no need of the one before.
     lines: [Option<Arc<Word>>; 2],
+    /// The same of what goes along a tree, by its kind.
+    along: [[Option<Arc<Word>>; 2]; KINDS],
     /// With the number of the commit.
     commits: VecDeque<(u64, Arc<Word>)>,
 }
@@ -58,7 +61,8 @@ impl Said {
         let of_group = |words: &Mutex<Words>| {
             let words = words.lock().unwrap_or_else(PoisonError::into_inner);
             let commits = words.commits.iter().map(|(_, word)| word);
-            let all = commits.chain(words.lines.iter().flatten());
+            let steps = words.lines.iter().chain(words.along.as_flattened()).flatten();
+            let all = commits.chain(steps);
             all.filter(|word| word.to.contains(&peer)).cloned().collect::<Vec<_>>()
         };
         self.0.iter().flat_map(of_group).collect()
@@ -79,6 +83,17 @@ impl Inner {
             let _ = self.say(&word, *rank, Deadline::Now);
             // It takes a while, and who shares this core may have to do what others wait for.
             self.waiter.give_way();
+        }
+    }
+
+    /// Tells neighbours in a group's tree, or all members, something of a barrier.
+    pub(crate) fn say_along(&self, to: Arc<[Rank]>, group: GroupId, step: u64, news: News) {
+        let word = Arc::new(Word { to, frame: Frame::Barrier { group, step, news } });
+        let parity = (step % 2) as usize;
+        // As above.
+        self.said.words(group).along[news.kind()][parity] = Some(Arc::clone(&word));
+        for rank in word.to.iter() {
+            let _ = self.say(&word, *rank, Deadline::Now);
         }
     }
 

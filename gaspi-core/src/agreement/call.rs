@@ -1,5 +1,6 @@
 //! One rank in the steps of one collective: arriving, waiting for the others, what they published.
 
+use super::tree::Tree;
 use super::{CallKey, CallKind, have_arrived};
 use crate::error::{Error, Result};
 use crate::fabric::peers::waiting_group;
@@ -144,10 +145,45 @@ impl GroupCall<'_> {
                 self.inner.area.ring_for(*rank, news::ARRIVAL);
             }
         }
-        if self.state.committed.as_ref().is_some_and(|committed| committed.remote) {
+        if self.tree().is_some() {
+            if let Some(active) = &mut self.state.active {
+                (active.at_tree_since, active.told_all) = (Some(Instant::now()), false);
+            }
+            self.inner.arrive_at_tree(self.group, step);
+        } else if self.state.committed.as_ref().is_some_and(|committed| committed.remote) {
             self.arrive_remotely(step, payload);
         }
         self.staged = 0;
+    }
+
+    /// The tree along which this call goes.
+    fn tree(&self) -> Option<&Tree> {
+        let committed = self.state.committed.as_ref()?;
+        committed.tree.as_deref().filter(|_| self.key.kind == CallKind::Barrier)
+    }
+
+    /// How long this rank waits before it tells all members that it has arrived; `None` if it has.
+    fn patience(&self) -> Option<Duration> {
+        let (tree, active) = (self.tree()?, self.state.active.as_ref()?);
+        let since = active.at_tree_since.filter(|_| !active.told_all)?;
+        Some(tree.patience().saturating_sub(since.elapsed()))
+    }
+
+    /// Others have told this rank so, not the tree: it may not be there to hear of it any more.
+    #[cold]
+    fn tell_unless_complete(&mut self, step: u64) {
+        if !self.inner.relays.has_completed(self.group, step) {
+            self.tell_all(step);
+        }
+    }
+
+    /// Tells all members, who can then say who is missing or differs.
+    #[cold]
+    fn tell_all(&mut self, step: u64) {
+        if let Some(active) = &mut self.state.active {
+            active.told_all = true;
+        }
+        self.arrive_remotely(step, &[]);
     }
 
     /// Sends this rank's line, and the staging behind it, to the members of other nodes.
@@ -189,6 +225,9 @@ impl GroupCall<'_> {
     fn all_arrive_briefly(&self, deadline: Deadline, step: u64, next: &mut usize) -> bool {
         let (inner, fingerprint) = (self.inner, self.key.fingerprint);
         let ranks = self.ranks();
+        if self.tree().is_some() {
+            return inner.relays.has_completed(self.group, step);
+        }
         let remote = self.state.committed.as_ref().is_some_and(|committed| committed.remote);
         let line = |rank| &inner.lines_of(rank, self.group)[(step % 2) as usize];
         let mut look = || have_arrived(ranks, line, step, fingerprint, next).then_some(());
@@ -206,10 +245,18 @@ impl GroupCall<'_> {
     fn await_rest(&mut self, deadline: Deadline, step: u64, next: &mut usize) -> Result<()> {
         let outcome = match self.scan(step, next) {
             Scan::Done(outcome) => Some(outcome),
-            Scan::Missing if deadline == Deadline::Now => None,
+            Scan::Missing if deadline == Deadline::Now => {
+                if self.patience() == Some(Duration::ZERO) {
+                    self.tell_all(step);
+                }
+                None
+            }
             Scan::Missing | Scan::Differs(_) => self.await_slowly(deadline, step, next),
         };
         let Some(outcome) = outcome else { return Err(self.timed_out(step)) };
+        if outcome.is_ok() && self.patience().is_some() {
+            self.tell_unless_complete(step);
+        }
         if let Some(committed) = &mut self.state.committed {
             committed.step = step;
         }
@@ -241,10 +288,14 @@ impl GroupCall<'_> {
             _ => Call::Collective,
         };
         let (inner, waiting) = (self.inner, waiting_group(call, self.group));
-        let seen = inner.until(deadline, waiting, || match self.scan(step, next) {
-            Scan::Missing => None,
-            seen => Some(seen),
-        });
+        let mut seen = None;
+        if let Some(patience) = self.patience() {
+            seen = inner.until(deadline.at_most(patience), waiting, || self.look(step, next));
+            if !matches!(seen, Some(Scan::Done(_))) {
+                self.tell_all(step);
+            }
+        }
+        let seen = seen.or_else(|| inner.until(deadline, waiting, || self.look(step, next)));
         let error = match seen? {
             Scan::Done(outcome) => return Some(outcome),
             Scan::Missing => return None,
@@ -264,10 +315,22 @@ impl GroupCall<'_> {
         outcome.or_else(|| (since.elapsed() >= MISMATCH_LIMIT).then_some(Err(error)))
     }
 
+    /// The same as [`scan`](Self::scan), `None` while members are missing.
+    fn look(&self, step: u64, next: &mut usize) -> Option<Scan> {
+        match self.scan(step, next) {
+            Scan::Missing => None,
+            seen => Some(seen),
+        }
+    }
+
     /// Looks at the lines of a step from member `next` on, which all before have arrived at.
     #[inline]
     fn scan(&self, step: u64, next: &mut usize) -> Scan {
         let (mut missing, mut passed, mut differs) = (false, None, None);
+        let at_tree = self.tree().is_some();
+        if at_tree && self.inner.relays.has_completed(self.group, step) {
+            return Scan::Done(Ok(()));
+        }
         for member in *next..self.ranks().len() {
             let (rank, line) = (self.ranks()[member], self.line(member, step));
             let mut look = line.look(step);
@@ -276,7 +339,11 @@ impl GroupCall<'_> {
             {
                 // It may have arrived just before its end.
                 look = line.look(step);
-                if look == Look::Missing {
+                if look == Look::Missing && at_tree {
+                    if let Some(outcome) = self.end_at_tree(rank, step, error) {
+                        return Scan::Done(outcome);
+                    }
+                } else if look == Look::Missing {
                     // Who has left may have done so because of somebody's death.
                     let dead = self.inner.dead_among(self.ranks());
                     let died = dead.map(|rank| self.inner.died(rank, self.key.kind.name()));
@@ -295,6 +362,10 @@ impl GroupCall<'_> {
         }
         if !missing && passed.is_none() && differs.is_none() {
             return Scan::Done(Ok(()));
+        }
+        if at_tree && let Some(rank) = self.inner.relays.departed(self.group, step) {
+            let pending = self.key.kind.name().to_owned();
+            return Scan::Done(Err(Error::RankLeft { rank, pending }));
         }
         // Another thread may have ended this rank's part in the job.
         if let Err(error) = self.inner.check_open() {
@@ -318,6 +389,26 @@ impl GroupCall<'_> {
         }
     }
 
+    /// What comes of it that a member which has not told this rank of its arrival has ended so; `None` if it
+    /// may have told others, so that news of the rest can still come.
+    #[cold]
+    fn end_at_tree(&self, rank: Rank, step: u64, error: Error) -> Option<Result<()>> {
+        let (inner, group) = (self.inner, self.group);
+        let missed = inner.relays.has_missed(group, step, rank);
+        // It may have told just before its end.
+        if inner.relays.has_completed(group, step) {
+            return Some(Ok(()));
+        }
+        if let Some(rank) = inner.dead_among(self.ranks()) {
+            return Some(Err(inner.died(rank, self.key.kind.name())));
+        }
+        if !missed {
+            return None;
+        }
+        inner.say_departed(group, step, &error);
+        Some(Err(error))
+    }
+
     #[cold]
     fn mismatch(&self, rank: Rank, other: u64) -> Error {
         let difference = format!(
@@ -333,6 +424,7 @@ impl GroupCall<'_> {
     fn timed_out(&self, step: u64) -> Error {
         let missing: Vec<String> = (0..self.ranks().len())
             .filter(|member| self.line(*member, step).look(step) == Look::Missing)
+            .filter(|member| !self.inner.relays.has_arrived(self.group, step, *member))
             .take(8)
             .map(|member| self.ranks()[member].0.to_string())
             .collect();

@@ -9,6 +9,7 @@
 //! A large put travels in several frames. Only `Put` and `Data` have a payload, whose length is a field. Lengths are bounded before they
 //! are used.
 
+use crate::agreement::tree::News;
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use crate::mirror::Arrival;
 use crate::node::{OUTBOX_BYTES, STAGE_BYTES};
@@ -166,6 +167,12 @@ pub(crate) enum Frame {
     },
     /// The sender has arrived at a step of a group.
     Arrive(Arrival),
+    /// News of a barrier that goes along a tree.
+    Barrier {
+        group: GroupId,
+        step: u64,
+        news: News,
+    },
     /// A passive message; answered when it was received.
     Passive {
         request: u64,
@@ -371,6 +378,12 @@ impl Frame {
             Frame::Losses { count } => {
                 w.u8(21).u64(*count);
             }
+            Frame::Barrier { group, step, news } => {
+                w.u8(22).u8(group.0).u64(*step).u8(news.kind() as u8);
+                if let News::Departed(rank) = news {
+                    w.u16(rank.0);
+                }
+            }
         }
     }
 
@@ -461,6 +474,16 @@ impl Frame {
             19 => Frame::Refused { lane: r.lane()?, reason: r.text()? },
             20 => Frame::Release,
             21 => Frame::Losses { count: r.u64()? },
+            22 => Frame::Barrier {
+                group: GroupId(r.u8()?),
+                step: r.u64()?,
+                news: match r.u8()? {
+                    0 => News::Gathered,
+                    1 => News::Complete,
+                    2 => News::Departed(Rank(r.u16()?)),
+                    _ => return None,
+                },
+            },
             _ => return None,
         };
         r.0.is_empty().then_some(frame)

@@ -224,6 +224,9 @@ impl Inner {
                     self.area.ring(self.rank);
                 }
             }
+            Frame::Barrier { group, step, news } => {
+                self.hear_of_barrier(peer, group, step, news);
+            }
             Frame::Hello { .. } => return Err(Broken),
             frame => self.handle_rare(connection, incoming, peer, frame)?,
         }

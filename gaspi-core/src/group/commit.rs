@@ -1,6 +1,7 @@
 //! The commit of a group: what this rank says to the members, and waiting until all agree.
 
 use super::{Committed, Standing, first_step, list, lock};
+use crate::agreement::tree::Tree;
 use crate::error::{Error, Result};
 use crate::fabric::frame::Frame;
 use crate::fabric::peers::waiting_group;
@@ -94,7 +95,9 @@ impl Inner {
         let step = first_step(incarnation);
         state.former = None;
         let remote = ranks.iter().any(|rank| !self.is_local(*rank));
-        state.committed = Some(Committed { ranks: ranks.into(), me, step, remote });
+        let tree = Tree::of(&self.cards, &ranks, me).map(Arc::new);
+        self.relays.committed(group, incarnation, tree.clone());
+        state.committed = Some(Committed { ranks: ranks.into(), me, step, remote, tree });
         self.groups.members(group)?.committed = true;
         let incarnation = crate::mirror::incarnation(step);
         self.groups.cell(group)?.incarnation.store(incarnation, Ordering::Release);

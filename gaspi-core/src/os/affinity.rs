@@ -23,6 +23,12 @@ pub fn mask() -> Vec<u64> {
 
 /// Cores in the union of masks, limited by the control group's quota.
 pub fn usable_cores<'a>(masks: impl Iterator<Item = &'a [u64]>) -> u32 {
+    let cores = cores_of(masks);
+    super::limits::cpu_quota().map_or(cores, |quota| cores.min(quota)).max(1)
+}
+
+/// Cores in the union of masks.
+pub fn cores_of<'a>(masks: impl Iterator<Item = &'a [u64]>) -> u32 {
     let mut union: Vec<u64> = Vec::new();
     for mask in masks {
         union.resize(union.len().max(mask.len()), 0);
@@ -30,6 +36,5 @@ pub fn usable_cores<'a>(masks: impl Iterator<Item = &'a [u64]>) -> u32 {
             *word |= bits;
         }
     }
-    let cores: u32 = union.iter().map(|word| word.count_ones()).sum();
-    super::limits::cpu_quota().map_or(cores, |quota| cores.min(quota)).max(1)
+    union.iter().map(|word| word.count_ones()).sum()
 }

@@ -5,6 +5,7 @@
 
 use super::extensions::Extensions;
 use super::{Inner, NO_TARGETS, Runtime, initial_group};
+use crate::agreement::tree::{Relays, Tree};
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
 use crate::bootstrap::{Card, Gathering, Job, KEY_BYTES, Membership, Transport};
 use crate::channel::Channels;
@@ -220,7 +221,11 @@ impl Joining {
         let node = cards[self.job.rank.index()].node;
         let local: Box<[bool]> = cards.iter().map(|card| card.node == node).collect();
         let (ranks, cores) = of_machine(&cards, self.job.rank);
-        let groups = Groups::new(&config, self.job.rank, &local);
+        let initial = initial_group(&config, size);
+        let tree = initial
+            .as_ref()
+            .and_then(|(_, ranks)| Tree::of(&cards, ranks, self.job.rank.index()).map(Arc::new));
+        let groups = Groups::new(&config, self.job.rank, &local, tree.clone());
         let inner = Arc::new(Inner {
             process: std::process::id(),
             rank: self.job.rank,
@@ -230,6 +235,7 @@ impl Joining {
             local,
             mirror: Mirror::new(size, config.group_max),
             said: Said::new(config.group_max),
+            relays: Relays::new(config.group_max),
             mailbox: Mailbox::default(),
             processes: (0..size).map(|_| OnceLock::new()).collect(),
             token: secrets.token,
@@ -256,8 +262,9 @@ impl Joining {
             began: Instant::now(),
             config,
         });
-        if let Some((group, _)) = initial_group(&inner.config, size) {
+        if let Some((group, _)) = initial {
             inner.mirror.committed(group, FIRST_INCARNATION);
+            inner.relays.committed(group, FIRST_INCARNATION, tree);
         }
         for rank in (0..size).map(|rank| Rank(rank as u16)).filter(|rank| !inner.is_local(*rank)) {
             inner.area.remote_joined(rank);

@@ -8,6 +8,11 @@ fn lane() -> impl Strategy<Value = Lane> {
         .prop_map(|(queue, generation)| Lane { queue: QueueId(queue), generation })
 }
 
+fn news() -> impl Strategy<Value = News> {
+    let departed = any::<u16>().prop_map(|rank| News::Departed(Rank(rank)));
+    prop_oneof![Just(News::Gathered), Just(News::Complete), departed]
+}
+
 fn frames() -> impl Strategy<Value = Frame> {
     let words = prop::collection::vec(any::<u64>(), 0..=PAYLOAD_WORDS);
     let place = (any::<u8>(), any::<u32>(), any::<u64>())
@@ -83,6 +88,11 @@ fn frames() -> impl Strategy<Value = Frame> {
             }
         ),
         any::<u64>().prop_map(|count| Frame::Losses { count }),
+        (any::<u8>(), any::<u64>(), news()).prop_map(|(group, step, news)| Frame::Barrier {
+            group: GroupId(group),
+            step,
+            news,
+        }),
         Just(Frame::Kill),
         Just(Frame::Goodbye),
         Just(Frame::Release),

@@ -1,0 +1,406 @@
+//! Barriers that go along a tree, where each member of a group is a node of its own and many share cores, or there
+//! are many of them: 2 (n - 1) messages instead of n (n - 1), for as many hops as the tree has levels, twice.
+//!
+//! A member that has arrived, and heard of its children that all below them have, says so to its parent; the first
+//! one says to its children that all have arrived, and so on down. Whoever handles a frame passes on what there
+//! is to pass, also while the program computes. The tree is binomial over the members' indices: the parent of v
+//! is v without its lowest bit.
+//!
+//! It only makes what goes well quicker. A member that waits for a while, or sees that another one has called
+//! something else, says its line to all, as in every other step, and who is missing or differs is found as there.
+//! In addition: who has left may have arrived before, unless a neighbour of its in the tree has not heard so.
+//! That one knows that it has not, and says so to all.
+
+use crate::bootstrap::Card;
+use crate::error::Error;
+use crate::ids::{GroupId, Rank};
+use crate::mirror::incarnation;
+use crate::os::affinity;
+use crate::runtime::Inner;
+use crate::sync::{AtomicU64, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Fewest members, where they share cores and each message is in the way of somebody.
+const FEW: usize = 3;
+/// The same where they do not: a message takes some microseconds of its sender, a hop more than that.
+const MANY: usize = 32;
+/// For each member that a rank would tell, so long it waits before it tells all.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// What is told along a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News {
+    /// To the parent: the sender and all below it have arrived.
+    Gathered,
+    /// To the children: all have.
+    Complete,
+    /// To all: this one has left without arriving.
+    Departed(Rank),
+}
+
+/// How many kinds of news there are.
+pub(crate) const KINDS: usize = 3;
+
+impl News {
+    /// Of which kind it is, below [`KINDS`].
+    pub(crate) fn kind(self) -> usize {
+        match self {
+            News::Gathered => 0,
+            News::Complete => 1,
+            News::Departed(_) => 2,
+        }
+    }
+}
+
+/// The place of this rank in the tree of a group.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    ranks: Arc<[Rank]>,
+    /// One, or for the first member none.
+    parent: Option<Arc<[Rank]>>,
+    /// The one with the most below it first.
+    children: Arc<[Rank]>,
+    me: usize,
+}
+
+impl Tree {
+    /// The tree of a group, if it has one; all members come to the same.
+    pub(crate) fn of(cards: &[Card], ranks: &[Rank], me: usize) -> Option<Tree> {
+        let members = || ranks.iter().map(|rank| &cards[rank.index()]);
+        let mut nodes = HashSet::new();
+        if ranks.len() < FEW || !members().all(|card| nodes.insert(card.node)) {
+            return None;
+        }
+        let crowded = || {
+            members().any(|member| {
+                let here = || cards.iter().filter(|card| card.machine == member.machine);
+                // Without quotas: each rank knows its own only.
+                here().count() as u32 > affinity::cores_of(here().map(|card| card.cpus.as_slice()))
+            })
+        };
+        (ranks.len() >= MANY || crowded()).then(|| Tree::new(ranks, me))
+    }
+
+    fn new(ranks: &[Rank], me: usize) -> Tree {
+        let parent = (me > 0).then(|| [ranks[me & (me - 1)]].into());
+        let below = lowest(me, ranks.len()).trailing_zeros();
+        let children = (0..below).rev().map(|bit| me + (1 << bit));
+        let children = children.filter(|child| *child < ranks.len()).map(|child| ranks[child]);
+        Tree { ranks: ranks.into(), parent, children: children.collect(), me }
+    }
+
+    /// How long a member waits before it tells all.
+    pub(crate) fn patience(&self) -> Duration {
+        PATIENCE * self.ranks.len() as u32
+    }
+
+    /// Whether `rank`, which has not been heard of, would have been if it had arrived.
+    fn is_next_to(&self, rank: Rank) -> bool {
+        self.parent.iter().chain([&self.children]).any(|ranks| ranks.contains(&rank))
+    }
+
+    /// The indices of a child and of all below it.
+    fn subtree(&self, child: usize) -> std::ops::Range<usize> {
+        child..(child + lowest(child, self.ranks.len())).min(self.ranks.len())
+    }
+}
+
+/// The lowest bit of a place in a tree of so many; of the first one, which has none, a higher one than all.
+fn lowest(place: usize, size: usize) -> usize {
+    if place == 0 { size.next_power_of_two() } else { place & place.wrapping_neg() }
+}
+
+/// What one rank knows of the barriers of a group. Steps only grow.
+#[derive(Debug, Default)]
+struct State {
+    tree: Option<Arc<Tree>>,
+    /// Of which use of the group's id.
+    incarnation: u32,
+    /// The last step at which this rank has arrived, and of which it has told.
+    arrived: u64,
+    told: u64,
+    /// By child: the last step at which all below it have arrived.
+    below: HashMap<Rank, u64>,
+    /// Who has left without arriving at the step.
+    departed: Option<(u64, Rank)>,
+}
+
+/// What is to be told of a step, and to whom.
+#[derive(Debug)]
+struct Message {
+    to: Arc<[Rank]>,
+    step: u64,
+    news: News,
+}
+
+/// The barriers of one group.
+#[derive(Debug, Default)]
+struct Relay {
+    /// The last step at which all have arrived, as far as the tree has told; and the one of which
+    /// it is known that they will not.
+    complete: AtomicU64,
+    hopeless: AtomicU64,
+    state: Mutex<State>,
+}
+
+impl Relay {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What there is to tell now that something has come. This rank may be a step ahead of what has come, if
+    /// members have told all.
+    fn next(&self, state: &mut State) -> Option<Message> {
+        let tree = state.tree.as_ref()?;
+        let below = |child| state.below.get(child).copied().unwrap_or_default();
+        let step = tree.children.iter().map(below).fold(state.arrived, u64::min);
+        if state.told >= step {
+            return None;
+        }
+        state.told = step;
+        match &tree.parent {
+            Some(parent) => Some(Message { to: Arc::clone(parent), step, news: News::Gathered }),
+            None => self.complete(state, step),
+        }
+    }
+
+    /// This rank arrives.
+    fn arrive(&self, step: u64) -> Option<Message> {
+        let mut state = self.state();
+        state.arrived = step;
+        self.next(&mut state)
+    }
+
+    /// A neighbour has told something, or whoever misses one that has left.
+    fn hear(&self, peer: Rank, step: u64, news: News) -> Option<Message> {
+        let mut state = self.state();
+        match news {
+            News::Gathered => {
+                let below = state.below.entry(peer).or_default();
+                *below = step.max(*below);
+                self.next(&mut state)
+            }
+            News::Complete => self.complete(&state, step),
+            News::Departed(rank) => {
+                state.departed = Some((step, rank));
+                // Release: pairs with the Acquire in `departed`.
+                self.hopeless.store(step, Ordering::Release);
+                None
+            }
+        }
+    }
+
+    fn complete(&self, state: &State, step: u64) -> Option<Message> {
+        let tree = state.tree.as_ref().filter(|_| state.incarnation == incarnation(step))?;
+        // Relaxed: written under the lock only.
+        if self.complete.load(Ordering::Relaxed) >= step {
+            return None;
+        }
+        // Release: pairs with the Acquire in `has_completed`.
+        self.complete.store(step, Ordering::Release);
+        Some(Message { to: Arc::clone(&tree.children), step, news: News::Complete })
+    }
+}
+
+/// The barriers of all groups.
+#[derive(Debug)]
+pub(crate) struct Relays(Box<[Relay]>);
+
+impl Relays {
+    pub(crate) fn new(groups: u32) -> Relays {
+        Relays((0..groups).map(|_| Relay::default()).collect())
+    }
+
+    /// A use of `group` begins.
+    pub(crate) fn committed(&self, group: GroupId, incarnation: u32, tree: Option<Arc<Tree>>) {
+        let mut state = self.0[group.index()].state();
+        (state.tree, state.incarnation) = (tree, incarnation);
+    }
+
+    /// Whether all have arrived at `step`, as far as the tree has told.
+    #[inline]
+    pub(crate) fn has_completed(&self, group: GroupId, step: u64) -> bool {
+        // Acquire: what the others did before is seen.
+        self.0[group.index()].complete.load(Ordering::Acquire) >= step
+    }
+
+    /// Who has left without arriving at `step`, if that is known.
+    pub(crate) fn departed(&self, group: GroupId, step: u64) -> Option<Rank> {
+        let relay = &self.0[group.index()];
+        // Acquire: as above.
+        if relay.hopeless.load(Ordering::Acquire) != step {
+            return None;
+        }
+        relay.state().departed.filter(|(at, _)| *at == step).map(|(_, rank)| rank)
+    }
+
+    /// Whether `rank` would have been heard of by now if it had arrived at `step` before it left.
+    pub(crate) fn has_missed(&self, group: GroupId, step: u64, rank: Rank) -> bool {
+        let state = self.0[group.index()].state();
+        let came = state.below.get(&rank).is_some_and(|below| *below >= step);
+        state.tree.as_ref().is_some_and(|tree| tree.is_next_to(rank)) && !came
+    }
+
+    /// Whether a member is known to have arrived at `step`, by its index.
+    pub(crate) fn has_arrived(&self, group: GroupId, step: u64, member: usize) -> bool {
+        let state = self.0[group.index()].state();
+        let Some(tree) = &state.tree else { return false };
+        let children =
+            tree.children.iter().filter_map(|child| tree.ranks.binary_search(child).ok());
+        children.into_iter().any(|child| {
+            tree.subtree(child).contains(&member)
+                && state.below.get(&tree.ranks[child]).is_some_and(|below| *below >= step)
+        })
+    }
+}
+
+impl Inner {
+    /// This rank arrives at a barrier of a group that has a tree.
+    pub(super) fn arrive_at_tree(&self, group: GroupId, step: u64) {
+        let next = self.relays.0[group.index()].arrive(step);
+        self.pass_on(group, next);
+    }
+
+    /// A neighbour in the tree has told something.
+    pub(crate) fn hear_of_barrier(&self, peer: Rank, group: GroupId, step: u64, news: News) {
+        let Some(relay) = self.relays.0.get(group.index()) else { return };
+        let next = relay.hear(peer, step, news);
+        self.pass_on(group, next);
+        self.area.ring(self.rank);
+    }
+
+    fn pass_on(&self, group: GroupId, message: Option<Message>) {
+        if let Some(Message { to, step, news }) = message.filter(|message| !message.to.is_empty()) {
+            self.say_along(to, group, step, news);
+        }
+    }
+
+    /// Tells all members that one has left without arriving.
+    pub(super) fn say_departed(&self, group: GroupId, step: u64, error: &Error) {
+        let Error::RankLeft { rank, .. } = *error else { return };
+        let tree = self.relays.0[group.index()].state().tree.clone();
+        let Some(tree) = tree else { return };
+        let me = tree.ranks[tree.me];
+        let others = tree.ranks.iter().copied().filter(|other| ![me, rank].contains(other));
+        self.say_along(others.collect(), group, step, News::Departed(rank));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::STEP_BITS;
+
+    const GROUP: GroupId = GroupId(0);
+
+    fn ranks(size: usize) -> Vec<Rank> {
+        // Not their indices.
+        (0..size).map(|member| Rank(3 * member as u16 + 1)).collect()
+    }
+
+    fn relays(size: usize) -> Vec<Relays> {
+        let ranks = ranks(size);
+        let all = (0..size).map(|me| {
+            let relays = Relays::new(1);
+            relays.committed(GROUP, 1, Some(Arc::new(Tree::new(&ranks, me))));
+            relays
+        });
+        all.collect()
+    }
+
+    fn index(rank: Rank) -> usize {
+        usize::from(rank.0) / 3
+    }
+
+    /// Delivers what a member says, and what follows from that; counts the messages.
+    fn deliver(all: &[Relays], from: usize, message: Option<Message>) -> usize {
+        let Some(Message { to, step, news }) = message else { return 0 };
+        let sender = ranks(all.len())[from];
+        let follow = to.iter().map(|rank| {
+            let next = all[index(*rank)].0[0].hear(sender, step, news);
+            deliver(all, index(*rank), next)
+        });
+        to.len() + follow.sum::<usize>()
+    }
+
+    fn arrive(all: &[Relays], member: usize, step: u64) -> usize {
+        deliver(all, member, all[member].0[0].arrive(step))
+    }
+
+    #[test]
+    fn all_hear_of_all_by_two_messages_for_each_but_one_and_nobody_before_the_last() {
+        for size in (FEW..20).chain([64, 100]) {
+            let all = relays(size);
+            for turn in 1..4 {
+                let step = (1 << STEP_BITS) + turn;
+                let mut messages = 0;
+                // In some order that differs.
+                for place in 0..size {
+                    assert!(all.iter().all(|relays| !relays.has_completed(GROUP, step)), "{size}");
+                    messages += arrive(&all, (place * 7 + turn as usize) % size, step);
+                    if size % 7 == 0 {
+                        messages += arrive(&all, place, step);
+                    }
+                }
+                assert!(all.iter().all(|relays| relays.has_completed(GROUP, step)), "{size}");
+                assert_eq!(messages, 2 * (size - 1), "{size}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_below_a_child_that_has_told_has_arrived() {
+        let all = relays(8);
+        let step = (1 << STEP_BITS) + 1;
+        for member in [6, 7] {
+            arrive(&all, member, step);
+        }
+        let known = |me: usize| -> Vec<usize> {
+            (0..8).filter(|member| all[me].has_arrived(GROUP, step, *member)).collect()
+        };
+        assert_eq!(known(4), [6, 7]);
+        assert!(known(0).is_empty());
+        // Who has left is missed by its neighbours only, and by those that had not heard of it.
+        let ranks = ranks(8);
+        let misses = |rank: usize| -> Vec<usize> {
+            (0..8).filter(|me| all[*me].has_missed(GROUP, step, ranks[rank])).collect()
+        };
+        assert_eq!(misses(5), [4]);
+        assert_eq!(misses(4), [0, 5, 6]);
+        assert_eq!(misses(6), [7]);
+    }
+
+    #[test]
+    fn what_comes_before_this_rank_has_committed_the_use_is_kept() {
+        let all = relays(3);
+        let (old, step) = ((1 << STEP_BITS) + 5, (2 << STEP_BITS) + 1);
+        arrive(&all, 0, old);
+        let ranks = ranks(3);
+        for (rank, of_step) in [(ranks[1], step), (ranks[2], old), (ranks[2], step)] {
+            assert!(
+                all[0].0[0].hear(rank, of_step, News::Gathered).is_none_or(|next| next.step == old)
+            );
+        }
+        all[0].committed(GROUP, 2, Some(Arc::new(Tree::new(&ranks, 0))));
+        assert!(!all[0].has_completed(GROUP, step));
+        arrive(&all, 0, step);
+        assert!(all[0].has_completed(GROUP, step));
+    }
+
+    #[test]
+    fn who_is_a_step_ahead_still_tells_of_the_one_before() {
+        let all = relays(4);
+        let (first, second) = ((1 << STEP_BITS) + 1, (1 << STEP_BITS) + 2);
+        arrive(&all, 1, first);
+        arrive(&all, 0, first);
+        // Member 2 has seen that all have told all before member 3 tells it along the tree.
+        arrive(&all, 2, first);
+        arrive(&all, 2, second);
+        assert!(!all[0].has_completed(GROUP, first));
+        arrive(&all, 3, first);
+        assert!(all.iter().all(|relays| relays.has_completed(GROUP, first)));
+        assert!(!all[0].has_completed(GROUP, second));
+    }
+}
