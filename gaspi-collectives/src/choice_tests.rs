@@ -17,6 +17,7 @@ fn shape(size: u32, count: u64, nodes: u32) -> Shape {
         slots: 4,
         stage_bytes: 64 << 10,
         shares_cores: false,
+        one_machine: false,
     }
 }
 
@@ -111,4 +112,19 @@ fn who_shares_cores_arrives_once_for_more_data() {
     assert_eq!(choose(Collective::Allreduce, &sharing, None), Ok(Algorithm::Staged));
     let much = Shape { count: 1 << 12, ..sharing };
     assert_eq!(choose(Collective::Allreduce, &much, None), Ok(Algorithm::Direct));
+}
+
+#[test]
+fn few_that_share_a_machine_but_no_memory_are_served_by_the_root_itself() {
+    for (size, nodes, expected) in [
+        (4, 4, Algorithm::Linear),
+        (8, 8, Algorithm::Linear),
+        (9, 9, Algorithm::DoubleTree),
+        (4, 2, Algorithm::DoubleTree),
+    ] {
+        let apart = shape(size, 1 << 20, nodes);
+        assert_eq!(choose(Collective::Broadcast, &apart, None), Ok(Algorithm::DoubleTree));
+        let beside = Shape { one_machine: true, ..apart };
+        assert_eq!(choose(Collective::Broadcast, &beside, None), Ok(expected), "{size} {nodes}");
+    }
 }

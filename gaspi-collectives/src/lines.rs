@@ -96,6 +96,7 @@ impl Key {
             slots: 0,
             stage_bytes: STAGE_BYTES as u64,
             shares_cores: false,
+            one_machine: false,
         }
     }
 

@@ -77,6 +77,7 @@ impl Call<'_> {
             slots: spec.slots,
             stage_bytes: spec.stage_bytes,
             shares_cores: channel.shares_cores(),
+            one_machine: channel.is_one_machine(),
         }
     }
 }

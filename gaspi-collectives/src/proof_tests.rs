@@ -28,6 +28,7 @@ fn shape(size: u32, count: u64) -> Shape {
         slots: 1,
         stage_bytes: 3 * ELEMENT_BYTES,
         shares_cores: false,
+        one_machine: false,
     }
 }
 

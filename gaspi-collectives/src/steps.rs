@@ -45,6 +45,8 @@ pub struct Shape {
     pub stage_bytes: u64,
     /// Whether ranks of this node share cores: an arrival then takes switches between them.
     pub shares_cores: bool,
+    /// Whether all members are on one machine: what goes from node to node then costs its cores.
+    pub one_machine: bool,
 }
 
 impl Shape {

@@ -288,15 +288,8 @@ impl<F: Function> Task<F> {
             match self.run(on, tally, step)? {
                 Stepped::Done => {
                     self.cursor += 1;
-                    match (step, self.plan.steps.get(self.cursor)) {
-                        (Step::Receive { .. }, _) => self.look_ahead(on, tally),
-                        // The first of them may share this core, and have to pass it on.
-                        (Step::Send { to, .. }, Some(Step::Send { to: next, .. }))
-                            if to != *next =>
-                        {
-                            on.channel().give_way();
-                        }
-                        _ => {}
+                    if let Step::Receive { .. } = step {
+                        self.look_ahead(on, tally);
                     }
                 }
                 Stepped::Blocked(blocked) => {

@@ -108,6 +108,7 @@ pub struct Channel {
     reserved: Reserved,
     all_reachable: bool,
     shares_cores: bool,
+    is_one_machine: bool,
     /// Failures of requests before this channel was opened, and those that are known not to matter.
     troubles: u64,
     harmless: AtomicU64,
@@ -162,6 +163,11 @@ impl Channel {
     /// Whether a member of this node takes its ranks for such as share cores; the same for all of them.
     pub fn shares_cores(&self) -> bool {
         self.shares_cores
+    }
+
+    /// Whether all members are on one machine, of whatever nodes.
+    pub fn is_one_machine(&self) -> bool {
+        self.is_one_machine
     }
 
     /// The other members of this node.
@@ -309,11 +315,6 @@ impl Channel {
     /// Wakes the threads of this rank that wait, after one of them has done what others wait for.
     pub fn rouse(&self) {
         self.inner.area.ring(self.inner.rank);
-    }
-
-    /// Where ranks share cores, lets one run that others may wait for.
-    pub fn give_way(&self) {
-        self.inner.waiter.give_way();
     }
 
     /// Looks once, and where it pays a few hundred nanoseconds longer, without a look at a clock.

@@ -402,7 +402,8 @@ impl GroupCall<'_> {
         if let Some(rank) = inner.dead_among(self.ranks()) {
             return Some(Err(inner.died(rank, self.key.kind.name())));
         }
-        if !missed {
+        // One that has been told of it may have left because of it.
+        if !missed || inner.relays.departed(group, step).is_some() {
             return None;
         }
         inner.say_departed(group, step, &error);

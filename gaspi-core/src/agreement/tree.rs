@@ -14,7 +14,6 @@
 use crate::bootstrap::Card;
 use crate::error::Error;
 use crate::ids::{GroupId, Rank};
-use crate::mirror::incarnation;
 use crate::os::affinity;
 use crate::runtime::Inner;
 use crate::sync::{AtomicU64, Ordering};
@@ -112,19 +111,40 @@ fn lowest(place: usize, size: usize) -> usize {
     if place == 0 { size.next_power_of_two() } else { place & place.wrapping_neg() }
 }
 
+/// The last step of either parity: a member may be one ahead of another, and a step that failed is none of them.
+type Steps = [u64; 2];
+
+fn parity(step: u64) -> usize {
+    (step % 2) as usize
+}
+
+/// Takes note of a step, unless it is heard of once more.
+fn note(steps: &mut Steps, step: u64) {
+    let last = &mut steps[parity(step)];
+    *last = step.max(*last);
+}
+
+fn has(steps: &Steps, step: u64) -> bool {
+    steps[parity(step)] == step
+}
+
 /// What one rank knows of the barriers of a group. Steps only grow.
 #[derive(Debug, Default)]
 struct State {
     tree: Option<Arc<Tree>>,
-    /// Of which use of the group's id.
-    incarnation: u32,
-    /// The last step at which this rank has arrived, and of which it has told.
-    arrived: u64,
-    told: u64,
-    /// By child: the last step at which all below it have arrived.
-    below: HashMap<Rank, u64>,
+    /// At which this rank has arrived, and of which it has told its parent.
+    arrived: Steps,
+    told: Steps,
+    /// By child: at which all below it have arrived.
+    below: HashMap<Rank, Steps>,
     /// Who has left without arriving at the step.
     departed: Option<(u64, Rank)>,
+}
+
+impl State {
+    fn has_gathered(&self, child: Rank, step: u64) -> bool {
+        self.below.get(&child).is_some_and(|below| has(below, step))
+    }
 }
 
 /// What is to be told of a step, and to whom.
@@ -138,9 +158,8 @@ struct Message {
 /// The barriers of one group.
 #[derive(Debug, Default)]
 struct Relay {
-    /// The last step at which all have arrived, as far as the tree has told; and the one of which
-    /// it is known that they will not.
-    complete: AtomicU64,
+    /// At which all have arrived, as far as the tree has told; and the one at which they will not, as is known.
+    complete: [AtomicU64; 2],
     hopeless: AtomicU64,
     state: Mutex<State>,
 }
@@ -150,18 +169,18 @@ impl Relay {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What there is to tell now that something has come. This rank may be a step ahead of what has come, if
-    /// members have told all.
-    fn next(&self, state: &mut State) -> Option<Message> {
+    /// What there is to tell of a step now that something has come. This rank may be at the next one already, if
+    /// all have told it.
+    fn next(&self, state: &mut State, step: u64) -> Option<Message> {
         let tree = state.tree.as_ref()?;
-        let below = |child| state.below.get(child).copied().unwrap_or_default();
-        let step = tree.children.iter().map(below).fold(state.arrived, u64::min);
-        if state.told >= step {
+        let all = tree.children.iter().all(|child| state.has_gathered(*child, step));
+        if !all || !has(&state.arrived, step) || has(&state.told, step) {
             return None;
         }
-        state.told = step;
-        match &tree.parent {
-            Some(parent) => Some(Message { to: Arc::clone(parent), step, news: News::Gathered }),
+        let parent = tree.parent.clone();
+        note(&mut state.told, step);
+        match parent {
+            Some(to) => Some(Message { to, step, news: News::Gathered }),
             None => self.complete(state, step),
         }
     }
@@ -169,8 +188,8 @@ impl Relay {
     /// This rank arrives.
     fn arrive(&self, step: u64) -> Option<Message> {
         let mut state = self.state();
-        state.arrived = step;
-        self.next(&mut state)
+        note(&mut state.arrived, step);
+        self.next(&mut state, step)
     }
 
     /// A neighbour has told something, or whoever misses one that has left.
@@ -178,9 +197,8 @@ impl Relay {
         let mut state = self.state();
         match news {
             News::Gathered => {
-                let below = state.below.entry(peer).or_default();
-                *below = step.max(*below);
-                self.next(&mut state)
+                note(state.below.entry(peer).or_default(), step);
+                self.next(&mut state, step)
             }
             News::Complete => self.complete(&state, step),
             News::Departed(rank) => {
@@ -193,13 +211,14 @@ impl Relay {
     }
 
     fn complete(&self, state: &State, step: u64) -> Option<Message> {
-        let tree = state.tree.as_ref().filter(|_| state.incarnation == incarnation(step))?;
+        let tree = state.tree.as_ref().filter(|_| has(&state.arrived, step))?;
+        let complete = &self.complete[parity(step)];
         // Relaxed: written under the lock only.
-        if self.complete.load(Ordering::Relaxed) >= step {
+        if complete.load(Ordering::Relaxed) >= step {
             return None;
         }
         // Release: pairs with the Acquire in `has_completed`.
-        self.complete.store(step, Ordering::Release);
+        complete.store(step, Ordering::Release);
         Some(Message { to: Arc::clone(&tree.children), step, news: News::Complete })
     }
 }
@@ -214,16 +233,15 @@ impl Relays {
     }
 
     /// A use of `group` begins.
-    pub(crate) fn committed(&self, group: GroupId, incarnation: u32, tree: Option<Arc<Tree>>) {
-        let mut state = self.0[group.index()].state();
-        (state.tree, state.incarnation) = (tree, incarnation);
+    pub(crate) fn committed(&self, group: GroupId, tree: Option<Arc<Tree>>) {
+        self.0[group.index()].state().tree = tree;
     }
 
     /// Whether all have arrived at `step`, as far as the tree has told.
     #[inline]
     pub(crate) fn has_completed(&self, group: GroupId, step: u64) -> bool {
         // Acquire: what the others did before is seen.
-        self.0[group.index()].complete.load(Ordering::Acquire) >= step
+        self.0[group.index()].complete[parity(step)].load(Ordering::Acquire) == step
     }
 
     /// Who has left without arriving at `step`, if that is known.
@@ -239,8 +257,8 @@ impl Relays {
     /// Whether `rank` would have been heard of by now if it had arrived at `step` before it left.
     pub(crate) fn has_missed(&self, group: GroupId, step: u64, rank: Rank) -> bool {
         let state = self.0[group.index()].state();
-        let came = state.below.get(&rank).is_some_and(|below| *below >= step);
-        state.tree.as_ref().is_some_and(|tree| tree.is_next_to(rank)) && !came
+        let is_next = state.tree.as_ref().is_some_and(|tree| tree.is_next_to(rank));
+        is_next && !state.has_gathered(rank, step)
     }
 
     /// Whether a member is known to have arrived at `step`, by its index.
@@ -250,8 +268,7 @@ impl Relays {
         let children =
             tree.children.iter().filter_map(|child| tree.ranks.binary_search(child).ok());
         children.into_iter().any(|child| {
-            tree.subtree(child).contains(&member)
-                && state.below.get(&tree.ranks[child]).is_some_and(|below| *below >= step)
+            tree.subtree(child).contains(&member) && state.has_gathered(tree.ranks[child], step)
         })
     }
 }
@@ -304,7 +321,7 @@ mod tests {
         let ranks = ranks(size);
         let all = (0..size).map(|me| {
             let relays = Relays::new(1);
-            relays.committed(GROUP, 1, Some(Arc::new(Tree::new(&ranks, me))));
+            relays.committed(GROUP, Some(Arc::new(Tree::new(&ranks, me))));
             relays
         });
         all.collect()
@@ -378,29 +395,56 @@ mod tests {
         let (old, step) = ((1 << STEP_BITS) + 5, (2 << STEP_BITS) + 1);
         arrive(&all, 0, old);
         let ranks = ranks(3);
-        for (rank, of_step) in [(ranks[1], step), (ranks[2], old), (ranks[2], step)] {
-            assert!(
-                all[0].0[0].hear(rank, of_step, News::Gathered).is_none_or(|next| next.step == old)
-            );
+        for rank in &ranks[1..] {
+            assert!(all[0].0[0].hear(*rank, step, News::Gathered).is_none());
         }
-        all[0].committed(GROUP, 2, Some(Arc::new(Tree::new(&ranks, 0))));
+        all[0].committed(GROUP, Some(Arc::new(Tree::new(&ranks, 0))));
         assert!(!all[0].has_completed(GROUP, step));
-        arrive(&all, 0, step);
-        assert!(all[0].has_completed(GROUP, step));
+        // What is said again is known.
+        all[0].0[0].hear(ranks[1], old, News::Gathered);
+        assert!(all[0].0[0].arrive(step).is_some());
+        assert!(all[0].has_completed(GROUP, step) && !all[0].has_completed(GROUP, old));
     }
 
     #[test]
     fn who_is_a_step_ahead_still_tells_of_the_one_before() {
         let all = relays(4);
         let (first, second) = ((1 << STEP_BITS) + 1, (1 << STEP_BITS) + 2);
-        arrive(&all, 1, first);
-        arrive(&all, 0, first);
-        // Member 2 has seen that all have told all before member 3 tells it along the tree.
-        arrive(&all, 2, first);
-        arrive(&all, 2, second);
+        for member in 0..3 {
+            arrive(&all, member, first);
+        }
+        // Member 3 has told all, and they have gone on, before it tells member 2 along the tree.
+        for member in 0..3 {
+            arrive(&all, member, second);
+        }
         assert!(!all[0].has_completed(GROUP, first));
         arrive(&all, 3, first);
         assert!(all.iter().all(|relays| relays.has_completed(GROUP, first)));
         assert!(!all[0].has_completed(GROUP, second));
+        arrive(&all, 3, second);
+        assert!(all.iter().all(|relays| relays.has_completed(GROUP, second)));
+    }
+
+    #[test]
+    fn a_barrier_at_which_somebody_was_elsewhere_is_never_complete() {
+        for elsewhere in 0..8 {
+            let all = relays(8);
+            let (first, second) = ((1 << STEP_BITS) + 1, (1 << STEP_BITS) + 2);
+            let others = || (0..8).filter(|member| *member != elsewhere);
+            for member in others().filter(|member| member % 3 != 0) {
+                arrive(&all, member, first);
+            }
+            // It has failed there, and is in the next one.
+            arrive(&all, elsewhere, second);
+            for member in others().filter(|member| member % 3 == 0) {
+                arrive(&all, member, first);
+            }
+            assert!(all.iter().all(|relays| !relays.has_completed(GROUP, first)), "{elsewhere}");
+            for member in others() {
+                arrive(&all, member, second);
+            }
+            assert!(all.iter().all(|relays| relays.has_completed(GROUP, second)), "{elsewhere}");
+            assert!(all.iter().all(|relays| !relays.has_completed(GROUP, first)), "{elsewhere}");
+        }
     }
 }

@@ -329,6 +329,9 @@ impl Inner {
                 .iter()
                 .zip(&offers)
                 .any(|(rank, offer)| self.is_local(*rank) && offer.shares_cores),
+            is_one_machine: ranks.iter().all(|rank| {
+                self.cards[rank.index()].machine == self.cards[self.rank.index()].machine
+            }),
             troubles,
             harmless: AtomicU64::new(troubles),
             recent: AtomicU64::new(0),

@@ -96,7 +96,7 @@ impl Inner {
         state.former = None;
         let remote = ranks.iter().any(|rank| !self.is_local(*rank));
         let tree = Tree::of(&self.cards, &ranks, me).map(Arc::new);
-        self.relays.committed(group, incarnation, tree.clone());
+        self.relays.committed(group, tree.clone());
         state.committed = Some(Committed { ranks: ranks.into(), me, step, remote, tree });
         self.groups.members(group)?.committed = true;
         let incarnation = crate::mirror::incarnation(step);

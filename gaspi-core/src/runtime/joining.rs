@@ -264,7 +264,7 @@ impl Joining {
         });
         if let Some((group, _)) = initial {
             inner.mirror.committed(group, FIRST_INCARNATION);
-            inner.relays.committed(group, FIRST_INCARNATION, tree);
+            inner.relays.committed(group, tree);
         }
         for rank in (0..size).map(|rank| Rank(rank as u16)).filter(|rank| !inner.is_local(*rank)) {
             inner.area.remote_joined(rank);

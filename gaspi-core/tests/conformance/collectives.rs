@@ -237,6 +237,33 @@ fn a_mismatch_is_an_error_on_all_that_names_ranks_and_difference() {
 }
 
 #[test]
+fn a_barrier_of_all_but_one_is_an_error_on_all() {
+    for size in [2, 3, 5, 8] {
+        let failed = Barrier::new(size as usize);
+        run(size, |rt| {
+            for odd in 0..size {
+                let outcome = if u32::from(rt.rank().0) == odd {
+                    let mut call = rt.group_call(GroupId::ALL, key(0, 33)).expect("call");
+                    call.arrive(&[]);
+                    call.await_all(LIMIT.deadline())
+                } else {
+                    rt.barrier(GroupId::ALL, LIMIT)
+                };
+                match outcome {
+                    Err(Error::Mismatch { difference, .. }) => {
+                        assert!(difference.contains(&format!("rank {odd} called")), "{difference}");
+                    }
+                    other => panic!("{other:?}"),
+                }
+                // Some are in the next one while others are still in this one.
+                meet(rt);
+                failed.wait();
+            }
+        });
+    }
+}
+
+#[test]
 fn mismatches_in_a_row_are_found_by_all() {
     run(3, |rt| {
         for round in 0..300 {
@@ -244,6 +271,36 @@ fn mismatches_in_a_row_are_found_by_all() {
             meet(rt);
         }
     });
+}
+
+#[test]
+fn who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others() {
+    for (size, odd) in [(3, 0), (3, 2), (5, 1), (8, 0), (8, 4), (8, 6), (8, 7)] {
+        run(size, |rt| {
+            meet(rt);
+            if u32::from(rt.rank().0) == odd {
+                return rt.term(LIMIT).expect("term");
+            }
+            let outcome = within(Duration::from_secs(10), "the news of a farewell", || {
+                rt.barrier(GroupId::ALL, Timeout::Block)
+            });
+            let expected =
+                Error::RankLeft { rank: Rank(odd as u16), pending: "barrier".to_owned() };
+            assert_eq!(outcome, Err(expected), "{}", rt.rank());
+        });
+    }
+}
+
+#[test]
+fn who_has_come_to_a_barrier_may_leave_before_the_others_have_heard() {
+    for round in 0..40 {
+        run(3 + round % 6, |rt| {
+            for _ in 0..round % 3 {
+                rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            }
+            rt.barrier(GroupId::ALL, LIMIT).expect("the last barrier");
+        });
+    }
 }
 
 #[test]
