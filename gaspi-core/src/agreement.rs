@@ -119,9 +119,8 @@ pub(crate) struct Active {
     failure: Option<Box<Error>>,
     /// Since when it is known that members differ.
     differs_since: Option<Instant>,
-    /// When it arrived at the tree, and whether it has told all members besides.
+    /// When it arrived at the tree.
     at_tree_since: Option<Instant>,
-    told_all: bool,
 }
 
 impl Active {
@@ -134,7 +133,6 @@ impl Active {
             failure: None,
             differs_since: None,
             at_tree_since: None,
-            told_all: false,
         }
     }
 }

@@ -279,6 +279,7 @@ impl Inner {
     fn say_goodbye(&self) {
         let waiting = Waiting { call: Call::Term, object: self.rank.0.into() };
         let limit = Deadline::Never.at_most(GOODBYE_LIMIT);
+        self.tell_all_of_unfinished_barriers();
         // What others have put here is acknowledged first; another thread may be about to.
         let (paid, _) = self.waiter.until(&self.area, None, limit, waiting, || {
             try_drive(&self.peers).map(|mut drive| {

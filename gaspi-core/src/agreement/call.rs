@@ -147,7 +147,7 @@ impl GroupCall<'_> {
         }
         if self.tree().is_some() {
             if let Some(active) = &mut self.state.active {
-                (active.at_tree_since, active.told_all) = (Some(Instant::now()), false);
+                active.at_tree_since = Some(Instant::now());
             }
             self.inner.arrive_at_tree(self.group, step);
         } else if self.state.committed.as_ref().is_some_and(|committed| committed.remote) {
@@ -163,27 +163,11 @@ impl GroupCall<'_> {
     }
 
     /// How long this rank waits before it tells all members that it has arrived; `None` if it has.
-    fn patience(&self) -> Option<Duration> {
+    fn patience(&self, step: u64) -> Option<Duration> {
         let (tree, active) = (self.tree()?, self.state.active.as_ref()?);
-        let since = active.at_tree_since.filter(|_| !active.told_all)?;
-        Some(tree.patience().saturating_sub(since.elapsed()))
-    }
-
-    /// Others have told this rank so, not the tree: it may not be there to hear of it any more.
-    #[cold]
-    fn tell_unless_complete(&mut self, step: u64) {
-        if !self.inner.relays.has_completed(self.group, step) {
-            self.tell_all(step);
-        }
-    }
-
-    /// Tells all members, who can then say who is missing or differs.
-    #[cold]
-    fn tell_all(&mut self, step: u64) {
-        if let Some(active) = &mut self.state.active {
-            active.told_all = true;
-        }
-        self.arrive_remotely(step, &[]);
+        let since = active.at_tree_since?;
+        let left = tree.patience().saturating_sub(since.elapsed());
+        (!self.inner.relays.has_told_all(self.group, step)).then_some(left)
     }
 
     /// Sends this rank's line, and the staging behind it, to the members of other nodes.
@@ -246,16 +230,20 @@ impl GroupCall<'_> {
         let outcome = match self.scan(step, next) {
             Scan::Done(outcome) => Some(outcome),
             Scan::Missing if deadline == Deadline::Now => {
-                if self.patience() == Some(Duration::ZERO) {
-                    self.tell_all(step);
+                if self.patience(step) == Some(Duration::ZERO) {
+                    self.inner.tell_all_of_barrier(self.group, step);
                 }
                 None
             }
             Scan::Missing | Scan::Differs(_) => self.await_slowly(deadline, step, next),
         };
         let Some(outcome) = outcome else { return Err(self.timed_out(step)) };
-        if outcome.is_ok() && self.patience().is_some() {
-            self.tell_unless_complete(step);
+        // Others have told this rank so, not the tree: it may not be there to hear of it any more.
+        if !matches!(outcome, Err(Error::RankDied { .. }))
+            && self.patience(step).is_some()
+            && !self.inner.relays.has_completed(self.group, step)
+        {
+            self.inner.tell_all_of_barrier(self.group, step);
         }
         if let Some(committed) = &mut self.state.committed {
             committed.step = step;
@@ -289,10 +277,10 @@ impl GroupCall<'_> {
         };
         let (inner, waiting) = (self.inner, waiting_group(call, self.group));
         let mut seen = None;
-        if let Some(patience) = self.patience() {
+        if let Some(patience) = self.patience(step) {
             seen = inner.until(deadline.at_most(patience), waiting, || self.look(step, next));
             if !matches!(seen, Some(Scan::Done(_))) {
-                self.tell_all(step);
+                inner.tell_all_of_barrier(self.group, step);
             }
         }
         let seen = seen.or_else(|| inner.until(deadline, waiting, || self.look(step, next)));
@@ -363,10 +351,6 @@ impl GroupCall<'_> {
         if !missing && passed.is_none() && differs.is_none() {
             return Scan::Done(Ok(()));
         }
-        if at_tree && let Some(rank) = self.inner.relays.departed(self.group, step) {
-            let pending = self.key.kind.name().to_owned();
-            return Scan::Done(Err(Error::RankLeft { rank, pending }));
-        }
         // Another thread may have ended this rank's part in the job.
         if let Err(error) = self.inner.check_open() {
             return Scan::Done(Err(error));
@@ -374,6 +358,10 @@ impl GroupCall<'_> {
         if let Some(rank) = self.inner.dead_among(self.ranks()) {
             // Also where it had arrived: survivors that know do not come any more.
             return Scan::Done(Err(self.inner.died(rank, self.key.kind.name())));
+        }
+        if at_tree && let Some(rank) = self.departed(step) {
+            let pending = self.key.kind.name().to_owned();
+            return Scan::Done(Err(Error::RankLeft { rank, pending }));
         }
         match (differs, passed) {
             (Some((rank, other)), _) if missing => Scan::Differs(self.mismatch(rank, other)),
@@ -389,12 +377,17 @@ impl GroupCall<'_> {
         }
     }
 
+    /// The member that is known to have left without arriving.
+    fn departed(&self, step: u64) -> Option<Rank> {
+        self.inner.relays.departed(self.group, step, self.ranks())
+    }
+
     /// What comes of it that a member which has not told this rank of its arrival has ended so; `None` if it
     /// may have told others, so that news of the rest can still come.
     #[cold]
     fn end_at_tree(&self, rank: Rank, step: u64, error: Error) -> Option<Result<()>> {
         let (inner, group) = (self.inner, self.group);
-        let missed = inner.relays.has_missed(group, step, rank);
+        let missed = inner.has_missed(group, step, rank);
         // It may have told just before its end.
         if inner.relays.has_completed(group, step) {
             return Some(Ok(()));
@@ -403,7 +396,7 @@ impl GroupCall<'_> {
             return Some(Err(inner.died(rank, self.key.kind.name())));
         }
         // One that has been told of it may have left because of it.
-        if !missed || inner.relays.departed(group, step).is_some() {
+        if !missed || self.departed(step).is_some() {
             return None;
         }
         inner.say_departed(group, step, &error);

@@ -1,30 +1,34 @@
-//! Barriers that go along a tree, where each member of a group is a node of its own and many share cores, or there
-//! are many of them: 2 (n - 1) messages instead of n (n - 1), for as many hops as the tree has levels, twice.
+//! Barriers that go along a tree, where each member of a group is a node of its own and they share cores, so that
+//! each message is in the way of somebody: 2 (n - 1) messages instead of n (n - 1), for as many hops as the tree
+//! has levels, twice.
 //!
 //! A member that has arrived, and heard of its children that all below them have, says so to its parent; the first
 //! one says to its children that all have arrived, and so on down. Whoever handles a frame passes on what there
 //! is to pass, also while the program computes. The tree is binomial over the members' indices: the parent of v
 //! is v without its lowest bit.
 //!
-//! It only makes what goes well quicker. A member that waits for a while, or sees that another one has called
-//! something else, says its line to all, as in every other step, and who is missing or differs is found as there.
-//! In addition: who has left may have arrived before, unless a neighbour of its in the tree has not heard so.
-//! That one knows that it has not, and says so to all.
+//! It only makes what goes well quicker. A member that waits for a while, whose time runs out, that leaves, or sees
+//! that another one has called something else, says its line to all, as in every other step; and so do all who
+//! have arrived once they hear such a line. From then on everything is as without a tree. But for one thing: who
+//! has left may have done so after the tree had told it that all have arrived, and has no line then. It is missed by
+//! those who would have heard of its arrival, and by those to whom the tree can tell nothing more, since the parent
+//! has left; they tell all.
 
+use super::BARRIER;
 use crate::bootstrap::Card;
 use crate::error::Error;
 use crate::ids::{GroupId, Rank};
+use crate::mirror::{Arrival, incarnation};
+use crate::node::life;
 use crate::os::affinity;
 use crate::runtime::Inner;
-use crate::sync::{AtomicU64, Ordering};
-use std::collections::{HashMap, HashSet};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Fewest members, where they share cores and each message is in the way of somebody.
 const FEW: usize = 3;
-/// The same where they do not: a message takes some microseconds of its sender, a hop more than that.
-const MANY: usize = 32;
 /// For each member that a rank would tell, so long it waits before it tells all.
 const PATIENCE: Duration = Duration::from_millis(1);
 
@@ -79,7 +83,7 @@ impl Tree {
                 here().count() as u32 > affinity::cores_of(here().map(|card| card.cpus.as_slice()))
             })
         };
-        (ranks.len() >= MANY || crowded()).then(|| Tree::new(ranks, me))
+        crowded().then(|| Tree::new(ranks, me))
     }
 
     fn new(ranks: &[Rank], me: usize) -> Tree {
@@ -128,20 +132,37 @@ fn has(steps: &Steps, step: u64) -> bool {
     steps[parity(step)] == step
 }
 
+/// The tree of a use of a group's id, by its incarnation.
+#[derive(Debug, Default)]
+struct Use {
+    incarnation: u32,
+    tree: Option<Arc<Tree>>,
+}
+
 /// What one rank knows of the barriers of a group. Steps only grow.
 #[derive(Debug, Default)]
 struct State {
-    tree: Option<Arc<Tree>>,
-    /// At which this rank has arrived, and of which it has told its parent.
+    /// The present use and the one before, of which something may still be on its way.
+    uses: [Use; 2],
+    /// At which this rank has arrived, of which it has told its parent, and of which it has told all.
     arrived: Steps,
     told: Steps,
+    told_all: Steps,
+    /// Of which others have told all.
+    heard: Steps,
     /// By child: at which all below it have arrived.
     below: HashMap<Rank, Steps>,
-    /// Who has left without arriving at the step.
-    departed: Option<(u64, Rank)>,
+    /// Who has left, and the first step that it is known to have missed.
+    departed: BTreeMap<Rank, u64>,
 }
 
 impl State {
+    /// The tree of the use that a step belongs to.
+    fn tree(&self, step: u64) -> Option<&Arc<Tree>> {
+        let of_step = |usage: &&Use| usage.incarnation <= incarnation(step);
+        self.uses.iter().find(of_step)?.tree.as_ref()
+    }
+
     fn has_gathered(&self, child: Rank, step: u64) -> bool {
         self.below.get(&child).is_some_and(|below| has(below, step))
     }
@@ -158,9 +179,10 @@ struct Message {
 /// The barriers of one group.
 #[derive(Debug, Default)]
 struct Relay {
-    /// At which all have arrived, as far as the tree has told; and the one at which they will not, as is known.
+    /// At which all have arrived, as far as the tree has told.
     complete: [AtomicU64; 2],
-    hopeless: AtomicU64,
+    /// Whether somebody has departed.
+    hopeless: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -172,7 +194,7 @@ impl Relay {
     /// What there is to tell of a step now that something has come. This rank may be at the next one already, if
     /// all have told it.
     fn next(&self, state: &mut State, step: u64) -> Option<Message> {
-        let tree = state.tree.as_ref()?;
+        let tree = state.tree(step)?;
         let all = tree.children.iter().all(|child| state.has_gathered(*child, step));
         if !all || !has(&state.arrived, step) || has(&state.told, step) {
             return None;
@@ -185,11 +207,18 @@ impl Relay {
         }
     }
 
-    /// This rank arrives.
-    fn arrive(&self, step: u64) -> Option<Message> {
+    /// This rank arrives. Also whether somebody has told all, so that it has to.
+    fn arrive(&self, step: u64) -> (Option<Message>, bool) {
         let mut state = self.state();
         note(&mut state.arrived, step);
-        self.next(&mut state, step)
+        (self.next(&mut state, step), has(&state.heard, step))
+    }
+
+    /// Somebody has told all; whether this rank has to tell all too.
+    fn hear_line(&self, step: u64) -> bool {
+        let mut state = self.state();
+        note(&mut state.heard, step);
+        has(&state.arrived, step) && !has(&state.told_all, step)
     }
 
     /// A neighbour has told something, or whoever misses one that has left.
@@ -202,16 +231,17 @@ impl Relay {
             }
             News::Complete => self.complete(&state, step),
             News::Departed(rank) => {
-                state.departed = Some((step, rank));
+                let missed = state.departed.entry(rank).or_insert(step);
+                *missed = step.min(*missed);
                 // Release: pairs with the Acquire in `departed`.
-                self.hopeless.store(step, Ordering::Release);
+                self.hopeless.store(true, Ordering::Release);
                 None
             }
         }
     }
 
     fn complete(&self, state: &State, step: u64) -> Option<Message> {
-        let tree = state.tree.as_ref().filter(|_| has(&state.arrived, step))?;
+        let tree = state.tree(step).filter(|_| has(&state.arrived, step))?;
         let complete = &self.complete[parity(step)];
         // Relaxed: written under the lock only.
         if complete.load(Ordering::Relaxed) >= step {
@@ -233,8 +263,10 @@ impl Relays {
     }
 
     /// A use of `group` begins.
-    pub(crate) fn committed(&self, group: GroupId, tree: Option<Arc<Tree>>) {
-        self.0[group.index()].state().tree = tree;
+    pub(crate) fn committed(&self, group: GroupId, incarnation: u32, tree: Option<Arc<Tree>>) {
+        let uses = &mut self.0[group.index()].state().uses;
+        uses.swap(0, 1);
+        uses[0] = Use { incarnation, tree };
     }
 
     /// Whether all have arrived at `step`, as far as the tree has told.
@@ -244,27 +276,27 @@ impl Relays {
         self.0[group.index()].complete[parity(step)].load(Ordering::Acquire) == step
     }
 
-    /// Who has left without arriving at `step`, if that is known.
-    pub(crate) fn departed(&self, group: GroupId, step: u64) -> Option<Rank> {
-        let relay = &self.0[group.index()];
-        // Acquire: as above.
-        if relay.hopeless.load(Ordering::Acquire) != step {
-            return None;
-        }
-        relay.state().departed.filter(|(at, _)| *at == step).map(|(_, rank)| rank)
+    /// Whether this rank has told all that it has arrived at `step`.
+    pub(crate) fn has_told_all(&self, group: GroupId, step: u64) -> bool {
+        has(&self.0[group.index()].state().told_all, step)
     }
 
-    /// Whether `rank` would have been heard of by now if it had arrived at `step` before it left.
-    pub(crate) fn has_missed(&self, group: GroupId, step: u64, rank: Rank) -> bool {
-        let state = self.0[group.index()].state();
-        let is_next = state.tree.as_ref().is_some_and(|tree| tree.is_next_to(rank));
-        is_next && !state.has_gathered(rank, step)
+    /// Which of the members is known to have left without arriving at `step`.
+    pub(crate) fn departed(&self, group: GroupId, step: u64, ranks: &[Rank]) -> Option<Rank> {
+        let relay = &self.0[group.index()];
+        // Acquire: as above.
+        if !relay.hopeless.load(Ordering::Acquire) {
+            return None;
+        }
+        let state = relay.state();
+        let mut missed = state.departed.iter().filter(|(_, missed)| **missed <= step);
+        missed.find(|(rank, _)| ranks.binary_search(rank).is_ok()).map(|(rank, _)| *rank)
     }
 
     /// Whether a member is known to have arrived at `step`, by its index.
     pub(crate) fn has_arrived(&self, group: GroupId, step: u64, member: usize) -> bool {
         let state = self.0[group.index()].state();
-        let Some(tree) = &state.tree else { return false };
+        let Some(tree) = state.tree(step) else { return false };
         let children =
             tree.children.iter().filter_map(|child| tree.ranks.binary_search(child).ok());
         children.into_iter().any(|child| {
@@ -276,8 +308,56 @@ impl Relays {
 impl Inner {
     /// This rank arrives at a barrier of a group that has a tree.
     pub(super) fn arrive_at_tree(&self, group: GroupId, step: u64) {
-        let next = self.relays.0[group.index()].arrive(step);
+        let (next, heard) = self.relays.0[group.index()].arrive(step);
         self.pass_on(group, next);
+        if heard {
+            self.tell_all_of_barrier(group, step);
+        }
+    }
+
+    /// Somebody has said its line to all.
+    pub(crate) fn hear_of_line(&self, group: GroupId, step: u64) {
+        if self.relays.0[group.index()].hear_line(step) {
+            self.tell_all_of_barrier(group, step);
+        }
+    }
+
+    /// Says this rank's line of a barrier to all members.
+    #[cold]
+    pub(super) fn tell_all_of_barrier(&self, group: GroupId, step: u64) {
+        let ranks = {
+            let mut state = self.relays.0[group.index()].state();
+            note(&mut state.told_all, step);
+            let Some(tree) = state.tree(step) else { return };
+            Arc::clone(&tree.ranks)
+        };
+        let (fingerprint, words, stage) = (BARRIER.fingerprint, Vec::new(), Vec::new());
+        self.say_line(ranks, Arrival { group, step, fingerprint, words, stage });
+    }
+
+    /// This rank leaves: says its lines of barriers that have not ended here.
+    pub(crate) fn tell_all_of_unfinished_barriers(&self) {
+        for (index, relay) in self.relays.0.iter().enumerate() {
+            let (arrived, told_all) = {
+                let state = relay.state();
+                (state.arrived, state.told_all)
+            };
+            let group = GroupId(index as u8);
+            let ended = |step| self.relays.has_completed(group, step) || has(&told_all, step);
+            for step in arrived.into_iter().filter(|step| *step > 0 && !ended(*step)) {
+                self.tell_all_of_barrier(group, step);
+            }
+        }
+    }
+
+    /// Whether `rank`, which has left without a line, cannot be heard of any more: this rank would have heard of
+    /// its arrival at `step`, or nothing more of the others'.
+    pub(super) fn has_missed(&self, group: GroupId, step: u64, rank: Rank) -> bool {
+        let state = self.relays.0[group.index()].state();
+        let Some(tree) = state.tree(step) else { return false };
+        let parent = tree.parent.as_deref().unwrap_or_default();
+        let cut_off = parent.iter().any(|parent| self.area.life(*parent) == life::LEFT);
+        cut_off || tree.is_next_to(rank) && !state.has_gathered(rank, step)
     }
 
     /// A neighbour in the tree has told something.
@@ -297,7 +377,7 @@ impl Inner {
     /// Tells all members that one has left without arriving.
     pub(super) fn say_departed(&self, group: GroupId, step: u64, error: &Error) {
         let Error::RankLeft { rank, .. } = *error else { return };
-        let tree = self.relays.0[group.index()].state().tree.clone();
+        let tree = self.relays.0[group.index()].state().tree(step).cloned();
         let Some(tree) = tree else { return };
         let me = tree.ranks[tree.me];
         let others = tree.ranks.iter().copied().filter(|other| ![me, rank].contains(other));
@@ -321,7 +401,7 @@ mod tests {
         let ranks = ranks(size);
         let all = (0..size).map(|me| {
             let relays = Relays::new(1);
-            relays.committed(GROUP, Some(Arc::new(Tree::new(&ranks, me))));
+            relays.committed(GROUP, 1, Some(Arc::new(Tree::new(&ranks, me))));
             relays
         });
         all.collect()
@@ -343,7 +423,7 @@ mod tests {
     }
 
     fn arrive(all: &[Relays], member: usize, step: u64) -> usize {
-        deliver(all, member, all[member].0[0].arrive(step))
+        deliver(all, member, all[member].0[0].arrive(step).0)
     }
 
     #[test]
@@ -379,14 +459,30 @@ mod tests {
         };
         assert_eq!(known(4), [6, 7]);
         assert!(known(0).is_empty());
-        // Who has left is missed by its neighbours only, and by those that had not heard of it.
-        let ranks = ranks(8);
-        let misses = |rank: usize| -> Vec<usize> {
-            (0..8).filter(|me| all[*me].has_missed(GROUP, step, ranks[rank])).collect()
-        };
-        assert_eq!(misses(5), [4]);
-        assert_eq!(misses(4), [0, 5, 6]);
-        assert_eq!(misses(6), [7]);
+    }
+
+    #[test]
+    fn who_has_left_misses_all_steps_from_the_first_on_that_it_missed() {
+        let (all, ranks) = (relays(3), ranks(3));
+        let step = (1 << STEP_BITS) + 7;
+        for of_step in [step + 1, step, step + 2] {
+            all[1].0[0].hear(ranks[0], of_step, News::Departed(ranks[2]));
+        }
+        let departed = |step| all[1].departed(GROUP, step, &ranks);
+        assert_eq!(departed(step - 1), None);
+        assert!((step..step + 9).all(|step| departed(step) == Some(ranks[2])));
+        // A group without it is none of its business.
+        assert_eq!(all[1].departed(GROUP, step, &ranks[..2]), None);
+    }
+
+    #[test]
+    fn all_who_have_arrived_tell_all_once_one_does() {
+        let all = relays(4);
+        let step = (1 << STEP_BITS) + 1;
+        arrive(&all, 1, step);
+        assert!(all[1].0[0].hear_line(step));
+        assert!(!all[2].0[0].hear_line(step));
+        assert!(all[2].0[0].arrive(step).1 && !all[3].0[0].arrive(step).1);
     }
 
     #[test]
@@ -398,11 +494,12 @@ mod tests {
         for rank in &ranks[1..] {
             assert!(all[0].0[0].hear(*rank, step, News::Gathered).is_none());
         }
-        all[0].committed(GROUP, Some(Arc::new(Tree::new(&ranks, 0))));
+        all[0].committed(GROUP, 2, Some(Arc::new(Tree::new(&ranks[..2], 0))));
         assert!(!all[0].has_completed(GROUP, step));
-        // What is said again is known.
+        // What belongs to the former use goes along its tree.
         all[0].0[0].hear(ranks[1], old, News::Gathered);
-        assert!(all[0].0[0].arrive(step).is_some());
+        assert!(!all[0].has_completed(GROUP, old));
+        assert!(all[0].0[0].arrive(step).0.is_some());
         assert!(all[0].has_completed(GROUP, step) && !all[0].has_completed(GROUP, old));
     }
 

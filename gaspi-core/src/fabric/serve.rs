@@ -219,8 +219,10 @@ impl Inner {
                 self.reply(connection, request, self.execute(place, operation));
             }
             Frame::Arrive(arrival) => {
-                if arrival.group.index() < self.config.group_max as usize {
+                let (group, step) = (arrival.group, arrival.step);
+                if group.index() < self.config.group_max as usize {
                     self.mirror.arrived(peer, arrival);
+                    self.hear_of_line(group, step);
                     self.area.ring(self.rank);
                 }
             }

@@ -95,8 +95,9 @@ impl Inner {
         let step = first_step(incarnation);
         state.former = None;
         let remote = ranks.iter().any(|rank| !self.is_local(*rank));
+        // Their lists have come by connections with all of them.
         let tree = Tree::of(&self.cards, &ranks, me).map(Arc::new);
-        self.relays.committed(group, tree.clone());
+        self.relays.committed(group, incarnation, tree.clone());
         state.committed = Some(Committed { ranks: ranks.into(), me, step, remote, tree });
         self.groups.members(group)?.committed = true;
         let incarnation = crate::mirror::incarnation(step);

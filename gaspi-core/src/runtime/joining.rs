@@ -222,8 +222,9 @@ impl Joining {
         let local: Box<[bool]> = cards.iter().map(|card| card.node == node).collect();
         let (ranks, cores) = of_machine(&cards, self.job.rank);
         let initial = initial_group(&config, size);
-        let tree = initial
-            .as_ref()
+        // Who is not connected with all does not hear of all that leave.
+        let connected = initial.as_ref().filter(|_| config.topology == Topology::Static);
+        let tree = connected
             .and_then(|(_, ranks)| Tree::of(&cards, ranks, self.job.rank.index()).map(Arc::new));
         let groups = Groups::new(&config, self.job.rank, &local, tree.clone());
         let inner = Arc::new(Inner {
@@ -264,7 +265,7 @@ impl Joining {
         });
         if let Some((group, _)) = initial {
             inner.mirror.committed(group, FIRST_INCARNATION);
-            inner.relays.committed(group, tree);
+            inner.relays.committed(group, FIRST_INCARNATION, tree);
         }
         for rank in (0..size).map(|rank| Rank(rank as u16)).filter(|rank| !inner.is_local(*rank)) {
             inner.area.remote_joined(rank);

@@ -304,6 +304,130 @@ fn who_has_come_to_a_barrier_may_leave_before_the_others_have_heard() {
 }
 
 #[test]
+fn who_has_come_and_gives_up_keeps_nobody_from_the_barrier() {
+    for timeout in [Timeout::Test, Timeout::Millis(30)] {
+        for leaves in [true, false] {
+            let (gone, over) = (Barrier::new(2), Barrier::new(8));
+            run(8, |rt| {
+                meet(rt);
+                match rt.rank().0 {
+                    // The one above 5, 6 and 7, should they go along a tree.
+                    4 => {
+                        let error = rt.barrier(GroupId::ALL, timeout).expect_err("rank 1 is late");
+                        assert!(error.is_timeout(), "{error}");
+                        if leaves {
+                            rt.term(LIMIT).expect("term");
+                        }
+                        gone.wait();
+                    }
+                    late => {
+                        if late == 1 {
+                            gone.wait();
+                        }
+                        rt.barrier(GroupId::ALL, LIMIT).expect("all have come");
+                    }
+                }
+                over.wait();
+            });
+        }
+    }
+}
+
+#[test]
+fn who_comes_late_hears_of_a_farewell_that_others_have_tried_to_ignore() {
+    let (met, tried) = (Barrier::new(8), Barrier::new(7));
+    run(8, |rt| {
+        meet(rt);
+        met.wait();
+        let own = rt.rank().0;
+        if own == 7 {
+            return rt.term(LIMIT).expect("term");
+        }
+        let expect_left = || {
+            let outcome = within(Duration::from_secs(10), "the news of a farewell", || {
+                rt.barrier(GroupId::ALL, Timeout::Block)
+            });
+            // Or that it was rank 6 who has failed for it, on a node with that.
+            match outcome {
+                Err(
+                    Error::RankLeft { rank: Rank(7), .. } | Error::Refused { rank: Rank(6), .. },
+                ) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        if own == 6 {
+            (0..3).for_each(|_| expect_left());
+        }
+        tried.wait();
+        if own != 6 {
+            expect_left();
+        }
+        tried.wait();
+    });
+}
+
+#[test]
+fn a_mismatch_is_told_also_where_the_last_that_comes_leaves_for_it() {
+    for last in [0, 1, 4] {
+        let (others, over) = (Barrier::new(5), Barrier::new(4));
+        run(5, |rt| {
+            meet(rt);
+            let own = u32::from(rt.rank().0);
+            let other = || rt.group_call(GroupId::ALL, key(0, 33)).expect("call");
+            let mut call = (own == 3).then(other);
+            if let Some(call) = &mut call {
+                call.arrive(&[]);
+            } else if own != last {
+                let outcome = rt.barrier(GroupId::ALL, Timeout::Test);
+                assert!(outcome.is_err_and(|error| error.is_timeout()));
+            }
+            others.wait();
+            let outcome = match &mut call {
+                Some(call) => call.await_all(LIMIT.deadline()),
+                None => rt.barrier(GroupId::ALL, LIMIT),
+            };
+            fails!(outcome, Error::Mismatch { .. });
+            drop(call);
+            if own == last {
+                return rt.term(LIMIT).expect("term");
+            }
+            over.wait();
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_has_tried_a_barrier_once_is_named_to_those_in_another_call() {
+    let told = Barrier::new(4);
+    run(4, |rt| {
+        meet(rt);
+        if rt.rank() == Rank(2) {
+            let outcome = rt.barrier(GroupId::ALL, Timeout::Test);
+            assert!(outcome.is_err_and(|error| error.is_timeout()));
+            told.wait();
+        } else {
+            told.wait();
+            let mut call = rt.group_call(GroupId::ALL, key(0, 33)).expect("call");
+            call.arrive(&[]);
+            match within(Duration::from_secs(10), "a mismatch", || {
+                call.await_all(Timeout::Block.deadline())
+            }) {
+                Err(Error::Mismatch { difference, .. }) => {
+                    assert!(difference.contains("rank 2 called"), "{difference}");
+                }
+                other => panic!("{other:?}"),
+            }
+            call.finish();
+        }
+        told.wait();
+        if rt.rank() == Rank(2) {
+            fails!(rt.barrier(GroupId::ALL, LIMIT), Error::Mismatch { .. });
+        }
+        told.wait();
+    });
+}
+
+#[test]
 fn a_death_ends_the_barrier_of_the_others_soon() {
     let ready = Barrier::new(5);
     run_owned(5, &Config::default(), |rt| {
