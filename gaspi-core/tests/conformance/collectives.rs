@@ -378,7 +378,7 @@ fn a_mismatch_is_told_also_where_the_last_that_comes_leaves_for_it() {
             if let Some(call) = &mut call {
                 call.arrive(&[]);
             } else if own != last {
-                let outcome = rt.barrier(GroupId::ALL, Timeout::Test);
+                let outcome = rt.barrier(GroupId::ALL, Timeout::Millis(30));
                 assert!(outcome.is_err_and(|error| error.is_timeout()));
             }
             others.wait();
