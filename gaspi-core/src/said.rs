@@ -72,10 +72,18 @@ impl Said {
 impl Inner {
     /// Publishes the line of a step to the members on other nodes.
     pub(crate) fn say_line(&self, to: Arc<[Rank]>, arrival: Arrival) {
-        let (group, parity) = (arrival.group, (arrival.step % 2) as usize);
+        let (group, step, parity) = (arrival.group, arrival.step, (arrival.step % 2) as usize);
         let word = Arc::new(Word { to, frame: Frame::Arrive(arrival) });
-        // First kept, then said: a connection may break in between.
-        self.said.words(group).lines[parity] = Some(Arc::clone(&word));
+        // First kept, then said: a connection may break in between. A barrier's line may be late, and then
+        // takes the place of none that is still needed.
+        let is_later = |kept: &Word| matches!(&kept.frame, Frame::Arrive(line) if line.step > step);
+        {
+            let mut words = self.said.words(group);
+            let kept = &mut words.lines[parity];
+            if !kept.as_deref().is_some_and(is_later) {
+                *kept = Some(Arc::clone(&word));
+            }
+        }
         let behind = word.to.partition_point(|rank| *rank <= self.rank);
         let others = word.to[behind..].iter().chain(&word.to[..behind]);
         for rank in others.filter(|rank| !self.is_local(**rank)) {

@@ -260,8 +260,8 @@ impl Connection {
         Ok(Posted { held, soon_ns: None })
     }
 
-    /// Sends what was held back, if that has not gone along with something. Whether there is room now for which somebody may wait: the set does not
-    /// tell of it any more.
+    /// Sends what was held back, if that has not gone along with something. Whether there is room now for
+    /// which somebody may wait: the set does not tell of it any more.
     pub(crate) fn release_held(&self, poll: &Poll) -> Result<bool, Broken> {
         let mut out = self.out();
         out.told_held = false;
