@@ -35,6 +35,14 @@ pub(crate) enum What {
     Left,
     /// The member has died.
     Died,
+    /// The member has refused something, or cannot be reached any more.
+    Refused,
+}
+
+impl What {
+    /// By number.
+    const ALL: [What; 6] =
+        [What::Unknown, What::Print, What::Bytes, What::Left, What::Died, What::Refused];
 }
 
 /// A notice of a member.
@@ -68,7 +76,7 @@ impl Notice {
     }
 
     fn of_words([sequence, print, kind, one, two, _]: [u64; 6]) -> Notice {
-        let causes = [What::Unknown, What::Print, What::Bytes, What::Left, What::Died];
+        let causes = What::ALL;
         let what = causes.get((kind >> 8 & 0xff) as usize).copied().unwrap_or_default();
         let cause = Cause { what, member: (kind >> 16) as usize, words: [one, two] };
         Notice { sequence, print, failure: (kind & 0xff == FAILED).then_some(cause) }
@@ -89,7 +97,7 @@ mod tests {
     #[test]
     fn a_notice_rides_in_six_words() {
         let cause = |what| Cause { what, member: 65_535, words: [u64::MAX, 7] };
-        let causes = [What::Unknown, What::Print, What::Bytes, What::Left, What::Died];
+        let causes = What::ALL;
         for failure in causes.map(|what| Some(cause(what))).into_iter().chain([None]) {
             let notice = Notice { sequence: 3, print: u64::MAX, failure };
             assert_eq!(Notice::of_words(notice.words()), notice);

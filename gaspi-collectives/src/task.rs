@@ -530,9 +530,10 @@ impl<F: Function> Task<F> {
                 }
                 Look::Missing => return Ok(Stepped::Blocked(Blocked::Line(self.seen))),
                 Look::Passed => {
+                    let group = on.channel().group();
                     let rank = on.ranks()[self.seen];
-                    let reason = "this collective failed there; its own error says why".to_owned();
-                    return Err(Error::Refused { rank, reason });
+                    let difference = format!("{rank} is in a later operation already");
+                    return Err(Error::Mismatch { group, difference });
                 }
             }
         }

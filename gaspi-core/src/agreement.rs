@@ -15,6 +15,7 @@
 //! ended on this rank.
 
 mod call;
+pub(crate) mod report;
 pub(crate) mod tree;
 
 pub use call::{GroupCall, PeerSlice};
@@ -59,7 +60,7 @@ impl CallKind {
         self as u64 | details << KIND_BITS
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             CallKind::Barrier => "barrier",
             CallKind::Allreduce => "allreduce",

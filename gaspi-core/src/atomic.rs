@@ -50,9 +50,7 @@ impl Inner {
         drop(inside);
         if !alive {
             self.check_alive(rank, "atomic")?;
-            self.set_corrupt(rank);
-            let reason = format!("it has deleted {segment}");
-            return Err(Error::Refused { rank, reason });
+            return Err(self.refused(rank, format!("it has deleted {segment}")));
         }
         if rank == self.rank {
             return Err(Error::Unaligned { offset });

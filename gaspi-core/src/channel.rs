@@ -290,7 +290,7 @@ impl Channel {
         }
         let troubles = inner.channels.troubles();
         if let Some((rank, reason)) = inner.channels.trouble(&self.ranks, self.troubles) {
-            return Err(Error::Refused { rank, reason });
+            return Err(inner.refused(rank, reason));
         }
         self.harmless.store(troubles, Ordering::Relaxed);
         Ok(())
@@ -312,6 +312,18 @@ impl Channel {
         self.inner.check_alive_with(self.ranks[member], || self.pending())
     }
 
+    /// The error of an operation that has failed because of a member, whose state is corrupt from now on.
+    pub fn refused(&self, member: usize, reason: impl Into<String>) -> Error {
+        self.inner.refused(self.ranks[member], reason)
+    }
+
+    /// The error of an operation for which a member reports that another one has died. That is true for this
+    /// rank too from now on, unless the other one has left.
+    pub fn reported_death(&self, member: usize, reporter: usize) -> Error {
+        let (rank, reporter) = (self.ranks[member], self.ranks[reporter]);
+        self.inner.reported_death(rank, reporter, &self.pending())
+    }
+
     /// Wakes the threads of this rank that wait, after one of them has done what others wait for.
     pub fn rouse(&self) {
         self.inner.area.ring(self.inner.rank);
@@ -323,7 +335,8 @@ impl Channel {
         self.inner.waiter.briefly(attempt)
     }
 
-    /// As [`Runtime::wait_for`], for the group of this channel.
+    /// As [`Runtime::wait_for`], for the group of this channel. The closure neither waits nor calls the
+    /// program: it may run while this rank's sockets wait for it.
     pub fn wait_for<T>(&self, deadline: Deadline, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         self.inner.wait_for(self.group, deadline, attempt)
     }

@@ -257,8 +257,10 @@ pub enum Error {
         /// What needs it.
         pending: String,
     },
-    /// Requests of a queue failed; `reason` is the first failure. Purge the queue to go on.
-    #[error("{queue}: {failed} requests failed, the first: {reason}; queue_purge clears the queue")]
+    /// Requests of a queue failed; `reason` is the first failure. They are off the queue now.
+    #[error(
+        "{queue}: {failed} requests failed, the first: {reason}; wait again for the rest, or call queue_purge"
+    )]
     RequestFailed {
         /// The queue.
         queue: QueueId,

@@ -87,12 +87,21 @@ struct Cell {
     incarnation: AtomicU32,
 }
 
+/// Why a member has given up a commit, as it says.
+#[derive(Debug, Clone)]
+pub(crate) struct Abort {
+    pub(crate) reporter: Rank,
+    /// The member whose death is the reason.
+    pub(crate) dead: Option<Rank>,
+    pub(crate) reason: String,
+}
+
 /// A list that came from another rank.
 #[derive(Debug)]
 struct Entry {
     announce: Announce,
     /// Why its sender gave up, once it did.
-    aborted: Option<String>,
+    aborted: Option<Abort>,
 }
 
 /// A commit of this rank that is under way.
@@ -103,7 +112,7 @@ struct Attempt {
     /// Members whose list was the same: number of their commit and incarnation proposed.
     seen: BTreeMap<Rank, (u64, u32)>,
     incarnation: u32,
-    failed: Option<String>,
+    failed: Option<Abort>,
     /// The largest incarnation in lists that made it fail.
     failed_round: u32,
 }
@@ -160,7 +169,7 @@ enum Standing {
     /// A list differs, as this rank sees it.
     Differs(String),
     /// A member gave up and told why.
-    Aborted(String),
+    Aborted(Abort),
 }
 
 /// The groups of one rank.
@@ -296,7 +305,7 @@ impl Groups {
         group: GroupId,
         attempt: u64,
         round: u32,
-        reason: &str,
+        abort: &Abort,
     ) {
         let mut board = lock(&self.board);
         // A commit that is still to come belongs to this round, so it must not begin above it.
@@ -304,11 +313,11 @@ impl Groups {
         if let Some(own) = board.attempts.get_mut(&group)
             && own.seen.get(&peer).is_some_and(|(number, _)| *number == attempt)
         {
-            own.failed = Some(reason.to_owned());
+            own.failed = Some(abort.clone());
             own.failed_round = own.failed_round.max(round);
         } else if let Some(queue) = board.announced.get_mut(&(group, peer)) {
             for entry in queue.iter_mut().filter(|entry| entry.announce.attempt == attempt) {
-                entry.aborted = Some(reason.to_owned());
+                entry.aborted = Some(abort.clone());
                 entry.announce.incarnation = entry.announce.incarnation.max(round);
                 to_come = true;
             }
@@ -351,8 +360,8 @@ impl Groups {
         let mut board = lock(&self.board);
         let Board { announced, attempts, .. } = &mut *board;
         let Some(attempt) = attempts.get_mut(&group) else { return Standing::Waiting(Vec::new()) };
-        if let Some(reason) = &attempt.failed {
-            return Standing::Aborted(reason.clone());
+        if let Some(abort) = &attempt.failed {
+            return Standing::Aborted(abort.clone());
         }
         let (mut missing, mut bad) = (Vec::new(), None);
         for rank in attempt.ranks.iter().copied().filter(|rank| *rank != own) {
@@ -372,8 +381,8 @@ impl Groups {
             };
             let theirs = entry.announce;
             attempt.failed_round = attempt.failed_round.max(theirs.incarnation);
-            if let Some(reason) = entry.aborted {
-                bad = bad.or(Some(Standing::Aborted(reason)));
+            if let Some(abort) = entry.aborted {
+                bad = bad.or(Some(Standing::Aborted(abort)));
             } else if theirs.ranks == attempt.ranks {
                 attempt.seen.insert(rank, (theirs.attempt, theirs.incarnation));
             } else {

@@ -228,9 +228,7 @@ impl Inner {
     }
 
     fn send(&self, message: Message, receiver: Rank, deadline: Deadline) -> Result<()> {
-        self.check_alive(receiver, "passive_send").inspect_err(|_| {
-            self.set_corrupt_if_dead(receiver);
-        })?;
+        self.check_alive(receiver, "passive_send")?;
         let (mut lane, before) = self.take_lane(receiver, deadline)?;
         if !self.is_local(receiver) {
             return self.send_remotely(message, receiver, deadline, &mut lane, before);
@@ -265,9 +263,6 @@ impl Inner {
         });
         match taken {
             Some(outcome) => {
-                if outcome.is_err() {
-                    self.set_corrupt_if_dead(receiver);
-                }
                 self.free_buffer(buffer);
                 outcome
             }
@@ -306,10 +301,7 @@ impl Inner {
                 lane.then = Lane::Calling { key };
                 Err(Error::Timeout { pending: format!("{rank} to receive a passive message") })
             }
-            Err(error) => {
-                self.set_corrupt_if_dead(rank);
-                Err(error)
-            }
+            Err(error) => Err(error),
         }
     }
 

@@ -9,7 +9,6 @@ use crate::ids::Rank;
 use crate::node::life;
 use crate::os::process;
 use crate::runtime::{Inner, Runtime};
-use crate::sync::Ordering;
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::Call;
 use std::net::SocketAddr;
@@ -94,7 +93,7 @@ impl Runtime {
     /// [`Error::InvalidRank`], [`Error::Timeout`], [`Error::RankDied`], [`Error::RankLeft`].
     pub fn connect(&self, rank: Rank, timeout: Timeout) -> Result<()> {
         self.inner().ask(rank, timeout.deadline(), Call::Connect)?;
-        self.inner().corrupt[rank.index()].store(0, Ordering::Relaxed);
+        self.inner().states.mend(rank);
         Ok(())
     }
 

@@ -261,25 +261,33 @@ impl Queue {
     }
 
     fn purge(&self) {
-        let mut later = self.later();
-        let generation = later.generation.wrapping_add(1);
-        *later = Later { generation, ..Later::default() };
-        self.has_lost.store(false, Ordering::Relaxed);
-        self.busy.store(false, Ordering::Release);
+        {
+            let mut later = self.later();
+            let generation = later.generation.wrapping_add(1);
+            *later = Later { generation, ..Later::default() };
+            self.has_lost.store(false, Ordering::Relaxed);
+            self.busy.store(false, Ordering::Release);
+        }
+        // Without the lock, which handlers take: the owner may be in the middle of a large copy.
         self.reset(&epoch::enter());
     }
 
-    /// What `wait` finds, `None` while requests are under way.
+    /// What `wait` finds, `None` while requests are under way. Failures are told once.
     fn outcome(&self, id: QueueId) -> Option<Result<()>> {
         if !self.is_busy() {
             return Some(Ok(()));
         }
-        let later = self.later();
-        if later.failed > 0 {
-            let (failed, reason) = (later.failed, later.first_failure.clone());
-            return Some(Err(Error::RequestFailed { queue: id, failed, reason }));
+        let mut later = self.later();
+        if later.failed == 0 {
+            return later.pending.is_empty().then_some(Ok(()));
         }
-        later.pending.is_empty().then_some(Ok(()))
+        // Whoever is told of them has dealt with them: what it posts from now on is not behind what was lost.
+        let failed = std::mem::take(&mut later.failed);
+        let reason = std::mem::take(&mut later.first_failure);
+        later.lost.clear();
+        self.has_lost.store(false, Ordering::Relaxed);
+        self.busy.store(!later.pending.is_empty(), Ordering::Release);
+        Some(Err(Error::RequestFailed { queue: id, failed, reason }))
     }
 
     /// How many requests are under way.
@@ -338,8 +346,9 @@ impl Runtime {
     /// data read has arrived, data written is visible at its target (GASPI 17.1, 8.2.3).
     ///
     /// # Errors
-    /// [`Error::Timeout`]: the rest stays pending. [`Error::RequestFailed`] if a request failed;
-    /// [`queue_purge`](Runtime::queue_purge) clears it.
+    /// [`Error::Timeout`]: the rest stays pending. [`Error::RequestFailed`] tells of all requests that have
+    /// failed so far, and takes them off the queue: repeat the call until it succeeds, or call
+    /// [`queue_purge`](Runtime::queue_purge).
     #[inline]
     pub fn wait(&self, queue: QueueId, timeout: Timeout) -> Result<()> {
         if self.swiftly(|inside| inside.wait(queue)).is_some() {
@@ -433,15 +442,17 @@ fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Resu
     // A wait that timed out is continued by the next.
     inner.count(Counter::Waits, u64::from(outcome.is_some()));
     match outcome {
-        Some(Ok(())) => {
-            // Requests posted meanwhile by other threads keep their slots.
-            let remaining = |posted: u32| Some(posted.saturating_sub(before));
-            let order = Ordering::Relaxed;
-            // Never refuses.
-            let _ = q.posted.fetch_update(order, order, remaining);
-            Ok(())
+        Some(outcome) => {
+            // Where nothing is left all slots are free, but for those of requests that other threads have
+            // posted meanwhile.
+            if outcome.is_ok() || !q.is_busy() {
+                let remaining = |posted: u32| Some(posted.saturating_sub(before));
+                let order = Ordering::Relaxed;
+                // Never refuses.
+                let _ = q.posted.fetch_update(order, order, remaining);
+            }
+            outcome
         }
-        Some(Err(error)) => Err(error),
         None => {
             let pending = format!("{} requests of {queue}", q.pending());
             Err(Error::Timeout { pending })

@@ -23,8 +23,10 @@ use crate::passive::{Mailbox, Outbox};
 use crate::queue::Queue;
 use crate::said::Said;
 use crate::segment::{Segment, Shape, Target};
+use crate::state::States;
 use crate::statistics::Statistics;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, epoch};
+use crate::sync::epoch::{self, Retired};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::{Call, Sockets, Waiter, Waiting, monotonic_ns};
 use std::any::Any;
@@ -69,6 +71,8 @@ pub(crate) struct Inner {
     /// Which ids there are segments for, a bit each.
     pub(crate) segment_ids: [AtomicU64; 4],
     pub(crate) targets: Tables<Target>,
+    /// Targets that were replaced and not freed yet.
+    pub(crate) retired: Retired,
     /// Held while segments come and go.
     pub(crate) segment_changes: Mutex<()>,
     pub(crate) next_generation: AtomicU32,
@@ -80,8 +84,8 @@ pub(crate) struct Inner {
     pub(crate) groups: Groups,
     pub(crate) peers: Peers,
     pub(crate) outbox: Outbox,
-    /// Ranks to which a request failed, one byte each.
-    pub(crate) corrupt: Box<[AtomicU8]>,
+    /// Which ranks are corrupt, and why.
+    pub(crate) states: States,
     pub(crate) statistics: Statistics,
     membership: Mutex<Option<Membership>>,
     closed: AtomicBool,
@@ -174,9 +178,11 @@ impl Inner {
         if self.closed.load(Ordering::Acquire) { Err(Error::NotInitialised) } else { Ok(()) }
     }
 
-    /// The death of `rank`, which `pending` needs.
+    /// The death of `rank`, which `pending` needs. Before anybody is told, no call of this rank succeeds on the
+    /// dead any more.
     #[cold]
     pub(crate) fn died(&self, rank: Rank, pending: &str) -> Error {
+        self.note_death(rank);
         let host = self.cards[rank.index()].host.clone();
         Error::RankDied { rank, host, pending: pending.to_owned() }
     }
@@ -259,13 +265,6 @@ impl Inner {
         }
         let reason = format!("{} has no such segment", self.rank);
         Error::InvalidSegment { segment, reason }
-    }
-
-    /// A request to `rank` failed. One that has left is not at fault.
-    pub(crate) fn set_corrupt(&self, rank: Rank) {
-        if self.area.life(rank) != life::LEFT {
-            self.corrupt[rank.index()].store(1, Ordering::Relaxed);
-        }
     }
 
     pub(crate) fn membership(&self) -> MutexGuard<'_, Option<Membership>> {

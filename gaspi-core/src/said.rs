@@ -12,6 +12,7 @@ use crate::fabric::outgoing::Outgoing;
 use crate::ids::{GroupId, Rank};
 use crate::mirror::Arrival;
 use crate::runtime::Inner;
+use crate::sync::epoch;
 use crate::timeout::Deadline;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -89,8 +90,11 @@ impl Inner {
         for rank in others.filter(|rank| !self.is_local(**rank)) {
             // Waiting for the others tells who cannot be reached any more.
             let _ = self.say(&word, *rank, Deadline::Now);
-            // It takes a while, and who shares this core may have to do what others wait for.
-            self.waiter.give_way();
+            // It takes a while, and who shares this core may have to do what others wait for. A handler does
+            // not yield: others wait for the sockets that this thread looks after.
+            if !epoch::is_handling() {
+                self.waiter.give_way();
+            }
         }
     }
 

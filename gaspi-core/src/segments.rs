@@ -1,5 +1,6 @@
 //! The procedures of segments (GASPI 17.1, 7), and their memory for Rust programs.
 
+use crate::agreement::report::has_failed;
 use crate::agreement::{CallKey, CallKind, describe_call};
 use crate::error::{Error, Result};
 use crate::fabric::frame::{Frame, Register};
@@ -23,25 +24,8 @@ const MAKING: u64 = 0;
 const REGISTERING: u64 = 1;
 const MEETING: u64 = 2;
 
-/// What a rank tells the others of its part in a segment: it is made, it is not, or it is not because a
-/// member has died.
-const MADE: u64 = 0;
-const FAILURE: u64 = 1;
-const DEATH: u64 = 2;
-
-/// How long a death that others know is waited for.
-const DEATH_LIMIT: Duration = Duration::from_secs(1);
-
 /// How long a delete waits for peers that are copying from or to bound memory.
 const COPY_LIMIT: Duration = Duration::from_secs(10);
-
-fn status(failure: Option<&Error>) -> u64 {
-    match failure {
-        None => MADE,
-        Some(Error::RankDied { .. }) => DEATH,
-        Some(_) => FAILURE,
-    }
-}
 
 impl Inner {
     fn segment_changes(&self) -> MutexGuard<'_, ()> {
@@ -172,7 +156,7 @@ impl Inner {
             if deadline.passed() {
                 let reason =
                     format!("it has been copying from or to {segment} for 10 s; is it stopped?");
-                return Err(Error::Refused { rank, reason });
+                return Err(self.refused(rank, reason));
             }
             // Copies end by themselves within microseconds; their end is not announced.
             std::thread::yield_now();
@@ -213,7 +197,16 @@ impl Inner {
         if generation.is_none_or(|generation| generation == known.generation) {
             let gone = Target::gone(known.size, known.generation);
             drop(known);
-            table.replace(segment, Some(Arc::new(gone)));
+            self.replace_target(peer, segment, gone);
+        }
+    }
+
+    /// What this rank knows of a peer's segment from now on. Does not wait for those who use the former.
+    pub(crate) fn replace_target(&self, peer: Rank, segment: SegmentId, target: Target) {
+        let table = self.targets_of(peer);
+        if table.replace_later(segment, Some(Arc::new(target)), &self.retired) {
+            // The progress thread frees it.
+            self.peers.bell.ring();
         }
     }
 
@@ -335,31 +328,23 @@ impl Inner {
             call.set_cursor(MEETING);
         }
         let failure = call.failure();
-        call.arrive(&[status(failure.as_ref())]);
+        let own_report = call.report(failure.as_ref());
+        call.arrive(&own_report);
         let met = call.await_all(deadline);
         if met.as_ref().is_err_and(Error::is_timeout) {
             return met;
         }
-        let told = |member| call.payload(member, call.step())[0];
+        let told = |member| {
+            let [status, details, ..] = call.payload(member, call.step());
+            [status, details]
+        };
         let failed = (0..call.ranks().len())
-            .find(|member| met.is_ok() && told(*member) != MADE)
-            .map(|member| (call.ranks()[member], told(member)));
-        let mut dead = self.dead_among(call.ranks());
-        if let (None, Some((_, DEATH))) = (dead, failed) {
-            // Known on other nodes a moment later.
-            let waiting = waiting(Call::Create, segment.0);
-            let limit = deadline.at_most(DEATH_LIMIT);
-            dead = self.until(limit, waiting, || self.dead_among(call.ranks()));
-        }
+            .find(|member| met.is_ok() && failure.is_none() && has_failed(told(*member)))
+            .map(|member| {
+                let what = (kind.name(), waiting(Call::Create, segment.0));
+                call.reported(member, told(member), what, deadline)
+            });
         call.finish();
-        let failed = failed.map(|(rank, _)| {
-            // The others failed because of it.
-            if let Some(rank) = dead {
-                return self.died(rank, "segment_create");
-            }
-            let reason = format!("it could not make {segment}; its own error says why");
-            Error::Refused { rank, reason }
-        });
         let Some(error) = failure.or(met.err()).or(failed) else { return Ok(()) };
         if let Some(own) = own {
             self.end(&own)?;

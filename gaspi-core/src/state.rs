@@ -1,10 +1,13 @@
-//! The state vector (GASPI 17.1, 5.5): to which ranks requests failed.
+//! The state vector (GASPI 17.1, 5.5): to which ranks requests failed, and who has died.
+//!
+//! Invariant: when a call returns an error because of a rank, that rank is corrupt for this one already.
+//! When a call has told of a death, the state vector included, no later call succeeds on the dead.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::node::life;
 use crate::runtime::{Inner, Runtime};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU8, Ordering, fence};
 
 /// How a rank has been seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,10 +18,43 @@ pub enum State {
     Corrupt,
 }
 
+/// Nothing has failed.
+const HEALTHY: u8 = 0;
+/// A request has failed.
+const FAILED: u8 = 1;
+/// The rank has died: final.
+const DEAD: u8 = 2;
+
+/// What this rank has seen of the others, one byte each.
+#[derive(Debug)]
+pub(crate) struct States(Box<[AtomicU8]>);
+
+impl States {
+    pub(crate) fn new(ranks: u32) -> States {
+        States((0..ranks).map(|_| AtomicU8::new(HEALTHY)).collect())
+    }
+
+    /// A path to `rank` works again.
+    pub(crate) fn mend(&self, rank: Rank) {
+        // Fails where the rank has died.
+        let order = Ordering::Relaxed;
+        let _ = self.0[rank.index()].compare_exchange(FAILED, HEALTHY, order, order);
+    }
+}
+
 impl Inner {
     fn state(&self, rank: Rank) -> State {
-        let failed = self.corrupt[rank.index()].load(Ordering::Relaxed) != 0;
-        if failed || self.area.life(rank) == life::DEAD { State::Corrupt } else { State::Healthy }
+        match self.area.life(rank) {
+            // Who reads it here has been told.
+            life::DEAD => self.note_death(rank),
+            // What failed may have been on its way when it left.
+            life::LEFT => return State::Healthy,
+            _ => {}
+        }
+        match self.states.0[rank.index()].load(Ordering::Relaxed) {
+            HEALTHY => State::Healthy,
+            _ => State::Corrupt,
+        }
     }
 
     /// The first of `ranks` that has died.
@@ -32,10 +68,62 @@ impl Inner {
         ranks.iter().copied().find(|rank| self.area.life(*rank) == life::DEAD)
     }
 
-    /// A call that needed `rank` failed: unless it left, it is at fault.
-    pub(crate) fn set_corrupt_if_dead(&self, rank: Rank) {
-        if self.area.life(rank) == life::DEAD {
-            self.set_corrupt(rank);
+    /// A call or request failed because of `rank`: to be said before the failure can be seen. One that has
+    /// left is not at fault.
+    pub(crate) fn set_corrupt(&self, rank: Rank) {
+        if rank == self.rank || self.area.life(rank) == life::LEFT {
+            return;
+        }
+        // Fails where it is corrupt already, or has died.
+        let order = Ordering::Relaxed;
+        let _ = self.states.0[rank.index()].compare_exchange(HEALTHY, FAILED, order, order);
+    }
+
+    /// `rank` has not done what this rank needs, or cannot be reached.
+    #[cold]
+    pub(crate) fn refused(&self, rank: Rank, reason: impl Into<String>) -> Error {
+        self.set_corrupt(rank);
+        Error::Refused { rank, reason: reason.into() }
+    }
+
+    /// `rank` is known to have died: from now on no call of this rank succeeds on it. Does not wait.
+    #[cold]
+    pub(crate) fn note_death(&self, rank: Rank) {
+        if self.states.0[rank.index()].swap(DEAD, Ordering::AcqRel) == DEAD {
+            return;
+        }
+        self.forget_targets(rank);
+    }
+
+    /// Nothing of the memory of `rank` can be reached any more.
+    pub(crate) fn forget_targets(&self, rank: Rank) {
+        // Whoever makes one known meanwhile looks at the rank's life afterwards.
+        fence(Ordering::SeqCst);
+        for segment in self.targets_of(rank).ids().collect::<Vec<_>>() {
+            self.forget_target(rank, segment, None);
+        }
+    }
+
+    /// The process of `rank`, of this node, has ended: it is dead unless it left.
+    pub(crate) fn process_has_ended(&self, rank: Rank) {
+        self.area.mark_dead(rank);
+    }
+
+    /// `reporter` says that `rank`, which `pending` needs, has died. Death is final for the job, so that is true
+    /// for this rank too, whose own connections may tell it later.
+    #[cold]
+    pub(crate) fn reported_death(&self, rank: Rank, reporter: Rank, pending: &str) -> Error {
+        if rank == self.rank {
+            return self.refused(reporter, "it takes this rank for dead");
+        }
+        if self.area.life(rank) != life::LEFT && self.area.mark_dead(rank) {
+            let host = &self.cards[rank.index()].host;
+            log::warn!("{rank} on {host} has died, as {reporter} reports");
+        }
+        match self.check_alive(rank, pending) {
+            Err(error) => error,
+            // It was just about to leave.
+            Ok(()) => self.refused(rank, format!("{reporter} reports that it has died")),
         }
     }
 }

@@ -8,7 +8,7 @@
 use crate::node::{NodeArea, Note, news};
 use crate::os::futex;
 use crate::statistics::Counter;
-use crate::sync::{Ordering, membarrier};
+use crate::sync::{Ordering, epoch, membarrier};
 use crate::timeout::Deadline;
 use std::time::{Duration, Instant};
 
@@ -198,6 +198,7 @@ impl Waiter {
         waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> (Option<T>, Duration) {
+        epoch::may_wait(waiting.call.name());
         let started = Instant::now();
         let (found, waited) = self.awake(sockets, started, deadline, &mut attempt);
         if found.is_some() {

@@ -13,7 +13,7 @@ procedures! {
     }
 
     /// GASPI.h: deletes a group.
-    fn group_delete(group: gaspi_group_t) with rt {
+    fn group_delete(group: gaspi_group_t) holding rt {
         Ok(rt.group_delete(GroupId(group))?)
     }
 

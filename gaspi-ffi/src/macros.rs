@@ -16,7 +16,7 @@ pub(crate) struct Prototype {
 /// Defines procedures that return a `gaspi_return_t`. The body is a `Result<(), Failure>`:
 ///
 /// - `fn x(...) { .. }` works at any time;
-/// - `fn x(...) with rt { .. }` runs under an epoch guard and must not wait;
+/// - `fn x(...) with rt { .. }` runs under an epoch guard: it neither waits, nor sends, nor looks after sockets;
 /// - `fn x(...) holding rt { .. }` holds the runtime alive by its count and may wait.
 ///
 /// In the latter two `rt` is the current runtime; without one the procedure is ERR_NOINIT, before

@@ -1,6 +1,7 @@
 //! Writes, reads and notifications (GASPI 17.1, 8).
 //!
-//! Posting never waits, so the timeout is passed on and the guard is enough.
+//! Posting never waits, so the timeout is passed on. It may look after the sockets of the rank, which takes
+//! longer than anybody should be inside of a guard.
 
 use crate::error::Failure;
 use crate::pointers::list;
@@ -96,7 +97,7 @@ procedures! {
             segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
         );
         rt.write(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
-    } with rt {
+    } holding rt {
         let transfer = transfer(
             segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
         );
@@ -118,7 +119,7 @@ procedures! {
             segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
         );
         rt.read(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
-    } with rt {
+    } holding rt {
         let transfer = transfer(
             segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
         );
@@ -144,7 +145,7 @@ procedures! {
         let notification = NotificationId(notification_id);
         rt.write_notify(&transfer, notification, notification_value, QueueId(queue))
             .map(|()| GASPI_SUCCESS)
-    } with rt {
+    } holding rt {
         let transfer = transfer(
             segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
         );
@@ -164,7 +165,7 @@ procedures! {
         notification_id: gaspi_notification_id_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) with rt {
+    ) holding rt {
         let transfer = transfer(
             segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
         );
@@ -183,7 +184,7 @@ procedures! {
         size: *mut gaspi_size_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) with rt {
+    ) holding rt {
         let list = transfers!(
             rt, num, rank, segment_id_local, offset_local, segment_id_remote, offset_remote, size
         );
@@ -201,7 +202,7 @@ procedures! {
         size: *mut gaspi_size_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) with rt {
+    ) holding rt {
         let list = transfers!(
             rt, num, rank, segment_id_local, offset_local, segment_id_remote, offset_remote, size
         );
@@ -222,7 +223,7 @@ procedures! {
         notification_value: gaspi_notification_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) with rt {
+    ) holding rt {
         let list = transfers!(
             rt, num, rank, segment_id_local, offset_local, segment_id_remote, offset_remote, size
         );
@@ -249,7 +250,7 @@ procedures! {
         notification_id: gaspi_notification_id_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) with rt {
+    ) holding rt {
         let list = transfers!(
             rt, num, rank, segment_id_local, offset_local, segment_id_remote, offset_remote, size
         );
@@ -275,7 +276,7 @@ procedures! {
         let (id, value, queue) =
             (NotificationId(notification_id), notification_value, QueueId(queue));
         rt.notify(rank, segment, id, value, queue).map(|()| GASPI_SUCCESS)
-    } with rt {
+    } holding rt {
         let (rank, segment) = (Rank(rank), SegmentId(segment_id_remote));
         let (id, value, queue) =
             (NotificationId(notification_id), notification_value, QueueId(queue));

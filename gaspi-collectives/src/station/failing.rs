@@ -13,9 +13,8 @@ use crate::plan::Plan;
 use crate::print;
 use crate::task::Blocked;
 
-/// How long news of the cause may take behind the news of a failure, and those of a death.
+/// How long news of the cause may take behind the news of a failure.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
-const DEATH_LIMIT: Duration = Duration::from_secs(5);
 /// How long an operation that has failed waits for members that may still use its memory.
 const LINGER_LIMIT: Duration = Duration::from_secs(2);
 
@@ -95,6 +94,18 @@ impl Station {
                 let pending = format!("a collective of {}", channel.group());
                 Some(Error::RankLeft { rank: channel.ranks()[about], pending })
             }
+            What::Refused if about != channel.me() => {
+                let reporter = channel.ranks()[member];
+                let reason = format!(
+                    "{reporter} reports that it was refused by it, or cannot reach it any more"
+                );
+                Some(channel.refused(about, reason))
+            }
+            // From here it is the other end of the same connection.
+            What::Refused => {
+                let reason = "it reports that it cannot reach this rank any more";
+                Some(channel.refused(member, reason))
+            }
             What::Unknown | What::Died => None,
         }
     }
@@ -150,6 +161,9 @@ impl Station {
         let (what, rank) = match error {
             Error::RankDied { rank, .. } => (What::Died, rank),
             Error::RankLeft { rank, .. } => (What::Left, rank),
+            Error::Refused { rank, .. } => (What::Refused, rank),
+            // It is this rank that leaves.
+            Error::NotInitialised => (What::Left, &self.channel.ranks()[self.channel.me()]),
             _ => return Cause::default(),
         };
         let member = self.channel.ranks().iter().position(|member| member == rank);
@@ -256,7 +270,7 @@ impl Station {
         let (sequence, fingerprint) = (task.sequence, task.fingerprint);
         let me = self.channel.me();
         if self.channel.alive(me).is_err() {
-            return self.fail(state, Error::NotInitialised, Cause::default());
+            return self.fail(state, Error::NotInitialised, self.cause_of(&Error::NotInitialised));
         }
         let mut elsewhere = None;
         for member in (0..self.channel.ranks().len()).filter(|member| *member != me) {
@@ -302,20 +316,29 @@ impl Station {
         is_former: bool,
     ) {
         let rank = self.channel.ranks()[member];
+        // This rank's own news of it may be on its way, and tell more.
+        let may_wait = matches!(cause.what, What::Unknown | What::Died | What::Refused);
+        let (_, since) = state.failed_elsewhere.get_or_insert((rank, Instant::now()));
+        if may_wait && since.elapsed() < CAUSE_LIMIT {
+            return;
+        }
         let error = match self.reported(member, notice.print, cause) {
             Some(error) if is_former => former(error),
             Some(error) => error,
+            None if cause.what == What::Died => {
+                let about = cause.member.min(self.channel.ranks().len() - 1);
+                self.channel.reported_death(about, member)
+            }
             None => {
-                let limit = if cause.what == What::Died { DEATH_LIMIT } else { CAUSE_LIMIT };
-                let (_, since) = state.failed_elsewhere.get_or_insert((rank, Instant::now()));
-                if since.elapsed() < limit {
-                    return;
-                }
-                let reason = "this collective failed there; its own error says why".to_owned();
-                Error::Refused { rank, reason }
+                let group = self.channel.group();
+                let difference = format!("{rank} could not go on with this operation");
+                Error::Mismatch { group, difference }
             }
         };
-        self.fail_telling(state, error, notice);
+        // What is told of this rank's end of a connection is told of the other end by this rank.
+        let is_own_end = cause.what == What::Refused && cause.member == self.channel.me();
+        let failure = Some(if is_own_end { Cause { member, ..cause } } else { cause });
+        self.fail_telling(state, error, Notice { failure, ..notice });
     }
 
     /// Looks whether whom the first operation waits for has done its part and gone on, so that nothing
@@ -351,13 +374,14 @@ impl Station {
         let what = print::describe(task.fingerprint);
         let error = if closed {
             let reason = format!("it has freed {what} or deleted {}", self.channel.group());
-            Error::Refused { rank, reason }
+            self.channel.refused(member, reason)
         } else {
             let difference =
                 format!("{rank} has done {what} without sending what {me} expects; compare counts");
             Error::Mismatch { group: self.channel.group(), difference }
         };
-        self.fail(state, error, Cause::default());
+        let cause = self.cause_of(&error);
+        self.fail(state, error, cause);
     }
 }
 

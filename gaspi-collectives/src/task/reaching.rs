@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use gaspi_core::{Channel, Error, Location, Reached, Result};
+use gaspi_core::{Channel, Location, Reached, Result};
 
 use super::{Arithmetic, Stepped, Tally, Task, WORDS};
 use crate::carrier::Carrier;
@@ -331,9 +331,8 @@ fn way(channel: &Channel, member: usize, location: Location, bytes: u64) -> Resu
         return Ok(Way { address, reached: Reached::CrossMemory });
     }
     let reached = channel.reach(member, location, bytes).ok_or_else(|| {
-        let rank = channel.ranks()[member];
         let reason = format!("its {bytes} bytes cannot be reached; has it deleted the segment?");
-        Error::Refused { rank, reason }
+        channel.refused(member, reason)
     })?;
     Ok(Way { address, reached })
 }

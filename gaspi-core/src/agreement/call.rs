@@ -367,8 +367,11 @@ impl GroupCall<'_> {
             (Some((rank, other)), _) if missing => Scan::Differs(self.mismatch(rank, other)),
             (Some((rank, other)), _) => Scan::Done(Err(self.mismatch(rank, other))),
             (None, Some(rank)) => {
-                let reason = "this collective failed there; its own error says why".to_owned();
-                let error = Error::Refused { rank, reason };
+                let kind = self.key.kind.name();
+                let difference = format!(
+                    "{kind} has failed on {rank}, which has called something else on the group since"
+                );
+                let error = Error::Mismatch { group: self.group, difference };
                 let remote = self.state.committed.as_ref().is_some_and(|group| group.remote);
                 // The death that it failed for is known on other nodes a moment later.
                 if remote { Scan::Differs(error) } else { Scan::Done(Err(error)) }

@@ -5,7 +5,6 @@ use super::Channel;
 use crate::agreement::PeerSlice;
 use crate::error::{Error, Result};
 use crate::ids::SegmentId;
-use crate::node::life;
 use crate::os::{cross_memory, process};
 use crate::segment::Target;
 use crate::sync::{Ordering, epoch};
@@ -147,20 +146,20 @@ impl Channel {
     fn process_of(&self, member: usize) -> Result<i32> {
         let at = &self.members[member];
         let Some(pid) = at.copies() else {
-            let reason = "this rank cannot copy from or to its memory".to_owned();
-            return Err(Error::Refused { rank: at.rank, reason });
+            return Err(self.inner.refused(at.rank, "this rank cannot copy from or to its memory"));
         };
         // The number may serve another process once the member has ended.
         let ended = self.inner.processes[at.rank.index()].get().is_some_and(process::has_ended);
-        if ended || self.inner.area.life(at.rank) == life::DEAD {
-            return Err(self.inner.died(at.rank, &self.pending()));
+        if ended {
+            self.inner.process_has_ended(at.rank);
         }
+        self.alive(member)?;
         Ok(pid)
     }
 
     fn not_copied(&self, member: usize, len: usize, error: &io::Error) -> Error {
         let reason = format!("copying {len} bytes from or to its memory: {error}");
-        Error::Refused { rank: self.members[member].rank, reason }
+        self.refused(member, reason)
     }
 
     /// Copies `len` bytes from `address` of the process of `member`, of this node, to `to`.

@@ -7,6 +7,7 @@
 use super::arena::Reserved;
 use super::geometry::{Geometry, LINE};
 use super::{Channel, Member};
+use crate::agreement::report::{Report, has_failed};
 use crate::agreement::{CallKey, CallKind, GroupCall, describe_call};
 use crate::error::{Error, Result};
 use crate::fabric::peers::waiting_group;
@@ -102,8 +103,8 @@ pub(crate) fn describe(details: u64) -> String {
 /// What a member's arrival says.
 #[derive(Debug, Clone, Copy)]
 struct Offer {
-    /// The member could not do its part.
-    failed: bool,
+    /// Why the member could not do its part, if it could not.
+    report: Report,
     /// Where its part and its words begin in its arena.
     base: u64,
     words: u64,
@@ -114,16 +115,16 @@ struct Offer {
 }
 
 impl Offer {
-    fn words(self) -> [u64; 5] {
-        let Offer { failed, base, words, reachable, shares_cores } = self;
-        [failed.into(), base, words, reachable.into(), shares_cores.into()]
+    fn words(self) -> [u64; 6] {
+        let Offer { report: [status, details], base, words, reachable, shares_cores } = self;
+        [status, details, base, words, reachable.into(), shares_cores.into()]
     }
 
     /// That of a member, of the step awaited last.
     fn of(call: &GroupCall<'_>, member: usize) -> Offer {
-        let [failed, base, words, reachable, shares, ..] = call.payload(member, call.step());
+        let [status, details, base, words, reachable, shares] = call.payload(member, call.step());
         let (reachable, shares_cores) = (reachable != 0, shares != 0);
-        Offer { failed: failed != 0, base, words, reachable, shares_cores }
+        Offer { report: [status, details], base, words, reachable, shares_cores }
     }
 }
 
@@ -191,7 +192,8 @@ impl Runtime {
         inner.prepare_part(&mut call, group, spec, deadline)?;
         let failure = call.failure();
         let failed = failure.is_some();
-        call.arrive(&inner.offer(&call, group, failed).words());
+        let report = call.report(failure.as_ref());
+        call.arrive(&inner.offer(&call, group, report).words());
         let met = call.await_all(deadline);
         if let Err(error) = &met
             && error.is_timeout()
@@ -199,10 +201,10 @@ impl Runtime {
             return Err(error.clone());
         }
         let anyone_failed =
-            met.is_ok() && (0..call.ranks().len()).any(|m| Offer::of(&call, m).failed);
+            met.is_ok() && (0..call.ranks().len()).any(|m| has_failed(Offer::of(&call, m).report));
         let outcome = match (failure, met) {
             (Some(error), _) | (None, Err(error)) => Err(error),
-            (None, Ok(())) => inner.connect_parts(&call, group, spec, troubles),
+            (None, Ok(())) => inner.connect_parts(&call, group, spec, troubles, deadline),
         };
         if let Err(error) = &outcome {
             // Who has seen all arrive alike, and none fail, has opened it.
@@ -250,13 +252,13 @@ impl Inner {
         Ok(())
     }
 
-    fn offer(&self, call: &GroupCall<'_>, group: GroupId, failed: bool) -> Offer {
+    fn offer(&self, call: &GroupCall<'_>, group: GroupId, report: Report) -> Offer {
         let reserved = self.channels.opening(group);
         let (base, words) =
             reserved.map_or((0, 0), |reserved| (reserved.bytes.start, reserved.words.start));
         let reachable = self.is_reachable(call.ranks());
         let shares_cores = !self.waiter.spins();
-        Offer { failed, base, words, reachable, shares_cores }
+        Offer { report, base, words, reachable, shares_cores }
     }
 
     /// Puts a channel together from what all members have offered.
@@ -266,18 +268,13 @@ impl Inner {
         group: GroupId,
         spec: ChannelSpec,
         troubles: u64,
+        deadline: Deadline,
     ) -> Result<Channel> {
         let ranks = call.ranks_shared();
         let offers: Vec<Offer> = (0..ranks.len()).map(|member| Offer::of(call, member)).collect();
-        if let Some(failed) = offers.iter().position(|offer| offer.failed) {
-            return Err(match self.dead_among(&ranks) {
-                // The others failed because of it.
-                Some(rank) => self.died(rank, "channel_open"),
-                None => {
-                    let reason = "it could not open the channel; its own error says why".to_owned();
-                    Error::Refused { rank: ranks[failed], reason }
-                }
-            });
+        if let Some(failed) = offers.iter().position(|offer| has_failed(offer.report)) {
+            let what = ("channel_open", waiting_group(Call::Channel, group));
+            return Err(call.reported(failed, offers[failed].report, what, deadline));
         }
         let Some(arena) = self.channels.arena() else { return Err(Error::NotInitialised) };
         let mut nodes = Vec::new();
@@ -346,10 +343,7 @@ impl Inner {
             // It was there when the member arrived.
             match self.check_alive(rank, "channel_open") {
                 Err(error) => error,
-                Ok(()) => {
-                    let reason = "its memory for channels is gone".to_owned();
-                    Error::Refused { rank, reason }
-                }
+                Ok(()) => self.refused(rank, "its memory for channels is gone"),
             }
         })
     }

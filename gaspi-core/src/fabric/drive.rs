@@ -13,7 +13,7 @@ use crate::os::event::Event;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
 use crate::runtime::Inner;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, epoch, fence};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -275,6 +275,7 @@ impl Drive {
         readable: bool,
         writable: bool,
     ) -> bool {
+        let _handling = epoch::handling();
         let Hot { connection, incoming, .. } = &mut *hot;
         match self.serve(inner, connection, incoming, readable, writable) {
             Ok(busy) => {
@@ -301,6 +302,7 @@ impl Drive {
         readable: bool,
         writable: bool,
     ) {
+        let _handling = epoch::handling();
         let mut incoming = self.incoming.remove(&connection.token).unwrap_or_default();
         match self.serve(inner, &connection, &mut incoming, readable, writable) {
             Ok(true) if readable && self.put_back(&inner.peers) => {

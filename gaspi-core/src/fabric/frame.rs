@@ -26,7 +26,7 @@ pub(crate) const ACK_LEN: usize = 13;
 /// The largest payload: transfer_size_max.
 pub(crate) const PAYLOAD_MAX: u64 = 1 << 30;
 /// The first word of a connection within a node; changes with the format.
-const MAGIC: u32 = 0x4741_0003;
+const MAGIC: u32 = 0x4741_0004;
 
 /// A segment as its owner describes it to a peer; its descriptors travel beside.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,6 +135,8 @@ pub(crate) enum Frame {
         group: GroupId,
         attempt: u64,
         round: u32,
+        /// The member whose death is the reason.
+        dead: Option<Rank>,
         reason: String,
     },
     /// Payload for a place, then a notification.
@@ -328,8 +330,9 @@ impl Frame {
             Frame::Withdraw { group, attempt } => {
                 w.u8(8).u8(group.0).u64(*attempt);
             }
-            Frame::Abort { group, attempt, round, reason } => {
-                w.u8(9).u8(group.0).u64(*attempt).u32(*round).text(reason);
+            Frame::Abort { group, attempt, round, dead, reason } => {
+                let dead = dead.map_or(u32::MAX, |rank| rank.0.into());
+                w.u8(9).u8(group.0).u64(*attempt).u32(*round).u32(dead).text(reason);
             }
             Frame::Put(put) => {
                 w.u8(10).u8(put.last.into()).lane(&put.lane).place(&put.place).u64(put.size);
@@ -423,6 +426,10 @@ impl Frame {
                 group: GroupId(r.u8()?),
                 attempt: r.u64()?,
                 round: r.u32()?,
+                dead: match r.u32()? {
+                    u32::MAX => None,
+                    rank => Some(Rank(rank.try_into().ok()?)),
+                },
                 reason: r.text()?,
             },
             10 => {

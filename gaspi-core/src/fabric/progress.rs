@@ -18,13 +18,16 @@ use crate::os::event::{Bell, Event};
 use crate::os::process;
 use crate::os::socket;
 use crate::runtime::Inner;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, epoch, fence};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How often to look at processes for which there is no descriptor, in milliseconds.
 const POLL_MS: i32 = 200;
+/// How soon to look again whether replaced targets can be freed, in milliseconds: who uses them does so for
+/// as long as a copy takes.
+const FREE_MS: i32 = 5;
 /// How often to look whether callers still come back, in milliseconds: first, and when they have for a
 /// while, for news that came soon. Each look takes 20 to 60 us of a core, most of them for its timer. Where
 /// two that wait for each other are on one core for now, looks are also what makes the kernel part them.
@@ -61,6 +64,8 @@ pub(crate) struct Progress {
     reserve: Option<Bell>,
     /// Whether running out of descriptors was logged.
     complained: bool,
+    /// Whether replaced targets are still to be freed.
+    retires: bool,
 }
 
 impl Progress {
@@ -76,6 +81,7 @@ impl Progress {
             polled: vec![],
             reserve: Some(Bell::new()?),
             complained: false,
+            retires: false,
         };
         progress.watch()?;
         Ok(progress)
@@ -122,6 +128,9 @@ impl Progress {
 
     /// Serves until the runtime stops it.
     pub(crate) fn run(mut self) {
+        // All that it does is done for others, who wait for it.
+        let _handling = epoch::handling();
+        let _loudly = EndsLoudly;
         // Deaths that were told along with the table have been received with it: nothing comes on the
         // socket that would announce them.
         self.hear_launcher();
@@ -167,15 +176,17 @@ impl Progress {
             self.connecting.turn(&self.inner);
         }
         self.attend();
+        self.retires = !self.inner.retired.free();
     }
 
     fn limit_ms(&self) -> i32 {
         let ticking = self.inner.peers.watch.load(Ordering::Relaxed) == watch::TICKING;
-        match (ticking, self.connecting.is_busy(), self.polled.is_empty()) {
-            (true, _, _) => self.tick_ms,
-            (false, true, _) => LIMITS_MS,
-            (false, false, false) => POLL_MS,
-            (false, false, true) => -1,
+        match (ticking, self.retires, self.connecting.is_busy(), self.polled.is_empty()) {
+            (true, _, _, _) => self.tick_ms,
+            (false, true, _, _) => FREE_MS,
+            (false, false, true, _) => LIMITS_MS,
+            (false, false, false, false) => POLL_MS,
+            (false, false, false, true) => -1,
         }
     }
 
@@ -328,6 +339,17 @@ impl Progress {
     }
 }
 
+/// A rank without a progress thread would neither answer nor die.
+struct EndsLoudly;
+
+impl Drop for EndsLoudly {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            epoch::end_loudly("the progress thread has panicked");
+        }
+    }
+}
+
 /// Looks after the sockets until nothing comes for a while, or a caller wants to.
 fn linger(inner: &Inner, drive: &mut Drive) {
     let peers = &inner.peers;
@@ -369,12 +391,10 @@ impl Inner {
                      will fail; go on in a group of the others"
                 );
             }
-            self.set_corrupt(rank);
+            self.note_death(rank);
         }
         self.peers.disconnect(self, rank);
-        for segment in self.targets_of(rank).ids().collect::<Vec<_>>() {
-            self.forget_target(rank, segment, None);
-        }
+        self.forget_targets(rank);
         self.channels.forget(rank, None);
         self.area.ring(self.rank);
     }

@@ -179,11 +179,11 @@ impl Peers {
         };
         match outcome {
             Ok(value) => Ok(value),
-            Err(Failure::Refused(reason)) => Err(Error::Refused { rank, reason }),
+            Err(Failure::Refused(reason)) => Err(inner.refused(rank, reason)),
             Err(Failure::Lost) => {
                 inner.explain(rank, deadline.at_most(EXPLAIN));
                 inner.check_alive(rank, waiting.call.name())?;
-                Err(Error::Refused { rank, reason: "the connection to it broke".to_owned() })
+                Err(inner.refused(rank, "the connection to it broke"))
             }
         }
     }
@@ -228,6 +228,10 @@ impl Inner {
                 }
             },
         });
+        // First: whoever waits for the queue may see the failure at once.
+        if let Some(reason) = &failed {
+            self.request_failed(peer, lane, reason, !lost);
+        }
         match self.queues.get(lane.queue.index()) {
             Some(queue) if lost => {
                 queue.note_lost(peer, lane.generation);
@@ -236,9 +240,6 @@ impl Inner {
             Some(queue) => queue.complete(peer, lane.generation, count, failed.as_deref()),
             None if failed.is_some() => self.channels.loans.lost(lane.generation),
             None => self.channels.loans.returned(lane.generation),
-        }
-        if let Some(reason) = failed {
-            self.request_failed(peer, lane, &reason, !lost);
         }
         self.area.ring(self.rank);
     }

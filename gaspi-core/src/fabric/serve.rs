@@ -1,7 +1,8 @@
 //! What this rank does for others: frames handled, whoever drives the sockets.
 //!
 //! Here the library is the network card: segment, generation and range of every access are checked.
-//! Nothing here waits for another rank, and nothing calls the program.
+//! Nothing here waits, since whoever drives may hold or be inside anything, and nothing calls the program.
+//! [`may_wait`](crate::sync::epoch::may_wait) holds that.
 
 use super::connection::{Broken, Connection};
 use super::drive::Incoming;
@@ -12,13 +13,15 @@ use super::peers::{Failure, Landing};
 use super::requests::finish;
 use crate::channel::Spot;
 use crate::channel::loans;
+use crate::group::Abort;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
+use crate::node::life;
 use crate::os::process;
 use crate::queue::CHANNELS;
 use crate::runtime::Inner;
 use crate::segment::{ARENA, Segment, Target};
 use crate::survey;
-use crate::sync::{AtomicU64, Ordering, slots};
+use crate::sync::{AtomicU64, Ordering, fence, slots};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -211,7 +214,7 @@ impl Inner {
                 return Ok(size);
             }
             Frame::Ack { puts } => self.peers.acknowledged(self, connection, puts),
-            Frame::Refused { lane, reason } => self.refused(peer, lane, &reason),
+            Frame::Refused { lane, reason } => self.refused_put(peer, lane, &reason),
             Frame::Get { request, lane, place, size } => {
                 self.get(connection, request, lane, place, size);
             }
@@ -261,8 +264,9 @@ impl Inner {
             Frame::Kill => process::exit_now(KILLED),
             Frame::Announce(announce) => self.announced(peer, announce),
             Frame::Withdraw { group, attempt } => self.groups.withdrawn(peer, group, attempt),
-            Frame::Abort { group, attempt, round, reason } => {
-                self.groups.aborted(peer, group, attempt, round, &reason);
+            Frame::Abort { group, attempt, round, dead, reason } => {
+                let abort = Abort { reporter: peer, dead, reason };
+                self.groups.aborted(peer, group, attempt, round, &abort);
                 self.area.ring(self.rank);
             }
             Frame::Passive { request, message } => {
@@ -307,13 +311,18 @@ impl Inner {
     }
 
     /// A put of this rank was refused; its acknowledgement follows and completes it.
-    fn refused(&self, peer: Rank, lane: Lane, reason: &str) {
+    fn refused_put(&self, peer: Rank, lane: Lane, reason: &str) {
+        // Only what has not been purged.
         let is_under_way = match self.queues.get(lane.queue.index()) {
-            Some(queue) => queue.fail_of(lane.generation, &format!("{peer} refused: {reason}")),
+            Some(queue) => queue.expects(lane.generation),
             None => lane.queue == CHANNELS,
         };
         if is_under_way {
+            // First: whoever waits for the queue may see the failure at once.
             self.request_failed(peer, lane, reason, true);
+        }
+        if let Some(queue) = self.queues.get(lane.queue.index()) {
+            queue.fail_of(lane.generation, &format!("{peer} refused: {reason}"));
         }
         self.area.ring(self.rank);
     }
@@ -346,7 +355,13 @@ impl Inner {
             survey::bytes(register.size),
             target.reach.in_words()
         );
-        self.targets_of(peer).replace(register.segment, Some(Arc::new(target)));
+        self.replace_target(peer, register.segment, target);
+        // Whoever notes a death looks for targets behind the same fence.
+        fence(Ordering::SeqCst);
+        if self.area.life(peer) == life::DEAD {
+            // It came late: nobody is to reach the memory of the dead.
+            self.forget_target(peer, register.segment, None);
+        }
         Ok(0)
     }
 

@@ -1,10 +1,11 @@
 //! Tables that are read on every write and changed a few times in a job.
 //!
-//! A reader is inside an epoch and pays one load; whoever replaces an entry waits until all readers
-//! that may have seen the old one have come out.
+//! A reader is inside an epoch and pays one load. A caller that replaces an entry waits until all readers
+//! that may have seen the old one have come out. A handler of frames, which may not wait, leaves the old
+//! one to be freed later.
 
 use crate::ids::{Rank, SegmentId};
-use crate::sync::epoch::{self, Guard};
+use crate::sync::epoch::{self, Guard, Retired};
 use crate::sync::{AtomicPtr, Ordering};
 use std::ptr;
 use std::sync::Arc;
@@ -59,15 +60,35 @@ impl<T> Table<T> {
     /// Replaces an entry and returns the old one once no reader can be using it. Not to be called
     /// from inside an epoch.
     pub(crate) fn replace(&self, id: SegmentId, entry: Option<Arc<T>>) -> Option<Arc<T>> {
+        let old = self.swap(id, entry)?;
+        epoch::synchronize();
+        Some(old)
+    }
+
+    /// Unlinks an entry, which readers may still be using.
+    fn swap(&self, id: SegmentId, entry: Option<Arc<T>>) -> Option<Arc<T>> {
         let new = entry.map_or(ptr::null_mut(), |entry| Arc::into_raw(entry).cast_mut());
         // AcqRel: publishes the new entry's contents, and takes over the old one's.
         let old = self.entries[id.index()].swap(new, Ordering::AcqRel);
         if old.is_null() {
             return None;
         }
-        epoch::synchronize();
         // SAFETY: the pointer came from Arc::into_raw, and the swap gave its count to us alone.
         Some(unsafe { Arc::from_raw(old) })
+    }
+
+    /// Replaces an entry and leaves the old one among those that will be freed; true if somebody has to be
+    /// told that there are some. Does not wait.
+    pub(crate) fn replace_later(
+        &self,
+        id: SegmentId,
+        entry: Option<Arc<T>>,
+        retired: &Retired,
+    ) -> bool
+    where
+        T: Send + Sync + 'static,
+    {
+        self.swap(id, entry).is_some_and(|old| retired.leave(old))
     }
 
     /// The entries that exist, ascending.
@@ -133,7 +154,8 @@ impl<T> Drop for Tables<T> {
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
         for id in self.ids().collect::<Vec<_>>() {
-            self.replace(id, None);
+            // Nobody can be reading.
+            drop(self.swap(id, None));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The commit of a group: what this rank says to the members, and waiting until all agree.
 
-use super::{Committed, Standing, first_step, list, lock};
+use super::{Abort, Committed, Standing, first_step, list, lock};
 use crate::agreement::tree::Tree;
 use crate::error::{Error, Result};
 use crate::fabric::frame::Frame;
@@ -28,10 +28,14 @@ impl Inner {
     }
 
     /// Tells the members of a commit under way that it has failed.
-    fn abort(&self, group: GroupId, reason: &str) {
+    fn abort(&self, group: GroupId, error: &Error, reason: String) {
         let failed = lock(&self.groups.board).fail(group);
         if let Some((attempt, ranks, round)) = failed {
-            let frame = Frame::Abort { group, attempt, round, reason: reason.to_owned() };
+            let dead = match error {
+                Error::RankDied { rank, .. } => Some(*rank),
+                _ => None,
+            };
+            let frame = Frame::Abort { group, attempt, round, dead, reason };
             // As above.
             let _ = self.say_commit(attempt, group, &ranks, frame, Deadline::Now);
         }
@@ -57,7 +61,7 @@ impl Inner {
         if let Some(announce) = announce {
             let (attempt, frame) = (announce.attempt, Frame::Announce(announce));
             if let Err(error) = self.say_commit(attempt, group, &ranks, frame, deadline) {
-                self.abort(group, &error.to_string());
+                self.abort(group, &error, error.to_string());
                 return Err(error);
             }
         }
@@ -79,7 +83,7 @@ impl Inner {
         let incarnation = match standing {
             Some(Ok(incarnation)) => incarnation,
             Some(Err((error, reason))) => {
-                self.abort(group, &reason);
+                self.abort(group, &error, reason);
                 return Err(error);
             }
             None => return Err(self.commit_timed_out(group)),
@@ -129,7 +133,6 @@ impl Inner {
         if !matches!(standing, Standing::Agreed(_))
             && let Some(rank) = self.dead_among(ranks)
         {
-            self.set_corrupt(rank);
             let error = self.died(rank, "group_commit");
             let text = error.to_string();
             return Some(Err((error, text)));
@@ -140,7 +143,12 @@ impl Inner {
                 let error = Error::Mismatch { group, difference: difference.clone() };
                 Some(Err((error, difference)))
             }
-            Standing::Aborted(reason) => {
+            Standing::Aborted(Abort { reporter, dead: Some(dead), .. }) => {
+                let error = self.reported_death(dead, reporter, "group_commit");
+                let text = error.to_string();
+                Some(Err((error, text)))
+            }
+            Standing::Aborted(Abort { reason, .. }) => {
                 let error = Error::Mismatch { group, difference: reason.clone() };
                 Some(Err((error, reason)))
             }

@@ -4,7 +4,7 @@
 //! Invariant: the outcome goes to the queue, whatever it is; data that failed to arrive is not announced.
 
 use super::{Direction, Signal, Transfer, fast};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fabric::frame::{Lane, Place, Put};
 use crate::fabric::outgoing::{CHUNK, Item};
 use crate::fabric::payload::Payload;
@@ -74,8 +74,9 @@ impl Inner {
             life::LEFT => format!("{rank} has left the job by proc_term"),
             _ => format!("{rank} has deleted {segment}"),
         };
-        q.fail(&reason);
+        // First: another thread may be waiting for the queue.
         self.set_corrupt(rank);
+        q.fail(&reason);
     }
 
     /// Copies between processes.
@@ -94,7 +95,10 @@ impl Inner {
         let copying = target.copying(self.rank);
         // The number may serve another process once the owner has ended.
         let ended = self.processes[t.rank.index()].get().is_some_and(process::has_ended);
-        if copying.is_none() || ended || self.area.life(t.rank) != life::JOINED {
+        if ended {
+            self.process_has_ended(t.rank);
+        }
+        if copying.is_none() || self.area.life(t.rank) != life::JOINED {
             self.target_gone(t.rank, t.remote, q);
             return Copied::Failed;
         }
@@ -112,11 +116,11 @@ impl Inner {
             Ok(()) => Copied::Done,
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Copied::Refused,
             Err(error) => {
+                self.set_corrupt(t.rank);
                 q.fail(&format!(
                     "copying {len} bytes from or to the memory of {}: {error}",
                     t.rank
                 ));
-                self.set_corrupt(t.rank);
                 Copied::Failed
             }
         }
@@ -150,8 +154,7 @@ impl Inner {
             }
         };
         if let Err(error) = &posted {
-            q.complete(t.rank, lane.generation, 1, Some(&error.to_string()));
-            self.set_corrupt(t.rank);
+            self.not_posted(t.rank, lane, q, error);
         }
         posted.is_ok()
     }
@@ -176,9 +179,15 @@ impl Inner {
         let put = Put { notification: signal.id, value: signal.value, ..put };
         let payload = (t.size > 0).then(|| Payload::new(local, t.local_offset));
         if let Err(error) = self.peers.post(self, t.rank, queue, Item::put(put, payload)) {
-            q.complete(t.rank, lane.generation, 1, Some(&error.to_string()));
-            self.set_corrupt(t.rank);
+            self.not_posted(t.rank, lane, q, &error);
         }
+    }
+
+    /// A request that was counted could not be posted.
+    #[cold]
+    fn not_posted(&self, rank: Rank, lane: Lane, q: &Queue, error: &Error) {
+        self.set_corrupt(rank);
+        q.complete(rank, lane.generation, 1, Some(&error.to_string()));
     }
 
     /// A put without a notification.
@@ -258,7 +267,7 @@ impl Inner {
         let put = Put { notification: signal.id, value: signal.value, ..put };
         let posted = self.peers.post(self, signal.rank, queue, Item::put(put, None));
         if let Err(error) = posted {
-            q.complete(signal.rank, lane.generation, 1, Some(&error.to_string()));
+            self.not_posted(signal.rank, lane, q, &error);
         }
     }
 

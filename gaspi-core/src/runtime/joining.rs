@@ -24,8 +24,10 @@ use crate::passive::{Mailbox, Outbox};
 use crate::queue::queues;
 use crate::said::Said;
 use crate::segment::Shape;
+use crate::state::States;
 use crate::statistics::Statistics;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU32, membarrier};
+use crate::sync::epoch::Retired;
+use crate::sync::{AtomicBool, AtomicU32, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::{Call, Waiter, Waiting};
 use std::net::SocketAddr;
@@ -248,6 +250,7 @@ impl Joining {
             segments: Table::new(),
             segment_ids: Default::default(),
             targets: Tables::new(size, &NO_TARGETS),
+            retired: Retired::default(),
             segment_changes: Mutex::default(),
             next_generation: AtomicU32::new(1),
             nonce: random_u64()?,
@@ -256,7 +259,7 @@ impl Joining {
             groups,
             peers,
             outbox: Outbox::new(size),
-            corrupt: (0..size).map(|_| AtomicU8::new(0)).collect(),
+            states: States::new(size),
             statistics: Statistics::default(),
             membership: Mutex::new(membership),
             closed: AtomicBool::new(false),

@@ -13,7 +13,16 @@
 //! are as many as there ever were threads at a time, and destructors that run after main still
 //! work.
 //!
-//! Invariant: nobody waits for another rank while it is inside, beyond a brief look.
+//! Who may not wait puts what it unlinked into [`Retired`], from where it is freed later: handlers of
+//! frames run in threads that may be inside, or hold anything.
+//!
+//! Invariants: nobody waits for another rank while it is inside, beyond a brief look; a handler waits for
+//! nothing at all. [`may_wait`] ends a process that breaks them, in release builds too: it would stand
+//! still for ever, and nobody could say why.
+
+mod retired;
+
+pub(crate) use retired::Retired;
 
 use super::membarrier::{fences_are_light, heavy_private, light_private, prepare_private};
 use super::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -47,6 +56,8 @@ pub struct Slot {
     /// The epoch in which the owner entered, plus 1 unless it may be changing by plain stores what
     /// else it owns; 0 while it is outside. Written by the owner only.
     entered: AtomicU64,
+    /// How many handlers of frames the owner is in. Written by the owner only.
+    handling: AtomicUsize,
     /// The runtime whose statistics are counted here, 0 for none.
     counts_for: AtomicU64,
     /// Counters by rank of that runtime, written by the owner only.
@@ -331,6 +342,7 @@ impl Slot {
             thread,
             swift: AtomicUsize::new(if light { thread } else { 0 }),
             entered: AtomicU64::new(0),
+            handling: AtomicUsize::new(0),
             counts_for: AtomicU64::new(0),
             peers: AtomicPtr::new(ptr::null_mut()),
             ranks: AtomicUsize::new(0),
@@ -356,9 +368,17 @@ impl Slot {
         }
     }
 
+    /// Whether the owner is inside since before this epoch.
+    fn is_inside_before(&self, epoch: u64) -> bool {
+        (1..epoch).contains(&self.entered.load(Ordering::Acquire))
+    }
+
     /// Returns once the owner of this slot has ended the section that it is in, if it is in one. The
     /// caller has made known before that the owner no longer owns what this is about.
     pub(crate) fn await_section(&self) {
+        if is_handling() {
+            end_loudly("a handler of frames waits for another thread's section");
+        }
         // A section that begins later has a later number.
         let epoch = next_epoch();
         let in_section = |entered: u64| entered % 2 == 1 && entered < epoch;
@@ -378,15 +398,67 @@ fn next_epoch() -> u64 {
     epoch
 }
 
+/// While it lives, the thread handles frames: it may wait for nothing.
+#[derive(Debug)]
+pub(crate) struct Handling {
+    slot: &'static Slot,
+    // The slot belongs to this thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// The thread handles frames from now on; nests.
+pub(crate) fn handling() -> Handling {
+    let slot = current();
+    let depth = slot.handling.load(Ordering::Relaxed);
+    slot.handling.store(depth + 1, Ordering::Relaxed);
+    Handling { slot, _not_send: PhantomData }
+}
+
+impl Drop for Handling {
+    fn drop(&mut self) {
+        let depth = self.slot.handling.load(Ordering::Relaxed);
+        self.slot.handling.store(depth - 1, Ordering::Relaxed);
+    }
+}
+
+/// To be called before this thread waits for something. Ends the process if it is inside of an epoch,
+/// which others may wait for, or handles frames: whom it would wait for may be itself.
+pub(crate) fn may_wait(for_what: &str) {
+    let slot = current();
+    let place = if slot.handling.load(Ordering::Relaxed) != 0 {
+        "a handler of frames"
+    } else if slot.entered.load(Ordering::Relaxed) != 0 {
+        "a section that others may wait for"
+    } else {
+        return;
+    };
+    end_loudly(&format!("{place} waits for {for_what}"));
+}
+
+/// Ends the process because of a fault of the library, which would have it stand still else.
+#[cold]
+pub(crate) fn end_loudly(what: &str) -> ! {
+    let text = format!("gaspi: a fault of the library: {what}; please report it\n");
+    // Not by the log, which may have nobody to listen, and not by a macro that may panic.
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+    std::process::abort();
+}
+
+/// Whether this thread handles frames.
+pub(crate) fn is_handling() -> bool {
+    current().handling.load(Ordering::Relaxed) != 0
+}
+
 /// Returns once every thread that was inside when it was called has come out. What was unlinked
 /// before the call may then be freed.
+///
+/// Ends the process if this thread [may not wait](may_wait).
 pub fn synchronize() {
+    may_wait("the end of all uses of what was unlinked");
     let epoch = next_epoch();
-    let own = thread_key();
-    let inside = |slot: &Slot| (1..epoch).contains(&slot.entered.load(Ordering::Acquire));
+    let inside = |slot: &Slot| slot.is_inside_before(epoch);
     let all: Vec<&Slot> = slots().iter().copied().filter(|slot| inside(slot)).collect();
     for slot in all {
-        debug_assert!(slot.thread != own, "synchronize called from inside");
         // Uses last as long as one copy, so yielding is enough.
         while inside(slot) {
             std::thread::yield_now();

@@ -46,11 +46,12 @@ fn frames() -> impl Strategy<Value = Frame> {
                 ranks: ranks.into_iter().map(Rank).collect(),
             })
         ),
-        (any::<u8>(), any::<u64>(), any::<u32>(), any::<String>()).prop_map(
-            |(group, attempt, round, reason)| Frame::Abort {
+        (any::<u8>(), any::<u64>(), any::<u32>(), any::<Option<u16>>(), any::<String>()).prop_map(
+            |(group, attempt, round, dead, reason)| Frame::Abort {
                 group: GroupId(group),
                 attempt,
                 round,
+                dead: dead.map(Rank),
                 reason
             }
         ),

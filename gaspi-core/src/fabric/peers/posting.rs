@@ -112,7 +112,7 @@ impl Peers {
                 Err(Unsent::Vain) => {
                     let host = &inner.cards[rank.index()].host;
                     let reason = format!("the connection to {rank} on {host} broke");
-                    return Err(Error::Refused { rank, reason });
+                    return Err(inner.refused(rank, reason));
                 }
             }
         }
@@ -126,6 +126,9 @@ impl Peers {
             inner.explain(rank, deadline.at_most(EXPLAIN));
             inner.check_alive(rank, "a connection to it")?;
             result = self.open(inner, rank);
+            if matches!(result, Err(Error::System { .. })) {
+                inner.set_corrupt(rank);
+            }
         }
         result
     }

@@ -267,3 +267,66 @@ fn what_is_reached_from_inside_is_whole() {
     // SAFETY: the readers have ended.
     drop(unsafe { Box::from_raw(SHARED.load(Ordering::Acquire)) });
 }
+
+/// Says when it is freed.
+struct Noisy(Arc<AtomicBool>);
+
+impl Drop for Noisy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn what_was_retired_is_freed_once_nobody_is_inside_and_without_waiting() {
+    let _alone = alone();
+    let retired = Retired::default();
+    assert!(retired.free(), "there is nothing");
+    let insider = Insider::new(enter);
+    let freed = Arc::new(AtomicBool::new(false));
+    assert!(retired.leave(Arc::new(Noisy(Arc::clone(&freed)))));
+    // By a thread that is inside itself, as a handler may be.
+    let own = enter();
+    assert!(!retired.leave(Arc::new(())), "somebody has been told already");
+    assert!(!retired.free());
+    drop(own);
+    assert!(!retired.free(), "the other one is still inside");
+    assert!(!freed.load(Ordering::SeqCst));
+    insider.end();
+    assert!(retired.free());
+    assert!(freed.load(Ordering::SeqCst));
+}
+
+/// Runs a test of this module that must end its process, in one of its own; gives what it says.
+fn last_words(test: &str) -> String {
+    let this = std::env::current_exe().expect("the test program");
+    let mut command = std::process::Command::new(this);
+    command.args(["--exact", "--ignored", "--nocapture"]);
+    let output = command.arg(format!("sync::epoch::tests::{test}")).output().expect("it starts");
+    let says = String::from_utf8_lossy(&output.stderr).into_owned();
+    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+    assert_eq!(signal, Some(libc::SIGABRT), "{says}");
+    says
+}
+
+#[test]
+fn who_would_wait_for_itself_ends_loudly() {
+    let says = last_words("waits_inside");
+    assert!(says.contains("a section that others may wait for waits for"), "{says}");
+    let says = last_words("waits_in_a_handler");
+    assert!(says.contains("a handler of frames waits for"), "{says}");
+}
+
+#[test]
+#[ignore = "ends its process; run by who_would_wait_for_itself_ends_loudly"]
+fn waits_inside() {
+    let _inside = enter();
+    synchronize();
+}
+
+#[test]
+#[ignore = "ends its process; run by who_would_wait_for_itself_ends_loudly"]
+fn waits_in_a_handler() {
+    let _handling = handling();
+    synchronize();
+}

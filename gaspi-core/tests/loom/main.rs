@@ -6,6 +6,8 @@
 //! happens to be right. Every model has twins in which an ordering is weakened or a fence is left
 //! out; loom has to find each of them broken, or the model would prove nothing.
 
+mod retired;
+
 use gaspi_core::sync::eventcount::EventCount;
 use gaspi_core::sync::line::{Line, Look};
 use gaspi_core::sync::slots::{
