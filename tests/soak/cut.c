@@ -1,0 +1,2 @@
+#include "soak.h"
+void cut(void) {}
