@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use gaspi_tests::victims::{Enduring, Killed, random_moment};
 use gaspi_tests::{
-    Job, Linkage, Outcome, Result, Seed, base_seed, build_directory, c_compiler, is_full,
-    link, root, run_trials,
+    Job, Linkage, Outcome, Result, Seed, base_seed, build_directory, c_compiler, is_full, link,
+    root, run_trials,
 };
 use libtest_mimic::{Arguments, Trial};
 
@@ -20,6 +20,8 @@ use libtest_mimic::{Arguments, Trial};
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 /// After this a job hangs. The program itself complains of a call after 10 s.
 const LIMIT: Duration = Duration::from_secs(25);
+/// How long a rank is kept busy.
+const BUSY: Duration = Duration::from_secs(10);
 /// Jobs at a time: one fills the machine only for moments.
 const JOBS: usize = 2;
 
@@ -31,7 +33,13 @@ struct Series {
     run: fn(&Soak, u64) -> Result<()>,
 }
 
-const SERIES: [Series; 8] = [
+const SERIES: [Series; 13] = [
+    // The longest first, beside all others.
+    series("busy", "shm", 1, busy),
+    series("busy", "tcp", 1, busy),
+    series("come-and-go", "shm", 1, busy),
+    series("come-and-go", "tcp", 1, busy),
+    series("cut", "tcp", 20, cut),
     series("die", "shm", 50, die),
     series("die", "tcp", 50, die),
     series("exit", "shm", 15, exit),
@@ -42,6 +50,7 @@ const SERIES: [Series; 8] = [
     series("stop", "tcp", 15, stop),
 ];
 
+/// A series in CI.
 const fn series(
     scenario: &'static str,
     transport: &'static str,
@@ -102,7 +111,9 @@ impl Soak {
 
     fn dice(&self, seed: u64) -> Seed {
         let names = self.scenario.bytes().chain(self.transport.bytes());
-        Seed::new(seed ^ names.fold(0, |sum: u64, byte| sum.wrapping_mul(31) ^ u64::from(byte)) << 20)
+        Seed::new(
+            seed ^ names.fold(0, |sum: u64, byte| sum.wrapping_mul(31) ^ u64::from(byte)) << 20,
+        )
     }
 }
 
@@ -145,4 +156,27 @@ fn stop(soak: &Soak, seed: u64) -> Result<()> {
     let job = Enduring::start(job, ranks, &seed.to_string(), of)?;
     job.stop_and_continue(of, &mut dice)?;
     job.finish()
+}
+
+fn busy(soak: &Soak, seed: u64) -> Result<()> {
+    let (job, ranks, _) = soak.job(&mut soak.dice(seed))?;
+    let seconds = BUSY.as_secs().to_string();
+    let job = job.limit(BUSY + LIMIT).args([soak.scenario, &seed.to_string(), &seconds]);
+    expect_finish(&job.run()?, ranks)
+}
+
+fn cut(soak: &Soak, seed: u64) -> Result<()> {
+    let (job, ranks, of) = soak.job(&mut soak.dice(seed))?;
+    let job = job.args([soak.scenario, &seed.to_string(), &of.to_string()]);
+    expect_finish(&job.run()?, ranks)
+}
+
+/// All ranks came to the end, and nobody complained.
+fn expect_finish(outcome: &Outcome, ranks: usize) -> Result<()> {
+    let outcome = outcome.clone().success()?;
+    let finished = outcome.stdout.lines().filter(|line| line.contains("finished ")).count();
+    if finished != ranks || outcome.stderr.contains("FAILED") {
+        return Err(outcome.failure(&format!("{finished} of {ranks} ranks finished")));
+    }
+    Ok(())
 }

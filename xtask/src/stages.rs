@@ -78,7 +78,7 @@ impl Stage {
     }
 }
 
-pub(crate) const STAGES: [Stage; 29] = [
+pub(crate) const STAGES: [Stage; 30] = [
     stage("fmt", 10, &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", 5, &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", 120, &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -157,6 +157,14 @@ pub(crate) const STAGES: [Stage; 29] = [
     ),
     stage("faults", 120, &[], |context| harness(context, "faults", &[]), "kill -9 and SIGSTOP")
         .in_full(600),
+    stage(
+        "soak",
+        120,
+        &[Tool::Cc],
+        |context| harness(context, "soak", &[]),
+        "C programs that do everything at random while a rank dies, stops or loses a connection",
+    )
+    .in_full(1800),
     stage(
         "hosts",
         300,
