@@ -202,7 +202,7 @@ typedef struct gaspi_config {
   gaspi_number_t group_max;      /**< groups, 1 to 255; default 32 */
   gaspi_number_t segment_max;    /**< segments, 1 to 255; default 255 */
   gaspi_size_t transfer_size_max;           /**< bytes of one request, 1 to 2^30; default 2^30 */
-  gaspi_number_t notification_num;          /**< per segment, 1 to 2^20; default 65536 */
+  gaspi_number_t notification_num;          /**< per segment, 0 to 2^20; default 65536 */
   gaspi_number_t passive_queue_size_max;    /**< messages, 1 to 4096; default 1024 */
   gaspi_number_t passive_transfer_size_max; /**< bytes of a message, 1 to 65535; default 65535 */
   gaspi_size_t allreduce_buf_size;          /**< bytes; ignored, 8 * allreduce_elem_max holds */

@@ -2,6 +2,9 @@
 
 use crate::error::{Error, Result};
 
+/// Notifications of a segment at most.
+const NOTIFICATIONS_MAX: u32 = 1 << 20;
+
 /// Which connections `proc_init` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Topology {
@@ -94,7 +97,6 @@ impl Config {
             ("group_max", u64::from(self.group_max), 255),
             ("segment_max", u64::from(self.segment_max), 255),
             ("transfer_size_max", self.transfer_size_max, 1 << 30),
-            ("notification_num", u64::from(self.notification_num), 1 << 20),
             ("passive_queue_size_max", u64::from(self.passive_queue_size_max), 4096),
             ("passive_transfer_size_max", u64::from(self.passive_transfer_size_max), 65535),
             ("allreduce_elem_max", u64::from(self.allreduce_elem_max), 1 << 31),
@@ -104,6 +106,11 @@ impl Config {
                 let reason = format!("{value} is not in the range 1 to {max}");
                 return Err(Error::Config { field, reason });
             }
+        }
+        if self.notification_num > NOTIFICATIONS_MAX {
+            let value = self.notification_num;
+            let reason = format!("{value} is not in the range 0 to {NOTIFICATIONS_MAX}");
+            return Err(Error::Config { field: "notification_num", reason });
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::node::life;
 use crate::runtime::{Inner, Runtime};
-use crate::sync::{AtomicU8, Ordering, fence};
+use crate::sync::{AtomicU8, Ordering};
 
 /// How a rank has been seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,16 +89,18 @@ impl Inner {
     /// `rank` is known to have died: from now on no call of this rank succeeds on it. Does not wait.
     #[cold]
     pub(crate) fn note_death(&self, rank: Rank) {
-        if self.states.0[rank.index()].swap(DEAD, Ordering::AcqRel) == DEAD {
+        // Acquire: pairs with the Release below, also of another thread.
+        if self.states.0[rank.index()].load(Ordering::Acquire) == DEAD {
             return;
         }
         self.forget_targets(rank);
+        // Last: whoever sees it need not look whether anything of the dead can still be reached.
+        self.states.0[rank.index()].store(DEAD, Ordering::Release);
     }
 
     /// Nothing of the memory of `rank` can be reached any more.
     pub(crate) fn forget_targets(&self, rank: Rank) {
-        // Whoever makes one known meanwhile looks at the rank's life afterwards.
-        fence(Ordering::SeqCst);
+        let _changes = self.targets.changes();
         for segment in self.targets_of(rank).ids().collect::<Vec<_>>() {
             self.forget_target(rank, segment, None);
         }

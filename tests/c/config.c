@@ -92,7 +92,9 @@ static void limits(void) {
   RANGE(group_max, 1u, 255u);
   RANGE(segment_max, 1u, 255u);
   RANGE(transfer_size_max, 1ul, 1ul << 30);
-  RANGE(notification_num, 1u, 1u << 20);
+  SET(notification_num, 0u);
+  SET(notification_num, 1u << 20);
+  REFUSED(notification_num, (1u << 20) + 1);
   RANGE(passive_queue_size_max, 1u, 4096u);
   RANGE(passive_transfer_size_max, 1u, 65535u);
   RANGE(allreduce_elem_max, 1u, 1u << 31);

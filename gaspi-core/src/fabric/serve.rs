@@ -21,7 +21,7 @@ use crate::queue::CHANNELS;
 use crate::runtime::Inner;
 use crate::segment::{ARENA, Segment, Target};
 use crate::survey;
-use crate::sync::{AtomicU64, Ordering, fence, slots};
+use crate::sync::{AtomicU64, Ordering, slots};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -355,13 +355,12 @@ impl Inner {
             survey::bytes(register.size),
             target.reach.in_words()
         );
-        self.replace_target(peer, register.segment, target);
-        // Whoever notes a death looks for targets behind the same fence.
-        fence(Ordering::SeqCst);
+        // Whoever notes a death afterwards finds it; nobody is to reach the memory of the dead.
+        let _changes = self.targets.changes();
         if self.area.life(peer) == life::DEAD {
-            // It came late: nobody is to reach the memory of the dead.
-            self.forget_target(peer, register.segment, None);
+            return Err(format!("{peer} has died"));
         }
+        self.replace_target(peer, register.segment, target);
         Ok(0)
     }
 
@@ -398,7 +397,12 @@ impl Inner {
 
     fn put(&self, connection: &Connection, incoming: &mut Incoming, put: Put) {
         let found = self.find(put.place, put.size).and_then(|segment| {
-            self.check_notification(segment.id, put.notification).map(|()| segment)
+            // One that is not to be set need not exist.
+            let checked = match put.value {
+                0 => Ok(()),
+                _ => self.check_notification(segment.id, put.notification),
+            };
+            checked.map(|()| segment)
         });
         match found {
             Ok(segment) if put.size == 0 => {

@@ -8,7 +8,7 @@ use crate::ids::{Rank, SegmentId};
 use crate::sync::epoch::{self, Guard, Retired};
 use crate::sync::{AtomicPtr, Ordering};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Ids that a type of one byte can name.
 const IDS: usize = 256;
@@ -104,12 +104,19 @@ pub(crate) struct Tables<T: 'static> {
     tables: Box<[AtomicPtr<Table<T>>]>,
     /// What a rank without entries has.
     empty: &'static Table<T>,
+    changes: Mutex<()>,
 }
 
 impl<T> Tables<T> {
     pub(crate) fn new(ranks: u32, empty: &'static Table<T>) -> Tables<T> {
         let pointer = || ptr::from_ref(empty).cast_mut();
-        Tables { tables: (0..ranks).map(|_| AtomicPtr::new(pointer())).collect(), empty }
+        let tables = (0..ranks).map(|_| AtomicPtr::new(pointer())).collect();
+        Tables { tables, empty, changes: Mutex::default() }
+    }
+
+    /// Held while entries are added, or all those of a rank taken away: for moments, by handlers too.
+    pub(crate) fn changes(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The table of `rank`, to look up; `None` if there is no such rank.

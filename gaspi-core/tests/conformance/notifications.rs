@@ -40,6 +40,38 @@ fn arguments_are_checked() {
 }
 
 #[test]
+fn a_job_may_do_without_notifications() {
+    let config = Config { notification_num: 0, ..Config::default() };
+    run_with(2, &config, |rt| {
+        make(rt, S0, 64);
+        make(rt, S1, 64);
+        let t = Transfer {
+            local: S0,
+            local_offset: 0,
+            rank: Rank(1 - rt.rank().0),
+            remote: S1,
+            remote_offset: 0,
+            size: 8,
+        };
+        put_u64(rt, S0, 0, 7 + u64::from(rt.rank().0));
+        meet(rt);
+        rt.write(&t, Q0, LIMIT).expect("write");
+        rt.wait(Q0, LIMIT).expect("wait");
+        meet(rt);
+        assert_eq!(get_u64(rt, S1, 0), 8 - u64::from(rt.rank().0));
+        rt.read(&Transfer { remote: S0, local: S1, ..t }, Q0, LIMIT).expect("read");
+        rt.wait(Q0, LIMIT).expect("wait");
+        rt.atomic_fetch_add(S1, 8, t.rank, 1, LIMIT).expect("atomic");
+        fails!(rt.notify(t.rank, S1, n(0), 1, Q0, LIMIT), Error::NotificationRange { .. });
+        fails!(rt.write_notify(&t, n(0), 1, Q0, LIMIT), Error::NotificationRange { .. });
+        fails!(rt.read_notify(&t, n(0), Q0, LIMIT), Error::NotificationRange { .. });
+        fails!(rt.notify_waitsome(S0, 0, 1, LIMIT), Error::NotificationRange { .. });
+        fails!(rt.notify_reset(S0, n(0)), Error::NotificationRange { .. });
+        meet(rt);
+    });
+}
+
+#[test]
 fn the_lowest_one_is_found_and_stays_set() {
     run(1, |rt| {
         make(rt, S0, 64);
