@@ -1,5 +1,5 @@
 /*
- * cut.c: rank VICTIM shuts down one of its TCP connections. Calls under way may fail; the state vector
+ * cut.c: rank VICTIM shuts down one of its TCP connections, and what takes its place. Calls under way may fail; the state vector
  * then shows an end of that connection. Nobody is dead: ranks tell each other to stop, connect again and
  * go on together.
  */
@@ -14,16 +14,20 @@ typedef struct {
   uint32_t here, there;
 } ports_t;
 
+/* How often the victim cuts what connects it with the same rank, as long as nobody notices. */
+enum { CUTS = 12 };
+
 enum { CONNECTIONS_MAX = PORTS_BYTES / sizeof(ports_t) - 1 };
 
-/* Microseconds after the cut when all stop, whether they noticed or not. */
-#define QUIET_US ((uint64_t)2000000)
+/* Microseconds after the last cut when all stop, whether they noticed or not. */
+#define QUIET_US ((uint64_t)1000000)
 
 /* The other end of the cut, plus 1; 0 before it. */
 static atomic_uint far_end;
 static atomic_ullong cut_at_us;
+static atomic_int is_over;
+/* What is cut next. */
 static int descriptor = -1;
-static ports_t chosen;
 
 static unsigned port_of(const struct sockaddr_storage *address) {
   return ntohs(address->ss_family == AF_INET6
@@ -85,29 +89,30 @@ static unsigned end_of(const ports_t *ports) {
   return 0;
 }
 
-/* Draws a connection with another rank. */
-static unsigned choose(dice_t *dice) {
-  unsigned found = 0, end = 0;
+/* Draws a connection with a rank that is known, or one that is new. */
+static unsigned choose(dice_t *dice, int known) {
+  unsigned found = 0, far = 0;
 
   for (int number = 0; number < 1024; number++) {
     ports_t ports;
 
-    if (is_connection(number, &ports) && end_of(&ports) != 0 && draw(dice, ++found) == 0) {
+    if (is_connection(number, &ports) && (end_of(&ports) != 0) == known &&
+        draw(dice, ++found) == 0) {
       descriptor = number;
-      chosen = ports;
-      end = end_of(&ports);
+      far = known ? end_of(&ports) : 1;
     }
   }
-  return end;
+  return far;
 }
 
-/* Of the victim: tells all which connection it will be, and cuts it at a random moment. */
+/* Of the victim: tells all which connection it will be, and cuts it at a random moment. Then what takes
+ * its place is cut, too, if nobody notices; other new connections there are none. */
 static void *cutter(void *worker) {
   worker_t *me = worker;
   dice_t dice = dice_of(901);
-  const uint64_t pause = draw(&dice, 80000);
-  const unsigned far = choose(&dice);
-  ports_t now = {0, 0};
+  const unsigned far = choose(&dice, 1);
+  ports_t ports;
+  int cuts = 0;
 
   if (far == 0) {
     give_up(me, "there is no connection to cut");
@@ -119,14 +124,19 @@ static void *cutter(void *worker) {
   }
   MUST(me, gaspi_wait(CONTROL, GUARD));
   atomic_store(&far_end, far);
-  pause_us(pause);
-  if (!is_connection(descriptor, &now) || now.here != chosen.here || now.there != chosen.there ||
-      shutdown(descriptor, SHUT_RDWR) != 0) {
-    give_up(me, "the connection to cut is gone");
-  }
-  printf("rank %d cut a connection with rank %u at %llu us\n", (int)my_rank, far - 1,
-         (unsigned long long)now_us());
-  atomic_store(&cut_at_us, now_us());
+  pause_us(draw(&dice, 80000));
+  do {
+    if (is_connection(descriptor, &ports) && shutdown(descriptor, SHUT_RDWR) == 0) {
+      cuts++;
+      atomic_store(&cut_at_us, now_us());
+    } else if (cuts == 0) {
+      give_up(me, "the connection to cut is gone");
+    }
+    pause_us(draw(&dice, 80000));
+    descriptor = -1;
+    (void)choose(&dice, 0);
+  } while (cuts < CUTS && !atomic_load(&is_over));
+  printf("rank %d cut %d connections with rank %u\n", (int)my_rank, cuts, far - 1);
   return NULL;
 }
 
@@ -312,6 +322,7 @@ void cut(void) {
   }
   outcome = until_stop(me);
   if (my_rank == victim) {
+    atomic_store(&is_over, 1);
     pthread_join(thread, NULL);
   }
   if (outcome == ERROR_SEEN) {

@@ -395,7 +395,8 @@ outcome_t collective(worker_t *me, gaspi_timeout_t timeout) {
 outcome_t mix(worker_t *me) {
   static const gaspi_timeout_t timeouts[4] = {GASPI_BLOCK, 1, 10, 50};
   const gaspi_timeout_t timeout = scenario == CUTTING ? 50 : timeouts[seed % 4];
-  const uint64_t count = me->pairs ? draw(&me->own, 5) : 0;
+  const uint64_t most = scenario == CUTTING ? 40 : 5;
+  const uint64_t count = me->pairs ? draw(&me->own, most) : 0;
   outcome_t outcome = look(me);
 
   for (uint64_t number = 0; outcome == FINE && number < count; number++) {
