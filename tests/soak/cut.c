@@ -1,7 +1,7 @@
 /*
- * cut.c: rank VICTIM shuts down one of its TCP connections, and what takes its place. Calls under way may fail; the state vector
- * then shows an end of that connection. Nobody is dead: ranks tell each other to stop, connect again and
- * go on together.
+ * cut.c: rank VICTIM shuts down one of its TCP connections, and what takes its place. Calls under
+ * way may fail; the state vector then shows an end of that connection. Nobody is dead: ranks tell
+ * each other to stop, connect again and go on together.
  */
 #include "soak.h"
 
@@ -20,7 +20,7 @@ enum { CUTS = 12 };
 enum { CONNECTIONS_MAX = PORTS_BYTES / sizeof(ports_t) - 1 };
 
 /* Microseconds after the last cut when all stop, whether they noticed or not. */
-#define QUIET_US ((uint64_t)1000000)
+#define QUIET_US ((uint64_t)500000)
 
 /* The other end of the cut, plus 1; 0 before it. */
 static atomic_uint far_end;
@@ -105,8 +105,8 @@ static unsigned choose(dice_t *dice, int known) {
   return far;
 }
 
-/* Of the victim: tells all which connection it will be, and cuts it at a random moment. Then what takes
- * its place is cut, too, if nobody notices; other new connections there are none. */
+/* Of the victim: tells all which connection it will be, and cuts it at a random moment. Then it cuts
+ * what takes its place, as long as nobody notices. There are no other new connections. */
 static void *cutter(void *worker) {
   worker_t *me = worker;
   dice_t dice = dice_of(901);

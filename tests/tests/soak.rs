@@ -1,8 +1,8 @@
-//! Ranks that call everything at random while one of them dies, is stopped, or loses a connection: the C
-//! program of `soak/`, once per seed.
+//! Ranks that call everything at random while one of them dies, is stopped, or loses a connection:
+//! the C program of `soak/`, once per seed.
 //!
-//! The seed in the name of a test decides everything but moments; `GASPI_TEST_SEED=N` starts elsewhere, and
-//! the long tier runs 25 times as many.
+//! The seed in the name of a test decides everything but moments; `GASPI_TEST_SEED=N` starts
+//! elsewhere, and the long tier runs 25 times as many.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

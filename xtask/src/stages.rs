@@ -164,7 +164,7 @@ pub(crate) const STAGES: [Stage; 30] = [
         |context| harness(context, "soak", &[]),
         "C programs that do everything at random while a rank dies, stops or loses a connection",
     )
-    .in_full(1800),
+    .in_full(2400),
     stage(
         "hosts",
         300,
