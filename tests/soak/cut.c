@@ -105,8 +105,8 @@ static unsigned choose(dice_t *dice, int known) {
   return far;
 }
 
-/* Of the victim: tells all which connection it will be, and cuts it at a random moment. Then it cuts
- * what takes its place, as long as nobody notices. There are no other new connections. */
+/* Of the victim: tells all which connection it will be, and cuts it at a random moment. Then it
+ * cuts what takes its place, as long as nobody notices. There are no other new connections. */
 static void *cutter(void *worker) {
   worker_t *me = worker;
   dice_t dice = dice_of(901);
