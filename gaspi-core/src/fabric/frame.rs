@@ -26,7 +26,7 @@ pub(crate) const ACK_LEN: usize = 13;
 /// The largest payload: transfer_size_max.
 pub(crate) const PAYLOAD_MAX: u64 = 1 << 30;
 /// The first word of a connection within a node; changes with the format.
-const MAGIC: u32 = 0x4741_0003;
+const MAGIC: u32 = 0x4741_0004;
 
 /// A segment as its owner describes it to a peer; its descriptors travel beside.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,6 +187,10 @@ pub(crate) enum Frame {
     /// The sender will ask for nothing more on this connection: to be closed once the receiver does
     /// not use it either.
     Release,
+    /// The sender has no place for this connection, and ends it before it has read anything.
+    TurnedAway {
+        reason: String,
+    },
 }
 
 struct Writer<'a>(&'a mut Vec<u8>);
@@ -375,6 +379,9 @@ impl Frame {
             Frame::Refused { lane, reason } => {
                 w.u8(19).lane(lane).text(reason);
             }
+            Frame::TurnedAway { reason } => {
+                w.u8(23).text(reason);
+            }
             Frame::Losses { count } => {
                 w.u8(21).u64(*count);
             }
@@ -474,6 +481,7 @@ impl Frame {
             19 => Frame::Refused { lane: r.lane()?, reason: r.text()? },
             20 => Frame::Release,
             21 => Frame::Losses { count: r.u64()? },
+            23 => Frame::TurnedAway { reason: r.text()? },
             22 => Frame::Barrier {
                 group: GroupId(r.u8()?),
                 step: r.u64()?,
