@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::fabric::frame::{Frame, Register};
 use crate::fabric::outgoing::Outgoing;
 use crate::fabric::peers::{CallKey as PeerCall, PendingCall, waiting};
+use crate::fabric::requests::Patience;
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::node::life;
 use crate::os::memory::check_available;
@@ -24,10 +25,11 @@ const REGISTERING: u64 = 1;
 const MEETING: u64 = 2;
 
 /// What a rank tells the others of its part in a segment: it is made, it is not, or it is not because a
-/// member has died.
+/// member has died, or because it has no descriptors left.
 const MADE: u64 = 0;
 const FAILURE: u64 = 1;
 const DEATH: u64 = 2;
+const LACK: u64 = 3;
 
 /// How long a death that others know is waited for.
 const DEATH_LIMIT: Duration = Duration::from_secs(1);
@@ -39,6 +41,7 @@ fn status(failure: Option<&Error>) -> u64 {
     match failure {
         None => MADE,
         Some(Error::RankDied { .. }) => DEATH,
+        Some(Error::TooManyFiles { .. }) => LACK,
         Some(_) => FAILURE,
     }
 }
@@ -277,10 +280,11 @@ impl Inner {
             calls.push((key, *rank, call));
         }
         let mut result = Ok(());
+        let patience = Patience::default();
         for (key, rank, call) in calls {
             // Every call is finished or kept for the continuation, also after an error.
-            let one = self.peers.finish_call(self, key, rank, call, deadline, course);
-            match one {
+            let peers = &self.peers;
+            match peers.finish_one_of(self, key, rank, call, deadline, course, &patience) {
                 Ok(answer) => segment.note_answered(rank, answer),
                 Err(error) => result = result.and(Err(error)),
             }
@@ -341,8 +345,11 @@ impl Inner {
             return met;
         }
         let told = |member| call.payload(member, call.step())[0];
-        let failed = (0..call.ranks().len())
-            .find(|member| met.is_ok() && told(*member) != MADE)
+        let members = || (0..call.ranks().len()).filter(|_| met.is_ok());
+        // Who lacks descriptors is the reason why others failed with it.
+        let failed = members()
+            .find(|member| told(*member) == LACK)
+            .or_else(|| members().find(|member| told(*member) != MADE))
             .map(|member| (call.ranks()[member], told(member)));
         let mut dead = self.dead_among(call.ranks());
         if let (None, Some((_, DEATH))) = (dead, failed) {
@@ -352,13 +359,18 @@ impl Inner {
             dead = self.until(limit, waiting, || self.dead_among(call.ranks()));
         }
         call.finish();
-        let failed = failed.map(|(rank, _)| {
+        let lacking = failed.is_some_and(|(_, status)| status == LACK);
+        let failure = failure.filter(|own| !(lacking && matches!(own, Error::Refused { .. })));
+        let failed = failed.map(|(rank, status)| {
             // The others failed because of it.
             if let Some(rank) = dead {
                 return self.died(rank, "segment_create");
             }
-            let reason = format!("it could not make {segment}; its own error says why");
-            Error::Refused { rank, reason }
+            let why = match status {
+                LACK => "it has too many open files; raise the limit with ulimit -n",
+                _ => "its own error says why",
+            };
+            Error::Refused { rank, reason: format!("it could not make {segment}; {why}") }
         });
         let Some(error) = failure.or(met.err()).or(failed) else { return Ok(()) };
         if let Some(own) = own {
