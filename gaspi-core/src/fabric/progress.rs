@@ -338,7 +338,8 @@ impl Progress {
         let making = inner.peers.making();
         let had_reserve = self.reserve.take().is_some();
         let refused = if had_reserve { socket::accept(listener.as_fd()) } else { Ok(None) };
-        let (is_refused, nobody) = (matches!(refused, Ok(Some(_))), matches!(refused, Ok(None)));
+        let is_refused = matches!(refused, Ok(Some(_)));
+        let somebody = !had_reserve || !matches!(refused, Ok(None));
         if let (Ok(Some(fd)), true) = (refused, local) {
             turn_away(&fd);
         }
@@ -348,7 +349,7 @@ impl Progress {
             inner.peers.poll.remove(listener.as_fd());
             self.deaf = true;
         }
-        if !(nobody && had_reserve) && !std::mem::replace(&mut self.complained, true) {
+        if somebody && !std::mem::replace(&mut self.complained, true) {
             log::error!(
                 "accepting a connection: {error}, so that peers cannot reach this rank; raise the \
                  limit of open files with ulimit -n"

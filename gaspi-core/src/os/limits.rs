@@ -195,11 +195,11 @@ pub fn raise_open_files(needed: u64) -> (u64, u64) {
     // SAFETY: getrlimit writes the struct that it is given.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     let raised = libc::rlimit { rlim_cur: needed.min(limit.rlim_max), ..limit };
-    // SAFETY: setrlimit reads the struct that it is given.
-    if raised.rlim_cur > limit.rlim_cur
-        && unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0
-    {
-        limit = raised;
+    if raised.rlim_cur > limit.rlim_cur {
+        // SAFETY: setrlimit reads the struct that it is given.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
+            limit = raised;
+        }
     }
     (limit.rlim_cur, limit.rlim_max)
 }
