@@ -5,6 +5,7 @@
 //! caller has to look at them.
 
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
+use std::borrow::Cow;
 
 /// The result of every procedure of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -290,8 +291,8 @@ pub enum Error {
     /// Descriptors ran out.
     #[error("{call}: too many open files; raise the limit with ulimit -n")]
     TooManyFiles {
-        /// The system call.
-        call: &'static str,
+        /// What needs them.
+        call: Cow<'static, str>,
     },
     /// The operating system refused something that should work.
     #[error("{call}: {reason}")]
@@ -317,7 +318,7 @@ impl Error {
     /// A failed system call.
     pub(crate) fn os(call: impl Into<String>, source: &std::io::Error) -> Error {
         if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
-            return Error::TooManyFiles { call: "opening a descriptor" };
+            return Error::TooManyFiles { call: Cow::Borrowed("opening a descriptor") };
         }
         Error::System { call: call.into(), reason: source.to_string() }
     }

@@ -132,6 +132,8 @@ impl Inner {
         }
         let mut outcome = Ok(());
         for rank in to.iter().filter(|rank| **rank != self.rank) {
+            // One wait for an explanation is enough.
+            let deadline = if outcome.is_ok() { deadline } else { Deadline::Now };
             outcome = outcome.and(self.say(&word, *rank, deadline));
         }
         outcome

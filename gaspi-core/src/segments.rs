@@ -1,11 +1,12 @@
 //! The procedures of segments (GASPI 17.1, 7), and their memory for Rust programs.
 
-use crate::agreement::report::has_failed;
+use crate::agreement::report::{has_failed, lacks_descriptors};
 use crate::agreement::{CallKey, CallKind, describe_call};
 use crate::error::{Error, Result};
 use crate::fabric::frame::{Frame, Register};
 use crate::fabric::outgoing::Outgoing;
 use crate::fabric::peers::{CallKey as PeerCall, PendingCall, waiting};
+use crate::fabric::requests::Patience;
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::node::life;
 use crate::os::memory::check_available;
@@ -270,10 +271,11 @@ impl Inner {
             calls.push((key, *rank, call));
         }
         let mut result = Ok(());
+        let patience = Patience::default();
         for (key, rank, call) in calls {
             // Every call is finished or kept for the continuation, also after an error.
-            let one = self.peers.finish_call(self, key, rank, call, deadline, course);
-            match one {
+            let peers = &self.peers;
+            match peers.finish_one_of(self, key, rank, call, deadline, course, &patience) {
                 Ok(answer) => segment.note_answered(rank, answer),
                 Err(error) => result = result.and(Err(error)),
             }
@@ -338,12 +340,16 @@ impl Inner {
             let [status, details, ..] = call.payload(member, call.step());
             [status, details]
         };
-        let failed = (0..call.ranks().len())
-            .find(|member| met.is_ok() && failure.is_none() && has_failed(told(*member)))
-            .map(|member| {
-                let what = (kind.name(), waiting(Call::Create, segment.0));
-                call.reported(member, told(member), what, deadline)
-            });
+        let members = || (0..call.ranks().len()).filter(|_| met.is_ok());
+        // Who lacks descriptors is the reason why others failed with it.
+        let lacking = members().find(|member| lacks_descriptors(told(*member)));
+        let failure =
+            failure.filter(|own| lacking.is_none() || !matches!(own, Error::Refused { .. }));
+        let failed = lacking.or_else(|| members().find(|member| has_failed(told(*member))));
+        let failed = failed.filter(|_| failure.is_none()).map(|member| {
+            let what = (kind.name(), waiting(Call::Create, segment.0));
+            call.reported(member, told(member), what, deadline)
+        });
         call.finish();
         let Some(error) = failure.or(met.err()).or(failed) else { return Ok(()) };
         if let Some(own) = own {

@@ -15,6 +15,8 @@ const DONE: u64 = 0;
 const FAILED: u64 = 1;
 /// It has not, because the rank at fault has died.
 const DIED: u64 = 2;
+/// It has not, because it has no descriptors left.
+const LACKS: u64 = 3;
 /// Bytes of the text at most.
 const TEXT_MAX: usize = 1024;
 /// The length of the text in the second word; below it the rank at fault, plus 1.
@@ -28,6 +30,11 @@ pub(crate) type Report = [u64; 2];
 /// Whether a member has not done its part.
 pub(crate) fn has_failed(report: Report) -> bool {
     report[0] != DONE
+}
+
+/// Whether it has not because it has no descriptors left.
+pub(crate) fn lacks_descriptors(report: Report) -> bool {
+    report[0] == LACKS
 }
 
 impl Error {
@@ -52,7 +59,11 @@ impl GroupCall<'_> {
         // SAFETY: this rank's own staging for a step at which it has not arrived, and not that long.
         unsafe { stage.as_ptr().copy_from_nonoverlapping(text.as_ptr(), len) };
         self.stage_used(len);
-        let status = if matches!(error, Error::RankDied { .. }) { DIED } else { FAILED };
+        let status = match error {
+            Error::RankDied { .. } => DIED,
+            Error::TooManyFiles { .. } => LACKS,
+            _ => FAILED,
+        };
         let rank = error.at_fault().map_or(0, |rank| u64::from(rank.0) + 1);
         [status, rank | (len as u64) << LEN_SHIFT]
     }

@@ -23,6 +23,8 @@ use std::time::Duration;
 /// nothing can be waited for.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(16);
+/// How long a rank that cannot join looks for somebody to tell.
+const TELL_LIMIT: Duration = Duration::from_secs(1);
 
 /// A rank on its way into its job.
 #[derive(Debug)]
@@ -280,6 +282,43 @@ impl Gathering {
     }
 }
 
+/// Tells the others of `job` that this rank cannot join, as far as anybody is there to be told.
+pub(crate) fn tell_unable(job: &Job, error: &Error) {
+    let (MeetingPlace::Launcher(name)
+    | MeetingPlace::Agreed(name)
+    | MeetingPlace::Hosts { name, .. }) = &job.place
+    else {
+        return;
+    };
+    let limit = Deadline::Never.at_most(TELL_LIMIT);
+    let launched = matches!(job.place, MeetingPlace::Launcher(_));
+    loop {
+        match socket::connect(name) {
+            Ok(fd) => {
+                let host = socket::credentials(fd.as_fd());
+                if host.is_ok_and(|host| host.uid == socket::own_uid()) {
+                    let (job, rank) = (job.id.clone(), job.rank);
+                    let unable = Message::Unable { job, rank, reason: error.to_string() };
+                    let mut wire = Wire::new(fd);
+                    wire.queue(unable.encode().into(), None);
+                    wire.flush();
+                }
+                return;
+            }
+            Err(error) => match error.kind() {
+                // Too many are in line, or nobody hosts yet.
+                ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
+                ErrorKind::ConnectionRefused if !launched => {}
+                _ => return,
+            },
+        }
+        if limit.passed() {
+            return;
+        }
+        system::wait(&[], limit, Some(RETRY_LAST));
+    }
+}
+
 impl Waiting {
     /// Reads what the host says.
     fn look(&mut self, job: &Job) -> Result<News> {
@@ -309,13 +348,18 @@ impl Waiting {
                 Message::Area { token, key } => {
                     return self.table(job, token, key).map(News::Table);
                 }
-                Message::Join(_) | Message::Kill(_) | Message::Leave | Message::Died { .. } => {}
+                Message::Join(_)
+                | Message::Kill(_)
+                | Message::Leave
+                | Message::Unable { .. }
+                | Message::Died { .. } => {}
             }
         }
     }
 
     fn table(&mut self, job: &Job, token: [u8; 16], key: [u8; KEY_BYTES]) -> Result<Table> {
-        let cards = std::mem::take(&mut self.cards);
+        let mut cards = std::mem::take(&mut self.cards);
+        self.check_numbers(job.rank, &mut cards);
         let in_order = cards.iter().enumerate().all(|(i, card)| card.rank.index() == i);
         let area = self.wire.take_descriptor();
         match area {
@@ -326,8 +370,26 @@ impl Waiting {
                 reason: format!("the host (process {}) sent an incomplete table", self.pid),
             }),
             // The kernel drops descriptors that do not fit into the receiver's table.
-            None => Err(Error::TooManyFiles { call: "receiving the node area" }),
+            None => Err(Error::TooManyFiles { call: "receiving the node area".into() }),
         }
+    }
+
+    /// The host has put down the number that each process of its machine has in the pid namespace of the
+    /// host. To somebody in another one they mean nothing, or somebody else: he sees no process.
+    fn check_numbers(&self, own: Rank, cards: &mut [Card]) {
+        let Some((machine, pid)) = cards.get(own.index()).map(|card| (card.machine, card.pid))
+        else {
+            return;
+        };
+        // Each names the other only if the other is in the same namespace or in one below.
+        if self.pid != 0 && pid != 0 {
+            return;
+        }
+        log::info!(
+            "proc_init: the meeting was held in another pid namespace, so that the processes of the other \
+             ranks cannot be seen; deaths are known where gaspi_run or a connection tells of them"
+        );
+        cards.iter_mut().filter(|card| card.machine == machine).for_each(|card| card.pid = 0);
     }
 
     fn host_ended(&self, job: &Job) -> Error {

@@ -172,6 +172,9 @@ impl Rounds {
 
     /// A message other than a join came from this connection.
     pub(crate) fn hear(&mut self, connection: Connection, message: &Message) -> Vec<Action> {
+        if let Message::Unable { job, rank, reason } = message {
+            return self.unable(job, *rank, reason);
+        }
         let Some(member) = self.ranks.get(&connection) else { return Vec::new() };
         match message {
             Message::Kill(rank) if rank.index() < self.claims.len() => vec![Action::Kill(*rank)],
@@ -185,6 +188,25 @@ impl Rounds {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// `rank` says itself that it cannot take part in its next round: that counts as its outcome.
+    fn unable(&mut self, job: &str, rank: Rank, reason: &str) -> Vec<Action> {
+        // Somebody else may hold the rank, and then it is that one's round.
+        if job != self.job || !matches!(self.claims.get(rank.index()), Some(None)) {
+            return Vec::new();
+        }
+        let place = self.place(rank);
+        let reason =
+            if place.is_empty() { reason.to_owned() } else { format!("{reason} ({rank}{place})") };
+        let number = self.told[rank.index()];
+        self.told[rank.index()] += 1;
+        let round = self.rounds.entry(number).or_default();
+        if round.failure.is_some() {
+            self.forget();
+            return Vec::new();
+        }
+        self.fail(number, Failure::Meeting(reason))
     }
 
     /// The machine of `rank` cannot take part in the rank's next round.
@@ -230,8 +252,8 @@ impl Rounds {
     /// A member's connection has closed without a word. Of a process that the launcher started, the
     /// launcher will say how it ended; of another, nobody would.
     fn lose(&mut self, rank: Rank, pid: i32) -> Vec<Action> {
-        let Some(roster) = &self.roster else { return Vec::new() };
-        if roster.process(rank) == Some(pid) {
+        // On one host the ranks watch each other too: the launcher only tells what it knows for certain.
+        if self.roster.as_ref().is_none_or(|roster| roster.process(rank) == Some(pid)) {
             self.lost.insert(rank.0, pid);
             return Vec::new();
         }
@@ -256,7 +278,7 @@ impl Rounds {
             .collect();
         let mut actions: Vec<Action> =
             open.into_iter().flat_map(|n| self.fail(n, failure.clone())).collect();
-        if (member || lost) && self.roster.is_some() {
+        if member || lost {
             actions.push(Action::Died(rank, how.to_owned()));
         }
         actions

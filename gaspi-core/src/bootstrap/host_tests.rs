@@ -138,15 +138,40 @@ fn the_end_of_a_waiting_connection_ends_that_round_only() {
 }
 
 #[test]
-fn the_end_of_a_rank_does_not_disturb_a_running_job() {
+fn a_death_on_one_host_is_told_and_disturbs_nobody() {
     let mut rounds = Rounds::new("j", 2);
     done(rounds.join(0, join_of(0, 2)));
     done(rounds.join(1, join_of(1, 2)));
-    assert_eq!(rounds.gone(Rank(1), "signal 9"), []);
+    // For those who cannot see its process.
+    let died = Action::Died(Rank(1), "signal 9".to_owned());
+    assert_eq!(rounds.gone(Rank(1), "signal 9"), [died]);
     assert_eq!(rounds.closed(1), []);
     rounds.closed(0);
     let told = failures(&done(rounds.join(2, join_of(0, 2))));
     assert!(told[0].1.contains("rank 1 has ended already (signal 9)"), "{told:?}");
+}
+
+#[test]
+fn a_rank_that_cannot_come_says_why_and_may_come_to_the_next_round() {
+    let mut rounds = Rounds::new("j", 3);
+    let unable = |job: &str, rank| {
+        let reason = "rank 2 needs more".to_owned();
+        Message::Unable { job: job.to_owned(), rank: Rank(rank), reason }
+    };
+    done(rounds.join(0, join_of(0, 3)));
+    assert_eq!(rounds.hear(7, &unable("k", 2)), [], "of another job");
+    assert_eq!(rounds.hear(7, &unable("j", 0)), [], "somebody else has come as this rank");
+    assert_eq!(rounds.hear(7, &unable("j", 9)), [], "no rank of the job");
+    let told = failures(&rounds.hear(7, &unable("j", 2)));
+    assert_eq!(told.len(), 1);
+    assert!(told[0].0 == 0 && told[0].1.contains("rank 2 needs more"), "{told:?}");
+    // One that comes later hears of it too; then all may try again.
+    assert_eq!(failures(&done(rounds.join(1, join_of(1, 3))))[0].1, told[0].1);
+    assert!(rounds.rounds.is_empty(), "the failure is forgotten once all know it");
+    for rank in 0..2 {
+        done(rounds.join(10 + u64::from(rank), join_of(rank, 3)));
+    }
+    assert!(matches!(done(rounds.join(12, join_of(2, 3)))[..], [Action::Table { .. }]));
 }
 
 #[test]

@@ -222,8 +222,11 @@ impl Host {
     /// The process of `rank` has ended; `how` says it as in "exit status 1". Whoever waits for it
     /// to join is told, and in a job over several hosts also those with whom it was in the job.
     pub fn gone(&mut self, rank: Rank, how: &str) {
-        // It may have said that it leaves a moment before its end.
-        for connection in self.holders(rank) {
+        // A moment before its end it may have said that it leaves, or that it cannot come.
+        self.accept();
+        let new = self.peers.iter().filter(|(_, peer)| peer.joined.is_none() && !peer.leaving);
+        let new: Vec<Connection> = new.map(|(connection, _)| *connection).collect();
+        for connection in self.holders(rank).into_iter().chain(new) {
             self.hear(connection);
         }
         match &mut self.role {

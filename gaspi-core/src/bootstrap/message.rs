@@ -108,6 +108,8 @@ pub(crate) enum Message {
     Failed(Failure),
     /// Host to rank: this meeting is over, look for the next one.
     Over,
+    /// Rank to host, instead of a join: it cannot take part in its next meeting.
+    Unable { job: String, rank: Rank, reason: String },
     /// Host to rank, after the table: that rank's process has ended without leaving.
     Died { rank: Rank, how: String },
 }
@@ -173,6 +175,13 @@ impl Message {
                 writer.text(how);
                 writer.finish()
             }
+            Message::Unable { job, rank, reason } => {
+                let mut writer = Writer::frame(10);
+                writer.text(job);
+                writer.u16(rank.0);
+                writer.text(reason);
+                writer.finish()
+            }
         }
     }
 
@@ -205,6 +214,10 @@ impl Message {
             7 => Message::Over,
             8 => Message::Leave,
             9 => Message::Died { rank: reader.rank()?, how: reader.text()? },
+            10 => {
+                let (job, rank) = (reader.text()?, reader.rank()?);
+                Message::Unable { job, rank, reason: reader.text()? }
+            }
             _ => return Err(DecodeError::Malformed("unknown kind")),
         };
         if !reader.0.is_empty() {

@@ -63,6 +63,11 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
             words
         }),
         (any::<u16>(), ".{0,90}").prop_map(|(rank, how)| Message::Died { rank: Rank(rank), how }),
+        (".{0,40}", any::<u16>(), ".{0,90}").prop_map(|(job, rank, reason)| Message::Unable {
+            job,
+            rank: Rank(rank),
+            reason
+        }),
         Just(Message::Leave),
         prop::collection::vec(card(), 0..20).prop_map(Message::Cards),
         any::<([u8; 16], [u8; 32])>().prop_map(|(token, key)| Message::Area { token, key }),

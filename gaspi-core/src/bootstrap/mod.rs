@@ -34,6 +34,7 @@ mod wire;
 
 pub use environment::RANKS_MAX;
 pub use gathering::Gathering;
+pub(crate) use gathering::tell_unable;
 pub use links::LinkId;
 pub use roster::Stage;
 pub use server::{Host, Presence, Request};

@@ -289,16 +289,24 @@ impl Host {
         self.listener.is_none()
     }
 
-    fn accept(&mut self) {
+    pub(super) fn accept(&mut self) {
         while let Some(listener) = &self.listener {
             match socket::accept(listener.as_fd()) {
                 Ok(Some(fd)) => self.welcome(fd),
                 Ok(None) => return,
                 // Shut down, and nobody is left in line.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return,
+                Err(_) if self.spare_processes() => {}
                 Err(_) => return self.turn_away(),
             }
         }
+    }
+
+    /// Closes the descriptors of the members' processes; false if there are none. Their connections tell
+    /// of their ends too.
+    fn spare_processes(&mut self) -> bool {
+        let processes = self.peers.values_mut().filter_map(|peer| peer.process.take());
+        processes.map(|process| self.set.remove(process.as_fd())).count() > 0
     }
 
     /// Descriptors have run out: refuses the next in line with the last one.

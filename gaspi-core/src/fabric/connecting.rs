@@ -271,7 +271,11 @@ impl Connecting {
                     if let Some(attempt) = self.attempts.get_mut(&id) {
                         attempt.refused &= refused;
                         attempt.lacking |= is_lack(&error);
-                        attempt.failures.push(format!("{endpoint}: {error}"));
+                        let remedy = match error.raw_os_error() {
+                            Some(libc::EMFILE) => " on this side; raise the limit with ulimit -n",
+                            _ => "",
+                        };
+                        attempt.failures.push(format!("{endpoint}: {error}{remedy}"));
                     }
                 }
             }

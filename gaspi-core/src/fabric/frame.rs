@@ -189,6 +189,10 @@ pub(crate) enum Frame {
     /// The sender will ask for nothing more on this connection: to be closed once the receiver does
     /// not use it either.
     Release,
+    /// The sender has no place for this connection, and ends it before it has read anything.
+    TurnedAway {
+        reason: String,
+    },
 }
 
 struct Writer<'a>(&'a mut Vec<u8>);
@@ -378,6 +382,9 @@ impl Frame {
             Frame::Refused { lane, reason } => {
                 w.u8(19).lane(lane).text(reason);
             }
+            Frame::TurnedAway { reason } => {
+                w.u8(23).text(reason);
+            }
             Frame::Losses { count } => {
                 w.u8(21).u64(*count);
             }
@@ -481,6 +488,7 @@ impl Frame {
             19 => Frame::Refused { lane: r.lane()?, reason: r.text()? },
             20 => Frame::Release,
             21 => Frame::Losses { count: r.u64()? },
+            23 => Frame::TurnedAway { reason: r.text()? },
             22 => Frame::Barrier {
                 group: GroupId(r.u8()?),
                 step: r.u64()?,

@@ -160,6 +160,9 @@ pub(crate) struct Peers {
     ways: Mutex<HashMap<Rank, SocketAddr>>,
     /// Why they cannot be reached.
     troubles: Mutex<HashMap<Rank, String>>,
+    /// Held while a descriptor for a connection with a rank of this node is made: else one thread would
+    /// take the last one that another has just given up for something.
+    making: Mutex<()>,
     pub(super) connections: Mutex<HashMap<u64, Arc<Connection>>>,
     /// Whether connections were dropped that whoever drives may hold something of.
     dropped: AtomicBool,
@@ -224,6 +227,7 @@ impl Peers {
             leaving: Mutex::default(),
             ways: Mutex::default(),
             troubles: Mutex::default(),
+            making: Mutex::default(),
             connections: Mutex::default(),
             dropped: AtomicBool::new(false),
             requests: Mutex::default(),
@@ -329,6 +333,11 @@ impl Peers {
     /// Why `rank` could not be reached.
     pub(crate) fn note_trouble(&self, rank: Rank, reason: String) {
         lock(&self.troubles).insert(rank, reason);
+    }
+
+    /// Keeps other threads from making connections with ranks of this node.
+    pub(super) fn making(&self) -> MutexGuard<'_, ()> {
+        lock(&self.making)
     }
 
     /// Why `rank` could not be reached last.
@@ -548,8 +557,11 @@ impl Peers {
             // There is no socket yet that could be broken.
             let _ = connection.send(&self.data, Outgoing::new(&hello));
             let address = &inner.cards[rank.index()].address;
+            lock(&self.troubles).remove(&rank);
+            let making = self.making();
             let fd = socket::connect(address)
                 .map_err(|error| Error::os(format!("connecting to {rank}"), &error))?;
+            drop(making);
             self.establish(inner, &connection, fd)?;
         } else {
             self.want(rank, Aim::Data(Arc::clone(&connection)));

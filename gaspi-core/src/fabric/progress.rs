@@ -6,6 +6,7 @@
 
 use super::connecting::{Connecting, LIMITS_MS};
 use super::drive::Drive;
+use super::frame::Frame;
 use super::peers::{
     ATTEMPTS, BELL, CONNECTIONS, DATA, ENDPOINTS, LAUNCHER, LISTENER, PROCESSES, Peers, watch,
 };
@@ -15,8 +16,8 @@ use crate::error::Result as CoreResult;
 use crate::ids::Rank;
 use crate::node::life;
 use crate::os::event::{Bell, Event};
-use crate::os::process;
-use crate::os::socket;
+use crate::os::process::{self, Seen, Watched};
+use crate::os::socket::{self, Piece};
 use crate::runtime::Inner;
 use crate::sync::{Ordering, epoch, fence};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 
 /// How often to look at processes for which there is no descriptor, in milliseconds.
 const POLL_MS: i32 = 200;
+const POLL: Duration = Duration::from_millis(POLL_MS as u64);
 /// How soon to look again whether replaced targets can be freed, in milliseconds: who uses them does so for
 /// as long as a copy takes.
 const FREE_MS: i32 = 5;
@@ -58,8 +60,13 @@ pub(crate) struct Progress {
     /// How many times in a row something has come soon.
     lively: u32,
     connecting: Connecting,
-    /// Ranks whose end nobody tells.
-    polled: Vec<Rank>,
+    /// Ranks that have to be looked at, and whether it was said that one cannot be seen.
+    polled: Vec<(Rank, Watched)>,
+    unseen: bool,
+    /// Whether listeners are left alone, since not even the reserve could be had again.
+    deaf: bool,
+    /// When it looked last for what nobody tells.
+    looked: Instant,
     /// A descriptor to give up when there are no others.
     reserve: Option<Bell>,
     /// Whether running out of descriptors was logged.
@@ -79,6 +86,9 @@ impl Progress {
             tick_ms: TICK_MS,
             lively: 0,
             polled: vec![],
+            unseen: false,
+            deaf: false,
+            looked: Instant::now(),
             reserve: Some(Bell::new()?),
             complained: false,
             retires: false,
@@ -92,6 +102,7 @@ impl Progress {
         if let Some(launcher) = inner.membership().as_ref().and_then(Membership::as_fd) {
             inner.peers.poll.add(launcher, LAUNCHER)?;
         }
+        let mut left = inner.affordable_pidfds();
         for step in 1..inner.size {
             let rank = Rank(((u32::from(inner.rank.0) + step) % inner.size) as u16);
             let card = &inner.cards[rank.index()];
@@ -99,28 +110,23 @@ impl Progress {
             if !inner.is_local(rank) || own || card.pid == 0 {
                 continue;
             }
-            let opened = match process::open(card.pid, card.start_time) {
-                Ok(opened) => opened,
-                // No descriptors left, or none of this kind (valgrind, seccomp, old kernels).
-                Err(error) => {
-                    if self.polled.is_empty() {
-                        log::info!(
-                            "proc_init: {error}, so that deaths are noticed by looking every \
-                             {POLL_MS} ms; allow pidfd_open in the container's seccomp profile"
-                        );
-                    }
-                    self.polled.push(rank);
-                    continue;
-                }
-            };
-            match opened {
-                Some(fd) => {
+            match pidfd(card.pid, left) {
+                Ok(Some(fd)) => {
+                    left -= 1;
                     let token = PROCESSES + u64::from(rank.0);
                     inner.peers.poll.add(fd.as_fd(), token)?;
                     // Set here only.
                     let _ = inner.processes[rank.index()].set(fd);
                 }
-                None => inner.peer_ended(rank),
+                Ok(None) => inner.peer_ended(rank),
+                Err(reason) => {
+                    if self.polled.is_empty() {
+                        log::info!(
+                            "proc_init: deaths are noticed by looking every {POLL_MS} ms: {reason}"
+                        );
+                    }
+                    self.polled.push((rank, Watched::new(card.pid, card.start_time)));
+                }
             }
         }
         Ok(())
@@ -157,7 +163,11 @@ impl Progress {
         self.inner.peers.poll.wait(events, self.limit_ms());
         let soon = asleep.elapsed() < LINGER && events.iter().any(|event| event.token == DATA);
         self.lively = if soon { self.lively.saturating_add(1) } else { 0 };
-        self.look_for_ends();
+        if self.has_to_look() && self.looked.elapsed() >= POLL {
+            self.looked = Instant::now();
+            self.look_for_ends();
+            self.listen_again();
+        }
         for event in &*events {
             match event.token {
                 BELL => self.inner.peers.bell.clear(),
@@ -179,14 +189,19 @@ impl Progress {
         self.retires = !self.inner.retired.free();
     }
 
+    /// Whether there is something that nobody tells.
+    fn has_to_look(&self) -> bool {
+        self.deaf || !self.polled.is_empty()
+    }
+
     fn limit_ms(&self) -> i32 {
         let ticking = self.inner.peers.watch.load(Ordering::Relaxed) == watch::TICKING;
-        match (ticking, self.retires, self.connecting.is_busy(), self.polled.is_empty()) {
+        match (ticking, self.retires, self.connecting.is_busy(), self.has_to_look()) {
             (true, _, _, _) => self.tick_ms,
             (false, true, _, _) => FREE_MS,
             (false, false, true, _) => LIMITS_MS,
-            (false, false, false, false) => POLL_MS,
-            (false, false, false, true) => -1,
+            (false, false, false, true) => POLL_MS,
+            (false, false, false, false) => -1,
         }
     }
 
@@ -266,14 +281,21 @@ impl Progress {
 
     /// Looks after processes for which there is no descriptor.
     fn look_for_ends(&mut self) {
-        let inner = &self.inner;
-        self.polled.retain(|rank| {
-            let card = &inner.cards[rank.index()];
-            let running = process::is_running(card.pid, card.start_time);
-            if !running {
+        let (inner, unseen) = (&self.inner, &mut self.unseen);
+        self.polled.retain_mut(|(rank, process)| match process.look() {
+            Seen::Running => true,
+            Seen::Ended => {
                 inner.peer_ended(*rank);
+                false
             }
-            running
+            Seen::Unknown(reason) => {
+                if !std::mem::replace(unseen, true) {
+                    log::warn!(
+                        "watching {rank}: {reason}: it counts as alive until its end is certain"
+                    );
+                }
+                true
+            }
         });
     }
 
@@ -292,7 +314,7 @@ impl Progress {
                 Ok(Some(fd)) => self.admit(fd),
                 Ok(None) => return,
                 Err(error) => {
-                    if !self.refuse(listener, &error) {
+                    if !self.refuse(listener, true, &error) {
                         return;
                     }
                 }
@@ -305,7 +327,7 @@ impl Progress {
         let inner = Arc::clone(&self.inner);
         let Some(listener) = inner.peers.endpoints.get(index as usize) else { return };
         while let Err(error) = self.connecting.accept(&inner, listener) {
-            if !self.refuse(listener, &error) {
+            if !self.refuse(listener, false, &error) {
                 return;
             }
         }
@@ -321,22 +343,68 @@ impl Progress {
     }
 
     /// Without a free descriptor: accepts and closes one connection in the place of the reserve, so
-    /// that the listener does not stay ready for ever. False if that is not possible either.
-    fn refuse(&mut self, listener: &OwnedFd, error: &std::io::Error) -> bool {
+    /// that the listener does not stay ready for ever. False if that is not possible, or none is there.
+    fn refuse(&mut self, listener: &OwnedFd, local: bool, error: &std::io::Error) -> bool {
+        let inner = Arc::clone(&self.inner);
+        let making = inner.peers.making();
         let had_reserve = self.reserve.take().is_some();
-        let refused = had_reserve && matches!(socket::accept(listener.as_fd()), Ok(Some(_)));
-        self.reserve = Bell::new().ok();
-        if self.reserve.is_none() {
-            self.inner.peers.poll.remove(listener.as_fd());
+        let refused = if had_reserve { socket::accept(listener.as_fd()) } else { Ok(None) };
+        let is_refused = matches!(refused, Ok(Some(_)));
+        let somebody = !had_reserve || !matches!(refused, Ok(None));
+        if let (Ok(Some(fd)), true) = (refused, local) {
+            turn_away(&fd);
         }
-        if !refused && !std::mem::replace(&mut self.complained, true) {
+        self.reserve = Bell::new().ok();
+        drop(making);
+        if self.reserve.is_none() {
+            inner.peers.poll.remove(listener.as_fd());
+            self.deaf = true;
+        }
+        if somebody && !std::mem::replace(&mut self.complained, true) {
             log::error!(
                 "accepting a connection: {error}, so that peers cannot reach this rank; raise the \
                  limit of open files with ulimit -n"
             );
         }
-        refused
+        is_refused
     }
+
+    /// Takes connections again once there is a reserve.
+    fn listen_again(&mut self) {
+        if !self.deaf {
+            return;
+        }
+        self.reserve = self.reserve.take().or_else(|| Bell::new().ok());
+        if self.reserve.is_some() {
+            self.deaf = false;
+            let peers = &self.inner.peers;
+            let listeners = peers.listener.iter().map(|listener| (LISTENER, listener));
+            for (token, listener) in listeners.chain((ENDPOINTS..).zip(&peers.endpoints)) {
+                // Those that were never removed are there already.
+                let _ = peers.poll.add(listener.as_fd(), token);
+            }
+        }
+    }
+}
+
+/// A descriptor of a process, where so many may be had; `None` if it has ended, else the reason why not:
+/// none is left, or there are none of this kind (valgrind, seccomp, old kernels).
+fn pidfd(pid: i32, left: u64) -> Result<Option<OwnedFd>, String> {
+    if left == 0 {
+        return Err("the limit of open files leaves no pidfd; raise it with ulimit -n".to_owned());
+    }
+    // The number is given to nobody else before the process has ended: when it was started does not matter.
+    process::open(pid, 0)
+        .map_err(|error| format!("{error}; allow pidfd_open in the container's seccomp profile"))
+}
+
+/// Tells a rank of this node why its connection ends.
+fn turn_away(fd: &OwnedFd) {
+    let reason = "it has too many open files; raise the limit with ulimit -n".to_owned();
+    let mut bytes = Vec::new();
+    Frame::TurnedAway { reason }.append_to(&mut bytes);
+    // SAFETY: slices that live across the call. A fresh socket has room; who has gone needs no word.
+    let _ = unsafe { socket::send(fd.as_fd(), [Piece::of(&bytes), Piece::of(&[])], &[]) };
 }
 
 /// A rank without a progress thread would neither answer nor die.

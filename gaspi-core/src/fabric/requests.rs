@@ -12,7 +12,21 @@ use crate::runtime::Inner;
 use crate::sync::Ordering;
 use crate::timeout::Deadline;
 use crate::wait::Waiting;
+use std::cell::Cell;
 use std::sync::Arc;
+
+/// For how long the ends of peers are waited for whose connections broke: in all, for a call that asks
+/// several.
+#[derive(Debug, Default)]
+pub(crate) struct Patience(Cell<Option<Deadline>>);
+
+impl Patience {
+    fn limit(&self, deadline: Deadline) -> Deadline {
+        let end = self.0.get().unwrap_or_else(|| Deadline::Never.at_most(EXPLAIN));
+        self.0.set(Some(end));
+        deadline.at_most(end.remaining().unwrap_or(EXPLAIN))
+    }
+}
 
 impl Peers {
     /// Posts a get, which is answered by data.
@@ -165,6 +179,22 @@ impl Peers {
         deadline: Deadline,
         waiting: Waiting,
     ) -> Result<u64> {
+        let patience = Patience::default();
+        self.finish_one_of(inner, key, rank, call, deadline, waiting, &patience)
+    }
+
+    /// The same for one of several calls, which share the patience with connections that broke.
+    #[allow(clippy::too_many_arguments, reason = "what `finish_call` takes, and the patience")]
+    pub(crate) fn finish_one_of(
+        &self,
+        inner: &Inner,
+        key: CallKey,
+        rank: Rank,
+        call: Arc<PendingCall>,
+        deadline: Deadline,
+        waiting: Waiting,
+        patience: &Patience,
+    ) -> Result<u64> {
         let outcome = inner.until(deadline, waiting, || {
             let answered = || call.outcome.get().cloned();
             // A forked child may hold the connection of somebody who has left.
@@ -181,9 +211,14 @@ impl Peers {
             Ok(value) => Ok(value),
             Err(Failure::Refused(reason)) => Err(inner.refused(rank, reason)),
             Err(Failure::Lost) => {
-                inner.explain(rank, deadline.at_most(EXPLAIN));
+                // A rank of this node that turned the connection away has said why.
+                let said = self.trouble(rank).filter(|_| inner.is_local(rank));
+                if said.is_none() {
+                    inner.explain(rank, patience.limit(deadline));
+                }
                 inner.check_alive(rank, waiting.call.name())?;
-                Err(inner.refused(rank, "the connection to it broke"))
+                let reason = said.unwrap_or_else(|| "the connection to it broke".to_owned());
+                Err(inner.refused(rank, reason))
             }
         }
     }

@@ -279,6 +279,10 @@ impl Inner {
                 // Nothing follows on this stream; there may be another one that is not at its end.
                 return Err(Broken);
             }
+            Frame::TurnedAway { reason } => {
+                self.peers.note_trouble(peer, reason);
+                return Err(Broken);
+            }
             Frame::Losses { count } => {
                 return self.peers.note_losses(self, connection, peer, count);
             }

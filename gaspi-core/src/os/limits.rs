@@ -170,6 +170,40 @@ pub fn allowed(resource: Resource) -> Option<u64> {
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
+/// How many descriptors of this process count for its limit of open files.
+pub fn open_files() -> u64 {
+    let limit = allowed(Resource::OpenFiles).unwrap_or(u64::MAX);
+    let counts = |number: &u64| *number < limit;
+    if let Ok(entries) = fs::read_dir("/proc/self/fd") {
+        let numbers =
+            entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        // Without the one that reads the directory.
+        return (numbers.filter(counts).count() as u64).saturating_sub(1);
+    }
+    // Without /proc, or where not even this one is left.
+    let is_open = |number: &u64| {
+        // SAFETY: asks for the flags of a number that need not be a descriptor.
+        unsafe { libc::fcntl(*number as i32, libc::F_GETFD) >= 0 }
+    };
+    (0..limit.min(65536)).filter(is_open).count() as u64
+}
+
+/// Raises the limit of open files to `needed` as far as the hard limit allows; never lowers it. The limit
+/// that holds now, and the hard one.
+pub fn raise_open_files(needed: u64) -> (u64, u64) {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: getrlimit writes the struct that it is given.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let raised = libc::rlimit { rlim_cur: needed.min(limit.rlim_max), ..limit };
+    if raised.rlim_cur > limit.rlim_cur {
+        // SAFETY: setrlimit reads the struct that it is given.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
+            limit = raised;
+        }
+    }
+    (limit.rlim_cur, limit.rlim_max)
+}
+
 /// A setting of the kernel as text, without the line's end.
 pub fn setting(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim_end().to_owned())

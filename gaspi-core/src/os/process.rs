@@ -1,39 +1,119 @@
-//! Other processes: telling them apart, watching them end, ending them. Always by pidfd, which
+//! Other processes: telling them apart, watching them end, ending them. By pidfd where there is one: it
 //! cannot be mistaken for a later process of the same number.
+//!
+//! Invariant: a process that cannot be seen has not ended. Only the kernel's word counts: a pidfd that is
+//! readable, a number of this pid namespace that nobody has, a zombie. That a file in /proc cannot be read
+//! says nothing: descriptors may have run out, or /proc may hide the process.
 
 use crate::error::{Error, Result};
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// When the process was started, in clock ticks since boot: with the pid it names one process.
-/// `None` where it does not exist or is not visible.
-pub fn start_time(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// What can be seen of another process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seen {
+    /// It runs, or is stopped.
+    Running,
+    /// It has ended for certain, whether or not somebody has waited for it.
+    Ended,
+    /// Nothing is known, for this reason.
+    Unknown(String),
+}
+
+/// The fields of /proc/PID/stat that tell whether a process lives, and which one it is.
+struct Stat {
+    /// The main thread has ended.
+    zombie: bool,
+    threads: u64,
+    start_time: u64,
+}
+
+/// `name` is a number, or "self".
+fn stat(name: &str) -> io::Result<Stat> {
+    let text = std::fs::read_to_string(format!("/proc/{name}/stat"))?;
+    parse(&text).ok_or_else(|| io::Error::other("/proc/PID/stat is not understood"))
+}
+
+fn parse(stat: &str) -> Option<Stat> {
     // The name, field 2, may hold anything; it ends with the last parenthesis.
-    let rest = &stat[stat.rfind(')')? + 1..];
-    rest.split_whitespace().nth(19)?.parse().ok()
+    let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
+    let zombie = matches!(fields.next()?, "Z" | "X");
+    let threads = fields.nth(16)?.parse().ok()?;
+    let start_time = fields.nth(1)?.parse().ok()?;
+    Some(Stat { zombie, threads, start_time })
 }
 
-/// Whether the process `pid` that was started at `started` still runs. A process that has ended but was
-/// not waited for does not.
-pub fn is_running(pid: i32, started: u64) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let Some(end) = stat.rfind(')') else { return false };
-    let mut fields = stat[end + 1..].split_whitespace();
-    let ended = matches!(fields.next(), Some("Z" | "X"));
-    let found = fields.nth(18).and_then(|field| field.parse().ok());
-    !ended && (started == 0 || found == Some(started))
+/// When the process was started, in clock ticks since boot: with the pid it names one process.
+/// `None` where it cannot be seen.
+pub fn start_time(pid: i32) -> Option<u64> {
+    stat(&pid.to_string()).ok().map(|stat| stat.start_time)
 }
 
-/// A descriptor for the process `pid` that was started at `started` (0: not known); `None` if it has ended.
+/// The same for this process, also where /proc is that of another pid namespace.
+pub fn own_start_time() -> Option<u64> {
+    stat("self").ok().map(|stat| stat.start_time)
+}
+
+/// A process for which there is no pidfd, to be looked at again and again.
+#[derive(Debug, Clone, Copy)]
+pub struct Watched {
+    pid: i32,
+    /// 0 where it is not known.
+    started: u64,
+    /// /proc has shown it with this start time: from then on another one there is a later process.
+    met: bool,
+}
+
+impl Watched {
+    /// The process `pid` of this pid namespace, which was started at `started` (0: not known).
+    pub fn new(pid: i32, started: u64) -> Watched {
+        Watched { pid, started, met: false }
+    }
+
+    /// What can be seen of it now.
+    pub fn look(&mut self) -> Seen {
+        // SAFETY: signal 0 is none; only whether there is such a process is looked at, which takes neither
+        // a descriptor nor /proc.
+        let missing = unsafe { libc::kill(self.pid, 0) } != 0
+            && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+        if missing {
+            return Seen::Ended;
+        }
+        match stat(&self.pid.to_string()) {
+            Ok(stat) => self.judge(&stat),
+            Err(error) => Seen::Unknown(format!("/proc/{}/stat: {error}", self.pid)),
+        }
+    }
+
+    fn judge(&mut self, stat: &Stat) -> Seen {
+        let same = self.started == 0 || stat.start_time == self.started;
+        self.met |= same && self.started != 0;
+        match same {
+            // A main thread may end before others.
+            true if stat.zombie && stat.threads <= 1 => Seen::Ended,
+            true => Seen::Running,
+            false if self.met => Seen::Ended,
+            // Another time namespace, or the /proc of another pid namespace.
+            false => Seen::Unknown(format!(
+                "/proc/{}/stat shows a process that was started at another time",
+                self.pid
+            )),
+        }
+    }
+}
+
+/// A descriptor for the process `pid` of this pid namespace. `None` if the kernel says that there is no
+/// such process; with a time of start (0: not known) also if it is another one.
 ///
 /// # Errors
-/// Descriptors ran out, or the kernel has no pidfds.
+/// Descriptors ran out, the kernel has or gives no pidfds, or it cannot be seen when it was started.
 pub fn open(pid: i32, started: u64) -> Result<Option<OwnedFd>> {
     // SAFETY: pidfd_open takes two integers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let Ok(fd) = i32::try_from(fd) else { return Ok(None) };
+    // A descriptor is an int.
+    let fd = fd as i32;
     if fd < 0 {
-        let error = std::io::Error::last_os_error();
+        let error = io::Error::last_os_error();
         if error.raw_os_error() == Some(libc::ESRCH) {
             return Ok(None);
         }
@@ -41,8 +121,15 @@ pub fn open(pid: i32, started: u64) -> Result<Option<OwnedFd>> {
     }
     // SAFETY: the kernel has just made this descriptor for us.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    if started == 0 {
+        return Ok(Some(fd));
+    }
     // The number may have been given to another process before the descriptor was opened.
-    Ok((started == 0 || start_time(pid) == Some(started)).then_some(fd))
+    match stat(&pid.to_string()) {
+        Ok(stat) => Ok((stat.start_time == started).then_some(fd)),
+        Err(_) if has_ended(&fd) => Ok(None),
+        Err(error) => Err(Error::os(format!("reading /proc/{pid}/stat"), &error)),
+    }
 }
 
 /// Whether the process has ended.
@@ -79,3 +166,7 @@ pub fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     result
 }
+
+#[cfg(test)]
+#[path = "process_tests.rs"]
+mod tests;

@@ -4,7 +4,7 @@
 //! Invariant: a start survives timeouts; whoever waits again goes on where the last wait ended.
 
 use super::extensions::Extensions;
-use super::{Inner, NO_TARGETS, Runtime, initial_group};
+use super::{Inner, NO_TARGETS, Runtime, descriptors, initial_group};
 use crate::agreement::tree::{Relays, Tree};
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
 use crate::bootstrap::{Card, Gathering, Job, KEY_BYTES, Membership, Transport};
@@ -125,7 +125,7 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
     Ok(Card {
         rank: job.rank,
         pid,
-        start_time: process::start_time(pid).unwrap_or(0),
+        start_time: process::own_start_time().unwrap_or(0),
         instance: random_u64()?,
         node: match (job.node, job.transport) {
             (Some(node), _) => node,
@@ -149,6 +149,9 @@ impl Joining {
     /// [`Error::Config`], or what the operating system refuses.
     pub fn new(job: Job, config: Config) -> Result<Joining> {
         config.check()?;
+        if job.size > 1 {
+            descriptors::prepare(&job, &config)?;
+        }
         // Before the first thread of the library.
         membarrier::prepare();
         let stage = if job.size == 1 {

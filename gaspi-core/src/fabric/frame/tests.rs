@@ -68,6 +68,7 @@ fn frames() -> impl Strategy<Value = Frame> {
         (any::<u64>(), lane(), place.clone(), 0..=PAYLOAD_MAX)
             .prop_map(|(request, lane, place, size)| Frame::Get { request, lane, place, size }),
         (lane(), any::<String>()).prop_map(|(lane, reason)| Frame::Refused { lane, reason }),
+        any::<String>().prop_map(|reason| Frame::TurnedAway { reason }),
         any::<u64>().prop_map(|puts| Frame::Ack { puts }),
         (any::<u8>(), any::<[u64; 2]>(), words, any::<Vec<u8>>()).prop_map(
             |(group, [step, fingerprint], words, stage)| Frame::Arrive(Arrival {

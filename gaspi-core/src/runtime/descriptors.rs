@@ -1,0 +1,128 @@
+//! How many descriptors a rank needs, and the limit of open files.
+//!
+//! What a rank keeps open: 7 of its own (listener, two poll sets, bell, reserve, launcher, and for a moment the
+//! node area), with ranks of other nodes some more (listeners for them, doorbells); for each other rank of its
+//! node a pidfd and a connection in each direction; for each rank of another node a connection and up to two
+//! watches, and one more while they are made; for each segment of its own a memory file, or two with reserved
+//! huge pages. Segments of others take none once they are mapped.
+
+use super::Inner;
+use crate::bootstrap::{Job, Transport, tell_unable};
+use crate::config::{Config, Topology};
+use crate::error::{Error, Result};
+use crate::os::limits;
+
+/// Those of a rank itself, the one that reads a file of /proc included.
+const OWN: u64 = 8;
+/// The same where there are ranks of other nodes: a listener, two for doorbells, one that connects.
+const OWN_REMOTE: u64 = OWN + 4;
+/// Pidfd and two connections.
+const LOCAL_PEER: u64 = 3;
+/// The connections alone.
+const LOCAL_CONNECTIONS: u64 = 2;
+/// Connection, two watches, one that is being made.
+const REMOTE_PEER: u64 = 4;
+/// Where every rank is a node of its own, all watch each other.
+const WATCHED_PEER: u64 = 3;
+/// More listeners, the arena of channels, the pipe of large payloads, descriptors on their way.
+const SPARE: u64 = 32;
+
+/// How many descriptors a rank needs beside those that its program has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Need {
+    /// To join, and for one connection with each other rank.
+    least: u64,
+    /// For all that it may come to.
+    most: u64,
+}
+
+impl Need {
+    fn of(job: &Job, config: &Config) -> Need {
+        let others = u64::from(job.size) - 1;
+        let remote = job.spans_hosts || job.transport == Transport::Tcp;
+        let (own, least, most) = match (remote, job.spans_hosts) {
+            (false, _) => (OWN, 1, LOCAL_PEER),
+            (true, false) => (OWN_REMOTE, WATCHED_PEER, REMOTE_PEER),
+            // Before the meeting nobody knows who is on which node.
+            (true, true) => (OWN_REMOTE, 1, REMOTE_PEER),
+        };
+        // Others are connected as they are needed.
+        let connected = if config.topology == Topology::Static { others } else { 0 };
+        Need {
+            least: own + least * connected,
+            most: own + SPARE + most * others + u64::from(config.segment_max),
+        }
+    }
+}
+
+/// Raises the limit of open files as far as `job` may need it. Where the least is not to be had, the other
+/// ranks are told.
+///
+/// # Errors
+/// [`Error::TooManyFiles`] with the need and the limit.
+pub(super) fn prepare(job: &Job, config: &Config) -> Result<()> {
+    let need = Need::of(job, config);
+    let open = limits::open_files();
+    let (limit, hard) = limits::raise_open_files(open + need.most);
+    let (rank, size) = (job.rank, job.size);
+    let error = |needed: u64| {
+        Error::TooManyFiles {
+        call: format!(
+            "{rank} needs {needed} open files for {size} ranks, the limit is {limit} (hard limit {hard})"
+        )
+        .into(),
+    }
+    };
+    if open + need.least > limit {
+        let error = error(open + need.least);
+        tell_unable(job, &error);
+        return Err(error);
+    }
+    let most = open + need.most;
+    if most > limit {
+        // Few programs make so many segments.
+        let connected = most - u64::from(config.segment_max) <= limit;
+        let level = if connected { log::Level::Info } else { log::Level::Warn };
+        log::log!(
+            level,
+            "proc_init: {rank} may need up to {most} open files for {size} ranks and {} segments, the limit \
+             is {limit} (hard limit {hard}); raise it with ulimit -n",
+            config.segment_max
+        );
+    }
+    Ok(())
+}
+
+impl Inner {
+    /// How many pidfds leave descriptors for all connections.
+    pub(crate) fn affordable_pidfds(&self) -> u64 {
+        let Some(limit) = limits::allowed(limits::Resource::OpenFiles) else { return u64::MAX };
+        let locals = self.local.iter().filter(|local| **local).count() as u64 - 1;
+        let remotes = u64::from(self.size) - 1 - locals;
+        let connections = LOCAL_CONNECTIONS * locals + REMOTE_PEER * remotes;
+        limit.saturating_sub(limits::open_files() + connections + SPARE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Rank;
+
+    fn need(transport: Transport, spans_hosts: bool, topology: Topology) -> Need {
+        let job = Job { transport, spans_hosts, ..Job::in_process("need", Rank(0), 512) };
+        Need::of(&job, &Config { topology, ..Config::default() })
+    }
+
+    #[test]
+    fn the_need_grows_with_the_job_and_its_connections() {
+        let local = need(Transport::Auto, false, Topology::Static);
+        assert_eq!(local, Need { least: 8 + 511, most: 8 + 32 + 3 * 511 + 255 });
+        let tcp = need(Transport::Tcp, false, Topology::Static);
+        assert_eq!(tcp, Need { least: 12 + 3 * 511, most: 12 + 32 + 4 * 511 + 255 });
+        let hosts = need(Transport::Auto, true, Topology::Static);
+        assert_eq!(hosts, Need { least: 12 + 511, most: tcp.most });
+        let dynamic = need(Transport::Auto, true, Topology::Dynamic);
+        assert_eq!(dynamic, Need { least: 12, most: tcp.most });
+    }
+}

@@ -1,0 +1,76 @@
+//! A rank of the tests of descriptors: `starved init` or `starved CALL RANK`.
+//!
+//! - `init`: joins, meets the others in a barrier and leaves. Whatever ends that is printed as `refused`.
+//! - `segment`, `register`: all ranks join, RANK (for `all` every rank, for `rest` all but 0) opens files until
+//!   there is no descriptor left, and all make a segment together, or each other rank registers one with RANK.
+//!   Prints how each call ended, and after how many milliseconds.
+
+use std::fs::File;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use gaspi::{Config, GroupId, Init, Job, Joining, Rank, Runtime, SegmentId, Timeout};
+
+/// A guard: far above what any of this may take.
+const GUARD: Timeout = Timeout::Millis(60_000);
+const BYTES: u64 = 4096;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let rank = std::env::var("GASPI_RANK").unwrap_or_default();
+    let ended = match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["init"] => join().and_then(|rt| {
+            rt.barrier(GroupId::ALL, GUARD)?;
+            println!("joined {rank}");
+            rt.term(GUARD)
+        }),
+        [call, who] => starve(call, who),
+        _ => {
+            eprintln!("usage: starved init | segment|register RANK|all|rest");
+            return ExitCode::from(2);
+        }
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("refused {rank}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn join() -> gaspi::Result<Runtime> {
+    Joining::new(Job::from_environment()?, Config::default())?.wait(GUARD)
+}
+
+fn starve(call: &str, who: &str) -> gaspi::Result<()> {
+    let rt = join()?;
+    let (me, own) = (rt.rank().0, SegmentId(1));
+    rt.segment_alloc(own, BYTES, Init::Zeroed)?;
+    rt.barrier(GroupId::ALL, GUARD)?;
+    let mut files = Vec::new();
+    if who == "all" || who == me.to_string() || (who == "rest" && me != 0) {
+        while let Ok(file) = File::open("/dev/null") {
+            files.push(file);
+        }
+    }
+    rt.barrier(GroupId::ALL, GUARD)?;
+    let begin = Instant::now();
+    let ended = match call {
+        "segment" => rt.segment_create(SegmentId(0), BYTES, GroupId::ALL, GUARD, Init::Zeroed),
+        _ => match who.parse().map(Rank) {
+            Ok(rank) if rank.0 != me => rt.segment_register(own, rank, GUARD),
+            _ => Ok(()),
+        },
+    };
+    let took_ms = begin.elapsed().as_millis();
+    let ended = ended.map_or_else(|error| error.to_string(), |()| "well".to_owned());
+    println!("ended {me} {took_ms} {ended}");
+    rt.barrier(GroupId::ALL, GUARD)?;
+    drop(files);
+    // With descriptors it goes on where it stopped.
+    rt.barrier(GroupId::ALL, GUARD)?;
+    rt.segment_create(SegmentId(2), BYTES, GroupId::ALL, GUARD, Init::Zeroed)?;
+    println!("recovered {me}");
+    rt.term(GUARD)
+}

@@ -1,0 +1,177 @@
+//! Ranks that run out of descriptors say so, and nobody takes the living for dead.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gaspi_tests::{Job, Outcome, Result};
+
+const RANKS: u32 = 16;
+const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
+/// The rank with the limit.
+const POOR: &str = "3";
+/// In this time every start is over, whatever its outcome.
+const START_LIMIT: Duration = Duration::from_secs(10);
+/// In this time every call has said what is wrong.
+const CALL_LIMIT_MS: u64 = 2000;
+
+fn starved() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_starved"))
+}
+
+/// A job of which the ranks that `condition` (of a shell) is true for set the limit of open files.
+fn limited(transport: &str, condition: &str, ulimit: &str) -> Result<Outcome> {
+    let script = format!("{condition} && ulimit {ulimit}; exec \"$@\"");
+    Job::launched(RANKS, &PathBuf::from("sh"))?
+        .env("GASPI_TRANSPORT", transport)
+        .args(["-c", &script, "sh"])
+        .arg(starved())
+        .arg("init")
+        .limit(Duration::from_secs(60))
+        .run()
+}
+
+fn poor_rank(transport: &str, ulimit: &str) -> Result<Outcome> {
+    limited(transport, &format!("test \"$GASPI_RANK\" = {POOR}"), ulimit)
+}
+
+/// Nobody died, and nobody may be said to have.
+fn expect_no_deaths(outcome: &Outcome) -> Result<()> {
+    let said = format!("{}{}", outcome.stdout, outcome.stderr);
+    for death in ["has died", "died while joining"] {
+        if said.contains(death) {
+            return Err(outcome.failure(&format!("{death:?} was said of a rank that lived")));
+        }
+    }
+    Ok(())
+}
+
+/// The lines of stdout that begin with `word`.
+fn lines<'a>(outcome: &'a Outcome, word: &str) -> Vec<&'a str> {
+    outcome.stdout.lines().filter(|line| line.starts_with(word)).collect()
+}
+
+fn expect_refusal(outcome: &Outcome) -> Result<()> {
+    expect_no_deaths(outcome)?;
+    if outcome.elapsed > START_LIMIT {
+        return Err(outcome.failure("it took too long"));
+    }
+    let refused = lines(outcome, "refused ");
+    if refused.len() != RANKS as usize || outcome.status.success() {
+        return Err(outcome.failure("every rank was to be refused"));
+    }
+    let wrong = refused.iter().find(|line| {
+        let names = format!("rank {POOR} needs ");
+        !(line.contains(&names)
+            && line.contains("too many open files")
+            && line.contains("ulimit -n"))
+    });
+    match wrong {
+        Some(line) => Err(outcome.failure(&format!("{line:?} does not say who lacks what"))),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn a_rank_with_too_few_descriptors_is_named_on_all_ranks() -> Result<()> {
+    for transport in TRANSPORTS {
+        for limit in [16, 20, 24] {
+            expect_refusal(&poor_rank(transport, &format!("-n {limit}"))?)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_soft_limit_is_raised() -> Result<()> {
+    for transport in TRANSPORTS {
+        let outcome = poor_rank(transport, "-S -n 20")?.success()?;
+        expect_no_deaths(&outcome)?;
+        assert_eq!(lines(&outcome, "joined ").len(), RANKS as usize, "{}", outcome.stdout);
+    }
+    Ok(())
+}
+
+/// What the message asks for suffices, and one less does not.
+#[test]
+fn the_need_that_is_told_is_enough() -> Result<()> {
+    for transport in TRANSPORTS {
+        let outcome = poor_rank(transport, "-n 20")?;
+        let told = outcome.stdout.split("needs ").nth(1).and_then(|rest| rest.split(' ').next());
+        let Some(need) = told.and_then(|need| need.parse::<u32>().ok()) else {
+            return Err(outcome.failure("the need is not told"));
+        };
+        let outcome = limited(transport, "true", &format!("-n {need}"))?.success()?;
+        expect_no_deaths(&outcome)?;
+        assert_eq!(lines(&outcome, "joined ").len(), RANKS as usize, "{}", outcome.stdout);
+        expect_refusal(&poor_rank(transport, &format!("-n {}", need - 1))?)?;
+    }
+    Ok(())
+}
+
+/// Numbers of processes mean something else in each pid namespace: ranks that do not see each other live.
+#[test]
+fn ranks_in_other_pid_namespaces_are_not_dead() -> Result<()> {
+    // SAFETY: no arguments, no failure.
+    let root = unsafe { libc::geteuid() } == 0;
+    let user: &[&str] = if root { &[] } else { &["--user", "--map-current-user"] };
+    for transport in TRANSPORTS {
+        let outcome = Job::launched(4, &PathBuf::from("unshare"))?
+            .env("GASPI_TRANSPORT", transport)
+            .args(user)
+            .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+            .arg(starved())
+            .arg("init")
+            .run()?
+            .success()?;
+        expect_no_deaths(&outcome)?;
+        assert_eq!(lines(&outcome, "joined ").len(), 4, "{}", outcome.stdout);
+    }
+    Ok(())
+}
+
+/// Runs out of descriptors after init: every rank hears why its call failed, soon, and all go on.
+fn starve(ranks: u32, transport: &str, call: &str, who: &str) -> Result<Outcome> {
+    let outcome = Job::launched(ranks, &starved())?
+        .env("GASPI_TRANSPORT", transport)
+        .args([call, who])
+        .limit(Duration::from_secs(100))
+        .run()?
+        .success()?;
+    expect_no_deaths(&outcome)?;
+    if lines(&outcome, "ended ").len() != ranks as usize {
+        return Err(outcome.failure("some calls did not end"));
+    }
+    for line in lines(&outcome, "ended ") {
+        let took_ms = line.split(' ').nth(2).and_then(|took| took.parse::<u64>().ok());
+        if took_ms.is_none_or(|took_ms| took_ms > CALL_LIMIT_MS) {
+            return Err(outcome.failure(&format!("{line:?}: it took too long")));
+        }
+    }
+    Ok(outcome)
+}
+
+fn expect_reasons(outcome: &Outcome, but_of: &str) -> Result<()> {
+    for line in lines(outcome, "ended ") {
+        let own = line.split(' ').nth(1) == Some(but_of);
+        let says_why = line.contains("too many open files") && line.contains("ulimit -n");
+        if !own && !says_why {
+            return Err(outcome.failure(&format!("{line:?} does not say why")));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn making_a_segment_without_descriptors_says_so_at_once() -> Result<()> {
+    for transport in TRANSPORTS {
+        for who in ["all", "5", "rest"] {
+            expect_reasons(&starve(32, transport, "segment", who)?, "")?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_rank_without_descriptors_says_why_it_turns_others_away() -> Result<()> {
+    expect_reasons(&starve(32, "shm", "register", "5")?, "5")
+}
