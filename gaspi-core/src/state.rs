@@ -71,8 +71,11 @@ impl Inner {
     /// A call or request failed because of `rank`: to be said before the failure can be seen. One that has
     /// left is not at fault.
     pub(crate) fn set_corrupt(&self, rank: Rank) {
-        if rank == self.rank || self.area.life(rank) == life::LEFT {
-            return;
+        match self.area.life(rank) {
+            _ if rank == self.rank => return,
+            life::LEFT => return,
+            life::DEAD => return self.note_death(rank),
+            _ => {}
         }
         // Fails where it is corrupt already, or has died.
         let order = Ordering::Relaxed;

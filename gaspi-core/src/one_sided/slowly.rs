@@ -115,6 +115,12 @@ impl Inner {
         match copied {
             Ok(()) => Copied::Done,
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Copied::Refused,
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                // The kernel knows of its end first.
+                self.process_has_ended(t.rank);
+                self.target_gone(t.rank, t.remote, q);
+                Copied::Failed
+            }
             Err(error) => {
                 self.set_corrupt(t.rank);
                 q.fail(&format!(
