@@ -65,16 +65,13 @@ pub(super) fn prepare(job: &Job, config: &Config) -> Result<()> {
     let open = limits::open_files();
     let (limit, hard) = limits::raise_open_files(open + need.most);
     let (rank, size) = (job.rank, job.size);
-    let error = |needed: u64| {
-        Error::TooManyFiles {
-        call: format!(
-            "{rank} needs {needed} open files for {size} ranks, the limit is {limit} (hard limit {hard})"
-        )
-        .into(),
-    }
-    };
-    if open + need.least > limit {
-        let error = error(open + need.least);
+    let least = open + need.least;
+    if least > limit {
+        let call = format!(
+            "{rank} needs {least} open files for {size} ranks, the limit is {limit} (hard limit \
+             {hard})"
+        );
+        let error = Error::TooManyFiles { call: call.into() };
         tell_unable(job, &error);
         return Err(error);
     }
