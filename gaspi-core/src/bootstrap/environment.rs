@@ -189,8 +189,8 @@ fn incomplete<T>(get: Lookup<'_>, present: &[&str], absent: &[&str]) -> Result<T
     let is = |names: &[&str]| if names.len() == 1 { "is" } else { "are" };
     let unset: String = set(get, &OF_A_JOB).iter().map(|name| format!("-u {name} ")).collect();
     wrong(format!(
-        "{} {} set but {} {} not; set all of them, or start the program with gaspi_run, or make it a \
-         job of one rank: env {unset}PROGRAM",
+        "{} {} set but {} {} not; set all of them, or start the program with gaspi_run, or make \
+         it a job of one rank: env {unset}PROGRAM",
         list(present),
         is(present),
         list(absent),
@@ -393,8 +393,8 @@ mod tests {
         let left = [("GASPI_MEETING", "m"), ("GASPI_JOB_ID", "x"), ("GASPI_BIND", "none")];
         assert_eq!(
             refusal(&left),
-            "GASPI_MEETING is set but GASPI_RANK and GASPI_NRANKS are not; set all of them, or start \
-             the program with gaspi_run, or make it a job of one rank: env -u GASPI_MEETING \
+            "GASPI_MEETING is set but GASPI_RANK and GASPI_NRANKS are not; set all of them, or \
+             start the program with gaspi_run, or make it a job of one rank: env -u GASPI_MEETING \
              -u GASPI_JOB_ID -u GASPI_BIND PROGRAM"
         );
         let text = refusal(&[("GASPI_SOCKET", "0"), ("GASPI_MFILE", "f"), ("GASPI_MEETING", "")]);

@@ -1,6 +1,6 @@
 /*
- * Preloaded by tests: a machine on which no process may open the descriptors of another in /proc, as where
- * a security module forbids it, or where the owner's program may be executed but not read.
+ * Preloaded by tests: a machine on which no process may open the descriptors of another in /proc,
+ * as where a security module forbids it, or where the owner's program may be executed but not read.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

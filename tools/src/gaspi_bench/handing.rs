@@ -1,9 +1,9 @@
 //! Handing an open file to other processes of this machine over a Unix socket.
 //!
-//! Not by /proc/PID/fd: that needs the right to trace the owner, which a process of the same user lacks
-//! where the owner is not dumpable (its user may execute its program but not read it, or it has changed
-//! its user or capabilities), where a security module forbids it, or where the numbers are of another
-//! PID namespace.
+//! Not by /proc/PID/fd: that needs the right to trace the owner, which a process of the same user
+//! lacks where the owner is not dumpable (its user may execute its program but not read it, or it
+//! has changed its user or capabilities), where a security module forbids it, or where the numbers
+//! are of another PID namespace.
 
 use crate::failure::{Failure, Result};
 use crate::job::Job;

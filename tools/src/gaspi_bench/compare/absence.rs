@@ -28,12 +28,12 @@ impl Absence {
         match self {
             Absence::NotOffered => None,
             Absence::TooSlow { us, times, .. } => Some(format!(
-                "a call takes {us:.0} us, {times:.0} times as long as with the fastest library; the \
-                 limit is {TOO_SLOW:.0} times"
+                "a call takes {us:.0} us, {times:.0} times as long as with the fastest library; \
+                 the limit is {TOO_SLOW:.0} times"
             )),
             Absence::NotTried { times, bytes } => Some(format!(
-                "not measured: it took {times:.0} times as long as the fastest library at {}, and to \
-                 try it again would take too long",
+                "not measured: it took {times:.0} times as long as the fastest library at {}, and \
+                 to try it again would take too long",
                 place(*bytes)
             )),
             Absence::Gone(reason) => Some(reason.clone()),
@@ -45,8 +45,8 @@ fn place(bytes: usize) -> String {
     if bytes == 0 { "the barrier".to_owned() } else { size(bytes) }
 }
 
-/// What is said below a table about a side's empty cells, without repeating itself. `told` says that the
-/// end of its job was told before.
+/// What is said below a table about a side's empty cells, without repeating itself. `told` says
+/// that the end of its job was told before.
 pub(crate) fn notes(title: &str, rows: &[Row], side: usize, told: bool) -> Vec<String> {
     let absences = || {
         let of = |row: &Row| Some((row.shape.bytes(), row.lanes.get(side)?.clone().err()?));
@@ -67,8 +67,8 @@ pub(crate) fn notes(title: &str, rows: &[Row], side: usize, told: bool) -> Vec<S
             (least, most) => format!("{least} to {most}"),
         };
         notes.push(format!(
-            "{title}: - at {}: a call takes {range} times as long as with the fastest library, and from \
-             {TOO_SLOW:.0} times on it is not measured",
+            "{title}: - at {}: a call takes {range} times as long as with the fastest library, and \
+             from {TOO_SLOW:.0} times on it is not measured",
             list(&slow_at)
         ));
     }
@@ -119,8 +119,8 @@ mod tests {
             absent(32768, Absence::NotOffered),
         ];
         let expected = [
-            "MPICH: - at 8, 1K: a call takes 70 to 2000 times as long as with the fastest library, and \
-             from 50 times on it is not measured",
+            "MPICH: - at 8, 1K: a call takes 70 to 2000 times as long as with the fastest library, \
+             and from 50 times on it is not measured",
             "MPICH: - at 4K: not tried any more, since it was too slow before",
             "from 8K on without MPICH: it rains\n#   and pours",
         ];

@@ -32,8 +32,8 @@ pub(crate) struct Burst {
 /// What came of it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Figures {
-    /// Microseconds of each call that there was time for, until its last rank returned; none if the library does not have
-    /// the operation.
+    /// Microseconds of each call that there was time for, until its last rank returned; none if the
+    /// library does not have the operation.
     pub(crate) us: Option<Vec<f64>>,
     /// Elements that were not what they had to be.
     pub(crate) wrong: u64,
@@ -196,7 +196,7 @@ impl Job {
     /// Has all ranks measure, and waits for what they say, at most for `limit`.
     pub(crate) fn burst(&mut self, burst: Burst, limit: Duration) -> Result<Figures> {
         let told = self.ranks.iter_mut().try_for_each(|rank| rank.write_all(&burst.encode()));
-        told.map_err(|error| self.failed(&format!("a rank has ended ({error})")))?;
+        told.map_err(|error| self.lost(&format!("a rank has ended ({error})")))?;
         let answers = self.hear::<ANSWER_BYTES>(limit)?;
         Ok(combine(burst, &answers))
     }
@@ -215,7 +215,7 @@ impl Job {
             for event in events {
                 let at = event.token as usize;
                 let heard = self.ranks[at].read_exact(&mut answers[at]);
-                heard.map_err(|error| self.failed(&format!("a rank has ended ({error})")))?;
+                heard.map_err(|error| self.lost(&format!("a rank has ended ({error})")))?;
                 // Whatever it says from now on is for later.
                 poll.remove(self.ranks[at].as_fd());
                 missing -= 1;
@@ -223,7 +223,7 @@ impl Job {
             if missing > 0 && begin.elapsed() > limit {
                 let all = self.ranks.len();
                 let what = format!("{missing} of {all} ranks did not answer within {limit:?}");
-                return Err(self.failed(&what));
+                return Err(self.lost(&what));
             }
         }
         Ok(answers)
@@ -268,6 +268,29 @@ impl Job {
         }
     }
 
+    /// Kills its ranks, and its launcher with what that has left, if it does not end then.
+    fn end(&mut self) {
+        // Also without a launcher: ranks that spin in a library do not see their connections end.
+        for rank in &self.processes {
+            process::signal(rank, libc::SIGKILL);
+        }
+        self.ranks.clear();
+        if matches!(self.launcher.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        if !self.await_launcher(MOURNING) {
+            // SAFETY: the group is that of a child that was not waited for, so it is still ours.
+            unsafe { libc::kill(-self.launcher.id().cast_signed(), libc::SIGKILL) };
+            let _ = self.launcher.wait();
+        }
+    }
+
+    /// Ends it for a reason, which is told when the launcher has passed on what ranks said.
+    fn lost(&mut self, what: &str) -> Failure {
+        self.end();
+        self.failed(what)
+    }
+
     /// An error of this job with the last that its launcher and ranks said.
     fn failed(&self, what: &str) -> Failure {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
@@ -283,20 +306,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // Also without a launcher: a rank that spins in its library does not see its connection end.
-        for rank in &self.processes {
-            process::signal(rank, libc::SIGKILL);
-        }
-        self.ranks.clear();
-        if matches!(self.launcher.try_wait(), Ok(Some(_))) {
-            return;
-        }
-        // Launchers clean up when their ranks have ended; one that does not is ended with all it has.
-        if !self.await_launcher(MOURNING) {
-            // SAFETY: the group is that of a child that was not waited for, so it is still ours.
-            unsafe { libc::kill(-self.launcher.id().cast_signed(), libc::SIGKILL) };
-            let _ = self.launcher.wait();
-        }
+        self.end();
     }
 }
 

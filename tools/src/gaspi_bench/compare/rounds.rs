@@ -1,7 +1,7 @@
 //! Bursts of all sides in turn, and who is left out of them.
 //!
-//! Invariant: a rival costs a bounded time, however slow it is, and whatever becomes of it the other
-//! sides are measured. Only a failure of this library's own job is an error.
+//! Invariant: a rival costs a bounded time, however slow it is, and whatever becomes of it the
+//! other sides are measured. Only a failure of this library's own job is an error.
 
 use super::absence::Absence;
 use super::jobs::{self, Burst, CALLS_MAX, Figures, Job};
@@ -56,8 +56,12 @@ const LONG: Duration = Duration::from_millis(800);
 /// A rival that takes so many times as long as the best is not measured.
 pub(crate) const TOO_SLOW: f64 = 50.0;
 /// A burst that took longer is not repeated to be sure, of a rival that was too slow before.
+/// Otherwise the fastest of some calls counts, for which there is twice this time: where ranks
+/// share cores a call may wait for a time slice of another rank.
 const DOUBT: Duration = Duration::from_millis(100);
-/// A rival may take so many times as long to answer as the best did, if that is more than the limit.
+const DOUBT_CALLS: u32 = 16;
+/// A rival may take so many times as long to answer as the best did, if that is more than the
+/// limit.
 const ANSWER_TIMES: u32 = 20;
 
 /// One side, and what has become of it.
@@ -76,14 +80,16 @@ pub(crate) struct Entrant {
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     calls: u32,
-    /// What such a burst takes, and a call of it.
+    /// What such a burst takes, and a call of it: the fastest, and most.
     takes: Duration,
-    us: f64,
+    fastest_us: f64,
+    median_us: f64,
     /// How much was wrong until that was known.
     wrong: u64,
 }
 
-/// The best so far.
+/// The best so far. Of the best most calls count, of a rival the fastest: what else the machine does
+/// excludes nobody.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     us: f64,
@@ -91,9 +97,13 @@ struct Pace {
 }
 
 impl Pace {
+    fn excludes(self, us: f64) -> bool {
+        us > TOO_SLOW * self.us
+    }
+
     fn too_slow(self, us: f64, wrong: u64) -> Option<Absence> {
         let times = us / self.us;
-        (times > TOO_SLOW).then_some(Absence::TooSlow { us, times, wrong })
+        self.excludes(us).then_some(Absence::TooSlow { us, times, wrong })
     }
 }
 
@@ -161,12 +171,19 @@ impl Entrant {
     fn try_out(&mut self, shape: Shape, effort: Effort, best: Option<Pace>) -> Result<Found<Plan>> {
         let best = best.filter(|_| !self.is_ours);
         let limit = answer_limit(effort, best);
-        let mut plan = Plan { calls: CALLS_MIN, takes: Duration::ZERO, us: 0.0, wrong: 0 };
-        // A few calls tell how many make a burst, and those tell it better. The first ones say little:
-        // memory is made for them, and that of the row before given back.
+        let mut plan = Plan {
+            calls: CALLS_MIN,
+            takes: Duration::ZERO,
+            fastest_us: 0.0,
+            median_us: 0.0,
+            wrong: 0,
+        };
+        let mut longest = effort.burst;
+        // A few calls tell how many make a burst, and those tell it better. The first ones say
+        // little: memory is made for them, and that of the row before given back.
         for turn in 0..3 {
             let begin = Instant::now();
-            let burst = Burst { shape, calls: plan.calls, limit: effort.burst };
+            let burst = Burst { shape, calls: plan.calls, limit: longest };
             let Figures { us, wrong } = match self.burst(burst, limit)? {
                 Ok(figures) => figures,
                 Err(absence) => return Ok(Err(absence)),
@@ -174,18 +191,26 @@ impl Entrant {
             let Some(us) = us else { return Ok(Err(Absence::NotOffered)) };
             plan.takes = begin.elapsed();
             plan.wrong += wrong;
-            plan.us = Samples::new(us).min();
-            let too_slow = best.and_then(|best| best.too_slow(plan.us, plan.wrong));
+            let made = us.len() as u32;
+            let samples = Samples::new(us);
+            (plan.fastest_us, plan.median_us) = (samples.min(), samples.median());
+            let too_slow = best.and_then(|best| best.too_slow(plan.fastest_us, plan.wrong));
             // Libraries make much at their first call of an operation.
             let is_sure = turn > 0 || (self.slow.is_some() && plan.takes > DOUBT);
-            if let Some(absence) = too_slow
-                && is_sure
-            {
-                self.slow = Some((shape.bytes(), plan.us / best.map_or(plan.us, |best| best.us)));
-                self.tried += plan.takes;
-                return Ok(Err(absence));
+            match too_slow {
+                Some(absence) if is_sure => {
+                    let times = best.map_or(1.0, |best| plan.fastest_us / best.us);
+                    self.slow = Some((shape.bytes(), times));
+                    self.tried += plan.takes;
+                    return Ok(Err(absence));
+                }
+                Some(_) => {
+                    (plan.calls, longest) = (DOUBT_CALLS, 2 * DOUBT);
+                    continue;
+                }
+                None => longest = effort.burst,
             }
-            plan.calls = fitting(plan.calls, plan.takes);
+            plan.calls = fitting(made, plan.takes);
             if turn > 0 && plan.calls <= CALLS_MIN {
                 break;
             }
@@ -263,7 +288,7 @@ fn plans(
     let mut plans = Vec::new();
     for side in sides.iter_mut() {
         let plan = side.plan(shape, effort, best)?;
-        if let Ok(Plan { us, takes, .. }) = plan
+        if let Ok(Plan { median_us: us, takes, .. }) = plan
             && us > 0.0
             && best.is_none_or(|best| us < best.us)
         {
@@ -272,13 +297,10 @@ fn plans(
         plans.push(plan);
     }
     // The best may have come after one that is too slow beside it.
-    for (_, plan) in sides.iter().zip(&mut plans).filter(|(side, _)| !side.is_ours) {
-        let absence = match (&plan, best) {
-            (Ok(plan), Some(best)) => best.too_slow(plan.us, plan.wrong),
-            _ => None,
-        };
-        if let Some(absence) = absence {
-            *plan = Err(absence);
+    for (side, plan) in sides.iter_mut().zip(&mut plans).filter(|(side, _)| !side.is_ours) {
+        let is_too_slow = |plan: &Plan| best.is_some_and(|best| best.excludes(plan.fastest_us));
+        if plan.as_ref().is_ok_and(is_too_slow) {
+            *plan = side.plan(shape, effort, best)?;
         }
     }
     Ok((plans, best))

@@ -3,9 +3,9 @@
  *
  * The same file is linked with the part for each library (library.h). Each rank connects to the driver by
  * an abstract Unix socket (argv[1]) and binds itself to one of the cores argv[2] ("0,1"), its rank modulo
- * their number. The driver hands it memory that the ranks of this job map. Then the library starts, the
- * rank says so, and reads commands. Between them it sits in read(), so that the jobs of other libraries have the
- * cores for themselves.
+ * their number. The driver hands it memory that the ranks of this job map. Then the library starts,
+ * the rank says so, and reads commands. Between them it sits in read(), so that the jobs of other
+ * libraries have the cores for themselves.
  *
  * A burst is some calls. Before each, every rank writes its input anew. Then all meet outside of the
  * library, and begin at an agreed moment of the clock that they share; what counts is the time from that
@@ -141,7 +141,7 @@ static inline uint64_t now_ns(void) {
   return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-/* Waits for all ranks; returns the agreed moment when it has come, 0 if that is after `until_ns`. */
+/* Waits for all ranks; returns the agreed moment when it has come, 0 if that is after until_ns. */
 static uint64_t meet(uint64_t until_ns) {
   unsigned now = atomic_load_explicit(&meeting->generation, memory_order_acquire);
   uint64_t begin;
@@ -261,7 +261,7 @@ static uint64_t wrong_after(const struct shape *shape, unsigned call) {
   return wrong;
 }
 
-/* One call; stores microseconds from the agreed moment. 0 if its time had not come before `until_ns`. */
+/* One call; stores microseconds from the agreed moment. 0 if that would be after until_ns. */
 static int timed(const struct shape *shape, unsigned call, uint64_t until_ns, double *us) {
   uint64_t begin, end;
   rewrite(shape, call);
