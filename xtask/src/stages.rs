@@ -150,7 +150,7 @@ pub(crate) const STAGES: [Stage; 30] = [
     stage("jobs", 60, &[], jobs, "jobs beside each other; what ranks tell at their end"),
     stage(
         "bench",
-        60,
+        120,
         &[],
         |context| harness(context, "bench", &[]),
         "rows and tables of gaspi-bench",

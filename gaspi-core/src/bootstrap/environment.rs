@@ -22,6 +22,18 @@ use std::path::{Path, PathBuf};
 pub const RANKS_MAX: u32 = 65535;
 /// Bytes of the longest job id.
 const ID_MAX: usize = 255;
+/// What makes a process a rank of a job; a program that has none of them is a job of one rank.
+const OF_A_JOB: [&str; 9] = [
+    "GASPI_RANK",
+    "GASPI_NRANKS",
+    "GASPI_SOCKET",
+    "GASPI_MFILE",
+    "GASPI_MEETING",
+    "GASPI_JOB_ID",
+    "GASPI_HOSTS",
+    "GASPI_HOST",
+    "GASPI_BIND",
+];
 
 impl Job {
     /// The job that the environment of this process describes; a job of one rank if it describes
@@ -47,15 +59,16 @@ fn describe(get: Lookup<'_>, machine: &dyn Fn() -> ThisMachine) -> Result<Job> {
     let size = number(get, "GASPI_NRANKS")?;
     let (rank, size) = match (rank, size) {
         (Some(rank), Some(size)) => (rank, size),
-        (Some(_), None) => return incomplete("GASPI_RANK", "GASPI_NRANKS (the number of ranks)"),
+        (Some(_), None) => {
+            return incomplete(get, &["GASPI_RANK"], &["GASPI_NRANKS (the number of ranks)"]);
+        }
         (None, Some(_)) => {
-            return incomplete("GASPI_NRANKS", "GASPI_RANK (the number of this rank)");
+            return incomplete(get, &["GASPI_NRANKS"], &["GASPI_RANK (the number of this rank)"]);
         }
         (None, None) => {
-            for name in ["GASPI_SOCKET", "GASPI_MFILE", "GASPI_MEETING"] {
-                if get(name).is_some() {
-                    return incomplete(name, "GASPI_RANK and GASPI_NRANKS");
-                }
+            let present = set(get, &["GASPI_SOCKET", "GASPI_MFILE", "GASPI_MEETING"]);
+            if !present.is_empty() {
+                return incomplete(get, &present, &["GASPI_RANK", "GASPI_NRANKS"]);
             }
             return Ok(Job::single());
         }
@@ -95,7 +108,7 @@ fn describe(get: Lookup<'_>, machine: &dyn Fn() -> ThisMachine) -> Result<Job> {
 /// A rank that gaspi_run, or its agent, has started on this machine.
 fn launched(get: Lookup<'_>, name: &str, rank: Rank, size: u32) -> Result<Job> {
     let Some(id) = text(get, "GASPI_JOB_ID")? else {
-        return incomplete("GASPI_MEETING", "GASPI_JOB_ID");
+        return incomplete(get, &["GASPI_MEETING"], &["GASPI_JOB_ID"]);
     };
     // The launcher has checked the machine file, and it may be gone by now.
     let own = text(get, "GASPI_HOST")?.unwrap_or_else(system::host_name);
@@ -161,10 +174,27 @@ fn hub(named: &str) -> Result<(String, u16)> {
     }
 }
 
-fn incomplete<T>(present: &str, absent: &str) -> Result<T> {
+/// Those of `names` that are set, empty ones too.
+fn set<'a>(get: Lookup<'_>, names: &[&'a str]) -> Vec<&'a str> {
+    names.iter().copied().filter(|name| get(name).is_some()).collect()
+}
+
+/// Says what is missing, and how a program that a rank has started becomes a job of its own.
+fn incomplete<T>(get: Lookup<'_>, present: &[&str], absent: &[&str]) -> Result<T> {
+    let list = |names: &[&str]| match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    };
+    let is = |names: &[&str]| if names.len() == 1 { "is" } else { "are" };
+    let unset: String = set(get, &OF_A_JOB).iter().map(|name| format!("-u {name} ")).collect();
     wrong(format!(
-        "{present} is set but {absent} is not; set both, or none for a job of one rank, or start \
-         the program with gaspi_run"
+        "{} {} set but {} {} not; set all of them, or start the program with gaspi_run, or make \
+         it a job of one rank: env {unset}PROGRAM",
+        list(present),
+        is(present),
+        list(absent),
+        is(absent)
     ))
 }
 
@@ -356,6 +386,24 @@ mod tests {
             let text = refusal(variables);
             assert!(words.iter().all(|word| text.contains(word)), "{variables:?}: {text}");
         }
+    }
+
+    #[test]
+    fn what_is_missing_is_told_with_the_command_that_helps() {
+        let left = [("GASPI_MEETING", "m"), ("GASPI_JOB_ID", "x"), ("GASPI_BIND", "none")];
+        assert_eq!(
+            refusal(&left),
+            "GASPI_MEETING is set but GASPI_RANK and GASPI_NRANKS are not; set all of them, or \
+             start the program with gaspi_run, or make it a job of one rank: env -u GASPI_MEETING \
+             -u GASPI_JOB_ID -u GASPI_BIND PROGRAM"
+        );
+        let text = refusal(&[("GASPI_SOCKET", "0"), ("GASPI_MFILE", "f"), ("GASPI_MEETING", "")]);
+        let begin = "GASPI_SOCKET, GASPI_MFILE and GASPI_MEETING are set but GASPI_RANK and";
+        assert!(text.starts_with(begin), "{text}");
+        let text = refusal(&[("GASPI_RANK", "0"), ("GASPI_MEETING", "m")]);
+        assert!(text.starts_with("GASPI_RANK is set but GASPI_NRANKS (the number"), "{text}");
+        assert!(text.contains(") is not; "), "{text}");
+        assert!(text.ends_with(": env -u GASPI_RANK -u GASPI_MEETING PROGRAM"), "{text}");
     }
 
     #[test]

@@ -1,14 +1,24 @@
 /*
  * Another library, for tests of gaspi-bench compare: MPI calls made of all-reduces by libgaspi. With
- * FAKE_MPI_WRONG in the environment each first element is wrong.
+ * FAKE_MPI_WRONG in the environment each first element is wrong; with FAKE_MPI_SLOW_US a call takes
+ * at least so long; from FAKE_MPI_HANG elements on a call never returns, and from FAKE_MPI_END on
+ * rank 1 ends in it.
  */
+#define _DEFAULT_SOURCE
 #include "mpi.h"
 
 #include <GASPI.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static gaspi_rank_t rank, ranks;
+
+static int number(const char *name, int otherwise) {
+  const char *text = getenv(name);
+  return text == NULL ? otherwise : atoi(text);
+}
 
 int MPI_Init(int *argc, char ***argv) {
   gaspi_config_t config;
@@ -34,8 +44,16 @@ int MPI_Iprobe(int source, int tag, MPI_Comm comm, int *flag, MPI_Status *status
 
 int MPI_Allreduce(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op,
                   MPI_Comm comm) {
+  int hang = number("FAKE_MPI_HANG", 0), end = number("FAKE_MPI_END", 0);
+  int slow = number("FAKE_MPI_SLOW_US", 0), failed;
   void *send = from == MPI_IN_PLACE ? to : (void *)(size_t)from;
-  int failed = gaspi_allreduce(send, to, (gaspi_number_t)count, GASPI_OP_SUM, GASPI_TYPE_FLOAT,
+  if (slow > 0) usleep((useconds_t)slow);
+  while (hang > 0 && count >= hang) pause();
+  if (end > 0 && count >= end && rank == 1) {
+    fputs("it rains\n", stderr);
+    _exit(7);
+  }
+  failed = gaspi_allreduce(send, to, (gaspi_number_t)count, GASPI_OP_SUM, GASPI_TYPE_FLOAT,
                                GASPI_GROUP_ALL, GASPI_BLOCK);
   (void)type, (void)op, (void)comm;
   if (getenv("FAKE_MPI_WRONG") != NULL) *(float *)to += 1;

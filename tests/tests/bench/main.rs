@@ -1,5 +1,6 @@
 //! gaspi-bench: what its rows and tables hold, whatever the figures are.
 
+mod closed_proc;
 mod collectives;
 mod compare;
 

@@ -6,13 +6,12 @@
 use crate::arguments::Plain;
 use crate::control::{Control, Places};
 use crate::failure::{Failure, Result};
+use crate::handing::{self, Counter};
 use crate::library::{self, Collectives, Config, Library, Procedures, Status};
 use crate::memory::{PAGE, Region, Shared};
 use crate::transport::{Choice, Links};
 use crate::wiring::{self, Streams};
 use crate::{launch, system};
-use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -274,30 +273,19 @@ impl Job {
         let shared = if self.rank == 0 {
             let file = system::memory_file(size).map_err(refused)?;
             let shared = Shared::map(&file, size)?;
-            segment.region.word(0).store(u64::from(std::process::id()), Ordering::Relaxed);
-            segment.region.word(8).store(file.as_raw_fd() as u64, Ordering::Relaxed);
+            let counter = Counter::open()?;
+            segment.region.word(0).store(counter.number, Ordering::Relaxed);
             for rank in 1..self.ranks {
-                segment.write(0, rank, 0, 16, 0)?;
+                segment.write(0, rank, 0, 8, 0)?;
             }
             self.wait(0)?;
             self.barrier()?;
-            // Until all have opened it.
-            self.barrier()?;
-            drop(file);
+            counter.give(self, &file, self.ranks - 1)?;
             shared
         } else {
             self.barrier()?;
-            let word = |at| segment.region.word(at).load(Ordering::Relaxed);
-            let path = format!("/proc/{}/fd/{}", word(0), word(8));
-            let file = File::options().read(true).write(true).open(&path).map_err(|error| {
-                Failure::run(format!(
-                    "cannot open {path}, memory of rank 0: {error}; limits are measured between \
-                     processes of one user that see each other in /proc"
-                ))
-            })?;
-            let shared = Shared::map(&file, size)?;
-            self.barrier()?;
-            shared
+            let file = handing::take(self, segment.region.word(0).load(Ordering::Relaxed))?;
+            Shared::map(&file, size)?
         };
         segment.delete()?;
         Ok(shared)

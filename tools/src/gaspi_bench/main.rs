@@ -20,6 +20,7 @@ mod elements;
 mod failure;
 mod gate;
 mod goals;
+mod handing;
 mod info;
 mod init;
 mod job;

@@ -95,7 +95,7 @@ pub(crate) fn connected() -> Vec<IpAddr> {
     peers.collect()
 }
 
-/// Memory that has no name and can be opened by others through /proc.
+/// Memory that has no name.
 pub(crate) fn memory_file(size: usize) -> io::Result<File> {
     // SAFETY: the name is a C string.
     let fd = unsafe { libc::memfd_create(c"gaspi-bench".as_ptr(), libc::MFD_CLOEXEC) };

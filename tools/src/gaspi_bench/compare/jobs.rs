@@ -6,13 +6,14 @@
 use super::operation::Shape;
 use super::rivals::Side;
 use crate::failure::{Failure, Result};
+use crate::handing;
 use crate::system;
 use crate::transport::Choice;
 use gaspi_core::os::event::Poll;
 use gaspi_core::os::{process, socket};
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -24,13 +25,15 @@ use std::time::{Duration, Instant};
 pub(crate) struct Burst {
     pub(crate) shape: Shape,
     pub(crate) calls: u32,
+    /// No call but the first begins later.
+    pub(crate) limit: Duration,
 }
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Figures {
-    /// Microseconds of each call, until its last rank returned; none if the library does not have
-    /// the operation.
+    /// Microseconds of each call that there was time for, until its last rank returned; none if the
+    /// library does not have the operation.
     pub(crate) us: Option<Vec<f64>>,
     /// Elements that were not what they had to be.
     pub(crate) wrong: u64,
@@ -38,15 +41,21 @@ pub(crate) struct Figures {
 
 /// As in burst.c.
 pub(crate) const CALLS_MAX: u32 = 512;
-const COMMAND_BYTES: usize = 24;
+/// What a rank says when its library has started.
+const READY_BYTES: usize = 4;
+const COMMAND_BYTES: usize = 32;
 const STOP: [u8; COMMAND_BYTES] = [0; COMMAND_BYTES];
-const ANSWER_BYTES: usize = 16 + 8 * CALLS_MAX as usize;
+/// Words of an answer before its times.
+const HEAD: usize = 3;
+const ANSWER_BYTES: usize = 8 * HEAD + 8 * CALLS_MAX as usize;
 /// Bytes of memory that the ranks of a job meet in.
 const MEETING_BYTES: usize = 8192;
 /// A launcher that takes longer to start its ranks, or a rank with a burst, has failed.
-const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 /// How long a launcher may take to end after its ranks, before it is killed.
 const FAREWELL: Duration = Duration::from_secs(20);
+/// The same for one whose ranks have been killed.
+const MOURNING: Duration = Duration::from_secs(5);
 /// Between looks at whether a launcher has ended.
 const LOOK_MS: i32 = 100;
 /// Lines of a launcher's output that an error shows.
@@ -65,7 +74,9 @@ impl Burst {
         for (to, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
             *to = word.to_ne_bytes();
         }
-        bytes[16..].copy_from_slice(&(shape.count as u64).to_ne_bytes());
+        let limit_ns = u64::try_from(self.limit.as_nanos()).unwrap_or(u64::MAX);
+        bytes[16..24].copy_from_slice(&(shape.count as u64).to_ne_bytes());
+        bytes[24..].copy_from_slice(&limit_ns.to_ne_bytes());
         bytes
     }
 }
@@ -76,11 +87,12 @@ fn combine(burst: Burst, answers: &[[u8; ANSWER_BYTES]]) -> Figures {
         u64::from_ne_bytes(answer.as_chunks::<8>().0[index])
     };
     let last = |call: usize| {
-        let times = answers.iter().map(|answer| f64::from_bits(word(answer, 2 + call)));
+        let times = answers.iter().map(|answer| f64::from_bits(word(answer, HEAD + call)));
         times.fold(0.0, f64::max)
     };
     let is_offered = answers.iter().all(|answer| word(answer, 0) == 1);
-    let calls = burst.calls.min(CALLS_MAX) as usize;
+    let made = answers.iter().map(|answer| word(answer, 2)).min().unwrap_or(0);
+    let calls = made.min(burst.calls.into()).min(CALLS_MAX.into()) as usize;
     Figures {
         us: is_offered.then(|| (0..calls).map(last).collect()),
         wrong: answers.iter().map(|answer| word(answer, 1)).sum(),
@@ -96,8 +108,6 @@ pub(crate) struct Job {
     ranks: Vec<UnixStream>,
     processes: Vec<OwnedFd>,
     log: PathBuf,
-    /// Ranks open it through this process.
-    _meeting: File,
 }
 
 impl Job {
@@ -114,12 +124,11 @@ impl Job {
         let name = format!("gaspi-compare-{}-{}", std::process::id(), side.name());
         let listener = socket::listen(&name).map_err(failed)?;
         let meeting = system::memory_file(MEETING_BYTES).map_err(failed)?;
-        let place = format!("/proc/{}/fd/{}", std::process::id(), meeting.as_raw_fd());
         let log = program.with_extension("log");
         let output = File::create(&log).map_err(failed)?;
         let cores_text: Vec<String> = cores.iter().map(usize::to_string).collect();
         let mut command = side.launch(program, ranks, ranks as usize > cores.len(), transport);
-        command.arg(&name).arg(cores_text.join(",")).arg(place);
+        command.arg(&name).arg(cores_text.join(","));
         command.stdin(Stdio::null()).stdout(output.try_clone().map_err(failed)?).stderr(output);
         // A group of its own, so that what a launcher leaves can be ended with it.
         command.process_group(0);
@@ -127,21 +136,20 @@ impl Job {
             let program = command.get_program().to_string_lossy();
             Failure::run(format!("starting {title}: {program}: {error}"))
         })?;
-        let (ranks_so_far, processes) = (Vec::new(), Vec::new());
-        let mut job =
-            Job { title, launcher, ranks: ranks_so_far, processes, log, _meeting: meeting };
-        job.gather(&listener, ranks)?;
+        let mut job = Job { title, launcher, ranks: Vec::new(), processes: Vec::new(), log };
+        job.gather(&listener, &meeting, ranks)?;
+        job.hear::<READY_BYTES>(LIMIT)?;
         Ok(job)
     }
 
-    fn gather(&mut self, listener: &OwnedFd, ranks: u32) -> Result<()> {
+    fn gather(&mut self, listener: &OwnedFd, meeting: &File, ranks: u32) -> Result<()> {
         let poll = Poll::new().map_err(|error| Failure::run(error.to_string()))?;
         poll.add(listener.as_fd(), 0).map_err(|error| Failure::run(error.to_string()))?;
         let begin = Instant::now();
         while self.ranks.len() < ranks as usize {
             poll.wait(&mut Vec::new(), LOOK_MS);
             while let Ok(Some(fd)) = socket::accept(listener.as_fd()) {
-                self.admit(fd, ranks)?;
+                self.admit(fd, meeting, ranks)?;
             }
             if let Ok(Some(status)) = self.launcher.try_wait() {
                 return Err(self.failed(&format!("its launcher ended with {status}")));
@@ -154,8 +162,8 @@ impl Job {
         Ok(())
     }
 
-    /// Takes the connection of a rank of this user's.
-    fn admit(&mut self, fd: OwnedFd, ranks: u32) -> Result<()> {
+    /// Takes the connection of a rank of this user's, and hands it the memory where ranks meet.
+    fn admit(&mut self, fd: OwnedFd, meeting: &File, ranks: u32) -> Result<()> {
         let Ok(who) = socket::credentials(fd.as_fd()) else { return Ok(()) };
         if who.uid != socket::own_uid() {
             return Ok(());
@@ -172,6 +180,8 @@ impl Job {
             let found = u32::from_ne_bytes(size);
             return Err(self.failed(&format!("its ranks form a job of {found} instead of {ranks}")));
         }
+        handing::send(stream.as_fd(), meeting)
+            .map_err(|error| self.failed(&format!("a rank got no memory ({error})")))?;
         self.ranks.push(stream);
         // Ended through it if need be; without one the end of its connection has to do.
         self.processes.extend(process::open(who.pid, 0).ok().flatten());
@@ -183,16 +193,40 @@ impl Job {
         self.title
     }
 
-    /// Has all ranks measure, and waits for what they say.
-    pub(crate) fn burst(&mut self, burst: Burst) -> Result<Figures> {
-        let mut answers = vec![[0; ANSWER_BYTES]; self.ranks.len()];
+    /// Has all ranks measure, and waits for what they say, at most for `limit`.
+    pub(crate) fn burst(&mut self, burst: Burst, limit: Duration) -> Result<Figures> {
         let told = self.ranks.iter_mut().try_for_each(|rank| rank.write_all(&burst.encode()));
-        let heard = told.and_then(|()| {
-            let pairs = self.ranks.iter_mut().zip(&mut answers);
-            pairs.into_iter().try_for_each(|(rank, answer)| rank.read_exact(answer))
-        });
-        heard.map_err(|error| self.failed(&format!("a rank did not answer ({error})")))?;
+        told.map_err(|error| self.lost(&format!("a rank has ended ({error})")))?;
+        let answers = self.hear::<ANSWER_BYTES>(limit)?;
         Ok(combine(burst, &answers))
+    }
+
+    /// What each rank says, in so many bytes.
+    fn hear<const BYTES: usize>(&mut self, limit: Duration) -> Result<Vec<[u8; BYTES]>> {
+        let poll = Poll::new().map_err(|error| Failure::run(error.to_string()))?;
+        for (token, rank) in (0..).zip(&self.ranks) {
+            poll.add(rank.as_fd(), token).map_err(|error| Failure::run(error.to_string()))?;
+        }
+        let (mut answers, mut missing) = (vec![[0; BYTES]; self.ranks.len()], self.ranks.len());
+        let begin = Instant::now();
+        while missing > 0 {
+            let mut events = Vec::new();
+            poll.wait(&mut events, LOOK_MS);
+            for event in events {
+                let at = event.token as usize;
+                let heard = self.ranks[at].read_exact(&mut answers[at]);
+                heard.map_err(|error| self.lost(&format!("a rank has ended ({error})")))?;
+                // Whatever it says from now on is for later.
+                poll.remove(self.ranks[at].as_fd());
+                missing -= 1;
+            }
+            if missing > 0 && begin.elapsed() > limit {
+                let all = self.ranks.len();
+                let what = format!("{missing} of {all} ranks did not answer within {limit:?}");
+                return Err(self.lost(&what));
+            }
+        }
+        Ok(answers)
     }
 
     /// Ends it in peace.
@@ -234,6 +268,29 @@ impl Job {
         }
     }
 
+    /// Kills its ranks, and its launcher with what that has left, if it does not end then.
+    fn end(&mut self) {
+        // Also without a launcher: ranks that spin in a library do not see their connections end.
+        for rank in &self.processes {
+            process::signal(rank, libc::SIGKILL);
+        }
+        self.ranks.clear();
+        if matches!(self.launcher.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        if !self.await_launcher(MOURNING) {
+            // SAFETY: the group is that of a child that was not waited for, so it is still ours.
+            unsafe { libc::kill(-self.launcher.id().cast_signed(), libc::SIGKILL) };
+            let _ = self.launcher.wait();
+        }
+    }
+
+    /// Ends it for a reason, which is told when the launcher has passed on what ranks said.
+    fn lost(&mut self, what: &str) -> Failure {
+        self.end();
+        self.failed(what)
+    }
+
     /// An error of this job with the last that its launcher and ranks said.
     fn failed(&self, what: &str) -> Failure {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
@@ -249,19 +306,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        if matches!(self.launcher.try_wait(), Ok(Some(_))) {
-            return;
-        }
-        for rank in &self.processes {
-            process::signal(rank, libc::SIGKILL);
-        }
-        self.ranks.clear();
-        // Launchers clean up when their ranks have ended; one that does not is ended with all it has.
-        if !self.await_launcher(FAREWELL) {
-            // SAFETY: the group is that of a child that was not waited for, so it is still ours.
-            unsafe { libc::kill(-self.launcher.id().cast_signed(), libc::SIGKILL) };
-            let _ = self.launcher.wait();
-        }
+        self.end();
     }
 }
 
@@ -276,10 +321,10 @@ mod tests {
 
     fn burst(calls: u32) -> Burst {
         let shape = Shape::new(Operation::Alltoall, 1 << 33, 2, Memory::Segment, true);
-        Burst { shape, calls }
+        Burst { shape, calls, limit: Duration::from_secs(1) }
     }
 
-    fn answer(words: [u64; 2], times: [f64; 2]) -> [u8; ANSWER_BYTES] {
+    fn answer(words: [u64; HEAD], times: [f64; 2]) -> [u8; ANSWER_BYTES] {
         let mut bytes = [0; ANSWER_BYTES];
         let words = words.into_iter().chain(times.map(f64::to_bits));
         for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
@@ -290,11 +335,13 @@ mod tests {
 
     #[test]
     fn a_call_takes_until_its_last_rank_returns() {
-        let answers = [answer([1, 1], [10.0, 40.0]), answer([1, 2], [20.0, 30.0])];
+        let answers = [answer([1, 1, 2], [10.0, 40.0]), answer([1, 2, 2], [20.0, 30.0])];
         let figures = combine(burst(2), &answers);
         assert_eq!(figures, Figures { us: Some(vec![20.0, 40.0]), wrong: 3 });
-        let not_offered = combine(burst(2), &[answer([0, 0], [0.0; 2]); 2]);
+        let not_offered = combine(burst(2), &[answer([0; HEAD], [0.0; 2]); 2]);
         assert_eq!(not_offered.us, None);
+        let late = combine(burst(2), &[answer([1, 0, 1], [10.0, 0.0]); 2]);
+        assert_eq!(late.us, Some(vec![10.0]), "there was time for one of two calls");
     }
 
     #[test]
@@ -303,11 +350,11 @@ mod tests {
         let words: Vec<u32> =
             bytes.as_chunks::<4>().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
         // 2^31 elements: more than a word holds with a sign.
-        assert_eq!(words, [7, 1, 1, CALLS_MAX, 1 << 31, 0]);
+        assert_eq!(words, [7, 1, 1, CALLS_MAX, 1 << 31, 0, 1_000_000_000, 0]);
         for line in [
             &format!("CALLS_MAX = {CALLS_MAX}"),
-            "uint32_t what, in_place, memory, calls;\n  uint64_t count;",
-            "uint64_t offered, wrong;\n  double us[CALLS_MAX];",
+            "uint32_t what, in_place, memory, calls;\n  uint64_t count, limit_ns;",
+            "uint64_t offered, wrong, calls;\n  double us[CALLS_MAX];",
         ] {
             assert!(program::BURST.contains(line), "{line}");
         }

@@ -5,6 +5,7 @@
 //! sleep: what the machine does meanwhile hits all of them. Libraries come from PyPI
 //! ([`environment`]), started as a fair user would ([`rivals`]).
 
+mod absence;
 mod chart;
 mod environment;
 mod goals;
@@ -14,6 +15,7 @@ mod operation;
 mod outcome;
 mod program;
 mod rivals;
+mod rounds;
 mod row;
 #[cfg(test)]
 mod script;
@@ -21,19 +23,19 @@ mod script;
 use crate::arguments;
 use crate::failure::{Failure, Result};
 use crate::library::Library;
-use crate::measure::Samples;
 use crate::system;
 use crate::transport::Choice;
 use clap::Args;
 use goals::Setting;
-use jobs::{Burst, CALLS_MAX, Figures, Job};
+use jobs::{Burst, CALLS_MAX, Job};
 use operation::{Memory, Operation, Shape};
 use outcome::Outcome;
 use rivals::{Rival, Side};
-use row::{Lane, Row};
+use rounds::{Effort, Entrant, QUICK, THOROUGH};
+use row::Row;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -60,23 +62,6 @@ const SIZES_QUICK: [usize; 8] = [8, KIB, 4 * KIB, 32 * KIB, 256 * KIB, MIB, 16 *
 /// What makes environments.
 const PYTHON: &str = "python3";
 
-/// How thoroughly a row is measured.
-#[derive(Debug, Clone, Copy)]
-struct Effort {
-    rounds_min: u32,
-    rounds_max: u32,
-    /// What all bursts of a row may take, if the fewest rounds do not take longer.
-    row: Duration,
-}
-
-const THOROUGH: Effort = Effort { rounds_min: 7, rounds_max: 60, row: Duration::from_secs(6) };
-const QUICK: Effort = Effort { rounds_min: 3, rounds_max: 20, row: Duration::from_millis(1200) };
-
-/// What a burst should take.
-const BURST: Duration = Duration::from_millis(10);
-const CALLS_MIN: u32 = 2;
-/// One call has to do where two take longer than this.
-const LONG: Duration = Duration::from_millis(800);
 /// Calls that show what the ranks of a library talk over: bytes, calls, and what each sends at least.
 /// Somebody has to hear of all that another has; a packet has headers of 52 bytes.
 const PROBES: [(usize, u32, u64); 2] = [(8, CALLS_MAX, 60), (MIB, 4, MIB as u64)];
@@ -167,7 +152,10 @@ impl Options {
     fn effort(&self) -> Effort {
         let default = if self.quick { QUICK } else { THOROUGH };
         match self.rounds {
-            Some(rounds) => Effort { rounds_min: rounds, rounds_max: rounds, ..default },
+            Some(rounds) => {
+                let rival = Duration::MAX;
+                Effort { rounds_min: rounds, rounds_max: rounds, rival, ..default }
+            }
             None => default,
         }
     }
@@ -183,36 +171,39 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let ours = Side::Ours(Library::load()?.path);
     let mut sides = vec![(program::compile(&ours, &root)?, ours)];
     let rivals = if options.alone { &[][..] } else { &options.rivals };
-    let mut reasons = Vec::new();
+    let (mut reasons, mut missing) = (Vec::new(), Vec::new());
     for rival in rivals {
         if sides.iter().any(|(_, side)| side.name() == rival.name()) {
             continue;
         }
         match provide(*rival, &root) {
             Ok(side) => sides.push(side),
-            Err(failure) => leave_out(&mut reasons, rival.title(), &failure),
+            Err(failure) => {
+                eprintln!("gaspi-bench compare: without {}: {failure}", rival.title());
+                reasons.push(format!("{}: {failure}", rival.title()));
+                missing.push((rival.name(), failure.message));
+            }
         }
     }
     demand_rivals(sides.len() - 1, rivals, &reasons)?;
     let cores = system::cores();
     let compared: Vec<Side> = sides.iter().map(|(_, side)| side.clone()).collect();
     let mut outcome = Outcome::new(&compared, &cores, &results, options.json)?;
-    for ranks in &options.ranks {
-        compare(options, &sides, *ranks, &cores, &mut outcome)?;
+    for (library, reason) in missing {
+        outcome.without(library, &reason)?;
     }
-    outcome.finish()
+    let mut each = options.ranks.iter();
+    let compared =
+        each.try_for_each(|ranks| compare(options, &sides, *ranks, &cores, &mut outcome));
+    // What there is of a run that failed is told too.
+    let told = outcome.end().and_then(|()| outcome.finish());
+    compared.and(told)
 }
 
 /// The program of a rival and what it is linked with.
 fn provide(rival: Rival, root: &Path) -> Result<(PathBuf, Side)> {
     let side = Side::Rival(rival, environment::ensure(rival, root, Path::new(PYTHON))?);
     Ok((program::compile(&side, root)?, side))
-}
-
-/// Says why a rival is missing.
-fn leave_out(reasons: &mut Vec<String>, title: &str, failure: &Failure) {
-    eprintln!("gaspi-bench compare: without {title}: {failure}");
-    reasons.push(format!("{title}: {failure}"));
 }
 
 /// There is somebody to compare with, if anybody was asked for.
@@ -242,22 +233,19 @@ fn compare(
     outcome: &mut Outcome,
 ) -> Result<()> {
     let tcp = options.transport == Choice::Tcp;
-    // None for a rival that does not start here.
-    let mut jobs: Vec<Option<Job>> = Vec::new();
-    let mut reasons = Vec::new();
+    let (mut entrants, mut reasons) = (Vec::new(), Vec::new());
     for (program, side) in sides {
         let started = Job::start(side, program, ranks, cores, options.transport)
             .and_then(|mut job| if tcp { demand_tcp(&mut job).map(|()| job) } else { Ok(job) });
-        match (started, side) {
-            (Ok(job), _) => jobs.push(Some(job)),
-            (Err(failure), Side::Ours(_)) => return Err(failure),
-            (Err(failure), Side::Rival(..)) => {
-                leave_out(&mut reasons, side.title(), &failure);
-                jobs.push(None);
+        entrants.push(match side {
+            Side::Ours(_) => Entrant::ours(started?),
+            Side::Rival(..) => {
+                reasons.extend(started.as_ref().err().map(|failure| failure.message.clone()));
+                Entrant::rival(started)
             }
-        }
+        });
     }
-    if !options.alone && jobs.iter().flatten().count() == 1 {
+    if !options.alone && entrants.iter().filter(|entrant| entrant.is_running()).count() == 1 {
         return demand_rivals(0, &options.rivals, &reasons);
     }
     for operation in &options.operation {
@@ -265,13 +253,14 @@ fn compare(
         let setting =
             Setting { operation: *operation, tcp, memory: options.memory, ranks, crowded };
         outcome.begin(setting, !options.out_of_place)?;
+        entrants.iter_mut().for_each(Entrant::begin);
         for shape in options.shapes(*operation, ranks) {
-            let lanes = measure(&mut jobs, shape, options.effort())?;
+            let lanes = rounds::measure(&mut entrants, shape, options.effort())?;
             outcome.row(Row { shape, ranks, lanes })?;
         }
         outcome.end()?;
     }
-    jobs.into_iter().flatten().try_for_each(Job::stop)
+    entrants.into_iter().try_for_each(Entrant::stop)
 }
 
 /// Refuses a job whose ranks do not talk over TCP, in small calls and in large ones.
@@ -279,7 +268,7 @@ fn demand_tcp(job: &mut Job) -> Result<()> {
     for (bytes, calls, each) in PROBES {
         let shape = Shape::new(Operation::Allreduce, bytes, 1, Memory::Private, true);
         let before = loopback::bytes()?;
-        job.burst(Burst { shape, calls })?;
+        job.burst(Burst { shape, calls, limit: jobs::LIMIT }, jobs::LIMIT)?;
         let (sent, least) = (loopback::bytes()? - before, each * u64::from(calls));
         if sent < least {
             return Err(Failure::run(format!(
@@ -290,82 +279,6 @@ fn demand_tcp(job: &mut Job) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// What a side has come to so far.
-#[derive(Debug, Default)]
-struct Progress {
-    us: Vec<f64>,
-    bursts: Vec<f64>,
-    wrong: u64,
-}
-
-/// Bursts of all jobs in turn.
-fn measure(jobs: &mut [Option<Job>], shape: Shape, effort: Effort) -> Result<Vec<Option<Lane>>> {
-    let mut sides: Vec<Option<Progress>> = Vec::new();
-    let mut plans = Vec::new();
-    let mut round_takes = Duration::ZERO;
-    for job in jobs.iter_mut() {
-        let planned = match job {
-            Some(job) => plan(job, shape)?,
-            None => None,
-        };
-        if let Some((_, takes, wrong)) = planned {
-            round_takes += takes;
-            sides.push(Some(Progress { wrong, ..Progress::default() }));
-        } else {
-            sides.push(None);
-        }
-        plans.push(planned.map_or(0, |(calls, ..)| calls));
-    }
-    let affordable = effort.row.as_secs_f64() / round_takes.as_secs_f64().max(1e-6);
-    let rounds = (affordable as u32).clamp(effort.rounds_min, effort.rounds_max) as usize;
-    for round in 0..rounds {
-        for turn in 0..jobs.len() {
-            // Nobody always follows the same other.
-            let at = (round + turn) % jobs.len();
-            let (Some(job), Some(progress)) = (&mut jobs[at], &mut sides[at]) else { continue };
-            let figures = job.burst(Burst { shape, calls: plans[at] })?;
-            let us = figures.us.unwrap_or_default();
-            progress.bursts.push(Samples::new(us.clone()).median());
-            progress.us.extend(us);
-            progress.wrong += figures.wrong;
-        }
-    }
-    let lane = |progress: Progress| Lane {
-        samples: Samples::new(progress.us),
-        bursts: progress.bursts,
-        wrong: progress.wrong,
-    };
-    Ok(sides.into_iter().map(|side| side.map(lane)).collect())
-}
-
-/// How many calls a burst of a job shall have, what it then takes, and how much was wrong until that is
-/// known; none if the library does not have the operation.
-fn plan(job: &mut Job, shape: Shape) -> Result<Option<(u32, Duration, u64)>> {
-    let (mut calls, mut takes, mut wrong) = (CALLS_MIN, Duration::ZERO, 0);
-    // A few calls tell how many make a burst, and those tell it better. The first ones say little: memory
-    // is made for them, and that of the row before given back.
-    for turn in 0..3 {
-        let begin = Instant::now();
-        let Figures { us: Some(_), wrong: found } = job.burst(Burst { shape, calls })? else {
-            return Ok(None);
-        };
-        takes = begin.elapsed();
-        wrong += found;
-        calls = fitting(calls, takes);
-        if turn > 0 && calls <= CALLS_MIN {
-            break;
-        }
-    }
-    Ok(Some((calls, takes, wrong)))
-}
-
-/// Calls that take as long as a burst should, where so many took so long.
-fn fitting(calls: u32, took: Duration) -> u32 {
-    let fitting = f64::from(calls) * BURST.as_secs_f64() / took.as_secs_f64().max(1e-9);
-    let least = if took > LONG { 1 } else { CALLS_MIN };
-    (fitting as u32).clamp(least, CALLS_MAX)
 }
 
 #[cfg(test)]
@@ -424,15 +337,6 @@ mod tests {
         assert_eq!((effort.rounds_min, effort.rounds_max), (5, 5));
         let effort = parse(&["--quick"]).unwrap().effort();
         assert_eq!((effort.rounds_min, effort.rounds_max), (QUICK.rounds_min, QUICK.rounds_max));
-    }
-
-    #[test]
-    fn bursts_take_about_the_same_time_whatever_a_call_takes() {
-        assert_eq!(fitting(10, Duration::from_millis(1)), 100);
-        assert_eq!(fitting(2, Duration::from_micros(1)), CALLS_MAX);
-        assert_eq!(fitting(4, Duration::from_millis(100)), CALLS_MIN);
-        assert_eq!(fitting(2, Duration::from_secs(1)), 1);
-        assert_eq!(fitting(2, Duration::ZERO), CALLS_MAX);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a comparison prints and leaves: tables with ratios and goals, JSON lines for programs, charts.
 
+use super::absence::{self, Absence};
 use super::chart::{self, Line};
 use super::goals::{Goals, Least, Setting};
 use super::operation::Operation;
@@ -23,6 +24,8 @@ pub(crate) struct Outcome {
     file: File,
     json: bool,
     table: Option<Table>,
+    /// Sides whose end was told.
+    ended: Vec<bool>,
     wrong: u64,
     /// Goals, and those that were missed.
     goals: usize,
@@ -56,6 +59,7 @@ impl Outcome {
             file,
             json,
             table: None,
+            ended: vec![false; sides.len()],
             wrong: 0,
             goals: 0,
             missed: Vec::new(),
@@ -119,12 +123,8 @@ impl Outcome {
             }
         }
         for side in 0..self.sides.len() {
-            let Some(object) = self.object(&row, side, best, least) else { continue };
-            let object = object.to_string();
-            writeln!(self.file, "{object}")
-                .map_err(|error| cannot_write(&self.directory.join("results.jsonl"), &error))?;
-            if self.json {
-                write_line(&object)?;
+            if let Some(object) = self.object(&row, side, best, least) {
+                self.write(&object)?;
             }
         }
         if !self.json {
@@ -136,6 +136,19 @@ impl Outcome {
         Ok(())
     }
 
+    /// Takes a library that is not compared at all.
+    pub(crate) fn without(&mut self, library: &str, reason: &str) -> Result<()> {
+        self.write(&json!({ "test": "compare", "library": library, "reason": reason }))
+    }
+
+    /// Writes an object at once: what follows may fail.
+    fn write(&mut self, object: &Value) -> Result<()> {
+        let object = object.to_string();
+        writeln!(self.file, "{object}")
+            .map_err(|error| cannot_write(&self.directory.join("results.jsonl"), &error))?;
+        if self.json { write_line(&object) } else { Ok(()) }
+    }
+
     fn object(
         &self,
         row: &Row,
@@ -144,7 +157,7 @@ impl Outcome {
         least: Option<Least>,
     ) -> Option<Value> {
         let (name, version, _) = &self.sides[side];
-        let (lane, table) = (row.lanes.get(side)?.as_ref()?, self.table.as_ref()?);
+        let (lane, table) = (row.lanes.get(side)?, self.table.as_ref()?);
         let mut object = json!({
             "test": "compare",
             "operation": row.shape.operation.name(),
@@ -158,14 +171,19 @@ impl Outcome {
             "size_bytes": row.shape.bytes(),
             "library": name,
             "version": version,
-            "calls": lane.samples.count(),
-            "p50_us": lane.samples.median(),
-            "p99_us": lane.samples.quantile(0.99),
-            "min_us": lane.samples.min(),
-            "bandwidth_gb_s": row.gb_s(side),
-            "ours_is_faster_by": row.ratio(side),
-            "errors": lane.wrong,
         });
+        match lane {
+            Ok(lane) => {
+                object["calls"] = json!(lane.samples.count());
+                object["p50_us"] = json!(lane.samples.median());
+                object["p99_us"] = json!(lane.samples.quantile(0.99));
+                object["min_us"] = json!(lane.samples.min());
+                object["bandwidth_gb_s"] = json!(row.gb_s(side));
+                object["ours_is_faster_by"] = json!(row.ratio(side));
+                object["errors"] = json!(lane.wrong);
+            }
+            Err(absence) => object["reason"] = json!(absence.reason()?),
+        }
         if side == 0 {
             object["best_rival"] = json!(best.map(|best| self.sides[best.side].0));
             object["of_best"] = json!(best.map(|best| best.ratio));
@@ -179,6 +197,7 @@ impl Outcome {
     /// Ends a table: its means and its chart.
     pub(crate) fn end(&mut self) -> Result<()> {
         let Some(table) = self.table.take() else { return Ok(()) };
+        self.tell_absences(&table)?;
         let ratios: Vec<f64> =
             table.rows.iter().filter_map(|row| Some(row.best()?.ratio)).collect();
         let mut text = String::from("\n# geometric means of how many times as fast gaspi is:");
@@ -216,6 +235,26 @@ impl Outcome {
             write_line(&text)?;
         }
         chart.map_or(Ok(()), |path| write_line(&format!("# chart: {}", path.display())))
+    }
+
+    /// Says why cells of a table are empty: below it, or beside the objects.
+    fn tell_absences(&mut self, table: &Table) -> Result<()> {
+        let mut text = String::new();
+        for (side, (_, _, title)) in self.sides.iter().enumerate() {
+            for note in absence::notes(title, &table.rows, side, self.ended[side]) {
+                text.push_str(&format!("\n# {note}"));
+            }
+            let is_gone = |row: &Row| matches!(row.lanes.get(side), Some(Err(Absence::Gone(_))));
+            self.ended[side] |= table.rows.iter().any(is_gone);
+        }
+        match (text.is_empty(), self.json) {
+            (false, false) => write_line(&text),
+            (false, true) => {
+                eprintln!("{}", text.trim_start());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Writes the chart of a table, if there is something to show.

@@ -1,5 +1,6 @@
 //! What was measured of one operation at one size, side by side, and what follows from it.
 
+use super::absence::Absence;
 use super::operation::Shape;
 use crate::measure::Samples;
 
@@ -19,8 +20,8 @@ pub(crate) struct Lane {
 pub(crate) struct Row {
     pub(crate) shape: Shape,
     pub(crate) ranks: u32,
-    /// By side, ours first; none of a side that does not have the operation.
-    pub(crate) lanes: Vec<Option<Lane>>,
+    /// By side, ours first.
+    pub(crate) lanes: Vec<std::result::Result<Lane, Absence>>,
 }
 
 /// Sides beside ours that are the fastest.
@@ -34,14 +35,14 @@ pub(crate) struct Best {
 impl Row {
     /// Median of a side, in microseconds.
     pub(crate) fn median(&self, side: usize) -> Option<f64> {
-        Some(self.lanes.get(side)?.as_ref()?.samples.median())
+        Some(self.lanes.get(side)?.as_ref().ok()?.samples.median())
     }
 
     /// How many times as fast as a side ours is. The median over the rounds: the bursts of a round
     /// follow each other at once, while the machine itself may be twice as fast later.
     pub(crate) fn ratio(&self, side: usize) -> Option<f64> {
-        let ours = self.lanes.first()?.as_ref()?;
-        let theirs = self.lanes.get(side)?.as_ref()?;
+        let ours = self.lanes.first()?.as_ref().ok()?;
+        let theirs = self.lanes.get(side)?.as_ref().ok()?;
         let pairs = ours.bursts.iter().zip(&theirs.bursts);
         let ratios: Vec<f64> = pairs.map(|(ours, theirs)| theirs / ours).collect();
         (!ratios.is_empty()).then(|| Samples::new(ratios).median())
@@ -56,7 +57,11 @@ impl Row {
 
     /// Wrong elements of all sides.
     pub(crate) fn wrong(&self) -> u64 {
-        self.lanes.iter().flatten().map(|lane| lane.wrong).sum()
+        let wrong = |lane: &std::result::Result<Lane, Absence>| match lane {
+            Ok(Lane { wrong, .. }) | Err(Absence::TooSlow { wrong, .. }) => *wrong,
+            Err(_) => 0,
+        };
+        self.lanes.iter().map(wrong).sum()
     }
 
     /// Bytes of the larger buffer in the time of a call, in GB/s.
@@ -88,7 +93,7 @@ pub(crate) mod tests {
         Row {
             shape: Shape::new(operation, bytes, 2, Memory::Segment, true),
             ranks: 2,
-            lanes: times.iter().map(|us| us.map(lane)).collect(),
+            lanes: times.iter().map(|us| us.map(lane).ok_or(Absence::NotOffered)).collect(),
         }
     }
 

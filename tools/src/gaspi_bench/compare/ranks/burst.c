@@ -3,19 +3,20 @@
  *
  * The same file is linked with the part for each library (library.h). Each rank connects to the driver by
  * an abstract Unix socket (argv[1]) and binds itself to one of the cores argv[2] ("0,1"), its rank modulo
- * their number, before the library starts; argv[3] is a file of memory that the ranks of this job map.
- * Then it reads commands. Between them it sits in read(), so that the jobs of other libraries have the
- * cores for themselves.
+ * their number. The driver hands it memory that the ranks of this job map. Then the library starts,
+ * the rank says so, and reads commands. Between them it sits in read(), so that the jobs of other
+ * libraries have the cores for themselves.
  *
  * A burst is some calls. Before each, every rank writes its input anew. Then all meet outside of the
  * library, and begin at an agreed moment of the clock that they share; what counts is the time from that
  * moment until the last rank has returned. So writing costs nothing in the time, and nobody's time holds
  * the lateness of another. Where ranks share cores the agreed moment is that of the last arrival.
+ *
+ * No call begins when the time of a burst is over: the rank that arrives last decides it for all.
  */
 #define _GNU_SOURCE
 #include "library.h"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -24,6 +25,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,19 +40,20 @@ enum { PROGRESS_NS = 5000000 };
 
 struct command {
   uint32_t what, in_place, memory, calls;
-  uint64_t count;
+  uint64_t count, limit_ns;
 };
 
 struct answer {
-  uint64_t offered, wrong;
+  uint64_t offered, wrong, calls;
   double us[CALLS_MAX];
 };
 
-/* The memory of argv[3], which begins with zeroes. */
+/* The memory of the driver, which begins with zeroes. */
 struct meeting {
   _Alignas(LINE) _Atomic unsigned arrived;
   _Alignas(LINE) _Atomic unsigned generation;
   uint64_t begin_ns;
+  int late;
   _Alignas(LINE) struct page page;
 };
 
@@ -88,9 +91,24 @@ static void bind_to(const char *cores) {
   crowded = ranks > count;
 }
 
-static void map_meeting(const char *path) {
-  int fd = open(path, O_RDWR | O_CLOEXEC);
-  if (fd < 0) fail("cannot open the memory of the meeting");
+/* Takes the memory of the meeting, which comes with a byte. */
+static void map_meeting(int from) {
+  char byte;
+  struct iovec vector = {&byte, 1};
+  union {
+    struct cmsghdr header;
+    char bytes[CMSG_SPACE(sizeof(int))];
+  } control;
+  struct msghdr message = {.msg_iov = &vector,
+                           .msg_iovlen = 1,
+                           .msg_control = &control,
+                           .msg_controllen = sizeof control};
+  struct cmsghdr *found;
+  int fd;
+  if (recvmsg(from, &message, MSG_CMSG_CLOEXEC) != 1) _exit(1);
+  found = CMSG_FIRSTHDR(&message);
+  if (found == NULL || found->cmsg_type != SCM_RIGHTS) fail("no memory of the meeting came");
+  memcpy(&fd, CMSG_DATA(found), sizeof fd);
   meeting = mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (meeting == MAP_FAILED) fail("cannot map the memory of the meeting");
   close(fd);
@@ -123,13 +141,14 @@ static inline uint64_t now_ns(void) {
   return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-/* Waits for all ranks; returns the agreed moment when it has come. */
-static uint64_t meet(void) {
+/* Waits for all ranks; returns the agreed moment when it has come, 0 if that is after until_ns. */
+static uint64_t meet(uint64_t until_ns) {
   unsigned now = atomic_load_explicit(&meeting->generation, memory_order_acquire);
   uint64_t begin;
   if (atomic_fetch_add_explicit(&meeting->arrived, 1, memory_order_acq_rel) + 1 == ranks) {
     atomic_store_explicit(&meeting->arrived, 0, memory_order_relaxed);
     meeting->begin_ns = now_ns() + (crowded ? 0 : LEAD_NS);
+    meeting->late = meeting->begin_ns > until_ns;
     atomic_store_explicit(&meeting->generation, now + 1, memory_order_release);
   } else {
     uint64_t patience = now_ns() + PROGRESS_NS;
@@ -148,6 +167,7 @@ static uint64_t meet(void) {
       }
     }
   }
+  if (meeting->late) return 0;
   begin = meeting->begin_ns;
   while (now_ns() < begin) {
   }
@@ -241,22 +261,24 @@ static uint64_t wrong_after(const struct shape *shape, unsigned call) {
   return wrong;
 }
 
-/* One call; returns microseconds from the agreed moment. */
-static double timed(const struct shape *shape, unsigned call) {
+/* One call; stores microseconds from the agreed moment. 0 if that would be after until_ns. */
+static int timed(const struct shape *shape, unsigned call, uint64_t until_ns, double *us) {
   uint64_t begin, end;
   rewrite(shape, call);
-  begin = meet();
+  begin = meet(until_ns);
+  if (begin == 0) return 0;
   if (library_call(shape, send_buffer, receive_buffer) != 0) fail("a call failed");
   end = now_ns();
   /* By the library, since a rank that has returned may still have something to send. */
   if (library_barrier() != 0) fail("a barrier failed");
-  return (double)(end - begin) * 1e-3;
+  *us = (double)(end - begin) * 1e-3;
+  return 1;
 }
 
 /* The same with all of the result compared. */
-static uint64_t checked(const struct shape *shape, unsigned call) {
+static uint64_t checked(const struct shape *shape, unsigned call, double *us) {
   memset(receive_buffer, 0xff, capacity);
-  timed(shape, call);
+  timed(shape, call, UINT64_MAX, us);
   return wrong_after(shape, call);
 }
 
@@ -275,7 +297,10 @@ static void burst(int fd, const struct command *command) {
   struct shape shape = {command->what, (int)command->in_place, rank, ranks, command->count, 0};
   unsigned warm = command->calls / 4;
   struct answer answer = {0};
-  if (command->calls > CALLS_MAX) fail("the command is too large");
+  uint64_t until_ns;
+  double first = 0, ignored;
+  int in_time = 1;
+  if (command->calls - 1 >= CALLS_MAX) fail("no such number of calls");
   shape.block = shape.count / ranks;
   shape.in_place = placed(shape.what, shape.in_place);
   if (!library_offers(&shape)) {
@@ -284,12 +309,24 @@ static void burst(int fd, const struct command *command) {
   }
   answer.offered = 1;
   provide(command, shape.count * sizeof(float) > 4096 ? shape.count * sizeof(float) : 4096);
-  answer.wrong = checked(&shape, 0);
+  until_ns = now_ns() + command->limit_ns;
+  answer.wrong = checked(&shape, 0, &first);
   /* What the bursts of others left in caches is gone after this. */
   if (warm > WARM_MAX) warm = WARM_MAX;
-  for (unsigned call = 0; call < warm; call++) timed(&shape, call);
-  for (unsigned call = 0; call < command->calls; call++) answer.us[call] = timed(&shape, call);
-  if (command->calls > 0) answer.wrong += wrong_after(&shape, command->calls - 1);
+  for (unsigned call = 0; in_time && call < warm; call++) {
+    in_time = timed(&shape, call, until_ns, &ignored);
+  }
+  for (unsigned call = 0; in_time && call < command->calls; call++) {
+    in_time = timed(&shape, call, until_ns, &answer.us[call]);
+    answer.calls += (uint64_t)in_time;
+  }
+  /* A call that did not begin any more has had its input written, maybe over the last result. */
+  if (in_time) answer.wrong += wrong_after(&shape, command->calls - 1);
+  /* Where there was time for no other, the first call has to do. */
+  if (answer.calls == 0) {
+    answer.us[0] = first;
+    answer.calls = 1;
+  }
   move(fd, &answer, sizeof answer, 1);
 }
 
@@ -297,17 +334,18 @@ int main(int argc, char **argv) {
   static const char *const rank_names[] = {"GASPI_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", NULL};
   static const char *const size_names[] = {"GASPI_NRANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", NULL};
   struct command command;
-  uint32_t hello[2];
+  uint32_t hello[2], ready = 1;
   int fd;
-  if (argc != 4) fail("usage: burst SOCKET CORES MEMORY");
+  if (argc != 3) fail("usage: burst SOCKET CORES");
   hello[0] = rank = number(rank_names);
   hello[1] = ranks = number(size_names);
   bind_to(argv[2]);
-  map_meeting(argv[3]);
   alarm(LIMIT_SECONDS);
-  if (library_start(rank, ranks, &meeting->page) != 0) fail("the library does not start");
   fd = connect_to(argv[1]);
   move(fd, hello, sizeof hello, 1);
+  map_meeting(fd);
+  if (library_start(rank, ranks, &meeting->page) != 0) fail("the library does not start");
+  move(fd, &ready, sizeof ready, 1);
   for (;;) {
     alarm(0);
     move(fd, &command, sizeof command, 0);
