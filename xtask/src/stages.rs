@@ -155,8 +155,7 @@ pub(crate) const STAGES: [Stage; 30] = [
         |context| harness(context, "bench", &[]),
         "rows and tables of gaspi-bench",
     ),
-    stage("faults", 120, &[], |context| harness(context, "faults", &[]), "kill -9 and SIGSTOP")
-        .in_full(600),
+    stage("faults", 120, &[], faults, "kill -9, SIGSTOP, and too few descriptors").in_full(600),
     stage(
         "soak",
         120,
@@ -389,6 +388,13 @@ fn harness(context: &Context, name: &str, variables: &[(&str, String)]) -> Resul
     }
     cargo.envs(variables.iter().map(|(name, value)| (name, value)));
     cargo_test(context, &mut cargo)
+}
+
+fn faults(context: &Context) -> Result<Count> {
+    let (killed, lacking) =
+        (harness(context, "faults", &[])?, harness(context, "descriptors", &[])?);
+    let (passed, failed) = (killed.passed + lacking.passed, killed.failed + lacking.failed);
+    Ok(Count { passed, failed })
 }
 
 fn jobs(context: &Context) -> Result<Count> {
