@@ -257,12 +257,14 @@ mod tests {
             group_max in 1..=255;
             segment_max in 1..=255;
             transfer_size_max in 1..=1 << 30;
-            notification_num in 1..=1 << 20;
             passive_queue_size_max in 1..=4096;
             passive_transfer_size_max in 1..=65_535;
             allreduce_elem_max in 1..=1 << 31;
             rw_list_elem_max in 1..=255;
         }
+        assert!(change(|c| c.notification_num = 0).is_ok());
+        assert!(change(|c| c.notification_num = 1 << 20).is_ok());
+        assert!(refused(|c| c.notification_num = (1 << 20) + 1));
         assert!(refused(|c| c.build_infrastructure = 3));
         assert!(refused(|c| c.network = 3));
         assert!(refused(|c| c.network = u32::MAX));

@@ -55,10 +55,13 @@ impl GroupCall<'_> {
         let Some(error) = failure else { return [DONE, 0] };
         let text = error.to_string();
         let len = text.floor_char_boundary(TEXT_MAX.min(STAGE_BYTES));
-        let stage = self.stage(self.me(), self.step() + 1);
-        // SAFETY: this rank's own staging for a step at which it has not arrived, and not that long.
-        unsafe { stage.as_ptr().copy_from_nonoverlapping(text.as_ptr(), len) };
-        self.stage_used(len);
+        // A call that is continued may have told it already, and others may be reading it.
+        if self.arrived() == self.step() {
+            let stage = self.stage(self.me(), self.step() + 1);
+            // SAFETY: this rank's own staging, which is longer, for a step at which it has not arrived.
+            unsafe { stage.as_ptr().copy_from_nonoverlapping(text.as_ptr(), len) };
+            self.stage_used(len);
+        }
         let status = match error {
             Error::RankDied { .. } => DIED,
             Error::TooManyFiles { .. } => LACKS,
