@@ -57,7 +57,11 @@ pub(crate) struct Notice {
 impl Notice {
     /// That of a member, if it has told any.
     pub(crate) fn of(channel: &Channel, member: usize) -> Option<Notice> {
-        channel.told(member).map(Notice::of_words)
+        let mut notice = channel.told(member).map(Notice::of_words)?;
+        if notice.failure.is_some_and(|cause| cause.member >= channel.ranks().len()) {
+            notice.failure = Some(Cause::default());
+        }
+        Some(notice)
     }
 
     /// Tells all others.

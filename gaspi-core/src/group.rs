@@ -21,12 +21,16 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::timeout::Timeout;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 /// Steps of one incarnation: four days of nothing but barriers. Should they run out, the count
 /// goes on in the next incarnation, in the same way on all members.
 pub(crate) const STEP_BITS: u32 = 40;
 /// That of the first use of each id.
 pub(crate) const FIRST_INCARNATION: u32 = 1;
+
+/// How long the news of a death may take behind the list of somebody who knew of it.
+const DEATH_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a committed group needs to act together.
 #[derive(Debug)]
@@ -115,6 +119,8 @@ struct Attempt {
     failed: Option<Abort>,
     /// The largest incarnation in lists that made it fail.
     failed_round: u32,
+    /// Since when a list of a rank of another node is known to lack members of this one.
+    lacks_since: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -144,17 +150,23 @@ impl Board {
     }
 
     /// Ends the commit under way as failed: what its members have announced for it is dropped, also
-    /// what is still to come. Gives number, list and the incarnation of the failed round.
-    fn fail(&mut self, group: GroupId) -> Option<(u64, Vec<Rank>, u32)> {
+    /// what is still to come. Where a member has died, that is all that lists the dead: survivors may have
+    /// begun the next use of the id. Gives number, list and the incarnation of the failed round.
+    fn fail(&mut self, group: GroupId, dead: Option<Rank>) -> Option<(u64, Vec<Rank>, u32)> {
         let attempt = self.attempts.remove(&group)?;
         let seen = attempt.seen.values().map(|(_, incarnation)| *incarnation);
         let round = seen.fold(attempt.incarnation, u32::max).max(attempt.failed_round);
         let fresh = &mut self.fresh[group.index()];
         *fresh = (*fresh).max(round.saturating_add(1));
         for rank in &attempt.ranks {
-            self.floors.insert((group, *rank), round.saturating_add(1));
+            if dead.is_none() {
+                self.floors.insert((group, *rank), round.saturating_add(1));
+            }
             if let Some(queue) = self.announced.get_mut(&(group, *rank)) {
-                queue.retain(|entry| entry.announce.incarnation > round);
+                queue.retain(|Entry { announce, .. }| match dead {
+                    Some(dead) => !announce.lists(dead),
+                    None => announce.incarnation > round,
+                });
             }
         }
         Some((attempt.number, attempt.ranks, round))
@@ -348,6 +360,7 @@ impl Groups {
             incarnation,
             failed: None,
             failed_round: 0,
+            lacks_since: None,
         };
         let announce =
             Announce { group, attempt: attempt.number, incarnation, ranks: ranks.to_vec() };
@@ -355,8 +368,16 @@ impl Groups {
         (Some(announce), replaced)
     }
 
-    /// Takes what the members have announced.
-    fn standing(&self, group: GroupId, own: Rank) -> Standing {
+    /// Takes what the members have announced. A list with a rank that is dead belongs to a commit that fails
+    /// wherever it is under way: survivors go on to the next use of the id. One that lacks members may do so
+    /// because of a death, of which ranks of other nodes (`remote`) hear at another time.
+    fn standing(
+        &self,
+        group: GroupId,
+        own: Rank,
+        is_dead: impl Fn(Rank) -> bool,
+        is_remote: impl Fn(Rank) -> bool,
+    ) -> Standing {
         let mut board = lock(&self.board);
         let Board { announced, attempts, .. } = &mut *board;
         let Some(attempt) = attempts.get_mut(&group) else { return Standing::Waiting(Vec::new()) };
@@ -369,11 +390,25 @@ impl Groups {
                 continue;
             }
             let queue = announced.entry((group, rank)).or_default();
-            // What failed before this commit began concerned an earlier one.
-            while queue.front().is_some_and(|entry| {
-                entry.aborted.is_some() && entry.announce.incarnation < attempt.incarnation
+            // What failed before this commit began concerned an earlier one, and so does what the dead are in.
+            while queue.front().is_some_and(|Entry { announce, aborted }| {
+                let foreign = |rank: &Rank| attempt.ranks.binary_search(rank).is_err();
+                let died = aborted.as_ref().and_then(|abort| abort.dead);
+                aborted.is_some() && announce.incarnation < attempt.incarnation
+                    || died.is_some_and(|dead| foreign(&dead))
+                    || announce.ranks.iter().any(|rank| foreign(rank) && is_dead(*rank))
             }) {
                 queue.pop_front();
+            }
+            let lacking = |Entry { announce, aborted }: &Entry| {
+                let lists = |rank: &Rank| announce.lists(*rank);
+                is_remote(rank) && aborted.is_none() && !attempt.ranks.iter().all(lists)
+            };
+            if queue.front().is_some_and(lacking)
+                && attempt.lacks_since.get_or_insert_with(Instant::now).elapsed() < DEATH_LIMIT
+            {
+                missing.push(rank);
+                continue;
             }
             let Some(entry) = queue.pop_front() else {
                 missing.push(rank);
@@ -401,6 +436,11 @@ impl Groups {
         }
         let proposed = attempt.seen.values().map(|(_, incarnation)| *incarnation);
         Standing::Agreed(proposed.fold(attempt.incarnation, u32::max))
+    }
+
+    /// Whether a list that lacks members of the commit under way waits for news of a death.
+    fn lacks_members(&self, group: GroupId) -> bool {
+        lock(&self.board).attempts.get(&group).is_some_and(|own| own.lacks_since.is_some())
     }
 
     /// The commit under way has succeeded; its number.

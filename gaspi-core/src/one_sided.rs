@@ -229,6 +229,7 @@ impl Inner {
         if !q.reserve(&inside, slots_needed, self.config.queue_size_max) {
             return Err(self.queue_full(queue));
         }
+        let losses = signal.map(|_| q.losses(list.rank));
         let (mut last, mut moved) = (None, true);
         for t in list.elements().inspect(|t| last = Some(*t)).filter(|t| t.size > 0) {
             self.count_transfer(&inside, direction, &t, false);
@@ -245,7 +246,16 @@ impl Inner {
         }
         drop(inside);
         if let (Some(signal), Some(last), true) = (signal, last, moved) {
-            self.signal_slowly(direction, &last, signal, q, queue);
+            // A thread that waits for the queue may have been told of the loss meanwhile.
+            if losses == Some(q.losses(list.rank)) {
+                self.signal_slowly(direction, &last, signal, q, queue);
+            } else {
+                self.set_corrupt(list.rank);
+                q.fail(&format!(
+                    "the data before a notification was lost with the connection to {}",
+                    list.rank
+                ));
+            }
         }
         self.look_behind_posts();
         Ok(())

@@ -23,8 +23,10 @@ struct Later {
     pending: HashMap<Rank, u32>,
     failed: u32,
     first_failure: String,
-    /// To whom requests were lost with their connection.
+    /// To whom requests were lost with their connection, which nobody has been told of.
     lost: Vec<Rank>,
+    /// How often that has happened at all.
+    losses: HashMap<Rank, u64>,
 }
 
 /// In place of an owner: no thread has used the queue yet.
@@ -211,9 +213,12 @@ impl Queue {
     /// Completes `count` requests begun earlier.
     pub(crate) fn complete(&self, rank: Rank, generation: u32, count: u32, failure: Option<&str>) {
         let mut later = self.later();
-        if later.generation != generation {
-            return;
+        if later.generation == generation {
+            self.complete_locked(&mut later, rank, count, failure);
         }
+    }
+
+    fn complete_locked(&self, later: &mut Later, rank: Rank, count: u32, failure: Option<&str>) {
         if let Some(pending) = later.pending.get_mut(&rank) {
             *pending = pending.saturating_sub(count);
             if *pending == 0 {
@@ -221,21 +226,31 @@ impl Queue {
             }
         }
         if let Some(reason) = failure {
-            fail_locked(&mut later, reason, count);
+            fail_locked(later, reason, count);
         }
         let busy = !later.pending.is_empty() || later.failed > 0;
         self.busy.store(busy, Ordering::Release);
     }
 
-    /// Requests of this generation to `rank` were lost with their connection: nothing that was to arrive
-    /// behind them may.
-    pub(crate) fn note_lost(&self, rank: Rank, generation: u32) {
+    /// Completes requests of this generation to `rank` that were lost with their connection: nothing that was
+    /// to arrive behind them may.
+    pub(crate) fn lose(&self, rank: Rank, generation: u32, count: u32, reason: &str) {
         let mut later = self.later();
-        if later.generation == generation && !later.lost.contains(&rank) {
+        if later.generation != generation {
+            return;
+        }
+        if !later.lost.contains(&rank) {
             later.lost.push(rank);
             // Relaxed: who uses a connection that was made since has been told by the lock on it.
             self.has_lost.store(true, Ordering::Relaxed);
         }
+        *later.losses.entry(rank).or_default() += 1;
+        self.complete_locked(&mut later, rank, count, Some(reason));
+    }
+
+    /// How often requests to `rank` were lost: while that stays the same, nothing of a call was.
+    pub(crate) fn losses(&self, rank: Rank) -> u64 {
+        self.later().losses.get(&rank).copied().unwrap_or(0)
     }
 
     /// Whether requests to `rank` were lost with their connection and have not been purged.
@@ -264,7 +279,8 @@ impl Queue {
         {
             let mut later = self.later();
             let generation = later.generation.wrapping_add(1);
-            *later = Later { generation, ..Later::default() };
+            let losses = std::mem::take(&mut later.losses);
+            *later = Later { generation, losses, ..Later::default() };
             self.has_lost.store(false, Ordering::Relaxed);
             self.busy.store(false, Ordering::Release);
         }

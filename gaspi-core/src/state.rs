@@ -6,8 +6,11 @@
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::node::life;
+use crate::os::process;
 use crate::runtime::{Inner, Runtime};
 use crate::sync::{AtomicU8, Ordering};
+use crate::timeout::Deadline;
+use std::time::Duration;
 
 /// How a rank has been seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +20,9 @@ pub enum State {
     /// A request to it failed, or it has died.
     Corrupt,
 }
+
+/// How long a process may take to end once its memory and its descriptors are gone.
+const END_LIMIT: Duration = Duration::from_millis(20);
 
 /// Nothing has failed.
 const HEALTHY: u8 = 0;
@@ -114,12 +120,34 @@ impl Inner {
         self.area.mark_dead(rank);
     }
 
+    /// The memory or a connection of `rank` is gone: most likely its process is ending, which its descriptor
+    /// tells a moment later. A main thread may also end before others; then it lives.
+    pub(crate) fn may_have_ended(&self, rank: Rank) {
+        let Some(pidfd) = self.processes[rank.index()].get() else { return };
+        let limit = Deadline::Never.at_most(END_LIMIT);
+        loop {
+            if process::has_ended(pidfd) {
+                return self.process_has_ended(rank);
+            }
+            if limit.passed() || self.area.life(rank) != life::JOINED {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// `reporter` says that `rank`, which `pending` needs, has died. Death is final for the job, so that is true
     /// for this rank too, whose own connections may tell it later.
     #[cold]
     pub(crate) fn reported_death(&self, rank: Rank, reporter: Rank, pending: &str) -> Error {
         if rank == self.rank {
             return self.refused(reporter, "it takes this rank for dead");
+        }
+        if self.check_rank(rank).is_err() {
+            return self.refused(reporter, "it reports the death of a rank that does not exist");
+        }
+        if self.peers.is_leaving(rank) {
+            return Error::RankLeft { rank, pending: pending.to_owned() };
         }
         if self.area.life(rank) != life::LEFT && self.area.mark_dead(rank) {
             let host = &self.cards[rank.index()].host;

@@ -70,6 +70,7 @@ impl Station {
                     true => state.prints[sequence as usize % REMEMBERED],
                     false => print,
                 };
+                let cause = self.seen_from_here(cause, member);
                 let failure = Some(passed_on(cause, notice, member, own));
                 return Some((former(error), Notice { sequence, print: own, failure }));
             }
@@ -167,7 +168,7 @@ impl Station {
             _ => return Cause::default(),
         };
         let member = self.channel.ranks().iter().position(|member| member == rank);
-        Cause { what, member: member.unwrap_or_default(), words: [0; 2] }
+        member.map_or_else(Cause::default, |member| Cause { what, member, words: [0; 2] })
     }
 
     /// Errors if the task waits for nothing that may still come.
@@ -325,7 +326,7 @@ impl Station {
         let error = match self.reported(member, notice.print, cause) {
             Some(error) if is_former => former(error),
             Some(error) => error,
-            None if cause.what == What::Died => {
+            None if cause.what == What::Died && cause.member != member => {
                 let about = cause.member.min(self.channel.ranks().len() - 1);
                 self.channel.reported_death(about, member)
             }
@@ -335,10 +336,18 @@ impl Station {
                 Error::Mismatch { group, difference }
             }
         };
-        // What is told of this rank's end of a connection is told of the other end by this rank.
-        let is_own_end = cause.what == What::Refused && cause.member == self.channel.me();
-        let failure = Some(if is_own_end { Cause { member, ..cause } } else { cause });
+        let failure = Some(self.seen_from_here(cause, member));
         self.fail_telling(state, error, Notice { failure, ..notice });
+    }
+
+    /// What this rank tells of a cause that a member has told: of this rank's end of a connection the other
+    /// end, and not that it has died itself.
+    fn seen_from_here(&self, cause: Cause, member: usize) -> Cause {
+        let is_own = cause.member == self.channel.me();
+        match cause.what {
+            What::Refused | What::Died if is_own => Cause { what: What::Refused, member, ..cause },
+            _ => cause,
+        }
     }
 
     /// Looks whether whom the first operation waits for has done its part and gone on, so that nothing

@@ -17,6 +17,8 @@ const FAILED: u64 = 1;
 const DIED: u64 = 2;
 /// It has not, because it has no descriptors left.
 const LACKS: u64 = 3;
+/// It has not, because the rank at fault has left.
+const LEFT: u64 = 4;
 /// Bytes of the text at most.
 const TEXT_MAX: usize = 1024;
 /// The length of the text in the second word; below it the rank at fault, plus 1.
@@ -65,6 +67,7 @@ impl GroupCall<'_> {
         let status = match error {
             Error::RankDied { .. } => DIED,
             Error::TooManyFiles { .. } => LACKS,
+            Error::RankLeft { .. } => LEFT,
             _ => FAILED,
         };
         let rank = error.at_fault().map_or(0, |rank| u64::from(rank.0) + 1);
@@ -89,6 +92,9 @@ impl GroupCall<'_> {
             let known = || inner.check_alive(rank, what).err();
             let own = inner.until(deadline.at_most(DEATH_LIMIT), waiting, known);
             return own.unwrap_or_else(|| inner.reported_death(rank, reporter, what));
+        }
+        if let (LEFT, Some(rank)) = (status, rank) {
+            return Error::RankLeft { rank, pending: what.to_owned() };
         }
         let len = (details >> LEN_SHIFT) as usize;
         let mut text = vec![0; len.min(TEXT_MAX)];

@@ -159,8 +159,7 @@ impl Channel {
 
     fn not_copied(&self, member: usize, len: usize, error: &io::Error) -> Error {
         if error.raw_os_error() == Some(libc::ESRCH) {
-            // The kernel knows of its end first.
-            self.inner.process_has_ended(self.ranks[member]);
+            self.inner.may_have_ended(self.ranks[member]);
         }
         let reason = format!("copying {len} bytes from or to its memory: {error}");
         self.alive(member).err().unwrap_or_else(|| self.refused(member, reason))

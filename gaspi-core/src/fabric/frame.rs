@@ -72,6 +72,13 @@ pub(crate) struct Announce {
     pub(crate) ranks: Vec<Rank>,
 }
 
+impl Announce {
+    /// Whether `rank` is in the list, which ascends.
+    pub(crate) fn lists(&self, rank: Rank) -> bool {
+        self.ranks.contains(&rank)
+    }
+}
+
 /// Part of a write, or a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Put {

@@ -214,6 +214,7 @@ impl Peers {
                 // A rank of this node that turned the connection away has said why.
                 let said = self.trouble(rank).filter(|_| inner.is_local(rank));
                 if said.is_none() {
+                    inner.may_have_ended(rank);
                     inner.explain(rank, patience.limit(deadline));
                 }
                 inner.check_alive(rank, waiting.call.name())?;
@@ -269,8 +270,7 @@ impl Inner {
         }
         match self.queues.get(lane.queue.index()) {
             Some(queue) if lost => {
-                queue.note_lost(peer, lane.generation);
-                queue.complete(peer, lane.generation, count, failed.as_deref());
+                queue.lose(peer, lane.generation, count, failed.as_deref().unwrap_or_default());
             }
             Some(queue) => queue.complete(peer, lane.generation, count, failed.as_deref()),
             None if failed.is_some() => self.channels.loans.lost(lane.generation),

@@ -265,6 +265,7 @@ impl Inner {
             Frame::Announce(announce) => self.announced(peer, announce),
             Frame::Withdraw { group, attempt } => self.groups.withdrawn(peer, group, attempt),
             Frame::Abort { group, attempt, round, dead, reason } => {
+                let dead = dead.filter(|rank| self.check_rank(*rank).is_ok());
                 let abort = Abort { reporter: peer, dead, reason };
                 self.groups.aborted(peer, group, attempt, round, &abort);
                 self.area.ring(self.rank);

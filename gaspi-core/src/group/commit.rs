@@ -1,6 +1,6 @@
 //! The commit of a group: what this rank says to the members, and waiting until all agree.
 
-use super::{Abort, Committed, Standing, first_step, list, lock};
+use super::{Abort, Committed, DEATH_LIMIT, Standing, first_step, list, lock};
 use crate::agreement::tree::Tree;
 use crate::error::{Error, Result};
 use crate::fabric::frame::Frame;
@@ -29,12 +29,12 @@ impl Inner {
 
     /// Tells the members of a commit under way that it has failed.
     fn abort(&self, group: GroupId, error: &Error, reason: String) {
-        let failed = lock(&self.groups.board).fail(group);
+        let dead = match error {
+            Error::RankDied { rank, .. } => Some(*rank),
+            _ => None,
+        };
+        let failed = lock(&self.groups.board).fail(group, dead);
         if let Some((attempt, ranks, round)) = failed {
-            let dead = match error {
-                Error::RankDied { rank, .. } => Some(*rank),
-                _ => None,
-            };
             let frame = Frame::Abort { group, attempt, round, dead, reason };
             // As above.
             let _ = self.say_commit(attempt, group, &ranks, frame, Deadline::Now);
@@ -75,10 +75,20 @@ impl Inner {
             .filter(|rank| self.is_local(**rank))
             .map(|rank| self.area.watch_steps(*rank, group.index()))
             .collect();
-        let standing = self.until(deadline, waiting, || {
+        let settled = || {
             self.settled(group, &ranks)
                 .filter(|settled| settled.is_err() || self.is_free(group, &former))
+        };
+        // Nothing wakes this rank when a list has lacked members for long enough.
+        let standing = self.until(deadline, waiting, || {
+            settled().map(Some).or_else(|| self.groups.lacks_members(group).then_some(None))
         });
+        let standing = match standing {
+            Some(None) => self
+                .until(deadline.at_most(DEATH_LIMIT), waiting, settled)
+                .or_else(|| self.until(deadline, waiting, settled)),
+            standing => standing.flatten(),
+        };
         drop(slow);
         let incarnation = match standing {
             Some(Ok(incarnation)) => incarnation,
@@ -121,6 +131,12 @@ impl Inner {
         })
     }
 
+    fn standing(&self, group: GroupId) -> Standing {
+        let is_dead =
+            |rank: Rank| self.check_rank(rank).is_ok() && self.area.life(rank) == life::DEAD;
+        self.groups.standing(group, self.rank, is_dead, |rank| !self.is_local(rank))
+    }
+
     /// The end of the commit under way, if it has one: the incarnation, or the error and what the
     /// other members should be told.
     #[allow(clippy::type_complexity, reason = "used once, right above")]
@@ -129,7 +145,7 @@ impl Inner {
             let text = error.to_string();
             return Some(Err((error, text)));
         }
-        let standing = self.groups.standing(group, self.rank);
+        let standing = self.standing(group);
         if !matches!(standing, Standing::Agreed(_))
             && let Some(rank) = self.dead_among(ranks)
         {
@@ -143,7 +159,9 @@ impl Inner {
                 let error = Error::Mismatch { group, difference: difference.clone() };
                 Some(Err((error, difference)))
             }
-            Standing::Aborted(Abort { reporter, dead: Some(dead), .. }) => {
+            Standing::Aborted(Abort { reporter, dead: Some(dead), .. })
+                if ranks.binary_search(&dead).is_ok() =>
+            {
                 let error = self.reported_death(dead, reporter, "group_commit");
                 let text = error.to_string();
                 Some(Err((error, text)))
@@ -162,7 +180,7 @@ impl Inner {
 
     #[cold]
     fn commit_timed_out(&self, group: GroupId) -> Error {
-        let pending = match self.groups.standing(group, self.rank) {
+        let pending = match self.standing(group) {
             Standing::Waiting(missing) => {
                 let hint = self.groups.hint(group, self.rank);
                 format!("ranks {} to commit {group}{hint}", list(&missing))

@@ -16,6 +16,7 @@ use crate::queue::Queue;
 use crate::runtime::Inner;
 use crate::segment::{Reach, Segment, Target};
 use crate::sync::slots;
+use std::io;
 use std::sync::Arc;
 
 /// How a copy between processes ended.
@@ -116,20 +117,24 @@ impl Inner {
             Ok(()) => Copied::Done,
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Copied::Refused,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                // The kernel knows of its end first.
-                self.process_has_ended(t.rank);
-                self.target_gone(t.rank, t.remote, q);
-                Copied::Failed
+                drop(copying);
+                self.may_have_ended(t.rank);
+                self.not_copied(t, q, &error)
             }
-            Err(error) => {
-                self.set_corrupt(t.rank);
-                q.fail(&format!(
-                    "copying {len} bytes from or to the memory of {}: {error}",
-                    t.rank
-                ));
-                Copied::Failed
-            }
+            Err(error) => self.not_copied(t, q, &error),
         }
+    }
+
+    #[cold]
+    fn not_copied(&self, t: &Transfer, q: &Queue, error: &io::Error) -> Copied {
+        if self.area.life(t.rank) == life::DEAD {
+            self.target_gone(t.rank, t.remote, q);
+        } else {
+            self.set_corrupt(t.rank);
+            let (len, rank) = (t.size, t.rank);
+            q.fail(&format!("copying {len} bytes from or to the memory of {rank}: {error}"));
+        }
+        Copied::Failed
     }
 
     /// Has the owner's progress copy; false if that could not even be asked for.
