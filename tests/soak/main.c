@@ -8,6 +8,7 @@
  *  - exit: rank VICTIM ends by itself, without gaspi_proc_term.
  *  - threads: as die; two threads of each rank do collectives, each in a group of its own, and a
  *    third works with single ranks.
+ *  - groups: as die, while all make and delete groups; see groups.c.
  *  - stop: VICTIM is stopped and continued until FILE is gone. Nothing but timeouts comes of it.
  *  - cut: rank VICTIM shuts down one of its TCP connections. Nobody is dead, and all go on.
  *  - busy, come-and-go: VICTIM is a number of seconds; see busy.c.
@@ -16,7 +17,7 @@
 
 static int scenario_of(const char *name) {
   static const char *const names[] = {"die", "exit", "threads", "stop", "cut", "busy",
-                                      "come-and-go"};
+                                      "come-and-go", "groups"};
 
   for (unsigned number = 0; number < sizeof names / sizeof names[0]; number++) {
     if (strcmp(name, names[number]) == 0) {
@@ -32,7 +33,8 @@ int main(int argc, char **argv) {
   gaspi_pointer_t start = NULL;
 
   if (argc < 4 || !scenario_of(argv[1]) || (scenario == STOPPED && argc < 5)) {
-    fprintf(stderr, "usage: soak die|exit|threads|stop|cut|busy|come-and-go SEED VICTIM [FILE]\n");
+    fprintf(stderr, "usage: soak die|exit|threads|groups|stop|cut|busy|come-and-go SEED VICTIM "
+                    "[FILE]\n");
     return 2;
   }
   seed = strtoull(argv[2], NULL, 10);
@@ -60,6 +62,9 @@ int main(int argc, char **argv) {
     case BUSY:
     case COME_AND_GO:
       busy(strtoull(argv[3], NULL, 10));
+      break;
+    case GROUPS:
+      groups();
       break;
     default:
       die();

@@ -59,7 +59,7 @@ enum { WRITTEN = 0 /* + source */, TAKEN = 16 /* + target */, CUT = 40, STOP = 4
 /* The queue for what is not part of the mix. */
 enum { CONTROL = 7 };
 
-typedef enum { DIE, EXIT, THREADS, STOPPED, CUTTING, BUSY, COME_AND_GO } scenario_t;
+typedef enum { DIE, EXIT, THREADS, STOPPED, CUTTING, BUSY, COME_AND_GO, GROUPS } scenario_t;
 
 /* How a piece of the mix ended. */
 typedef enum { FINE, ERROR_SEEN, STATE_SEEN, TOLD } outcome_t;
@@ -135,8 +135,9 @@ outcome_t mix(worker_t *me);
 void go_on(worker_t *me, gaspi_group_t group);
 void recover(worker_t *me, gaspi_queue_id_t queue);
 
-/* die.c, stop.c, cut.c, busy.c: from ready to the end */
+/* die.c, groups.c, stop.c, cut.c, busy.c: from ready to the end */
 void die(void);
+void groups(void);
 void stop(const char *file);
 void cut(void);
 void busy(uint64_t seconds);

@@ -33,7 +33,7 @@ struct Series {
     run: fn(&Soak, u64) -> Result<()>,
 }
 
-const SERIES: [Series; 13] = [
+const SERIES: [Series; 15] = [
     // The longest first, beside all others.
     series("busy", "shm", 1, busy),
     series("busy", "tcp", 1, busy),
@@ -46,6 +46,8 @@ const SERIES: [Series; 13] = [
     series("exit", "tcp", 15, exit),
     series("threads", "shm", 10, die),
     series("threads", "tcp", 10, die),
+    series("groups", "shm", 20, die),
+    series("groups", "tcp", 20, die),
     series("stop", "shm", 15, stop),
     series("stop", "tcp", 15, stop),
 ];
@@ -92,7 +94,7 @@ fn compile() -> Result<PathBuf> {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("soak");
     let mut command = c_compiler(false);
     command.arg("-I").arg(root().join("include"));
-    for source in ["main", "base", "mix", "die", "stop", "cut", "busy"] {
+    for source in ["main", "base", "mix", "die", "groups", "stop", "cut", "busy"] {
         command.arg(root().join(format!("tests/soak/{source}.c")));
     }
     link(&mut command, &program, Linkage::Shared)?;

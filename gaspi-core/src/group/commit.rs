@@ -27,14 +27,19 @@ impl Inner {
         let _ = self.say_commit(attempt, group, ranks, frame, Deadline::Now);
     }
 
-    /// Tells the members of a commit under way that it has failed.
-    fn abort(&self, group: GroupId, error: &Error, reason: String) {
+    /// Tells the members of a commit under way that it has failed; `is_fresh` where it was to be the first of
+    /// a group.
+    fn abort(&self, group: GroupId, is_fresh: bool, error: &Error, reason: String) {
         let dead = match error {
             Error::RankDied { rank, .. } => Some(*rank),
             _ => None,
         };
         let failed = lock(&self.groups.board).fail(group, dead);
         if let Some((attempt, ranks, round)) = failed {
+            if is_fresh {
+                // Others may have committed this use, and wait for it to be read.
+                self.area.finish_step(group.index(), first_step(round.saturating_add(1)) - 1);
+            }
             let frame = Frame::Abort { group, attempt, round, dead, reason };
             // As above.
             let _ = self.say_commit(attempt, group, &ranks, frame, Deadline::Now);
@@ -61,7 +66,7 @@ impl Inner {
         if let Some(announce) = announce {
             let (attempt, frame) = (announce.attempt, Frame::Announce(announce));
             if let Err(error) = self.say_commit(attempt, group, &ranks, frame, deadline) {
-                self.abort(group, &error, error.to_string());
+                self.abort(group, state.committed.is_none(), &error, error.to_string());
                 return Err(error);
             }
         }
@@ -72,12 +77,12 @@ impl Inner {
         let slow: Vec<WatchSteps<'_>> = former
             .iter()
             .flat_map(|(ranks, _)| ranks.iter())
-            .filter(|rank| self.is_local(**rank))
+            .filter(|rank| self.is_local(**rank) && ranks.binary_search(*rank).is_err())
             .map(|rank| self.area.watch_steps(*rank, group.index()))
             .collect();
         let settled = || {
             self.settled(group, &ranks)
-                .filter(|settled| settled.is_err() || self.is_free(group, &former))
+                .filter(|settled| settled.is_err() || self.is_free(group, &former, &ranks))
         };
         // Nothing wakes this rank when a list has lacked members for long enough.
         let standing = self.until(deadline, waiting, || {
@@ -93,7 +98,7 @@ impl Inner {
         let incarnation = match standing {
             Some(Ok(incarnation)) => incarnation,
             Some(Err((error, reason))) => {
-                self.abort(group, &error, reason);
+                self.abort(group, state.committed.is_none(), &error, reason);
                 return Err(error);
             }
             None => return Err(self.commit_timed_out(group)),
@@ -119,11 +124,19 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the members of a former use of the id have read this rank's lines.
-    fn is_free(&self, group: GroupId, former: &Option<(Arc<[Rank]>, u64)>) -> bool {
+    /// Whether the members of a former use of the id have read this rank's lines. Those who commit the next
+    /// use with it, and have said so, read them no more; they may never have committed the former.
+    fn is_free(
+        &self,
+        group: GroupId,
+        former: &Option<(Arc<[Rank]>, u64)>,
+        members: &[Rank],
+    ) -> bool {
         former.as_ref().is_none_or(|(ranks, step)| {
             // Others keep copies of this rank's lines.
-            let readers = ranks.iter().filter(|rank| **rank != self.rank && self.is_local(**rank));
+            let is_reader =
+                |rank: &&Rank| self.is_local(**rank) && members.binary_search(*rank).is_err();
+            let readers = ranks.iter().filter(is_reader);
             readers.into_iter().all(|rank| {
                 self.area.has_finished(*rank, group.index(), *step)
                     || self.area.life(*rank) != life::JOINED
