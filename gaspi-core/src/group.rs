@@ -410,6 +410,18 @@ impl Groups {
                 missing.push(rank);
                 continue;
             }
+            let differs =
+                |entry: &&Entry| entry.aborted.is_none() && entry.announce.ranks != attempt.ranks;
+            // It stays: should this commit fail because of a death, it belongs to the next one.
+            if let Some(Entry { announce: theirs, .. }) = queue.front().filter(differs) {
+                attempt.failed_round = attempt.failed_round.max(theirs.incarnation);
+                bad = bad.or(Some(Standing::Differs(format!(
+                    "{own} commits {}, {rank} commits {}",
+                    list(&attempt.ranks),
+                    list(&theirs.ranks)
+                ))));
+                continue;
+            }
             let Some(entry) = queue.pop_front() else {
                 missing.push(rank);
                 continue;
@@ -418,14 +430,8 @@ impl Groups {
             attempt.failed_round = attempt.failed_round.max(theirs.incarnation);
             if let Some(abort) = entry.aborted {
                 bad = bad.or(Some(Standing::Aborted(abort)));
-            } else if theirs.ranks == attempt.ranks {
-                attempt.seen.insert(rank, (theirs.attempt, theirs.incarnation));
             } else {
-                bad = bad.or(Some(Standing::Differs(format!(
-                    "{own} commits {}, {rank} commits {}",
-                    list(&attempt.ranks),
-                    list(&theirs.ranks)
-                ))));
+                attempt.seen.insert(rank, (theirs.attempt, theirs.incarnation));
             }
         }
         if let Some(bad) = bad {
