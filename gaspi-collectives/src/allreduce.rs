@@ -18,7 +18,8 @@ use crate::user::{OfTheCall, UserReduce};
 /// # Errors
 /// - [`Error::Number`]: `count` is 0 or larger than `allreduce_elem_max`.
 /// - [`Error::Size`]: `send` and `receive` overlap without being the same.
-/// - [`Error::UndefinedOperation`]: the operation is not [defined](Operation::is_defined_for) for the type.
+/// - [`Error::UndefinedOperation`]: the operation is not [defined](Operation::is_defined_for) for
+///   the type.
 /// - [`Error::ActiveCollective`]: the group has another collective to finish first.
 /// - [`Error::Mismatch`]: ranks called different collectives or with different arguments.
 /// - those of the group: not committed, a member died or left, timeout.
@@ -119,8 +120,8 @@ pub fn allreduce_in_place<T: Element>(
 ///
 /// # Errors
 /// Those of [`allreduce`], and
-/// - [`Error::Size`]: more than `allreduce_buf_size` (8 x `allreduce_elem_max`) bytes, or an element
-///   of no bytes or of more than a rank's staging holds (16 KiB);
+/// - [`Error::Size`]: more than `allreduce_buf_size` (8 x `allreduce_elem_max`) bytes, or an
+///   element of no bytes or of more than a rank's staging holds (16 KiB);
 /// - [`Error::Reduction`], on all ranks: the function failed on that rank. `receive` then holds
 ///   nothing of use.
 ///

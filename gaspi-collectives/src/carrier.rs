@@ -1,5 +1,6 @@
-//! What steps run on: a channel, or a call on a group. Arrivals have numbers, of which each is one more
-//! than the last; lines, and stages, are used by turns, so that those of the one before can still be read.
+//! What steps run on: a channel, or a call on a group. Arrivals have numbers, of which each is one
+//! more than the last; lines, and stages, are used by turns, so that those of the one before can
+//! still be read.
 
 use gaspi_core::sync::line::{Look, PAYLOAD_WORDS};
 use gaspi_core::{Channel, GroupCall, PeerSlice, Rank};

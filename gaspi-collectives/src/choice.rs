@@ -1,8 +1,8 @@
 //! Which algorithm is used: a table by operation, place, members and bytes.
 //!
 //! It uses only what all members know, so that all choose the same. Rows are tried from the first
-//! on; the first that fits and has steps for the shape is taken. Each operation ends with a row that
-//! serves every shape.
+//! on; the first that fits and has steps for the shape is taken. Each operation ends with a row
+//! that serves every shape.
 
 use std::fmt;
 
@@ -64,12 +64,13 @@ const KIB: u64 = 1 << 10;
 /// members, where both ways meet at 2 KiB (all-reduce) to 4 KiB (broadcast).
 const STAGED: u64 = 3 * KIB / 2;
 
-/// The same where ranks share cores, and a second arrival takes some switches between them: bytes of all
-/// members together, since each reads what all have staged. Measured for four members on two cores.
+/// The same where ranks share cores, and a second arrival takes some switches between them: bytes
+/// of all members together, since each reads what all have staged. Measured for four members on two
+/// cores.
 const STAGED_SHARING: u64 = 48 * KIB;
 
-/// Up to where two copies through stages cost less than one by the kernel, which first looks up every
-/// page: measured.
+/// Up to where two copies through stages cost less than one by the kernel, which first looks up
+/// every page: measured.
 const UNMAPPED: u64 = 64 * KIB;
 
 /// The same where two members reduce: as long as much of the data stays in their caches.
@@ -79,8 +80,8 @@ use Algorithm as A;
 use Collective as C;
 use Place::{Any, OneNode, SharedNodes};
 
-/// Limits between messages are where the time of another round meets that of the bytes that it saves,
-/// for rounds of some microseconds and some gigabytes a second.
+/// Limits between messages are where the time of another round meets that of the bytes that it
+/// saves, for rounds of some microseconds and some gigabytes a second.
 static TABLE: &[Row] = &[
     row(C::Barrier, A::Line, OneNode, 1, ALL),
     row(C::Barrier, A::Hierarchical, SharedNodes, 1, ALL),
@@ -90,7 +91,8 @@ static TABLE: &[Row] = &[
     row(C::Allreduce, A::Direct, OneNode, 1, ALL),
     // A ring crosses from node to node no more often, and each member carries its share.
     row(C::Allreduce, A::Hierarchical, SharedNodes, 4, 256 * KIB),
-    // As many bytes as a ring of two sends, in one round; of four a third more, in two rounds instead of four.
+    // As many bytes as a ring of two sends, in one round; of four a third more, in two rounds
+    // instead of four.
     few(2, C::Allreduce, A::RecursiveDoubling, 512 * KIB),
     few(3, C::Allreduce, A::RecursiveDoubling, 128 * KIB),
     few(4, C::Allreduce, A::RecursiveDoubling, 64 * KIB),
@@ -108,8 +110,8 @@ static TABLE: &[Row] = &[
     row(C::Broadcast, A::Staged, OneNode, 1, STAGED),
     row(C::Broadcast, A::Direct, OneNode, 1, ALL),
     row(C::Broadcast, A::Hierarchical, SharedNodes, 4, 1024 * KIB),
-    // The root lends its pages to all; who passes on what it has received copies it once more. Measured for
-    // three to eight members on two cores.
+    // The root lends its pages to all; who passes on what it has received copies it once more.
+    // Measured for three to eight members on two cores.
     beside(8, C::Broadcast, A::Linear),
     row(C::Broadcast, A::BinomialTree, Any, 1, 64 * KIB),
     row(C::Broadcast, A::DoubleTree, Any, 3, ALL),
@@ -192,7 +194,8 @@ impl fmt::Display for Unserved {
 
 impl std::error::Error for Unserved {}
 
-/// The algorithm for a shape: `wanted`, if one is, else that of the table. All members get the same.
+/// The algorithm for a shape: `wanted`, if one is, else that of the table. All members get the
+/// same.
 ///
 /// # Errors
 /// Why the wanted one cannot serve it.
@@ -254,7 +257,8 @@ pub fn choose_where(
 }
 
 /// What members of a node do where somebody's memory is not mapped by all, in place of having the
-/// kernel copy between processes; none if that is faster. All hear of such memory before they decide.
+/// kernel copy between processes; none if that is faster. All hear of such memory before they
+/// decide.
 pub(crate) fn choose_unmapped(collective: Collective, shape: &Shape) -> Option<Algorithm> {
     let bytes = bytes(collective, shape);
     let allreduce = collective == Collective::Allreduce;

@@ -79,8 +79,8 @@ pub(crate) struct Entry {
     pub(crate) station: Arc<Station>,
     /// What it takes to start it again; `None` for one that runs once.
     pub(crate) prepared: Option<Prepared>,
-    /// Its own memory, where the program's does not suit. Held while it is started and while its result
-    /// is unpacked.
+    /// Its own memory, where the program's does not suit. Held while it is started and while its
+    /// result is unpacked.
     pub(crate) apart: Mutex<Apart>,
     /// Whether there is a result to unpack.
     pub(crate) unpacks: bool,
@@ -197,8 +197,8 @@ impl Engine {
     ) -> Result<Arc<Station>> {
         let members = rt.group_ranks(group)?.len();
         let channel = loop {
-            // Others may need what this rank has started, or another thread is to start, before they can
-            // join in.
+            // Others may need what this rank has started, or another thread is to start, before
+            // they can join in.
             let slice = deadline.at_most(match self.shared.active.load(Ordering::Relaxed) {
                 0 => IDLE_SLICE,
                 _ => OPENING_SLICE,
@@ -276,8 +276,8 @@ impl Engine {
         // Acquire: pairs with the Release in `desk`.
         let sign =
             Engine::of(inside.runtime()).shared.signs.0[group.index()].load(Ordering::Acquire);
-        // SAFETY: it was found inside of the epoch, whose end `forget_former` waits for before it lets
-        // go of the desk; the engine itself does not end during a call of its rank.
+        // SAFETY: it was found inside of the epoch, whose end `forget_former` waits for before it
+        // lets go of the desk; the engine itself does not end during a call of its rank.
         let desk = unsafe { sign.as_ref() }?;
         (desk.group_use == group_use).then_some(desk)
     }

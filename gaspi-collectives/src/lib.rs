@@ -1,15 +1,16 @@
 //! Collective operations that move user data, over the groups of gaspi-core.
 //!
-//! - [`run`], [`start`] and [`prepare`] are the operations of gaspi_collectives.h, over a channel of the
-//!   group.
+//! - [`run`], [`start`] and [`prepare`] are the operations of gaspi_collectives.h, over a channel
+//!   of the group.
 //! - [`allreduce()`], [`allreduce_slice`], [`allreduce_in_place`] and [`allreduce_user`] are the
-//!   all-reduces of the standard (GASPI 17.1, 11.3 and 11.4), over the lines and stages of the group itself.
+//!   all-reduces of the standard (GASPI 17.1, 11.3 and 11.4), over the lines and stages of the
+//!   group itself.
 //! - Algorithms are data: [`steps`] says what they are made of, [`algorithms`] has a file for each,
 //!   a task runs them, over a channel or a group, and [`proof`] proves them.
 //!
 //! Invariant: algorithms know no pointers, the task knows no algorithm, nothing here knows a
-//! transport. `unsafe` is in [`kernel`], where memory of programs is taken in, and where desks are found
-//! without a lock.
+//! transport. `unsafe` is in [`kernel`], where memory of programs is taken in, and where desks are
+//! found without a lock.
 
 pub mod algorithms;
 mod allreduce;

@@ -1,8 +1,9 @@
-//! All-reduces of the standard, planned: by lines and stages of the group, which carry its barriers too,
-//! so that ranks that call different ones find out, and which members of several nodes have as well.
+//! All-reduces of the standard, planned: by lines and stages of the group, which carry its barriers
+//! too, so that ranks that call different ones find out, and which members of several nodes have as
+//! well.
 //!
-//! What is kept of a call that times out is how far it has come, see [`GroupCall::set_cursor`]. A step
-//! that waits is the only one at which it can be left, and all before it has happened.
+//! What is kept of a call that times out is how far it has come, see [`GroupCall::set_cursor`]. A
+//! step that waits is the only one at which it can be left, and all before it has happened.
 
 use std::sync::Arc;
 

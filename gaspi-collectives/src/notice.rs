@@ -1,5 +1,5 @@
-//! What a member tells all others of an operation, in the six words of a notice: that it waits in it, or
-//! that it has failed in it, and why.
+//! What a member tells all others of an operation, in the six words of a notice: that it waits in
+//! it, or that it has failed in it, and why.
 //!
 //! | word | what |
 //! |---|---|
@@ -87,8 +87,8 @@ impl Notice {
     }
 }
 
-/// Whether a member has told that it has failed in this operation or in an earlier one. It does not use
-/// other members' memory any more.
+/// Whether a member has told that it has failed in this operation or in an earlier one. It does not
+/// use other members' memory any more.
 #[cold]
 pub(crate) fn has_failed(channel: &Channel, member: usize) -> bool {
     Notice::of(channel, member).is_some_and(|notice| notice.failure.is_some())

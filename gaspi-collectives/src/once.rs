@@ -1,6 +1,6 @@
-//! Operations of one arrival, without walking their steps: the same on the same lines and stages, for
-//! messages so small that the walk would take as long as the hand-over. Members that do it this way and
-//! members that run the steps get along.
+//! Operations of one arrival, without walking their steps: the same on the same lines and stages,
+//! for messages so small that the walk would take as long as the hand-over. Members that do it this
+//! way and members that run the steps get along.
 
 use crate::carrier::Carrier;
 use crate::datatype::{DataType, Operation};
@@ -8,12 +8,12 @@ use crate::kernel::{self, Source, Target};
 use crate::steps::LINE_BYTES;
 use crate::task::Buffers;
 
-/// Members whose contributions are combined in one pass, as the steps do too: what is kept of each on
-/// the stack costs time for few.
+/// Members whose contributions are combined in one pass, as the steps do too: what is kept of each
+/// on the stack costs time for few.
 const FEW: usize = 4;
 pub(crate) const MANY: usize = 64;
-/// Bytes of each stage that are asked for while lines are awaited. What comes first hides what comes
-/// later.
+/// Bytes of each stage that are asked for while lines are awaited. What comes first hides what
+/// comes later.
 const PREFETCH_BYTES: u64 = 2048;
 
 /// Where the result comes from.
@@ -103,8 +103,8 @@ impl Once {
             Origin::Member(member) => kernel::copy(output, published(member)),
             Origin::All => {
                 let members = on.ranks().len();
-                // What this rank has stored may still be on its way to memory, and in other pieces than
-                // it is loaded in: it would be waited for.
+                // What this rank has stored may still be on its way to memory, and in other pieces
+                // than it is loaded in: it would be waited for.
                 let source = |member| if member == on.me() { input } else { published(member) };
                 if members <= FEW {
                     fold::<FEW>((op, ty), output, members, source);

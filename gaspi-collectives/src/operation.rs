@@ -198,8 +198,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The memory of the request. Blocks that do not follow each other, and the input of an all-to-all
-    /// in place, get own memory.
+    /// The memory of the request. Blocks that do not follow each other, and the input of an
+    /// all-to-all in place, get own memory.
     ///
     /// # Safety
     /// That of [`start`]; `apart` lives as long as the operation.
@@ -279,21 +279,23 @@ pub(crate) fn is_in_place(
     }
 }
 
-/// Carries out an operation and waits for its end on this rank. After a timeout, call again with the
-/// same arguments to continue. The first operation of a group waits until all members have called one.
+/// Carries out an operation and waits for its end on this rank. After a timeout, call again with
+/// the same arguments to continue. The first operation of a group waits until all members have
+/// called one.
 ///
 /// # Errors
 /// - [`Error::Timeout`]: the operation goes on when it is called again.
-/// - [`Error::Mismatch`]: the ranks called different operations, on all that called; a rank that had only to
-///   send, over messages, is told by its next operation of the group.
+/// - [`Error::Mismatch`]: the ranks called different operations, on all that called; a rank that
+///   had only to send, over messages, is told by its next operation of the group.
 /// - [`Error::RankDied`], [`Error::RankLeft`]: a member is gone that is needed.
-/// - [`Error::ActiveCollective`]: another one was interrupted by its timeout, or runs in another thread.
+/// - [`Error::ActiveCollective`]: another one was interrupted by its timeout, or runs in another
+///   thread.
 /// - [`Error::InvalidRank`], [`Error::Number`], [`Error::Size`], [`Error::Null`],
 ///   [`Error::Unsupported`]: what the arguments say cannot be; nothing has happened.
 ///
 /// # Safety
-/// The memory that the request names is readable (send) and writable (receive), and nobody else writes
-/// to the one or uses the other until the operation has ended.
+/// The memory that the request names is readable (send) and writable (receive), and nobody else
+/// writes to the one or uses the other until the operation has ended.
 pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Timeout) -> Result<()> {
     let brief = Brief::of(request);
     if let Some(brief) = &brief {
@@ -351,8 +353,8 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
 }
 
 /// What [`run`] does for a request of the simple kind, as far as nothing is in the way. `None` says
-/// that it has to be called then, with the same arguments: nothing has happened, or the operation is
-/// under way. `once` is for a call that may not wait at all.
+/// that it has to be called then, with the same arguments: nothing has happened, or the operation
+/// is under way. `once` is for a call that may not wait at all.
 ///
 /// # Safety
 /// That of [`run`].
@@ -368,9 +370,9 @@ pub unsafe fn run_swiftly(
     unsafe { desk.station.run_swiftly(brief, once) }
 }
 
-/// Starts an operation. Operations of a group are started in the same order on all members, and run in
-/// that order. Only the first one of a group waits, `timeout` at most, until all members have started
-/// one; after a timeout, call again.
+/// Starts an operation. Operations of a group are started in the same order on all members, and run
+/// in that order. Only the first one of a group waits, `timeout` at most, until all members have
+/// started one; after a timeout, call again.
 ///
 /// # Errors
 /// Those of [`run`] that come from arguments.
@@ -409,8 +411,9 @@ pub unsafe fn start(
     })))
 }
 
-/// Prepares an operation that is to be started again and again, on a channel of its own: it overlaps with
-/// all others, in any order. All members of the group prepare it together; after a timeout, call again.
+/// Prepares an operation that is to be started again and again, on a channel of its own: it
+/// overlaps with all others, in any order. All members of the group prepare it together; after a
+/// timeout, call again.
 ///
 /// # Errors
 /// As [`start`].
@@ -480,8 +483,8 @@ pub fn restart(rt: &Runtime, handle: Handle) -> Result<()> {
     Ok(())
 }
 
-/// Whether an operation has ended, which it is helped to. A prepared one that is not under way has. The
-/// handle of one that runs once is free when this says true or gives an error.
+/// Whether an operation has ended, which it is helped to. A prepared one that is not under way has.
+/// The handle of one that runs once is free when this says true or gives an error.
 ///
 /// # Errors
 /// [`Error::InvalidOperation`], and how the operation failed.
@@ -537,8 +540,8 @@ pub fn free(rt: &Runtime, handle: Handle) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is an operation of this handle: neither has it ended, unless it is a prepared one, nor
-/// was it freed.
+/// Whether there is an operation of this handle: neither has it ended, unless it is a prepared one,
+/// nor was it freed.
 pub fn exists(rt: &Runtime, handle: Handle) -> bool {
     Engine::of(rt).entry(handle.0).is_ok()
 }

@@ -1,5 +1,5 @@
-//! Plans: which algorithm carries out an operation of a channel, with what comes before and after its
-//! steps, and the plans that are kept.
+//! Plans: which algorithm carries out an operation of a channel, with what comes before and after
+//! its steps, and the plans that are kept.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,7 +26,8 @@ pub(crate) struct Plan {
     pub(crate) before: u64,
     /// Whether data that steps take may go straight to its place.
     pub(crate) expects: bool,
-    /// The last step that sends to a member, of each, where messages are lent their data; else none.
+    /// The last step that sends to a member, of each, where messages are lent their data; else
+    /// none.
     pub(crate) lends: Vec<usize>,
     /// Whether the result is written when all steps have been done.
     pub(crate) keeps_apart: bool,
@@ -36,8 +37,8 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct Detour {
     pub(crate) plan: Arc<Plan>,
-    /// Whether also where the kernel would copy between processes, because this is faster: not where
-    /// the call asks for the direct way, as it may on some members only. Lines tell.
+    /// Whether also where the kernel would copy between processes, because this is faster: not
+    /// where the call asks for the direct way, as it may on some members only. Lines tell.
     pub(crate) always: bool,
 }
 
@@ -121,8 +122,8 @@ impl PlanKey {
     }
 }
 
-/// The algorithm that was asked for, the one that the environment prefers where it serves, or that of
-/// the table.
+/// The algorithm that was asked for, the one that the environment prefers where it serves, or that
+/// of the table.
 fn choose(key: &PlanKey, shape: &Shape, preferred: Option<Algorithm>) -> Result<Algorithm> {
     let collective = key.collective;
     let may = |algorithm: Algorithm| match key.user {
@@ -187,19 +188,20 @@ fn extents(collective: Collective, shape: &Shape) -> Vec<[u64; 2]> {
     (0..shape.size).map(of).collect()
 }
 
-/// Bytes of a result, of all members together, that is kept apart until all of it is there: copying more
-/// takes longer than it takes all to meet before. Measured for four members.
+/// Bytes of a result, of all members together, that is kept apart until all of it is there: copying
+/// more takes longer than it takes all to meet before. Measured for four members.
 const KEPT_APART: u64 = 512 << 10;
 
-/// What is done so that no result is seen where the members do not agree, or where a function of the
-/// program fails on one of them.
+/// What is done so that no result is seen where the members do not agree, or where a function of
+/// the program fails on one of them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Caution {
     /// All meet before: whoever gets through knows that all others are in the same operation.
     meets_before: bool,
     /// All meet afterwards: each hears of a reduction that has failed anywhere.
     meets_after: bool,
-    /// The result is written when all steps have been done, since they have brought the same knowledge.
+    /// The result is written when all steps have been done, since they have brought the same
+    /// knowledge.
     keeps_apart: bool,
 }
 
@@ -211,7 +213,8 @@ impl Caution {
             return Caution::default();
         }
         let meets_after = user && collective.reduces();
-        // Of two members the one hears of the other with the first message. Who only sends never waits.
+        // Of two members the one hears of the other with the first message. Who only sends never
+        // waits.
         let depends_on_all = matches!(collective, Allreduce | ReduceScatter | Allgather | Alltoall);
         if shape.size <= 2 || !depends_on_all {
             return Caution { meets_after, ..Caution::default() };
@@ -234,9 +237,10 @@ impl Caution {
     }
 }
 
-/// Who passes on what it receives, or combines with it, has it in its cache, and is as quick to copy it once
-/// more: but where it sends so much that no cache holds it, and, where ranks share cores and each gets the
-/// time that another one saves, up to so much. Bytes that a member sends in all, measured for two and four.
+/// Who passes on what it receives, or combines with it, has it in its cache, and is as quick to
+/// copy it once more: but where it sends so much that no cache holds it, and, where ranks share
+/// cores and each gets the time that another one saves, up to so much. Bytes that a member sends in
+/// all, measured for two and four.
 const LENT_PASSING: u64 = 128 << 20;
 const LENT_PASSING_SHARING: u64 = 3 << 19;
 

@@ -5,12 +5,13 @@
 //! - each member ends with what it should have in each element: every contribution exactly once, in
 //!   order where that is asked for, combined in the same way for all members (equal bits), finished
 //!   exactly once; or the right element of the right member;
-//! - nothing is read before it was written, nothing is overwritten while it is still needed: any two
-//!   accesses to one element of which one writes are ordered by messages, arrivals and awaits
-//!   (happens-before, with vector clocks), so the order in which the members happen to run here does
-//!   not matter, and one run stands for all. What a message that is not `copied` carries counts as
-//!   being read until the receiver took it;
-//! - input is not modified out of place; at the return nobody may touch a caller's buffers any more;
+//! - nothing is read before it was written, nothing is overwritten while it is still needed: any
+//!   two accesses to one element of which one writes are ordered by messages, arrivals and awaits
+//!   (happens-before, with vector clocks), so the order in which the members happen to run here
+//!   does not matter, and one run stands for all. What a message that is not `copied` carries
+//!   counts as being read until the receiver took it;
+//! - input is not modified out of place; at the return nobody may touch a caller's buffers any
+//!   more;
 //! - progress: steps only wait, never choose, so one run to the end shows that all end. More slots
 //!   never make a member wait that does not wait with fewer, so one slot stands for any number;
 //! - the discipline of messages (length, none left over or taken by another call) and lines (each

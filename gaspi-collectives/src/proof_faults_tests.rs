@@ -193,9 +193,9 @@ fn wire(step: Step) -> Option<(u32, bool)> {
     }
 }
 
-/// Whether two neighbouring steps may be done in either order: they are no messages of one wire, and
-/// do not use the same memory; with an arrival or await, if nobody else uses the memory of the other.
-/// (Progress may depend on their order, and often does, but then their swap is found.)
+/// Whether two neighbouring steps may be done in either order: they are no messages of one wire,
+/// and do not use the same memory; with an arrival or await, if nobody else uses the memory of the
+/// other. (Progress may depend on their order, and often does, but then their swap is found.)
 fn commute(call: &Call, me: usize, (first, second): (Step, Step)) -> bool {
     if wire(first).is_some() && wire(first) == wire(second) {
         return false;
@@ -220,7 +220,8 @@ fn commute(call: &Call, me: usize, (first, second): (Step, Step)) -> bool {
 }
 
 /// The steps of a program between the await of its arrival with that number, from 1, and the next
-/// arrival; those behind the last await for 0, which come before the first arrival of the next call.
+/// arrival; those behind the last await for 0, which come before the first arrival of the next
+/// call.
 fn round(program: &[Step], number: usize) -> &[Step] {
     let awaits = || program.iter().enumerate().filter(|(_, step)| **step == Step::AwaitAll);
     let number = if number == 0 { awaits().count() } else { number };
@@ -260,8 +261,8 @@ fn add_up(call: &Call, first: Step, second: Step) -> bool {
     !call.in_order && sum(first).is_some() && sum(first) == sum(second)
 }
 
-/// Whether a change need not be found: steps that commute were swapped; or contributions or operands
-/// were, at one member, where their order is free.
+/// Whether a change need not be found: steps that commute were swapped; or contributions or
+/// operands were, at one member, where their order is free.
 fn is_harmless(call: &Call, me: usize, at: usize, change: Change) -> bool {
     let program = &call.programs[me];
     match (change, program[at]) {

@@ -10,16 +10,16 @@ use crate::datatype::{DataType, Operation};
 
 use crate::user::ReductionFailed;
 
-/// A reduction of the program: combines elements of the first and the second into the third; all have
-/// the given number of elements, aligned to 16 bytes, and are copies that nobody else sees.
+/// A reduction of the program: combines elements of the first and the second into the third; all
+/// have the given number of elements, aligned to 16 bytes, and are copies that nobody else sees.
 pub type Reduce =
     dyn Fn(&[u8], &[u8], &mut [u8], u64) -> std::result::Result<(), ReductionFailed> + Send + Sync;
 
 /// A reduction defined by the program: associative, and commutative unless it is ordered.
 #[derive(Clone)]
 pub struct Reducer {
-    /// The function. It may be called by any thread that waits for operations of this rank, tests them
-    /// or opens a channel for one; it may not call procedures of this crate itself.
+    /// The function. It may be called by any thread that waits for operations of this rank, tests
+    /// them or opens a channel for one; it may not call procedures of this crate itself.
     pub reduce: Arc<Reduce>,
     /// Bytes of an element.
     pub element_bytes: u32,
@@ -40,8 +40,8 @@ impl fmt::Debug for Reducer {
 /// What is combined, and how.
 #[derive(Clone, Debug)]
 pub enum Combination {
-    /// Elements of a type, by a built-in operation. Where nothing is combined the operation does not
-    /// matter.
+    /// Elements of a type, by a built-in operation. Where nothing is combined the operation does
+    /// not matter.
     BuiltIn(DataType, Operation),
     /// Elements of the program's.
     User(Reducer),
@@ -66,12 +66,13 @@ pub struct Request {
     pub send: *const u8,
     /// Where its result goes; may be null where it gets none. In place: the same memory as `send`
     /// (all-reduce, reduce, broadcast, all-to-all), or `send` lies where this rank's block is in
-    /// `receive` (all-gather, gather), or `receive` where it is in `send` (scatter, reduce-scatter).
+    /// `receive` (all-gather, gather), or `receive` where it is in `send` (scatter,
+    /// reduce-scatter).
     pub receive: *mut u8,
     /// Elements.
     pub count: u64,
-    /// All-gather of blocks that differ, the same on all ranks; all-to-all of blocks that differ: what
-    /// this rank sends, then what it receives.
+    /// All-gather of blocks that differ, the same on all ranks; all-to-all of blocks that differ:
+    /// what this rank sends, then what it receives.
     pub blocks: Vec<Blocks>,
     /// What is combined, and how.
     pub combination: Combination,
@@ -83,8 +84,8 @@ pub struct Request {
     pub background: bool,
 }
 
-// SAFETY: the pointers are only used by whoever runs the operation, under the promises that its start
-// asks for.
+// SAFETY: the pointers are only used by whoever runs the operation, under the promises that its
+// start asks for.
 unsafe impl Send for Request {}
 // SAFETY: as above.
 unsafe impl Sync for Request {}

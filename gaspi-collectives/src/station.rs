@@ -1,12 +1,12 @@
 //! One channel and the operations on it, which run in the order in which they were started.
 //!
 //! Any thread may carry them on: whoever gets the lock runs the first one until it has to wait. A
-//! thread that waits does so for its own operation, and carries on all others of its rank meanwhile,
-//! so that two ranks that wait for different operations both get there.
+//! thread that waits does so for its own operation, and carries on all others of its rank
+//! meanwhile, so that two ranks that wait for different operations both get there.
 //!
 //! An operation that fails ends all that follow on its channel: members could no longer agree which
-//! message belongs to what. The other members are told by a notice. Where they use each other's buffers
-//! it stays under way until nobody does any more.
+//! message belongs to what. The other members are told by a notice. Where they use each other's
+//! buffers it stays under way until nobody does any more.
 
 mod failing;
 mod swift;
@@ -157,7 +157,8 @@ struct State {
     recents: Vec<Recent>,
     /// Notices that members have told of which none says that it has failed.
     notices: u64,
-    /// Why the first operation has failed, and since when it waits for others to let go of its memory.
+    /// Why the first operation has failed, and since when it waits for others to let go of its
+    /// memory.
     lingering: Option<(Error, Instant)>,
 }
 
@@ -204,8 +205,8 @@ struct Rouser<'a>(&'a Station);
 
 impl Drop for Rouser<'_> {
     fn drop(&mut self) {
-        // AcqRel: pairs with the swap in `try_hold`. If that one comes later, it sees that the state
-        // is free.
+        // AcqRel: pairs with the swap in `try_hold`. If that one comes later, it sees that the
+        // state is free.
         if self.0.again.swap(false, Ordering::AcqRel) {
             self.0.channel.rouse();
         }
@@ -418,8 +419,8 @@ impl Station {
         }
     }
 
-    /// Waits for an operation, carrying on whatever `others` carries on besides; now and then it is also
-    /// to look around there.
+    /// Waits for an operation, carrying on whatever `others` carries on besides; now and then it is
+    /// also to look around there.
     ///
     /// # Errors
     /// [`Error::Timeout`], which leaves it under way, and how it failed.

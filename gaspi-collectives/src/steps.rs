@@ -1,14 +1,16 @@
 //! What a collective consists of: the steps of one rank, over memory that is named by its role.
 //!
-//! An algorithm is a pure function from [`Shape`] to the steps of one member. It knows no transport,
-//! no pointer, no clock; the executor runs the steps, [`crate::proof`] proves them. Steps wait but
-//! never choose, so a schedule that runs to its end once does so in every order of the ranks.
+//! An algorithm is a pure function from [`Shape`] to the steps of one member. It knows no
+//! transport, no pointer, no clock; the executor runs the steps, [`crate::proof`] proves them.
+//! Steps wait but never choose, so a schedule that runs to its end once does so in every order of
+//! the ranks.
 //!
 //! Two families of steps exist. **Messages** go between any two members: a channel has a ring of
-//! slots for each ordered pair of members, messages of a pair arrive in the order in which they were
-//! sent, and a sender waits while the ring is full. **Lines** exist where all members are of one node:
-//! each says that it has arrived, and everybody may then use everybody's memory directly. A group has
-//! lines and stages, but no messages and no direct use, for members of several nodes too.
+//! slots for each ordered pair of members, messages of a pair arrive in the order in which they
+//! were sent, and a sender waits while the ring is full. **Lines** exist where all members are of
+//! one node: each says that it has arrived, and everybody may then use everybody's memory directly.
+//! A group has lines and stages, but no messages and no direct use, for members of several nodes
+//! too.
 
 use gaspi_core::sync::line::PAYLOAD_WORDS;
 
@@ -20,8 +22,8 @@ pub struct Shape {
     /// Members.
     pub size: u32,
     /// Elements, in the sense of the operation: each contributes `count` (all-reduce, reduce,
-    /// gather, all-gather), the root has `count` (broadcast), or each gets `count` from each (scatter,
-    /// reduce-scatter, all-to-all: blocks of `count`).
+    /// gather, all-gather), the root has `count` (broadcast), or each gets `count` from each
+    /// (scatter, reduce-scatter, all-to-all: blocks of `count`).
     pub count: u64,
     /// Elements by member, where blocks differ (all-gather, gather, scatter, reduce-scatter); empty
     /// where all have `count`. Blocks lie one behind the other in the order of the members.
@@ -66,17 +68,17 @@ impl Shape {
 pub enum Place {
     /// What a member contributes.
     Input(u32),
-    /// Where a member gets its result; in place it is the same memory as its input (of all-gather and
-    /// gather: the input is the member's own block of the output; of scatter and reduce-scatter: the
-    /// output is the member's own block of the input).
+    /// Where a member gets its result; in place it is the same memory as its input (of all-gather
+    /// and gather: the input is the member's own block of the output; of scatter and
+    /// reduce-scatter: the output is the member's own block of the input).
     Output(u32),
     /// Memory of this member for partial results, which no other member can reach. As long as the
     /// algorithm says (`scratch_bytes`). Its content is lost
     /// between calls.
     Scratch,
-    /// As a target: what this member publishes with its next arrival. As a source: what a member has
-    /// published with the arrival awaited last, to be read until the reader's next arrival. Up to
-    /// `stage_bytes`; a member writes only its own. Only where lines exist.
+    /// As a target: what this member publishes with its next arrival. As a source: what a member
+    /// has published with the arrival awaited last, to be read until the reader's next arrival. Up
+    /// to `stage_bytes`; a member writes only its own. Only where lines exist.
     Stage(u32),
 }
 
@@ -141,17 +143,17 @@ pub const LINE_BYTES: u64 = (PAYLOAD_WORDS * size_of::<u64>()) as u64;
 /// One step of one member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Step {
-    /// Copies between own memory (input, output, scratch, own stage), or, after an await of all, from
-    /// any member's input, output or published stage, or to any member's output. Both spans have the
-    /// same length. Nothing where they are the same memory (in place).
+    /// Copies between own memory (input, output, scratch, own stage), or, after an await of all,
+    /// from any member's input, output or published stage, or to any member's output. Both spans
+    /// have the same length. Nothing where they are the same memory (in place).
     Copy {
         /// Where to.
         dst: Span,
         /// Where from.
         src: Span,
     },
-    /// `dst = left op right`, own memory, or of the operands what any member's stage holds, after an await of
-    /// all; `dst` may be the same span as either. Equally long.
+    /// `dst = left op right`, own memory, or of the operands what any member's stage holds, after
+    /// an await of all; `dst` may be the same span as either. Equally long.
     Combine {
         /// Where to.
         dst: Span,
@@ -161,9 +163,9 @@ pub enum Step {
         right: Span,
     },
     /// Sends own memory (input, output, scratch) to another member: at most `message_bytes`. Unless
-    /// `copied`, the span is not written again before the step that received the message is known to
-    /// have been done; the executor sees to it that the message has left before the operation ends.
-    /// Waits while the ring is full.
+    /// `copied`, the span is not written again before the step that received the message is known
+    /// to have been done; the executor sees to it that the message has left before the operation
+    /// ends. Waits while the ring is full.
     Send {
         /// Whom to.
         to: u32,
@@ -172,7 +174,8 @@ pub enum Step {
         /// Whether the span may be written by the very next step.
         copied: bool,
     },
-    /// Takes the next message of a member, whose length must be that of `dst` (own memory). Waits for it.
+    /// Takes the next message of a member, whose length must be that of `dst` (own memory). Waits
+    /// for it.
     Receive {
         /// Whose.
         from: u32,
@@ -180,8 +183,8 @@ pub enum Step {
         dst: Span,
     },
     /// Takes the next message of a member and combines it: `dst = with op message`, or, where
-    /// `theirs_first`, `dst = message op with`. `dst` and `with` are own memory, may be the same, and
-    /// have the message's length.
+    /// `theirs_first`, `dst = message op with`. `dst` and `with` are own memory, may be the same,
+    /// and have the message's length.
     ReceiveReduce {
         /// Whose.
         from: u32,
@@ -192,15 +195,16 @@ pub enum Step {
         /// Whether the message is the left operand.
         theirs_first: bool,
     },
-    /// Says that this member has arrived, publishing its stage. Only where lines exist. Each arrival is
-    /// awaited before the next one.
+    /// Says that this member has arrived, publishing its stage. Only where lines exist. Each
+    /// arrival is awaited before the next one.
     Arrive(Carry),
     /// Waits until all members have arrived as often as this one.
     AwaitAll,
-    /// Combines the same bytes of several members, in the order of the members, into the same bytes of
-    /// several members: `bytes` at `dsts` = `bytes` at each of `srcs`, combined. With one source it
-    /// is a copy. Only after an await; a target's memory may be the same as the same member's source
-    /// (in place). Where the sources are all members, the result is finished, see [`Step::Finish`].
+    /// Combines the same bytes of several members, in the order of the members, into the same bytes
+    /// of several members: `bytes` at `dsts` = `bytes` at each of `srcs`, combined. With one source
+    /// it is a copy. Only after an await; a target's memory may be the same as the same member's
+    /// source (in place). Where the sources are all members, the result is finished, see
+    /// [`Step::Finish`].
     Reduce {
         /// Where to.
         dsts: Spread,
@@ -209,8 +213,8 @@ pub enum Step {
         /// Bytes.
         bytes: u64,
     },
-    /// Average: divides own memory by the number of members. No-op for other operations. Once for each
-    /// element, when all contributions are in it.
+    /// Average: divides own memory by the number of members. No-op for other operations. Once for
+    /// each element, when all contributions are in it.
     Finish {
         /// What, in own memory.
         span: Span,

@@ -1,8 +1,8 @@
 //! One operation under way: its steps, and how far this rank has come.
 //!
-//! A task never waits. [`Task::advance`] runs steps until one needs something that is not there yet,
-//! and says what; whoever waits calls it again. A step has happened completely or not at all, so a
-//! task can be left at any time and be continued by any thread.
+//! A task never waits. [`Task::advance`] runs steps until one needs something that is not there
+//! yet, and says what; whoever waits calls it again. A step has happened completely or not at all,
+//! so a task can be left at any time and be continued by any thread.
 
 pub(crate) mod expecting;
 mod reaching;
@@ -141,8 +141,8 @@ pub(crate) struct Task<F = Reducer> {
     blocked: Option<Blocked>,
     /// By member, once their lines have told; empty before.
     ways: Vec<Ways>,
-    /// A reduction has failed on this rank, or on one whose elements it has combined: 1 + that rank.
-    /// Whatever is sent says so, and lines that carry nothing else.
+    /// A reduction has failed on this rank, or on one whose elements it has combined: 1 + that
+    /// rank. Whatever is sent says so, and lines that carry nothing else.
     failed: Cell<u64>,
     /// Why the members do not agree.
     cause: Cell<Cause>,
@@ -163,8 +163,8 @@ impl Task {
     }
 }
 
-/// What the lines of an operation carry: the fingerprint, and which operation of the channel it is, so
-/// that the same one called earlier is told from it.
+/// What the lines of an operation carry: the fingerprint, and which operation of the channel it is,
+/// so that the same one called earlier is told from it.
 #[inline]
 pub(crate) fn stamp(fingerprint: u64, sequence: u64) -> u64 {
     fingerprint ^ sequence << STAMP_SHIFT
@@ -258,8 +258,9 @@ impl<F: Function> Task<F> {
         self.cursor
     }
 
-    /// The first arrival after which other members may use this rank's buffers, and the one with which
-    /// a member says that it does not use others' any more; `None` while nobody may, or ever will.
+    /// The first arrival after which other members may use this rank's buffers, and the one with
+    /// which a member says that it does not use others' any more; `None` while nobody may, or ever
+    /// will.
     pub(crate) fn exposure(&self, tally: &Tally) -> Option<(u64, u64)> {
         if !self.plan.is_direct() || self.arrived == 0 {
             return None;
@@ -277,8 +278,8 @@ impl<F: Function> Task<F> {
     /// Runs steps until all are done, which is `None`, or one has to wait.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] when a member is in another operation, [`Error::Reduction`] at the end, and
-    /// those of the channel. All end the operation.
+    /// [`Error::Mismatch`] when a member is in another operation, [`Error::Reduction`] at the end,
+    /// and those of the channel. All end the operation.
     pub(crate) fn advance<C: Carrier>(
         &mut self,
         on: &mut C,
@@ -403,8 +404,8 @@ impl<F: Function> Task<F> {
         }
     }
 
-    /// A member has told that a reduction has failed, unless this is 0. The lowest rank is remembered, so
-    /// that all name the same one.
+    /// A member has told that a reduction has failed, unless this is 0. The lowest rank is
+    /// remembered, so that all name the same one.
     fn hear_of_failure(&self, told: u64) {
         let known = self.failed.get();
         if told != 0 && (known == 0 || told < known) {
@@ -538,7 +539,8 @@ impl<F: Function> Task<F> {
             }
         }
         if self.plan.is_direct() && self.ways.is_empty() {
-            // Whoever has failed since it arrived waits only for those who may use its memory by now.
+            // Whoever has failed since it arrived waits only for those who may use its memory by
+            // now.
             let channel = on.channel();
             let notices = channel.notices();
             if notices != tally.notices {

@@ -1,7 +1,7 @@
 //! Reductions by a function of the program: what the function is, and how it is applied.
 //!
-//! It is handed private copies of the elements: nothing that it does to its arguments reaches another
-//! rank, and it may take its time.
+//! It is handed private copies of the elements: nothing that it does to its arguments reaches
+//! another rank, and it may take its time.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,8 +14,8 @@ use crate::request::Reducer;
 pub struct ReductionFailed;
 
 /// A reduction of [`allreduce_user`](crate::allreduce_user) (GASPI 17.1, 11.4): associative and
-/// commutative, the same function on all ranks. It is called on the thread that called the collective,
-/// and contributions are combined in the order of the ranks.
+/// commutative, the same function on all ranks. It is called on the thread that called the
+/// collective, and contributions are combined in the order of the ranks.
 ///
 /// Closures `FnMut(&[u8], &[u8], &mut [u8]) -> Result<(), ReductionFailed>` are ones.
 pub trait UserReduce {
@@ -125,8 +125,8 @@ impl Function for &OfTheCall<'_> {
 pub(crate) struct Arguments([Vec<u128>; 3]);
 
 impl Arguments {
-    /// Combines the sources, in their order, into `target`, which has their length. It is not written
-    /// to if the function fails.
+    /// Combines the sources, in their order, into `target`, which has their length. It is not
+    /// written to if the function fails.
     pub(crate) fn fold<'s>(
         &mut self,
         function: &impl Function,

@@ -1,5 +1,5 @@
-//! Where a member's buffers are, as the line of its first arrival says: two words for the input, two for
-//! the output.
+//! Where a member's buffers are, as the line of its first arrival says: two words for the input,
+//! two for the output.
 
 use gaspi_core::{Channel, Location};
 

@@ -1,13 +1,13 @@
 //! Steps that all members of a group take together, and the barrier (GASPI 17.1, 11).
 //!
-//! A step is one arrival line per member ([`crate::sync::line`]): a rank publishes its own and waits
-//! for those of all others. The line carries a fingerprint of the call, so that ranks that called
-//! different things find out before they touch each other's data, and a small payload; behind it
-//! lies the rank's staging. Barrier, segment create and use, opening a channel and the all-reduces of the
-//! standard are built on it.
+//! A step is one arrival line per member ([`crate::sync::line`]): a rank publishes its own and
+//! waits for those of all others. The line carries a fingerprint of the call, so that ranks that
+//! called different things find out before they touch each other's data, and a small payload;
+//! behind it lies the rank's staging. Barrier, segment create and use, opening a channel and the
+//! all-reduces of the standard are built on it.
 //!
-//! Who knows that a member has died does not arrive: having heard of it, a program calls something else,
-//! which the others would take for a mismatch before they hear of the death.
+//! Who knows that a member has died does not arrive: having heard of it, a program calls something
+//! else, which the others would take for a mismatch before they hear of the death.
 //!
 //! Invariants: one collective is active per group; one whose timeout ran out stays active and is
 //! continued by the same call. A rank goes from step k to k + 1 only after it has read all lines of
@@ -173,7 +173,8 @@ impl Inner {
         };
         let all = if once { look() } else { self.waiter.briefly(look) };
         if all.is_none() {
-            // Until it has claimed the group again, another thread could take this barrier for its own.
+            // Until it has claimed the group again, another thread could take this barrier for its
+            // own.
             let continued_by = epoch::thread_key();
             state.active = Some(Active { arrived: true, continued_by, ..Active::new(BARRIER) });
             return None;
@@ -248,8 +249,8 @@ impl Runtime {
     ///
     /// # Errors
     /// [`Error::InvalidGroup`] if it is not committed; [`Error::ActiveCollective`] while another
-    /// thread is in a collective of the group, or another one is not finished; [`Error::RankDied`] of a
-    /// member, for one that is started.
+    /// thread is in a collective of the group, or another one is not finished; [`Error::RankDied`]
+    /// of a member, for one that is started.
     pub fn group_call(&self, group: GroupId, key: CallKey) -> Result<GroupCall<'_>> {
         self.inner().group_call(group, key)
     }

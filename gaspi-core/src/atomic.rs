@@ -1,8 +1,8 @@
 //! Atomic operations on 8 bytes of any rank's segment (GASPI 17.1, 10).
 //!
-//! One CPU instruction where the target is mapped; where it is memory of another process, its owner's
-//! progress executes the same instruction, so that all are atomic among each other and against the
-//! owner's own.
+//! One CPU instruction where the target is mapped; where it is memory of another process, its
+//! owner's progress executes the same instruction, so that all are atomic among each other and
+//! against the owner's own.
 
 use crate::error::{Error, Result};
 use crate::fabric::frame::{AtomicOperation, Frame, Place};

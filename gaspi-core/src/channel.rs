@@ -1,13 +1,14 @@
 //! Channels: memory and signals between the members of a group, for one stream of collectives.
 //!
 //! Each member has a part of its own arena ([`arena`]) for a channel, laid out alike on all
-//! ([`geometry`]). Members of a node write into each other's parts; to others the same bytes travel as
-//! puts, with a notification in place of the store. A message lands in a slot, is published by a count, and
-//! its slot is used again when the receiver has said that it took it. Lines ([`crate::sync::line`])
-//! and staging exist for members of the same node only.
+//! ([`geometry`]). Members of a node write into each other's parts; to others the same bytes travel
+//! as puts, with a notification in place of the store. A message lands in a slot, is published by a
+//! count, and its slot is used again when the receiver has said that it took it. Lines
+//! ([`crate::sync::line`]) and staging exist for members of the same node only.
 //!
 //! Invariants: each word and each line has one writer; a count is published after the bytes that it
-//! counts and read before them; nothing here waits, except [`Runtime::channel_open`] and `wait_for`.
+//! counts and read before them; nothing here waits, except [`Runtime::channel_open`] and
+//! `wait_for`.
 
 mod arena;
 mod counts;
@@ -91,10 +92,10 @@ pub enum Stays {
 
 /// Memory and signals between the members of a group, for one stream of collectives.
 ///
-/// Whoever uses it keeps to these rules, which hold for all threads of a rank together: messages to a
-/// member are sent, and messages of a member are taken, in the order of their indices; message `index`
-/// is sent only when [`taken`](Channel::taken) has come to `index + 1 - slots`; a rank arrives only
-/// when all members have arrived as often as it has.
+/// Whoever uses it keeps to these rules, which hold for all threads of a rank together: messages to
+/// a member are sent, and messages of a member are taken, in the order of their indices; message
+/// `index` is sent only when [`taken`](Channel::taken) has come to `index + 1 - slots`; a rank
+/// arrives only when all members have arrived as often as it has.
 #[derive(Debug)]
 pub struct Channel {
     inner: Arc<Inner>,
@@ -160,7 +161,8 @@ impl Channel {
         self.members[member].start.is_some()
     }
 
-    /// Whether a member of this node takes its ranks for such as share cores; the same for all of them.
+    /// Whether a member of this node takes its ranks for such as share cores; the same for all of
+    /// them.
     pub fn shares_cores(&self) -> bool {
         self.shares_cores
     }
@@ -263,8 +265,8 @@ impl Channel {
     ///
     /// # Errors
     /// [`Error::RankDied`] of a member, [`Error::Refused`] if a request to one has failed,
-    /// [`Error::NotInitialised`] once this rank has left. Members that have left are no error: they may
-    /// have done their part.
+    /// [`Error::NotInitialised`] once this rank has left. Members that have left are no error: they
+    /// may have done their part.
     #[inline]
     pub fn check(&self) -> Result<()> {
         self.inner.check_open()?;
@@ -303,8 +305,8 @@ impl Channel {
             && self.own_word(self.geometry.taken(member)).load(Ordering::Acquire) == counts::CLOSED
     }
 
-    /// Whether a member is there to do what this rank waits for. As with [`check`](Channel::check), look
-    /// again before giving up.
+    /// Whether a member is there to do what this rank waits for. As with [`check`](Channel::check),
+    /// look again before giving up.
     ///
     /// # Errors
     /// [`Error::RankDied`], [`Error::RankLeft`].
@@ -312,13 +314,14 @@ impl Channel {
         self.inner.check_alive_with(self.ranks[member], || self.pending())
     }
 
-    /// The error of an operation that has failed because of a member, whose state is corrupt from now on.
+    /// The error of an operation that has failed because of a member, whose state is corrupt from
+    /// now on.
     pub fn refused(&self, member: usize, reason: impl Into<String>) -> Error {
         self.inner.refused(self.ranks[member], reason)
     }
 
-    /// The error of an operation for which a member reports that another one has died. That is true for this
-    /// rank too from now on, unless the other one has left.
+    /// The error of an operation for which a member reports that another one has died. That is true
+    /// for this rank too from now on, unless the other one has left.
     pub fn reported_death(&self, member: usize, reporter: usize) -> Error {
         let (rank, reporter) = (self.ranks[member], self.ranks[reporter]);
         self.inner.reported_death(rank, reporter, &self.pending())
@@ -335,8 +338,8 @@ impl Channel {
         self.inner.waiter.briefly(attempt)
     }
 
-    /// As [`Runtime::wait_for`], for the group of this channel. The closure neither waits nor calls the
-    /// program: it may run while this rank's sockets wait for it.
+    /// As [`Runtime::wait_for`], for the group of this channel. The closure neither waits nor calls
+    /// the program: it may run while this rank's sockets wait for it.
     pub fn wait_for<T>(&self, deadline: Deadline, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         self.inner.wait_for(self.group, deadline, attempt)
     }
@@ -346,8 +349,8 @@ impl Drop for Channel {
     fn drop(&mut self) {
         let inner = &*self.inner;
         self.withdraw();
-        // A forked child has no right to close for its parent; nor does one write to others that has
-        // ended for them.
+        // A forked child has no right to close for its parent; nor does one write to others that
+        // has ended for them.
         if inner.process != std::process::id() || inner.area.life(inner.rank) == life::DEAD {
             return;
         }
@@ -361,8 +364,8 @@ impl Drop for Channel {
                 slots::set(self.word_of(member, word), counts::CLOSED);
                 self.inner.area.ring_for(member.rank, news::ARRIVAL);
             } else if inner.channels.losses(member.rank) == member.losses {
-                // Else what was sent by a connection that broke might come after this. Who cannot be
-                // told has ended, and so will this rank have for it.
+                // Else what was sent by a connection that broke might come after this. Who cannot
+                // be told has ended, and so will this rank have for it.
                 let _ = self.put(member, (0, 0, 0), (word, counts::CLOSED), Turn::Now);
             }
             let own = self.members[self.me].words + self.geometry.taken(index);
@@ -386,9 +389,10 @@ impl Inner {
 }
 
 impl Runtime {
-    /// Waits until `attempt` gives something or the deadline has passed, as every call of this library
-    /// waits: looks, yields, then sleeps, and looks after the sockets meanwhile. It is woken by what
-    /// members do on channels (messages, messages taken, arrivals, notices) and by deaths.
+    /// Waits until `attempt` gives something or the deadline has passed, as every call of this
+    /// library waits: looks, yields, then sleeps, and looks after the sockets meanwhile. It is
+    /// woken by what members do on channels (messages, messages taken, arrivals, notices) and by
+    /// deaths.
     pub fn wait_for<T>(
         &self,
         group: GroupId,

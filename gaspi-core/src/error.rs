@@ -218,7 +218,8 @@ pub enum Error {
         /// What cannot be combined with what.
         reason: String,
     },
-    /// No operation has this handle: it was freed, or never given out; or it may not be used so now.
+    /// No operation has this handle: it was freed, or never given out; or it may not be used so
+    /// now.
     #[error("operation {handle:#x}: {reason}")]
     InvalidOperation {
         /// The handle as passed.

@@ -1,5 +1,5 @@
-//! Decoders of what comes from outside, for cargo-fuzz: only compiled with `--cfg fuzzing`, which that
-//! tool sets. Each function takes what the fuzzer made up and panics if something is wrong.
+//! Decoders of what comes from outside, for cargo-fuzz: only compiled with `--cfg fuzzing`, which
+//! that tool sets. Each function takes what the fuzzer made up and panics if something is wrong.
 
 use crate::bootstrap::envelope::{self, Envelope, Unpacker};
 use crate::bootstrap::message::Message;
@@ -52,7 +52,8 @@ fn unpack<T: Envelope>(hello: &[u8], bytes: &[u8], piece: usize) {
     }
 }
 
-/// The bytes behind a length that fits, where the flag wants that, so that the fields are looked at.
+/// The bytes behind a length that fits, where the flag wants that, so that the fields are looked
+/// at.
 fn with_length(flag: u8, bytes: &[u8]) -> Vec<u8> {
     if flag & 1 == 0 {
         return bytes.to_vec();

@@ -5,8 +5,9 @@
 //! one per member and commit: a faster rank's next use of an id waits for the slower ones. Members
 //! whose lists differ find out from each other's announcement, and tell all they had announced to.
 //! The members agree on the largest incarnation that any of them proposed, which is fresh for all,
-//! so that a reused id never meets the lines of its former life. A commit also waits until the members
-//! of this rank's former use of the id have read its last lines there: they lie in the same place.
+//! so that a reused id never meets the lines of its former life. A commit also waits until the
+//! members of this rank's former use of the id have read its last lines there: they lie in the same
+//! place.
 
 mod commit;
 
@@ -51,8 +52,8 @@ pub(crate) struct Committed {
 pub(crate) struct CallState {
     pub(crate) committed: Option<Committed>,
     pub(crate) active: Option<Active>,
-    /// Members of the id's former use, and the last step that this rank finished with them: they may
-    /// still be reading its line.
+    /// Members of the id's former use, and the last step that this rank finished with them: they
+    /// may still be reading its line.
     former: Option<(Arc<[Rank]>, u64)>,
 }
 
@@ -150,8 +151,9 @@ impl Board {
     }
 
     /// Ends the commit under way as failed: what its members have announced for it is dropped, also
-    /// what is still to come. Where a member has died, that is all that lists the dead: survivors may have
-    /// begun the next use of the id. Gives number, list and the incarnation of the failed round.
+    /// what is still to come. Where a member has died, that is all that lists the dead: survivors
+    /// may have begun the next use of the id. Gives number, list and the incarnation of the failed
+    /// round.
     fn fail(&mut self, group: GroupId, dead: Option<Rank>) -> Option<(u64, Vec<Rank>, u32)> {
         let attempt = self.attempts.remove(&group)?;
         let seen = attempt.seen.values().map(|(_, incarnation)| *incarnation);
@@ -309,8 +311,8 @@ impl Groups {
         }
     }
 
-    /// The commit of `peer` failed in this round: so does the one of this rank that belongs to it, be
-    /// it under way or still to come.
+    /// The commit of `peer` failed in this round: so does the one of this rank that belongs to it,
+    /// be it under way or still to come.
     pub(crate) fn aborted(
         &self,
         peer: Rank,
@@ -368,9 +370,10 @@ impl Groups {
         (Some(announce), replaced)
     }
 
-    /// Takes what the members have announced. A list with a rank that is dead belongs to a commit that fails
-    /// wherever it is under way: survivors go on to the next use of the id. One that lacks members may do so
-    /// because of a death, of which ranks of other nodes (`remote`) hear at another time.
+    /// Takes what the members have announced. A list with a rank that is dead belongs to a commit
+    /// that fails wherever it is under way: survivors go on to the next use of the id. One that
+    /// lacks members may do so because of a death, of which ranks of other nodes (`remote`) hear at
+    /// another time.
     fn standing(
         &self,
         group: GroupId,
@@ -390,7 +393,8 @@ impl Groups {
                 continue;
             }
             let queue = announced.entry((group, rank)).or_default();
-            // What failed before this commit began concerned an earlier one, and so does what the dead are in.
+            // What failed before this commit began concerned an earlier one, and so does what the
+            // dead are in.
             while queue.front().is_some_and(|Entry { announce, aborted }| {
                 let foreign = |rank: &Rank| attempt.ranks.binary_search(rank).is_err();
                 let died = aborted.as_ref().and_then(|abort| abort.dead);

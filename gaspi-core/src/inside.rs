@@ -19,7 +19,8 @@ use crate::sync::epoch::{PeerCounters, SwiftGuard};
 use crate::sync::{AtomicU64, Ordering, slots};
 
 const WORD: u64 = size_of::<u64>() as u64;
-/// Notifications that can be looked at again and again without keeping others from leaving an epoch.
+/// Notifications that can be looked at again and again without keeping others from leaving an
+/// epoch.
 const SHORT_LOOK: u32 = 64;
 
 /// A rank, while the calling thread is inside an epoch for one procedure.
@@ -244,8 +245,9 @@ impl<'a> Inside<'a> {
         Some(())
     }
 
-    /// [`Runtime::barrier`], if all members arrive within a brief look; unless `once`, the look takes
-    /// some hundred nanoseconds where that pays. `None` may also mean that this rank has arrived.
+    /// [`Runtime::barrier`], if all members arrive within a brief look; unless `once`, the look
+    /// takes some hundred nanoseconds where that pays. `None` may also mean that this rank has
+    /// arrived.
     #[inline(always)]
     pub fn barrier(self, group: GroupId, once: bool) -> Option<()> {
         // Who knows that a member has died does not arrive; whether one has is looked up elsewhere.
@@ -257,8 +259,8 @@ impl<'a> Inside<'a> {
         Some(())
     }
 
-    /// A look at the notifications `begin..begin + num` of this rank's `segment`: the lowest that is
-    /// set, if one is. Unless `once`, it goes on looking for some hundred nanoseconds where that
+    /// A look at the notifications `begin..begin + num` of this rank's `segment`: the lowest that
+    /// is set, if one is. Unless `once`, it goes on looking for some hundred nanoseconds where that
     /// pays and a look is short. See [`Runtime::notify_waitsome`].
     #[inline(always)]
     pub fn notify_waitsome(

@@ -3,10 +3,10 @@
 //! One memory file per job and node, made by whoever hosts the meeting, sparse: only what is used
 //! takes memory. It is laid out for all ranks of the job, whichever node they are on; those of
 //! other nodes have nothing here but their place in the list of lives, where the node keeps what it
-//! knows of them. What they send to a group's members is kept in [`crate::mirror`]. Each part has one
-//! writer (a control page: its rank, but for its bell; a life word: its rank, and whoever notices a death; a
-//! slot or line: its sender), so a process that dies leaves nothing locked. Layout in bytes, for `n` ranks and
-//! `g` groups:
+//! knows of them. What they send to a group's members is kept in [`crate::mirror`]. Each part has
+//! one writer (a control page: its rank, but for its bell; a life word: its rank, and whoever
+//! notices a death; a slot or line: its sender), so a process that dies leaves nothing locked.
+//! Layout in bytes, for `n` ranks and `g` groups:
 //!
 //! ```text
 //! control pages    n * 4096
@@ -486,8 +486,8 @@ impl NodeArea {
         }
     }
 
-    /// While the value lives, whoever wakes this rank also rings the doorbell among its sockets. To be
-    /// made before the sleeper announces itself.
+    /// While the value lives, whoever wakes this rank also rings the doorbell among its sockets. To
+    /// be made before the sleeper announces itself.
     pub(crate) fn sleep_on_sockets(&self) -> OnSockets<'_> {
         let word = &self.page(self.own).bell.on_sockets;
         // Ordered before the second look by the fence of the announcement.
@@ -551,8 +551,8 @@ impl NodeArea {
         self.mark(rank, group).finished.load(Ordering::Acquire) >= step
     }
 
-    /// While the value lives, `rank` wakes all when it finishes a step of `group`. A sleeper's fence
-    /// orders it before his last look.
+    /// While the value lives, `rank` wakes all when it finishes a step of `group`. A sleeper's
+    /// fence orders it before his last look.
     pub(crate) fn watch_steps(&self, rank: Rank, group: usize) -> WatchSteps<'_> {
         let wanted = &self.mark(rank, group).wanted;
         wanted.fetch_add(1, Ordering::Relaxed);

@@ -23,8 +23,8 @@ impl Inner {
 }
 
 impl Runtime {
-    /// Waits until one of the notifications `begin..begin + num` of this rank's `segment` is set and
-    /// returns the lowest such id, without clearing it. `None` only for `num` = 0 (GASPI 17.1,
+    /// Waits until one of the notifications `begin..begin + num` of this rank's `segment` is set
+    /// and returns the lowest such id, without clearing it. `None` only for `num` = 0 (GASPI 17.1,
     /// 8.3.3).
     ///
     /// # Errors

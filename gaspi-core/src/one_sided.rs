@@ -313,7 +313,8 @@ impl Runtime {
     /// notification of the remote segment (GASPI 17.1, 8.4.1). Takes one slot.
     ///
     /// # Errors
-    /// As [`write`](Runtime::write), and [`Error::NotificationValue`], [`Error::NotificationRange`].
+    /// As [`write`](Runtime::write), and [`Error::NotificationValue`],
+    /// [`Error::NotificationRange`].
     #[inline]
     pub fn write_notify(
         &self,
@@ -351,8 +352,8 @@ impl Runtime {
         inner.post(Direction::Read, t, Some(signal), queue)
     }
 
-    /// Several writes to one rank (GASPI 17.1, 8.4.2). Takes one slot per element that is not empty;
-    /// all or none are posted.
+    /// Several writes to one rank (GASPI 17.1, 8.4.2). Takes one slot per element that is not
+    /// empty; all or none are posted.
     ///
     /// # Errors
     /// As [`write`](Runtime::write), and [`Error::Number`].
@@ -410,8 +411,8 @@ impl Runtime {
         inner.count_for(&epoch::enter(), list.rank, PeerCounter::ReadNotifys, 1);
         Ok(())
     }
-    /// Sets a notification of another rank's segment, visible after all earlier writes of this queue
-    /// to that rank (GASPI 17.1, 8.3.2). Takes one slot.
+    /// Sets a notification of another rank's segment, visible after all earlier writes of this
+    /// queue to that rank (GASPI 17.1, 8.3.2). Takes one slot.
     ///
     /// # Errors
     /// [`Error::QueueFull`], [`Error::NotificationValue`], [`Error::NotificationRange`],

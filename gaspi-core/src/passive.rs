@@ -203,8 +203,8 @@ impl Inner {
         let segment = self.local(message.segment, &inside)?;
         fits(segment, message.offset, message.size)?;
         let from = segment.pointer().wrapping_add(message.offset as usize);
-        // SAFETY: the range was checked against the segment, which exists while the guard lives; the
-        // place to travel from belongs to this call: a buffer of the outbox, which holds
+        // SAFETY: the range was checked against the segment, which exists while the guard lives;
+        // the place to travel from belongs to this call: a buffer of the outbox, which holds
         // passive_transfer_size_max bytes, or one of the message's size.
         unsafe { std::ptr::copy_nonoverlapping(from, to, message.size as usize) };
         Ok(())
@@ -317,8 +317,8 @@ impl Inner {
     /// Takes a message of another node that fits.
     fn receive_letter(&self, to: *mut u8, size: u64) -> Option<Rank> {
         let Letter { sender, request, connection, message } = self.mailbox.take(size)?;
-        // SAFETY: it fits into the range that the caller has checked, whose segment exists while the
-        // caller is inside of an epoch.
+        // SAFETY: it fits into the range that the caller has checked, whose segment exists while
+        // the caller is inside of an epoch.
         unsafe { to.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
         let frame = Frame::Reply { request, outcome: Ok(0) };
         // If it broke, the sender knows already that its message has failed.

@@ -86,8 +86,8 @@ impl Runtime {
         Ok(self.inner().peers.way(rank))
     }
 
-    /// Connects to `rank`; its library answers, not its program (GASPI 17.1, 5.4.1). A success after
-    /// a repaired path makes the rank healthy again.
+    /// Connects to `rank`; its library answers, not its program (GASPI 17.1, 5.4.1). A success
+    /// after a repaired path makes the rank healthy again.
     ///
     /// # Errors
     /// [`Error::InvalidRank`], [`Error::Timeout`], [`Error::RankDied`], [`Error::RankLeft`].
@@ -122,8 +122,8 @@ impl Runtime {
         self.inner().ask(rank, timeout.deadline(), Call::Ping)
     }
 
-    /// Ends the process of `rank` (GASPI 17.1, 5.3.5): its library exits at once with status 255; one
-    /// that does not within the timeout is killed by SIGKILL.
+    /// Ends the process of `rank` (GASPI 17.1, 5.3.5): its library exits at once with status 255;
+    /// one that does not within the timeout is killed by SIGKILL.
     ///
     /// # Errors
     /// [`Error::InvalidRank`] also for this rank itself; [`Error::RankLeft`]; [`Error::Timeout`] if

@@ -232,8 +232,8 @@ impl Queue {
         self.busy.store(busy, Ordering::Release);
     }
 
-    /// Completes requests of this generation to `rank` that were lost with their connection: nothing that was
-    /// to arrive behind them may.
+    /// Completes requests of this generation to `rank` that were lost with their connection:
+    /// nothing that was to arrive behind them may.
     pub(crate) fn lose(&self, rank: Rank, generation: u32, count: u32, reason: &str) {
         let mut later = self.later();
         if later.generation != generation {
@@ -297,7 +297,8 @@ impl Queue {
         if later.failed == 0 {
             return later.pending.is_empty().then_some(Ok(()));
         }
-        // Whoever is told of them has dealt with them: what it posts from now on is not behind what was lost.
+        // Whoever is told of them has dealt with them: what it posts from now on is not behind what
+        // was lost.
         let failed = std::mem::take(&mut later.failed);
         let reason = std::mem::take(&mut later.first_failure);
         later.lost.clear();
@@ -323,7 +324,8 @@ fn fail_locked(later: &mut Later, reason: &str, count: u32) {
     later.failed += count;
 }
 
-/// Stands for a queue in what channels post, which count for themselves: behind those of the program.
+/// Stands for a queue in what channels post, which count for themselves: behind those of the
+/// program.
 pub(crate) const CHANNELS: QueueId = QueueId(QUEUE_MAX as u8);
 
 /// The queues of a fresh rank.
@@ -362,9 +364,9 @@ impl Runtime {
     /// data read has arrived, data written is visible at its target (GASPI 17.1, 8.2.3).
     ///
     /// # Errors
-    /// [`Error::Timeout`]: the rest stays pending. [`Error::RequestFailed`] tells of all requests that have
-    /// failed so far, and takes them off the queue: repeat the call until it succeeds, or call
-    /// [`queue_purge`](Runtime::queue_purge).
+    /// [`Error::Timeout`]: the rest stays pending. [`Error::RequestFailed`] tells of all requests
+    /// that have failed so far, and takes them off the queue: repeat the call until it succeeds, or
+    /// call [`queue_purge`](Runtime::queue_purge).
     #[inline]
     pub fn wait(&self, queue: QueueId, timeout: Timeout) -> Result<()> {
         if self.swiftly(|inside| inside.wait(queue)).is_some() {
@@ -459,8 +461,8 @@ fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Resu
     inner.count(Counter::Waits, u64::from(outcome.is_some()));
     match outcome {
         Some(outcome) => {
-            // Where nothing is left all slots are free, but for those of requests that other threads have
-            // posted meanwhile.
+            // Where nothing is left all slots are free, but for those of requests that other
+            // threads have posted meanwhile.
             if outcome.is_ok() || !q.is_busy() {
                 let remaining = |posted: u32| Some(posted.saturating_sub(before));
                 let order = Ordering::Relaxed;

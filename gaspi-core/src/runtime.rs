@@ -179,8 +179,8 @@ impl Inner {
         if self.closed.load(Ordering::Acquire) { Err(Error::NotInitialised) } else { Ok(()) }
     }
 
-    /// The death of `rank`, which `pending` needs. Before anybody is told, no call of this rank succeeds on the
-    /// dead any more.
+    /// The death of `rank`, which `pending` needs. Before anybody is told, no call of this rank
+    /// succeeds on the dead any more.
     #[cold]
     pub(crate) fn died(&self, rank: Rank, pending: &str) -> Error {
         self.note_death(rank);
@@ -288,7 +288,8 @@ impl Inner {
             })
         });
         if paid.is_none() {
-            // Another thread still sleeps on the sockets. Without a goodbye this rank would seem dead.
+            // Another thread still sleeps on the sockets. Without a goodbye this rank would seem
+            // dead.
             self.peers.say_goodbye(self);
         }
         self.until(limit, waiting, || (!self.peers.has_remote(self)).then_some(()));
@@ -354,7 +355,8 @@ impl Runtime {
         self.inner.job.local_rank
     }
 
-    /// Ranks that share memory, this one included: those of its host, unless they reach each other by TCP.
+    /// Ranks that share memory, this one included: those of its host, unless they reach each other
+    /// by TCP.
     pub fn local_size(&self) -> u32 {
         self.inner.area.locals().len() as u32
     }

@@ -1,7 +1,7 @@
-//! What this rank has said to the members of its groups on other nodes and nobody answers to: lines of
-//! collectives, lists of commits. A connection that breaks may lose it, while both ranks live and wait
-//! for each other. It is kept here as long as a member may still need it, and said again to one whose
-//! connection broke.
+//! What this rank has said to the members of its groups on other nodes and nobody answers to: lines
+//! of collectives, lists of commits. A connection that breaks may lose it, while both ranks live
+//! and wait for each other. It is kept here as long as a member may still need it, and said again
+//! to one whose connection broke.
 //!
 //! Invariant: whoever hears something twice is as wise as before.
 
@@ -30,7 +30,8 @@ struct Word {
 /// What was said to one group.
 #[derive(Debug, Default)]
 struct Words {
-    /// By the parity of the step: whoever has read the line of a step has no need of the one before.
+    /// By the parity of the step: whoever has read the line of a step has no need of the one
+    /// before.
     lines: [Option<Arc<Word>>; 2],
     /// The same of what goes along a tree, by its kind.
     along: [[Option<Arc<Word>>; 2]; KINDS],
@@ -51,8 +52,8 @@ impl Said {
         self.0[group.index()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A commit has succeeded here, so that all members have announced it: what concerned earlier ones
-    /// is settled everywhere.
+    /// A commit has succeeded here, so that all members have announced it: what concerned earlier
+    /// ones is settled everywhere.
     pub(crate) fn agreed(&self, group: GroupId, attempt: u64) {
         self.words(group).commits.retain(|(number, _)| *number >= attempt);
     }
@@ -75,8 +76,8 @@ impl Inner {
     pub(crate) fn say_line(&self, to: Arc<[Rank]>, arrival: Arrival) {
         let (group, step, parity) = (arrival.group, arrival.step, (arrival.step % 2) as usize);
         let word = Arc::new(Word { to, frame: Frame::Arrive(arrival) });
-        // First kept, then said: a connection may break in between. A barrier's line may be late, and then
-        // takes the place of none that is still needed.
+        // First kept, then said: a connection may break in between. A barrier's line may be late,
+        // and then takes the place of none that is still needed.
         let is_later = |kept: &Word| matches!(&kept.frame, Frame::Arrive(line) if line.step > step);
         {
             let mut words = self.said.words(group);
@@ -90,8 +91,8 @@ impl Inner {
         for rank in others.filter(|rank| !self.is_local(**rank)) {
             // Waiting for the others tells who cannot be reached any more.
             let _ = self.say(&word, *rank, Deadline::Now);
-            // It takes a while, and who shares this core may have to do what others wait for. A handler does
-            // not yield: others wait for the sockets that this thread looks after.
+            // It takes a while, and who shares this core may have to do what others wait for. A
+            // handler does not yield: others wait for the sockets that this thread looks after.
             if !epoch::is_handling() {
                 self.waiter.give_way();
             }
@@ -109,8 +110,9 @@ impl Inner {
         }
     }
 
-    /// Tells the members what becomes of this rank's commit of this number. All are told, also after
-    /// one could not be: the end of a round means something only to members who know that it began.
+    /// Tells the members what becomes of this rank's commit of this number. All are told, also
+    /// after one could not be: the end of a round means something only to members who know that it
+    /// began.
     ///
     /// # Errors
     /// That of the first that could not be told.

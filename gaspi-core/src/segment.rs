@@ -358,8 +358,8 @@ static GONE: AtomicU32 = AtomicU32::new(DELETED);
 /// What a [`Target`] of another node points to, until its owner says that it is gone.
 static THERE: AtomicU32 = AtomicU32::new(ALIVE);
 
-/// A segment of any rank as this rank reaches it. What a transfer looks at comes first, in one cache
-/// line.
+/// A segment of any rank as this rank reaches it. What a transfer looks at comes first, in one
+/// cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Target {
@@ -503,7 +503,8 @@ impl Target {
         !self.notifications.is_null()
     }
 
-    /// A word of the notification space; the id was checked. Only if `alive` and notified from here.
+    /// A word of the notification space; the id was checked. Only if `alive` and notified from
+    /// here.
     #[inline]
     pub(crate) fn notification(&self, id: usize) -> &AtomicU32 {
         debug_assert!(!self.notifications.is_null());

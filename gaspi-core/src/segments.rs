@@ -202,7 +202,8 @@ impl Inner {
         }
     }
 
-    /// What this rank knows of a peer's segment from now on. Does not wait for those who use the former.
+    /// What this rank knows of a peer's segment from now on. Does not wait for those who use the
+    /// former.
     pub(crate) fn replace_target(&self, peer: Rank, segment: SegmentId, target: Target) {
         let table = self.targets_of(peer);
         if table.replace_later(segment, Some(Arc::new(target)), &self.retired) {

@@ -1,7 +1,8 @@
 //! The state vector (GASPI 17.1, 5.5): to which ranks requests failed, and who has died.
 //!
-//! Invariant: when a call returns an error because of a rank, that rank is corrupt for this one already.
-//! When a call has told of a death, the state vector included, no later call succeeds on the dead.
+//! Invariant: when a call returns an error because of a rank, that rank is corrupt for this one
+//! already. When a call has told of a death, the state vector included, no later call succeeds on
+//! the dead.
 
 use crate::error::{Error, Result};
 use crate::ids::Rank;
@@ -74,8 +75,8 @@ impl Inner {
         ranks.iter().copied().find(|rank| self.area.life(*rank) == life::DEAD)
     }
 
-    /// A call or request failed because of `rank`: to be said before the failure can be seen. One that has
-    /// left is not at fault.
+    /// A call or request failed because of `rank`: to be said before the failure can be seen. One
+    /// that has left is not at fault.
     pub(crate) fn set_corrupt(&self, rank: Rank) {
         match self.area.life(rank) {
             _ if rank == self.rank => return,
@@ -95,7 +96,8 @@ impl Inner {
         Error::Refused { rank, reason: reason.into() }
     }
 
-    /// `rank` is known to have died: from now on no call of this rank succeeds on it. Does not wait.
+    /// `rank` is known to have died: from now on no call of this rank succeeds on it. Does not
+    /// wait.
     #[cold]
     pub(crate) fn note_death(&self, rank: Rank) {
         // Acquire: pairs with the Release below, also of another thread.
@@ -120,8 +122,8 @@ impl Inner {
         self.area.mark_dead(rank);
     }
 
-    /// The memory or a connection of `rank` is gone: most likely its process is ending, which its descriptor
-    /// tells a moment later. A main thread may also end before others; then it lives.
+    /// The memory or a connection of `rank` is gone: most likely its process is ending, which its
+    /// descriptor tells a moment later. A main thread may also end before others; then it lives.
     pub(crate) fn may_have_ended(&self, rank: Rank) {
         let Some(pidfd) = self.processes[rank.index()].get() else { return };
         let limit = Deadline::Never.at_most(END_LIMIT);
@@ -136,8 +138,8 @@ impl Inner {
         }
     }
 
-    /// `reporter` says that `rank`, which `pending` needs, has died. Death is final for the job, so that is true
-    /// for this rank too, whose own connections may tell it later.
+    /// `reporter` says that `rank`, which `pending` needs, has died. Death is final for the job, so
+    /// that is true for this rank too, whose own connections may tell it later.
     #[cold]
     pub(crate) fn reported_death(&self, rank: Rank, reporter: Rank, pending: &str) -> Error {
         if rank == self.rank {

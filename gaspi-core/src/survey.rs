@@ -2,8 +2,8 @@
 //!
 //! Each [`Finding`] is one row: what was looked at, whether it can be used, why not, and what to do
 //! about it. Nothing is assumed that can be tried: memory files are sealed, sockets connected,
-//! another process's memory read. What the library itself meets at run time (a refused copy, no huge
-//! pages) is explained by the same words.
+//! another process's memory read. What the library itself meets at run time (a refused copy, no
+//! huge pages) is explained by the same words.
 //!
 //! It changes nothing and takes a few milliseconds. docs/troubleshooting.md explains each row.
 

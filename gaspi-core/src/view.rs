@@ -1,8 +1,8 @@
 //! Segments of this rank as arrays of numbers, for Rust programs.
 //!
 //! Other ranks may write a segment at any time, so nothing here hands out Rust references safely:
-//! elements are copied in and out. Which elements are stable at what time is agreed by notifications
-//! and barriers, as in C.
+//! elements are copied in and out. Which elements are stable at what time is agreed by
+//! notifications and barriers, as in C.
 
 use crate::error::{Error, Result};
 use crate::ids::SegmentId;

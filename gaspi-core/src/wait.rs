@@ -1,9 +1,10 @@
 //! The only place that waits.
 //!
-//! Spin while it pays, then yield in between, then sleep on the rank's futex. Where the node's ranks outnumber
-//! the usable cores nobody spins: whoever is waited for needs the core. Every wait has a deadline,
-//! and a rank that waits long uses no CPU. Where ranks of other nodes may bring what is waited for,
-//! the waiting thread looks after the sockets itself, and sleeps on them if no other thread does.
+//! Spin while it pays, then yield in between, then sleep on the rank's futex. Where the node's
+//! ranks outnumber the usable cores nobody spins: whoever is waited for needs the core. Every wait
+//! has a deadline, and a rank that waits long uses no CPU. Where ranks of other nodes may bring
+//! what is waited for, the waiting thread looks after the sockets itself, and sleeps on them if no
+//! other thread does.
 
 use crate::node::{NodeArea, Note, news};
 use crate::os::futex;
@@ -35,9 +36,9 @@ pub(crate) trait Sockets {
     /// Handles what has come; false if nothing has.
     fn look(&self) -> bool;
 
-    /// Sleeps until something comes or `limit` is over, if nobody else looks after the sockets; false
-    /// if somebody does. `announce` is called once the sleep can be ended by a doorbell; if it says
-    /// so, there is no sleep.
+    /// Sleeps until something comes or `limit` is over, if nobody else looks after the sockets;
+    /// false if somebody does. `announce` is called once the sleep can be ended by a doorbell; if
+    /// it says so, there is no sleep.
     fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool;
 
     /// The caller stops waiting.
@@ -186,8 +187,8 @@ impl Waiter {
         None
     }
 
-    /// Repeats `attempt` until it gives something or the deadline has passed, and says how long that
-    /// took, to within some looks. The attempt is made at least once, and once more after the
+    /// Repeats `attempt` until it gives something or the deadline has passed, and says how long
+    /// that took, to within some looks. The attempt is made at least once, and once more after the
     /// deadline.
     #[cold]
     pub(crate) fn until<T>(
@@ -214,8 +215,8 @@ impl Waiter {
         (found, started.elapsed())
     }
 
-    /// Repeats `attempt` without sleeping, for as long as that pays: traffic on the sockets makes it
-    /// pay again, until the deadline.
+    /// Repeats `attempt` without sleeping, for as long as that pays: traffic on the sockets makes
+    /// it pay again, until the deadline.
     fn awake<T>(
         self,
         sockets: Option<&dyn Sockets>,

@@ -225,7 +225,8 @@ fn what_was_held_back_goes_out_though_the_rank_never_calls_again() {
     });
 }
 
-/// Whoever looked after the sockets last, and however long ago: a target that computes acknowledges.
+/// Whoever looked after the sockets last, and however long ago: a target that computes
+/// acknowledges.
 #[test]
 fn a_target_that_stopped_calling_acknowledges() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -306,8 +307,8 @@ fn a_rank_leaves_while_its_peer_sends_on_the_same_connection() {
     }
 }
 
-/// What was said behind a disconnect waits on a connection that is being made, which another disconnect
-/// must not take away: nobody would say it again.
+/// What was said behind a disconnect waits on a connection that is being made, which another
+/// disconnect must not take away: nobody would say it again.
 #[test]
 fn a_rank_that_disconnects_again_at_once_loses_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
-//! Bound memory where the kernel refuses to copy between processes: a seccomp filter does so here, as
-//! containers do, and the target's progress has to help. Ranks are threads that inherit the filter;
-//! where a target has to be stopped or killed they are processes.
+//! Bound memory where the kernel refuses to copy between processes: a seccomp filter does so here,
+//! as containers do, and the target's progress has to help. Ranks are threads that inherit the
+//! filter; where a target has to be stopped or killed they are processes.
 
 mod ranks;
 
@@ -371,8 +371,8 @@ impl Drop for Processes {
     }
 }
 
-/// Runs `body` on two ranks that are processes; `test` is the name of the calling test, which is what
-/// the processes run. `killed` is the rank whose end by SIGKILL is expected.
+/// Runs `body` on two ranks that are processes; `test` is the name of the calling test, which is
+/// what the processes run. `killed` is the rank whose end by SIGKILL is expected.
 fn two_processes(test: &str, killed: Option<usize>, body: impl FnOnce(&Runtime)) {
     if std::env::var_os("GASPI_RANK").is_some() {
         refuse();

@@ -72,8 +72,8 @@ impl Call {
 }
 
 /// Defines each operation from how its arguments become a request. `group` and the options, which
-/// all have, are added, and so is what the forms differ in. `briefly` says the same in short for what
-/// is often done swiftly.
+/// all have, are added, and so is what the forms differ in. `briefly` says the same in short for
+/// what is often done swiftly.
 macro_rules! operations {
     ($(
         $(#[$doc:meta])*

@@ -16,14 +16,15 @@ pub(crate) struct Prototype {
 /// Defines procedures that return a `gaspi_return_t`. The body is a `Result<(), Failure>`:
 ///
 /// - `fn x(...) { .. }` works at any time;
-/// - `fn x(...) with rt { .. }` runs under an epoch guard: it neither waits, nor sends, nor looks after sockets;
+/// - `fn x(...) with rt { .. }` runs under an epoch guard: it neither waits, nor sends, nor looks
+///   after sockets;
 /// - `fn x(...) holding rt { .. }` holds the runtime alive by its count and may wait.
 ///
 /// In the latter two `rt` is the current runtime; without one the procedure is ERR_NOINIT, before
 /// any argument is looked at.
 ///
-/// `swiftly rt { .. }` before these is tried first, with `rt` an `Inside`: a number for the program,
-/// or `None` if nothing has happened and the rest has to find out why. It cannot panic.
+/// `swiftly rt { .. }` before these is tried first, with `rt` an `Inside`: a number for the
+/// program, or `None` if nothing has happened and the rest has to find out why. It cannot panic.
 macro_rules! procedures {
     ($(
         $(#[$doc:meta])*

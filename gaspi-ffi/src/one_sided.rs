@@ -1,7 +1,7 @@
 //! Writes, reads and notifications (GASPI 17.1, 8).
 //!
-//! Posting never waits, so the timeout is passed on. It may look after the sockets of the rank, which takes
-//! longer than anybody should be inside of a guard.
+//! Posting never waits, so the timeout is passed on. It may look after the sockets of the rank,
+//! which takes longer than anybody should be inside of a guard.
 
 use crate::error::Failure;
 use crate::pointers::list;

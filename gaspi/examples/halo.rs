@@ -1,10 +1,10 @@
 //! A checked two-dimensional halo exchange: `gaspi_run -n 4 halo [--points N] [--steps N]`.
 //!
 //! A square field is cut into blocks, one per rank. In each step every rank puts the edges of its
-//! block into the halos of its neighbours, each with a notification, and then replaces each point by
-//! the mean of its four neighbours. At the end an all-reduce adds up the whole field, and every rank
-//! computes the same steps for its block alone, on a copy that is large enough that no neighbour is
-//! needed. The two must agree in every bit.
+//! block into the halos of its neighbours, each with a notification, and then replaces each point
+//! by the mean of its four neighbours. At the end an all-reduce adds up the whole field, and every
+//! rank computes the same steps for its block alone, on a copy that is large enough that no
+//! neighbour is needed. The two must agree in every bit.
 //!
 //! A neighbour's next edges may arrive while this rank still reads the last ones. So there are two
 //! sets of halos, used in turn: an edge of step s + 2 cannot come before the neighbour has got this

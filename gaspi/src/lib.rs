@@ -8,8 +8,8 @@
 //! - Everything of one rank hangs on a [`Runtime`]: an ordinary value, `Send` and `Sync`, shared by
 //!   reference between threads. There is no global state, so tests can run ranks as threads
 //!   ([`Job::in_process`]).
-//! - [`collectives`] holds what moves user data among a group: collective operations (`run`, `start`,
-//!   `prepare`), and the all-reduces of the standard.
+//! - [`collectives`] holds what moves user data among a group: collective operations (`run`,
+//!   `start`, `prepare`), and the all-reduces of the standard.
 //! - Every procedure that can wait takes a [`Timeout`] and ends by it, whatever the other ranks do.
 //!   After [`Error::Timeout`] the same call continues where it was.
 //! - The death of a rank is an error of the calls that need it; it names the rank, and all else

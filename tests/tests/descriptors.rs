@@ -108,7 +108,8 @@ fn the_need_that_is_told_is_enough() -> Result<()> {
     Ok(())
 }
 
-/// Numbers of processes mean something else in each pid namespace: ranks that do not see each other live.
+/// Numbers of processes mean something else in each pid namespace: ranks that do not see each other
+/// live.
 #[test]
 fn ranks_in_other_pid_namespaces_are_not_dead() -> Result<()> {
     // SAFETY: no arguments, no failure.

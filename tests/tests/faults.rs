@@ -1,8 +1,8 @@
 //! Ranks that are killed or stopped at random moments: the others know, go on, and never hang.
 //!
 //! Every random choice comes from a seed in the name of the test; `GASPI_TEST_SEED=N` starts
-//! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, and, for collective
-//! operations of all kinds, `src/bin/member.rs`.
+//! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, and, for
+//! collective operations of all kinds, `src/bin/member.rs`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,8 +15,8 @@ use libtest_mimic::{Arguments, Trial};
 /// Within this time every survivor has to know of a death: ten times what is promised.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
-/// How the ranks of collective operations reach each other: as GASPI_TRANSPORT says it, or two and two by
-/// shared memory.
+/// How the ranks of collective operations reach each other: as GASPI_TRANSPORT says it, or two and
+/// two by shared memory.
 const LINKS: [&str; 3] = ["shm", "tcp", "pairs"];
 
 /// What carries bytes between the ranks of a job, as GASPI_TRANSPORT says it.
@@ -149,8 +149,8 @@ fn members(links: &str, ranks: usize) -> Result<Job> {
     })
 }
 
-/// One rank dies in the middle of collective operations; `beside` has another one stopped for a while
-/// around that.
+/// One rank dies in the middle of collective operations; `beside` has another one stopped for a
+/// while around that.
 fn kill_member(links: &str, seed: u64, beside: bool) -> Result<()> {
     let mut dice = Seed::new(seed ^ u64::from(links.bytes().map(u32::from).sum::<u32>()));
     let ranks = [3, 4, 5, 7][dice.below(4) as usize];

@@ -2,9 +2,9 @@
 //!
 //! The other machine needs sshd, a shell and nothing else: a tool is run from the path that it has
 //! here or from PATH if it is there in the same version, else it is carried over through ssh's
-//! standard input into a file that only this user may touch, which deletes itself. What login scripts
-//! print is skipped. Nothing here reads or writes: [`Opening`] is fed with what came out of ssh and
-//! says what happened.
+//! standard input into a file that only this user may touch, which deletes itself. What login
+//! scripts print is skipped. Nothing here reads or writes: [`Opening`] is fed with what came out of
+//! ssh and says what happened.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -109,8 +109,8 @@ impl Ssh {
         };
         let mut all: Vec<OsString> = words.collect();
         all.extend_from_slice(options);
-        // ssh takes the first value that it meets, so the user's come first. It asks each second, and gives
-        // up when one more question than the count was not answered.
+        // ssh takes the first value that it meets, so the user's come first. It asks each second,
+        // and gives up when one more question than the count was not answered.
         let count = silent.saturating_sub(2).max(3);
         let own = [
             // A question to the terminal would hold up everything, unseen.

@@ -1,7 +1,7 @@
 //! gaspi_logger: prints what `gaspi_printf` of the ranks sends to this machine.
 //!
-//! One datagram is one text, printed at once and in one piece. Bytes stay as they are, but a terminal
-//! does not get control characters: whoever can reach the port could otherwise control it.
+//! One datagram is one text, printed at once and in one piece. Bytes stay as they are, but a
+//! terminal does not get control characters: whoever can reach the port could otherwise control it.
 
 use clap::Parser;
 use gaspi_tools::signals::Signals;

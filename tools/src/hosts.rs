@@ -90,8 +90,9 @@ pub struct Machine {
     pub lines: Vec<usize>,
 }
 
-/// The machines that these names mean, in the order in which they come up. All names of this machine
-/// mean one; others are the same if they are spelled alike but for case, or are the same address.
+/// The machines that these names mean, in the order in which they come up. All names of this
+/// machine mean one; others are the same if they are spelled alike but for case, or are the same
+/// address.
 pub fn machines(hosts: &[String], this: &ThisMachine) -> Vec<Machine> {
     let mut machines: Vec<(String, Machine)> = Vec::new();
     let mut known: std::collections::HashMap<String, usize> = std::collections::HashMap::new();

@@ -315,7 +315,8 @@ fn ranks_started_by_hand_meet() {
 fn two_processes_with_one_rank() {
     let id = format!("claimed-twice-{}", std::process::id());
     let rank = |number| [("GASPI_RANK", number), ("GASPI_NRANKS", "2"), ("GASPI_JOB_ID", &*id)];
-    // Two are rank 0, so one of them has to be refused; the other waits for rank 1, which comes last.
+    // Two are rank 0, so one of them has to be refused; the other waits for rank 1, which comes
+    // last.
     let program = rank_program();
     let start = |number| {
         let mut command = Command::new(&program[0]);

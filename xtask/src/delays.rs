@@ -1,7 +1,8 @@
-//! Tests over TCP, whose threads are delayed at random where they talk with each other and wait for each
-//! other (`delays.c`): what an idle machine shows once in a million runs.
+//! Tests over TCP, whose threads are delayed at random where they talk with each other and wait for
+//! each other (`delays.c`): what an idle machine shows once in a million runs.
 //!
-//! Each seed runs all of them, each with delays of its own, the same again at the same calls of the same threads.
+//! Each seed runs all of them, each with delays of its own, the same again at the same calls of the
+//! same threads.
 
 use crate::stages::{Context, Count, cargo_test};
 use crate::{Result, process, workspace};
@@ -15,8 +16,8 @@ const SETTINGS: [(u32, u32); 2] = [(10, 300), (3, 2000)];
 
 const PAIRS: (&str, &[&str]) = ("each", &["-p", "gaspi-core", "--test", "pairs"]);
 
-/// Test programs that run at once, by how their ranks are spread over nodes. Most faults so far were of two
-/// threads that look after the sockets of a rank in turn, which `pairs` does most.
+/// Test programs that run at once, by how their ranks are spread over nodes. Most faults so far
+/// were of two threads that look after the sockets of a rank in turn, which `pairs` does most.
 const PROGRAMS: [(&str, &[&str]); 7] = [
     PAIRS,
     PAIRS,

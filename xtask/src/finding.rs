@@ -8,8 +8,8 @@ use crate::{Result, install, workspace};
 /// What libgaspi.a needs beside the C compiler's own libraries, in the order of the linker.
 const STATIC_NEEDS: [&str; 7] = ["gcc_s", "util", "rt", "pthread", "m", "dl", "c"];
 
-/// Puts the pkg-config files and the CMake package below `libdir` of the tree. `prefix` is where the
-/// tree will lie when it is used.
+/// Puts the pkg-config files and the CMake package below `libdir` of the tree. `prefix` is where
+/// the tree will lie when it is used.
 pub(crate) fn describe(tree: &mut Tree, prefix: &Path, libdir: &str) -> Result<()> {
     for (name, library, version, about) in [
         (

@@ -1,6 +1,6 @@
-//! The targets of cargo-fuzz in `fuzz/`, each run for a while. cargo-fuzz builds them with what tells a
-//! fuzzer which ways a case takes; `-s none` does without a sanitizer, for which a nightly compiler would
-//! be needed.
+//! The targets of cargo-fuzz in `fuzz/`, each run for a while. cargo-fuzz builds them with what
+//! tells a fuzzer which ways a case takes; `-s none` does without a sanitizer, for which a nightly
+//! compiler would be needed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -54,7 +54,8 @@ fn provide(install: bool) -> Result<()> {
     run(workspace::cargo().args(INSTALL.split(' ').skip(1)))
 }
 
-/// The program that cargo-fuzz has built; it is run without that, which would write into the sources.
+/// The program that cargo-fuzz has built; it is run without that, which would write into the
+/// sources.
 fn run_one(context: &Context, name: &str) -> Result<()> {
     let scratch = workspace::scratch("fuzz");
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);

@@ -47,8 +47,8 @@ fn packages() -> Result<Vec<String>> {
     Ok(chosen(&plan))
 }
 
-/// Reads apt's plan: `Inst NAME [OLD VERSION] (VERSION ...)`. The C library of the machine stays: it
-/// belongs together with the machine's program loader.
+/// Reads apt's plan: `Inst NAME [OLD VERSION] (VERSION ...)`. The C library of the machine stays:
+/// it belongs together with the machine's program loader.
 fn chosen(plan: &str) -> Vec<String> {
     plan.lines()
         .filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next())

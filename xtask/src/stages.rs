@@ -280,8 +280,8 @@ fn core(context: &Context) -> Result<Count> {
     cargo_test(context, &mut cargo)
 }
 
-/// The same suite, and that of the collective operations, with the ranks spread over nodes: each on its
-/// own, and in pairs.
+/// The same suite, and that of the collective operations, with the ranks spread over nodes: each on
+/// its own, and in pairs.
 fn tcp(context: &Context) -> Result<Count> {
     let mut count = Count { passed: 0, failed: 0 };
     for nodes in ["each", "pairs"] {
@@ -313,8 +313,8 @@ fn proofs(context: &Context) -> Result<Count> {
     cargo_test(context, &mut cargo)
 }
 
-/// All cases of the test that otherwise draws some, in a release build, with the ranks on one node, each
-/// on its own, and in pairs.
+/// All cases of the test that otherwise draws some, in a release build, with the ranks on one node,
+/// each on its own, and in pairs.
 fn product(context: &Context) -> Result<Count> {
     let mut count = Count::default();
     for nodes in ["one", "each", "pairs"] {
@@ -357,7 +357,8 @@ const ENDLESS: [&str; 2] = ["eventcount", "passive"];
 /// The bound that they get: each preemption more takes five times as long.
 const THEIR_BOUND: &str = "5";
 
-/// All interleavings of whatever number of preemptions, but for the models for which that takes days.
+/// All interleavings of whatever number of preemptions, but for the models for which that takes
+/// days.
 fn loom_full(context: &Context) -> Result<Count> {
     let of = |bound: &str, arguments: &mut dyn Iterator<Item = &str>| {
         let mut cargo = workspace::cargo();

@@ -1,8 +1,8 @@
 //! An installation on disk: puts files into it, remembers each, and removes them again.
 //!
-//! The list of what was put there lies in the tree itself, in [`MANIFEST`], relative to the prefix, so
-//! that a tree that was moved can still be removed. Only what the list names is ever deleted, and
-//! directories only if this program made them and they are empty.
+//! The list of what was put there lies in the tree itself, in [`MANIFEST`], relative to the prefix,
+//! so that a tree that was moved can still be removed. Only what the list names is ever deleted,
+//! and directories only if this program made them and they are empty.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,16 +1,16 @@
 //! Binomial tree, by messages, in pieces that follow each other down or up the tree: n members, any
 //! number of them, ceil(log2 n) levels.
 //!
-//! - broadcast, reduce: each member but the root receives, or sends, the data once; the root sends or
-//!   receives it log2 n times.
-//! - all-reduce: reduce to member 0 and broadcast, a piece being on its way down while the next ones
-//!   go up.
+//! - broadcast, reduce: each member but the root receives, or sends, the data once; the root sends
+//!   or receives it log2 n times.
+//! - all-reduce: reduce to member 0 and broadcast, a piece being on its way down while the next
+//!   ones go up.
 //! - gather, scatter: what a subtree has goes over each edge in one; the root receives or sends
 //!   (n - 1)/n of the data, its children up to half of it.
 //!
 //! Places are counted from the root. The children of place v are v + 1, v + 2, v + 4, ... up to the
-//! lowest bit of v; the subtree of v + 2^k has the 2^k places from there on. Children are combined in
-//! that order, each behind what there is: in order where the root is member 0.
+//! lowest bit of v; the subtree of v + 2^k has the 2^k places from there on. Children are combined
+//! in that order, each behind what there is: in order where the root is member 0.
 
 use super::Collective;
 use super::blocks::{Blocks, Part};
@@ -88,8 +88,8 @@ pub(super) fn down(program: &mut Program, team: &Team, piece: Span) {
     }
 }
 
-/// A piece of the children, combined with the own one, to the parent. The sum is in `to`, if there is
-/// one, else in scratch for one message, which the next piece uses too; says where.
+/// A piece of the children, combined with the own one, to the parent. The sum is in `to`, if there
+/// is one, else in scratch for one message, which the next piece uses too; says where.
 pub(super) fn up(program: &mut Program, team: &Team, own: Span, to: Option<Span>) -> Span {
     let family = Family::of(team.me, team.size());
     let sum = to.unwrap_or(scratch(Part { offset: 0, bytes: own.bytes }));
@@ -131,7 +131,8 @@ fn allreduce(program: &mut Program, team: &Team, input: Span, output: Span) {
     }
 }
 
-/// The blocks of the subtree of a place: one range of the buffer, or two where it goes round its end.
+/// The blocks of the subtree of a place: one range of the buffer, or two where it goes round its
+/// end.
 fn subtree_blocks(blocks: &Blocks, team: &Team, place: u32) -> Vec<Part> {
     blocks.cyclic(team.member(place), subtree(place, team.size())).collect()
 }

@@ -1,9 +1,9 @@
 //! Everything straight out of all inputs into all outputs, on one node, for memory that the
 //! members can reach at each other.
 //!
-//! Steps: 2 arrivals. Bytes: nothing is copied that need not be: with n members each reads 1/n of all
-//! inputs and writes 1/n of all outputs. The second arrival says that nobody uses anybody's memory
-//! any more.
+//! Steps: 2 arrivals. Bytes: nothing is copied that need not be: with n members each reads 1/n of
+//! all inputs and writes 1/n of all outputs. The second arrival says that nobody uses anybody's
+//! memory any more.
 //!
 //! ```text
 //! arrive; await;  all-reduce: slice me of all outputs = slice me of all inputs, combined
@@ -18,8 +18,8 @@
 //! arrive; await
 //! ```
 //!
-//! All-to-all in place replaces what others have yet to read. So the two members of a pair each swap
-//! one half of the two blocks between them, through scratch of at most [`SWAP_BYTES`].
+//! All-to-all in place replaces what others have yet to read. So the two members of a pair each
+//! swap one half of the two blocks between them, through scratch of at most [`SWAP_BYTES`].
 
 use super::Collective;
 use super::blocks::{Blocks, Part};

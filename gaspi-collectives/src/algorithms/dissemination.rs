@@ -1,10 +1,11 @@
 //! Dissemination, by messages, n members, any number of them: ceil(log2 n) rounds.
 //!
-//! - barrier: in round k each member sends an empty message to the member 2^k behind it, and takes one
-//!   from the member 2^k before it.
-//! - all-gather (as Bruck does it, without his rotation): in round k each has the 2^k blocks from its
-//!   own on, sends them to the member 2^k before it, and gets the next 2^k from the member 2^k behind
-//!   it, the last time only those that are missing. Bytes sent by each: (n - 1)/n of the output.
+//! - barrier: in round k each member sends an empty message to the member 2^k behind it, and takes
+//!   one from the member 2^k before it.
+//! - all-gather (as Bruck does it, without his rotation): in round k each has the 2^k blocks from
+//!   its own on, sends them to the member 2^k before it, and gets the next 2^k from the member 2^k
+//!   behind it, the last time only those that are missing. Bytes sent by each: (n - 1)/n of the
+//!   output.
 //!
 //! Blocks go straight to their place in the output. They go round its end as two ranges, the same
 //! ones for sender and receiver.

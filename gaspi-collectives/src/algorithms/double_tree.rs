@@ -1,11 +1,11 @@
-//! Two binary trees, by messages, in pieces that follow each other: each carries half of the data, and
-//! who is an inner member of one is a leaf of the other (Sanders, Speck and Träff).
+//! Two binary trees, by messages, in pieces that follow each other: each carries half of the data,
+//! and who is an inner member of one is a leaf of the other (Sanders, Speck and Träff).
 //!
 //! - broadcast, reduce: about log2 n rounds, then a piece of either half in each; each member
-//!   receives, or sends, the data once and sends, or receives, it at most about once: twice as fast as a
-//!   single tree for large data, with far fewer rounds than a ring.
-//! - all-reduce: reduce to member 0 and broadcast, a piece being on its way down while the next ones
-//!   go up.
+//!   receives, or sends, the data once and sends, or receives, it at most about once: twice as fast
+//!   as a single tree for large data, with far fewer rounds than a ring.
+//! - all-reduce: reduce to member 0 and broadcast, a piece being on its way down while the next
+//!   ones go up.
 //!
 //! Places are counted from the root, which is above both trees. The others are the places 1 to m
 //! of the first tree and 2 to m + 1 of the second. In a range of places the one with the most zero

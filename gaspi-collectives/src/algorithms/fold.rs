@@ -1,9 +1,9 @@
 //! Any number of members as a power of two: of the first members, each two neighbours count as one.
 //!
 //! With n = p + rest members, p a power of two, the members 0, 2, 4, ... below 2 rest are *folded*
-//! into their neighbours behind. The p others are *active* and numbered in their order, so an active
-//! member stands for one or two members that are neighbours, and a range of active members for a
-//! range of members.
+//! into their neighbours behind. The p others are *active* and numbered in their order, so an
+//! active member stands for one or two members that are neighbours, and a range of active members
+//! for a range of members.
 
 use super::program::Team;
 

@@ -1,8 +1,8 @@
-//! All-reduce by recursive halving and doubling (Rabenseifner), by messages, for any number of members
-//! (see [`super::fold`]): 2 log2 p rounds, two more for folded members.
+//! All-reduce by recursive halving and doubling (Rabenseifner), by messages, for any number of
+//! members (see [`super::fold`]): 2 log2 p rounds, two more for folded members.
 //!
-//! Bytes sent by each: 2 (p - 1)/p of the data, as in a ring, in far fewer rounds; where p is not the
-//! number of members, folded ones and those that stand for them send all of it once more.
+//! Bytes sent by each: 2 (p - 1)/p of the data, as in a ring, in far fewer rounds; where p is not
+//! the number of members, folded ones and those that stand for them send all of it once more.
 //!
 //! ```text
 //! folded members send what they have to the member behind
@@ -12,9 +12,9 @@
 //! folded members get the result
 //! ```
 //!
-//! Neighbours come first, with the most data, and the lower one's data is the left operand: in order.
-//! The window of a member is then the slice whose number is its own with the bits reversed. Each
-//! slice is combined at one member and copied: equal bits for all.
+//! Neighbours come first, with the most data, and the lower one's data is the left operand: in
+//! order. The window of a member is then the slice whose number is its own with the bits reversed.
+//! Each slice is combined at one member and copied: equal bits for all.
 
 use super::blocks::{Blocks, Part};
 use super::fold::{self, Fold};

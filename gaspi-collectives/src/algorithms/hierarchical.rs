@@ -1,8 +1,9 @@
 //! Inside the nodes and between them, by messages: only the first member of each node, for rooted
 //! operations the root in its node, talks to other nodes. With k nodes of up to l members:
 //!
-//! - all-reduce: up a binomial tree in each node, all-reduce of the k first ones (recursive doubling for
-//!   little data, ring for much), down the tree. Between nodes: 2 (k - 1)/k of the data, by a ring.
+//! - all-reduce: up a binomial tree in each node, all-reduce of the k first ones (recursive
+//!   doubling for little data, ring for much), down the tree. Between nodes: 2 (k - 1)/k of the
+//!   data, by a ring.
 //! - broadcast, reduce: a binomial tree of the first ones, and below each that of its node; pieces
 //!   follow each other through both. Between nodes: the data k - 1 times in all.
 //! - all-gather: blocks to the first one of each node, round a ring of these, down the trees.

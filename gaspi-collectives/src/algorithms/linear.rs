@@ -5,8 +5,8 @@
 //! - reduce, reduce-scatter: contributions come to each receiver in the order of the members.
 //! - all-gather, all-to-all, all-to-all v: each exchanges with one after the other, in their order.
 //!
-//! Bytes: the root sends or receives n - 1 times the data or block; where there is no root, each does.
-//! Reductions go piece by piece, through scratch of one message.
+//! Bytes: the root sends or receives n - 1 times the data or block; where there is no root, each
+//! does. Reductions go piece by piece, through scratch of one message.
 
 use super::Collective;
 use super::blocks::{Blocks, Part};

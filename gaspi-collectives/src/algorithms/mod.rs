@@ -1,4 +1,5 @@
-//! The algorithms: pure functions from a [`Shape`] to the steps of one member, each in its own file.
+//! The algorithms: pure functions from a [`Shape`] to the steps of one member, each in its own
+//! file.
 //!
 //! A file opens with its steps and its bytes on the wire. [`crate::proof`] proves them all,
 //! [`crate::choice`] says which one is used where.

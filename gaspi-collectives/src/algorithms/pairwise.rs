@@ -1,11 +1,12 @@
-//! Pairwise exchange, by messages, n members: n rounds, in round r members whose numbers add up to r
-//! modulo n exchange what they have for each other.
+//! Pairwise exchange, by messages, n members: n rounds, in round r members whose numbers add up to
+//! r modulo n exchange what they have for each other.
 //!
 //! - all-to-all, all-to-all v: each block goes once over the wire.
 //! - reduce-scatter: likewise, each member combines what comes for it; (n - 1) blocks each way.
 //!
-//! A pair's blocks are exchanged piece by piece, in both directions at once. In a reduce-scatter the
-//! own contribution is first, the others follow in the order of the rounds: not in the order of the members.
+//! A pair's blocks are exchanged piece by piece, in both directions at once. In a reduce-scatter
+//! the own contribution is first, the others follow in the order of the rounds: not in the order of
+//! the members.
 
 use super::Collective;
 use super::blocks::{Blocks, Part};

@@ -1,11 +1,13 @@
-//! Two halves, by messages, n members, n slices: scatter or reduce-scatter, then gather or all-gather.
+//! Two halves, by messages, n members, n slices: scatter or reduce-scatter, then gather or
+//! all-gather.
 //!
-//! - all-reduce: each sends slice p to member p and combines what comes for its own slice, then sends
-//!   that to everybody: 2 (n - 1) messages, but only two after each other; 2 (n - 1)/n of the data.
+//! - all-reduce: each sends slice p to member p and combines what comes for its own slice, then
+//!   sends that to everybody: 2 (n - 1) messages, but only two after each other; 2 (n - 1)/n of the
+//!   data.
 //! - reduce: the same, but the slices go to the root only.
-//! - broadcast: the root scatters slices down a binomial tree, each member the slices of its subtree;
-//!   then they go round in a ring, but for those that a member has already: log2 n + n - 1 rounds,
-//!   at most twice the data in and out of each.
+//! - broadcast: the root scatters slices down a binomial tree, each member the slices of its
+//!   subtree; then they go round in a ring, but for those that a member has already: log2 n + n - 1
+//!   rounds, at most twice the data in and out of each.
 //!
 //! Contributions are combined in the order in which members meet, the own one first: not in order,
 //! but at one member, and copied: equal bits for all.

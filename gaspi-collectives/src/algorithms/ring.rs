@@ -3,7 +3,8 @@
 //!
 //! - reduce-scatter: n - 1 rounds; each member sends and receives (n - 1)/n of the input.
 //! - all-gather: n - 1 rounds; each member sends and receives (n - 1)/n of the output.
-//! - all-reduce: both, 2 (n - 1) rounds and 2 (n - 1)/n of the data each way: the least there can be.
+//! - all-reduce: both, 2 (n - 1) rounds and 2 (n - 1)/n of the data each way: the least there can
+//!   be.
 //!
 //! ```text
 //! reduce-scatter:  in round r send block me - 1 - r to the next member, while block me - 2 - r comes
@@ -12,8 +13,8 @@
 //! ```
 //!
 //! The pieces of a round follow those of the round before without a pause, so that as many messages
-//! are under way as a block has pieces. Contributions to a block are combined from the member behind
-//! its own onwards, at one member, and copied: equal bits for all, not in order.
+//! are under way as a block has pieces. Contributions to a block are combined from the member
+//! behind its own onwards, at one member, and copied: equal bits for all, not in order.
 
 use super::Collective;
 use super::blocks::{Blocks, Part};

@@ -2,8 +2,8 @@
 //! everybody takes what it needs out of all stages.
 //!
 //! Steps: 1 arrival for each chunk. Bytes: each member copies its input once and reads what its
-//! output is made of: n times its bytes for reductions, its output for the others. For memory that the
-//! others cannot reach, as long as that is little or they are few.
+//! output is made of: n times its bytes for reductions, its output for the others. For memory that
+//! the others cannot reach, as long as that is little or they are few.
 //!
 //! ```text
 //! for each chunk c:  stage = input c; arrive; await
@@ -12,9 +12,9 @@
 //!
 //! A chunk is `stage_bytes` of what each member has (all-reduce, reduce, broadcast, all-gather,
 //! gather), or has for every member a piece of its block (reduce-scatter, scatter, all-to-all).
-//! There are two stages at least, used in turn: a member writes stage c + 2 after it awaited arrival c + 1, which
-//! every member makes after its last read of stage c. In place is right, since what a chunk of
-//! output overwrites is the same chunk of input, which is staged.
+//! There are two stages at least, used in turn: a member writes stage c + 2 after it awaited
+//! arrival c + 1, which every member makes after its last read of stage c. In place is right, since
+//! what a chunk of output overwrites is the same chunk of input, which is staged.
 
 use super::Collective;
 use super::blocks::{Blocks, Part};

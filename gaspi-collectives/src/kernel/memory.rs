@@ -80,8 +80,8 @@ pub(crate) fn push(channel: &Channel, member: usize, address: u64, from: Source<
     unsafe { channel.push(member, address, from.start, from.len) }
 }
 
-/// Sends a message, whose data stays as it is for the call, or until the channel has given it back or
-/// [withdraws](Channel::withdraw); false if there is no room for it now.
+/// Sends a message, whose data stays as it is for the call, or until the channel has given it back
+/// or [withdraws](Channel::withdraw); false if there is no room for it now.
 ///
 /// # Errors
 /// Those of [`Channel::send`].
@@ -94,8 +94,8 @@ pub(crate) fn send(
     data: Source<'_>,
     stays: Stays,
 ) -> Result<bool> {
-    // SAFETY: valid for its length by the promise of its maker, until the operation has ended; before it
-    // does, what was lent comes back.
+    // SAFETY: valid for its length by the promise of its maker, until the operation has ended;
+    // before it does, what was lent comes back.
     unsafe { channel.send(to, index, head, (data.start, data.len), stays) }
 }
 
@@ -106,8 +106,8 @@ pub(crate) fn expect(
     head: [u64; 3],
     to: Target<'_>,
 ) {
-    // SAFETY: valid for its length by the promise of its maker, until the operation has ended; with it
-    // ends that the message is expected.
+    // SAFETY: valid for its length by the promise of its maker, until the operation has ended; with
+    // it ends that the message is expected.
     unsafe { channel.expect(from, index, head, (to.start, to.len as u64)) }
 }
 

@@ -131,8 +131,8 @@ fn unknown_one() -> __m128 {
     one
 }
 
-/// `left * 1 + right`, which has the bits of the sum. Where processors of AMD add they convert, too, so
-/// that f16 would wait for its sums; they multiply elsewhere.
+/// `left * 1 + right`, which has the bits of the sum. Where processors of AMD add they convert,
+/// too, so that f16 would wait for its sums; they multiply elsewhere.
 ///
 /// # Safety
 /// As for intrinsics: the processor has the instruction.
@@ -306,8 +306,9 @@ by_intrinsics! {
     odd_of_512(pairs: __m512i) -> __m512 {
         _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(!0xffff)))
     }
-    // As `halves::round_to_upper`, for words. What lies in the lower ones is more than half of the last
-    // place of the upper ones, or half of it and that place odd: the latter makes it more by one.
+    // As `halves::round_to_upper`, for words. What lies in the lower ones is more than half of the
+    // last place of the upper ones, or half of it and that place odd: the latter makes it more by
+    // one.
     merged_512(even: __m512, odd: __m512) -> __m512i {
         let (even, odd) = (_mm512_castps_si512(even), _mm512_castps_si512(odd));
         let upper = _mm512_permutex2var_epi16(even, every_other_512(1), odd);

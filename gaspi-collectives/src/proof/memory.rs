@@ -1,4 +1,5 @@
-//! The memory of one member, element by element: what is in it, who wrote it, who may be reading it.
+//! The memory of one member, element by element: what is in it, who wrote it, who may be reading
+//! it.
 
 use super::value::{Value, Wanted};
 use super::{Call, Checked};

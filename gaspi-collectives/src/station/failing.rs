@@ -19,10 +19,11 @@ const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 const LINGER_LIMIT: Duration = Duration::from_secs(2);
 
 impl Station {
-    /// Looks whether an operation may begin. Who knows that a member has died does not: what it calls now
-    /// differs from what others are still in, who would take that for a mismatch. Before one of messages,
-    /// also what has become of the operations before, with which this rank may have been done before others
-    /// were: who only sends messages does not wait for those who take them.
+    /// Looks whether an operation may begin. Who knows that a member has died does not: what it
+    /// calls now differs from what others are still in, who would take that for a mismatch. Before
+    /// one of messages, also what has become of the operations before, with which this rank may
+    /// have been done before others were: who only sends messages does not wait for those who take
+    /// them.
     ///
     /// # Errors
     /// [`Error::RankDied`] of a member, and why another one has failed in an earlier operation.
@@ -81,7 +82,8 @@ impl Station {
         None
     }
 
-    /// What a member has told of its failure, as an error; `None` where that is to be seen otherwise.
+    /// What a member has told of its failure, as an error; `None` where that is to be seen
+    /// otherwise.
     #[cold]
     fn reported(&self, member: usize, print: u64, cause: Cause) -> Option<Error> {
         let channel = &self.channel;
@@ -127,8 +129,8 @@ impl Station {
         }
     }
 
-    /// A member is in another operation, or has been: a message of it may be of an earlier one, of which
-    /// this rank took none.
+    /// A member is in another operation, or has been: a message of it may be of an earlier one, of
+    /// which this rank took none.
     #[cold]
     pub(super) fn disagree(&self, state: &mut State, error: Error, cause: Cause) {
         let Some((_, task)) = state.queue.front() else { return };
@@ -143,8 +145,8 @@ impl Station {
         self.fail_telling(state, error, notice);
     }
 
-    /// The error, or why it came to that; `None` while that may still turn out: a request fails before
-    /// it is known that its target has died or left.
+    /// The error, or why it came to that; `None` while that may still turn out: a request fails
+    /// before it is known that its target has died or left.
     #[cold]
     pub(super) fn settled(&self, state: &mut State, error: Error) -> Option<Error> {
         let Error::Refused { rank, .. } = error else { return Some(error) };
@@ -195,8 +197,8 @@ impl Station {
         self.linger(state);
     }
 
-    /// Ends the operation that has failed, and with it all that follow, once no other member uses its
-    /// memory.
+    /// Ends the operation that has failed, and with it all that follow, once no other member uses
+    /// its memory.
     #[cold]
     pub(super) fn linger(&self, state: &mut State) {
         let Some((mut error, since)) = state.lingering.take() else { return };
@@ -340,8 +342,8 @@ impl Station {
         self.fail_telling(state, error, Notice { failure, ..notice });
     }
 
-    /// What this rank tells of a cause that a member has told: of this rank's end of a connection the other
-    /// end, and not that it has died itself.
+    /// What this rank tells of a cause that a member has told: of this rank's end of a connection
+    /// the other end, and not that it has died itself.
     fn seen_from_here(&self, cause: Cause, member: usize) -> Cause {
         let is_own = cause.member == self.channel.me();
         match cause.what {
@@ -350,8 +352,8 @@ impl Station {
         }
     }
 
-    /// Looks whether whom the first operation waits for has done its part and gone on, so that nothing
-    /// comes of it any more.
+    /// Looks whether whom the first operation waits for has done its part and gone on, so that
+    /// nothing comes of it any more.
     #[cold]
     fn look_for_vanity(&self, state: &mut State) {
         let Some((_, task)) = state.queue.front() else { return };

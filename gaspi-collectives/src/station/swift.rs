@@ -1,10 +1,10 @@
 //! Blocking operations on one node, as far as nothing is in their way.
 //!
-//! An operation is either done completely, or nothing has happened, or it is under way like any other,
-//! for the same call to continue: `None`. What is here has no error paths, reads no clock and allocates
-//! nothing unless it hands over. All-reduces, reductions, broadcasts and barriers of one arrival are
-//! done without their steps: the same on the same lines, so members that do it this way and members
-//! that do not get along. For all others a task runs the steps.
+//! An operation is either done completely, or nothing has happened, or it is under way like any
+//! other, for the same call to continue: `None`. What is here has no error paths, reads no clock
+//! and allocates nothing unless it hands over. All-reduces, reductions, broadcasts and barriers of
+//! one arrival are done without their steps: the same on the same lines, so members that do it this
+//! way and members that do not get along. For all others a task runs the steps.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -194,7 +194,8 @@ impl Station {
         let at = state.recents.iter().position(is_it)?;
         // SAFETY: as the caller promises.
         let buffers = unsafe { state.recents[at].buffers(brief) }?;
-        // Whoever waits carries on the operations of all channels; who knows of a death does not begin.
+        // Whoever waits carries on the operations of all channels; who knows of a death does not
+        // begin.
         let others = self.of_all.load(Ordering::Relaxed) > 0;
         if !state.is_idle() || others || !self.channel.all_live() {
             return None;

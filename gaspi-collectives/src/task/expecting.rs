@@ -44,8 +44,8 @@ impl<F: Function> Task<F> {
         }
     }
 
-    /// Expects the message of the next step that has not been looked at, if it is worth it; false if steps
-    /// from `cursor` on have to be done first.
+    /// Expects the message of the next step that has not been looked at, if it is worth it; false
+    /// if steps from `cursor` on have to be done first.
     fn expect<C: Carrier>(&self, on: &C, tally: &Tally, cursor: usize) -> bool {
         let (before, step) =
             (&self.plan.steps[cursor..self.expected], self.plan.steps[self.expected]);

@@ -14,8 +14,8 @@ use crate::steps::{Kind, Members, Place, Span, Spread};
 use crate::user::Function;
 use crate::whereabouts::Whereabouts;
 
-/// Bytes that are combined at once where they have to be copied first: a system call each, and all in a
-/// core's second cache.
+/// Bytes that are combined at once where they have to be copied first: a system call each, and all
+/// in a core's second cache.
 const PULL_BYTES: u64 = 128 << 10;
 /// Members whose memory is used in one pass: what is kept of each on the stack costs time for few.
 const FEW: usize = 4;
@@ -42,8 +42,8 @@ enum Writable<'a> {
 }
 
 impl<F: Function> Task<F> {
-    /// The lines of the first arrival have told where everybody's memory is. Where somebody's is not
-    /// mapped by all, all know so and take the other way.
+    /// The lines of the first arrival have told where everybody's memory is. Where somebody's is
+    /// not mapped by all, all know so and take the other way.
     pub(super) fn find_ways(&mut self, channel: &Channel, tally: &Tally) -> Result<Stepped> {
         let members = 0..channel.ranks().len();
         let told = |member| Whereabouts::of_words(channel.payload(member, tally.arrivals));
@@ -175,8 +175,8 @@ impl<F: Function> Task<F> {
         let divided = op == Operation::Average && srcs.members == Members::All;
         let size = on.ranks().len();
         let whole = (dsts, srcs, bytes);
-        // What goes to others is divided before it does. An own result is rounded as often as where steps
-        // are not walked.
+        // What goes to others is divided before it does. An own result is rounded as often as where
+        // steps are not walked.
         let own = dsts.members == Members::One(on.me() as u32);
         let at_once = if divided && !own || size > MANY {
             false
@@ -214,8 +214,8 @@ impl<F: Function> Task<F> {
         Ok(())
     }
 
-    /// The same in one pass over all memory, for at most `N` members whose memory is mapped; false where
-    /// it is not.
+    /// The same in one pass over all memory, for at most `N` members whose memory is mapped; false
+    /// where it is not.
     fn reduce_at_once<const N: usize, C: Carrier>(
         &self,
         on: &C,

@@ -1,5 +1,5 @@
-//! Every operation by every algorithm on every type by every way to combine: all of it in the long tier,
-//! otherwise what a seed draws, which a failure prints.
+//! Every operation by every algorithm on every type by every way to combine: all of it in the long
+//! tier, otherwise what a seed draws, which a failure prints.
 
 use super::{Memory, can, carry_out, case, on_all_sizes};
 use crate::oracle::Case;
@@ -12,8 +12,8 @@ const COUNTS: [usize; 3] = [1, 6, 777];
 /// Otherwise one case of so many is drawn.
 const ONE_OF: u64 = 40;
 
-/// All cases for so many ranks, the same on each of them. Roots, memory, and whether input and output
-/// share it change from one to the next.
+/// All cases for so many ranks, the same on each of them. Roots, memory, and whether input and
+/// output share it change from one to the next.
 fn cases(n: usize) -> Vec<(Case, Option<Algorithm>, Memory)> {
     let mut all = Vec::new();
     for collective in Collective::ALL {

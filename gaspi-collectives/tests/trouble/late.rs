@@ -1,4 +1,5 @@
-//! Ranks that come late: the others time out, are told whom they wait for, and go on with the same call.
+//! Ranks that come late: the others time out, are told whom they wait for, and go on with the same
+//! call.
 
 use super::{ALL, Memory, call, check_sum, ranks, ranks_below, serves};
 use gaspi_collectives::algorithms::{Algorithm, Collective};

@@ -1,5 +1,5 @@
-//! Operations that fail on one member while another one may still use its buffers: the failed one ends
-//! only when that one has let go of them.
+//! Operations that fail on one member while another one may still use its buffers: the failed one
+//! ends only when that one has let go of them.
 
 use super::{ALL, Memory, SOON, UNTOUCHED, call, check_sum, ranks, sum_of_all};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
@@ -34,8 +34,8 @@ fn names_the_dead(error: &Error) -> bool {
     matches!(error, Error::RankDied { rank, .. } if *rank == DEAD)
 }
 
-/// Ranks 1 and 0 arrive, rank 2 arrives, does its part, and dies; then rank 0 does its part, and fails. `first`
-/// and `second` are what ranks 0 and 1 do then, meeting whenever they like.
+/// Ranks 1 and 0 arrive, rank 2 arrives, does its part, and dies; then rank 0 does its part, and
+/// fails. `first` and `second` are what ranks 0 and 1 do then, meeting whenever they like.
 fn with_one_that_dies(
     first: impl Fn(&Runtime, Handle, &mut Memory, &Barrier) + Sync,
     second: impl Fn(&Runtime, Handle, &mut Memory, &Barrier) + Sync,

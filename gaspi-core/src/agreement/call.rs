@@ -60,8 +60,8 @@ impl PeerSlice<'_> {
     }
 }
 
-/// A collective under way on a group. Dropped without [`finish`](GroupCall::finish) it stays active,
-/// and the same call continues it.
+/// A collective under way on a group. Dropped without [`finish`](GroupCall::finish) it stays
+/// active, and the same call continues it.
 #[derive(Debug)]
 pub struct GroupCall<'r> {
     pub(super) inner: &'r Inner,
@@ -119,8 +119,8 @@ impl GroupCall<'_> {
         self.state.committed.as_ref().map_or(0, |committed| committed.step)
     }
 
-    /// The step at which this rank has arrived last: [`step`](GroupCall::step), or the next one, which
-    /// remains to be awaited.
+    /// The step at which this rank has arrived last: [`step`](GroupCall::step), or the next one,
+    /// which remains to be awaited.
     pub fn arrived(&self) -> u64 {
         let arrived = self.state.active.as_ref().is_some_and(|active| active.arrived);
         self.step() + u64::from(arrived)
@@ -385,8 +385,8 @@ impl GroupCall<'_> {
         self.inner.relays.departed(self.group, step, self.ranks())
     }
 
-    /// What comes of it that a member which has not told this rank of its arrival has ended so; `None` if it
-    /// may have told others, so that news of the rest can still come.
+    /// What comes of it that a member which has not told this rank of its arrival has ended so;
+    /// `None` if it may have told others, so that news of the rest can still come.
     #[cold]
     fn end_at_tree(&self, rank: Rank, step: u64, error: Error) -> Option<Result<()>> {
         let (inner, group) = (self.inner, self.group);
@@ -430,7 +430,8 @@ impl GroupCall<'_> {
         Error::Timeout { pending }
     }
 
-    /// What a member's arrival at `step` carries, which has been awaited, until this rank's next one.
+    /// What a member's arrival at `step` carries, which has been awaited, until this rank's next
+    /// one.
     #[inline]
     pub fn payload(&self, member: usize, step: u64) -> [u64; PAYLOAD_WORDS] {
         self.line(member, step).payload()
@@ -443,8 +444,8 @@ impl GroupCall<'_> {
         PeerSlice::new(payload.cast_mut().cast::<u8>(), PAYLOAD_WORDS * size_of::<u64>())
     }
 
-    /// Staging of a member for `step`. A step that has been awaited may be read until this rank's next
-    /// arrival: a member that has seen that may write there again.
+    /// Staging of a member for `step`. A step that has been awaited may be read until this rank's
+    /// next arrival: a member that has seen that may write there again.
     #[inline]
     pub fn stage(&self, member: usize, step: u64) -> PeerSlice<'_> {
         let (rank, group) = (self.ranks()[member], self.group.index());

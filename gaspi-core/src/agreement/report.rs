@@ -1,5 +1,5 @@
-//! Why a member cannot do its part of a collective call, as it tells the others along with its arrival: who is
-//! at fault in two words of the payload, and the error in words in the staging.
+//! Why a member cannot do its part of a collective call, as it tells the others along with its
+//! arrival: who is at fault in two words of the payload, and the error in words in the staging.
 
 use super::GroupCall;
 use crate::error::Error;
@@ -60,7 +60,8 @@ impl GroupCall<'_> {
         // A call that is continued may have told it already, and others may be reading it.
         if self.arrived() == self.step() {
             let stage = self.stage(self.me(), self.step() + 1);
-            // SAFETY: this rank's own staging, which is longer, for a step at which it has not arrived.
+            // SAFETY: this rank's own staging, which is longer, for a step at which it has not
+            // arrived.
             unsafe { stage.as_ptr().copy_from_nonoverlapping(text.as_ptr(), len) };
             self.stage_used(len);
         }
@@ -74,8 +75,8 @@ impl GroupCall<'_> {
         [status, rank | (len as u64) << LEN_SHIFT]
     }
 
-    /// The error of this rank where a member has failed in `what`. Waits a moment for a death to be known
-    /// here too.
+    /// The error of this rank where a member has failed in `what`. Waits a moment for a death to be
+    /// known here too.
     #[cold]
     pub(crate) fn reported(
         &self,

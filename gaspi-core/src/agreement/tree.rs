@@ -1,18 +1,19 @@
-//! Barriers that go along a tree, where each member of a group is a node of its own and they share cores, so that
-//! each message is in the way of somebody: 2 (n - 1) messages instead of n (n - 1), for as many hops as the tree
-//! has levels, twice.
+//! Barriers that go along a tree, where each member of a group is a node of its own and they share
+//! cores, so that each message is in the way of somebody: 2 (n - 1) messages instead of n (n - 1),
+//! for as many hops as the tree has levels, twice.
 //!
-//! A member that has arrived, and heard of its children that all below them have, says so to its parent; the first
-//! one says to its children that all have arrived, and so on down. Whoever handles a frame passes on what there
-//! is to pass, also while the program computes. The tree is binomial over the members' indices: the parent of v
-//! is v without its lowest bit.
+//! A member that has arrived, and heard of its children that all below them have, says so to its
+//! parent; the first one says to its children that all have arrived, and so on down. Whoever
+//! handles a frame passes on what there is to pass, also while the program computes. The tree is
+//! binomial over the members' indices: the parent of v is v without its lowest bit.
 //!
-//! It only makes what goes well quicker. A member that waits for a while, whose time runs out, that leaves, or sees
-//! that another one has called something else, says its line to all, as in every other step; and so do all who
-//! have arrived once they hear such a line. From then on everything is as without a tree. But for one thing: who
-//! has left may have done so after the tree had told it that all have arrived, and has no line then. It is missed by
-//! those who would have heard of its arrival, and by those to whom the tree can tell nothing more, since the parent
-//! has left; they tell all.
+//! It only makes what goes well quicker. A member that waits for a while, whose time runs out, that
+//! leaves, or sees that another one has called something else, says its line to all, as in every
+//! other step; and so do all who have arrived once they hear such a line. From then on everything
+//! is as without a tree. But for one thing: who has left may have done so after the tree had told
+//! it that all have arrived, and has no line then. It is missed by those who would have heard of
+//! its arrival, and by those to whom the tree can tell nothing more, since the parent has left;
+//! they tell all.
 
 use super::BARRIER;
 use crate::bootstrap::Card;
@@ -110,12 +111,14 @@ impl Tree {
     }
 }
 
-/// The lowest bit of a place in a tree of so many; of the first one, which has none, a higher one than all.
+/// The lowest bit of a place in a tree of so many; of the first one, which has none, a higher one
+/// than all.
 fn lowest(place: usize, size: usize) -> usize {
     if place == 0 { size.next_power_of_two() } else { place & place.wrapping_neg() }
 }
 
-/// The last step of either parity: a member may be one ahead of another, and a step that failed is none of them.
+/// The last step of either parity: a member may be one ahead of another, and a step that failed is
+/// none of them.
 type Steps = [u64; 2];
 
 fn parity(step: u64) -> usize {
@@ -144,7 +147,8 @@ struct Use {
 struct State {
     /// The present use and the one before, of which something may still be on its way.
     uses: [Use; 2],
-    /// At which this rank has arrived, of which it has told its parent, and of which it has told all.
+    /// At which this rank has arrived, of which it has told its parent, and of which it has told
+    /// all.
     arrived: Steps,
     told: Steps,
     told_all: Steps,
@@ -191,8 +195,8 @@ impl Relay {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What there is to tell of a step now that something has come. This rank may be at the next one already, if
-    /// all have told it.
+    /// What there is to tell of a step now that something has come. This rank may be at the next
+    /// one already, if all have told it.
     fn next(&self, state: &mut State, step: u64) -> Option<Message> {
         let tree = state.tree(step)?;
         let all = tree.children.iter().all(|child| state.has_gathered(*child, step));
@@ -350,8 +354,8 @@ impl Inner {
         }
     }
 
-    /// Whether `rank`, which has left without a line, cannot be heard of any more: this rank would have heard of
-    /// its arrival at `step`, or nothing more of the others'.
+    /// Whether `rank`, which has left without a line, cannot be heard of any more: this rank would
+    /// have heard of its arrival at `step`, or nothing more of the others'.
     pub(super) fn has_missed(&self, group: GroupId, step: u64, rank: Rank) -> bool {
         let state = self.relays.0[group.index()].state();
         let Some(tree) = state.tree(step) else { return false };

@@ -1,11 +1,11 @@
 //! Which addresses of this host are offered to other hosts, where listeners are bound, and in which
 //! order the addresses of a peer are tried.
 //!
-//! GASPI_INTERFACE, GASPI_SUBNET and GASPI_PORT_RANGE restrict. The choices are pure functions of the
-//! interfaces; only [`listen`] makes sockets. Every choice has its reason in words.
+//! GASPI_INTERFACE, GASPI_SUBNET and GASPI_PORT_RANGE restrict. The choices are pure functions of
+//! the interfaces; only [`listen`] makes sockets. Every choice has its reason in words.
 //!
-//! Invariant: a loopback address is never offered to another host, and an address that this host has
-//! itself is never tried for a peer on another one (every docker host has 172.17.0.1).
+//! Invariant: a loopback address is never offered to another host, and an address that this host
+//! has itself is never tried for a peer on another one (every docker host has 172.17.0.1).
 
 use super::ENDPOINTS_MAX;
 use crate::error::{Error, Result};
@@ -348,8 +348,8 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// The addresses `offered` by a peer that is on this host or on another, in the order of trying:
-    /// those in a subnet of this host first, then those behind a router, families by turns.
+    /// The addresses `offered` by a peer that is on this host or on another, in the order of
+    /// trying: those in a subnet of this host first, then those behind a router, families by turns.
     pub(crate) fn new(offered: &[SocketAddr], own: &[Interface], audience: Audience) -> Candidates {
         let mut found = Candidates::default();
         let (mut near, mut far) = ([vec![], vec![]], [vec![], vec![]]);

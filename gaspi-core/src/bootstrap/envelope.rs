@@ -1,5 +1,5 @@
-//! What passes between the hosts of a meeting: the place on each machine (a relay) tells the one that
-//! decides (the hub) what its ranks say, and does what comes back. Pure bytes, bounded.
+//! What passes between the hosts of a meeting: the place on each machine (a relay) tells the one
+//! that decides (the hub) what its ranks say, and does what comes back. Pure bytes, bounded.
 //!
 //! A frame is a 32-bit length (of what follows), one byte of kind, and the fields as in a
 //! [`Message`]; messages of ranks travel inside as whole frames. The first frame of both sides is

@@ -1,10 +1,10 @@
 //! The environment variables that describe a job, parsed once and strictly.
 //!
 //! GASPI_RANK, GASPI_NRANKS, GASPI_SOCKET and GASPI_MFILE are what launchers of existing jobs set;
-//! gaspi_run adds GASPI_JOB_ID and GASPI_MEETING, and GASPI_HOSTS and GASPI_HOST where there are several
-//! machines. In a job by hand the machine file tells which ranks are where, and GASPI_MEETING can name
-//! the place where machines meet. Whatever contradicts itself is an error that names
-//! the variables and the remedy.
+//! gaspi_run adds GASPI_JOB_ID and GASPI_MEETING, and GASPI_HOSTS and GASPI_HOST where there are
+//! several machines. In a job by hand the machine file tells which ranks are where, and
+//! GASPI_MEETING can name the place where machines meet. Whatever contradicts itself is an error
+//! that names the variables and the remedy.
 
 use super::addresses::Audience;
 use super::machines::{self, ThisMachine};

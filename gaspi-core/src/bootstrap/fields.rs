@@ -1,4 +1,5 @@
-//! The fields of the frames of a meeting: little-endian numbers, texts and lists with bounded counts.
+//! The fields of the frames of a meeting: little-endian numbers, texts and lists with bounded
+//! counts.
 
 use super::Card;
 use super::message::{AGREED_MAX, CPU_WORDS_MAX, ENDPOINTS_MAX, Failure, Join, TEXT_MAX, VERSION};

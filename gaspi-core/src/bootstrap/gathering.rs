@@ -374,8 +374,9 @@ impl Waiting {
         }
     }
 
-    /// The host has put down the number that each process of its machine has in the pid namespace of the
-    /// host. To somebody in another one they mean nothing, or somebody else: he sees no process.
+    /// The host has put down the number that each process of its machine has in the pid namespace
+    /// of the host. To somebody in another one they mean nothing, or somebody else: he sees no
+    /// process.
     fn check_numbers(&self, own: Rank, cards: &mut [Card]) {
         let Some((machine, pid)) = cards.get(own.index()).map(|card| (card.machine, card.pid))
         else {

@@ -86,8 +86,8 @@ pub(crate) struct Rounds {
     ranks: HashMap<Connection, Rank>,
     /// Where the job spans hosts.
     roster: Option<Roster>,
-    /// Members whose connection has closed without a word: their processes, which their launcher will
-    /// tell about.
+    /// Members whose connection has closed without a word: their processes, which their launcher
+    /// will tell about.
     lost: BTreeMap<u16, i32>,
     /// Outcomes that each rank has heard of: the number of its next round.
     told: Vec<u64>,
@@ -252,7 +252,8 @@ impl Rounds {
     /// A member's connection has closed without a word. Of a process that the launcher started, the
     /// launcher will say how it ended; of another, nobody would.
     fn lose(&mut self, rank: Rank, pid: i32) -> Vec<Action> {
-        // On one host the ranks watch each other too: the launcher only tells what it knows for certain.
+        // On one host the ranks watch each other too: the launcher only tells what it knows for
+        // certain.
         if self.roster.as_ref().is_none_or(|roster| roster.process(rank) == Some(pid)) {
             self.lost.insert(rank.0, pid);
             return Vec::new();
@@ -390,8 +391,8 @@ impl Rounds {
         Some((Message::Missing { count: missing.len() as u32, first, words }, waiting))
     }
 
-    /// What is to be said, now and then, while the job's start is incomplete: in words, and to those
-    /// who wait. Nothing for a job of one host.
+    /// What is to be said, now and then, while the job's start is incomplete: in words, and to
+    /// those who wait. Nothing for a job of one host.
     pub(crate) fn remind(&self) -> Option<(String, Vec<Action>)> {
         let roster = self.roster.as_ref()?;
         let open: Vec<(Message, Vec<Connection>)> =

@@ -1,5 +1,5 @@
-//! Jobs started by hand over several machines: each machine is a name of its own here, and they meet
-//! over TCP on loopback.
+//! Jobs started by hand over several machines: each machine is a name of its own here, and they
+//! meet over TCP on loopback.
 
 use super::*;
 use crate::bootstrap::{Gathering, Key, Table, system, tests as meetings};

@@ -184,8 +184,8 @@ impl Host {
         self.channel(link).map_or(Vec::new(), |channel| std::mem::take(&mut channel.out))
     }
 
-    /// A link has ended; `how` says it in words. On the hub the ranks behind it are gone; on a relay
-    /// those who wait are told that there will be no meeting.
+    /// A link has ended; `how` says it in words. On the hub the ranks behind it are gone; on a
+    /// relay those who wait are told that there will be no meeting.
     pub fn cut(&mut self, link: LinkId, how: &str) {
         match &mut self.role {
             Role::Hub(hub) => {

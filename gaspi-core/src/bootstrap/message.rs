@@ -97,8 +97,8 @@ pub(crate) enum Message {
     Kill(Rank),
     /// Rank to host: it leaves the job, so that the end of its process is no death.
     Leave,
-    /// Host to rank: so many are missing, the first of them by number; where the job spans hosts also
-    /// in words, with hosts and how far each has come.
+    /// Host to rank: so many are missing, the first of them by number; where the job spans hosts
+    /// also in words, with hosts and how far each has come.
     Missing { count: u32, first: Vec<Rank>, words: String },
     /// Host to rank: the cards of ranks in ascending order, one part of all.
     Cards(Vec<Card>),

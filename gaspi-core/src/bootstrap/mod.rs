@@ -2,14 +2,14 @@
 //! exchange cards.
 //!
 //! The ranks of a job meet at a *host*: gaspi_run under its own name, or, in a job started by hand,
-//! the first rank to take a name that all ranks derive alike. Each rank joins with its [`Card`]; once
-//! all are there the host makes the node area, a sealed memory file, and sends it with all cards as
-//! the [`Table`]. Names are abstract (nothing to delete), and both sides check that the kernel vouches
-//! for the same user.
+//! the first rank to take a name that all ranks derive alike. Each rank joins with its [`Card`];
+//! once all are there the host makes the node area, a sealed memory file, and sends it with all
+//! cards as the [`Table`]. Names are abstract (nothing to delete), and both sides check that the
+//! kernel vouches for the same user.
 //!
 //! [`message`] is pure bytes, [`host`] a pure state machine; sockets are in [`server`] and
-//! [`gathering`]; over several hosts [`links`], [`hosting`] and [`seeker`] join in. Another way to start
-//! (Slurm, PMI) adds a [`MeetingPlace`].
+//! [`gathering`]; over several hosts [`links`], [`hosting`] and [`seeker`] join in. Another way to
+//! start (Slurm, PMI) adds a [`MeetingPlace`].
 //!
 //! Invariant: no wait here outlives its deadline, and the end of any rank before the table went out
 //! ends the meeting for all that take part in it.
@@ -212,8 +212,8 @@ impl Job {
         Job { node: Some(node), spans_hosts: true, ..self }
     }
 
-    /// The same rank, which others reach over somebody in between who may delay, hold back or cut what
-    /// passes: for tests of what a network can do.
+    /// The same rank, which others reach over somebody in between who may delay, hold back or cut
+    /// what passes: for tests of what a network can do.
     #[must_use]
     pub fn by_detour(self, detour: Detour) -> Job {
         Job { detour: Some(detour), ..self }
@@ -227,14 +227,16 @@ pub struct Card {
     pub rank: Rank,
     /// Its process as the host's kernel vouches, 0 where it is not visible. The meeting sets it.
     pub pid: i32,
-    /// When that process was started (field 22 of /proc/PID/stat): with the pid it names one process.
+    /// When that process was started (field 22 of /proc/PID/stat): with the pid it names one
+    /// process.
     pub start_time: u64,
     /// Random; tells ranks that are threads of one process apart.
     pub instance: u64,
     /// Ranks of the same node share memory. The meeting makes sure that they can.
     pub node: u64,
-    /// Ranks of the same machine met at the same place: one kernel and one network namespace, so that
-    /// their process ids mean the same and their addresses are each other's own. The meeting sets it.
+    /// Ranks of the same machine met at the same place: one kernel and one network namespace, so
+    /// that their process ids mean the same and their addresses are each other's own. The meeting
+    /// sets it.
     pub machine: u64,
     /// The abstract name of the rank's own listener, for ranks of its node.
     pub address: String,

@@ -1,6 +1,6 @@
-//! How the host of a machine finds the hub of a job that was started by hand: it tries all addresses
-//! of the hub's machine at all ports that the hub may have, until one answers that knows the job and
-//! its key.
+//! How the host of a machine finds the hub of a job that was started by hand: it tries all
+//! addresses of the hub's machine at all ports that the hub may have, until one answers that knows
+//! the job and its key.
 //!
 //! Connections are made side by side, handshakes one after the other, so that the hub sees one.
 

@@ -1,10 +1,11 @@
 //! The place where the ranks of one machine meet, with its sockets.
 //!
-//! In a job of one machine, and where the launcher itself runs, it is the *hub*: it drives the state
-//! machine of [`super::host`]. On the other machines of a job it is a *relay*: it tells the hub what
-//! its ranks say and does what the hub wants ([`super::links`]). gaspi_run and its agents host for
-//! their whole life and for every round; a rank of a job started by hand hosts one round inside its
-//! own init. Nothing here blocks: the owner waits for [`Host::as_fd`] and calls [`Host::serve`].
+//! In a job of one machine, and where the launcher itself runs, it is the *hub*: it drives the
+//! state machine of [`super::host`]. On the other machines of a job it is a *relay*: it tells the
+//! hub what its ranks say and does what the hub wants ([`super::links`]). gaspi_run and its agents
+//! host for their whole life and for every round; a rank of a job started by hand hosts one round
+//! inside its own init. Nothing here blocks: the owner waits for [`Host::as_fd`] and calls
+//! [`Host::serve`].
 
 use super::fields::DecodeError;
 use super::host::{Action, Connection, Joined, Rounds};
@@ -267,8 +268,8 @@ impl Host {
         }
     }
 
-    /// A look at what `rank` does since the last complete meeting; `None` before one was complete, and
-    /// for ranks of other machines.
+    /// A look at what `rank` does since the last complete meeting; `None` before one was complete,
+    /// and for ranks of other machines.
     ///
     /// # Errors
     /// What the ranks share could not be mapped.
@@ -302,8 +303,8 @@ impl Host {
         }
     }
 
-    /// Closes the descriptors of the members' processes; false if there are none. Their connections tell
-    /// of their ends too.
+    /// Closes the descriptors of the members' processes; false if there are none. Their connections
+    /// tell of their ends too.
     fn spare_processes(&mut self) -> bool {
         let processes = self.peers.values_mut().filter_map(|peer| peer.process.take());
         processes.map(|process| self.set.remove(process.as_fd())).count() > 0

@@ -1,8 +1,8 @@
-//! The memory that channels lie in: one hidden segment per rank, sparse, of which each channel takes a
-//! range and some notification words.
+//! The memory that channels lie in: one hidden segment per rank, sparse, of which each channel
+//! takes a range and some notification words.
 //!
-//! Invariant: a range is used again only when nobody writes there any more: every other member has said
-//! that it has closed its end, behind all that it wrote, or has ended with all that it sent.
+//! Invariant: a range is used again only when nobody writes there any more: every other member has
+//! said that it has closed its end, behind all that it wrote, or has ended with all that it sent.
 
 use super::counts::CLOSED;
 use super::expected::Expectations;
@@ -134,8 +134,9 @@ impl Channels {
         lock(&self.views[rank.index()]).as_ref().map(|known| Arc::clone(&known.view))
     }
 
-    /// The arena of `rank` is gone; with a generation, only that one. Channels keep what they map, and
-    /// so do those that are being opened: a member may open one and leave before others are as far.
+    /// The arena of `rank` is gone; with a generation, only that one. Channels keep what they map,
+    /// and so do those that are being opened: a member may open one and leave before others are as
+    /// far.
     pub(crate) fn forget(&self, rank: Rank, generation: Option<u32>) {
         let opening = lock(&self.opening);
         let mut known = lock(&self.views[rank.index()]);
@@ -230,7 +231,8 @@ impl Channels {
         ended.map(|ended| ended.reserved)
     }
 
-    /// The channel could not be opened. If others may have opened it, its range stays until they close it.
+    /// The channel could not be opened. If others may have opened it, its range stays until they
+    /// close it.
     pub(super) fn fail_opening(&self, group: GroupId, others_may: bool) {
         let mut opening = lock(&self.opening);
         let failed = opening.remove(&group);

@@ -1,9 +1,10 @@
 //! Messages of other nodes whose data goes straight to where the program wants it.
 //!
-//! Whoever waits for a message says where its data is to go and what its head says. While the message
-//! comes, whoever drives the sockets receives from then on into that memory instead of the slot: after the
-//! head, which goes to the slot, has been compared. Memory of the program is written under the lock only, so
-//! that it is nobody's but the program's once [`Expectations::withdraw`] has returned.
+//! Whoever waits for a message says where its data is to go and what its head says. While the
+//! message comes, whoever drives the sockets receives from then on into that memory instead of the
+//! slot: after the head, which goes to the slot, has been compared. Memory of the program is
+//! written under the lock only, so that it is nobody's but the program's once
+//! [`Expectations::withdraw`] has returned.
 
 use super::arena::lock;
 use super::{HEAD_BYTES, Head};
@@ -29,8 +30,8 @@ struct Expected {
     before: Option<u64>,
 }
 
-// SAFETY: the memory may be written by any thread that holds the lock, by the promise of whoever expects
-// the message.
+// SAFETY: the memory may be written by any thread that holds the lock, by the promise of whoever
+// expects the message.
 unsafe impl Send for Expected {}
 
 /// The messages that are expected, of all channels of a rank.
@@ -65,10 +66,11 @@ impl Expectations {
         self.count.store(all.len(), Ordering::Relaxed);
     }
 
-    /// The message in a slot has come, and is not expected any more. How many bytes at the begin of its data
-    /// are in the slot, and not where it was to go; all if none.
+    /// The message in a slot has come, and is not expected any more. How many bytes at the begin of
+    /// its data are in the slot, and not where it was to go; all if none.
     pub(super) fn landed(&self, from: Rank, slot: u64) -> Option<u64> {
-        // Relaxed: whoever takes messages has expected them, or another thread before, of which it knows.
+        // Relaxed: whoever takes messages has expected them, or another thread before, of which it
+        // knows.
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -86,8 +88,8 @@ impl Expectations {
         self.count.store(all.len(), Ordering::Relaxed);
     }
 
-    /// Where the rest of a message is to go, of which the bytes before `next`, an offset of the arena, have
-    /// come; `None` for its slot. Its head lies at `slot`.
+    /// Where the rest of a message is to go, of which the bytes before `next`, an offset of the
+    /// arena, have come; `None` for its slot. Its head lies at `slot`.
     ///
     /// # Safety
     /// The head of a slot is readable at `slot`, with nobody writing there.

@@ -9,8 +9,8 @@
 //! outgoing slots                             by receiver of another node, then by message
 //! ```
 //!
-//! Slots and staging are skewed: lines at the same place of several of them would all share one set of
-//! the caches.
+//! Slots and staging are skewed: lines at the same place of several of them would all share one set
+//! of the caches.
 
 use super::ChannelSpec;
 use crate::sync::AtomicU64;
@@ -24,9 +24,9 @@ const PAIR: u64 = 2 * LINE;
 pub(super) const PAGE: u64 = 4096;
 /// How staging of neighbouring members is shifted.
 const SKEW: u64 = 5 * LINE;
-/// Stages of a member. Two would do, but lines that are still in the cache of whoever has read them are slow to
-/// write: with some megabytes in between they have left it (64 KiB are written in 2 us instead of 7). Odd, so that
-/// operations of two arrivals, one of them staged, go through all.
+/// Stages of a member. Two would do, but lines that are still in the cache of whoever has read them
+/// are slow to write: with some megabytes in between they have left it (64 KiB are written in 2 us
+/// instead of 7). Odd, so that operations of two arrivals, one of them staged, go through all.
 pub(super) const STAGES: u64 = 65;
 /// Words per member, in its own cache line while that is cheap.
 const WORDS: u32 = 2;
@@ -127,7 +127,8 @@ impl Geometry {
         self.landings_at + from as u64 * self.ring + self.slot(index)
     }
 
-    /// Where message `index` to the member `nth` of those of other nodes waits, as far as it has not been sent.
+    /// Where message `index` to the member `nth` of those of other nodes waits, as far as it has
+    /// not been sent.
     #[inline]
     pub(super) fn outgoing(&self, nth: usize, index: u64) -> u64 {
         self.outgoings_at + nth as u64 * self.ring + self.slot(index)

@@ -1,8 +1,10 @@
-//! Memory of the program that messages to other nodes take their data from while they are on their way.
+//! Memory of the program that messages to other nodes take their data from while they are on their
+//! way.
 //!
 //! A message that was lent its data carries a number in place of its queue's generation. Its
-//! acknowledgement brings that back: the peer has received all of it, and the memory is the program's. So
-//! does that of one that had to be copied nevertheless, and whoever waits knows that it has arrived.
+//! acknowledgement brings that back: the peer has received all of it, and the memory is the
+//! program's. So does that of one that had to be copied nevertheless, and whoever waits knows that
+//! it has arrived.
 
 use super::arena::lock;
 use crate::fabric::payload::Loan;
@@ -95,8 +97,8 @@ impl Loans {
         self.count.store(all.len(), Ordering::Release);
     }
 
-    /// The members of a channel that have not received messages that were lent their data, with whether
-    /// these are lost: whoever waits for one learns by other ways why.
+    /// The members of a channel that have not received messages that were lent their data, with
+    /// whether these are lost: whoever waits for one learns by other ways why.
     pub(super) fn borrowers(&self, channel: u64) -> Vec<(usize, bool)> {
         // Acquire: pairs with the Release in `end`.
         if self.count.load(Ordering::Acquire) == 0 {

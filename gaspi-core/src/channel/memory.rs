@@ -85,8 +85,8 @@ impl Reached {
 }
 
 impl Channel {
-    /// Where `len` bytes of this rank's memory lie: in a segment, if all of them lie in one that all
-    /// members of this node have been told of. If that is so on all members, each can
+    /// Where `len` bytes of this rank's memory lie: in a segment, if all of them lie in one that
+    /// all members of this node have been told of. If that is so on all members, each can
     /// [`reach`](Channel::reach) the others' memory; an address, if [`all_reachable`] says so.
     ///
     /// [`all_reachable`]: Channel::all_reachable
@@ -137,7 +137,8 @@ impl Channel {
         }
     }
 
-    /// Whether the members of each node can copy from each other's processes: the same on all members.
+    /// Whether the members of each node can copy from each other's processes: the same on all
+    /// members.
     pub fn all_reachable(&self) -> bool {
         self.all_reachable
     }
@@ -168,8 +169,8 @@ impl Channel {
     /// Copies `len` bytes from `address` of the process of `member`, of this node, to `to`.
     ///
     /// # Errors
-    /// [`Error::RankDied`]; [`Error::Refused`] if the kernel does not allow it, or not all of the range
-    /// exists there.
+    /// [`Error::RankDied`]; [`Error::Refused`] if the kernel does not allow it, or not all of the
+    /// range exists there.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes.

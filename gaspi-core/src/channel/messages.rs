@@ -1,4 +1,5 @@
-//! Messages between two members: sent into a slot, received, taken; data that is lent, data that is expected.
+//! Messages between two members: sent into a slot, received, taken; data that is lent, data that is
+//! expected.
 
 use super::{Channel, HEAD_BYTES, Head, Member, Stays, counts, expected};
 use crate::agreement::PeerSlice;
@@ -15,7 +16,8 @@ use crate::segment::ARENA;
 use crate::sync::{AtomicU64, Ordering, slots};
 use std::sync::Arc;
 
-/// Data from this size on is lent where it may be: less is copied as quickly as an acknowledgement comes.
+/// Data from this size on is lent where it may be: less is copied as quickly as an acknowledgement
+/// comes.
 const LENT_BYTES: usize = 96 << 10;
 
 /// For puts that set no word: none is ever set to 0.
@@ -33,15 +35,16 @@ pub(super) enum Turn {
 
 /// Messages.
 impl Channel {
-    /// Publishes message `index` to a member, counted from 0: its head and the `len` bytes at `data`, at most
-    /// [`message_bytes`](super::ChannelSpec::message_bytes), which are not needed any more then, unless they
-    /// stay longer. False, and nothing has happened, if there is no room for it on the way to another node;
-    /// this rank is woken when there is.
+    /// Publishes message `index` to a member, counted from 0: its head and the `len` bytes at
+    /// `data`, at most [`message_bytes`](super::ChannelSpec::message_bytes), which are not needed
+    /// any more then, unless they stay longer. False, and nothing has happened, if there is no room
+    /// for it on the way to another node; this rank is woken when there is.
     ///
     /// # Errors
     /// [`RankDied`](crate::Error::RankDied), [`RankLeft`](crate::Error::RankLeft),
     /// [`NotInitialised`](crate::Error::NotInitialised): of members of other nodes.
-    /// [`Refused`](crate::Error::Refused) once messages to that member were lost with their connection.
+    /// [`Refused`](crate::Error::Refused) once messages to that member were lost with their
+    /// connection.
     ///
     /// # Safety
     /// The data is readable, and stays so as long as it is said to: until it is returned, or
@@ -63,7 +66,8 @@ impl Channel {
             return unsafe { self.send_far(to, index, (word, value), head, (data, len), stays) };
         };
         let slot = start.wrapping_add(self.geometry.landing(self.me, index) as usize);
-        // SAFETY: the slot is in the member's part, has room for both, and is this rank's until the count tells.
+        // SAFETY: the slot is in the member's part, has room for both, and is this rank's until the
+        // count tells.
         unsafe {
             slot.cast::<Head>().write(*head);
             slot.wrapping_add(HEAD_BYTES).copy_from_nonoverlapping(data, len);
@@ -116,9 +120,10 @@ impl Channel {
         sent
     }
 
-    /// The receivers of messages that were lent their data and have not arrived, one for each, with whether
-    /// it is lost. What is lost does not use the data any more, but is a borrower until
-    /// [`withdraw`](Channel::withdraw): it shows in [`check`](Channel::check) or [`alive`](Channel::alive).
+    /// The receivers of messages that were lent their data and have not arrived, one for each, with
+    /// whether it is lost. What is lost does not use the data any more, but is a borrower until
+    /// [`withdraw`](Channel::withdraw): it shows in [`check`](Channel::check) or
+    /// [`alive`](Channel::alive).
     pub fn borrowers(&self) -> Vec<(usize, bool)> {
         self.inner.channels.loans.borrowers(self.reserved.bytes.start)
     }
@@ -130,8 +135,8 @@ impl Channel {
         self.current(&member.received, self.geometry.received(from))
     }
 
-    /// Messages to a member that it has taken, as far as this rank has been told. Their slots may be
-    /// used again.
+    /// Messages to a member that it has taken, as far as this rank has been told. Their slots may
+    /// be used again.
     #[inline]
     pub fn taken(&self, to: usize) -> u64 {
         let member = &self.members[to];
@@ -143,13 +148,13 @@ impl Channel {
     fn current(&self, known: &AtomicU64, word: u32) -> u64 {
         // Acquire: the word is read after it, and so is never older than what is known.
         let before = known.load(Ordering::Acquire);
-        // Acquire: pairs with the Release of whoever counts (`slots::set`, also for what came by TCP): the
-        // bytes of the messages are seen after their count, and slots are written after the reads that
-        // their receiver has made.
+        // Acquire: pairs with the Release of whoever counts (`slots::set`, also for what came by
+        // TCP): the bytes of the messages are seen after their count, and slots are written after
+        // the reads that their receiver has made.
         let now = counts::advance(before, self.own_word(word).load(Ordering::Acquire));
         if now != before {
-            // Release: pairs with the Acquire above, in other threads. One that is late may put back an
-            // older count, from which the word leads on as well.
+            // Release: pairs with the Acquire above, in other threads. One that is late may put
+            // back an older count, from which the word leads on as well.
             known.store(now, Ordering::Release);
         }
         now
@@ -166,7 +171,8 @@ impl Channel {
         unsafe { self.slot_of(from, index).cast::<Head>().read() }
     }
 
-    /// The data of such a message; of one that was [expected](Channel::expect) what had come before.
+    /// The data of such a message; of one that was [expected](Channel::expect) what had come
+    /// before.
     #[inline]
     pub fn incoming(&self, from: usize, index: u64) -> PeerSlice<'_> {
         let pointer = self.slot_of(from, index).wrapping_add(HEAD_BYTES);
@@ -183,9 +189,10 @@ impl Channel {
         self.reserved.bytes.start + self.geometry.landing(from, index)
     }
 
-    /// Has the data of message `index` of a member of another node, of which fewer than the slots have
-    /// not been taken before it, go to `to` as far as it has not come yet, if it is `len` bytes and its
-    /// head begins like this. To be asked for with [`landed`](Channel::landed) once it has been received.
+    /// Has the data of message `index` of a member of another node, of which fewer than the slots
+    /// have not been taken before it, go to `to` as far as it has not come yet, if it is `len`
+    /// bytes and its head begins like this. To be asked for with [`landed`](Channel::landed) once
+    /// it has been received.
     ///
     /// # Safety
     /// The memory is writable, and nobody else uses it, until the message has landed or
@@ -203,8 +210,8 @@ impl Channel {
         unsafe { all.expect(self.members[from].rank, slot, head, (to, len)) };
     }
 
-    /// Of a message that has been received: how many bytes of its data lie in its slot, the rest having gone
-    /// to where it was expected; `None` for all.
+    /// Of a message that has been received: how many bytes of its data lie in its slot, the rest
+    /// having gone to where it was expected; `None` for all.
     #[inline]
     pub fn landed(&self, from: usize, index: u64) -> Option<u64> {
         let slot = self.arena_slot(from, index);
@@ -217,16 +224,17 @@ impl Channel {
         self.inner.channels.loans.call_back(self.reserved.bytes.start);
     }
 
-    /// Messages of a member below `count` are not needed any more. Tells a member of this node at once, one of
-    /// another node with a message to it when a quarter of its slots waits for it, and when half of them do,
-    /// with whatever is sent there next: at the latest when the next message is taken, or this rank waits.
+    /// Messages of a member below `count` are not needed any more. Tells a member of this node at
+    /// once, one of another node with a message to it when a quarter of its slots waits for it, and
+    /// when half of them do, with whatever is sent there next: at the latest when the next message
+    /// is taken, or this rank waits.
     #[inline]
     pub fn take(&self, from: usize, count: u64) {
         let member = &self.members[from];
         if member.start.is_some() {
             let word = self.geometry.taken(self.me);
-            // Release, in `set`: the reads of the messages come before it; pairs with the Acquire in
-            // `current`.
+            // Release, in `set`: the reads of the messages come before it; pairs with the Acquire
+            // in `current`.
             slots::set(self.word_of(member, word), counts::word(count));
             self.inner.area.ring_for(member.rank, news::ARRIVAL);
             return;
@@ -249,8 +257,9 @@ impl Channel {
         let _ = self.put(member, (0, 0, 0), word, turn);
     }
 
-    /// Puts bytes at an offset of this rank's part into the part of a member of another node, then sets
-    /// a word there, unless it is [`NO_WORD`]. In order with all that this rank puts to that one by channels.
+    /// Puts bytes at an offset of this rank's part into the part of a member of another node, then
+    /// sets a word there, unless it is [`NO_WORD`]. In order with all that this rank puts to that
+    /// one by channels.
     pub(super) fn put(
         &self,
         member: &Member,
@@ -274,8 +283,8 @@ impl Channel {
         .map(|_| ())
     }
 
-    /// Has `post` send a put of so many bytes to an offset of the part of a member of another node, with
-    /// the number of what it was lent; false if it has not.
+    /// Has `post` send a put of so many bytes to an offset of the part of a member of another node,
+    /// with the number of what it was lent; false if it has not.
     fn posting(
         &self,
         member: &Member,

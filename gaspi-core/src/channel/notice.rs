@@ -1,7 +1,8 @@
 //! Notices: a few words of each member to everybody, of which the latest counts.
 //!
-//! A notice is one cache line that its writer overwrites while others may read it, or while it travels. It
-//! carries a checksum, so that a mixture of two is not taken for either; no order of its words is needed.
+//! A notice is one cache line that its writer overwrites while others may read it, or while it
+//! travels. It carries a checksum, so that a mixture of two is not taken for either; no order of
+//! its words is needed.
 
 use super::Channel;
 use super::arena::lock;
@@ -84,7 +85,8 @@ impl Channel {
         }
     }
 
-    /// How many notices members have told so far, in sum. Costs little: their lines are seldom written.
+    /// How many notices members have told so far, in sum. Costs little: their lines are seldom
+    /// written.
     #[inline]
     pub fn notices(&self) -> u64 {
         // Relaxed: whoever looks for what it says looks at the notice itself.

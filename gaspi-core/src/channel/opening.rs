@@ -1,8 +1,8 @@
 //! How the members of a group open a channel together.
 //!
 //! Each takes a range of its arena, makes the arena known to the other members where it is not yet,
-//! and arrives with the place of its range. Registrations and the arrival are those of segments made by a
-//! group, so all of it can be continued after a timeout.
+//! and arrives with the place of its range. Registrations and the arrival are those of segments
+//! made by a group, so all of it can be continued after a timeout.
 
 use super::arena::Reserved;
 use super::geometry::{Geometry, LINE};

@@ -2,14 +2,14 @@
 //!
 //! The progress thread makes them. All addresses of a peer are tried, each a moment after the one
 //! before, and the first on which the right rank proves itself is taken: an address that leads
-//! elsewhere fools nobody. A peer that has to be watched, or of which it is not known whether it still
-//! lives, is connected to in the same way.
+//! elsewhere fools nobody. A peer that has to be watched, or of which it is not known whether it
+//! still lives, is connected to in the same way.
 //!
-//! A connection that is to carry frames does so once who was connected to has welcomed it, by one byte
-//! behind the handshake. Where two ranks connect to each other at once, that of the lower one counts:
-//! the lower rank does not welcome a connection while one of its own waits for the welcome, and the
-//! higher rank that takes a connection gives up making its own. Of one attempt only one trial waits for
-//! a welcome.
+//! A connection that is to carry frames does so once who was connected to has welcomed it, by one
+//! byte behind the handshake. Where two ranks connect to each other at once, that of the lower one
+//! counts: the lower rank does not welcome a connection while one of its own waits for the welcome,
+//! and the higher rank that takes a connection gives up making its own. Of one attempt only one
+//! trial waits for a welcome.
 //!
 //! Invariant: a stranger costs a fixed buffer and [`STRANGER_LIMIT`], and there are at most
 //! [`STRANGERS`] of them beside two for each rank.
@@ -42,8 +42,8 @@ const STAGGER: Duration = Duration::from_millis(150);
 const DOUBT: Duration = Duration::from_millis(500);
 /// After which time a peer is connected to again that closed before anything was proved.
 const AGAIN: Duration = Duration::from_millis(50);
-/// How long a peer is connected to again that closes before the connection is used: where there are far
-/// more ranks than cores, both may take long to say their parts.
+/// How long a peer is connected to again that closes before the connection is used: where there are
+/// far more ranks than cores, both may take long to say their parts.
 const TURNED_AWAY: Duration = Duration::from_secs(60);
 /// How long somebody who connects may take to prove who it is.
 const STRANGER_LIMIT: Duration = Duration::from_secs(5);
@@ -364,8 +364,8 @@ impl Connecting {
         }
         if turned_away || (probed && lacking) {
             // Who ends closes what others have connected to before nobody listens any more; and who
-            // has too many strangers at once turns some away. Nobody is dead because this side lacks
-            // descriptors.
+            // has too many strangers at once turns some away. Nobody is dead because this side
+            // lacks descriptors.
             self.again.push(Again { at: Instant::now() + AGAIN, rank, aim, since });
             return;
         }
@@ -414,7 +414,8 @@ impl Connecting {
                     trial.endpoint
                 );
                 inner.peers.note_way(rank, trial.endpoint);
-                // First: whatever is said on the connection, the peer's leaving included, comes later.
+                // First: whatever is said on the connection, the peer's leaving included, comes
+                // later.
                 self.begin(inner, rank, Aim::Watch);
                 inner.peers.made(inner, &connection, trial.fd);
             }
@@ -498,8 +499,8 @@ impl Connecting {
                 }
                 // As where a connection of this side's has been made.
                 self.begin(inner, rank, Aim::Watch);
-                // Before the peer hears of the welcome: it would take what it sees of a connection that
-                // is given up for one more.
+                // Before the peer hears of the welcome: it would take what it sees of a connection
+                // that is given up for one more.
                 let given_up = self.give_way(inner, rank);
                 if !say_welcome(fd.as_fd()) {
                     for aim in given_up {
@@ -543,8 +544,9 @@ impl Connecting {
     }
 }
 
-/// Gives up the other trials of an attempt once one waits for its welcome: the peer may welcome each that
-/// has proved itself and use the first, while this side takes the one whose welcome comes first.
+/// Gives up the other trials of an attempt once one waits for its welcome: the peer may welcome
+/// each that has proved itself and use the first, while this side takes the one whose welcome comes
+/// first.
 fn settle(inner: &Inner, attempt: &mut Attempt, number: u64) {
     for (_, other) in attempt.trials.extract_if(|other, _| *other != number) {
         inner.peers.poll.remove(other.fd.as_fd());
@@ -587,8 +589,9 @@ impl Inner {
         self.peer_ended(rank);
     }
 
-    /// Whether all ranks of other nodes are connected; connects to those that are not: to the higher ones
-    /// at once, to the lower ones if they have not done so [some time](PATIENCE) after this rank began.
+    /// Whether all ranks of other nodes are connected; connects to those that are not: to the
+    /// higher ones at once, to the lower ones if they have not done so [some time](PATIENCE) after
+    /// this rank began.
     pub(crate) fn reached_all(&self) -> Option<CoreResult<()>> {
         let impatient = self.began.elapsed() >= PATIENCE;
         let mut all = true;

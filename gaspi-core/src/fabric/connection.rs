@@ -1,10 +1,11 @@
 //! One stream to a peer, as far as sending goes: frames, descriptors and payloads out.
 //!
 //! Between nodes it carries the requests of both sides, and the answers to them; within a node it
-//! carries requests of the side that opened it. Puts are acknowledged on the stream that they came on.
+//! carries requests of the side that opened it. Puts are acknowledged on the stream that they came
+//! on.
 //!
-//! What it has to send is in [`outgoing`](super::outgoing). Whoever posts sends at once what the socket
-//! takes; whoever drives the sockets later sends the rest. Nothing here waits.
+//! What it has to send is in [`outgoing`](super::outgoing). Whoever posts sends at once what the
+//! socket takes; whoever drives the sockets later sends the rest. Nothing here waits.
 
 use super::frame::{Frame, Lane};
 use super::outgoing::{Ending, Item, Message, Out, Outgoing, SMALL, send};
@@ -195,8 +196,9 @@ impl Connection {
         Ok(Posted { held, soon_ns })
     }
 
-    /// Sends a message of a channel to a rank of another node, or leaves it to whoever drives. Its data is not
-    /// needed any more then, unless it was lent. `None` if there is no room now; whoever drives rings when there is.
+    /// Sends a message of a channel to a rank of another node, or leaves it to whoever drives. Its
+    /// data is not needed any more then, unless it was lent. `None` if there is no room now;
+    /// whoever drives rings when there is.
     ///
     /// # Safety
     /// The data is readable, and nobody else uses the slot until the message has been sent.
@@ -235,8 +237,9 @@ impl Connection {
         Ok(Some(Posted { held, soon_ns }))
     }
 
-    /// Takes a small request that goes along with whatever is sent next, to share its system call. Whether it
-    /// has to be said that something is held back, which is for a request that nothing may follow.
+    /// Takes a small request that goes along with whatever is sent next, to share its system call.
+    /// Whether it has to be said that something is held back, which is for a request that nothing
+    /// may follow.
     pub(crate) fn post_along(
         &self,
         queue: QueueId,
@@ -251,8 +254,8 @@ impl Connection {
         if out.ending == Ending::No {
             out.append_item(queue, item);
         }
-        // What it goes along with may not be posted any more, since the peer has died: nobody else would
-        // find it on a stream whose end has been dealt with.
+        // What it goes along with may not be posted any more, since the peer has died: nobody else
+        // would find it on a stream whose end has been dealt with.
         if out.broken {
             return Err(Unsent::Broken);
         }
@@ -260,8 +263,8 @@ impl Connection {
         Ok(Posted { held, soon_ns: None })
     }
 
-    /// Sends what was held back, if that has not gone along with something. Whether there is room now for
-    /// which somebody may wait: the set does not tell of it any more.
+    /// Sends what was held back, if that has not gone along with something. Whether there is room
+    /// now for which somebody may wait: the set does not tell of it any more.
     pub(crate) fn release_held(&self, poll: &Poll) -> Result<bool, Broken> {
         let mut out = self.out();
         out.told_held = false;
@@ -312,8 +315,9 @@ impl Connection {
         out.owes() && !out.awaited
     }
 
-    /// Whether an acknowledgement will go along with something soon, by all appearances, or may: the last ones
-    /// did, or nobody waits for it, and it has not waited for that at a `tick` before.
+    /// Whether an acknowledgement will go along with something soon, by all appearances, or may:
+    /// the last ones did, or nobody waits for it, and it has not waited for that at a `tick`
+    /// before.
     pub(crate) fn rides(&self, tick: bool) -> bool {
         let mut out = self.out();
         (out.rides || !out.awaited)
@@ -406,8 +410,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the socket out of the set, where each arrival would cost the kernel a call of it: whoever
-    /// drives looks at it by receiving. False if it has to stay.
+    /// Takes the socket out of the set, where each arrival would cost the kernel a call of it:
+    /// whoever drives looks at it by receiving. False if it has to stay.
     pub(crate) fn take_apart(&self, poll: &Poll) -> bool {
         let mut out = self.out();
         let Some(fd) = self.fd().filter(|_| !out.armed && !out.forgotten && !self.local) else {
@@ -500,8 +504,8 @@ impl Connection {
         self.out().asked
     }
 
-    /// Sends nothing more; gives the lanes of puts that were not acknowledged. What the peer has sent is
-    /// still read, up to its end.
+    /// Sends nothing more; gives the lanes of puts that were not acknowledged. What the peer has
+    /// sent is still read, up to its end.
     pub(crate) fn give_up(&self) -> Vec<(Lane, u32)> {
         let mut out = self.out();
         out.broken = true;

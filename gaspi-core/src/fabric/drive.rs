@@ -26,15 +26,16 @@ const MANY: usize = 64 * 1024;
 /// Bytes to receive at once behind a large payload: the frame of the next one, which goes to its
 /// place, not here, and where whole pages are copied as such.
 const FEW: usize = PUT_LEN;
-/// The same behind a message of a channel: the next one comes with an acknowledgement and the news of slots
-/// in front of it, and its head goes to the slot.
+/// The same behind a message of a channel: the next one comes with an acknowledgement and the news
+/// of slots in front of it, and its head goes to the slot.
 const FEW_OF_CHANNEL: usize = ACK_LEN + 2 * PUT_LEN + HEAD_BYTES;
 /// How often the kernel is told to let acknowledgements wait.
 const READS_PER_DELAY: u32 = 32;
 /// One look of so many is at all connections, where all that comes comes on one.
 pub(super) const LOOKS: u32 = 8;
-/// So many times in a row something has to come on one connection before its socket is taken out of the
-/// set: that and putting it back take as long as the kernel's calls of the set for some messages.
+/// So many times in a row something has to come on one connection before its socket is taken out of
+/// the set: that and putting it back take as long as the kernel's calls of the set for some
+/// messages.
 const APART: u32 = 32;
 /// Looks in vain behind which acknowledgements go out: nothing follows, by all appearances.
 const IDLE: u32 = 2;
@@ -46,8 +47,8 @@ pub(crate) struct Incoming {
     partial: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
     pub(crate) body: Option<Body>,
-    /// Large payloads are coming: so many bytes are received at once where a frame is expected, 0 for
-    /// [`MANY`].
+    /// Large payloads are coming: so many bytes are received at once where a frame is expected, 0
+    /// for [`MANY`].
     few: usize,
     /// How often something was read.
     reads: u32,
@@ -94,7 +95,8 @@ struct Hot {
 }
 
 impl Hot {
-    /// How many looks in a row are at it alone. What waits for room in its socket is seen in the set.
+    /// How many looks in a row are at it alone. What waits for room in its socket is seen in the
+    /// set.
     fn looks_alone(&self) -> u32 {
         if self.connection.wants_room() { 0 } else { self.served.min(LOOKS - 1) }
     }
@@ -167,8 +169,9 @@ impl Drive {
         busy
     }
 
-    /// Takes the socket of the liveliest connection out of the set, if all comes on it and nobody sleeps
-    /// on the set: arrivals on it then cost less. Whoever is about to sleep [puts it back](Self::put_back).
+    /// Takes the socket of the liveliest connection out of the set, if all comes on it and nobody
+    /// sleeps on the set: arrivals on it then cost less. Whoever is about to sleep [puts it
+    /// back](Self::put_back).
     fn take_apart(&mut self, peers: &Peers) {
         let Some(hot) = self.hot.as_mut().filter(|hot| !hot.apart && hot.since >= APART) else {
             return;
@@ -178,8 +181,8 @@ impl Drive {
             return;
         }
         peers.apart.store(true, Ordering::Relaxed);
-        // The progress thread says that it ticks no longer and looks at this then: one of both sees the
-        // other.
+        // The progress thread says that it ticks no longer and looks at this then: one of both sees
+        // the other.
         fence(Ordering::SeqCst);
         let ticking = peers.watch.load(Ordering::Relaxed) == watch::TICKING;
         hot.apart = ticking && hot.connection.take_apart(&peers.data);
@@ -245,8 +248,8 @@ impl Drive {
         });
     }
 
-    /// The same for a caller that stops looking after the sockets: the progress thread sends with its next
-    /// ticks what nothing goes along with. If it does not tick, all goes out.
+    /// The same for a caller that stops looking after the sockets: the progress thread sends with
+    /// its next ticks what nothing goes along with. If it does not tick, all goes out.
     pub(crate) fn pay_or_leave(&mut self, inner: &Inner) {
         let peers = &inner.peers;
         let ticks = || peers.watch.load(Ordering::Relaxed) == watch::TICKING;
@@ -419,7 +422,8 @@ impl Drive {
         Ok(if received < want { Received::All } else { Received::Some })
     }
 
-    /// Handles the frames that lie at the begin of the buffer, up to `end`, as far as they are whole.
+    /// Handles the frames that lie at the begin of the buffer, up to `end`, as far as they are
+    /// whole.
     fn take_frames(
         &mut self,
         inner: &Inner,
@@ -479,7 +483,8 @@ impl Drive {
                 Piece { pointer: self.discard.as_mut_ptr(), len: left.min(self.discard.len()) }
             }
         };
-        // Nothing of a frame is there while payload is awaited. Descriptors come within a node only.
+        // Nothing of a frame is there while payload is awaited. Descriptors come within a node
+        // only.
         let more = if connection.local || piece.len < left { 0 } else { incoming.few };
         let behind = Piece { pointer: self.buffer.as_mut_ptr(), len: more.min(self.buffer.len()) };
         // SAFETY: either the scratch buffer, or a checked range of a segment that exists while the

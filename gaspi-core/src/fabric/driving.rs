@@ -61,13 +61,14 @@ impl Sockets for Inner {
     }
 }
 
-/// How often a caller that posts all the time looks after the sockets, in nanoseconds: it costs writes of 8 bytes
-/// a seventh of their rate.
+/// How often a caller that posts all the time looks after the sockets, in nanoseconds: it costs
+/// writes of 8 bytes a seventh of their rate.
 const POSTING_LOOK_NS: u64 = 200_000;
 
 impl Inner {
-    /// Behind a post, where nothing is held that serving others may need: a caller that posts all the time
-    /// keeps its rank's progress thread from being called for what comes, and so serves it in between.
+    /// Behind a post, where nothing is held that serving others may need: a caller that posts all
+    /// the time keeps its rank's progress thread from being called for what comes, and so serves it
+    /// in between.
     #[inline]
     pub(crate) fn look_behind_posts(&self) {
         if self.peers.look_due.load(Ordering::Relaxed) {
@@ -122,7 +123,8 @@ impl Peers {
         }
     }
 
-    /// Puts a socket that is apart back, for whoever sleeps on the others next; false if that has to wait.
+    /// Puts a socket that is apart back, for whoever sleeps on the others next; false if that has
+    /// to wait.
     pub(super) fn put_back(&self) -> bool {
         !self.is_apart() || try_drive(self).is_some_and(|mut drive| drive.put_back(self))
     }
@@ -132,7 +134,8 @@ impl Peers {
         self.apart.load(Ordering::Relaxed)
     }
 
-    /// A caller looks after the sockets, or will soon. Should two do so at once, one may not be counted.
+    /// A caller looks after the sockets, or will soon. Should two do so at once, one may not be
+    /// counted.
     pub(super) fn note_drive(&self) {
         let drives = self.drives.load(Ordering::Relaxed).wrapping_add(1);
         self.drives.store(drives, Ordering::Relaxed);

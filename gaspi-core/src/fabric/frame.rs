@@ -6,8 +6,8 @@
 //! ranks    count u32 | u16 each
 //! ```
 //!
-//! A large put travels in several frames. Only `Put` and `Data` have a payload, whose length is a field. Lengths are bounded before they
-//! are used.
+//! A large put travels in several frames. Only `Put` and `Data` have a payload, whose length is a
+//! field. Lengths are bounded before they are used.
 
 use crate::agreement::tree::News;
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
@@ -110,8 +110,9 @@ pub(crate) enum Frame {
         rank: Rank,
         token: [u8; 16],
     },
-    /// First on every connection between nodes: how many with the receiver the sender has lost. Nothing
-    /// counts any more that is still on its way on one that was made before the last of them.
+    /// First on every connection between nodes: how many with the receiver the sender has lost.
+    /// Nothing counts any more that is still on its way on one that was made before the last of
+    /// them.
     Losses {
         count: u64,
     },

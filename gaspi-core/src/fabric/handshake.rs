@@ -8,12 +8,13 @@
 //! client  proof      mac("gaspi client" | hello | challenge)
 //! ```
 //!
-//! mac is HMAC-SHA-256 with the key of the job; numbers are little-endian. Both macs cover who speaks
-//! to whom, for what, in which job, and the fresh nonces of both sides, so that nothing can be
-//! replayed, reflected or passed on to another rank. What follows the proof is the caller's.
+//! mac is HMAC-SHA-256 with the key of the job; numbers are little-endian. Both macs cover who
+//! speaks to whom, for what, in which job, and the fresh nonces of both sides, so that nothing can
+//! be replayed, reflected or passed on to another rank. What follows the proof is the caller's.
 //!
-//! Invariant: neither side keeps more than [`HELLO`] and [`CHALLENGE`] bytes of what a stranger says,
-//! and nobody reads past the handshake: [`Client::wants`] and [`Server::wants`] tell how much to read.
+//! Invariant: neither side keeps more than [`HELLO`] and [`CHALLENGE`] bytes of what a stranger
+//! says, and nobody reads past the handshake: [`Client::wants`] and [`Server::wants`] tell how much
+//! to read.
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
@@ -259,8 +260,8 @@ impl Client {
         }
     }
 
-    /// Takes bytes that have come, at most [`Client::wants`] at a time, and returns how many it took:
-    /// the rest belongs to whatever follows.
+    /// Takes bytes that have come, at most [`Client::wants`] at a time, and returns how many it
+    /// took: the rest belongs to whatever follows.
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while taken < bytes.len() && self.wants() > 0 {
@@ -399,8 +400,8 @@ impl Server {
         }
     }
 
-    /// Takes bytes that have come, at most [`Server::wants`] at a time, and returns how many it took:
-    /// the rest belongs to whatever follows.
+    /// Takes bytes that have come, at most [`Server::wants`] at a time, and returns how many it
+    /// took: the rest belongs to whatever follows.
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while taken < bytes.len() && self.wants() > 0 {

@@ -1,13 +1,13 @@
 //! Connections between nodes that break: what is late on them is not to undo what came after.
 //!
-//! Who loses a connection fails all that it has asked for on it, and asks again on a new one, while the
-//! peer may not have read the old one yet. So each side counts the connections with a peer that it has
-//! lost, and says first on a new one how many there were. Who hears of more than it knew reads nothing
-//! further on older ones, before it handles anything of the new one.
+//! Who loses a connection fails all that it has asked for on it, and asks again on a new one, while
+//! the peer may not have read the old one yet. So each side counts the connections with a peer that
+//! it has lost, and says first on a new one how many there were. Who hears of more than it knew
+//! reads nothing further on older ones, before it handles anything of the new one.
 //!
-//! Invariants: what a rank has asked for on a connection that it gave up takes no effect after anything
-//! that it asks for later; it has failed before anything is asked for on a new one, and what was to arrive
-//! behind it does not ([`Unsent::Vain`](super::connection::Unsent)).
+//! Invariants: what a rank has asked for on a connection that it gave up takes no effect after
+//! anything that it asks for later; it has failed before anything is asked for on a new one, and
+//! what was to arrive behind it does not ([`Unsent::Vain`](super::connection::Unsent)).
 
 use super::connection::{Broken, Connection};
 use super::frame::Lane;
@@ -42,8 +42,8 @@ pub(super) fn fail_puts(inner: &Inner, peer: Rank, lost: Vec<(Lane, u32)>) {
 }
 
 impl Peers {
-    /// A connection with `peer`, of another node, that has no socket yet. Where it is to be used for
-    /// requests, with the lock on what is used.
+    /// A connection with `peer`, of another node, that has no socket yet. Where it is to be used
+    /// for requests, with the lock on what is used.
     pub(super) fn between_nodes(&self, peer: Rank) -> Arc<Connection> {
         let losses = self.losses[peer.index()].own.load(Ordering::Acquire);
         Arc::new(Connection::between_nodes(self.token(), peer.0, losses, &self.pipes))
@@ -57,13 +57,13 @@ impl Peers {
         })
     }
 
-    /// A connection with `peer` has broken: nothing is asked for any more on those that there are. What
-    /// `peer` has sent on them is still read, its goodbye perhaps. Only with the drive.
+    /// A connection with `peer` has broken: nothing is asked for any more on those that there are.
+    /// What `peer` has sent on them is still read, its goodbye perhaps. Only with the drive.
     pub(super) fn lose(&self, inner: &Inner, peer: Rank) {
         let used = {
             let mut used = lock(&self.used[peer.index()]);
-            // Behind that connections are begun with the new count; who brings the socket of one that
-            // was begun before looks at the count once it is among the others.
+            // Behind that connections are begun with the new count; who brings the socket of one
+            // that was begun before looks at the count once it is among the others.
             self.losses[peer.index()].own.fetch_add(1, Ordering::AcqRel);
             let used = used.take();
             let open = self.connections_with(peer);
@@ -77,8 +77,8 @@ impl Peers {
         }
     }
 
-    /// `peer` says on a connection how many it had lost before: on those that it has lost, nothing is
-    /// read any more. Only with the drive.
+    /// `peer` says on a connection how many it had lost before: on those that it has lost, nothing
+    /// is read any more. Only with the drive.
     ///
     /// # Errors
     /// It has lost this one.

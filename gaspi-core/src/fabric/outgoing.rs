@@ -1,9 +1,9 @@
 //! What a stream to a peer has to send: frames, lanes of requests, payloads.
 //!
 //! Frames that belong to no queue go first, in order. Requests travel in lanes, one for each queue:
-//! a lane keeps its order, lanes take turns, and a large transfer goes out in chunks, so that a small
-//! request of another queue waits for a chunk at most. Small frames share a system call. Nothing here
-//! waits.
+//! a lane keeps its order, lanes take turns, and a large transfer goes out in chunks, so that a
+//! small request of another queue waits for a chunk at most. Small frames share a system call.
+//! Nothing here waits.
 
 use super::frame::{Frame, Lane, Place, Put};
 use super::payload::{Loan, Payload};
@@ -23,9 +23,11 @@ pub(crate) const CHUNK: u64 = 1024 * 1024;
 pub(super) const SMALL: u64 = 2048;
 /// Payloads from this size on are bulk data.
 pub(crate) const BULK: u64 = 64 * 1024;
-/// Payloads from this size on are handed to the kernel page by page, so that only the receiver copies.
+/// Payloads from this size on are handed to the kernel page by page, so that only the receiver
+/// copies.
 const PIPED: u64 = 32 * 1024;
-/// Of larger requests every second chunk is: what the caches do not hold takes one core longer than two.
+/// Of larger requests every second chunk is: what the caches do not hold takes one core longer than
+/// two.
 const PIPED_ALL: u64 = 4 * 1024 * 1024;
 /// Bytes of small frames that share a system call.
 const BATCH: usize = 64 * 1024;
@@ -169,14 +171,15 @@ pub(super) struct Out {
     pub(super) told: u64,
     /// Whether somebody may wait for that.
     pub(super) awaited: bool,
-    /// Whether nothing has been posted since the last of them; whether their acknowledgements go along
-    /// with requests that are posted soon; and whether one has waited for that at a tick.
+    /// Whether nothing has been posted since the last of them; whether their acknowledgements go
+    /// along with requests that are posted soon; and whether one has waited for that at a tick.
     pub(super) fresh: bool,
     pub(super) rides: bool,
     pub(super) waited: bool,
     /// Whether whoever drives waits for room.
     pub(super) armed: bool,
-    /// How often all has been sent, and how often it had been when a message began to wait for that.
+    /// How often all has been sent, and how often it had been when a message began to wait for
+    /// that.
     pub(super) drains: u64,
     pub(super) waits_since: Option<u64>,
     /// Whether the socket is out of the set of those that are waited for.
@@ -185,8 +188,8 @@ pub(super) struct Out {
     /// This rank asks for nothing more.
     pub(super) released: bool,
     pub(super) broken: bool,
-    /// When a request was posted last, how many have followed each other closely, and since when some
-    /// are held back.
+    /// When a request was posted last, how many have followed each other closely, and since when
+    /// some are held back.
     pub(super) posted_ns: u64,
     pub(super) streak: u32,
     pub(super) held_since_ns: Option<u64>,
@@ -202,9 +205,9 @@ pub(super) struct Out {
 }
 
 impl Out {
-    /// Takes note of a request. Whether it may wait a moment for others: it is `small`, and requests
-    /// come so quickly that a system call for each would be what takes the time. And the time, if it
-    /// comes soon after the one before.
+    /// Takes note of a request. Whether it may wait a moment for others: it is `small`, and
+    /// requests come so quickly that a system call for each would be what takes the time. And the
+    /// time, if it comes soon after the one before.
     pub(super) fn follows(&mut self, small: bool) -> (bool, Option<u64>) {
         let now_ns = monotonic_ns();
         let distance_ns = now_ns.saturating_sub(self.posted_ns);
@@ -275,8 +278,8 @@ impl Out {
         }
     }
 
-    /// Puts the acknowledgement of what has been completed on the wire, behind the news of puts that were
-    /// refused, which are counted too.
+    /// Puts the acknowledgement of what has been completed on the wire, behind the news of puts
+    /// that were refused, which are counted too.
     fn acknowledge(&mut self) {
         if self.owes() {
             self.told = self.completed;
@@ -302,8 +305,8 @@ impl Out {
         self.body.is_none() && self.control.is_empty() && self.lanes.is_empty()
     }
 
-    /// Whether a message has to wait for room, since it would have to be copied otherwise: once, until all
-    /// that is in its way has been sent, and not behind what takes turns with it.
+    /// Whether a message has to wait for room, since it would have to be copied otherwise: once,
+    /// until all that is in its way has been sent, and not behind what takes turns with it.
     pub(super) fn is_full(&mut self, message: &Message<'_>) -> bool {
         let Put { size, lane, .. } = message.put;
         let in_the_way = self.armed || !self.is_free();
@@ -318,8 +321,8 @@ impl Out {
         waits
     }
 
-    /// Sends as much of a message as there is room for, straight from where its data lies; what is left
-    /// waits in its slot, or where it was lent. Whether something is left.
+    /// Sends as much of a message as there is room for, straight from where its data lies; what is
+    /// left waits in its slot, or where it was lent. Whether something is left.
     ///
     /// # Safety
     /// The data is readable, and nobody else uses the slot.
@@ -509,10 +512,11 @@ fn send_copied(fd: BorrowedFd<'_>, out: &Out) -> io::Result<usize> {
     unsafe { socket::send(fd, [head, rest], &descriptors) }
 }
 
-/// Sends a large payload, and its frames before, without copying it into the kernel; `None` where it
-/// has to be copied.
+/// Sends a large payload, and its frames before, without copying it into the kernel; `None` where
+/// it has to be copied.
 ///
-/// What is under way is not to be changed: a program that has posted it waits until the peer has it.
+/// What is under way is not to be changed: a program that has posted it waits until the peer has
+/// it.
 fn send_by_page(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<Option<usize>> {
     let Some(body) = out.body.as_ref().filter(|body| body.piped) else { return Ok(None) };
     let lent = out.lent.take().or_else(|| {

@@ -11,7 +11,8 @@ pub(crate) struct Loan {
     lent: Mutex<bool>,
 }
 
-// SAFETY: the memory may be read by any thread that finds it lent, by the promise of whoever lends it.
+// SAFETY: the memory may be read by any thread that finds it lent, by the promise of whoever lends
+// it.
 unsafe impl Send for Loan {}
 // SAFETY: as above.
 unsafe impl Sync for Loan {}
@@ -29,8 +30,8 @@ impl Loan {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody reads it any more, once this has returned. What the kernel has been handed by page it still
-    /// sends as it is then.
+    /// Nobody reads it any more, once this has returned. What the kernel has been handed by page it
+    /// still sends as it is then.
     pub(crate) fn call_back(&self) {
         *self.accept() = false;
     }
@@ -82,14 +83,14 @@ impl Payload {
         }
     }
 
-    /// Whether the stream ends where the memory may not be read any more: the peer could take what stands for
-    /// a message's data for the data.
+    /// Whether the stream ends where the memory may not be read any more: the peer could take what
+    /// stands for a message's data for the data.
     pub(super) fn is_lent(&self) -> bool {
         matches!(self.memory, Memory::Loan(_))
     }
 
-    /// Whether its pages may be handed to the kernel: memory of the program may serve another purpose
-    /// once its segment was deleted, but not while it is lent.
+    /// Whether its pages may be handed to the kernel: memory of the program may serve another
+    /// purpose once its segment was deleted, but not while it is lent.
     pub(super) fn may_be_piped(&self) -> bool {
         match &self.memory {
             Memory::Segment(segment) => segment.is_mapped(),

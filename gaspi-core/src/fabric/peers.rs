@@ -130,8 +130,8 @@ pub(crate) struct Peers {
     pub(crate) sleeper: AtomicBool,
     /// Whether a caller has found soon what it waited for, since the progress thread looked last.
     pub(crate) brief: AtomicBool,
-    /// Whether acknowledgements wait for something to go along with, so that the progress thread has to
-    /// tick on; changed with the drive.
+    /// Whether acknowledgements wait for something to go along with, so that the progress thread
+    /// has to tick on; changed with the drive.
     pub(super) riding: AtomicBool,
     /// Whether one of them is out of `data`, which somebody has to look at by himself.
     pub(super) apart: AtomicBool,
@@ -160,8 +160,8 @@ pub(crate) struct Peers {
     ways: Mutex<HashMap<Rank, SocketAddr>>,
     /// Why they cannot be reached.
     troubles: Mutex<HashMap<Rank, String>>,
-    /// Held while a descriptor for a connection with a rank of this node is made: else one thread would
-    /// take the last one that another has just given up for something.
+    /// Held while a descriptor for a connection with a rank of this node is made: else one thread
+    /// would take the last one that another has just given up for something.
     making: Mutex<()>,
     pub(super) connections: Mutex<HashMap<u64, Arc<Connection>>>,
     /// Whether connections were dropped that whoever drives may hold something of.
@@ -261,8 +261,8 @@ impl Peers {
         self.adopt(&Arc::new(Connection::accepted(fd, self.token())))
     }
 
-    /// Takes a connection that `peer`, of another node, has opened: this rank uses it too, unless it
-    /// has another one.
+    /// Takes a connection that `peer`, of another node, has opened: this rank uses it too, unless
+    /// it has another one.
     pub(crate) fn admitted(&self, inner: &Inner, fd: OwnedFd, peer: Rank) {
         let connection = {
             let mut used = lock(&self.used[peer.index()]);
@@ -279,8 +279,8 @@ impl Peers {
     /// A connection with a rank of another node has been made. Only one thread makes them.
     pub(crate) fn made(&self, inner: &Inner, connection: &Arc<Connection>, fd: OwnedFd) {
         let established = self.establish(inner, connection, fd);
-        // Without a place for it the peer sees it end, as does one that nobody wants any more, or that
-        // says too little of what was lost.
+        // Without a place for it the peer sees it end, as does one that nobody wants any more, or
+        // that says too little of what was lost.
         if established.is_err() || connection.is_forgotten() || self.is_outdated(connection) {
             self.drop_with_doubt(inner, connection);
         }
@@ -366,7 +366,8 @@ impl Peers {
         self.fail_requests(inner, peer, connection.token);
     }
 
-    /// The same where nobody else looks whether the peer lives: what was under way is lost if it does.
+    /// The same where nobody else looks whether the peer lives: what was under way is lost if it
+    /// does.
     fn drop_with_doubt(&self, inner: &Inner, connection: &Arc<Connection>) {
         let asks = !connection.asks_nothing();
         self.drop_connection(inner, connection);
@@ -377,7 +378,8 @@ impl Peers {
     }
 
     /// Nothing more is asked for on a connection, but on another one with the same peer if there is
-    /// one on which the peer has said something: else it may have given it up for the one that it took.
+    /// one on which the peer has said something: else it may have given it up for the one that it
+    /// took.
     fn use_another(&self, peer: Rank, than: &Connection) {
         let mut used = lock(&self.used[peer.index()]);
         if used.as_ref().is_some_and(|used| used.token == than.token) {
@@ -524,7 +526,8 @@ impl Peers {
             return;
         };
         let let_go = {
-            // Held until nothing can be asked for any more: who asks says on which connection first.
+            // Held until nothing can be asked for any more: who asks says on which connection
+            // first.
             let requests = lock(&self.requests);
             let asks = requests.values().any(|asked| asked.token == connection.token);
             !asks && connection.let_go(&self.data)

@@ -1,7 +1,9 @@
-//! The pipe by way of which a rank hands large payloads to sockets: one connection at a time uses it.
+//! The pipe by way of which a rank hands large payloads to sockets: one connection at a time uses
+//! it.
 //!
-//! There is one for all connections, since all pipes of a user share an allowance. A connection keeps
-//! it while its socket has no room for what is in it; the others have their payloads copied meanwhile.
+//! There is one for all connections, since all pipes of a user share an allowance. A connection
+//! keeps it while its socket has no room for what is in it; the others have their payloads copied
+//! meanwhile.
 
 use crate::os::socket::Piece;
 use crate::os::splice::Pipe;

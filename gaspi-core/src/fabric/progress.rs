@@ -1,8 +1,9 @@
 //! The progress thread: serves other ranks while the program computes, and notices deaths.
 //!
-//! It sleeps in one poll set (listeners, connections, process descriptors, its bell) and never waits
-//! for anything else. Where callers look after the sockets of connections themselves, it leaves them
-//! alone: while callers come back it only looks, each 1 to 4 ms, whether they still do ([`watch`]), so that taking and giving back costs no system call per message.
+//! It sleeps in one poll set (listeners, connections, process descriptors, its bell) and never
+//! waits for anything else. Where callers look after the sockets of connections themselves, it
+//! leaves them alone: while callers come back it only looks, each 1 to 4 ms, whether they still do
+//! ([`watch`]), so that taking and giving back costs no system call per message.
 
 use super::connecting::{Connecting, LIMITS_MS};
 use super::drive::Drive;
@@ -27,25 +28,26 @@ use std::time::{Duration, Instant};
 /// How often to look at processes for which there is no descriptor, in milliseconds.
 const POLL_MS: i32 = 200;
 const POLL: Duration = Duration::from_millis(POLL_MS as u64);
-/// How soon to look again whether replaced targets can be freed, in milliseconds: who uses them does so for
-/// as long as a copy takes.
+/// How soon to look again whether replaced targets can be freed, in milliseconds: who uses them
+/// does so for as long as a copy takes.
 const FREE_MS: i32 = 5;
-/// How often to look whether callers still come back, in milliseconds: first, and when they have for a
-/// while, for news that came soon. Each look takes 20 to 60 us of a core, most of them for its timer. Where
-/// two that wait for each other are on one core for now, looks are also what makes the kernel part them.
+/// How often to look whether callers still come back, in milliseconds: first, and when they have
+/// for a while, for news that came soon. Each look takes 20 to 60 us of a core, most of them for
+/// its timer. Where two that wait for each other are on one core for now, looks are also what makes
+/// the kernel part them.
 const TICK_MS: i32 = 1;
 const TICK_MAX_MS: i32 = 4;
 /// For how many such looks a caller may sleep before the thread sleeps too.
 const PATIENCE: u32 = 10;
-/// While traffic comes at shorter intervals than this, the thread looks for so long before it sleeps:
-/// each wake would take about as long, and much of it the sender's time.
+/// While traffic comes at shorter intervals than this, the thread looks for so long before it
+/// sleeps: each wake would take about as long, and much of it the sender's time.
 const LINGER: Duration = Duration::from_micros(20);
 /// How many such intervals make traffic lively.
 const LIVELY: u32 = 3;
 /// After which time it looks after all else in between.
 const LINGER_MAX: Duration = Duration::from_millis(1);
-/// How long a rank that leaves waits for those who have connected to it to prove who they are: who is
-/// about to watch it would take it for dead otherwise.
+/// How long a rank that leaves waits for those who have connected to it to prove who they are: who
+/// is about to watch it would take it for dead otherwise.
 const LAST_STRANGERS: Duration = Duration::from_secs(1);
 
 /// The state of the thread.
@@ -137,8 +139,8 @@ impl Progress {
         // All that it does is done for others, who wait for it.
         let _handling = epoch::handling();
         let _loudly = EndsLoudly;
-        // Deaths that were told along with the table have been received with it: nothing comes on the
-        // socket that would announce them.
+        // Deaths that were told along with the table have been received with it: nothing comes on
+        // the socket that would announce them.
         self.hear_launcher();
         let mut events = Vec::new();
         while !self.inner.peers.stop.load(Ordering::Acquire) {
@@ -219,8 +221,8 @@ impl Progress {
             if drive.take_bulk() || self.lively >= LIVELY {
                 linger(&inner, &mut drive);
             }
-            // What goes along with something else, by all appearances, has until the next tick, unless
-            // that is far.
+            // What goes along with something else, by all appearances, has until the next tick,
+            // unless that is far.
             if ticked && self.tick_ms == TICK_MS {
                 drive.pay_unless_riding(&inner, true);
             } else {
@@ -343,7 +345,8 @@ impl Progress {
     }
 
     /// Without a free descriptor: accepts and closes one connection in the place of the reserve, so
-    /// that the listener does not stay ready for ever. False if that is not possible, or none is there.
+    /// that the listener does not stay ready for ever. False if that is not possible, or none is
+    /// there.
     fn refuse(&mut self, listener: &OwnedFd, local: bool, error: &std::io::Error) -> bool {
         let inner = Arc::clone(&self.inner);
         let making = inner.peers.making();
@@ -387,13 +390,14 @@ impl Progress {
     }
 }
 
-/// A descriptor of a process, where so many may be had; `None` if it has ended, else the reason why not:
-/// none is left, or there are none of this kind (valgrind, seccomp, old kernels).
+/// A descriptor of a process, where so many may be had; `None` if it has ended, else the reason why
+/// not: none is left, or there are none of this kind (valgrind, seccomp, old kernels).
 fn pidfd(pid: i32, left: u64) -> Result<Option<OwnedFd>, String> {
     if left == 0 {
         return Err("the limit of open files leaves no pidfd; raise it with ulimit -n".to_owned());
     }
-    // The number is given to nobody else before the process has ended: when it was started does not matter.
+    // The number is given to nobody else before the process has ended: when it was started does not
+    // matter.
     process::open(pid, 0)
         .map_err(|error| format!("{error}; allow pidfd_open in the container's seccomp profile"))
 }
@@ -403,7 +407,8 @@ fn turn_away(fd: &OwnedFd) {
     let reason = "it has too many open files; raise the limit with ulimit -n".to_owned();
     let mut bytes = Vec::new();
     Frame::TurnedAway { reason }.append_to(&mut bytes);
-    // SAFETY: slices that live across the call. A fresh socket has room; who has gone needs no word.
+    // SAFETY: slices that live across the call. A fresh socket has room; who has gone needs no
+    // word.
     let _ = unsafe { socket::send(fd.as_fd(), [Piece::of(&bytes), Piece::of(&[])], &[]) };
 }
 

@@ -1,5 +1,5 @@
-//! Requests to the libraries of other ranks that they have not answered yet: each is completed once, by
-//! its answer or by the end of the connection that it travels on.
+//! Requests to the libraries of other ranks that they have not answered yet: each is completed
+//! once, by its answer or by the end of the connection that it travels on.
 
 use super::connection::{Connection, Posted, Unsent};
 use super::frame::{Frame, Lane, Place};
@@ -15,8 +15,8 @@ use crate::wait::Waiting;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// For how long the ends of peers are waited for whose connections broke: in all, for a call that asks
-/// several.
+/// For how long the ends of peers are waited for whose connections broke: in all, for a call that
+/// asks several.
 #[derive(Debug, Default)]
 pub(crate) struct Patience(Cell<Option<Deadline>>);
 

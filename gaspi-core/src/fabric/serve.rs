@@ -1,8 +1,8 @@
 //! What this rank does for others: frames handled, whoever drives the sockets.
 //!
 //! Here the library is the network card: segment, generation and range of every access are checked.
-//! Nothing here waits, since whoever drives may hold or be inside anything, and nothing calls the program.
-//! [`may_wait`](crate::sync::epoch::may_wait) holds that.
+//! Nothing here waits, since whoever drives may hold or be inside anything, and nothing calls the
+//! program. [`may_wait`](crate::sync::epoch::may_wait) holds that.
 
 use super::connection::{Broken, Connection};
 use super::drive::Incoming;
@@ -167,8 +167,9 @@ impl Inner {
         // Channels go by their own counts, but for memory that was lent; see [`crate::channel`].
         let awaited = put.lane.queue != CHANNELS;
         incoming.awaited |= awaited || put.lane.generation != 0;
-        // A notification is likely to be answered by something that the acknowledgement can go along
-        // with; nobody answers to mere data. More of it often follows bulk data: then one for all.
+        // A notification is likely to be answered by something that the acknowledgement can go
+        // along with; nobody answers to mere data. More of it often follows bulk data: then one for
+        // all.
         incoming.plain |= put.value == 0;
         incoming.urgent |= match awaited {
             true => put.value == 0 && put.size < BULK,

@@ -1,8 +1,8 @@
 //! Tables that are read on every write and changed a few times in a job.
 //!
-//! A reader is inside an epoch and pays one load. A caller that replaces an entry waits until all readers
-//! that may have seen the old one have come out. A handler of frames, which may not wait, leaves the old
-//! one to be freed later.
+//! A reader is inside an epoch and pays one load. A caller that replaces an entry waits until all
+//! readers that may have seen the old one have come out. A handler of frames, which may not wait,
+//! leaves the old one to be freed later.
 
 use crate::ids::{Rank, SegmentId};
 use crate::sync::epoch::{self, Guard, Retired};
@@ -77,8 +77,8 @@ impl<T> Table<T> {
         Some(unsafe { Arc::from_raw(old) })
     }
 
-    /// Replaces an entry and leaves the old one among those that will be freed; true if somebody has to be
-    /// told that there are some. Does not wait.
+    /// Replaces an entry and leaves the old one among those that will be freed; true if somebody
+    /// has to be told that there are some. Does not wait.
     pub(crate) fn replace_later(
         &self,
         id: SegmentId,
@@ -114,7 +114,8 @@ impl<T> Tables<T> {
         Tables { tables, empty, changes: Mutex::default() }
     }
 
-    /// Held while entries are added, or all those of a rank taken away: for moments, by handlers too.
+    /// Held while entries are added, or all those of a rank taken away: for moments, by handlers
+    /// too.
     pub(crate) fn changes(&self) -> MutexGuard<'_, ()> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }

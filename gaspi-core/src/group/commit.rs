@@ -27,8 +27,8 @@ impl Inner {
         let _ = self.say_commit(attempt, group, ranks, frame, Deadline::Now);
     }
 
-    /// Tells the members of a commit under way that it has failed; `is_fresh` where it was to be the first of
-    /// a group.
+    /// Tells the members of a commit under way that it has failed; `is_fresh` where it was to be
+    /// the first of a group.
     fn abort(&self, group: GroupId, is_fresh: bool, error: &Error, reason: String) {
         let dead = match error {
             Error::RankDied { rank, .. } => Some(*rank),
@@ -124,8 +124,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the members of a former use of the id have read this rank's lines. Those who commit the next
-    /// use with it, and have said so, read them no more; they may never have committed the former.
+    /// Whether the members of a former use of the id have read this rank's lines. Those who commit
+    /// the next use with it, and have said so, read them no more; they may never have committed the
+    /// former.
     fn is_free(
         &self,
         group: GroupId,

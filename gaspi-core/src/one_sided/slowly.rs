@@ -1,7 +1,9 @@
-//! Transfers that are not plain copies here, and notifications that are not plain stores: across processes
-//! by the kernel, by the help of the peer, over a connection, and behind what is under way.
+//! Transfers that are not plain copies here, and notifications that are not plain stores: across
+//! processes by the kernel, by the help of the peer, over a connection, and behind what is under
+//! way.
 //!
-//! Invariant: the outcome goes to the queue, whatever it is; data that failed to arrive is not announced.
+//! Invariant: the outcome goes to the queue, whatever it is; data that failed to arrive is not
+//! announced.
 
 use super::{Direction, Signal, Transfer, fast};
 use crate::error::{Error, Result};

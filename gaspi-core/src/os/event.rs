@@ -94,7 +94,8 @@ impl Poll {
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
-    /// Sleeps until something happens, at most `limit_ms` (-1: no limit), and appends it to `events`.
+    /// Sleeps until something happens, at most `limit_ms` (-1: no limit), and appends it to
+    /// `events`.
     pub fn wait(&self, events: &mut Vec<Event>, limit_ms: i32) {
         const NONE: libc::epoll_event = libc::epoll_event { events: 0, u64: 0 };
         let mut ready = [NONE; 32];

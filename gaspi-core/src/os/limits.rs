@@ -188,8 +188,8 @@ pub fn open_files() -> u64 {
     (0..limit.min(65536)).filter(is_open).count() as u64
 }
 
-/// Raises the limit of open files to `needed` as far as the hard limit allows; never lowers it. The limit
-/// that holds now, and the hard one.
+/// Raises the limit of open files to `needed` as far as the hard limit allows; never lowers it. The
+/// limit that holds now, and the hard one.
 pub fn raise_open_files(needed: u64) -> (u64, u64) {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: getrlimit writes the struct that it is given.

@@ -1,7 +1,8 @@
 //! The operating system: memory, futexes, sockets with descriptors, processes, affinity.
 //!
-//! Nearly every system call of the crate is made here (others: `sync::membarrier`, `bootstrap::system`, advice
-//! about the memory of channels, the clock); callers get safe functions and errors in words.
+//! Nearly every system call of the crate is made here (others: `sync::membarrier`,
+//! `bootstrap::system`, advice about the memory of channels, the clock); callers get safe functions
+//! and errors in words.
 
 pub mod affinity;
 pub mod cross_memory;

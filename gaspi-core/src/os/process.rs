@@ -1,9 +1,9 @@
-//! Other processes: telling them apart, watching them end, ending them. By pidfd where there is one: it
-//! cannot be mistaken for a later process of the same number.
+//! Other processes: telling them apart, watching them end, ending them. By pidfd where there is
+//! one: it cannot be mistaken for a later process of the same number.
 //!
-//! Invariant: a process that cannot be seen has not ended. Only the kernel's word counts: a pidfd that is
-//! readable, a number of this pid namespace that nobody has, a zombie. That a file in /proc cannot be read
-//! says nothing: descriptors may have run out, or /proc may hide the process.
+//! Invariant: a process that cannot be seen has not ended. Only the kernel's word counts: a pidfd
+//! that is readable, a number of this pid namespace that nobody has, a zombie. That a file in /proc
+//! cannot be read says nothing: descriptors may have run out, or /proc may hide the process.
 
 use crate::error::{Error, Result};
 use std::io;
@@ -72,8 +72,8 @@ impl Watched {
 
     /// What can be seen of it now.
     pub fn look(&mut self) -> Seen {
-        // SAFETY: signal 0 is none; only whether there is such a process is looked at, which takes neither
-        // a descriptor nor /proc.
+        // SAFETY: signal 0 is none; only whether there is such a process is looked at, which takes
+        // neither a descriptor nor /proc.
         let missing = unsafe { libc::kill(self.pid, 0) } != 0
             && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
         if missing {
@@ -102,11 +102,12 @@ impl Watched {
     }
 }
 
-/// A descriptor for the process `pid` of this pid namespace. `None` if the kernel says that there is no
-/// such process; with a time of start (0: not known) also if it is another one.
+/// A descriptor for the process `pid` of this pid namespace. `None` if the kernel says that there
+/// is no such process; with a time of start (0: not known) also if it is another one.
 ///
 /// # Errors
-/// Descriptors ran out, the kernel has or gives no pidfds, or it cannot be seen when it was started.
+/// Descriptors ran out, the kernel has or gives no pidfds, or it cannot be seen when it was
+/// started.
 pub fn open(pid: i32, started: u64) -> Result<Option<OwnedFd>> {
     // SAFETY: pidfd_open takes two integers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };

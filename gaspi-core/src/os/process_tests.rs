@@ -1,5 +1,5 @@
-//! What can be seen of processes, and what cannot: the children here are made by fork, so that they can be
-//! without descriptors or in another pid namespace.
+//! What can be seen of processes, and what cannot: the children here are made by fork, so that they
+//! can be without descriptors or in another pid namespace.
 
 use super::*;
 use std::os::fd::AsFd;
@@ -8,8 +8,8 @@ use std::os::fd::AsFd;
 struct Child(i32);
 
 impl Child {
-    /// Runs `work` in a forked child, which ends with what it returns. `work` must neither allocate much
-    /// nor take locks that other threads of this process may hold.
+    /// Runs `work` in a forked child, which ends with what it returns. `work` must neither allocate
+    /// much nor take locks that other threads of this process may hold.
     fn fork(work: impl FnOnce() -> i32) -> Child {
         // SAFETY: the child only runs `work` and ends without exit handlers.
         match unsafe { libc::fork() } {
@@ -171,8 +171,9 @@ fn without_proc_the_living_live() {
     );
 }
 
-/// The end of a socket pair that a forked child keeps tells who is on the other side only as far as its
-/// pid namespace goes: this is how ranks know whether numbers of processes mean the same to them.
+/// The end of a socket pair that a forked child keeps tells who is on the other side only as far as
+/// its pid namespace goes: this is how ranks know whether numbers of processes mean the same to
+/// them.
 #[test]
 fn the_kernel_names_nobody_of_a_namespace_above() {
     let name = format!("gaspi-process-test-{}", std::process::id());

@@ -100,7 +100,8 @@ pub fn connect(name: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A socket for single bytes that call somebody, under the abstract name `name` if it is to be called.
+/// A socket for single bytes that call somebody, under the abstract name `name` if it is to be
+/// called.
 ///
 /// # Errors
 /// The name is taken (`AddrInUse`) or too long, or descriptors ran out.
@@ -172,8 +173,8 @@ pub fn end_sending(fd: BorrowedFd<'_>) {
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) };
 }
 
-/// Whether sending failed for lack of room that will come: in the socket, in the kernel's memory, or
-/// among the descriptors that are on their way.
+/// Whether sending failed for lack of room that will come: in the socket, in the kernel's memory,
+/// or among the descriptors that are on their way.
 pub fn is_full(error: &io::Error) -> bool {
     let lacking = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM, libc::ETOOMANYREFS];
     error.raw_os_error().is_some_and(|number| lacking.contains(&number))

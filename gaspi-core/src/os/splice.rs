@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Bytes that a pipe is asked to hold: what a user may have without privileges (fs.pipe-max-size).
 const WANTED: i32 = 1024 * 1024;
-/// With less than a pipe holds by default, going by way of one does not pay. Users who have many get
-/// smaller ones (fs.pipe-user-pages-soft).
+/// With less than a pipe holds by default, going by way of one does not pay. Users who have many
+/// get smaller ones (fs.pipe-user-pages-soft).
 const LEAST: i32 = 64 * 1024;
 
 /// A pipe on the way from memory to a socket.
@@ -47,8 +47,8 @@ impl Pipe {
         self.held
     }
 
-    /// Puts as much of a piece in as there is room for, without a copy: whoever receives it at the end
-    /// sees what the memory holds then.
+    /// Puts as much of a piece in as there is room for, without a copy: whoever receives it at the
+    /// end sees what the memory holds then.
     ///
     /// # Errors
     /// The kernel's: such calls may be forbidden here, or unknown.
@@ -197,8 +197,8 @@ mod tests {
         // SAFETY: the mapping.
         assert_eq!(unsafe { pipe.fill(piece) }.expect("fill"), 4096);
         drop(server);
-        // SAFETY: a plain change of the disposition, which tests of this process do not use: without
-        // care the signal would end it.
+        // SAFETY: a plain change of the disposition, which tests of this process do not use:
+        // without care the signal would end it.
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let error = pipe.drain(client.as_fd()).expect_err("closed");
         // SAFETY: as above.

@@ -218,9 +218,9 @@ pub fn set_no_delay(fd: BorrowedFd<'_>) -> io::Result<()> {
     set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)
 }
 
-/// Lets the kernel's acknowledgements wait for data to go along with, for as long as the connection is
-/// lively; the kernel forgets it when nothing comes for a while. Otherwise each small segment that is read
-/// costs a segment in return.
+/// Lets the kernel's acknowledgements wait for data to go along with, for as long as the connection
+/// is lively; the kernel forgets it when nothing comes for a while. Otherwise each small segment
+/// that is read costs a segment in return.
 pub fn delay_acknowledgements(fd: BorrowedFd<'_>) {
     // Where it is refused, they go at once.
     let _ = set(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 0);
@@ -243,7 +243,8 @@ pub fn set_keepalive(
     set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
 }
 
-/// How long ago the other side's kernel was heard on a connection: its data, or its acknowledgement.
+/// How long ago the other side's kernel was heard on a connection: its data, or its
+/// acknowledgement.
 ///
 /// # Errors
 /// The kernel's.

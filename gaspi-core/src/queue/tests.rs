@@ -58,8 +58,8 @@ fn a_thread_that_comes_second_takes_over_what_the_first_has_counted() {
     assert_eq!(fill(&queue), LIMIT - 10 - 2 * (MOVES_MAX + 1));
 }
 
-/// Two threads that use two queues in opposite order, while a third waits for both: nobody holds one
-/// while he takes the other.
+/// Two threads that use two queues in opposite order, while a third waits for both: nobody holds
+/// one while he takes the other.
 #[test]
 fn threads_that_take_each_others_queues_do_not_wait_for_each_other() {
     for _ in 0..200 {

@@ -1,10 +1,11 @@
 //! How many descriptors a rank needs, and the limit of open files.
 //!
-//! What a rank keeps open: 7 of its own (listener, two poll sets, bell, reserve, launcher, and for a moment the
-//! node area), with ranks of other nodes some more (listeners for them, doorbells); for each other rank of its
-//! node a pidfd and a connection in each direction; for each rank of another node a connection and up to two
-//! watches, and one more while they are made; for each segment of its own a memory file, or two with reserved
-//! huge pages. Segments of others take none once they are mapped.
+//! What a rank keeps open: 7 of its own (listener, two poll sets, bell, reserve, launcher, and for
+//! a moment the node area), with ranks of other nodes some more (listeners for them, doorbells);
+//! for each other rank of its node a pidfd and a connection in each direction; for each rank of
+//! another node a connection and up to two watches, and one more while they are made; for each
+//! segment of its own a memory file, or two with reserved huge pages. Segments of others take none
+//! once they are mapped.
 
 use super::Inner;
 use crate::bootstrap::{Job, Transport, tell_unable};
@@ -55,8 +56,8 @@ impl Need {
     }
 }
 
-/// Raises the limit of open files as far as `job` may need it. Where the least is not to be had, the other
-/// ranks are told.
+/// Raises the limit of open files as far as `job` may need it. Where the least is not to be had,
+/// the other ranks are told.
 ///
 /// # Errors
 /// [`Error::TooManyFiles`] with the need and the limit.

@@ -31,7 +31,8 @@ impl Extensions {
                 let pointer: *const T = &raw const *value;
                 // Nobody else appends while the lock is held.
                 let _ = end.set(Box::new(Node { value, next: OnceLock::new() }));
-                // SAFETY: the value stays in its box, and that in the list, as long as `self` lives.
+                // SAFETY: the value stays in its box, and that in the list, as long as `self`
+                // lives.
                 unsafe { &*pointer }
             }
         }

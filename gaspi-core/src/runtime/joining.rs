@@ -1,5 +1,5 @@
-//! How a rank comes to be: what it tells the others about itself, and waiting until all have met, have
-//! mapped the node's memory and are connected.
+//! How a rank comes to be: what it tells the others about itself, and waiting until all have met,
+//! have mapped the node's memory and are connected.
 //!
 //! Invariant: a start survives timeouts; whoever waits again goes on where the last wait ended.
 
@@ -308,8 +308,8 @@ impl Inner {
             return Ok(());
         }
         let waiting = Waiting { call: Call::Init, object: 0 };
-        // Nothing wakes a rank when it is time to connect to lower ones that have not done so: where
-        // one of them has died before, nothing would ever come from it.
+        // Nothing wakes a rank when it is time to connect to lower ones that have not done so:
+        // where one of them has died before, nothing would ever come from it.
         let patient = deadline.at_most(PATIENCE.saturating_sub(self.began.elapsed()));
         let reached = self.until(patient, waiting, || self.reached_all());
         let reached = reached.or_else(|| self.until(deadline, waiting, || self.reached_all()));

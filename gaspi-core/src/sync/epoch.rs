@@ -13,12 +13,12 @@
 //! are as many as there ever were threads at a time, and destructors that run after main still
 //! work.
 //!
-//! Who may not wait puts what it unlinked into [`Retired`], from where it is freed later: handlers of
-//! frames run in threads that may be inside, or hold anything.
+//! Who may not wait puts what it unlinked into [`Retired`], from where it is freed later: handlers
+//! of frames run in threads that may be inside, or hold anything.
 //!
-//! Invariants: nobody waits for another rank while it is inside, beyond a brief look; a handler waits for
-//! nothing at all. [`may_wait`] ends a process that breaks them, in release builds too: it would stand
-//! still for ever, and nobody could say why.
+//! Invariants: nobody waits for another rank while it is inside, beyond a brief look; a handler
+//! waits for nothing at all. [`may_wait`] ends a process that breaks them, in release builds too:
+//! it would stand still for ever, and nobody could say why.
 
 mod retired;
 
@@ -281,8 +281,8 @@ impl Guard {
     }
 
     /// Runs a few instructions that change by plain stores what this thread owns: whoever wants to
-    /// take it away waits for their end. They look first whether this thread still owns it, and wait
-    /// for nothing.
+    /// take it away waits for their end. They look first whether this thread still owns it, and
+    /// wait for nothing.
     pub(crate) fn section<T>(&self, change: impl FnOnce() -> T) -> T {
         let entered = self.slot.entered.load(Ordering::Relaxed);
         // The odd number of the same epoch.
@@ -373,8 +373,8 @@ impl Slot {
         (1..epoch).contains(&self.entered.load(Ordering::Acquire))
     }
 
-    /// Returns once the owner of this slot has ended the section that it is in, if it is in one. The
-    /// caller has made known before that the owner no longer owns what this is about.
+    /// Returns once the owner of this slot has ended the section that it is in, if it is in one.
+    /// The caller has made known before that the owner no longer owns what this is about.
     pub(crate) fn await_section(&self) {
         if is_handling() {
             end_loudly("a handler of frames waits for another thread's section");
@@ -421,8 +421,8 @@ impl Drop for Handling {
     }
 }
 
-/// To be called before this thread waits for something. Ends the process if it is inside of an epoch,
-/// which others may wait for, or handles frames: whom it would wait for may be itself.
+/// To be called before this thread waits for something. Ends the process if it is inside of an
+/// epoch, which others may wait for, or handles frames: whom it would wait for may be itself.
 pub(crate) fn may_wait(for_what: &str) {
     let slot = current();
     let place = if slot.handling.load(Ordering::Relaxed) != 0 {

@@ -9,8 +9,8 @@
 //!
 //! A wake takes back all announcements, so that whoever stores many things for a sleeper that has
 //! not come back yet makes one system call. Sleepers that were not meant announce themselves again.
-//! The ticket is older than the announcement: if a wake takes an announcement back, the sequence has
-//! left, or is about to leave, the ticket of whoever made it.
+//! The ticket is older than the announcement: if a wake takes an announcement back, the sequence
+//! has left, or is about to leave, the ticket of whoever made it.
 
 use super::{Ordering, Word32};
 
@@ -48,8 +48,8 @@ impl<W: Word32> EventCount<'_, W> {
         self.awaited.load(Ordering::Relaxed) & kinds != 0 && self.take_back()
     }
 
-    /// Wakes whoever sleeps or is about to, announced or not: a waker may have died after it took the
-    /// announcements back. The caller wakes the word.
+    /// Wakes whoever sleeps or is about to, announced or not: a waker may have died after it took
+    /// the announcements back. The caller wakes the word.
     pub fn rouse(&self) {
         self.awaited.swap(0, Ordering::AcqRel);
         // Release: as in `take_back`.

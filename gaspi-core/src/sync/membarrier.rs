@@ -18,8 +18,8 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Registers this process for all fences, best while it has one thread only: then the kernel does it
-/// at once, while with several it waits some ten milliseconds for all cores to have switched.
+/// Registers this process for all fences, best while it has one thread only: then the kernel does
+/// it at once, while with several it waits some ten milliseconds for all cores to have switched.
 pub(crate) fn prepare() {
     prepare_private();
     register_global();

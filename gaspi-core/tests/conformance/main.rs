@@ -28,8 +28,8 @@ const S2: SegmentId = SegmentId(2);
 const Q0: QueueId = QueueId(0);
 const Q1: QueueId = QueueId(1);
 
-/// Ten times what any call that may not wait needs, on a machine with three times as much to do as it
-/// has cores.
+/// Ten times what any call that may not wait needs, on a machine with three times as much to do as
+/// it has cores.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 fn get_u64(rt: &Runtime, segment: SegmentId, offset: u64) -> u64 {

@@ -174,7 +174,8 @@ impl Poster {
         }
     }
 
-    /// How many calls were answered within 20 ms; `None` if the rank did something else than posting.
+    /// How many calls were answered within 20 ms; `None` if the rank did something else than
+    /// posting.
     fn answers(&self, call: impl Fn()) -> Option<u32> {
         self.gap_us.store(0, Ordering::Relaxed);
         let window = Instant::now();
@@ -200,9 +201,9 @@ fn who_posts_all_the_time_and_never_waits_answers_at_once() {
             poster.run(rt);
         } else {
             let ping = || rt.ping(Rank(0), LIMIT).expect("ping");
-            // This machine may have other things to do: then nothing is learnt. Who looks after others
-            // each millisecond answers twenty times. One window is enough, so there may be many: this rank
-            // may lack a core in most of them.
+            // This machine may have other things to do: then nothing is learnt. Who looks after
+            // others each millisecond answers twenty times. One window is enough, so there may be
+            // many: this rank may lack a core in most of them.
             let windows = (0..500).filter_map(|_| poster.answers(ping));
             let seen: Vec<u32> = windows
                 .scan(false, |found, answers| {

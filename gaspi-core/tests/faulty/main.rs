@@ -1,8 +1,9 @@
-//! Networks that delay, hold back and cut: every call ends, nothing is lost or comes twice in silence,
-//! nobody is taken for dead who lives, and after delays alone everything is as if nothing had been.
+//! Networks that delay, hold back and cut: every call ends, nothing is lost or comes twice in
+//! silence, nobody is taken for dead who lives, and after delays alone everything is as if nothing
+//! had been.
 //!
-//! Everything random comes from a seed, which a failure prints; `GASPI_TEST_SEED=N` starts elsewhere,
-//! and the long tier runs more of them.
+//! Everything random comes from a seed, which a failure prints; `GASPI_TEST_SEED=N` starts
+//! elsewhere, and the long tier runs more of them.
 
 mod network;
 #[path = "../ranks/mod.rs"]
@@ -172,8 +173,8 @@ fn agreements_survive_cuts_where_links_are_mixed() {
     seeds(3).for_each(|seed| agreements(seed, Nodes::Pairs, 4));
 }
 
-/// Rank 0 posts `post(value)` again and again with rising values until one of them is done, on a network
-/// that keeps what is said first, and delivers it in the end.
+/// Rank 0 posts `post(value)` again and again with rising values until one of them is done, on a
+/// network that keeps what is said first, and delivers it in the end.
 fn speak_late(rt: &Runtime, network: &Network, post: impl Fn(u32)) -> u32 {
     network.cut_for_speakers();
     let done = (1..1000).find(|value| {
@@ -186,8 +187,8 @@ fn speak_late(rt: &Runtime, network: &Network, post: impl Fn(u32)) -> u32 {
 
 const Q0: QueueId = QueueId(0);
 
-/// What was asked for on a connection that its rank has given up takes no effect any more once the rank
-/// has asked for something else.
+/// What was asked for on a connection that its rank has given up takes no effect any more once the
+/// rank has asked for something else.
 #[test]
 fn what_is_late_undoes_nothing() {
     let network = Network::new(1, Faults::default());
@@ -296,8 +297,8 @@ fn no_notification_follows_a_write_that_was_lost() {
     });
 }
 
-/// Who holds back everything for longer than a silent host is waited for, as a stopped process does,
-/// is not dead: its kernel answers.
+/// Who holds back everything for longer than a silent host is waited for, as a stopped process
+/// does, is not dead: its kernel answers.
 #[test]
 fn whoever_answers_to_nothing_but_the_kernel_lives() {
     let network = Network::new(1, Faults::default());
@@ -332,7 +333,8 @@ fn whoever_answers_to_nothing_but_the_kernel_lives() {
     ledger.check_failures();
 }
 
-/// A rank dies under the traffic of all: the others know and go on, and nothing else of theirs fails.
+/// A rank dies under the traffic of all: the others know and go on, and nothing else of theirs
+/// fails.
 fn kill(seed: u64, nodes: Nodes, ranks: u32) {
     let network = Network::new(seed, DELAYS);
     let ledger = Ledger::new(ranks, false);

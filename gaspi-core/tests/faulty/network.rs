@@ -1,8 +1,9 @@
 //! A network between the ranks of a test that delays, holds back and cuts what passes, by a seed.
 //!
-//! Other ranks are told addresses of this network instead of a rank's own. Each connection is passed on
-//! by two threads, one for each direction; how it ends is passed on too. The kernel of a rank behind it
-//! is the network's: it answers as long as the network is there, as that of a stopped process does.
+//! Other ranks are told addresses of this network instead of a rank's own. Each connection is
+//! passed on by two threads, one for each direction; how it ends is passed on too. The kernel of a
+//! rank behind it is the network's: it answers as long as the network is there, as that of a
+//! stopped process does.
 
 use gaspi_core::{Detour, Rank};
 use std::io::{Read, Write};
@@ -74,7 +75,8 @@ impl Passage {
         }
     }
 
-    /// Has the connection reset for both sides as soon as both directions have ended, and ends them.
+    /// Has the connection reset for both sides as soon as both directions have ended, and ends
+    /// them.
     fn reset(&self) {
         for side in [&self.client, &self.server] {
             let linger = libc::linger { l_onoff: 1, l_linger: 0 };
@@ -161,8 +163,8 @@ impl Network {
         self.open();
     }
 
-    /// Cuts each connection that there is as soon as somebody says something on it, for that one only.
-    /// What it says arrives later.
+    /// Cuts each connection that there is as soon as somebody says something on it, for that one
+    /// only. What it says arrives later.
     pub(crate) fn cut_for_speakers(&self) {
         self.0.cut_below.store(self.0.connections.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -188,8 +190,8 @@ impl Network {
         self.0.late.load(Ordering::Relaxed) > 0
     }
 
-    /// The host of `rank` answers as one does where the rank's process has ended: nobody listens any
-    /// more, and its connections end.
+    /// The host of `rank` answers as one does where the rank's process has ended: nobody listens
+    /// any more, and its connections end.
     pub(crate) fn end_of(&self, rank: Rank) {
         let mut doors = lock(&self.0.doors);
         for door in doors.extract_if(.., |door| door.rank == rank) {

@@ -85,7 +85,8 @@ impl Ledger {
         self.unsure.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was reported as done was done once, and nothing came twice. After all ranks are through.
+    /// What was reported as done was done once, and nothing came twice. After all ranks are
+    /// through.
     pub(crate) fn check(&self, counters: u64) {
         self.check_failures();
         let (added, unsure) =
@@ -144,8 +145,8 @@ impl<'a> Traffic<'a> {
         self.rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
     }
 
-    /// Does something until it is done; `None` if it needs somebody who has died. A failure names whom
-    /// it concerns, and is no timeout.
+    /// Does something until it is done; `None` if it needs somebody who has died. A failure names
+    /// whom it concerns, and is no timeout.
     fn insist<T>(
         &mut self,
         what: &str,

@@ -1,5 +1,5 @@
-//! The lock-free hand-overs between ranks under loom: all interleavings of at most three preemptions
-//! and all values that weak memory may give.
+//! The lock-free hand-overs between ranks under loom: all interleavings of at most three
+//! preemptions and all values that weak memory may give.
 //!
 //! The structures of `gaspi_core::sync` run here on loom's atomics. What they hand over lies in
 //! `loom::cell::UnsafeCell`s, so that an access that is not ordered is found even where its value
@@ -27,9 +27,9 @@ const PREEMPTIONS: usize = 3;
 const AS_WRITTEN: u8 = 0;
 const NO_RELEASE: u8 = 1;
 const NO_ACQUIRE: u8 = 2;
-/// As written, with stores as exchanges: loom lets a plain store slip between the load and the store
-/// of an exchange of another thread, which no machine does. An exchange is no stronger here, as
-/// nothing reads what it returns.
+/// As written, with stores as exchanges: loom lets a plain store slip between the load and the
+/// store of an exchange of another thread, which no machine does. An exchange is no stronger here,
+/// as nothing reads what it returns.
 const EXCHANGED: u8 = 4;
 
 const fn weaken(order: Ordering, how: u8) -> Ordering {
@@ -273,8 +273,8 @@ fn full() {
 }
 fn nothing() {}
 
-/// `sleepers` threads look, announce, look again and go to sleep while one wakes them. Asleep for ever
-/// is whoever sleeps on the sequence that is still there at the end.
+/// `sleepers` threads look, announce, look again and go to sleep while one wakes them. Asleep for
+/// ever is whoever sleeps on the sequence that is still there at the end.
 fn lost_wake_up(sleepers: usize, heavy: fn(), light: fn()) {
     let bell = Arc::new(Bell::default());
     let sleeping: Vec<_> = (0..sleepers)
@@ -495,8 +495,8 @@ fn try_receive<const HOW: u8>(mailbox: &Mailbox<HOW>) -> Option<u64> {
     })
 }
 
-/// A sender takes its message back and posts another one while `receivers` threads receive. `second`
-/// is the number of the second message.
+/// A sender takes its message back and posts another one while `receivers` threads receive.
+/// `second` is the number of the second message.
 fn passive_taken_back<const HOW: u8>(receivers: usize, second: u64) {
     let mailbox = Arc::new(Mailbox::<HOW>::default());
     let receivers: Vec<_> = (0..receivers)

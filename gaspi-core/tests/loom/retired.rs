@@ -1,10 +1,10 @@
-//! What a handler of frames unlinks while its own caller is inside of a section: a model of the rule that
-//! `gaspi_core::sync::epoch` keeps.
+//! What a handler of frames unlinks while its own caller is inside of a section: a model of the
+//! rule that `gaspi_core::sync::epoch` keeps.
 //!
-//! A reader enters, finds an entry, handles a frame in between that replaces the entry, goes on reading the
-//! old one, and leaves. A second thread frees what was retired once nobody is inside since before. The twins
-//! break the rule: a handler that frees at once, one that waits for all who are inside (loom finds that
-//! nobody goes on), and a reader without its fence.
+//! A reader enters, finds an entry, handles a frame in between that replaces the entry, goes on
+//! reading the old one, and leaves. A second thread frees what was retired once nobody is inside
+//! since before. The twins break the rule: a handler that frees at once, one that waits for all who
+//! are inside (loom finds that nobody goes on), and a reader without its fence.
 
 use super::{breaks, holds};
 use loom::cell::UnsafeCell;
@@ -15,7 +15,8 @@ use loom::thread;
 
 const WHOLE: u64 = 7;
 const FREED: u64 = 0;
-/// How often the second thread looks whether it may free: it may end without, as the progress thread may.
+/// How often the second thread looks whether it may free: it may end without, as the progress
+/// thread may.
 const LOOKS: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -71,8 +71,8 @@ fn said() -> MutexGuard<'static, Vec<String>> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Shows at once why a thread of a test has fallen: what is said in the usual way is kept until the test
-/// ends, which the others may not let it do.
+/// Shows at once why a thread of a test has fallen: what is said in the usual way is kept until the
+/// test ends, which the others may not let it do.
 fn show_panics() {
     static SHOWN: Once = Once::new();
     SHOWN.call_once(|| {
@@ -104,8 +104,8 @@ impl Drop for Running {
     }
 }
 
-/// Ends the process with what all threads do if a test hangs: after a long time, or soon after one of
-/// its ranks has fallen, since others may wait for that one for ever.
+/// Ends the process with what all threads do if a test hangs: after a long time, or soon after one
+/// of its ranks has fallen, since others may wait for that one for ever.
 fn watchdog(name: String) -> Sender<Fallen> {
     let (running, wait) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! A few hosts to try things by hand: `hosts [OPTION...] [COMMAND...]` runs COMMAND (a shell) on the
-//! first of some hosts that exist as long as it runs. `--help` lists the options.
+//! A few hosts to try things by hand: `hosts [OPTION...] [COMMAND...]` runs COMMAND (a shell) on
+//! the first of some hosts that exist as long as it runs. `--help` lists the options.
 
 use std::process::{Command, ExitCode};
 

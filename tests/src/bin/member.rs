@@ -1,12 +1,12 @@
 //! A rank of the fault tests of collective operations: `member SCENARIO SEED VICTIM [FILE]`.
 //!
-//! All ranks draw the same operations from SEED: kind, algorithm, size, root, memory, blocking or not, and
-//! check all results.
+//! All ranks draw the same operations from SEED: kind, algorithm, size, root, memory, blocking or
+//! not, and check all results.
 //!
-//! - `die`: until rank VICTIM is dead, which the test sees to. The others print when they knew, by an error
-//!   that names it, and go on in a group that it never was in and in a new one.
-//! - `stop`: with short timeouts until FILE is gone. VICTIM is stopped and continued meanwhile. Nothing but
-//!   timeouts may come of it.
+//! - `die`: until rank VICTIM is dead, which the test sees to. The others print when they knew, by
+//!   an error that names it, and go on in a group that it never was in and in a new one.
+//! - `stop`: with short timeouts until FILE is gone. VICTIM is stopped and continued meanwhile.
+//!   Nothing but timeouts may come of it.
 //!
 //! With GASPI_TEST_NODES=pairs two and two ranks share memory, and reach the others by TCP.
 

@@ -1,9 +1,10 @@
 //! A rank of the tests of descriptors: `starved init` or `starved CALL RANK`.
 //!
-//! - `init`: joins, meets the others in a barrier and leaves. Whatever ends that is printed as `refused`.
-//! - `segment`, `register`: all ranks join, RANK (for `all` every rank, for `rest` all but 0) opens files until
-//!   there is no descriptor left, and all make a segment together, or each other rank registers one with RANK.
-//!   Prints how each call ended, and after how many milliseconds.
+//! - `init`: joins, meets the others in a barrier and leaves. Whatever ends that is printed as
+//!   `refused`.
+//! - `segment`, `register`: all ranks join, RANK (for `all` every rank, for `rest` all but 0) opens
+//!   files until there is no descriptor left, and all make a segment together, or each other rank
+//!   registers one with RANK. Prints how each call ended, and after how many milliseconds.
 
 use std::fs::File;
 use std::process::ExitCode;

@@ -1,9 +1,10 @@
 //! A rank of the fault tests: `victim SCENARIO OPERATION VICTIM [FILE]`.
 //!
-//! - `die`: all ranks repeat OPERATION until rank VICTIM is dead, which the test sees to. The others
-//!   print when they knew, check that what needs it fails and names it, and go on without it.
-//! - `stop`: all ranks repeat OPERATION with short timeouts until FILE is gone, for a second without
-//!   one; VICTIM is stopped and continued meanwhile. Nothing but timeouts may come of it.
+//! - `die`: all ranks repeat OPERATION until rank VICTIM is dead, which the test sees to. The
+//!   others print when they knew, check that what needs it fails and names it, and go on without
+//!   it.
+//! - `stop`: all ranks repeat OPERATION with short timeouts until FILE is gone, for a second
+//!   without one; VICTIM is stopped and continued meanwhile. Nothing but timeouts may come of it.
 //! - `init`: VICTIM is killed while all are joining. Each other rank is refused, by name, or joins
 //!   and learns of the death.
 //! - `wait`: all ranks join, say so and block in a barrier that never completes.

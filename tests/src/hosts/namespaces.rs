@@ -1,4 +1,5 @@
-//! Namespaces of the kernel: made for one thread, entered by one thread. Only system calls are here.
+//! Namespaces of the kernel: made for one thread, entered by one thread. Only system calls are
+//! here.
 //!
 //! All namespaces but that of processes belong to the thread that asks; the last one is for the
 //! processes that the thread starts. So a test enters a host on a thread of its own, starts what is

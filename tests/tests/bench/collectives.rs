@@ -1,12 +1,12 @@
-//! Rows of the collective operations that move data: what nccl-tests calls size, count, algbw and busbw, and
-//! results that are right for every type, operation, place and transport.
+//! Rows of the collective operations that move data: what nccl-tests calls size, count, algbw and
+//! busbw, and results that are right for every type, operation, place and transport.
 
 use crate::{FEW, TCP, alone, check_row_over, demand, launched, number, objects, rows};
 use gaspi_tests::Result;
 use serde_json::Value;
 
-/// Operations with what busbw is in terms of algbw, for some ranks; whether they combine; and whether their
-/// larger buffer has a block for each rank.
+/// Operations with what busbw is in terms of algbw, for some ranks; whether they combine; and
+/// whether their larger buffer has a block for each rank.
 struct Operation {
     name: &'static str,
     bus: fn(f64) -> f64,

@@ -1,5 +1,5 @@
-//! `gaspi-bench compare` without anything from elsewhere: this library alone, beside another library that
-//! the test makes, and where there is none.
+//! `gaspi-bench compare` without anything from elsewhere: this library alone, beside another
+//! library that the test makes, and where there is none.
 
 use crate::{alone, demand, number, objects};
 use gaspi_tests::{
@@ -81,8 +81,8 @@ fn this_library_alone() -> Result<()> {
     Ok(())
 }
 
-/// Writes a shell script by another process: a descriptor of this one, inherited by whatever another test
-/// starts at the moment, would keep the kernel from executing it.
+/// Writes a shell script by another process: a descriptor of this one, inherited by whatever
+/// another test starts at the moment, would keep the kernel from executing it.
 fn make_script(path: &Path, text: &str) -> Result<()> {
     let mut shell = Command::new("sh");
     shell.args(["-c", "cat > \"$0\" && chmod 755 \"$0\""]).arg(path).stdin(Stdio::piped());

@@ -55,7 +55,8 @@ const PAIRED: [Case; 9] = [
     case("atomic-lat", &["fetch_add", "compare_swap", "fetch_add by both"], &[]),
 ];
 
-/// The same over TCP, where somebody has to answer: a target that waits in the library, or its thread.
+/// The same over TCP, where somebody has to answer: a target that waits in the library, or its
+/// thread.
 const PAIRED_TCP: [Case; 9] = [
     case("write-lat", &["post", "post+wait", "post+wait, away"], &[1, 8, 4096]),
     case("write-bw", &["write"], &[8, 65536, 1 << 20]),

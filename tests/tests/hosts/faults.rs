@@ -123,7 +123,8 @@ fn long_stop() -> Result<()> {
 fn interrupted(cable: bool, seed: u64) -> Result<()> {
     let mut seed = Seed::new(seed);
     let hosts = hosts(2, PLAIN)?;
-    // Rank 0 is on the other host than gaspi_run: what it tells shows that ssh is through again too.
+    // Rank 0 is on the other host than gaspi_run: what it tells shows that ssh is through again
+    // too.
     let job = Rounds::start(&hosts, 0, &[1, 0, 1, 0], &[])?;
     for _ in 0..3 {
         job.go_on(2)?;

@@ -148,8 +148,8 @@ fn with_line(hosts: &Hosts, is_one: impl Fn(&str) -> bool) -> Vec<Process> {
     pids.filter(is_one).filter_map(|pid| Process::open(pid).ok()).collect()
 }
 
-/// The ssh server of a host does nothing for longer than a silent host is waited for: its kernel answers, so
-/// the host lives.
+/// The ssh server of a host does nothing for longer than a silent host is waited for: its kernel
+/// answers, so the host lives.
 fn starved_server() -> Result<()> {
     let hosts = hosts(2, Options::default())?;
     let script = "echo ready $GASPI_RANK; sleep 9";
@@ -168,8 +168,8 @@ fn starved_server() -> Result<()> {
     hosts.await_idle()
 }
 
-/// Whichever process of the launcher is killed, with `--kill-on-failure`: the job ends on all hosts,
-/// and nothing is left.
+/// Whichever process of the launcher is killed, with `--kill-on-failure`: the job ends on all
+/// hosts, and nothing is left.
 fn killed(word: &str) -> Result<()> {
     let hosts = hosts(3, Options::default())?;
     // A rank need not be in touch with others to be ended.

@@ -19,8 +19,8 @@ const GUARD: Duration = Duration::from_secs(20);
 /// Has the program make hosts and stay, for the test of what is left when it is killed.
 const STAY: &str = "--stay";
 
-/// For the full tier until it has been steady for long: where cores are rare, what comes through between
-/// interruptions may be so little that the host counts as silent.
+/// For the full tier until it has been steady for long: where cores are rare, what comes through
+/// between interruptions may be so little that the host counts as silent.
 const ONLY_IN_FULL: [&str; 2] = ["silence-and-back", "parted-for-good"];
 
 const PLAIN: Options =

@@ -201,7 +201,8 @@ fn ticks(ranks: &[Process]) -> Result<u64> {
     let mut sum = 0;
     for rank in ranks {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", rank.pid))?;
-        // The name in brackets may hold anything; user and system time are the 12th and 13th behind.
+        // The name in brackets may hold anything; user and system time are the 12th and 13th
+        // behind.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         sum += fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum::<u64>();
     }

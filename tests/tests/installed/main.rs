@@ -1,6 +1,6 @@
 //! The installed tree as users and old programs meet it. `cargo xtask test` installs it first and
-//! tells where by `GASPI_TEST_TREE` (the prefix as it lies on disk) and `GASPI_TEST_DESTDIR`; makes the
-//! package, `GASPI_TEST_PACKAGE`; and tells who installs, `GASPI_TEST_XTASK`.
+//! tells where by `GASPI_TEST_TREE` (the prefix as it lies on disk) and `GASPI_TEST_DESTDIR`; makes
+//! the package, `GASPI_TEST_PACKAGE`; and tells who installs, `GASPI_TEST_XTASK`.
 
 mod builds;
 mod layouts;

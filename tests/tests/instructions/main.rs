@@ -1,5 +1,5 @@
-//! Instructions of the fast paths, which are exact where time is not: counted by callgrind, compared
-//! with the committed figures, and shown in docs/performance.md.
+//! Instructions of the fast paths, which are exact where time is not: counted by callgrind,
+//! compared with the committed figures, and shown in docs/performance.md.
 //!
 //! A rise fails; its commit renews the figures and gives the reason.
 

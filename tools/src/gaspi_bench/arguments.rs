@@ -263,7 +263,8 @@ pub(crate) struct Moving {
     #[arg(short = 'd', long = "type", value_enum, default_value = "f32")]
     pub(crate) ty: Type,
 
-    /// The algorithm [default: what the library chooses]; `all`: what it chooses, beside all that serve
+    /// The algorithm [default: what the library chooses]; `all`: what it chooses, beside all that
+    /// serve
     #[arg(long, value_name = "NAME")]
     pub(crate) algorithm: Option<String>,
 
@@ -350,7 +351,8 @@ pub(crate) struct Init {
     #[arg(long)]
     pub(crate) no_cycles: bool,
 
-    /// What a peer costs in private memory: from jobs of N and of 2 N ranks that connect on first use
+    /// What a peer costs in private memory: from jobs of N and of 2 N ranks that connect on first
+    /// use
     #[arg(long, requires = "ranks")]
     pub(crate) peers: bool,
 }

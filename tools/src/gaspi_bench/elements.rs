@@ -1,5 +1,6 @@
-//! Types and operations of collective tests, and patterns of elements whose combination is known: small
-//! whole numbers, which every type holds exactly, whatever the order in which they are combined.
+//! Types and operations of collective tests, and patterns of elements whose combination is known:
+//! small whole numbers, which every type holds exactly, whatever the order in which they are
+//! combined.
 
 use crate::memory::Region;
 use clap::ValueEnum;

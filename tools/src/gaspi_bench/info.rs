@@ -1,4 +1,5 @@
-//! `gaspi-bench info`: what this build is, what this machine offers, and why something is not usable.
+//! `gaspi-bench info`: what this build is, what this machine offers, and why something is not
+//! usable.
 //!
 //! The findings are those of gaspi-core's survey; here they are only shown. No job is needed.
 

@@ -261,8 +261,8 @@ impl Job {
         Ok(Segment { job: self, id, region })
     }
 
-    /// Makes memory of the kind that segments consist of, which all ranks map; where not all of them
-    /// share memory each has its own.
+    /// Makes memory of the kind that segments consist of, which all ranks map; where not all of
+    /// them share memory each has its own.
     pub(crate) fn share(&self, size: usize) -> Result<Shared> {
         let size = size.next_multiple_of(PAGE);
         let refused = |error| Failure::run(format!("cannot make {size} bytes of memory: {error}"));

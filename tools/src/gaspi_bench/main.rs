@@ -1,12 +1,13 @@
 //! gaspi-bench: measures libgaspi beside what the hardware gives.
 //!
-//! It calls the C library as programs do ([`library`]), as a rank of a job ([`job`], [`launch`]), and
-//! measures each operation in batches between batches of its limit ([`measure`]), which is what the
-//! same two processes reach without the library ([`raw`]). Tests of a kind are a file; what they have in
-//! common is in [`pair`], what they print in [`report`], what they are to reach in [`goals`].
+//! It calls the C library as programs do ([`library`]), as a rank of a job ([`job`], [`launch`]),
+//! and measures each operation in batches between batches of its limit ([`measure`]), which is what
+//! the same two processes reach without the library ([`raw`]). Tests of a kind are a file; what
+//! they have in common is in [`pair`], what they print in [`report`], what they are to reach in
+//! [`goals`].
 //!
-//! Three commands need no job: [`info`] shows the machine, [`compare`] runs other libraries beside ours,
-//! [`kernels`] measures the loops of reductions.
+//! Three commands need no job: [`info`] shows the machine, [`compare`] runs other libraries beside
+//! ours, [`kernels`] measures the loops of reductions.
 
 mod all;
 mod arguments;

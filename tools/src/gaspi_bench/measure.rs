@@ -1,5 +1,5 @@
-//! Batches of an operation between batches of its limit, so that whatever else the machine does hits
-//! both alike.
+//! Batches of an operation between batches of its limit, so that whatever else the machine does
+//! hits both alike.
 //!
 //! The unit of a sample is the mean of one batch: single operations of nanoseconds are below what a
 //! clock resolves. Percentiles are those of batches.
@@ -144,7 +144,8 @@ impl Samples {
         samples
     }
 
-    /// By how much medians of a fifth of the batches differ, in terms of the median; none of too few.
+    /// By how much medians of a fifth of the batches differ, in terms of the median; none of too
+    /// few.
     pub(crate) fn noise(&self) -> Option<f64> {
         self.noise
     }

@@ -1,8 +1,9 @@
 //! The collective operations that move data (gaspi_collectives.h), of all ranks, back to back.
 //!
-//! Sizes and columns are those that users of nccl-tests know: a size is that of the larger buffer, all
-//! blocks together where there are blocks; `algbw` is that size by the time, and `busbw` that times the
-//! share of it that has to leave or enter each rank, which does not depend on their number.
+//! Sizes and columns are those that users of nccl-tests know: a size is that of the larger buffer,
+//! all blocks together where there are blocks; `algbw` is that size by the time, and `busbw` that
+//! times the share of it that has to leave or enter each rank, which does not depend on their
+//! number.
 
 use crate::arguments::{Moving, Place, Plain, Reducing, Test};
 use crate::collective;
@@ -491,7 +492,8 @@ fn writes<'a>(segment: &'a Segment<'_>, job: &'a Job, bytes: usize) -> Lane<'a> 
     })
 }
 
-/// The ways that were measured, and their samples; those of writes behind them, where they are asked for.
+/// The ways that were measured, and their samples; those of writes behind them, where they are
+/// asked for.
 fn measure(call: &Call<'_>, moving: &Moving) -> Result<(Vec<Way>, Measured)> {
     let job = call.job;
     let bytes = call.largest() * call.ty.bytes();

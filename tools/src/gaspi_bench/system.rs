@@ -45,8 +45,8 @@ pub(crate) fn yield_now() {
     unsafe { libc::sched_yield() };
 }
 
-/// Sleeps while the word has this value, at most for `time`; may wake without a reason. Says whether
-/// it slept and was woken.
+/// Sleeps while the word has this value, at most for `time`; may wake without a reason. Says
+/// whether it slept and was woken.
 pub(crate) fn futex_wait(word: &AtomicU32, value: u32, time: Duration) -> bool {
     let time = libc::timespec {
         tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),

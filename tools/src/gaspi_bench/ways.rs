@@ -1,5 +1,5 @@
-//! By which algorithms an operation is measured: what the library chooses, one by its name, or all that
-//! serve it.
+//! By which algorithms an operation is measured: what the library chooses, one by its name, or all
+//! that serve it.
 
 use crate::failure::{Failure, Result};
 use crate::library::{Collectives, SUCCESS};
@@ -17,8 +17,8 @@ const LOG: &str = "GASPI_LOG";
 /// Room for the names that the library tells.
 const NAMES_BYTES: usize = 1024;
 
-/// The ways that `wanted` stands for. `run` carries the operation out once, on all ranks alike: of all
-/// algorithms those serve by which it succeeds.
+/// The ways that `wanted` stands for. `run` carries the operation out once, on all ranks alike: of
+/// all algorithms those serve by which it succeeds.
 pub(crate) fn of(
     procedures: &Collectives,
     operation: &str,
@@ -42,8 +42,8 @@ pub(crate) fn of(
     Ok(ways)
 }
 
-/// Keeps the library, which has not been loaded yet, from writing why an algorithm does not serve: what
-/// fails beside that, gaspi-bench says itself.
+/// Keeps the library, which has not been loaded yet, from writing why an algorithm does not serve:
+/// what fails beside that, gaspi-bench says itself.
 pub(crate) fn refuse_quietly() {
     if std::env::var_os(LOG).is_none() {
         // SAFETY: this process has no other thread yet.

@@ -1,8 +1,8 @@
 //! gaspi_cleanup: ends what is left of this user's jobs.
 //!
 //! A job leaves nothing behind in files or shared memory, so there are only processes to be ended:
-//! children that ranks left behind, and jobs that were started by hand. On other machines it does the
-//! same through ssh.
+//! children that ranks left behind, and jobs that were started by hand. On other machines it does
+//! the same through ssh.
 
 mod far;
 mod processes;
@@ -29,8 +29,8 @@ const PASSES_MAX: usize = 5;
 #[derive(Debug, Parser)]
 #[command(name = "gaspi_cleanup", version, after_help = AFTER_HELP)]
 struct Arguments {
-    /// Clean up on the hosts that FILE names, one per line; blank lines and # comments do not count.
-    /// Without this option it is this machine.
+    /// Clean up on the hosts that FILE names, one per line; blank lines and # comments do not
+    /// count. Without this option it is this machine.
     #[arg(short = 'm', long = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
     machine_file: Option<PathBuf>,
 
@@ -119,8 +119,8 @@ fn machines(arguments: &Arguments) -> Result<Vec<Machine>, String> {
     Ok(hosts::machines(&names, &ThisMachine::look_up()))
 }
 
-/// Lists and ends on this machine, which is called `host` where there are several; true if nothing is
-/// left that was to be ended.
+/// Lists and ends on this machine, which is called `host` where there are several; true if nothing
+/// is left that was to be ended.
 fn clean(arguments: &Arguments, host: Option<&str>) -> bool {
     let wanted =
         |member: &Member| arguments.job.as_ref().is_none_or(|job| *job == member.place.job);

@@ -1,7 +1,7 @@
 //! The processes of this user's jobs: found by their environment, ended through pidfds.
 //!
-//! Invariant: a process is signalled only through a pidfd that was opened before its environment was
-//! read for the last time, so a number that was given to another process is never hit.
+//! Invariant: a process is signalled only through a pidfd that was opened before its environment
+//! was read for the last time, so a number that was given to another process is never hit.
 
 use gaspi_core::os::process;
 use gaspi_tools::system::{self, Watch};
@@ -102,8 +102,8 @@ fn place(environment: &[u8]) -> Option<Place> {
     Some(Place { job, rank, meeting: value("GASPI_MEETING") })
 }
 
-/// Who looks after the job of a process: its gaspi_run listens for as long as it runs, in the network
-/// namespace of the process.
+/// Who looks after the job of a process: its gaspi_run listens for as long as it runs, in the
+/// network namespace of the process.
 fn keeper(pid: i32, meeting: Option<&str>) -> Keeper {
     let Some(meeting) = meeting else { return Keeper::Unknown };
     let name = format!("@{meeting}");

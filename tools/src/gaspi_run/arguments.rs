@@ -39,8 +39,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) ssh: Option<OsString>,
 
-    /// Hand OPTION to ssh as it is, before options of gaspi_run; may be repeated. ssh obeys the first
-    /// that it meets, so -oBatchMode=no lets it ask for passwords
+    /// Hand OPTION to ssh as it is, before options of gaspi_run; may be repeated. ssh obeys the
+    /// first that it meets, so -oBatchMode=no lets it ask for passwords
     #[arg(long = "ssh-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) ssh_options: Vec<OsString>,
 
@@ -62,8 +62,8 @@ pub(crate) struct Arguments {
     #[arg(short = 'd', long = "debug")]
     pub(crate) debug: bool,
 
-    /// Say for every host of the job whether it can be reached before starting; without PROGRAM only
-    /// that
+    /// Say for every host of the job whether it can be reached before starting; without PROGRAM
+    /// only that
     #[arg(short = 'p', long = "ping")]
     pub(crate) ping: bool,
 
@@ -76,14 +76,14 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(crate) kill_on_failure: bool,
 
-    /// End the job after TIME: seconds, or with units as in 90s, 30m, 1h30m. Says what each rank was
-    /// doing, then SIGTERM, and SIGKILL three seconds later; the exit status is 124
+    /// End the job after TIME: seconds, or with units as in 90s, 30m, 1h30m. Says what each rank
+    /// was doing, then SIGTERM, and SIGKILL three seconds later; the exit status is 124
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
 
-    /// Write the output of rank R to DIR/rank-R.out and DIR/rank-R.err instead of here, as it is and
-    /// without labels, on this machine also for ranks on others. The directory is made, files that exist are emptied; R has as many digits as
-    /// the largest rank
+    /// Write the output of rank R to DIR/rank-R.out and DIR/rank-R.err instead of here, as it is
+    /// and without labels, on this machine also for ranks on others. The directory is made, files
+    /// that exist are emptied; R has as many digits as the largest rank
     #[arg(long = "output-dir", value_name = "DIR")]
     pub(crate) output_directory: Option<PathBuf>,
 

@@ -127,8 +127,8 @@ impl Crew {
         });
     }
 
-    /// Takes what the ranks wrote before they ended. A process that they left behind may keep a pipe
-    /// open and go on writing: what does not fit into a pipe now came later.
+    /// Takes what the ranks wrote before they ended. A process that they left behind may keep a
+    /// pipe open and go on writing: what does not fit into a pipe now came later.
     pub(crate) fn drain(&mut self, mut take: impl FnMut(Piece<'_>)) {
         for mut stream in std::mem::take(&mut self.streams) {
             let mut left = system::pipe_size(stream.pipe.as_fd());

@@ -1,4 +1,5 @@
-//! What tells machines apart, however they are spelled: ranks can share memory where these are equal.
+//! What tells machines apart, however they are spelled: ranks can share memory where these are
+//! equal.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

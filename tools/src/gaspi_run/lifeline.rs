@@ -1,10 +1,10 @@
 //! Whether the machine at the other end of the ssh connection still answers.
 //!
-//! sshd does not ask: a machine that vanished looks like one that is silent until the kernel gives up
-//! sending, a quarter of an hour later. The agent says something every second, ssh asks where it hears
-//! nothing, and the kernel tells everybody in /proc/net/tcp whether it has to send that again and again. A
-//! process that is stopped, or waits for its turn, is not taken for gone: its machine goes on
-//! acknowledging, or says that its window is full.
+//! sshd does not ask: a machine that vanished looks like one that is silent until the kernel gives
+//! up sending, a quarter of an hour later. The agent says something every second, ssh asks where it
+//! hears nothing, and the kernel tells everybody in /proc/net/tcp whether it has to send that again
+//! and again. A process that is stopped, or waits for its turn, is not taken for gone: its machine
+//! goes on acknowledging, or says that its window is full.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -55,7 +55,8 @@ impl Lifeline {
     }
 }
 
-/// The other side of the connection, as gaspi_run sees it: the socket of an ssh that it has started.
+/// The other side of the connection, as gaspi_run sees it: the socket of an ssh that it has
+/// started.
 #[derive(Debug)]
 pub(crate) struct Silence {
     /// How long a silent machine is waited for.
@@ -67,8 +68,8 @@ pub(crate) struct Silence {
     since: Option<Instant>,
 }
 
-/// How long before the patience ends the socket is looked at, how often, and how long it has to send
-/// again and again.
+/// How long before the patience ends the socket is looked at, how often, and how long it has to
+/// send again and again.
 const EARLY: Duration = Duration::from_millis(1500);
 const BETWEEN: Duration = Duration::from_millis(200);
 const AGAIN: Duration = Duration::from_millis(800);
@@ -89,8 +90,8 @@ impl Silence {
         self.look
     }
 
-    /// Whether the machine that the process `ssh` is connected with has not answered for that long. One
-    /// that has no connection of its own, since it goes through another process, is not judged.
+    /// Whether the machine that the process `ssh` is connected with has not answered for that long.
+    /// One that has no connection of its own, since it goes through another process, is not judged.
     pub(crate) fn is_cut(&mut self, ssh: i32) -> bool {
         let now = Instant::now();
         if now < self.look {
@@ -112,8 +113,8 @@ impl Silence {
     }
 }
 
-/// The inodes of the sockets of a process by its descriptors, the one that was opened first in front: the
-/// connection, for ssh, before those that it forwards.
+/// The inodes of the sockets of a process by its descriptors, the one that was opened first in
+/// front: the connection, for ssh, before those that it forwards.
 fn sockets(pid: i32) -> Vec<u64> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     let inode = |entry: fs::DirEntry| {

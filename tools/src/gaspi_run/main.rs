@@ -1,13 +1,13 @@
 //! gaspi_run: starts the ranks of a GASPI job, here and on other machines, and looks after them.
 //!
-//! One thread, one loop ([`job`]): it hosts the meeting of the ranks, forwards their output by whole
-//! lines ([`printer`]) and the signals that it gets, and reports how they ended ([`report`]). What is
-//! to be started is worked out first ([`plan`]), so that a mistake is one message and starts nothing.
-//! The ranks of a machine are a [`crew`]: gaspi_run looks after its own, and over ssh ([`remote`]) an
-//! [`agent`] on each other machine does the same there.
+//! One thread, one loop ([`job`]): it hosts the meeting of the ranks, forwards their output by
+//! whole lines ([`printer`]) and the signals that it gets, and reports how they ended ([`report`]).
+//! What is to be started is worked out first ([`plan`]), so that a mistake is one message and
+//! starts nothing. The ranks of a machine are a [`crew`]: gaspi_run looks after its own, and over
+//! ssh ([`remote`]) an [`agent`] on each other machine does the same there.
 //!
-//! Invariant: ranks do not outlive gaspi_run (the kernel kills them with it or with their agent, which
-//! ends when its connection does), and processes are only signalled through pidfds.
+//! Invariant: ranks do not outlive gaspi_run (the kernel kills them with it or with their agent,
+//! which ends when its connection does), and processes are only signalled through pidfds.
 
 #![cfg_attr(fuzzing, no_main)]
 #![cfg_attr(fuzzing, allow(dead_code, reason = "a fuzzer calls the protocol only"))]

@@ -1,7 +1,7 @@
 //! The ranks' output, by whole lines.
 //!
-//! A line comes out in one piece, however many ranks write. A line that is longer than the buffer is
-//! passed on in parts; if another rank speaks in between, a newline is put in, so that a single
+//! A line comes out in one piece, however many ranks write. A line that is longer than the buffer
+//! is passed on in parts; if another rank speaks in between, a newline is put in, so that a single
 //! writer's bytes are never changed.
 
 use gaspi_tools::system::{self, Identity};

@@ -155,8 +155,8 @@ fn check_start(plan: &Plan) -> Result<(), Refusal> {
 
 fn way(arguments: &Arguments) -> Result<Way, Refusal> {
     let patience = dead_after(std::env::var_os("GASPI_DEAD_AFTER").as_deref())?;
-    // Ssh asks a process, which may have to wait for its turn; what the kernel over there says counts first
-    // (lifeline). It is all there is where ssh goes through another process.
+    // Ssh asks a process, which may have to wait for its turn; what the kernel over there says
+    // counts first (lifeline). It is all there is where ssh goes through another process.
     let silent = SSH_PATIENCE * patience.as_secs();
     let ssh = Ssh::new(arguments.ssh.as_deref(), &arguments.ssh_options, silent);
     let tool = Tool::own("gaspi_run")

@@ -1,8 +1,8 @@
 //! Starting a rank and reaping what ends.
 //!
 //! A rank is tied to gaspi_run, or to its agent on another machine, from before it exists: between
-//! fork and exec it asks the kernel to be killed when its parent dies. Its parent is a subreaper, so
-//! processes that a rank leaves behind become its children and can be ended with the job.
+//! fork and exec it asks the kernel to be killed when its parent dies. Its parent is a subreaper,
+//! so processes that a rank leaves behind become its children and can be ended with the job.
 
 use crate::assignment::{Assignment, Command};
 use crate::binding::Share;

@@ -1,8 +1,9 @@
-//! What gaspi_run and its agents say to each other, as bytes: pure, every length bounded before use.
+//! What gaspi_run and its agents say to each other, as bytes: pure, every length bounded before
+//! use.
 //!
 //! A frame is a 32-bit length (of what follows), one byte of kind, and the fields in little-endian
-//! order; bytes, texts and lists carry a 32-bit count. Both sides are one program of one version; an
-//! agent of another version is refused by its first frame.
+//! order; bytes, texts and lists carry a 32-bit count. Both sides are one program of one version;
+//! an agent of another version is refused by its first frame.
 
 use crate::assignment::{Assignment, Command, Surroundings};
 use crate::binding::Bind;

@@ -1,5 +1,5 @@
-//! Another machine of the job, as gaspi_run sees it: ssh as a child, its pipes, and what the agent at
-//! their other end has said.
+//! Another machine of the job, as gaspi_run sees it: ssh as a child, its pipes, and what the agent
+//! at their other end has said.
 
 use crate::Refusal;
 use crate::assignment::Assignment;
@@ -98,8 +98,8 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Starts ssh. `mask` are the signals that were blocked before; a machine that is silent is waited for
-    /// with `patience`.
+    /// Starts ssh. `mask` are the signals that were blocked before; a machine that is silent is
+    /// waited for with `patience`.
     pub(crate) fn start(
         ssh: &Ssh,
         tool: &Tool,
@@ -242,8 +242,8 @@ impl Remote {
         is_it
     }
 
-    /// Closes the connection: an agent that has not said that all is done ends its ranks and itself,
-    /// and ssh follows.
+    /// Closes the connection: an agent that has not said that all is done ends its ranks and
+    /// itself, and ssh follows.
     pub(crate) fn leave(&mut self) {
         if matches!(self.step, Step::Reaching | Step::Carrying) {
             // It may hang, and there is nothing that would have to end first.

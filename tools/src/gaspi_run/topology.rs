@@ -110,7 +110,8 @@ mod tests {
 
     #[test]
     fn a_described_machine() {
-        // Hyperthreads numbered far apart, two caches in one node, and a core that is not described.
+        // Hyperthreads numbered far apart, two caches in one node, and a core that is not
+        // described.
         let directory = tempfile::tempdir().expect("directory");
         for number in 0..8usize {
             let core = directory.path().join(format!("cpu{number}"));

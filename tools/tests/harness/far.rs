@@ -1,6 +1,6 @@
-//! Other machines that are none: a program in the place of ssh runs what it is given on this machine,
-//! in an empty environment as a login there would. Its hosts have addresses that no machine has:
-//! 240.0.0.0/4 and 100::/64.
+//! Other machines that are none: a program in the place of ssh runs what it is given on this
+//! machine, in an empty environment as a login there would. Its hosts have addresses that no
+//! machine has: 240.0.0.0/4 and 100::/64.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ pub(crate) struct Far {
 }
 
 /// Skips options as ssh does, keeps what it was called with, and runs the command with what a login
-/// sets. Before that: what the test wants for the host. Each host is a machine of its own, unless the
-/// test says with MACHINE which it is.
+/// sets. Before that: what the test wants for the host. Each host is a machine of its own, unless
+/// the test says with MACHINE which it is.
 const SSH: &str = r#"#!/bin/sh
 echo "$*" | head -n 1 >> DIRECTORY/calls
 while [ $# -gt 0 ]; do

@@ -212,8 +212,8 @@ pub(crate) fn shell(line: &str) -> Outcome {
     Run::start(command).finish()
 }
 
-/// Makes an executable file, by a process of its own: had this one it open for writing while another
-/// thread forks, nobody could execute it as long as that child lives ("Text file busy").
+/// Makes an executable file, by a process of its own: had this one it open for writing while
+/// another thread forks, nobody could execute it as long as that child lives ("Text file busy").
 pub(crate) fn executable(path: &Path, text: &str) {
     let source = path.with_added_extension("text");
     std::fs::write(&source, text).expect("write");

@@ -1,4 +1,5 @@
-//! Section 3: a page per procedure, from the headers, the Fortran modules and the conformance table.
+//! Section 3: a page per procedure, from the headers, the Fortran modules and the conformance
+//! table.
 
 use super::headers::{self, Chapter, Procedure};
 use super::roff;

@@ -1,7 +1,7 @@
 //! Watches: idle connections whose end tells that a host is gone, or a rank.
 //!
-//! The kernel asks the other one each second whether it is there. A rank that leaves says so on those by
-//! which others watch it, and nothing else is ever said.
+//! The kernel asks the other one each second whether it is there. A rank that leaves says so on
+//! those by which others watch it, and nothing else is ever said.
 
 use super::{Aim, Attempt, Connecting};
 use crate::fabric::handshake::Purpose;
@@ -71,8 +71,8 @@ impl Connecting {
         }
     }
 
-    /// A watch of the host of `rank` has not heard anything. It only asks now and then; where the host
-    /// was heard meanwhile on another connection, it is watched again.
+    /// A watch of the host of `rank` has not heard anything. It only asks now and then; where the
+    /// host was heard meanwhile on another connection, it is watched again.
     pub(super) fn fell_silent(&mut self, inner: &Inner, rank: Rank) {
         let node = inner.cards[rank.index()].node;
         let of_node = |peer: Rank| inner.cards[peer.index()].node == node;
@@ -87,12 +87,13 @@ impl Connecting {
         }
     }
 
-    /// Tells those who watch this rank that it has left properly: some may have no other connection.
+    /// Tells those who watch this rank that it has left properly: some may have no other
+    /// connection.
     pub(crate) fn say_farewell(&self) {
         for watch in self.watches.values().filter(|watch| watch.rank.is_none()) {
             let pieces = [Piece::of(&[FAREWELL]), Piece::of(&[])];
-            // SAFETY: a slice that lives across the call. Who has gone needs to be told nothing; for
-            // all others there is room, since nothing else is ever sent.
+            // SAFETY: a slice that lives across the call. Who has gone needs to be told nothing;
+            // for all others there is room, since nothing else is ever sent.
             let _ = unsafe { socket::send(watch.fd.as_fd(), pieces, &[]) };
         }
     }
@@ -144,8 +145,9 @@ pub(super) fn has_ended(fd: BorrowedFd<'_>) -> bool {
 /// The kernel asks so often at most.
 const PROBES_MAX: u64 = 127;
 
-/// How many seconds apart, and how often, a host that is silent is asked before it counts as gone: within a
-/// time of which the first second passes before the first question, and some before all ranks know.
+/// How many seconds apart, and how often, a host that is silent is asked before it counts as gone:
+/// within a time of which the first second passes before the first question, and some before all
+/// ranks know.
 pub(super) fn probes(dead_after: Duration) -> (u16, u8) {
     let span_s = dead_after.as_secs().saturating_sub(2).max(1);
     let interval_s = span_s.div_ceil(PROBES_MAX);

@@ -63,8 +63,8 @@ fn hear(runtime: &Runtime) {
     assert_eq!(runtime.notify_reset(SEGMENT, NEWS).expect("reset"), 1);
 }
 
-/// One message there and one back, again and again, until something is so after a message to `b`, which
-/// then answers no more; `b` has waited for each.
+/// One message there and one back, again and again, until something is so after a message to `b`,
+/// which then answers no more; `b` has waited for each.
 fn talk_until(a: &Runtime, b: &Runtime, what: &str, mut so: impl FnMut() -> bool + Send) {
     let begin = Instant::now();
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! What is sent to a peer: handed to the connection with it, which is made if there is none, and what is
-//! held back there for a moment.
+//! What is sent to a peer: handed to the connection with it, which is made if there is none, and
+//! what is held back there for a moment.
 
 use super::{EXPLAIN, Peers, lock, watch};
 use crate::error::{Error, Result};
@@ -26,8 +26,8 @@ impl Peers {
         })
     }
 
-    /// Posts a put or a get to `rank`; not where the queue has lost a request to it, behind which it would
-    /// have arrived.
+    /// Posts a put or a get to `rank`; not where the queue has lost a request to it, behind which
+    /// it would have arrived.
     pub(crate) fn post(&self, inner: &Inner, rank: Rank, queue: QueueId, item: Item) -> Result<()> {
         self.hand(inner, rank, Deadline::Now, item, |connection, item| {
             // What was lost shows before a new connection can be used.
@@ -38,9 +38,9 @@ impl Peers {
         })
     }
 
-    /// Posts a message of a channel to `rank`, to which messages were lost so often before the first one
-    /// of the channel; none follows one that was lost. Its data is not needed any more then. False if there
-    /// is no room now.
+    /// Posts a message of a channel to `rank`, to which messages were lost so often before the
+    /// first one of the channel; none follows one that was lost. Its data is not needed any more
+    /// then. False if there is no room now.
     ///
     /// # Safety
     /// The data is readable, and nobody else uses the slot until the message has been sent.
@@ -65,8 +65,8 @@ impl Peers {
         Ok(!full.get())
     }
 
-    /// Has a small request go along with whatever is sent to `rank` next, which is posted right behind it
-    /// where it is `followed`. Else whoever waits next sends it, or the progress thread.
+    /// Has a small request go along with whatever is sent to `rank` next, which is posted right
+    /// behind it where it is `followed`. Else whoever waits next sends it, or the progress thread.
     pub(crate) fn post_along(
         &self,
         inner: &Inner,

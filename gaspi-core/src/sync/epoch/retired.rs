@@ -1,8 +1,8 @@
 //! What was unlinked by somebody who may not wait until nobody uses it any more.
 //!
-//! Handlers of frames replace entries of tables that other threads, and callers further up their own
-//! stack, may be reading. They leave the old entry here. The progress thread frees it once every thread
-//! that was inside has come out.
+//! Handlers of frames replace entries of tables that other threads, and callers further up their
+//! own stack, may be reading. They leave the old entry here. The progress thread frees it once
+//! every thread that was inside has come out.
 
 use super::{next_epoch, slots};
 use std::any::Any;
@@ -28,8 +28,8 @@ impl Retired {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves something that has been unlinked; true if nothing was here, so that somebody has to be
-    /// told. Does not wait.
+    /// Leaves something that has been unlinked; true if nothing was here, so that somebody has to
+    /// be told. Does not wait.
     #[must_use]
     pub(crate) fn leave(&self, item: Arc<impl Any + Send + Sync>) -> bool {
         let mut items = self.items();

@@ -62,9 +62,9 @@ fn until_it_waits(call: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     thread
 }
 
-/// Runs `body` on a thread that counts for nobody and may enter swiftly. One whose control block lies where
-/// that of another test's thread lay counts for that test's rank while it lives; and others may have come
-/// to its chain.
+/// Runs `body` on a thread that counts for nobody and may enter swiftly. One whose control block
+/// lies where that of another test's thread lay counts for that test's rank while it lives; and
+/// others may have come to its chain.
 pub(crate) fn on_a_free_thread(body: impl FnOnce() + Send) {
     fn nested(body: Box<dyn FnOnce() + Send + '_>) {
         std::thread::scope(|scope| {
@@ -230,8 +230,8 @@ fn what_is_reached_from_inside_is_whole() {
         .map(|swift| {
             let done = Arc::clone(&done);
             std::thread::spawn(move || {
-                // Stores that miss the cache, before which that of entering cannot become visible: it is
-                // late unless the rare side pays for a fence.
+                // Stores that miss the cache, before which that of entering cannot become visible:
+                // it is late unless the rare side pays for a fence.
                 let far: Vec<AtomicU64> = (0..1 << 21).map(|_| AtomicU64::new(0)).collect();
                 let mut at = 0usize;
                 while !done.load(Ordering::Relaxed) {

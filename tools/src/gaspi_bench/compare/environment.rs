@@ -1,8 +1,8 @@
 //! Private environments: each rival in a directory of its own, fetched from PyPI once.
 //!
-//! Wheels of MPI libraries hold headers, launcher and library below `bin`, `include` and `lib` of the
-//! environment that they are installed into. Where Python cannot make an environment (Debian keeps
-//! that part in python3-venv), the wheels are fetched with pip and unpacked.
+//! Wheels of MPI libraries hold headers, launcher and library below `bin`, `include` and `lib` of
+//! the environment that they are installed into. Where Python cannot make an environment (Debian
+//! keeps that part in python3-venv), the wheels are fetched with pip and unpacked.
 
 use super::rivals::Rival;
 use crate::failure::{Failure, Result};

@@ -1,7 +1,7 @@
 //! A job that is kept alive for the whole comparison and measures in bursts when it is told to.
 //!
-//! Its ranks connect to this process; between bursts they sleep in a read. Nothing of it outlives the
-//! comparison: ranks end when their connection does, and what is left is killed.
+//! Its ranks connect to this process; between bursts they sleep in a read. Nothing of it outlives
+//! the comparison: ranks end when their connection does, and what is left is killed.
 
 use super::operation::Shape;
 use super::rivals::Side;

@@ -1,4 +1,5 @@
-//! What has gone over the loopback interface, by which a library that was told to use TCP is believed.
+//! What has gone over the loopback interface, by which a library that was told to use TCP is
+//! believed.
 
 use crate::failure::{Failure, Result};
 use std::fs;

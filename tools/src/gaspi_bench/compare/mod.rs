@@ -1,8 +1,9 @@
-//! `gaspi-bench compare`: the same calls by libgaspi and by other libraries, in one interleaved run.
+//! `gaspi-bench compare`: the same calls by libgaspi and by other libraries, in one interleaved
+//! run.
 //!
-//! One program ([`program`]) is compiled for every library, so all of them run the same loop. Their jobs
-//! stay alive side by side, and measure in turn, in bursts of some milliseconds, while all others
-//! sleep: what the machine does meanwhile hits all of them. Libraries come from PyPI
+//! One program ([`program`]) is compiled for every library, so all of them run the same loop. Their
+//! jobs stay alive side by side, and measure in turn, in bursts of some milliseconds, while all
+//! others sleep: what the machine does meanwhile hits all of them. Libraries come from PyPI
 //! ([`environment`]), started as a fair user would ([`rivals`]).
 
 mod absence;
@@ -62,8 +63,8 @@ const SIZES_QUICK: [usize; 8] = [8, KIB, 4 * KIB, 32 * KIB, 256 * KIB, MIB, 16 *
 /// What makes environments.
 const PYTHON: &str = "python3";
 
-/// Calls that show what the ranks of a library talk over: bytes, calls, and what each sends at least.
-/// Somebody has to hear of all that another has; a packet has headers of 52 bytes.
+/// Calls that show what the ranks of a library talk over: bytes, calls, and what each sends at
+/// least. Somebody has to hear of all that another has; a packet has headers of 52 bytes.
 const PROBES: [(usize, u32, u64); 2] = [(8, CALLS_MAX, 60), (MIB, 4, MIB as u64)];
 
 /// `compare`.

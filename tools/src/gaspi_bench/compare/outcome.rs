@@ -1,4 +1,5 @@
-//! What a comparison prints and leaves: tables with ratios and goals, JSON lines for programs, charts.
+//! What a comparison prints and leaves: tables with ratios and goals, JSON lines for programs,
+//! charts.
 
 use super::absence::{self, Absence};
 use super::chart::{self, Line};

@@ -88,8 +88,8 @@ struct Plan {
     wrong: u64,
 }
 
-/// The best so far. Of the best most calls count, of a rival the fastest: what else the machine does
-/// excludes nobody.
+/// The best so far. Of the best most calls count, of a rival the fastest: what else the machine
+/// does excludes nobody.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     us: f64,

@@ -1,5 +1,5 @@
-//! The job while it runs: one loop over signals, the meeting, the ranks' output, the agents on other
-//! machines and the timers.
+//! The job while it runs: one loop over signals, the meeting, the ranks' output, the agents on
+//! other machines and the timers.
 //!
 //! In two steps: all machines are reached ([`hosts`]) and say that they can do their part, then all
 //! ranks are started. How ranks and the job end is in [`ends`].
