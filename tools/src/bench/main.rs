@@ -15,6 +15,7 @@ mod atomics;
 mod beside;
 mod checks;
 mod collective;
+#[path = "../compare/mod.rs"]
 mod compare;
 mod control;
 mod elements;
