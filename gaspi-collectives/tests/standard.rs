@@ -1,7 +1,6 @@
 //! The all-reduces of the standard over every kind of link, with the ranks of a job as threads.
-//!
-//! GASPI_TEST_NODES says how the ranks are spread over nodes, as in the tests of gaspi-core.
 
+#[macro_use]
 #[path = "../../gaspi-core/tests/ranks/mod.rs"]
 mod ranks;
 
@@ -12,7 +11,11 @@ use gaspi_collectives::{
     allreduce_slice, allreduce_user, f16,
 };
 use gaspi_core::{Config, Error, GroupId, Rank, Result, Runtime, Timeout};
-use ranks::{LIMIT as GUARD, Nodes};
+use ranks::LIMIT as GUARD;
+
+fn main() -> std::process::ExitCode {
+    ranks::run_tests([tests()])
+}
 
 /// Runs `body` on every rank of a job; `meet` is a barrier of the threads, outside of the job.
 fn job(size: u32, body: impl Fn(&Runtime, &Barrier) + Sync) {
@@ -46,7 +49,6 @@ fn expected(size: u32, count: usize, call: usize) -> Vec<f64> {
     sum
 }
 
-#[test]
 fn sums_are_those_in_the_order_of_the_ranks() {
     for size in [1, 2, 3, 5, 8] {
         job(size, |rt, _| {
@@ -67,12 +69,8 @@ fn sums_are_those_in_the_order_of_the_ranks() {
     }
 }
 
-#[test]
+// Between nodes they would be thousands of connections, and the same code.
 fn so_many_ranks_that_one_pass_does_not_combine_them_all() {
-    // Between nodes they would be thousands of connections, and the same code.
-    if Nodes::of_this_run() != Nodes::One {
-        return;
-    }
     job(67, |rt, _| {
         for (call, count) in [1, 6, 100].into_iter().enumerate() {
             let mut data = input(rt.rank(), count, call);
@@ -86,7 +84,6 @@ fn so_many_ranks_that_one_pass_does_not_combine_them_all() {
     });
 }
 
-#[test]
 fn thousands_of_small_calls_stay_in_step() {
     job(3, |rt, _| {
         let sum = u64::from(rt.size() * (rt.size() - 1) / 2);
@@ -101,7 +98,6 @@ fn thousands_of_small_calls_stay_in_step() {
     });
 }
 
-#[test]
 fn a_call_that_timed_out_continues_and_nothing_else_does() {
     job(2, |rt, meet| {
         let count = 5000;
@@ -139,7 +135,6 @@ fn a_call_that_timed_out_continues_and_nothing_else_does() {
     });
 }
 
-#[test]
 fn ranks_that_disagree_are_all_told_in_what() {
     job(3, |rt, _| {
         let count = if rt.rank().0 == 2 { 5 } else { 4 };
@@ -154,7 +149,6 @@ fn ranks_that_disagree_are_all_told_in_what() {
     });
 }
 
-#[test]
 fn a_barrier_against_an_allreduce_is_named() {
     job(2, |rt, _| {
         let result = if rt.rank().0 == 0 {
@@ -171,7 +165,6 @@ fn a_barrier_against_an_allreduce_is_named() {
 }
 
 /// In the line, in the staging, and in several pieces.
-#[test]
 fn averages_are_divided_once() {
     for size in [1, 3] {
         job(size, |rt, _| {
@@ -195,7 +188,6 @@ fn averages_are_divided_once() {
     }
 }
 
-#[test]
 fn arguments_are_checked_first() {
     job(1, |rt, _| {
         let (op, ty, group) = (Operation::Sum, DataType::F64, GroupId::ALL);
@@ -254,7 +246,6 @@ fn user_sum(rt: &Runtime, data: &mut [u64], fails: bool) -> Result<()> {
     unsafe { allreduce_user(rt, data, data, count, 8, &mut function, GroupId::ALL, GUARD) }
 }
 
-#[test]
 fn functions_of_the_caller_work_or_fail_together() {
     job(3, |rt, _| {
         for count in [1, 7, 2048, 5000] {
@@ -302,7 +293,6 @@ fn compose(one: &[u64], two: &[u64]) -> Vec<u64> {
     one.chunks(2).zip(two.chunks(2)).flat_map(map).collect()
 }
 
-#[test]
 fn a_function_is_applied_in_the_order_of_the_ranks() {
     let words = |bytes: &[u8]| -> Vec<u64> {
         assert_eq!(bytes.as_ptr() as usize % 16, 0, "arguments are aligned to 16 bytes");
@@ -348,7 +338,6 @@ impl UserReduce for FailsAfter {
     }
 }
 
-#[test]
 fn all_name_the_rank_that_failed_first() {
     // Two calls of the function for each of five chunks. Which ranks fail after how many, and
     // whom all of them name: who failed in the earliest chunk, of several the lowest.
@@ -374,7 +363,6 @@ fn all_name_the_rank_that_failed_first() {
     });
 }
 
-#[test]
 fn long_calls_are_carried_out_piece_by_piece() {
     // Four members slice at most 32 MiB by one plan.
     let count = (4 << 20) + 200_000;
@@ -400,7 +388,6 @@ fn long_calls_are_carried_out_piece_by_piece() {
     });
 }
 
-#[test]
 fn a_rank_that_left_ends_the_calls_that_need_it() {
     job(3, |rt, _| {
         let mut data = [1_i64; 100];
@@ -422,4 +409,22 @@ fn a_rank_that_left_ends_the_calls_that_need_it() {
         allreduce_in_place(rt, &mut data, op, rest, GUARD).unwrap();
         assert_eq!(data, [6; 100]);
     });
+}
+
+tests! {
+    EVERY:
+        sums_are_those_in_the_order_of_the_ranks,
+        thousands_of_small_calls_stay_in_step,
+        a_call_that_timed_out_continues_and_nothing_else_does,
+        ranks_that_disagree_are_all_told_in_what,
+        a_barrier_against_an_allreduce_is_named,
+        averages_are_divided_once,
+        arguments_are_checked_first,
+        functions_of_the_caller_work_or_fail_together,
+        a_function_is_applied_in_the_order_of_the_ranks,
+        all_name_the_rank_that_failed_first,
+        long_calls_are_carried_out_piece_by_piece,
+        a_rank_that_left_ends_the_calls_that_need_it;
+    SHM:
+        so_many_ranks_that_one_pass_does_not_combine_them_all;
 }

@@ -1,11 +1,16 @@
 //! What holds however busy, late or full the links between nodes are.
 
+#[macro_use]
 mod ranks;
 
 use gaspi_core::*;
 use ranks::{LIMIT, Nodes, run_over};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
+
+fn main() -> std::process::ExitCode {
+    ranks::run_tests([tests()])
+}
 
 const S0: SegmentId = SegmentId(0);
 const Q0: QueueId = QueueId(0);
@@ -15,7 +20,6 @@ fn make(rt: &Runtime, size: u64) {
 }
 
 /// More ranks than may be about to prove who they are connect to one rank at the same moment.
-#[test]
 fn all_ranks_may_turn_to_one_at_once() {
     const RANKS: u32 = 72;
     let config = Config { topology: Topology::Dynamic, ..Config::default() };
@@ -31,7 +35,6 @@ fn all_ranks_may_turn_to_one_at_once() {
 }
 
 /// Whoever sends to a rank that leaves meanwhile hears that it has left, never that it died.
-#[test]
 fn a_rank_that_leaves_under_traffic_has_left() {
     for round in 0..10 {
         run_over(Nodes::Each, 3, &Config::default(), |rt| {
@@ -69,4 +72,10 @@ fn a_rank_that_leaves_under_traffic_has_left() {
             rt.term(LIMIT).expect("term");
         });
     }
+}
+
+tests! {
+    TCP:
+        all_ranks_may_turn_to_one_at_once,
+        a_rank_that_leaves_under_traffic_has_left;
 }

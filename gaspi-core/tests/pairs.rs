@@ -1,6 +1,7 @@
 //! One connection carries the requests of both of its ranks: what holds while both open it at once,
 //! fill it from both sides, stop using it, or leave, and who sends what nobody waits for.
 
+#[macro_use]
 mod ranks;
 
 use gaspi_core::*;
@@ -9,6 +10,10 @@ use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+fn main() -> std::process::ExitCode {
+    ranks::run_tests([tests()])
+}
 
 const S0: SegmentId = SegmentId(0);
 const Q0: QueueId = QueueId(0);
@@ -61,7 +66,6 @@ fn sockets() -> usize {
 
 /// Ranks turn to each other at the same moment, more or less: all arrives in order, and one
 /// connection for each pair remains, beside the two by which they watch each other.
-#[test]
 fn ranks_that_connect_to_each_other_at_once_end_up_with_one_connection() {
     const RANKS: u32 = 3;
     const PAIRS: usize = 3;
@@ -108,7 +112,6 @@ fn ranks_that_connect_to_each_other_at_once_end_up_with_one_connection() {
 }
 
 /// Both ranks fill the sockets of their connection, on several queues, before either waits.
-#[test]
 fn traffic_from_both_sides_fills_a_connection_and_gets_through() {
     const PART: u64 = 3 << 20;
     const QUEUES: u64 = 4;
@@ -161,7 +164,6 @@ fn traffic_from_both_sides_fills_a_connection_and_gets_through() {
 }
 
 /// One side stops using the connection all the time, the other one uses it all the time.
-#[test]
 fn a_rank_that_disconnects_breaks_no_request_of_its_peer() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let busy = AtomicU64::new(1);
@@ -200,7 +202,6 @@ fn a_rank_that_disconnects_breaks_no_request_of_its_peer() {
 }
 
 /// Posts in quick succession are held back for a moment; nobody has to call for them to go out.
-#[test]
 fn what_was_held_back_goes_out_though_the_rank_never_calls_again() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let together = Barrier::new(2);
@@ -227,7 +228,6 @@ fn what_was_held_back_goes_out_though_the_rank_never_calls_again() {
 
 /// Whoever looked after the sockets last, and however long ago: a target that computes
 /// acknowledges.
-#[test]
 fn a_target_that_stopped_calling_acknowledges() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let together = Barrier::new(2);
@@ -263,7 +263,6 @@ fn a_target_that_stopped_calling_acknowledges() {
 
 /// What a rank posted and waited for before it left is there, though the peer fills the same
 /// connection meanwhile; the peer hears that it has left.
-#[test]
 fn a_rank_leaves_while_its_peer_sends_on_the_same_connection() {
     const SIZE: u64 = 1 << 20;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -309,7 +308,6 @@ fn a_rank_leaves_while_its_peer_sends_on_the_same_connection() {
 
 /// What was said behind a disconnect waits on a connection that is being made, which another
 /// disconnect must not take away: nobody would say it again.
-#[test]
 fn a_rank_that_disconnects_again_at_once_loses_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     run_over(Nodes::Each, 2, &Config::default(), |rt| {
@@ -326,4 +324,15 @@ fn a_rank_that_disconnects_again_at_once_loses_nothing() {
         rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
         rt.term(LIMIT).expect("term");
     });
+}
+
+tests! {
+    TCP:
+        ranks_that_connect_to_each_other_at_once_end_up_with_one_connection,
+        traffic_from_both_sides_fills_a_connection_and_gets_through,
+        a_rank_that_disconnects_breaks_no_request_of_its_peer,
+        what_was_held_back_goes_out_though_the_rank_never_calls_again,
+        a_target_that_stopped_calling_acknowledges,
+        a_rank_leaves_while_its_peer_sends_on_the_same_connection,
+        a_rank_that_disconnects_again_at_once_loses_nothing;
 }

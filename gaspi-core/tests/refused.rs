@@ -2,6 +2,7 @@
 //! as containers do, and the target's progress has to help. Ranks are threads that inherit the
 //! filter; where a target has to be stopped or killed they are processes.
 
+#[macro_use]
 mod ranks;
 
 use gaspi_core::*;
@@ -10,6 +11,10 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::time::Duration;
+
+fn main() -> std::process::ExitCode {
+    ranks::run_tests([tests()])
+}
 
 /// Bound memory.
 const BOUND: SegmentId = SegmentId(0);
@@ -102,7 +107,6 @@ fn out(rank: Rank, offset: u64, size: usize) -> Transfer {
     Transfer { local: OWN, local_offset, rank, remote: BOUND, remote_offset, size: size as u64 }
 }
 
-#[test]
 fn writes_of_every_size_arrive() {
     refuse();
     for ranks in [2, 3, 5] {
@@ -125,7 +129,6 @@ fn writes_of_every_size_arrive() {
     }
 }
 
-#[test]
 fn reads_of_every_size_arrive() {
     refuse();
     for ranks in [2, 3] {
@@ -148,7 +151,6 @@ fn reads_of_every_size_arrive() {
     }
 }
 
-#[test]
 fn notifications_follow_writes_that_are_under_way() {
     refuse();
     run(2, |rt| {
@@ -189,7 +191,6 @@ fn notifications_follow_writes_that_are_under_way() {
     });
 }
 
-#[test]
 fn read_notify_follows_reads_that_are_under_way() {
     refuse();
     run(2, |rt| {
@@ -216,7 +217,6 @@ fn read_notify_follows_reads_that_are_under_way() {
     });
 }
 
-#[test]
 fn lists_arrive_whole_before_their_notification() {
     refuse();
     run(3, |rt| {
@@ -244,7 +244,6 @@ fn lists_arrive_whole_before_their_notification() {
     });
 }
 
-#[test]
 fn atomics_on_memory_that_is_not_mapped_are_exact() {
     refuse();
     run(4, |rt| {
@@ -271,7 +270,6 @@ fn atomics_on_memory_that_is_not_mapped_are_exact() {
     });
 }
 
-#[test]
 fn a_refusal_that_comes_later_is_met_too() {
     // Allowed when the memory was registered, refused when it is used.
     run(2, |rt| {
@@ -291,7 +289,6 @@ fn a_refusal_that_comes_later_is_met_too() {
     });
 }
 
-#[test]
 fn a_full_queue_of_staged_requests_is_refused_at_once() {
     refuse();
     let config = Config { queue_size_max: 4, ..Config::default() };
@@ -311,7 +308,6 @@ fn a_full_queue_of_staged_requests_is_refused_at_once() {
     });
 }
 
-#[test]
 fn targets_are_deleted_while_requests_are_under_way() {
     /// Long enough for the delete to come in the midst of the first write.
     const LONG: usize = 32 << 20;
@@ -385,7 +381,7 @@ fn two_processes(test: &str, killed: Option<usize>, body: impl FnOnce(&Runtime))
     let program = std::env::current_exe().expect("this program");
     let start = |rank: u32| {
         Command::new(&program)
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .args(["--exact", &format!("shm/{test}"), "--nocapture", "--test-threads=1"])
             .env("GASPI_RANK", rank.to_string())
             .env("GASPI_NRANKS", "2")
             .env("GASPI_JOB_ID", format!("{test}-{}", std::process::id()))
@@ -435,7 +431,6 @@ fn signal_until(pid: libc::pid_t, signal: i32, state: &[&str]) {
     }
 }
 
-#[test]
 fn a_stopped_target_only_makes_calls_time_out() {
     two_processes("a_stopped_target_only_makes_calls_time_out", None, |rt| {
         let memory = Memory::bind(rt);
@@ -478,7 +473,6 @@ fn a_stopped_target_only_makes_calls_time_out() {
     });
 }
 
-#[test]
 fn requests_under_way_can_be_purged() {
     two_processes("requests_under_way_can_be_purged", None, |rt| {
         let memory = Memory::bind(rt);
@@ -507,7 +501,6 @@ fn requests_under_way_can_be_purged() {
     });
 }
 
-#[test]
 fn a_target_that_dies_ends_what_is_under_way() {
     two_processes("a_target_that_dies_ends_what_is_under_way", Some(1), |rt| {
         let memory = Memory::bind(rt);
@@ -537,4 +530,20 @@ fn a_target_that_dies_ends_what_is_under_way() {
         assert!(matches!(add, Err(Error::RankDied { rank: Rank(1), .. })), "{add:?}");
         memory.unbind(rt);
     });
+}
+
+tests! {
+    SHM:
+        writes_of_every_size_arrive,
+        reads_of_every_size_arrive,
+        notifications_follow_writes_that_are_under_way,
+        read_notify_follows_reads_that_are_under_way,
+        lists_arrive_whole_before_their_notification,
+        atomics_on_memory_that_is_not_mapped_are_exact,
+        a_refusal_that_comes_later_is_met_too,
+        a_full_queue_of_staged_requests_is_refused_at_once,
+        targets_are_deleted_while_requests_are_under_way,
+        a_stopped_target_only_makes_calls_time_out,
+        requests_under_way_can_be_purged,
+        a_target_that_dies_ends_what_is_under_way;
 }

@@ -4,7 +4,7 @@
 //! Each seed runs all of them, each with delays of its own, the same again at the same calls of the
 //! same threads.
 
-use crate::stages::{Context, Count, cargo_test};
+use crate::stages::{Context, Count, cargo_test, only_layout};
 use crate::{Result, process, workspace};
 use std::path::{Path, PathBuf};
 
@@ -14,9 +14,9 @@ const SEEDS: u64 = 20;
 /// How many calls of a hundred are delayed and for how many microseconds at most; seeds take turns.
 const SETTINGS: [(u32, u32); 2] = [(10, 300), (3, 2000)];
 
-const PAIRS: (&str, &[&str]) = ("each", &["-p", "gaspi-core", "--test", "pairs"]);
+const PAIRS: (&str, &[&str]) = ("tcp/", &["-p", "gaspi-core", "--test", "pairs"]);
 
-/// Test programs that run at once, by how their ranks are spread over nodes. Most faults so far
+/// Test programs that run at once, by the layout of their ranks. Most faults so far
 /// were of two threads that look after the sockets of a rank in turn, which `pairs` does most.
 const PROGRAMS: [(&str, &[&str]); 7] = [
     PAIRS,
@@ -24,8 +24,8 @@ const PROGRAMS: [(&str, &[&str]); 7] = [
     PAIRS,
     PAIRS,
     PAIRS,
-    ("each", &["-p", "gaspi-core", "--test", "conformance"]),
-    ("pairs", &["-p", "gaspi-collectives", "--test", "operations", "--test", "trouble"]),
+    ("tcp/", &["-p", "gaspi-core", "--test", "conformance"]),
+    ("mixed/", &["-p", "gaspi-collectives", "--test", "operations", "--test", "trouble"]),
 ];
 
 /// Tests that are left out: of a time, or of so many round trips that delays make one of them.
@@ -53,7 +53,7 @@ pub(crate) fn run(context: &Context) -> Result<Count> {
         let part = with(context, &library, seed)
             .inspect(|part| tell_if(part.failed > 0, seed))
             .inspect_err(|_| tell_if(true, seed))?;
-        count = Count { passed: count.passed + part.passed, failed: count.failed + part.failed };
+        count = count + part;
     }
     Ok(count)
 }
@@ -72,25 +72,24 @@ fn with(context: &Context, library: &Path, seed: u64) -> Result<Count> {
     let runner = format!("target.'cfg(unix)'.runner = ['env', 'LD_PRELOAD={}']", library.display());
     let parts: Vec<Result<Count>> = std::thread::scope(|scope| {
         let mut own_seed = seed * PROGRAMS.len() as u64;
-        let running = PROGRAMS.map(|(nodes, programs)| {
+        let running = PROGRAMS.map(|(layout, programs)| {
             own_seed += 1;
             let mut cargo = workspace::cargo();
             cargo.args(["test", "--quiet", "--config", &runner, "--no-fail-fast"]).args(programs);
-            cargo.args(["--", "--test-threads", AT_A_TIME]);
-            cargo.args(TOO_LONG.iter().flat_map(|name| ["--skip", name]));
-            cargo.env("GASPI_TEST_NODES", nodes);
             cargo.env("GASPI_DELAYS_SEED", own_seed.to_string());
             cargo.env("GASPI_DELAYS_PERCENT", percent.to_string());
             cargo.env("GASPI_DELAYS_US", limit_us.to_string());
-            scope.spawn(move || cargo_test(context, &mut cargo))
+            let mut options = vec!["--test-threads", AT_A_TIME];
+            options.extend(TOO_LONG.iter().flat_map(|name| ["--skip", name]));
+            options.extend(only_layout(layout));
+            scope.spawn(move || cargo_test(context, &mut cargo, &options, &[]))
         });
         let ended = running.map(|program| program.join());
         ended.into_iter().map(|end| end.unwrap_or_else(|_| Err("a thread fell".into()))).collect()
     });
     let mut count = Count::default();
     for part in parts {
-        let part = part?;
-        count = Count { passed: count.passed + part.passed, failed: count.failed + part.failed };
+        count = count + part?;
     }
     Ok(count)
 }

@@ -45,7 +45,7 @@ const TASKS: [Task; 8] = [
     },
     Task {
         name: "test",
-        arguments: "[--full] [--install] [--skip-missing] [--only STAGE,...] [--list]",
+        arguments: "[--full] [--install] [--skip-missing] [--only STAGE,... [-- FILTER...]] [--list]",
         about: "run the tests in stages and print a table of them",
         run: test::run,
     },

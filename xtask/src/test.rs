@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::machine::Tool;
-use crate::stages::{Context, Count, STAGES, Stage};
+use crate::stages::{Context, Count, NO_TEST, STAGES, Stage};
 use crate::{Result, machine, unknown, workspace};
 
 /// A stage that takes this many times its budget hangs and is killed.
@@ -29,6 +29,8 @@ struct Options {
     install: bool,
     skip_missing: bool,
     only: Vec<String>,
+    /// What follows `--`: filters for the names of tests.
+    filters: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
@@ -64,8 +66,12 @@ fn options(arguments: &[String]) -> Result<Option<Options>> {
                 }
                 return Ok(None);
             }
+            "--" => options.filters = rest.by_ref().cloned().collect(),
             _ => return Err(unknown(argument)),
         }
+    }
+    if !options.filters.is_empty() && options.only.is_empty() {
+        return Err("names of tests behind -- need --only STAGE before it".into());
     }
     for name in &options.only {
         if !STAGES.iter().any(|stage| stage.name == name) {
@@ -114,13 +120,15 @@ fn run_stage(stage: &'static Stage, options: &Options, missing: &[Tool]) -> Row 
         stage.needs.iter().copied().filter(|tool| missing.contains(tool)).collect();
     let budget = Duration::from_secs(stage.budget_s(options.full));
     let install = options.install || workspace::is_ci();
-    let context = Context { full: options.full, install, limit: budget * PATIENCE };
+    let filters = options.filters.clone();
+    let context = Context { full: options.full, install, limit: budget * PATIENCE, filters };
     let outcome = if !lacks.is_empty() {
         Outcome::Missing(lacks)
     } else if let Some(reason) = stage.not_here.and_then(|ask| ask()) {
         Outcome::NotHere(reason)
     } else {
         match (stage.run)(&context) {
+            Ok(count) if count.passed + count.failed == 0 => Outcome::Broken(NO_TEST.into()),
             Ok(count) => Outcome::Ran(count),
             Err(reason) => Outcome::Broken(reason),
         }

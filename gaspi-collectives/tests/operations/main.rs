@@ -1,7 +1,6 @@
 //! Collective operations over every kind of link, against a naive oracle.
-//!
-//! GASPI_TEST_NODES says how the ranks are spread over nodes, as in the tests of gaspi-core.
 
+#[macro_use]
 #[path = "../../../gaspi-core/tests/ranks/mod.rs"]
 mod ranks;
 
@@ -15,6 +14,10 @@ use gaspi_collectives::{free, prepare, restart, run, start, test, wait};
 use gaspi_core::{GroupId, Init, Rank, Runtime, SegmentId};
 use oracle::{Case, encode_all};
 use ranks::{LIMIT, Nodes};
+
+fn main() -> std::process::ExitCode {
+    ranks::run_tests([tests(), product::tests(), repeated::tests()])
+}
 
 /// The segment in which buffers lie, where they lie in one.
 const S0: SegmentId = SegmentId(0);
@@ -164,7 +167,7 @@ fn case(collective: Collective, count: usize) -> Case {
 
 /// Whether an algorithm can be used here for a case.
 fn can(algorithm: Algorithm, case: &Case, n: usize) -> bool {
-    let one_node = n == 1 || Nodes::of_this_run() == Nodes::One;
+    let one_node = n == 1 || Nodes::of_this_test() == Nodes::One;
     // Everything has to fit into lines of 48 bytes.
     let bytes = case.count * n * case.ty.bytes() as usize;
     algorithm.serves(case.collective)
@@ -185,7 +188,6 @@ fn on_all_sizes(body: impl Fn(&Runtime) + Sync) {
     }
 }
 
-#[test]
 fn every_operation_by_every_algorithm() {
     on_all_sizes(|rt| {
         let n = rt.size() as usize;
@@ -212,7 +214,6 @@ fn every_operation_by_every_algorithm() {
     });
 }
 
-#[test]
 fn every_type_by_every_operation() {
     ranks::run(3, |rt| {
         rt.segment_create(S0, SEGMENT_BYTES, GroupId::ALL, LIMIT, Init::Zeroed).expect("create");
@@ -230,7 +231,6 @@ fn every_type_by_every_operation() {
     });
 }
 
-#[test]
 fn blocks_that_differ() {
     on_all_sizes(|rt| {
         let n = rt.size() as usize;
@@ -253,7 +253,6 @@ fn blocks_that_differ() {
     });
 }
 
-#[test]
 fn large_counts() {
     ranks::run(2, |rt| {
         rt.segment_create(S0, SEGMENT_BYTES, GroupId::ALL, LIMIT, Init::Zeroed).expect("create");
@@ -265,7 +264,6 @@ fn large_counts() {
     });
 }
 
-#[test]
 fn prepared_operations_overlap_in_any_order() {
     ranks::run(4, |rt| {
         let (me, n) = (rt.rank().index(), rt.size() as usize);
@@ -318,7 +316,6 @@ fn prepared_operations_overlap_in_any_order() {
     });
 }
 
-#[test]
 fn many_operations_of_a_group_at_once() {
     ranks::run(3, |rt| {
         let (me, n) = (rt.rank().index(), rt.size() as usize);
@@ -340,4 +337,14 @@ fn many_operations_of_a_group_at_once() {
             buffers.check(rt, case, "started");
         }
     });
+}
+
+tests! {
+    EVERY:
+        every_operation_by_every_algorithm,
+        every_type_by_every_operation,
+        blocks_that_differ,
+        large_counts,
+        prepared_operations_overlap_in_any_order,
+        many_operations_of_a_group_at_once;
 }

@@ -43,7 +43,6 @@ fn next(seed: &mut u64) -> u64 {
     *seed >> 33
 }
 
-#[test]
 fn every_operation_by_every_algorithm_on_every_type() {
     let full = std::env::var_os("GASPI_TEST_FULL").is_some();
     let first = std::env::var("GASPI_TEST_SEED").map_or(1, |text| text.parse().expect("a number"));
@@ -56,4 +55,9 @@ fn every_operation_by_every_algorithm_on_every_type() {
             }
         }
     });
+}
+
+tests! {
+    EVERY:
+        every_operation_by_every_algorithm_on_every_type;
 }

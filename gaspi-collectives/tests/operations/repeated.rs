@@ -54,7 +54,6 @@ fn carry_out(rt: &Runtime, case: &Case, memory: Memory, way: Way) {
 const SHORT_WAYS: [Collective; 4] =
     [Collective::Allreduce, Collective::Broadcast, Collective::Reduce, Collective::Barrier];
 
-#[test]
 fn in_lines_and_staged_with_ranks_at_different_paces() {
     on_all_sizes(|rt| {
         let (me, n) = (rt.rank().index(), rt.size() as usize);
@@ -85,7 +84,6 @@ fn in_lines_and_staged_with_ranks_at_different_paces() {
     });
 }
 
-#[test]
 fn of_every_type_by_every_operation() {
     ranks::run(2, |rt| {
         rt.segment_create(S0, SEGMENT_BYTES, GroupId::ALL, LIMIT, Init::Zeroed).expect("create");
@@ -105,7 +103,6 @@ fn of_every_type_by_every_operation() {
 }
 
 /// Sums of these depend on how often they are rounded.
-#[test]
 fn averages_of_halves_have_the_same_bits_whoever_is_late() {
     let (meet, results) = (Barrier::new(4), Mutex::new(HashMap::new()));
     ranks::run(4, |rt| {
@@ -141,4 +138,11 @@ fn averages_of_halves_have_the_same_bits_whoever_is_late() {
             }
         }
     });
+}
+
+tests! {
+    EVERY:
+        in_lines_and_staged_with_ranks_at_different_paces,
+        of_every_type_by_every_operation,
+        averages_of_halves_have_the_same_bits_whoever_is_late;
 }

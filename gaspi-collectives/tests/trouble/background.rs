@@ -14,7 +14,6 @@ fn last(memory: &Memory) -> u64 {
     unsafe { place.read_volatile() }
 }
 
-#[test]
 fn they_end_without_anybody_looking() {
     const SIZE: u32 = 3;
     ranks::run(SIZE, |rt| {
@@ -52,7 +51,6 @@ fn cpu_time() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-#[test]
 fn waiting_long_costs_nothing() {
     let meet = Barrier::new(2);
     ranks::run(2, |rt| {
@@ -78,7 +76,6 @@ fn waiting_long_costs_nothing() {
     });
 }
 
-#[test]
 fn they_find_out_that_ranks_do_not_agree() {
     ranks::run(2, |rt| {
         let mut memory = Memory::new(rt.rank(), 1000);
@@ -104,7 +101,6 @@ fn they_find_out_that_ranks_do_not_agree() {
     });
 }
 
-#[test]
 fn a_rank_leaves_while_they_are_under_way() {
     let left = Barrier::new(2);
     ranks::run(2, |rt| {
@@ -122,4 +118,12 @@ fn a_rank_leaves_while_they_are_under_way() {
         }
         left.wait();
     });
+}
+
+tests! {
+    EVERY:
+        they_end_without_anybody_looking,
+        waiting_long_costs_nothing,
+        they_find_out_that_ranks_do_not_agree,
+        a_rank_leaves_while_they_are_under_way;
 }

@@ -17,7 +17,6 @@ fn refused(rt: &Runtime, group: GroupId, request: &Request, what: &str) -> Strin
     first.to_string()
 }
 
-#[test]
 fn memory_and_counts() {
     ranks::run(2, |rt| {
         let mut memory = Memory::new(rt.rank(), 1000);
@@ -70,7 +69,6 @@ fn memory_and_counts() {
     });
 }
 
-#[test]
 fn roots_types_and_algorithms() {
     ranks::run(3, |rt| {
         let mut memory = Memory::new(rt.rank(), 1000);
@@ -99,7 +97,6 @@ fn roots_types_and_algorithms() {
     });
 }
 
-#[test]
 fn groups_that_cannot() {
     ranks::run(2, |rt| {
         let mut memory = Memory::new(rt.rank(), 10);
@@ -118,7 +115,6 @@ fn groups_that_cannot() {
     });
 }
 
-#[test]
 fn nothing_at_all_and_nobody_else() {
     for size in [1, 3] {
         ranks::run(size, |rt| {
@@ -149,4 +145,12 @@ fn nothing_at_all_and_nobody_else() {
             }
         }
     });
+}
+
+tests! {
+    EVERY:
+        memory_and_counts,
+        roots_types_and_algorithms,
+        groups_that_cannot,
+        nothing_at_all_and_nobody_else;
 }

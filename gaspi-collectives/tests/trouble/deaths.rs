@@ -63,7 +63,6 @@ fn until_it_fails(rt: &Runtime, memory: &mut Memory, seed: u64, dead: Rank) -> R
     Ok(())
 }
 
-#[test]
 fn whoever_survives_is_told_and_goes_on_in_a_new_group() {
     for seed in 1..=6 {
         let dead = Rank((seed % 4) as u16);
@@ -113,7 +112,6 @@ fn die_later(rt: &Runtime, memory: &mut Memory, dice: &mut Dice) {
     }
 }
 
-#[test]
 fn prepared_and_waiting_ones_are_told_as_well() {
     let ready = Barrier::new(3);
     ranks::run_owned(3, &Config::default(), |rt| {
@@ -144,7 +142,6 @@ fn prepared_and_waiting_ones_are_told_as_well() {
     });
 }
 
-#[test]
 fn who_leaves_after_its_part_disturbs_only_whoever_needs_it() {
     let left = Barrier::new(3);
     ranks::run_owned(3, &Config::default(), |rt| {
@@ -175,7 +172,6 @@ fn who_leaves_after_its_part_disturbs_only_whoever_needs_it() {
     });
 }
 
-#[test]
 fn those_who_wait_for_whom_it_fails_are_told_of_who_left() {
     ranks::run_owned(4, &Config::default(), |rt| {
         sum_of_all(&rt, ALL, SMALL);
@@ -197,7 +193,6 @@ fn those_who_wait_for_whom_it_fails_are_told_of_who_left() {
     });
 }
 
-#[test]
 fn who_knows_of_a_death_is_told_of_that_whatever_the_others_are_in() {
     let died = Barrier::new(3);
     let dead = Rank(2);
@@ -206,7 +201,7 @@ fn who_knows_of_a_death_is_told_of_that_whatever_the_others_are_in() {
         ranks::run_owned(3, &Config::default(), |rt| {
             let mut memory = Memory::new(rt.rank(), LARGE);
             let mut sum = memory.request(Collective::Allreduce, elements as u64);
-            sum.algorithm = algorithm.filter(|_| ranks::Nodes::of_this_run() == ranks::Nodes::One);
+            sum.algorithm = algorithm.filter(|_| ranks::Nodes::of_this_test() == ranks::Nodes::One);
             let gather = memory.request(Collective::Allgather, elements as u64 / 3);
             for _ in 0..3 {
                 call(&rt, ALL, &sum, ranks::LIMIT).expect("sum");
@@ -242,7 +237,6 @@ fn who_knows_of_a_death_is_told_of_that_whatever_the_others_are_in() {
     }
 }
 
-#[test]
 fn the_first_operation_of_a_group_tells_of_a_death_in_its_own_words() {
     let died = Barrier::new(SIZE as usize);
     let dead = Rank(1);
@@ -265,4 +259,14 @@ fn the_first_operation_of_a_group_tells_of_a_death_in_its_own_words() {
         // Nobody has left before all have been told.
         died.wait();
     });
+}
+
+tests! {
+    EVERY:
+        whoever_survives_is_told_and_goes_on_in_a_new_group,
+        prepared_and_waiting_ones_are_told_as_well,
+        who_leaves_after_its_part_disturbs_only_whoever_needs_it,
+        those_who_wait_for_whom_it_fails_are_told_of_who_left,
+        who_knows_of_a_death_is_told_of_that_whatever_the_others_are_in,
+        the_first_operation_of_a_group_tells_of_a_death_in_its_own_words;
 }

@@ -5,7 +5,6 @@ use gaspi_collectives::algorithms::Collective;
 use gaspi_collectives::{start, wait};
 use gaspi_core::{Config, Error, GroupId, Rank};
 
-#[test]
 fn an_id_serves_other_members_again_and_again() {
     ranks::run(3, |rt| {
         let mut ids = Vec::new();
@@ -27,7 +26,6 @@ fn an_id_serves_other_members_again_and_again() {
     });
 }
 
-#[test]
 fn groups_that_are_deleted_do_not_hold_what_they_took() {
     ranks::run(2, |rt| {
         let most = rt.group_max() as usize - 2;
@@ -40,7 +38,6 @@ fn groups_that_are_deleted_do_not_hold_what_they_took() {
     });
 }
 
-#[test]
 fn what_was_done_swiftly_ends_with_its_group() {
     ranks::run(2, |rt| {
         for members in [[Rank(0), Rank(1)]; 3] {
@@ -57,7 +54,6 @@ fn what_was_done_swiftly_ends_with_its_group() {
     });
 }
 
-#[test]
 fn a_forked_child_disturbs_nobody() {
     ranks::run_with(2, &Config::default(), |rt| {
         let mut memory = Memory::new(rt.rank(), 1000);
@@ -101,7 +97,6 @@ fn sleeps(thread: &str) -> bool {
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
 }
 
-#[test]
 fn who_waits_for_the_members_of_a_new_group_carries_on_the_others() {
     ranks::run(2, |rt| {
         let new = group_of(rt, [Rank(0), Rank(1)]);
@@ -132,4 +127,13 @@ fn who_waits_for_the_members_of_a_new_group_carries_on_the_others() {
         }
         rt.barrier(ALL, ranks::LIMIT).expect("barrier");
     });
+}
+
+tests! {
+    EVERY:
+        an_id_serves_other_members_again_and_again,
+        groups_that_are_deleted_do_not_hold_what_they_took,
+        what_was_done_swiftly_ends_with_its_group,
+        a_forked_child_disturbs_nobody,
+        who_waits_for_the_members_of_a_new_group_carries_on_the_others;
 }

@@ -30,7 +30,6 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("descriptors").count()
 }
 
-#[test]
 fn many_prepared_operations_run_thousands_of_times() {
     const MANY: usize = 50;
     let meet = Barrier::new(2);
@@ -72,7 +71,6 @@ fn many_prepared_operations_run_thousands_of_times() {
     });
 }
 
-#[test]
 fn prepared_operations_give_back_what_they_take() {
     // All of them together would not fit into the memory of channels.
     ranks::run(2, |rt| {
@@ -87,7 +85,6 @@ fn prepared_operations_give_back_what_they_take() {
     });
 }
 
-#[test]
 fn what_is_under_way_cannot_be_freed_or_started_again() {
     let meet = Barrier::new(2);
     ranks::run(2, |rt| {
@@ -122,7 +119,6 @@ fn what_is_under_way_cannot_be_freed_or_started_again() {
     });
 }
 
-#[test]
 fn whoever_frees_early_is_found_out() {
     ranks::run(2, |rt| {
         let mut memory = Memory::new(rt.rank(), 100);
@@ -139,7 +135,6 @@ fn whoever_frees_early_is_found_out() {
     });
 }
 
-#[test]
 fn several_threads_wait_for_one_operation() {
     const THREADS: usize = 4;
     ranks::run(2, |rt| {
@@ -171,7 +166,6 @@ fn several_threads_wait_for_one_operation() {
     });
 }
 
-#[test]
 fn threads_mix_all_kinds() {
     ranks::run(3, |rt| {
         let members: Vec<Rank> = ranks_below(3).collect();
@@ -207,7 +201,6 @@ fn threads_mix_all_kinds() {
     });
 }
 
-#[test]
 fn two_groups_at_once_and_threads_that_open_them() {
     ranks::run(4, |rt| {
         // The same ids everywhere, of which some ranks use one.
@@ -239,7 +232,6 @@ fn two_groups_at_once_and_threads_that_open_them() {
     });
 }
 
-#[test]
 fn a_thread_that_opens_a_channel_carries_on_what_was_started() {
     ranks::run(2, |rt| {
         sum_of_all(rt, ALL, 1);
@@ -259,4 +251,16 @@ fn a_thread_that_opens_a_channel_carries_on_what_was_started() {
         free(rt, handle).expect("free");
         call(rt, ALL, &two.request(Collective::Barrier, 0), ranks::LIMIT).expect("barrier");
     });
+}
+
+tests! {
+    EVERY:
+        many_prepared_operations_run_thousands_of_times,
+        prepared_operations_give_back_what_they_take,
+        what_is_under_way_cannot_be_freed_or_started_again,
+        whoever_frees_early_is_found_out,
+        several_threads_wait_for_one_operation,
+        threads_mix_all_kinds,
+        two_groups_at_once_and_threads_that_open_them,
+        a_thread_that_opens_a_channel_carries_on_what_was_started;
 }

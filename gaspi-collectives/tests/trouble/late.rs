@@ -12,7 +12,6 @@ const COUNT: usize = 5000;
 /// Short, but long enough for ranks to tell what they wait in.
 const SHORT: Timeout = Timeout::Millis(60);
 
-#[test]
 fn a_timeout_names_who_is_missing_and_the_call_can_be_continued() {
     let meet = Barrier::new(SIZE as usize);
     // The first call opens the group's channel, the others find it, and may take a shorter way.
@@ -51,7 +50,6 @@ fn a_timeout_names_who_is_missing_and_the_call_can_be_continued() {
     }
 }
 
-#[test]
 fn a_call_with_other_counts_does_not_continue_it() {
     let meet = Barrier::new(2);
     ranks::run(2, |rt| {
@@ -88,7 +86,6 @@ fn a_call_with_other_counts_does_not_continue_it() {
     });
 }
 
-#[test]
 fn while_a_call_is_under_way_another_thread_is_told_so() {
     const FEW: usize = 3;
     let meet = Barrier::new(2);
@@ -123,7 +120,6 @@ fn while_a_call_is_under_way_another_thread_is_told_so() {
     });
 }
 
-#[test]
 fn many_that_wait_behind_a_late_one_are_not_taken_for_others() {
     // More than the prints that are remembered.
     const MANY: usize = 40;
@@ -157,7 +153,6 @@ fn many_that_wait_behind_a_late_one_are_not_taken_for_others() {
     });
 }
 
-#[test]
 fn looking_again_and_again_leads_to_the_end() {
     ranks::run(3, |rt| {
         for collective in Collective::ALL {
@@ -190,4 +185,13 @@ fn looking_again_and_again_leads_to_the_end() {
             }
         }
     });
+}
+
+tests! {
+    EVERY:
+        a_timeout_names_who_is_missing_and_the_call_can_be_continued,
+        a_call_with_other_counts_does_not_continue_it,
+        while_a_call_is_under_way_another_thread_is_told_so,
+        many_that_wait_behind_a_late_one_are_not_taken_for_others,
+        looking_again_and_again_leads_to_the_end;
 }

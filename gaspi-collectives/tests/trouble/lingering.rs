@@ -74,7 +74,6 @@ fn with_one_that_dies(
     });
 }
 
-#[test]
 fn who_fails_keeps_its_buffers_until_others_have_let_go_of_them() {
     let first = |rt: &Runtime, handle, memory: &mut Memory, two: &Barrier| {
         // Rank 1 has arrived, and does not know yet.
@@ -97,7 +96,6 @@ fn who_fails_keeps_its_buffers_until_others_have_let_go_of_them() {
     with_one_that_dies(first, second);
 }
 
-#[test]
 fn who_does_not_let_go_for_long_is_named_and_touches_nothing_when_it_goes_on() {
     let first = |rt: &Runtime, handle, memory: &mut Memory, two: &Barrier| {
         let begin = Instant::now();
@@ -122,7 +120,6 @@ fn who_does_not_let_go_for_long_is_named_and_touches_nothing_when_it_goes_on() {
     with_one_that_dies(first, second);
 }
 
-#[test]
 fn nobody_is_waited_for_where_nobody_can_get_to_the_buffers() {
     let (died, told) = (Barrier::new(SIZE as usize), Barrier::new(2));
     ranks::run_over(Nodes::One, SIZE, &Config::default(), |rt| {
@@ -173,7 +170,6 @@ fn broadcast(memory: &mut Memory) -> Request {
     request
 }
 
-#[test]
 fn a_root_over_tcp_has_its_buffer_back_before_the_others_have_come() {
     let told = Barrier::new(SIZE as usize);
     ranks::run_over(Nodes::Each, SIZE, &Config::default(), |rt| {
@@ -199,7 +195,6 @@ fn a_root_over_tcp_has_its_buffer_back_before_the_others_have_come() {
     });
 }
 
-#[test]
 fn what_comes_for_an_operation_that_has_failed_touches_nothing() {
     let turns = Barrier::new(SIZE as usize);
     ranks::run_over(Nodes::Each, SIZE, &Config::default(), |rt| {
@@ -238,4 +233,14 @@ fn what_comes_for_an_operation_that_has_failed_touches_nothing() {
             }
         }
     });
+}
+
+tests! {
+    SHM:
+        who_fails_keeps_its_buffers_until_others_have_let_go_of_them,
+        who_does_not_let_go_for_long_is_named_and_touches_nothing_when_it_goes_on,
+        nobody_is_waited_for_where_nobody_can_get_to_the_buffers;
+    TCP:
+        a_root_over_tcp_has_its_buffer_back_before_the_others_have_come,
+        what_comes_for_an_operation_that_has_failed_touches_nothing;
 }

@@ -1,8 +1,7 @@
 //! Collective operations when something is wrong: ranks that do not agree, are late, leave or die;
 //! handles and arguments misused; functions of the program that fail.
-//!
-//! GASPI_TEST_NODES says how the ranks are spread over nodes, as in the tests of gaspi-core.
 
+#[macro_use]
 #[path = "../../../gaspi-core/tests/ranks/mod.rs"]
 mod ranks;
 
@@ -22,6 +21,20 @@ use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::{Combination, DataType, Operation, Request, run};
 use gaspi_core::{GroupId, Rank, Result, Runtime, Timeout};
 use ranks::{LIMIT, Nodes};
+
+fn main() -> std::process::ExitCode {
+    ranks::run_tests([
+        background::tests(),
+        bad_input::tests(),
+        deaths::tests(),
+        groups::tests(),
+        handles::tests(),
+        late::tests(),
+        lingering::tests(),
+        mismatch::tests(),
+        reducers::tests(),
+    ])
+}
 
 const ALL: GroupId = GroupId::ALL;
 
@@ -111,7 +124,7 @@ fn group_of(rt: &Runtime, ranks: impl IntoIterator<Item = Rank>) -> GroupId {
 
 /// Whether an algorithm serves an operation over the links of this run.
 fn serves(algorithm: Algorithm, collective: Collective, size: u32) -> bool {
-    let one_node = size == 1 || Nodes::of_this_run() == Nodes::One;
+    let one_node = size == 1 || Nodes::of_this_test() == Nodes::One;
     algorithm.serves(collective)
         && (one_node || !algorithm.requires_one_node())
         && algorithm != Algorithm::Line

@@ -92,7 +92,6 @@ fn for_all(what: &str, by: Option<Algorithm>, ask: impl Fn(&mut Request, bool) +
     }
 }
 
-#[test]
 fn of_kind() {
     for_all("kind", None, |request, odd| {
         if odd {
@@ -106,14 +105,12 @@ fn of_kind() {
     });
 }
 
-#[test]
 fn of_count() {
     for by in [None, Some(Algorithm::Ring)] {
         for_all("count", by, |request, odd| request.count -= u64::from(odd));
     }
 }
 
-#[test]
 fn of_type_and_operation() {
     for_all("type", None, |request, odd| {
         if odd {
@@ -127,7 +124,6 @@ fn of_type_and_operation() {
     });
 }
 
-#[test]
 fn of_root() {
     for collective in [Collective::Broadcast, Collective::Reduce] {
         for by in [None, Some(Algorithm::BinomialTree), Some(Algorithm::Linear)] {
@@ -139,7 +135,6 @@ fn of_root() {
     }
 }
 
-#[test]
 fn of_algorithm() {
     // Those two do not even exchange messages of the same pairs.
     for_all("algorithm", None, |request, odd| {
@@ -153,7 +148,6 @@ fn of_algorithm() {
     });
 }
 
-#[test]
 fn of_counts_of_blocks() {
     for_all("counts", None, |request, odd| {
         request.collective = Collective::Allgather;
@@ -170,7 +164,6 @@ fn of_counts_of_blocks() {
     });
 }
 
-#[test]
 fn of_one_that_is_ahead() {
     let errors = ranks::run(SIZE, |rt| {
         let mut memory = Memory::new(rt.rank(), COUNT as usize);
@@ -194,12 +187,11 @@ fn of_one_that_is_ahead() {
     for (rank, (outcome, memory)) in errors.iter().enumerate() {
         assert!(matches!(outcome, Err(Error::Mismatch { .. })), "rank {rank}: {outcome:?}");
         // In rounds of messages, those who agree get as far as they can.
-        let one_node = ranks::Nodes::of_this_run() == ranks::Nodes::One;
+        let one_node = ranks::Nodes::of_this_test() == ranks::Nodes::One;
         assert!(!one_node || memory.has_nothing_of_others(), "rank {rank}");
     }
 }
 
-#[test]
 fn nothing_of_others_is_written() {
     for by in [None, Some(Algorithm::RecursiveDoubling)] {
         let all = ranks::run(2, |rt| {
@@ -218,7 +210,6 @@ fn nothing_of_others_is_written() {
     }
 }
 
-#[test]
 fn of_prepared_operations() {
     let errors = ranks::run(3, |rt| {
         let mut memory = Memory::new(rt.rank(), COUNT as usize);
@@ -242,7 +233,6 @@ fn of_prepared_operations() {
     }
 }
 
-#[test]
 fn of_one_that_prepares_what_others_run() {
     let errors = ranks::run(2, |rt| {
         let mut memory = Memory::new(rt.rank(), 8);
@@ -260,7 +250,6 @@ fn of_one_that_prepares_what_others_run() {
     }
 }
 
-#[test]
 fn nothing_at_all_is_written_where_everybody_depends_on_everybody() {
     use Collective::{Allgather, Allreduce, Alltoall, ReduceScatter};
     // Kept apart until all is there, and only begun when all have met.
@@ -289,7 +278,6 @@ fn nothing_at_all_is_written_where_everybody_depends_on_everybody() {
     }
 }
 
-#[test]
 fn of_roots_each_of_which_only_sends() {
     let errors = ranks::run(2, |rt| {
         let mut memory = Memory::new(rt.rank(), COUNT as usize);
@@ -316,7 +304,6 @@ fn of_roots_each_of_which_only_sends() {
     }
 }
 
-#[test]
 fn who_only_sends_is_told_by_its_next_call() {
     let errors = ranks::run(3, |rt| {
         let mut memory = Memory::new(rt.rank(), COUNT as usize);
@@ -346,7 +333,6 @@ fn who_only_sends_is_told_by_its_next_call() {
     }
 }
 
-#[test]
 fn what_the_library_would_choose_may_be_named_by_some_only() {
     // Memory that no other rank maps, so that there are two ways to carry it out; so much of it
     // that the library chooses the direct way, where ranks share cores too.
@@ -368,7 +354,6 @@ fn what_the_library_would_choose_may_be_named_by_some_only() {
     }
 }
 
-#[test]
 fn of_an_operation_that_nobody_waits_for_yet() {
     ranks::run(2, |rt| {
         let mut all: Vec<Memory> = (0..2).map(|_| Memory::new(rt.rank(), 8)).collect();
@@ -397,4 +382,24 @@ fn of_an_operation_that_nobody_waits_for_yet() {
         assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
         rt.barrier(ALL, LIMIT).expect("barrier");
     });
+}
+
+tests! {
+    EVERY:
+        of_kind,
+        of_count,
+        of_type_and_operation,
+        of_root,
+        of_algorithm,
+        of_counts_of_blocks,
+        of_one_that_is_ahead,
+        nothing_of_others_is_written,
+        of_prepared_operations,
+        of_one_that_prepares_what_others_run,
+        nothing_at_all_is_written_where_everybody_depends_on_everybody,
+        of_roots_each_of_which_only_sends,
+        who_only_sends_is_told_by_its_next_call,
+        of_an_operation_that_nobody_waits_for_yet;
+    SHM:
+        what_the_library_would_choose_may_be_named_by_some_only;
 }

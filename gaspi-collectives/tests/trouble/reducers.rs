@@ -85,7 +85,6 @@ fn multiply() -> Arc<Reduce> {
     })
 }
 
-#[test]
 fn elements_of_any_size() {
     for (bytes, count) in [(1, 1000), (3, 7), (7, 40_000), (24, 1001), (4096, 90), (65_536, 5)] {
         ranks::run(SIZE, |rt| {
@@ -105,7 +104,6 @@ fn elements_of_any_size() {
     }
 }
 
-#[test]
 fn elements_that_are_too_large_are_refused() {
     ranks::run(2, |rt| {
         let mut memory = Bytes { input: vec![0; 1 << 20], output: vec![0; 1 << 20] };
@@ -129,7 +127,6 @@ fn product(rt: &Runtime, count: usize) -> Vec<u8> {
     (0..count).flat_map(|index| bytes_of(one(index))).collect()
 }
 
-#[test]
 fn ordered_ones_are_combined_in_the_order_of_the_ranks() {
     const COUNT: usize = 20_000;
     ranks::run(SIZE, |rt| {
@@ -167,7 +164,6 @@ fn ordered_ones_are_combined_in_the_order_of_the_ranks() {
     });
 }
 
-#[test]
 fn they_can_be_started_and_waited_for_in_any_order() {
     ranks::run(3, |rt| {
         let reducer = reducer(8, false, add());
@@ -198,7 +194,6 @@ fn they_can_be_started_and_waited_for_in_any_order() {
     });
 }
 
-#[test]
 fn a_function_that_fails_on_one_rank_fails_for_all_and_the_group_lives() {
     // What that rank contributes cannot be combined, by nobody or by that rank only.
     for (culprit, alone) in [(0, false), (2, false), (1, true), (4, true)] {
@@ -247,4 +242,13 @@ fn sum_of(rt: &Runtime, yes: bool) -> u64 {
     let (op, limit) = (gaspi_collectives::Operation::Sum, ranks::LIMIT);
     gaspi_collectives::allreduce_slice(rt, &own, &mut all, op, ALL, limit).expect("allreduce");
     all[0]
+}
+
+tests! {
+    EVERY:
+        elements_of_any_size,
+        elements_that_are_too_large_are_refused,
+        ordered_ones_are_combined_in_the_order_of_the_ranks,
+        they_can_be_started_and_waited_for_in_any_order,
+        a_function_that_fails_on_one_rank_fails_for_all_and_the_group_lives;
 }

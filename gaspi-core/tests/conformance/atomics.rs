@@ -2,7 +2,6 @@
 
 use super::*;
 
-#[test]
 fn arguments_are_checked() {
     run(2, |rt| {
         make(rt, S0, 20);
@@ -20,7 +19,6 @@ fn arguments_are_checked() {
     });
 }
 
-#[test]
 fn sums_are_exact_and_old_values_unique() {
     const ADDS: u64 = 300;
     for size in SIZES {
@@ -42,7 +40,6 @@ fn sums_are_exact_and_old_values_unique() {
     }
 }
 
-#[test]
 fn a_lock_by_compare_and_swap_excludes() {
     run(3, |rt| {
         make(rt, S0, 64);
@@ -69,7 +66,6 @@ fn a_lock_by_compare_and_swap_excludes() {
     });
 }
 
-#[test]
 fn additions_wrap() {
     run(1, |rt| {
         make(rt, S0, 64);
@@ -81,7 +77,6 @@ fn additions_wrap() {
     });
 }
 
-#[test]
 fn they_are_atomic_against_the_owners_own_instructions() {
     use std::sync::atomic::{AtomicU64, Ordering};
     run(2, |rt| {
@@ -105,7 +100,6 @@ fn they_are_atomic_against_the_owners_own_instructions() {
     });
 }
 
-#[test]
 fn on_a_deleted_segment_they_fail() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -119,4 +113,14 @@ fn on_a_deleted_segment_they_fail() {
         }
         meet(rt);
     });
+}
+
+tests! {
+    EVERY:
+        arguments_are_checked,
+        sums_are_exact_and_old_values_unique,
+        a_lock_by_compare_and_swap_excludes,
+        additions_wrap,
+        they_are_atomic_against_the_owners_own_instructions,
+        on_a_deleted_segment_they_fail;
 }

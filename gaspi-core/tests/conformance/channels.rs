@@ -103,7 +103,6 @@ fn exchange(channel: &Channel, rounds: std::ops::Range<u64>) {
     }
 }
 
-#[test]
 fn messages_between_all_pairs_arrive_in_order_and_whole() {
     for size in [1, 2, 3, 5, 8] {
         run(size, |rt| {
@@ -115,7 +114,6 @@ fn messages_between_all_pairs_arrive_in_order_and_whole() {
     }
 }
 
-#[test]
 fn a_pair_goes_round_its_slots_thousands_of_times() {
     run(2, |rt| {
         let spec = ChannelSpec { slots: 1, ..SPEC };
@@ -128,7 +126,6 @@ fn a_pair_goes_round_its_slots_thousands_of_times() {
     });
 }
 
-#[test]
 fn large_messages_arrive_whole() {
     run(3, |rt| {
         let spec = ChannelSpec { slots: 2, message_bytes: 3 << 20, stage_bytes: 0 };
@@ -150,7 +147,6 @@ fn large_messages_arrive_whole() {
     });
 }
 
-#[test]
 fn data_that_was_lent_is_the_senders_again_before_the_message_is_taken() {
     const BYTES: usize = 300_000;
     run(3, |rt| {
@@ -187,7 +183,6 @@ fn data_that_was_lent_is_the_senders_again_before_the_message_is_taken() {
     });
 }
 
-#[test]
 fn data_of_expected_messages_goes_to_its_place() {
     const BYTES: usize = 300_000;
     run(2, |rt| {
@@ -238,7 +233,6 @@ fn data_of_expected_messages_goes_to_its_place() {
     });
 }
 
-#[test]
 fn a_sender_sees_how_far_its_receiver_is() {
     run(2, |rt| {
         let channel = open(rt);
@@ -266,7 +260,6 @@ fn a_sender_sees_how_far_its_receiver_is() {
     });
 }
 
-#[test]
 fn lines_carry_words_and_staging() {
     run(4, |rt| {
         let channel = open(rt);
@@ -299,7 +292,6 @@ fn lines_carry_words_and_staging() {
     });
 }
 
-#[test]
 fn the_latest_notice_of_each_reaches_everybody() {
     run(4, |rt| {
         let channel = open(rt);
@@ -323,7 +315,6 @@ fn the_latest_notice_of_each_reaches_everybody() {
     });
 }
 
-#[test]
 fn an_open_that_timed_out_continues() {
     let late = Barrier::new(3);
     run(3, |rt| {
@@ -351,7 +342,6 @@ fn an_open_that_timed_out_continues() {
     });
 }
 
-#[test]
 fn all_hear_of_members_that_open_something_else() {
     run(3, |rt| {
         let slots = if rt.rank() == Rank(2) { 8 } else { 4 };
@@ -375,7 +365,6 @@ fn meet_in(rt: &Runtime, group: GroupId) {
     rt.barrier(group, LIMIT).expect("barrier");
 }
 
-#[test]
 fn what_is_too_large_fails_on_all_and_leaves_nothing() {
     run(3, |rt| {
         fails!(
@@ -393,7 +382,6 @@ fn what_is_too_large_fails_on_all_and_leaves_nothing() {
     });
 }
 
-#[test]
 fn several_groups_open_and_use_channels_at_once() {
     run(3, |rt| {
         let groups = [GroupId::ALL, new_group(rt), new_group(rt)];
@@ -413,7 +401,6 @@ fn several_groups_open_and_use_channels_at_once() {
     });
 }
 
-#[test]
 fn memory_of_closed_channels_is_used_again() {
     for size in [1, 2, 4] {
         run(size, |rt| {
@@ -432,7 +419,6 @@ fn memory_of_closed_channels_is_used_again() {
     }
 }
 
-#[test]
 fn memory_that_a_member_may_still_write_to_is_not_used_again() {
     run(2, |rt| {
         let first = open(rt);
@@ -469,7 +455,6 @@ fn memory_that_a_member_may_still_write_to_is_not_used_again() {
     });
 }
 
-#[test]
 fn a_member_that_has_closed_its_end_is_told_from_one_that_is_late() {
     run(2, |rt| {
         let channel = open(rt);
@@ -488,7 +473,6 @@ fn a_member_that_has_closed_its_end_is_told_from_one_that_is_late() {
     });
 }
 
-#[test]
 fn a_member_that_dies_is_named_by_open_and_by_check() {
     let (ready, parted) = (Barrier::new(3), Barrier::new(3));
     run_owned(3, &Config::default(), |rt| {
@@ -514,7 +498,6 @@ fn a_member_that_dies_is_named_by_open_and_by_check() {
     });
 }
 
-#[test]
 fn a_member_may_leave_as_soon_as_it_has_opened() {
     for _ in 0..100 {
         run_owned(3, &Config::default(), |rt| {
@@ -531,7 +514,6 @@ fn a_member_may_leave_as_soon_as_it_has_opened() {
     }
 }
 
-#[test]
 fn what_a_member_sent_before_it_left_is_there() {
     run_owned(2, &Config::default(), |rt| {
         let channel = open(&rt);
@@ -556,7 +538,6 @@ fn until_left(channel: &Channel, left: impl Fn() -> bool) {
     channel.wait_for(LIMIT.deadline(), || left().then_some(())).expect("it leaves");
 }
 
-#[test]
 fn programs_do_not_see_the_memory_of_channels() {
     let config = Config { segment_max: 3, ..Config::default() };
     run_with(2, &config, |rt| {
@@ -608,7 +589,6 @@ fn programs_do_not_see_the_memory_of_channels() {
     });
 }
 
-#[test]
 fn memory_of_members_is_reached_where_it_lies() {
     run(4, |rt| {
         let channel = open(rt);
@@ -674,7 +654,6 @@ fn memory_of_members_is_reached_where_it_lies() {
     });
 }
 
-#[test]
 fn what_a_layer_above_keeps_goes_before_its_rank() {
     struct Engine {
         channel: Channel,
@@ -706,4 +685,29 @@ fn what_a_layer_above_keeps_goes_before_its_rank() {
         }
         assert!(in_time.load(Ordering::SeqCst), "the rank had left before");
     });
+}
+
+tests! {
+    EVERY:
+        messages_between_all_pairs_arrive_in_order_and_whole,
+        a_pair_goes_round_its_slots_thousands_of_times,
+        large_messages_arrive_whole,
+        data_that_was_lent_is_the_senders_again_before_the_message_is_taken,
+        data_of_expected_messages_goes_to_its_place,
+        a_sender_sees_how_far_its_receiver_is,
+        lines_carry_words_and_staging,
+        the_latest_notice_of_each_reaches_everybody,
+        an_open_that_timed_out_continues,
+        all_hear_of_members_that_open_something_else,
+        what_is_too_large_fails_on_all_and_leaves_nothing,
+        several_groups_open_and_use_channels_at_once,
+        memory_of_closed_channels_is_used_again,
+        memory_that_a_member_may_still_write_to_is_not_used_again,
+        a_member_that_has_closed_its_end_is_told_from_one_that_is_late,
+        a_member_that_dies_is_named_by_open_and_by_check,
+        a_member_may_leave_as_soon_as_it_has_opened,
+        what_a_member_sent_before_it_left_is_there,
+        programs_do_not_see_the_memory_of_channels,
+        memory_of_members_is_reached_where_it_lies,
+        what_a_layer_above_keeps_goes_before_its_rank;
 }

@@ -13,7 +13,6 @@ fn key(arguments: u64, fingerprint: u64) -> CallKey {
     CallKey { kind: CallKind::Allreduce, arguments, fingerprint, describe }
 }
 
-#[test]
 fn nobody_passes_a_barrier_before_all_have_come() {
     for size in SIZES {
         let arrived = AtomicU32::new(0);
@@ -27,7 +26,6 @@ fn nobody_passes_a_barrier_before_all_have_come() {
     }
 }
 
-#[test]
 fn a_barrier_that_timed_out_continues() {
     let late = Barrier::new(3);
     run(3, |rt| {
@@ -44,7 +42,6 @@ fn a_barrier_that_timed_out_continues() {
     });
 }
 
-#[test]
 fn one_collective_is_active_per_group() {
     let late = Barrier::new(2);
     run(2, |rt| {
@@ -62,7 +59,6 @@ fn one_collective_is_active_per_group() {
     });
 }
 
-#[test]
 fn a_continued_call_has_to_have_the_same_arguments() {
     let late = Barrier::new(2);
     run(2, |rt| {
@@ -82,7 +78,6 @@ fn a_continued_call_has_to_have_the_same_arguments() {
     });
 }
 
-#[test]
 fn a_second_thread_is_told_that_the_group_is_busy() {
     let (inside, tried) = (Barrier::new(2), Barrier::new(2));
     run(2, |rt| {
@@ -111,7 +106,6 @@ fn a_second_thread_is_told_that_the_group_is_busy() {
     });
 }
 
-#[test]
 fn threads_use_different_groups_at_once() {
     run(2, |rt| {
         let groups: Vec<GroupId> = (0..4)
@@ -134,7 +128,6 @@ fn threads_use_different_groups_at_once() {
     });
 }
 
-#[test]
 fn lines_and_stages_carry_the_payload_of_their_step() {
     for size in SIZES {
         run(size, |rt| {
@@ -177,7 +170,6 @@ fn lines_and_stages_carry_the_payload_of_their_step() {
     }
 }
 
-#[test]
 fn a_call_keeps_its_cursor_over_a_timeout() {
     let late = Barrier::new(2);
     run(2, |rt| {
@@ -221,7 +213,6 @@ fn expect_mismatch(rt: &Runtime, odd: u32) {
     call.finish();
 }
 
-#[test]
 fn a_mismatch_is_an_error_on_all_that_names_ranks_and_difference() {
     for size in [2, 3, 5, 8] {
         let failed = Barrier::new(size as usize);
@@ -236,7 +227,6 @@ fn a_mismatch_is_an_error_on_all_that_names_ranks_and_difference() {
     }
 }
 
-#[test]
 fn a_barrier_of_all_but_one_is_an_error_on_all() {
     for size in [2, 3, 5, 8] {
         let failed = Barrier::new(size as usize);
@@ -263,7 +253,6 @@ fn a_barrier_of_all_but_one_is_an_error_on_all() {
     }
 }
 
-#[test]
 fn mismatches_in_a_row_are_found_by_all() {
     run(3, |rt| {
         for round in 0..300 {
@@ -273,7 +262,6 @@ fn mismatches_in_a_row_are_found_by_all() {
     });
 }
 
-#[test]
 fn who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others() {
     for (size, odd) in [(3, 0), (3, 2), (5, 1), (8, 0), (8, 4), (8, 6), (8, 7)] {
         run(size, |rt| {
@@ -291,7 +279,6 @@ fn who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others() {
     }
 }
 
-#[test]
 fn who_has_come_to_a_barrier_may_leave_before_the_others_have_heard() {
     for round in 0..40 {
         run(3 + round % 6, |rt| {
@@ -303,7 +290,6 @@ fn who_has_come_to_a_barrier_may_leave_before_the_others_have_heard() {
     }
 }
 
-#[test]
 fn who_has_come_and_gives_up_keeps_nobody_from_the_barrier() {
     for timeout in [Timeout::Test, Timeout::Millis(30)] {
         for leaves in [true, false] {
@@ -333,7 +319,6 @@ fn who_has_come_and_gives_up_keeps_nobody_from_the_barrier() {
     }
 }
 
-#[test]
 fn who_comes_late_hears_of_a_farewell_that_others_have_tried_to_ignore() {
     let (met, tried) = (Barrier::new(8), Barrier::new(7));
     run(8, |rt| {
@@ -366,7 +351,6 @@ fn who_comes_late_hears_of_a_farewell_that_others_have_tried_to_ignore() {
     });
 }
 
-#[test]
 fn a_mismatch_is_told_also_where_the_last_that_comes_leaves_for_it() {
     for last in [0, 1, 4] {
         let (others, over) = (Barrier::new(5), Barrier::new(4));
@@ -396,7 +380,6 @@ fn a_mismatch_is_told_also_where_the_last_that_comes_leaves_for_it() {
     }
 }
 
-#[test]
 fn a_rank_that_has_tried_a_barrier_once_is_named_to_those_in_another_call() {
     let told = Barrier::new(4);
     run(4, |rt| {
@@ -427,7 +410,6 @@ fn a_rank_that_has_tried_a_barrier_once_is_named_to_those_in_another_call() {
     });
 }
 
-#[test]
 fn a_death_ends_the_barrier_of_the_others_soon() {
     let ready = Barrier::new(5);
     run_owned(5, &Config::default(), |rt| {
@@ -456,4 +438,26 @@ fn a_death_ends_the_barrier_of_the_others_soon() {
         }
         rt.barrier(group, LIMIT).expect("nobody leaves before the others have looked");
     });
+}
+
+tests! {
+    EVERY:
+        nobody_passes_a_barrier_before_all_have_come,
+        a_barrier_that_timed_out_continues,
+        one_collective_is_active_per_group,
+        a_continued_call_has_to_have_the_same_arguments,
+        a_second_thread_is_told_that_the_group_is_busy,
+        threads_use_different_groups_at_once,
+        lines_and_stages_carry_the_payload_of_their_step,
+        a_call_keeps_its_cursor_over_a_timeout,
+        a_mismatch_is_an_error_on_all_that_names_ranks_and_difference,
+        a_barrier_of_all_but_one_is_an_error_on_all,
+        mismatches_in_a_row_are_found_by_all,
+        who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others,
+        who_has_come_to_a_barrier_may_leave_before_the_others_have_heard,
+        who_has_come_and_gives_up_keeps_nobody_from_the_barrier,
+        who_comes_late_hears_of_a_farewell_that_others_have_tried_to_ignore,
+        a_mismatch_is_told_also_where_the_last_that_comes_leaves_for_it,
+        a_rank_that_has_tried_a_barrier_once_is_named_to_those_in_another_call,
+        a_death_ends_the_barrier_of_the_others_soon;
 }

@@ -24,7 +24,6 @@ fn waiting_calls(rt: &Runtime) -> Vec<Failing<'_>> {
     ]
 }
 
-#[test]
 fn test_is_one_attempt_and_never_waits() {
     let done = Barrier::new(2);
     run(2, |rt| {
@@ -48,7 +47,6 @@ fn test_is_one_attempt_and_never_waits() {
     });
 }
 
-#[test]
 fn a_call_waits_for_its_timeout_and_not_longer() {
     let done = Barrier::new(2);
     run(2, |rt| {
@@ -70,7 +68,6 @@ fn a_call_waits_for_its_timeout_and_not_longer() {
     });
 }
 
-#[test]
 fn a_rank_that_waits_long_uses_no_processor() {
     fn spent() -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -88,7 +85,6 @@ fn a_rank_that_waits_long_uses_no_processor() {
     });
 }
 
-#[test]
 fn after_term_every_call_says_so() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -127,7 +123,6 @@ fn after_term_every_call_says_so() {
     });
 }
 
-#[test]
 fn many_threads_use_all_of_it_at_once() {
     run(3, |rt| {
         make(rt, S0, 1 << 16);
@@ -165,4 +160,13 @@ fn many_threads_use_all_of_it_at_once() {
         assert_eq!(get_u64(rt, S1, 60_000), 4 * 50 * 3);
         meet(rt);
     });
+}
+
+tests! {
+    EVERY:
+        test_is_one_attempt_and_never_waits,
+        a_call_waits_for_its_timeout_and_not_longer,
+        a_rank_that_waits_long_uses_no_processor,
+        after_term_every_call_says_so,
+        many_threads_use_all_of_it_at_once;
 }

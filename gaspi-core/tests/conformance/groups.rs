@@ -13,7 +13,6 @@ fn group_of(rt: &Runtime, ranks: &[u16]) -> GroupId {
     group
 }
 
-#[test]
 fn ids_are_the_lowest_free_ones_up_to_the_limit() {
     let config = Config { group_max: 4, ..Config::default() };
     run_with(2, &config, |rt| {
@@ -40,7 +39,6 @@ fn ids_are_the_lowest_free_ones_up_to_the_limit() {
     });
 }
 
-#[test]
 fn members_are_sorted_and_checked() {
     run(3, |rt| {
         let group = group_of(rt, &[2, 0]);
@@ -57,7 +55,6 @@ fn members_are_sorted_and_checked() {
     });
 }
 
-#[test]
 fn what_cannot_be_committed_or_deleted() {
     run(3, |rt| {
         let other = (rt.rank().0 + 1) % 3;
@@ -71,7 +68,6 @@ fn what_cannot_be_committed_or_deleted() {
     });
 }
 
-#[test]
 fn every_size_commits_with_and_without_holes() {
     for size in SIZES {
         run(size, |rt| {
@@ -88,7 +84,6 @@ fn every_size_commits_with_and_without_holes() {
     }
 }
 
-#[test]
 fn a_commit_that_timed_out_continues() {
     let late = Barrier::new(2);
     run(2, |rt| {
@@ -106,7 +101,6 @@ fn a_commit_that_timed_out_continues() {
     });
 }
 
-#[test]
 fn the_next_use_of_an_id_waits_for_slower_ranks() {
     run(3, |rt| {
         for round in 0..100 {
@@ -130,7 +124,6 @@ fn the_next_use_of_an_id_waits_for_slower_ranks() {
     });
 }
 
-#[test]
 fn overlapping_groups_are_independent() {
     run(5, |rt| {
         let lists: [&[u16]; 3] = [&[0, 1, 2], &[1, 2, 3, 4], &[0, 2, 4]];
@@ -162,7 +155,6 @@ fn expect_mismatch(rt: &Runtime, group: GroupId, whole: &str) {
     fails!(rt.barrier(group, LIMIT), Error::InvalidGroup { .. });
 }
 
-#[test]
 fn differing_lists_fail_on_all_also_where_they_are_not_mutual() {
     for odd in 0..4 {
         run(4, |rt| {
@@ -179,7 +171,6 @@ fn differing_lists_fail_on_all_also_where_they_are_not_mutual() {
     }
 }
 
-#[test]
 fn an_id_serves_again_after_a_mismatch() {
     run(5, |rt| {
         for round in 0..100 {
@@ -202,7 +193,6 @@ fn an_id_serves_again_after_a_mismatch() {
     });
 }
 
-#[test]
 fn the_group_of_all_may_be_committed_again() {
     for size in [1, 2, 5] {
         run(size, |rt| {
@@ -214,7 +204,6 @@ fn the_group_of_all_may_be_committed_again() {
     }
 }
 
-#[test]
 fn without_a_topology_the_group_of_all_does_not_exist() {
     let config = Config { topology: Topology::None, ..Config::default() };
     run_with(3, &config, |rt| {
@@ -233,7 +222,6 @@ fn without_a_topology_the_group_of_all_does_not_exist() {
     });
 }
 
-#[test]
 fn a_dead_member_ends_the_commit() {
     let ready = Barrier::new(3);
     run_owned(3, &Config::default(), |rt| {
@@ -254,7 +242,6 @@ fn a_dead_member_ends_the_commit() {
     });
 }
 
-#[test]
 fn a_member_that_left_ends_the_commit_and_stays_healthy() {
     let failed = Barrier::new(2);
     run(3, |rt| {
@@ -269,7 +256,6 @@ fn a_member_that_left_ends_the_commit_and_stays_healthy() {
     });
 }
 
-#[test]
 fn thousands_of_groups_come_and_go() {
     run(2, |rt| {
         for round in 0..2000 {
@@ -279,4 +265,22 @@ fn thousands_of_groups_come_and_go() {
         }
         meet(rt);
     });
+}
+
+tests! {
+    EVERY:
+        ids_are_the_lowest_free_ones_up_to_the_limit,
+        members_are_sorted_and_checked,
+        what_cannot_be_committed_or_deleted,
+        every_size_commits_with_and_without_holes,
+        a_commit_that_timed_out_continues,
+        the_next_use_of_an_id_waits_for_slower_ranks,
+        overlapping_groups_are_independent,
+        differing_lists_fail_on_all_also_where_they_are_not_mutual,
+        an_id_serves_again_after_a_mismatch,
+        the_group_of_all_may_be_committed_again,
+        without_a_topology_the_group_of_all_does_not_exist,
+        a_dead_member_ends_the_commit,
+        a_member_that_left_ends_the_commit_and_stays_healthy,
+        thousands_of_groups_come_and_go;
 }

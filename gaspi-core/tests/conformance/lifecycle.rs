@@ -3,16 +3,16 @@
 use super::*;
 use gaspi_core::Joining;
 
-fn joining(id: &str, rank: u16, size: u32, config: &Config) -> Joining {
-    let job = Nodes::of_this_run().job(id, Rank(rank), size);
+/// `id` tells this job from those of other tests and layouts.
+fn joining(nodes: Nodes, id: &str, rank: u16, size: u32, config: &Config) -> Joining {
+    let job = nodes.job(&format!("{id}-{nodes:?}"), Rank(rank), size);
     Joining::new(job, config.clone()).expect("joining")
 }
 
-#[test]
 fn every_rank_knows_itself_and_the_others() {
     for size in SIZES {
         run(size, |rt| {
-            let neighbours = Nodes::of_this_run().neighbours(rt.rank(), size);
+            let neighbours = Nodes::of_this_test().neighbours(rt.rank(), size);
             assert_eq!((rt.size(), rt.local_size()), (size, neighbours));
             for rank in all(rt) {
                 assert!(!rt.host_of(rank).expect("rank").is_empty());
@@ -29,7 +29,6 @@ fn every_rank_knows_itself_and_the_others() {
     }
 }
 
-#[test]
 fn connect_ping_and_kill_check_their_rank() {
     run(2, |rt| {
         let peer = Rank(1 - rt.rank().0);
@@ -50,17 +49,17 @@ fn connect_ping_and_kill_check_their_rank() {
     });
 }
 
-#[test]
 fn a_start_that_timed_out_continues() {
+    let nodes = Nodes::of_this_test();
     let config = Config::default();
-    let mut first = joining("late-start", 0, 2, &config);
+    let mut first = joining(nodes, "late-start", 0, 2, &config);
     let error = within(AT_ONCE, "TEST", || first.wait(Timeout::Test)).expect_err("rank 1 is late");
     assert!(error.is_timeout(), "{error}");
     let error = first.wait(Timeout::Millis(30)).expect_err("rank 1 is late");
     assert!(error.is_timeout(), "{error}");
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let rt = joining("late-start", 1, 2, &config).wait(LIMIT).expect("all meet");
+            let rt = joining(nodes, "late-start", 1, 2, &config).wait(LIMIT).expect("all meet");
             meet(&rt);
             rt.term(LIMIT).expect("term");
         });
@@ -70,15 +69,16 @@ fn a_start_that_timed_out_continues() {
     });
 }
 
-#[test]
 fn init_after_term_works_again_and_again() {
+    let nodes = Nodes::of_this_test();
     for round in 0..5 {
         let config = Config::default();
         std::thread::scope(|scope| {
             for rank in 0..3 {
                 let config = &config;
                 scope.spawn(move || {
-                    let rt = joining("again", rank, 3, config).wait(LIMIT).expect("all meet");
+                    let rt =
+                        joining(nodes, "again", rank, 3, config).wait(LIMIT).expect("all meet");
                     make(&rt, S0, 64);
                     assert_eq!(get_u64(&rt, S0, 0), 0, "round {round}");
                     put_u64(&rt, S0, 0, 1);
@@ -90,15 +90,15 @@ fn init_after_term_works_again_and_again() {
     }
 }
 
-#[test]
 fn differing_configurations_are_an_error_on_all() {
+    let nodes = Nodes::of_this_test();
     std::thread::scope(|scope| {
         for rank in 0..3 {
             scope.spawn(move || {
                 let queue_num = if rank == 1 { 7 } else { 8 };
                 let config = Config { queue_num, ..Config::default() };
                 let error =
-                    joining("configured", rank, 3, &config).wait(LIMIT).expect_err("differ");
+                    joining(nodes, "configured", rank, 3, &config).wait(LIMIT).expect_err("differ");
                 let text = error.to_string();
                 for part in ["queue_num", "rank 1", "7", "8"] {
                     assert!(text.contains(part), "{text}");
@@ -108,14 +108,14 @@ fn differing_configurations_are_an_error_on_all() {
     });
 }
 
-#[test]
 fn a_rank_that_gives_up_before_the_start_ends_it_for_all() {
+    let nodes = Nodes::of_this_test();
     let config = Config::default();
-    let mut waiting = [0, 1].map(|rank| joining("deserted", rank, 4, &config));
+    let mut waiting = [0, 1].map(|rank| joining(nodes, "deserted", rank, 4, &config));
     for waiting in &mut waiting {
         assert!(waiting.wait(Timeout::Test).expect_err("too few").is_timeout());
     }
-    let mut deserter = joining("deserted", 2, 4, &config);
+    let mut deserter = joining(nodes, "deserted", 2, 4, &config);
     assert!(deserter.wait(Timeout::Millis(200)).expect_err("rank 3 is missing").is_timeout());
     drop(deserter);
     std::thread::scope(|scope| {
@@ -142,7 +142,6 @@ fn failing_write(rt: &Runtime, t: &Transfer) -> String {
     }
 }
 
-#[test]
 fn a_rank_leaves_and_the_others_go_on() {
     run(3, |rt| {
         make(rt, S0, 64);
@@ -176,7 +175,6 @@ fn a_rank_leaves_and_the_others_go_on() {
     });
 }
 
-#[test]
 fn who_is_not_connected_any_more_learns_that_a_rank_has_left() {
     let apart = std::sync::Barrier::new(2);
     run(2, |rt| {
@@ -205,7 +203,6 @@ fn who_is_not_connected_any_more_learns_that_a_rank_has_left() {
     });
 }
 
-#[test]
 fn a_death_is_seen_without_a_call_and_is_final() {
     let ready = std::sync::Barrier::new(3);
     run_owned(3, &Config::default(), |rt| {
@@ -244,7 +241,6 @@ fn a_death_is_seen_without_a_call_and_is_final() {
     });
 }
 
-#[test]
 fn configurations_out_of_range_are_refused() {
     let base = Config::default();
     let wrong = [
@@ -264,7 +260,6 @@ fn configurations_out_of_range_are_refused() {
     }
 }
 
-#[test]
 fn leaving_ends_what_other_threads_of_the_rank_wait_for() {
     let done = std::sync::Barrier::new(2);
     run_owned(2, &Config::default(), |rt| {
@@ -299,10 +294,25 @@ fn leaving_ends_what_other_threads_of_the_rank_wait_for() {
     });
 }
 
-#[test]
 fn ranks_share_the_cores_of_their_machine_whatever_node_they_are_of() {
     run(3, |rt| {
         let mode = rt.waiting_mode();
         assert!(mode.contains("(3 ranks "), "{mode}");
     });
+}
+
+tests! {
+    EVERY:
+        every_rank_knows_itself_and_the_others,
+        connect_ping_and_kill_check_their_rank,
+        a_start_that_timed_out_continues,
+        init_after_term_works_again_and_again,
+        differing_configurations_are_an_error_on_all,
+        a_rank_that_gives_up_before_the_start_ends_it_for_all,
+        a_rank_leaves_and_the_others_go_on,
+        who_is_not_connected_any_more_learns_that_a_rank_has_left,
+        a_death_is_seen_without_a_call_and_is_final,
+        configurations_out_of_range_are_refused,
+        leaving_ends_what_other_threads_of_the_rank_wait_for,
+        ranks_share_the_cores_of_their_machine_whatever_node_they_are_of;
 }

@@ -1,5 +1,6 @@
 //! GASPI as programs rely on it, chapter by chapter, over ranks that are threads.
 
+#[macro_use]
 #[path = "../ranks/mod.rs"]
 mod ranks;
 
@@ -20,6 +21,24 @@ mod statistics;
 use gaspi_core::*;
 use ranks::{LIMIT, Nodes, die, others, run, run_owned, run_with};
 use std::time::{Duration, Instant};
+
+fn main() -> std::process::ExitCode {
+    ranks::run_tests([
+        atomics::tests(),
+        channels::tests(),
+        collectives::tests(),
+        general::tests(),
+        groups::tests(),
+        lifecycle::tests(),
+        notifications::tests(),
+        one_sided::tests(),
+        overview::tests(),
+        passive::tests(),
+        queues::tests(),
+        segments::tests(),
+        statistics::tests(),
+    ])
+}
 
 const SIZES: [u32; 6] = [1, 2, 3, 5, 8, 16];
 const S0: SegmentId = SegmentId(0);

@@ -7,7 +7,6 @@ const fn n(id: u32) -> NotificationId {
     NotificationId(id)
 }
 
-#[test]
 fn arguments_are_checked() {
     let config = Config { notification_num: 100, ..Config::default() };
     run_with(2, &config, |rt| {
@@ -39,7 +38,6 @@ fn arguments_are_checked() {
     });
 }
 
-#[test]
 fn a_job_may_do_without_notifications() {
     let config = Config { notification_num: 0, ..Config::default() };
     run_with(2, &config, |rt| {
@@ -71,7 +69,6 @@ fn a_job_may_do_without_notifications() {
     });
 }
 
-#[test]
 fn the_lowest_one_is_found_and_stays_set() {
     run(1, |rt| {
         make(rt, S0, 64);
@@ -91,7 +88,6 @@ fn the_lowest_one_is_found_and_stays_set() {
     });
 }
 
-#[test]
 fn the_last_value_wins() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -107,7 +103,6 @@ fn the_last_value_wins() {
     });
 }
 
-#[test]
 fn of_several_threads_exactly_one_gets_each_value() {
     const VALUES: u32 = 3000;
     let sum = AtomicU64::new(0);
@@ -144,7 +139,6 @@ fn of_several_threads_exactly_one_gets_each_value() {
     assert_eq!(sum.into_inner(), all);
 }
 
-#[test]
 fn many_senders_are_all_seen() {
     for size in SIZES {
         run(size, |rt| {
@@ -167,7 +161,6 @@ fn many_senders_are_all_seen() {
     }
 }
 
-#[test]
 fn a_sleeper_is_woken() {
     // Each waits until the other has surely gone to sleep: longer than spinning and yielding last.
     run(2, |rt| {
@@ -189,7 +182,6 @@ fn a_sleeper_is_woken() {
     });
 }
 
-#[test]
 fn several_threads_sleep_and_all_are_woken() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -212,7 +204,6 @@ fn several_threads_sleep_and_all_are_woken() {
     });
 }
 
-#[test]
 fn read_notify_announces_data_that_has_arrived() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -229,7 +220,6 @@ fn read_notify_announces_data_that_has_arrived() {
     });
 }
 
-#[test]
 fn polling_one_notification_is_cheap() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -241,4 +231,18 @@ fn polling_one_notification_is_cheap() {
         });
         meet(rt);
     });
+}
+
+tests! {
+    EVERY:
+        arguments_are_checked,
+        a_job_may_do_without_notifications,
+        the_lowest_one_is_found_and_stays_set,
+        the_last_value_wins,
+        of_several_threads_exactly_one_gets_each_value,
+        many_senders_are_all_seen,
+        a_sleeper_is_woken,
+        several_threads_sleep_and_all_are_woken,
+        read_notify_announces_data_that_has_arrived,
+        polling_one_notification_is_cheap;
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 
-#[test]
 fn ranges_are_checked_on_both_sides() {
     let config = Config { transfer_size_max: 1024, ..Config::default() };
     run_with(2, &config, |rt| {
@@ -57,7 +56,6 @@ fn ranges_are_checked_on_both_sides() {
     });
 }
 
-#[test]
 fn data_arrives_whole_at_every_size_and_offset() {
     for ranks in SIZES {
         run(ranks, |rt| {
@@ -98,7 +96,6 @@ fn data_arrives_whole_at_every_size_and_offset() {
     }
 }
 
-#[test]
 fn a_source_may_be_written_again_as_soon_as_wait_has_returned() {
     // Pages of the source may travel themselves, and not a copy of them.
     let sizes = [40 * 1024, 1 << 20, 1 << 20, 5 << 20];
@@ -131,7 +128,6 @@ fn a_source_may_be_written_again_as_soon_as_wait_has_returned() {
     });
 }
 
-#[test]
 fn nothing_beside_the_range_is_touched() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -153,7 +149,6 @@ fn nothing_beside_the_range_is_touched() {
     });
 }
 
-#[test]
 fn overlapping_ranges_of_ones_own_segment_are_moved() {
     run(1, |rt| {
         make(rt, S0, 64);
@@ -168,7 +163,6 @@ fn overlapping_ranges_of_ones_own_segment_are_moved() {
     });
 }
 
-#[test]
 fn a_transfer_of_nothing_takes_no_slot() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -191,7 +185,6 @@ fn a_transfer_of_nothing_takes_no_slot() {
     });
 }
 
-#[test]
 fn a_notification_follows_all_earlier_writes_of_its_queue() {
     const ROUNDS: u64 = 2000;
     run(2, |rt| {
@@ -228,7 +221,6 @@ fn a_notification_follows_all_earlier_writes_of_its_queue() {
     });
 }
 
-#[test]
 fn posted_requests_progress_without_further_calls() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -246,7 +238,6 @@ fn posted_requests_progress_without_further_calls() {
     });
 }
 
-#[test]
 fn write_wait_barrier_is_enough() {
     run(8, |rt| {
         make(rt, S0, 8 * 16);
@@ -296,7 +287,6 @@ impl Lists {
     }
 }
 
-#[test]
 fn lists_move_their_elements_and_notify_behind_them() {
     for ranks in [1, 2, 5] {
         run(ranks, |rt| {
@@ -337,7 +327,6 @@ fn lists_move_their_elements_and_notify_behind_them() {
     }
 }
 
-#[test]
 fn lists_are_checked_before_anything_is_posted() {
     let config = Config { rw_list_elem_max: 4, queue_size_max: 6, ..Config::default() };
     run_with(2, &config, |rt| {
@@ -377,7 +366,6 @@ fn lists_are_checked_before_anything_is_posted() {
     });
 }
 
-#[test]
 fn what_failed_is_not_announced() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -401,4 +389,20 @@ fn what_failed_is_not_announced() {
         meet(rt);
         assert_eq!(rt.notify_reset(S2, NotificationId(7)), Ok(0), "an element failed");
     });
+}
+
+tests! {
+    EVERY:
+        ranges_are_checked_on_both_sides,
+        data_arrives_whole_at_every_size_and_offset,
+        a_source_may_be_written_again_as_soon_as_wait_has_returned,
+        nothing_beside_the_range_is_touched,
+        overlapping_ranges_of_ones_own_segment_are_moved,
+        a_transfer_of_nothing_takes_no_slot,
+        a_notification_follows_all_earlier_writes_of_its_queue,
+        posted_requests_progress_without_further_calls,
+        write_wait_barrier_is_enough,
+        lists_move_their_elements_and_notify_behind_them,
+        lists_are_checked_before_anything_is_posted,
+        what_failed_is_not_announced;
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 
-#[test]
 fn every_rank_writes_to_every_rank() {
     for size in SIZES {
         run(size, |rt| {
@@ -34,7 +33,6 @@ fn every_rank_writes_to_every_rank() {
     }
 }
 
-#[test]
 fn reads_see_what_was_written_before_a_barrier() {
     for size in SIZES {
         run(size, |rt| {
@@ -62,7 +60,6 @@ fn reads_see_what_was_written_before_a_barrier() {
     }
 }
 
-#[test]
 fn bound_memory_is_reached_like_any_other() {
     for size in SIZES {
         run(size, |rt| {
@@ -97,7 +94,6 @@ fn bound_memory_is_reached_like_any_other() {
     }
 }
 
-#[test]
 fn a_queue_takes_exactly_its_size() {
     let config = Config { queue_size_max: 3, ..Config::default() };
     run_with(2, &config, |rt| {
@@ -123,7 +119,6 @@ fn a_queue_takes_exactly_its_size() {
     });
 }
 
-#[test]
 fn passive_messages_go_round() {
     for size in SIZES {
         run(size, |rt| {
@@ -143,7 +138,6 @@ fn passive_messages_go_round() {
     }
 }
 
-#[test]
 fn a_passive_send_that_timed_out_continues_and_can_be_purged() {
     run(2, |rt| {
         rt.segment_alloc(S0, 64, Init::Zeroed).expect("alloc");
@@ -176,7 +170,6 @@ fn a_passive_send_that_timed_out_continues_and_can_be_purged() {
     });
 }
 
-#[test]
 fn groups_commit_among_their_members_and_ids_are_reused() {
     run(5, |rt| {
         let me = rt.rank().0;
@@ -197,7 +190,6 @@ fn groups_commit_among_their_members_and_ids_are_reused() {
     });
 }
 
-#[test]
 fn differing_lists_are_an_error_on_all() {
     let errors = run(3, |rt| {
         let group = rt.group_create().expect("create");
@@ -217,7 +209,6 @@ fn differing_lists_are_an_error_on_all() {
     }
 }
 
-#[test]
 fn different_collectives_are_an_error_on_all() {
     let errors = run(3, |rt| {
         let error = if rt.rank() == Rank(1) {
@@ -235,7 +226,6 @@ fn different_collectives_are_an_error_on_all() {
     }
 }
 
-#[test]
 fn an_access_after_the_delete_is_an_error_at_the_initiator() {
     run(2, |rt| {
         rt.segment_create(S0, 64, GroupId::ALL, LIMIT, Init::Zeroed).expect("create");
@@ -267,7 +257,6 @@ fn an_access_after_the_delete_is_an_error_at_the_initiator() {
     });
 }
 
-#[test]
 fn a_rank_that_left_is_named_and_stays_healthy() {
     run(2, |rt| {
         if rt.rank() == Rank(1) {
@@ -281,7 +270,6 @@ fn a_rank_that_left_is_named_and_stays_healthy() {
     });
 }
 
-#[test]
 fn atomics_count_exactly() {
     run(4, |rt| {
         rt.segment_create(S0, 64, GroupId::ALL, LIMIT, Init::Zeroed).expect("create");
@@ -302,7 +290,6 @@ fn atomics_count_exactly() {
     });
 }
 
-#[test]
 fn segments_come_and_go_without_growth() {
     run(2, |rt| {
         for _ in 0..300 {
@@ -311,4 +298,21 @@ fn segments_come_and_go_without_growth() {
         }
         rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
     });
+}
+
+tests! {
+    EVERY:
+        every_rank_writes_to_every_rank,
+        reads_see_what_was_written_before_a_barrier,
+        bound_memory_is_reached_like_any_other,
+        a_queue_takes_exactly_its_size,
+        passive_messages_go_round,
+        a_passive_send_that_timed_out_continues_and_can_be_purged,
+        groups_commit_among_their_members_and_ids_are_reused,
+        differing_lists_are_an_error_on_all,
+        different_collectives_are_an_error_on_all,
+        an_access_after_the_delete_is_an_error_at_the_initiator,
+        a_rank_that_left_is_named_and_stays_healthy,
+        atomics_count_exactly,
+        segments_come_and_go_without_growth;
 }

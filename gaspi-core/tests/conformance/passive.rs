@@ -3,7 +3,6 @@
 use super::*;
 use std::sync::Barrier;
 
-#[test]
 fn arguments_are_checked() {
     let config = Config { passive_transfer_size_max: 100, ..Config::default() };
     run_with(2, &config, |rt| {
@@ -23,7 +22,6 @@ fn arguments_are_checked() {
     });
 }
 
-#[test]
 fn everybody_sends_to_one_receiver() {
     for size in SIZES {
         run(size, |rt| {
@@ -53,7 +51,6 @@ fn everybody_sends_to_one_receiver() {
     }
 }
 
-#[test]
 fn a_send_returns_only_after_the_receive() {
     let (sent, received) = (Barrier::new(2), std::sync::atomic::AtomicBool::new(false));
     run(2, |rt| {
@@ -79,7 +76,6 @@ fn a_send_returns_only_after_the_receive() {
     });
 }
 
-#[test]
 fn a_message_that_does_not_fit_is_left_for_a_larger_receive() {
     let posted = Barrier::new(3);
     run(3, |rt| {
@@ -107,7 +103,6 @@ fn a_message_that_does_not_fit_is_left_for_a_larger_receive() {
     });
 }
 
-#[test]
 fn a_receive_that_timed_out_never_writes_into_its_buffer() {
     let timed_out = Barrier::new(2);
     run(2, |rt| {
@@ -127,7 +122,6 @@ fn a_receive_that_timed_out_never_writes_into_its_buffer() {
     });
 }
 
-#[test]
 fn pending_messages_delay_no_other_traffic() {
     run(3, |rt| {
         make(rt, S0, 64);
@@ -149,7 +143,6 @@ fn pending_messages_delay_no_other_traffic() {
     });
 }
 
-#[test]
 fn a_message_to_oneself_works_from_two_threads() {
     run(1, |rt| {
         rt.segment_alloc(S0, 64, Init::Zeroed).expect("alloc");
@@ -169,7 +162,6 @@ fn a_message_to_oneself_works_from_two_threads() {
     });
 }
 
-#[test]
 fn several_threads_send_and_receive_and_none_is_lost_or_seen_twice() {
     const MESSAGES: u64 = 200;
     run(2, |rt| {
@@ -203,7 +195,6 @@ fn several_threads_send_and_receive_and_none_is_lost_or_seen_twice() {
     });
 }
 
-#[test]
 fn a_message_to_a_rank_that_ended_is_an_error() {
     let ready = Barrier::new(3);
     run_owned(3, &Config::default(), |rt| {
@@ -225,7 +216,6 @@ fn a_message_to_a_rank_that_ended_is_an_error() {
     });
 }
 
-#[test]
 fn more_messages_than_the_outbox_holds() {
     // 64 may be under way: further ones wait, and go once there is room.
     run(2, |rt| {
@@ -241,4 +231,18 @@ fn more_messages_than_the_outbox_holds() {
         fails!(rt.passive_receive(S0, 0, 64, Timeout::Test), Error::Timeout { .. });
         meet(rt);
     });
+}
+
+tests! {
+    EVERY:
+        arguments_are_checked,
+        everybody_sends_to_one_receiver,
+        a_send_returns_only_after_the_receive,
+        a_message_that_does_not_fit_is_left_for_a_larger_receive,
+        a_receive_that_timed_out_never_writes_into_its_buffer,
+        pending_messages_delay_no_other_traffic,
+        a_message_to_oneself_works_from_two_threads,
+        several_threads_send_and_receive_and_none_is_lost_or_seen_twice,
+        a_message_to_a_rank_that_ended_is_an_error,
+        more_messages_than_the_outbox_holds;
 }

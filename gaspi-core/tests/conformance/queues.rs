@@ -3,7 +3,6 @@
 use super::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-#[test]
 fn queues_come_and_go_within_the_limit() {
     let config = Config { queue_num: 3, ..Config::default() };
     run_with(2, &config, |rt| {
@@ -29,7 +28,6 @@ fn queues_come_and_go_within_the_limit() {
     });
 }
 
-#[test]
 fn exactly_queue_size_max_fit_and_the_next_is_refused_at_once() {
     for limit in [1, 2, 7, 4096] {
         let config = Config { queue_size_max: limit, ..Config::default() };
@@ -56,14 +54,13 @@ fn exactly_queue_size_max_fit_and_the_next_is_refused_at_once() {
             assert_eq!((rt.queue_size(Q0), rt.queue_size(Q1)), (Ok(0), Ok(1)));
             rt.write(&eight(peer), Q0, LIMIT).expect("room again");
             // Between nodes it is done once the target has said so.
-            let at_once = if Nodes::of_this_run() == Nodes::One { Timeout::Test } else { LIMIT };
+            let at_once = if Nodes::of_this_test() == Nodes::One { Timeout::Test } else { LIMIT };
             rt.wait(Q0, at_once).expect("done");
             meet(rt);
         });
     }
 }
 
-#[test]
 fn a_failure_is_told_once_by_a_wait_and_forgotten_by_a_purge() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -105,7 +102,6 @@ fn a_failure_is_told_once_by_a_wait_and_forgotten_by_a_purge() {
     });
 }
 
-#[test]
 fn many_threads_post_to_one_queue() {
     const EACH: u64 = 500;
     run(2, |rt| {
@@ -190,7 +186,6 @@ impl Poster {
     }
 }
 
-#[test]
 fn who_posts_all_the_time_and_never_waits_answers_at_once() {
     let poster = Poster::default();
     let config = Config { queue_size_max: 4096, queue_num: 16, ..Config::default() };
@@ -217,4 +212,13 @@ fn who_posts_all_the_time_and_never_waits_answers_at_once() {
         }
         meet(rt);
     });
+}
+
+tests! {
+    EVERY:
+        queues_come_and_go_within_the_limit,
+        exactly_queue_size_max_fit_and_the_next_is_refused_at_once,
+        a_failure_is_told_once_by_a_wait_and_forgotten_by_a_purge,
+        many_threads_post_to_one_queue,
+        who_posts_all_the_time_and_never_waits_answers_at_once;
 }

@@ -4,7 +4,6 @@ use super::*;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-#[test]
 fn alloc_is_local_zeroed_and_page_aligned() {
     run(2, |rt| {
         if rt.rank() == Rank(0) {
@@ -27,7 +26,6 @@ fn alloc_is_local_zeroed_and_page_aligned() {
     });
 }
 
-#[test]
 fn wrong_arguments_are_errors() {
     let config = Config { segment_max: 3, ..Config::default() };
     run_with(2, &config, |rt| {
@@ -56,7 +54,6 @@ fn wrong_arguments_are_errors() {
     });
 }
 
-#[test]
 fn create_checks_its_arguments() {
     run(1, |rt| {
         let create = |id, size, group| rt.segment_create(id, size, group, LIMIT, Init::Zeroed);
@@ -69,7 +66,6 @@ fn create_checks_its_arguments() {
     });
 }
 
-#[test]
 fn register_gives_access_and_may_be_repeated() {
     run(3, |rt| {
         if rt.rank() == Rank(1) {
@@ -102,7 +98,6 @@ fn register_gives_access_and_may_be_repeated() {
     });
 }
 
-#[test]
 fn sizes_may_differ_between_ranks() {
     for size in SIZES {
         run(size, |rt| {
@@ -121,7 +116,6 @@ fn sizes_may_differ_between_ranks() {
     }
 }
 
-#[test]
 fn a_rank_that_cannot_make_its_segment_is_named() {
     run(3, |rt| {
         let size = if rt.rank() == Rank(1) { 1 << 60 } else { 64 };
@@ -139,7 +133,6 @@ fn a_rank_that_cannot_make_its_segment_is_named() {
     });
 }
 
-#[test]
 fn a_deleted_id_serves_again_at_once_and_others_see_the_new_one() {
     run(2, |rt| {
         let (me, peer) = (rt.rank(), Rank(1 - rt.rank().0));
@@ -164,7 +157,6 @@ fn a_deleted_id_serves_again_at_once_and_others_see_the_new_one() {
     });
 }
 
-#[test]
 fn after_a_delete_a_rank_may_still_use_the_others_segments() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -183,7 +175,6 @@ fn after_a_delete_a_rank_may_still_use_the_others_segments() {
     });
 }
 
-#[test]
 fn segments_are_deleted_while_others_write_to_them() {
     let done = AtomicBool::new(false);
     run(3, |rt| {
@@ -221,7 +212,6 @@ fn segments_are_deleted_while_others_write_to_them() {
     });
 }
 
-#[test]
 fn a_write_that_comes_after_the_delete_always_fails() {
     // However soon it comes: the news of the delete need not have been told yet.
     let deleted = Barrier::new(2);
@@ -252,7 +242,6 @@ fn a_write_that_comes_after_the_delete_always_fails() {
     });
 }
 
-#[test]
 fn bound_memory_may_be_shared_between_segments() {
     run(2, |rt| {
         let mut memory = vec![0u64; 64];
@@ -285,7 +274,6 @@ fn bound_memory_may_be_shared_between_segments() {
     });
 }
 
-#[test]
 fn a_create_of_one_group_does_not_concern_the_others() {
     run(3, |rt| {
         let pair = rt.group_create().expect("create");
@@ -304,7 +292,6 @@ fn a_create_of_one_group_does_not_concern_the_others() {
     });
 }
 
-#[test]
 fn register_with_a_rank_that_died_or_left_is_an_error() {
     let ready = Barrier::new(3);
     run_owned(3, &Config::default(), |rt| {
@@ -335,4 +322,21 @@ fn register_with_a_rank_that_died_or_left_is_an_error() {
             }
         }
     });
+}
+
+tests! {
+    EVERY:
+        alloc_is_local_zeroed_and_page_aligned,
+        wrong_arguments_are_errors,
+        create_checks_its_arguments,
+        register_gives_access_and_may_be_repeated,
+        sizes_may_differ_between_ranks,
+        a_rank_that_cannot_make_its_segment_is_named,
+        a_deleted_id_serves_again_at_once_and_others_see_the_new_one,
+        after_a_delete_a_rank_may_still_use_the_others_segments,
+        segments_are_deleted_while_others_write_to_them,
+        a_write_that_comes_after_the_delete_always_fails,
+        bound_memory_may_be_shared_between_segments,
+        a_create_of_one_group_does_not_concern_the_others,
+        register_with_a_rank_that_died_or_left_is_an_error;
 }

@@ -28,7 +28,6 @@ fn counter(rt: &Runtime, name: &str) -> u64 {
     rt.statistic_get(number as u32, 0).expect("counter")
 }
 
-#[test]
 fn the_counters_have_their_names_and_order() {
     run(1, |rt| {
         assert!(rt.statistic_num() >= 18);
@@ -44,7 +43,6 @@ fn the_counters_have_their_names_and_order() {
     });
 }
 
-#[test]
 fn every_call_is_counted_once() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -78,7 +76,6 @@ fn every_call_is_counted_once() {
     });
 }
 
-#[test]
 fn failed_calls_and_timeouts_are_not_counted() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -91,7 +88,6 @@ fn failed_calls_and_timeouts_are_not_counted() {
     });
 }
 
-#[test]
 fn a_reset_counter_starts_again_and_others_stay() {
     run(1, |rt| {
         make(rt, S0, 64);
@@ -103,7 +99,6 @@ fn a_reset_counter_starts_again_and_others_stay() {
     });
 }
 
-#[test]
 fn counts_of_all_threads_add_up() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -121,7 +116,6 @@ fn counts_of_all_threads_add_up() {
     });
 }
 
-#[test]
 fn waiting_time_is_counted_where_a_call_waits() {
     run(2, |rt| {
         make(rt, S0, 64);
@@ -134,4 +128,14 @@ fn waiting_time_is_counted_where_a_call_waits() {
         assert_eq!(counter(rt, "TimeInWaitSome"), all, "TEST does not wait");
         meet(rt);
     });
+}
+
+tests! {
+    EVERY:
+        the_counters_have_their_names_and_order,
+        every_call_is_counted_once,
+        failed_calls_and_timeouts_are_not_counted,
+        a_reset_counter_starts_again_and_others_stay,
+        counts_of_all_threads_add_up,
+        waiting_time_is_counted_where_a_call_waits;
 }

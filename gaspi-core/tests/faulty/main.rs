@@ -6,6 +6,7 @@
 //! elsewhere, and the long tier runs more of them.
 
 mod network;
+#[macro_use]
 #[path = "../ranks/mod.rs"]
 mod ranks;
 mod traffic;
@@ -17,6 +18,10 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use traffic::{Ledger, Traffic, receive};
+
+fn main() -> std::process::ExitCode {
+    ranks::run_tests([tests()])
+}
 
 const ROUNDS: u64 = 120;
 
@@ -102,18 +107,15 @@ const DELAYS: Faults =
     Faults { delay: Duration::from_micros(300), hold: Duration::from_millis(20), cut_bytes: 0 };
 const CUTS: Faults = Faults { cut_bytes: 1 << 20, ..DELAYS };
 
-#[test]
 fn delays_change_nothing() {
     seeds(2).for_each(|seed| load(seed, Nodes::Each, 3, DELAYS));
 }
 
-#[test]
 fn delays_change_nothing_where_links_are_mixed() {
     seeds(2).for_each(|seed| load(seed, Nodes::Pairs, 4, DELAYS));
 }
 
 /// However late an answer is, two ranks agree on which of the connections remains that they try.
-#[test]
 fn connections_that_are_made_slowly_are_not_torn() {
     let (delay, hold) = (Duration::from_millis(400), Duration::from_millis(400));
     for seed in seeds(3) {
@@ -132,12 +134,10 @@ fn connections_that_are_made_slowly_are_not_torn() {
     }
 }
 
-#[test]
 fn cuts_lose_nothing_silently_and_kill_nobody() {
     seeds(2).for_each(|seed| load(seed, Nodes::Each, 3, CUTS));
 }
 
-#[test]
 fn cuts_lose_nothing_silently_where_links_are_mixed() {
     seeds(2).for_each(|seed| load(seed, Nodes::Pairs, 4, CUTS));
 }
@@ -163,12 +163,10 @@ fn agreements(seed: u64, nodes: Nodes, ranks: u32) {
     assert!(network.cuts() > 0, "nothing was cut");
 }
 
-#[test]
 fn agreements_survive_cuts() {
     seeds(3).for_each(|seed| agreements(seed, Nodes::Each, 3));
 }
 
-#[test]
 fn agreements_survive_cuts_where_links_are_mixed() {
     seeds(3).for_each(|seed| agreements(seed, Nodes::Pairs, 4));
 }
@@ -189,7 +187,6 @@ const Q0: QueueId = QueueId(0);
 
 /// What was asked for on a connection that its rank has given up takes no effect any more once the
 /// rank has asked for something else.
-#[test]
 fn what_is_late_undoes_nothing() {
     let network = Network::new(1, Faults::default());
     let done = AtomicU64::new(0);
@@ -236,7 +233,6 @@ fn lose(rt: &Runtime, network: &Network, first: impl FnOnce()) {
 }
 
 /// The next message would count the lost one as well, and stand for it.
-#[test]
 fn no_message_follows_one_that_was_lost() {
     let network = Network::new(1, Faults::default());
     run_through(&network, Nodes::Each, 2, |rt| {
@@ -265,7 +261,6 @@ fn no_message_follows_one_that_was_lost() {
 }
 
 /// A notification says that what was written before it is there.
-#[test]
 fn no_notification_follows_a_write_that_was_lost() {
     let network = Network::new(1, Faults::default());
     run_through(&network, Nodes::Each, 2, |rt| {
@@ -299,7 +294,6 @@ fn no_notification_follows_a_write_that_was_lost() {
 
 /// Who holds back everything for longer than a silent host is waited for, as a stopped process
 /// does, is not dead: its kernel answers.
-#[test]
 fn whoever_answers_to_nothing_but_the_kernel_lives() {
     let network = Network::new(1, Faults::default());
     let ledger = Ledger::new(3, false);
@@ -375,12 +369,28 @@ fn kill(seed: u64, nodes: Nodes, ranks: u32) {
     ledger.check_failures();
 }
 
-#[test]
 fn deaths_are_known_and_harm_nobody_else() {
     seeds(3).for_each(|seed| kill(seed, Nodes::Each, 3));
 }
 
-#[test]
 fn deaths_are_known_where_links_are_mixed() {
     seeds(3).for_each(|seed| kill(seed, Nodes::Pairs, 4));
+}
+
+tests! {
+    TCP:
+        delays_change_nothing,
+        connections_that_are_made_slowly_are_not_torn,
+        cuts_lose_nothing_silently_and_kill_nobody,
+        agreements_survive_cuts,
+        what_is_late_undoes_nothing,
+        no_message_follows_one_that_was_lost,
+        no_notification_follows_a_write_that_was_lost,
+        whoever_answers_to_nothing_but_the_kernel_lives,
+        deaths_are_known_and_harm_nobody_else;
+    MIXED:
+        delays_change_nothing_where_links_are_mixed,
+        cuts_lose_nothing_silently_where_links_are_mixed,
+        agreements_survive_cuts_where_links_are_mixed,
+        deaths_are_known_where_links_are_mixed;
 }

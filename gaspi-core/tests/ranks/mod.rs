@@ -1,7 +1,12 @@
 //! Ranks as threads of the test process: the real transport, descriptors and progress threads
 //! included.
 
-#![allow(dead_code, reason = "each test program uses its share")]
+#![allow(dead_code, unused_imports, reason = "each test program uses its share")]
+
+#[macro_use]
+mod layouts;
+
+pub(crate) use layouts::{EVERY, MIXED, Nodes, SHM, TCP, Test, run_tests};
 
 use gaspi_core::{Config, Job, Joining, Rank, Runtime, Timeout};
 use std::io::Write;
@@ -15,51 +20,6 @@ pub(crate) const LIMIT: Timeout = Timeout::Millis(60_000);
 
 static JOBS: AtomicU64 = AtomicU64::new(0);
 
-/// How the ranks of a test are spread over nodes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Nodes {
-    /// All on one: shared memory only.
-    One,
-    /// Each on its own: TCP only.
-    Each,
-    /// Two and two.
-    Pairs,
-}
-
-impl Nodes {
-    /// What GASPI_TEST_NODES says: the same tests run over every kind of link.
-    pub(crate) fn of_this_run() -> Nodes {
-        match std::env::var("GASPI_TEST_NODES").as_deref() {
-            Err(_) | Ok("one") => Nodes::One,
-            Ok("each") => Nodes::Each,
-            Ok("pairs") => Nodes::Pairs,
-            Ok(other) => panic!("GASPI_TEST_NODES is {other:?}; it can be one, each or pairs"),
-        }
-    }
-
-    fn node(self, rank: Rank) -> u64 {
-        let rank = u64::from(rank.0);
-        match self {
-            Nodes::One => 0,
-            Nodes::Each => rank,
-            // Not neighbours: 0 and 2, 1 and 3, 4 and 6.
-            Nodes::Pairs => rank / 4 * 2 + rank % 2,
-        }
-    }
-
-    /// The job of a rank that is a thread of this process.
-    pub(crate) fn job(self, id: &str, rank: Rank, size: u32) -> Job {
-        let job = Job::in_process(id, rank, size);
-        if self == Nodes::One { job } else { job.on_node(self.node(rank)) }
-    }
-
-    /// Ranks on the node of `rank`, of a job of `size`.
-    pub(crate) fn neighbours(self, rank: Rank, size: u32) -> u32 {
-        let same = |other: &u32| self.node(Rank(*other as u16)) == self.node(rank);
-        (0..size).filter(same).count() as u32
-    }
-}
-
 /// How long a test may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the other ranks of a test may take to end once one has fallen.
@@ -71,19 +31,15 @@ fn said() -> MutexGuard<'static, Vec<String>> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Shows at once why a thread of a test has fallen: what is said in the usual way is kept until the
-/// test ends, which the others may not let it do.
-fn show_panics() {
-    static SHOWN: Once = Once::new();
-    SHOWN.call_once(|| {
+/// Keeps what threads say when they fall, for the end of a test that the others do not let end.
+fn keep_panics() {
+    static KEPT: Once = Once::new();
+    KEPT.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("a thread of a rank");
-            // Straight to where it can be seen; if that is closed, nobody wants to see it.
-            let text = format!("{name}: {panic}");
-            let _ = writeln!(std::io::stderr(), "{text}");
-            said().push(text);
+            said().push(format!("{name}: {panic}"));
             usual(panic);
         }));
     });
@@ -161,7 +117,7 @@ pub(crate) fn run_owned<T: Send>(
     config: &Config,
     body: impl Fn(Runtime) -> T + Sync,
 ) -> Vec<T> {
-    run_over(Nodes::of_this_run(), size, config, body)
+    run_over(Nodes::of_this_test(), size, config, body)
 }
 
 /// As [`run_owned`], over these links.
@@ -183,7 +139,8 @@ pub(crate) fn run_jobs<T: Send>(
 ) -> Vec<T> {
     let id = format!("test-{}", JOBS.fetch_add(1, Ordering::Relaxed));
     let name = std::thread::current().name().unwrap_or("test").to_owned();
-    show_panics();
+    let nodes = Nodes::of_this_test();
+    keep_panics();
     let running = watchdog(name.clone());
     let results = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..size)
@@ -193,6 +150,7 @@ pub(crate) fn run_jobs<T: Send>(
                 let thread = std::thread::Builder::new().name(format!("{name}: rank {rank}"));
                 let run = move || {
                     let _running = running;
+                    nodes.enter();
                     let job = job(id, Rank(rank as u16));
                     let mut joining = Joining::new(job, config.clone()).expect("joining");
                     let runtime = joining.wait(LIMIT).expect("all ranks meet");

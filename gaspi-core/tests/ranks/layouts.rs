@@ -1,0 +1,124 @@
+//! Node layouts, and the harness that runs each test once per layout: `shm/queues::NAME`,
+//! `tcp/queues::NAME`, `mixed/queues::NAME`.
+
+use std::cell::Cell;
+use std::process::ExitCode;
+
+use gaspi_core::{Job, Rank};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// How the ranks of a test are spread over nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Nodes {
+    /// All on one: shared memory only.
+    One,
+    /// Each on its own: TCP only.
+    Each,
+    /// Two and two.
+    Pairs,
+}
+
+pub(crate) const SHM: &[Nodes] = &[Nodes::One];
+pub(crate) const TCP: &[Nodes] = &[Nodes::Each];
+pub(crate) const MIXED: &[Nodes] = &[Nodes::Pairs];
+pub(crate) const EVERY: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs];
+
+thread_local! {
+    static LAYOUT: Cell<Option<Nodes>> = const { Cell::new(None) };
+}
+
+impl Nodes {
+    /// The layout of the test that this thread belongs to: its own thread, or one of its ranks.
+    pub(crate) fn of_this_test() -> Nodes {
+        LAYOUT.get().expect("the thread of a test or of a rank")
+    }
+
+    /// Makes this thread part of a test of this layout.
+    pub(crate) fn enter(self) {
+        LAYOUT.set(Some(self));
+    }
+
+    /// The prefix of the names of tests.
+    fn name(self) -> &'static str {
+        match self {
+            Nodes::One => "shm",
+            Nodes::Each => "tcp",
+            Nodes::Pairs => "mixed",
+        }
+    }
+
+    fn node(self, rank: Rank) -> u64 {
+        let rank = u64::from(rank.0);
+        match self {
+            Nodes::One => 0,
+            Nodes::Each => rank,
+            // Not neighbours: 0 and 2, 1 and 3, 4 and 6.
+            Nodes::Pairs => rank / 4 * 2 + rank % 2,
+        }
+    }
+
+    /// The job of a rank that is a thread of this process.
+    pub(crate) fn job(self, id: &str, rank: Rank, size: u32) -> Job {
+        let job = Job::in_process(id, rank, size);
+        if self == Nodes::One { job } else { job.on_node(self.node(rank)) }
+    }
+
+    /// Ranks on the node of `rank`, of a job of `size`.
+    pub(crate) fn neighbours(self, rank: Rank, size: u32) -> u32 {
+        let same = |other: &u32| self.node(Rank(*other as u16)) == self.node(rank);
+        (0..size).filter(same).count() as u32
+    }
+}
+
+/// A test over one layout.
+pub(crate) struct Test {
+    nodes: Nodes,
+    name: String,
+    run: fn(),
+}
+
+impl Test {
+    /// `module` is a path that begins with the test program.
+    pub(crate) fn new(nodes: Nodes, module: &str, function: &str, run: fn()) -> Test {
+        let path = module.split_once("::").map_or(String::new(), |(_, path)| format!("{path}::"));
+        Test { nodes, name: format!("{}/{path}{function}", nodes.name()), run }
+    }
+
+    /// Runs in a thread of its own: a test may change what belongs to a thread.
+    fn run(self) -> Result<(), Failed> {
+        let Test { nodes, name, run } = self;
+        let body = move || {
+            nodes.enter();
+            run();
+        };
+        let thread = std::thread::Builder::new().name(name).spawn(body)?;
+        thread.join().map_err(|_| Failed::from("panicked; the message is above"))
+    }
+}
+
+/// Lists the tests of a module by the layouts that they run over. A test that is not listed is
+/// dead code, which the compiler tells.
+macro_rules! tests {
+    ($($layouts:ident: $($name:ident),+;)+) => {
+        pub(crate) fn tests() -> Vec<$crate::ranks::Test> {
+            let mut all = Vec::new();
+            $(for nodes in $crate::ranks::$layouts {
+                $(all.push($crate::ranks::Test::new(
+                    *nodes,
+                    module_path!(),
+                    stringify!($name),
+                    $name,
+                ));)+
+            })+
+            all
+        }
+    };
+}
+
+/// The main function of a test program with these modules of tests.
+pub(crate) fn run_tests(modules: impl IntoIterator<Item = Vec<Test>>) -> ExitCode {
+    let mut tests: Vec<Test> = modules.into_iter().flatten().collect();
+    tests.sort_by(|one, other| one.name.cmp(&other.name));
+    let trials = tests.into_iter().map(|test| Trial::test(test.name.clone(), move || test.run()));
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
