@@ -26,6 +26,7 @@ fn main() -> std::process::ExitCode {
     ranks::run_tests([
         atomics::tests(),
         channels::tests(),
+        channels::setup::tests(),
         collectives::tests(),
         general::tests(),
         groups::tests(),

@@ -3,6 +3,8 @@
 mod closed_proc;
 mod collectives;
 mod compare;
+mod tables;
+mod tcp;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -284,96 +286,6 @@ fn a_transport_that_is_asked_for() -> Result<()> {
 }
 
 #[test]
-fn rows_over_tcp() -> Result<()> {
-    for case in &PAIRED_TCP {
-        for row in check(case, 2, &[&TCP[..], &["--check"]].concat())? {
-            let limit = row["limit"].as_str().unwrap_or_default();
-            let own = row["variant"] == "waitsome-test" || row["variant"] == "reset";
-            demand(limit.starts_with("raw ") != own, "a limit over TCP", &row)?;
-            demand(row["of_limit"].is_f64(), "a pair has a limit", &row)?;
-        }
-    }
-    for case in &OF_ALL {
-        for ranks in [2, 3] {
-            for row in check(case, ranks, &TCP)? {
-                let limit = row["limit"].as_str().unwrap_or_default();
-                demand(limit.contains("raw one way"), "a limit over TCP", &row)?;
-                demand((ranks == 3) == limit.starts_with("2 x "), "steps of the limit", &row)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn pairs_threads_and_sleepers_over_tcp() -> Result<()> {
-    check(&case("write-bw", &["write"], &[8, 65536]), 4, &[&TCP[..], &["--pairs", "2"]].concat())?;
-    let threads = case("write-rate", &["1 thread", "threads"], &[8, 1024]);
-    check(&threads, 2, &[&TCP[..], &["--threads", "2"]].concat())?;
-    let cold = [&TCP[..], &["--check", "--cold"]].concat();
-    check(&case("write-bw", &["write"], &[65536]), 2, &cold)?;
-    let both = [&["write-bw", "--both-ways", "--sizes", "8,64K,3M", "--check"], &FEW[..], &TCP];
-    for row in rows(2, &both.concat())? {
-        demand(row["limit"] == "raw streams both ways", "the limit", &row)?;
-        check_row_over("tcp", 2.0, &row, 2)?;
-    }
-    let asleep = [&["write-notify-lat", "--sleeping", "--sizes", "8,4096"], &FEW[..], &TCP];
-    for row in rows(2, &asleep.concat())? {
-        demand(row["limit"] == "raw one way, receiver asleep", "the limit", &row)?;
-        check_row_over("tcp", 1.0, &row, 2)?;
-    }
-    Ok(())
-}
-
-#[test]
-fn limits_over_tcp() -> Result<()> {
-    let messages = [
-        "raw one way",
-        "raw one way, blocking",
-        "raw round trip",
-        "raw round trip, target asleep",
-        "raw send()",
-        "raw one way, receiver asleep",
-    ];
-    let streams = ["raw stream", "raw stream, sendfile", "raw streams both ways"];
-    let arguments = [&["limits", "--sizes", "1,4K,3M"], &FEW[..], &TCP].concat();
-    let rows = rows(2, &arguments)?;
-    let names: Vec<&str> = rows.iter().filter_map(|row| row["variant"].as_str()).collect();
-    assert_eq!(names, [&messages[..], &streams, &streams, &streams].concat());
-    rows.iter().try_for_each(|row| {
-        let both = row["variant"] == "raw streams both ways";
-        check_row_over("tcp", if both { 2.0 } else { 1.0 }, row, 2)
-    })
-}
-
-#[test]
-fn goals_over_tcp() -> Result<()> {
-    let goal = |arguments: &[&str], variant: &str, goal: f64| -> Result<()> {
-        let all = [arguments, &FEW[..], &TCP, &["--goals", "--json"]].concat();
-        let rows = objects(&launched(2, &all)?.run()?.success()?)?;
-        let row = rows.iter().find(|row| row["variant"] == variant);
-        let row = row.ok_or_else(|| Failed(format!("{variant} is missing: {rows:?}")))?;
-        demand(row["goal"] == goal && row["goal_met"].is_boolean(), "a verdict", row)?;
-        let is_met = match row["rate_million_s"].as_f64() {
-            Some(rate) if variant == "notify" || variant == "1 thread" => rate >= goal,
-            _ if goal < 1.0 => number(row, "of_limit")? >= goal,
-            _ => number(row, "of_limit")? <= goal,
-        };
-        demand(row["goal_met"] == is_met, "the verdict", row)
-    };
-    goal(&["write-notify-lat", "--sizes", "8"], "notified", 1.25)?;
-    goal(&["write-notify-lat", "--sizes", "8", "--sleeping"], "notified, asleep", 1.3)?;
-    goal(&["write-bw", "--sizes", "256K"], "write", 0.9)?;
-    goal(&["write-bw", "--sizes", "256K", "--both-ways"], "both ways", 0.9)?;
-    goal(&["write-rate", "--sizes", "8"], "1 thread", 2.0)?;
-    goal(&["notify-rate"], "notify", 2.0)?;
-    goal(&["atomic-lat"], "fetch_add", 1.3)?;
-    let job = ["init", "-n", "2", "--jobs", "1", "--no-cycles", "--json", "--transport", "tcp"];
-    let rows = objects(&alone(&job)?.run()?.success()?)?;
-    demand(rows[0]["limit_us"] == 60e3 && rows[0]["transport"] == "tcp", "the goal", &rows[0])
-}
-
-#[test]
 fn what_a_peer_costs() -> Result<()> {
     let job = alone(&["init", "-n", "2", "--jobs", "1", "--no-cycles", "--peers", "--json"])?;
     let rows = objects(&job.run()?.success()?)?;
@@ -474,92 +386,6 @@ fn the_whole_suite_in_one_job() -> Result<()> {
         let is_met =
             if is_share(row) || test.ends_with("-bw") { figure >= goal } else { figure <= goal };
         demand(row["goal_met"] == is_met, "the verdict", row)?;
-    }
-    Ok(())
-}
-
-/// Where each word group of a line begins and ends; two blanks divide groups.
-fn cells(line: &str) -> Vec<(usize, usize, &str)> {
-    let mut cells = Vec::new();
-    let mut from = 0;
-    for part in line.split("  ") {
-        let text = part.trim_start();
-        if !text.is_empty() {
-            let begin = from + part.len() - text.len();
-            cells.push((begin, begin + text.len(), text));
-        }
-        from += part.len() + 2;
-    }
-    cells
-}
-
-#[test]
-fn tables_align() -> Result<()> {
-    let sized = ["--sizes", "1,8,64K"];
-    let heads = [
-        ("limits", "size|p50 us|p99 us|min us|GB/s|errors"),
-        ("write-lat", "size|p50 us|p99 us|min us|GB/s|limit us|of limit|errors|the limit"),
-        ("write-bw", "size|p50 us|p99 us|min us|GB/s|limit GB/s|of limit|errors|the limit"),
-        (
-            "notify-rate",
-            "size|p50 us|p99 us|min us|GB/s|million/s|limit us|of limit|errors|the limit",
-        ),
-        ("barrier", "size|p50 us|p99 us|min us|GB/s|limit us|of limit|errors|the limit"),
-    ];
-    for (test, head) in heads {
-        let mut job = launched(2, &[test])?.args(FEW);
-        if !matches!(test, "notify-rate" | "barrier") {
-            job = job.args(sized);
-        }
-        let outcome = job.run()?.success()?;
-        let lines: Vec<&str> =
-            outcome.stdout.lines().skip_while(|line| line.starts_with('#')).collect();
-        let ["", header, rows @ ..] = &lines[..] else {
-            return Err(outcome.failure("a table was to follow the header"));
-        };
-        let header = cells(header);
-        let names: Vec<&str> = header.iter().map(|cell| cell.2).collect();
-        assert_eq!(names.join("|"), format!("test|variant|{head}"), "{test}");
-        assert!(!rows.is_empty(), "{test}");
-        for row in rows {
-            let row = cells(row);
-            assert_eq!(row.len(), header.len(), "{test}: {row:?}");
-            for (cell, head) in row.iter().zip(&header) {
-                let aligned = if matches!(head.2, "test" | "variant" | "the limit") {
-                    cell.0 == head.0
-                } else {
-                    cell.1 == head.1
-                };
-                assert!(aligned, "{test}: {cell:?} does not stand under {head:?}");
-            }
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn more_columns_when_asked() -> Result<()> {
-    let arguments = ["write-lat", "--sizes", "8", "--percentiles", "--goals"];
-    let outcome = launched(2, &arguments)?.args(FEW).run()?.success()?;
-    let header = outcome.stdout.lines().find(|line| line.starts_with("test")).unwrap_or_default();
-    for name in ["p50 us", "p90 us", "p99 us", "p99.9 us", "min us", "goal", "met"] {
-        assert!(cells(header).iter().any(|cell| cell.2 == name), "{name}: {header}");
-    }
-    let rows = rows(2, &["barrier", "--percentiles", "--iterations", "20"])?;
-    assert!(number(&rows[0], "p90_us")? <= number(&rows[0], "p999_us")?, "{rows:?}");
-    Ok(())
-}
-
-#[test]
-fn the_header_says_where_figures_come_from() -> Result<()> {
-    let outcome = alone(&["barrier", "-n", "2", "--bind", "none"])?.args(FEW).run()?.success()?;
-    let header: Vec<&str> =
-        outcome.stdout.lines().take_while(|line| line.starts_with('#')).collect();
-    for words in ["# gaspi-bench 0.", "libgaspi.so", "usable core", "rank 0 not bound"] {
-        assert!(header.iter().any(|line| line.contains(words)), "{words}: {header:?}");
-    }
-    for words in ["# machine ", "2, transport shm", "# memory    warm"] {
-        assert!(header.iter().any(|line| line.contains(words)), "{words}: {header:?}");
     }
     Ok(())
 }

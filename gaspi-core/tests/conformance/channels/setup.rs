@@ -1,0 +1,240 @@
+//! Opening channels and closing them, and members that leave or die meanwhile.
+
+use super::*;
+
+fn an_open_that_timed_out_continues() {
+    let late = Barrier::new(3);
+    run(3, |rt| {
+        let mut channel = None;
+        if rt.rank() == Rank(1) {
+            late.wait();
+        } else {
+            let first = rt.channel_open(GroupId::ALL, SPEC, Timeout::Test);
+            fails!(first, Error::Timeout { .. });
+            let other = ChannelSpec { slots: 5, ..SPEC };
+            let other = rt.channel_open(GroupId::ALL, other, Timeout::Test);
+            fails!(other, Error::ActiveCollective { .. });
+            late.wait();
+        }
+        let started = Instant::now();
+        while channel.is_none() {
+            assert!(started.elapsed() < Duration::from_secs(60), "it does not open");
+            match rt.channel_open(GroupId::ALL, SPEC, Timeout::Test) {
+                Ok(open) => channel = Some(open),
+                Err(error) => assert!(error.is_timeout(), "{error}"),
+            }
+        }
+        exchange(&channel.expect("open"), 0..50);
+        meet(rt);
+    });
+}
+
+fn all_hear_of_members_that_open_something_else() {
+    run(3, |rt| {
+        let slots = if rt.rank() == Rank(2) { 8 } else { 4 };
+        let opened = rt.channel_open(GroupId::ALL, ChannelSpec { slots, ..SPEC }, LIMIT);
+        let Err(Error::Mismatch { difference, .. }) = opened else { panic!("{opened:?}") };
+        assert!(difference.contains("8 slots of 256 bytes"), "{difference}");
+        let group = new_group(rt);
+        exchange(&rt.channel_open(group, SPEC, LIMIT).expect("a channel"), 0..10);
+        meet_in(rt, group);
+    });
+}
+
+fn new_group(rt: &Runtime) -> GroupId {
+    let group = rt.group_create().expect("a group");
+    all(rt).for_each(|rank| rt.group_add(group, rank).expect("a member"));
+    rt.group_commit(group, LIMIT).expect("committed");
+    group
+}
+
+fn meet_in(rt: &Runtime, group: GroupId) {
+    rt.barrier(group, LIMIT).expect("barrier");
+}
+
+fn what_is_too_large_fails_on_all_and_leaves_nothing() {
+    run(3, |rt| {
+        fails!(
+            rt.channel_open(GroupId::ALL, ChannelSpec { slots: 0, ..SPEC }, LIMIT),
+            Error::Number { number: 0, .. }
+        );
+        let huge = ChannelSpec { message_bytes: 1 << 40, ..SPEC };
+        fails!(rt.channel_open(GroupId::ALL, huge, LIMIT), Error::Number { .. });
+        let large = ChannelSpec { slots: 64, message_bytes: 512 << 20, stage_bytes: 0 };
+        for _ in 0..3 {
+            fails!(rt.channel_open(GroupId::ALL, large, LIMIT), Error::Memory { .. });
+        }
+        exchange(&open(rt), 0..10);
+        meet(rt);
+    });
+}
+
+fn several_groups_open_and_use_channels_at_once() {
+    run(3, |rt| {
+        let groups = [GroupId::ALL, new_group(rt), new_group(rt)];
+        std::thread::scope(|scope| {
+            for group in groups {
+                scope.spawn(move || {
+                    for round in 0..5 {
+                        let spec = ChannelSpec { slots: 1 + round % 3, ..SPEC };
+                        let channel = rt.channel_open(group, spec, LIMIT).expect("a channel");
+                        assert_eq!(channel.group(), group);
+                        exchange(&channel, 0..100);
+                    }
+                });
+            }
+        });
+        meet(rt);
+    });
+}
+
+fn memory_of_closed_channels_is_used_again() {
+    for size in [1, 2, 4] {
+        run(size, |rt| {
+            let mut places = BTreeSet::new();
+            for _ in 0..1000 / u64::from(size) {
+                let channel = open(rt);
+                places.insert(channel.incoming(0, 0).as_ptr() as usize);
+                // A count or line of the former use would be taken for one of this.
+                assert!((0..size as usize).all(|member| channel.told(member).is_none()));
+                exchange(&channel, 0..1);
+                channel.tell([1; 6]);
+            }
+            assert!(places.len() < 50, "{} places", places.len());
+            meet(rt);
+        });
+    }
+}
+
+fn memory_that_a_member_may_still_write_to_is_not_used_again() {
+    run(2, |rt| {
+        let first = open(rt);
+        let (me, other) = (first.me(), 1 - first.me());
+        let place = first.incoming(other, 0).as_ptr() as usize;
+        exchange(&first, 0..5);
+        let first = (me == 1).then_some(first);
+        let second = open(rt);
+        if let Some(first) = first {
+            // Its other end is closed, but nothing keeps this one from using it.
+            for index in 5..8 {
+                post(&first, other, index, &[0xff; HEADER + 256]).expect("nobody is gone");
+            }
+            first.arrive(1, 2, &[3]);
+            first.tell([4; 6]);
+            exchange(&second, 0..20);
+        } else {
+            assert_ne!(second.incoming(other, 0).as_ptr() as usize, place);
+            exchange(&second, 0..20);
+        }
+        assert_eq!(second.received(other), 20);
+        assert_eq!(second.told(other), None);
+        meet(rt);
+        // Now it is: channels that are opened find it free as soon as all have been told.
+        soon("its place is used again", || {
+            let third = open(rt);
+            let again = third.incoming(other, 0).as_ptr() as usize == place;
+            exchange(&third, 0..1);
+            third.tell([again.into(), 0, 0, 0, 0, 0]);
+            let told = until(&third, || third.told(0)).expect("told");
+            told[0] == 1
+        });
+        meet(rt);
+    });
+}
+
+fn a_member_that_has_closed_its_end_is_told_from_one_that_is_late() {
+    run(2, |rt| {
+        let channel = open(rt);
+        let other = 1 - channel.me();
+        if channel.me() == 0 {
+            send(&channel, other, 0).expect("sent");
+            meet(rt);
+            drop(channel);
+        } else {
+            meet(rt);
+            until(&channel, || channel.has_closed(other).then_some(())).expect("closed");
+            receive(&channel, other, 0).expect("sent before it closed");
+            assert_eq!(channel.check(), Ok(()));
+        }
+        meet(rt);
+    });
+}
+
+fn a_member_that_dies_is_named_by_open_and_by_check() {
+    let (ready, parted) = (Barrier::new(3), Barrier::new(3));
+    run_owned(3, &Config::default(), |rt| {
+        let channel = open(&rt);
+        let group = new_group(&rt);
+        // Nobody is still on the way when one of them ends.
+        ready.wait();
+        if rt.rank() == Rank(1) {
+            die(rt);
+            // What a process holds ends with it.
+            drop(channel);
+            parted.wait();
+            return;
+        }
+        let named = |error: Error| matches!(error, Error::RankDied { rank: Rank(1), .. });
+        // Asleep, until the death wakes it.
+        let outcome = until(&channel, || (channel.received(1) > 0).then_some(()));
+        assert!(named(outcome.expect_err("nothing comes")));
+        assert!(named(channel.check().expect_err("it is dead")));
+        assert!(named(rt.channel_open(group, SPEC, LIMIT).expect_err("it is dead")));
+        parted.wait();
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+fn a_member_may_leave_as_soon_as_it_has_opened() {
+    for _ in 0..100 {
+        run_owned(3, &Config::default(), |rt| {
+            let channel = open(&rt);
+            if channel.me() != 1 {
+                rt.term(LIMIT).expect("term");
+            } else {
+                for member in [0, 2] {
+                    let left = || matches!(channel.alive(member), Err(Error::RankLeft { .. }));
+                    until_left(&channel, left);
+                }
+            }
+        });
+    }
+}
+
+fn what_a_member_sent_before_it_left_is_there() {
+    run_owned(2, &Config::default(), |rt| {
+        let channel = open(&rt);
+        let other = 1 - channel.me();
+        if channel.me() == 0 {
+            send(&channel, other, 0).expect("sent");
+            rt.term(LIMIT).expect("term");
+            fails!(channel.check(), Error::NotInitialised);
+        } else {
+            let left = || matches!(channel.alive(0), Err(Error::RankLeft { rank: Rank(0), .. }));
+            until_left(&channel, left);
+            receive(&channel, other, 0).expect("it was sent");
+            assert_eq!(channel.check(), Ok(()), "it may have done its part");
+            assert_eq!(channel.received(other), 1);
+            drop(rt);
+            fails!(channel.check(), Error::NotInitialised);
+        }
+    });
+}
+
+fn until_left(channel: &Channel, left: impl Fn() -> bool) {
+    channel.wait_for(LIMIT.deadline(), || left().then_some(())).expect("it leaves");
+}
+
+tests! {
+    EVERY:
+        an_open_that_timed_out_continues,
+        all_hear_of_members_that_open_something_else,
+        what_is_too_large_fails_on_all_and_leaves_nothing,
+        several_groups_open_and_use_channels_at_once,
+        memory_of_closed_channels_is_used_again,
+        memory_that_a_member_may_still_write_to_is_not_used_again,
+        a_member_that_has_closed_its_end_is_told_from_one_that_is_late,
+        a_member_that_dies_is_named_by_open_and_by_check,
+        a_member_may_leave_as_soon_as_it_has_opened,
+        what_a_member_sent_before_it_left_is_there;
+}
