@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString};
 pub(crate) const EVERY: &str = "all";
 
 /// The name of an algorithm; none where the library chooses.
-pub(crate) type Way = Option<CString>;
+pub(crate) type Algorithm = Option<CString>;
 
 /// What the library logs, as a variable.
 const LOG: &str = "GASPI_LOG";
@@ -17,29 +17,29 @@ const LOG: &str = "GASPI_LOG";
 /// Room for the names that the library tells.
 const NAMES_BYTES: usize = 1024;
 
-/// The ways that `wanted` stands for. `run` carries the operation out once, on all ranks alike: of
-/// all algorithms those serve by which it succeeds.
+/// The algorithms that `wanted` stands for. `run` carries the operation out once, on all ranks
+/// alike: of all algorithms those serve by which it succeeds.
 pub(crate) fn of(
     procedures: &Collectives,
     operation: &str,
     wanted: Option<&str>,
-    run: impl Fn(&Way) -> Result<()>,
-) -> Result<Vec<Way>> {
+    run: impl Fn(&Algorithm) -> Result<()>,
+) -> Result<Vec<Algorithm>> {
     let Some(wanted) = wanted else { return Ok(vec![None]) };
     if wanted != EVERY {
         let name = CString::new(wanted)
             .map_err(|_| Failure::usage("--algorithm has a zero byte in its name"))?;
         return Ok(vec![Some(name)]);
     }
-    let mut ways = vec![None];
+    let mut algorithms = vec![None];
     for name in known(procedures, operation)? {
-        let way = Some(name);
+        let algorithm = Some(name);
         // Every rank is refused for the same reason, before anything has moved.
-        if run(&way).is_ok() {
-            ways.push(way);
+        if run(&algorithm).is_ok() {
+            algorithms.push(algorithm);
         }
     }
-    Ok(ways)
+    Ok(algorithms)
 }
 
 /// Keeps the library, which has not been loaded yet, from writing why an algorithm does not serve:
@@ -51,9 +51,9 @@ pub(crate) fn refuse_quietly() {
     }
 }
 
-/// The name of a way as tables show it.
-pub(crate) fn name(way: &Way) -> Option<String> {
-    way.as_ref().map(|name| name.to_string_lossy().into_owned())
+/// The name of an algorithm as tables show it.
+pub(crate) fn name(algorithm: &Algorithm) -> Option<String> {
+    algorithm.as_ref().map(|name| name.to_string_lossy().into_owned())
 }
 
 /// The algorithms that the library knows for an operation.

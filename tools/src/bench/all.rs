@@ -4,7 +4,10 @@ use crate::arguments::{All, Bandwidth, Init, Notified, Paired, Rate, Sizes};
 use crate::failure::Result;
 use crate::job::Job;
 use crate::report::Report;
-use crate::{atomics, collective, init, limits, moving, notified, one_sided, passive, rates};
+use crate::{
+    atomics, data_collectives, init, limits, notified, one_sided, passive, rates,
+    standard_collectives,
+};
 
 /// Threads of `write-rate`.
 const THREADS: usize = 2;
@@ -37,8 +40,8 @@ pub(crate) fn run(job: &Job, all: &All, report: &mut Report) -> Result<()> {
         one_sided::read_bandwidth(job, &paired, report)?;
         passive::run(job, &sizes, report)?;
     }
-    collective::barrier(job, plain, report)?;
-    collective::allreduce(job, &sizes, report)?;
-    moving::run_all(job, plain, all.cold, report)?;
+    standard_collectives::barrier(job, plain, report)?;
+    standard_collectives::allreduce(job, &sizes, report)?;
+    data_collectives::run_all(job, plain, all.cold, report)?;
     init::run(job, &init, report)
 }

@@ -93,22 +93,22 @@ pub(crate) enum Test {
     /// gaspi_coll_reduce: the root gets it
     Reduce(Reducing),
     /// gaspi_coll_broadcast: all get what the root has
-    Broadcast(Moving),
+    Broadcast(DataCollective),
     /// gaspi_coll_reduce_scatter: each gets a block of the combination
     #[command(alias = "reduce_scatter")]
     ReduceScatter(Reducing),
     /// gaspi_coll_allgather: all get the blocks of all
-    Allgather(Moving),
+    Allgather(DataCollective),
     /// gaspi_coll_allgatherv: the same with blocks of two lengths
-    Allgatherv(Moving),
+    Allgatherv(DataCollective),
     /// gaspi_coll_gather: the root gets the blocks of all
-    Gather(Moving),
+    Gather(DataCollective),
     /// gaspi_coll_scatter: each gets a block of the root
-    Scatter(Moving),
+    Scatter(DataCollective),
     /// gaspi_coll_alltoall: each gets a block of each
-    Alltoall(Moving),
+    Alltoall(DataCollective),
     /// gaspi_coll_alltoallv: the same with blocks of two lengths
-    Alltoallv(Moving),
+    Alltoallv(DataCollective),
     /// Start of a job, its memory, and what cycles of segments and queues take
     Init(Init),
     /// Every test with its default sizes
@@ -255,7 +255,7 @@ pub(crate) struct Rate {
 
 /// A collective operation that moves data.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Moving {
+pub(crate) struct DataCollective {
     #[command(flatten)]
     pub(crate) sizes: Sizes,
 
@@ -285,10 +285,10 @@ pub(crate) struct Moving {
     pub(crate) root: u32,
 }
 
-impl Moving {
+impl DataCollective {
     /// Options as if nothing had been asked for.
-    pub(crate) fn default_with(plain: &Plain, cold: bool) -> Moving {
-        Moving {
+    pub(crate) fn default_with(plain: &Plain, cold: bool) -> DataCollective {
+        DataCollective {
             sizes: Sizes::default_with(plain, cold),
             ty: Type::F32,
             algorithm: None,
@@ -311,7 +311,7 @@ impl Moving {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Reducing {
     #[command(flatten)]
-    pub(crate) moving: Moving,
+    pub(crate) options: DataCollective,
 
     /// How elements are combined
     #[arg(short = 'o', long, value_enum, default_value = "sum")]
@@ -400,25 +400,25 @@ impl Test {
     }
 
     /// The options of a collective operation that moves data, if it is one.
-    fn moving(&self) -> Option<&Moving> {
+    fn data_collective(&self) -> Option<&DataCollective> {
         match self {
             Test::Allreduce(reducing) | Test::Reduce(reducing) | Test::ReduceScatter(reducing) => {
-                Some(&reducing.moving)
+                Some(&reducing.options)
             }
-            Test::Broadcast(moving)
-            | Test::Allgather(moving)
-            | Test::Allgatherv(moving)
-            | Test::Gather(moving)
-            | Test::Scatter(moving)
-            | Test::Alltoall(moving)
-            | Test::Alltoallv(moving) => Some(moving),
+            Test::Broadcast(options)
+            | Test::Allgather(options)
+            | Test::Allgatherv(options)
+            | Test::Gather(options)
+            | Test::Scatter(options)
+            | Test::Alltoall(options)
+            | Test::Alltoallv(options) => Some(options),
             _ => None,
         }
     }
 
     /// Which memory is used, and in which state.
     pub(crate) fn memory(&self) -> String {
-        let place = self.moving().map_or("segments", Moving::memory);
+        let place = self.data_collective().map_or("segments", DataCollective::memory);
         let cold = match self {
             Test::Limits(sizes) | Test::PassiveLat(sizes) | Test::AllreduceStandard(sizes) => {
                 sizes.cold
@@ -430,7 +430,7 @@ impl Test {
             Test::WriteNotifyLat(notified) => notified.paired.sizes.cold,
             Test::WriteRate(rate) => rate.paired.sizes.cold,
             Test::All(all) => all.cold,
-            test => test.moving().is_some_and(|moving| moving.sizes.cold),
+            test => test.data_collective().is_some_and(|options| options.sizes.cold),
         };
         if cold {
             let mib = machine::cold_span() >> 20;
@@ -447,15 +447,15 @@ impl Test {
                 &sizes.plain
             }
             Test::Allreduce(reducing) | Test::Reduce(reducing) | Test::ReduceScatter(reducing) => {
-                &reducing.moving.sizes.plain
+                &reducing.options.sizes.plain
             }
-            Test::Broadcast(moving)
-            | Test::Allgather(moving)
-            | Test::Allgatherv(moving)
-            | Test::Gather(moving)
-            | Test::Scatter(moving)
-            | Test::Alltoall(moving)
-            | Test::Alltoallv(moving) => &moving.sizes.plain,
+            Test::Broadcast(options)
+            | Test::Allgather(options)
+            | Test::Allgatherv(options)
+            | Test::Gather(options)
+            | Test::Scatter(options)
+            | Test::Alltoall(options)
+            | Test::Alltoallv(options) => &options.sizes.plain,
             Test::WriteLat(paired) | Test::ReadLat(paired) | Test::ReadBw(paired) => {
                 &paired.sizes.plain
             }

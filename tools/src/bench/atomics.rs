@@ -1,14 +1,14 @@
 //! Atomics on memory of a peer, by one rank alone and by both on the same word.
 
 use crate::arguments::{Paired, Plain, Sizes};
-use crate::beside;
+use crate::baseline;
 use crate::failure::Result;
 use crate::job::{Job, LIMIT_MS};
 use crate::measure::{Batch, Lane, Schedule, interleave, timed};
 use crate::one_sided::attended;
 use crate::pair::{Pair, SEGMENT, for_each_size};
-use crate::raw;
 use crate::report::{Layout, Report, Row};
+use crate::shm_baseline;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
@@ -45,7 +45,7 @@ fn compare_swap(pair: &Pair<'_>, comparator: u64, new: u64) -> Result<u64> {
 /// One rank alone: each addition has to find what the one before left.
 fn adds<'a>(pair: &'a Pair<'a>, word: usize) -> Lane<'a> {
     let mut expected = 0;
-    raw::alone(pair, move || {
+    shm_baseline::alone(pair, move || {
         let old = add(pair, pair.peer, word)?;
         pair.job.add_errors_if(old != expected);
         expected += 1;
@@ -56,7 +56,7 @@ fn adds<'a>(pair: &'a Pair<'a>, word: usize) -> Lane<'a> {
 /// One rank alone: each swap has to succeed.
 fn swaps<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
     let mut value = 0;
-    raw::alone(pair, move || {
+    shm_baseline::alone(pair, move || {
         let old = compare_swap(pair, value, value + 1)?;
         pair.job.add_errors_if(old != value);
         value += 1;
@@ -93,14 +93,14 @@ pub(crate) fn run(job: &Job, plain: &Plain, report: &mut Report) -> Result<()> {
         let mut lanes = Vec::new();
         if let Some(pair) = pair {
             lanes = vec![
-                beside::atomic_attended(pair),
+                baseline::atomic_attended(pair),
                 attended(pair, adds(pair, ALONE)),
                 attended(pair, swaps(pair)),
-                beside::atomic_by_both(pair),
+                baseline::atomic_by_both(pair),
                 adds_together(pair, &made),
             ];
             if pair.streams.is_some() {
-                lanes.extend([beside::atomic(pair), adds(pair, AWAY)]);
+                lanes.extend([baseline::atomic(pair), adds(pair, AWAY)]);
             }
         }
         let participants = ground.participants();

@@ -8,7 +8,7 @@ use crate::system;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Bytes that a gate takes.
+/// Bytes that a barrier takes.
 pub(crate) const BYTES: usize = 4 * LINE;
 const ARRIVED: usize = 0;
 const GENERATION: usize = LINE;
@@ -19,15 +19,15 @@ const SPINS: u32 = 20_000;
 /// Between looks at whether all ranks live.
 const NAP: Duration = Duration::from_millis(20);
 
-/// Waits until `participants` ranks are at this gate.
-pub(crate) fn meet(job: &Job, gate: Region<'_>, participants: usize) -> Result<()> {
-    let (arrived, generation) = (gate.word32(ARRIVED), gate.word32(GENERATION));
-    let sleepers = gate.word32(SLEEPERS);
-    // Acquire: pairs with the release of the last that opened the gate before.
+/// Waits until `participants` ranks are at this barrier.
+pub(crate) fn meet(job: &Job, barrier: Region<'_>, participants: usize) -> Result<()> {
+    let (arrived, generation) = (barrier.word32(ARRIVED), barrier.word32(GENERATION));
+    let sleepers = barrier.word32(SLEEPERS);
+    // Acquire: pairs with the release of the last that opened the barrier before.
     let now = generation.load(Ordering::Acquire);
     if arrived.fetch_add(1, Ordering::AcqRel) as usize + 1 == participants {
         arrived.store(0, Ordering::Relaxed);
-        // SeqCst: "open, then look for sleepers" against "announce, then look at the gate".
+        // SeqCst: "open, then look for sleepers" against "announce, then look at the barrier".
         generation.fetch_add(1, Ordering::SeqCst);
         if sleepers.load(Ordering::SeqCst) > 0 {
             system::futex_wake(generation);

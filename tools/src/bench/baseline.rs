@@ -4,9 +4,9 @@
 use crate::measure::Lane;
 use crate::memory::LINE;
 use crate::pair::Pair;
-use crate::raw::{self, Taken};
-use crate::raw_tcp;
+use crate::shm_baseline::{self, Taken};
 use crate::sockets::Waiting::{Blocking, Spinning};
+use crate::tcp_baseline;
 use std::time::Duration;
 
 /// Bytes of a request that carries no data, and of an answer that is a number.
@@ -15,8 +15,8 @@ const WORD: usize = 8;
 /// Of a call that only posts a write.
 pub(crate) fn post<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
     match pair.streams {
-        Some(streams) => raw_tcp::sends(pair, streams, size).named("raw send()"),
-        None => copy_or_add(pair, size, raw::copy_out),
+        Some(streams) => tcp_baseline::sends(pair, streams, size).named("raw send()"),
+        None => copy_or_add(pair, size, shm_baseline::copy_out),
     }
 }
 
@@ -24,16 +24,16 @@ pub(crate) fn post<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
 pub(crate) fn request<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
     match pair.streams {
         Some(_) => post(pair, size),
-        None => raw::atomic_add(pair).named("atomic add"),
+        None => shm_baseline::atomic_add(pair).named("atomic add"),
     }
 }
 
 /// Of a write that is complete, while the target does something else.
 pub(crate) fn write<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
     match pair.streams {
-        Some(streams) => raw_tcp::round_trip(pair, streams, (size, WORD), Blocking)
+        Some(streams) => tcp_baseline::round_trip(pair, streams, (size, WORD), Blocking)
             .named("raw round trip, target asleep"),
-        None => copy_or_add(pair, size, raw::copy_out),
+        None => copy_or_add(pair, size, shm_baseline::copy_out),
     }
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn write<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
 pub(crate) fn write_attended<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
     match pair.streams {
         Some(streams) => {
-            raw_tcp::round_trip(pair, streams, (size, WORD), Spinning).named("raw round trip")
+            tcp_baseline::round_trip(pair, streams, (size, WORD), Spinning).named("raw round trip")
         }
         None => write(pair, size),
     }
@@ -50,9 +50,9 @@ pub(crate) fn write_attended<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
 /// Of a read, while the target does something else.
 pub(crate) fn read<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
     match pair.streams {
-        Some(streams) => raw_tcp::round_trip(pair, streams, (WORD, size), Blocking)
+        Some(streams) => tcp_baseline::round_trip(pair, streams, (WORD, size), Blocking)
             .named("raw round trip, target asleep"),
-        None => copy_or_add(pair, size, raw::copy_in),
+        None => copy_or_add(pair, size, shm_baseline::copy_in),
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn read<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
 pub(crate) fn read_attended<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
     match pair.streams {
         Some(streams) => {
-            raw_tcp::round_trip(pair, streams, (WORD, size), Spinning).named("raw round trip")
+            tcp_baseline::round_trip(pair, streams, (WORD, size), Spinning).named("raw round trip")
         }
         None => read(pair, size),
     }
@@ -73,7 +73,7 @@ fn copy_or_add<'a>(
     copy: fn(&'a Pair<'a>, usize) -> Lane<'a>,
 ) -> Lane<'a> {
     if size <= LINE {
-        raw::atomic_add(pair).named("atomic add")
+        shm_baseline::atomic_add(pair).named("atomic add")
     } else {
         copy(pair, size).named("memcpy")
     }
@@ -82,24 +82,26 @@ fn copy_or_add<'a>(
 /// Of writes one after another.
 pub(crate) fn writes<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
     match pair.streams {
-        Some(streams) => raw_tcp::stream_out(pair, streams).named("raw stream"),
-        None => raw::copy_out(pair, size).named("memcpy"),
+        Some(streams) => tcp_baseline::stream_out(pair, streams).named("raw stream"),
+        None => shm_baseline::copy_out(pair, size).named("memcpy"),
     }
 }
 
 /// Of reads one after another.
 pub(crate) fn reads<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
     match pair.streams {
-        Some(streams) => raw_tcp::stream_in(pair, streams).named("raw stream"),
-        None => raw::copy_in(pair, size).named("memcpy"),
+        Some(streams) => tcp_baseline::stream_in(pair, streams).named("raw stream"),
+        None => shm_baseline::copy_in(pair, size).named("memcpy"),
     }
 }
 
 /// Of writes by both ranks at once.
 pub(crate) fn writes_both_ways<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
     match pair.streams {
-        Some(streams) => raw_tcp::streams_both_ways(pair, streams).named("raw streams both ways"),
-        None => raw::copy_both_ways(pair, size).named("memcpy by both"),
+        Some(streams) => {
+            tcp_baseline::streams_both_ways(pair, streams).named("raw streams both ways")
+        }
+        None => shm_baseline::copy_both_ways(pair, size).named("memcpy by both"),
     }
 }
 
@@ -107,9 +109,9 @@ pub(crate) fn writes_both_ways<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> 
 pub(crate) fn notified<'a>(pair: &'a Pair<'a>, size: usize, taken: Taken) -> Lane<'a> {
     let name = |last, all| if taken == Taken::Last { last } else { all };
     match pair.streams {
-        Some(streams) => raw_tcp::one_way(pair, streams, size, taken, Spinning)
+        Some(streams) => tcp_baseline::one_way(pair, streams, size, taken, Spinning)
             .named(name("raw one way", "raw one way, data read")),
-        None => raw::notified(pair, size, taken)
+        None => shm_baseline::notified(pair, size, taken)
             .named(name("data and flag", "data, flag, dirty lines read")),
     }
 }
@@ -117,9 +119,9 @@ pub(crate) fn notified<'a>(pair: &'a Pair<'a>, size: usize, taken: Taken) -> Lan
 /// The same with a target that sleeps.
 pub(crate) fn notified_asleep<'a>(pair: &'a Pair<'a>, size: usize, delay: Duration) -> Lane<'a> {
     match pair.streams {
-        Some(streams) => raw_tcp::one_way_asleep(pair, streams, size, delay)
+        Some(streams) => tcp_baseline::one_way_asleep(pair, streams, size, delay)
             .named("raw one way, receiver asleep"),
-        None => raw::notified_asleep(pair, size, delay).named("data and futex wake"),
+        None => shm_baseline::notified_asleep(pair, size, delay).named("data and futex wake"),
     }
 }
 
@@ -127,7 +129,7 @@ pub(crate) fn notified_asleep<'a>(pair: &'a Pair<'a>, size: usize, delay: Durati
 pub(crate) fn atomic<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
     match pair.streams {
         Some(_) => write(pair, WORD),
-        None => raw::atomic_add(pair).named("atomic add"),
+        None => shm_baseline::atomic_add(pair).named("atomic add"),
     }
 }
 
@@ -135,7 +137,7 @@ pub(crate) fn atomic<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
 pub(crate) fn atomic_attended<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
     match pair.streams {
         Some(_) => write_attended(pair, WORD),
-        None => raw::atomic_add(pair).named("atomic add"),
+        None => shm_baseline::atomic_add(pair).named("atomic add"),
     }
 }
 
@@ -143,16 +145,18 @@ pub(crate) fn atomic_attended<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
 pub(crate) fn atomic_by_both<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
     match pair.streams {
         Some(_) => write_attended(pair, WORD),
-        None => raw::contended_add(pair).named("atomic add by both"),
+        None => shm_baseline::contended_add(pair).named("atomic add by both"),
     }
 }
 
 /// Of ranks that hear of each other, with a payload of `size` bytes.
 pub(crate) fn meeting<'a>(pair: &'a Pair<'a>, size: usize, crowded: bool) -> Lane<'a> {
     match pair.streams {
-        Some(streams) if crowded => raw_tcp::one_way(pair, streams, size, Taken::Last, Blocking)
-            .named("raw one way, blocking"),
+        Some(streams) if crowded => {
+            tcp_baseline::one_way(pair, streams, size, Taken::Last, Blocking)
+                .named("raw one way, blocking")
+        }
         Some(_) => notified(pair, size, Taken::Last),
-        None => raw::hand_over(pair).named("line hand-over"),
+        None => shm_baseline::hand_over(pair).named("line hand-over"),
     }
 }

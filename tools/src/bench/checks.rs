@@ -2,9 +2,9 @@
 //! anything is started.
 
 use crate::arguments::{Paired, Sizes, Test};
-use crate::collective::{self, DOUBLE};
 use crate::failure::{Failure, Result};
-use crate::{moving, passive};
+use crate::standard_collectives::{self, DOUBLE};
+use crate::{data_collectives, passive};
 
 /// passive_transfer_size_max.
 const PASSIVE_MAX: usize = 65_535;
@@ -44,13 +44,13 @@ pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
         }
         Test::AllreduceStandard(sizes) => {
             let is_whole = |size: usize| size.is_multiple_of(DOUBLE);
-            check_sizes(sizes, &collective::SIZES, is_whole, || {
+            check_sizes(sizes, &standard_collectives::SIZES, is_whole, || {
                 format!("allreduce-standard takes doubles: multiples of {DOUBLE} bytes")
             })
         }
         Test::Limits(sizes) => check_series(sizes),
         Test::Barrier(_) | Test::Init(_) | Test::All(_) => Ok(()),
-        _ => moving::check(test, ranks),
+        _ => data_collectives::check(test, ranks),
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Streams {
 
 /// Connections of this rank.
 #[derive(Debug)]
-pub(crate) struct Wiring {
+pub(crate) struct Connections {
     /// On rank 0 one for each other rank, in their order; elsewhere the one to rank 0.
     pub(crate) star: Vec<Socket>,
     /// If the pair of this rank talks over TCP.
@@ -95,27 +95,27 @@ impl Card {
     }
 
     /// Where to try, best first. `known` are addresses that the library is connected to.
-    fn ways(&self, host: &str, known: &[IpAddr]) -> Vec<SocketAddr> {
-        let mut ways = self.addresses.clone();
+    fn candidates(&self, host: &str, known: &[IpAddr]) -> Vec<SocketAddr> {
+        let mut candidates = self.addresses.clone();
         if self.host == host {
-            ways = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+            candidates = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         } else {
             // Stable: the others keep their order.
-            ways.sort_by_key(|address| !known.contains(address));
+            candidates.sort_by_key(|address| !known.contains(address));
         }
-        ways.into_iter().map(|address| SocketAddr::new(address, self.port)).collect()
+        candidates.into_iter().map(|address| SocketAddr::new(address, self.port)).collect()
     }
 
     /// A connection to the listener, which has answered.
     fn connect(&self, job: &Job, purpose: u64) -> Result<Socket> {
         let mut reasons = Vec::new();
-        for way in self.ways(&machine::network(), &system::connected()) {
-            let greeted = Socket::connect(way)
+        for address in self.candidates(&machine::network(), &system::connected()) {
+            let greeted = Socket::connect(address)
                 .map_err(|error| Failure::run(error.to_string()))
                 .and_then(|socket| self.greet(job, socket, purpose));
             match greeted {
                 Ok(socket) => return Ok(socket),
-                Err(failure) => reasons.push(format!("{way}: {failure}")),
+                Err(failure) => reasons.push(format!("{address}: {failure}")),
             }
         }
         Err(Failure::run(format!(
@@ -166,7 +166,7 @@ fn accept(
 }
 
 /// Makes the connections of all ranks, together.
-pub(crate) fn connect(job: &Job, links: Links) -> Result<Wiring> {
+pub(crate) fn connect(job: &Job, links: Links) -> Result<Connections> {
     let segment = job.segment(EXCHANGE, 3 * CARD)?;
     let (rank, peer) = (job.rank, job.rank ^ 1);
     let listens = rank == 0 || rank % 2 == 1;
@@ -212,7 +212,7 @@ pub(crate) fn connect(job: &Job, links: Links) -> Result<Wiring> {
         }
     }
     segment.delete()?;
-    Ok(Wiring { star, streams })
+    Ok(Connections { star, streams })
 }
 
 /// Puts a card where it is sent from.
@@ -257,11 +257,11 @@ mod tests {
     #[test]
     fn the_way_of_the_library_comes_first() {
         let card = card(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
-        let ways = |host: &str, known: &[IpAddr]| -> Vec<String> {
-            card.ways(host, known).iter().map(ToString::to_string).collect()
+        let candidates = |host: &str, known: &[IpAddr]| -> Vec<String> {
+            card.candidates(host, known).iter().map(ToString::to_string).collect()
         };
         let known = [IpAddr::from([10, 0, 0, 3])];
-        assert_eq!(ways("c:d", &known), ["10.0.0.3:80", "10.0.0.1:80", "10.0.0.2:80"]);
-        assert_eq!(ways("a:b", &known), ["127.0.0.1:80", "[::1]:80"]);
+        assert_eq!(candidates("c:d", &known), ["10.0.0.3:80", "10.0.0.1:80", "10.0.0.2:80"]);
+        assert_eq!(candidates("a:b", &known), ["127.0.0.1:80", "[::1]:80"]);
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Invariant: what a rank told is seen by others after the next meeting.
 
+use crate::barrier;
 use crate::failure::Result;
-use crate::gate;
 use crate::job::Job;
 use crate::machine;
 use crate::memory::{APART, PAGE, Shared};
@@ -46,7 +46,7 @@ enum Way {
     Sockets {
         /// What was told until the last meeting.
         table: Vec<[AtomicU64; WORDS]>,
-        /// As in `Wiring::star`.
+        /// As in `Connections::star`.
         star: Vec<Socket>,
     },
 }
@@ -77,13 +77,13 @@ impl Control {
         self.word(self.rank, word)
     }
 
-    /// Waits for the first `participants` ranks; `all` has a gate of its own, since ranks that take
+    /// Waits for the first `participants` ranks; `all` has a barrier of its own, since ranks that take
     /// no part in a test wait there meanwhile.
     fn meet(&self, job: &Job, participants: usize, all: bool) -> Result<()> {
         match &self.way {
             Way::Memory(shared) => {
-                let gate = if all { 0 } else { gate::BYTES };
-                gate::meet(job, shared.region().part(gate, gate::BYTES), participants)
+                let barrier = if all { 0 } else { barrier::BYTES };
+                barrier::meet(job, shared.region().part(barrier, barrier::BYTES), participants)
             }
             Way::Sockets { star, .. } if self.rank == 0 => {
                 let others = star.get(..participants - 1).unwrap_or(star);

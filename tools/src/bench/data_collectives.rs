@@ -5,8 +5,8 @@
 //! times the share of it that has to leave or enter each rank, which does not depend on their
 //! number.
 
-use crate::arguments::{Moving, Place, Plain, Reducing, Test};
-use crate::collective;
+use crate::algorithms::{self, Algorithm};
+use crate::arguments::{DataCollective, Place, Plain, Reducing, Test};
 use crate::elements::{Op, Pattern, Type};
 use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS, Segment};
@@ -14,8 +14,8 @@ use crate::library::{Collectives, Options};
 use crate::measure::{Lane, Measured, interleave, timed};
 use crate::memory::{PAGE, Region};
 use crate::pair::{SEGMENT, rotation};
-use crate::report::{Beside, Layout, Moved, Report, Row};
-use crate::ways::{self, Way};
+use crate::report::{Comparison, Layout, Moved, Report, Row};
+use crate::standard_collectives;
 use std::ffi::c_void;
 
 /// Sizes without a choice.
@@ -82,34 +82,37 @@ impl Kind {
 #[derive(Debug, Clone)]
 struct Wish<'a> {
     kind: Kind,
-    moving: &'a Moving,
+    options: &'a DataCollective,
     op: Op,
 }
 
 impl<'a> Wish<'a> {
     /// Of a test, if it is one of these.
     fn of(test: &'a Test) -> Option<Wish<'a>> {
-        let moves = |kind, moving| Wish { kind, moving, op: Op::Sum };
-        let reduces =
-            |kind, reducing: &'a Reducing| Wish { kind, moving: &reducing.moving, op: reducing.op };
+        let moves = |kind, options| Wish { kind, options, op: Op::Sum };
+        let reduces = |kind, reducing: &'a Reducing| Wish {
+            kind,
+            options: &reducing.options,
+            op: reducing.op,
+        };
         Some(match test {
             Test::Allreduce(reducing) => reduces(Kind::Allreduce, reducing),
             Test::Reduce(reducing) => reduces(Kind::Reduce, reducing),
             Test::ReduceScatter(reducing) => reduces(Kind::ReduceScatter, reducing),
-            Test::Broadcast(moving) => moves(Kind::Broadcast, moving),
-            Test::Allgather(moving) => moves(Kind::Allgather, moving),
-            Test::Allgatherv(moving) => moves(Kind::Allgatherv, moving),
-            Test::Gather(moving) => moves(Kind::Gather, moving),
-            Test::Scatter(moving) => moves(Kind::Scatter, moving),
-            Test::Alltoall(moving) => moves(Kind::Alltoall, moving),
-            Test::Alltoallv(moving) => moves(Kind::Alltoallv, moving),
+            Test::Broadcast(options) => moves(Kind::Broadcast, options),
+            Test::Allgather(options) => moves(Kind::Allgather, options),
+            Test::Allgatherv(options) => moves(Kind::Allgatherv, options),
+            Test::Gather(options) => moves(Kind::Gather, options),
+            Test::Scatter(options) => moves(Kind::Scatter, options),
+            Test::Alltoall(options) => moves(Kind::Alltoall, options),
+            Test::Alltoallv(options) => moves(Kind::Alltoallv, options),
             _ => return None,
         })
     }
 
     /// The name of the row.
     fn variant(&self) -> String {
-        let ty = self.moving.ty.name();
+        let ty = self.options.ty.name();
         if self.kind.reduces() { format!("{} {ty}", self.op.name()) } else { ty.to_owned() }
     }
 }
@@ -117,29 +120,29 @@ impl<'a> Wish<'a> {
 /// Refuses what cannot be measured, before a job is there.
 pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
     let Some(wish) = Wish::of(test) else { return Ok(()) };
-    let moving = wish.moving;
-    if !wish.op.serves(moving.ty) {
-        let (op, ty) = (wish.op.name(), moving.ty.name());
+    let options = wish.options;
+    if !wish.op.serves(options.ty) {
+        let (op, ty) = (wish.op.name(), options.ty.name());
         return Err(Failure::usage(format!(
             "-o {op} is for integers; {ty} has no bits to combine"
         )));
     }
-    if moving.root as usize >= ranks {
-        return Err(Failure::usage(format!("--root {}: the job has {ranks} ranks", moving.root)));
+    if options.root as usize >= ranks {
+        return Err(Failure::usage(format!("--root {}: the job has {ranks} ranks", options.root)));
     }
-    if moving.point_to_point && moving.algorithm.as_deref() == Some(ways::EVERY) {
+    if options.point_to_point && options.algorithm.as_deref() == Some(algorithms::EVERY) {
         return Err(Failure::usage(
             "--point-to-point and --algorithm all are measured beside different things; ask for one",
         ));
     }
-    if moving.point_to_point && ranks < 2 {
+    if options.point_to_point && ranks < 2 {
         return Err(Failure::usage("--point-to-point: the job has 1 rank, start it with -n 2"));
     }
-    let bytes = moving.ty.bytes();
-    match moving.sizes.sizes(&SIZES)?.into_iter().find(|size| !size.is_multiple_of(bytes)) {
-        Some(size) if !moving.sizes.sizes.is_empty() => Err(Failure::usage(format!(
+    let bytes = options.ty.bytes();
+    match options.sizes.sizes(&SIZES)?.into_iter().find(|size| !size.is_multiple_of(bytes)) {
+        Some(size) if !options.sizes.sizes.is_empty() => Err(Failure::usage(format!(
             "size {size}: elements of {} have {bytes} bytes, and sizes are multiples of that",
-            moving.ty.name()
+            options.ty.name()
         ))),
         _ => Ok(()),
     }
@@ -147,19 +150,19 @@ pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
 
 /// Whether a test is to try algorithms, of which some will not serve.
 pub(crate) fn tries_all(test: &Test) -> bool {
-    Wish::of(test).is_some_and(|wish| wish.moving.algorithm.as_deref() == Some(ways::EVERY))
+    Wish::of(test).is_some_and(|wish| wish.options.algorithm.as_deref() == Some(algorithms::EVERY))
 }
 
 /// Measures a test, if it is one of these.
 pub(crate) fn run(job: &Job, test: &Test, report: &mut Report) -> Result<()> {
     let Some(wish) = Wish::of(test) else { return Ok(()) };
-    let sizes = wish.moving.sizes.sizes(&SIZES)?;
+    let sizes = wish.options.sizes.sizes(&SIZES)?;
     sizes.into_iter().try_for_each(|size| row(job, &wish, size, report))
 }
 
 /// Every operation with its default sizes, out of place.
 pub(crate) fn run_all(job: &Job, plain: &Plain, cold: bool, report: &mut Report) -> Result<()> {
-    let moving = Moving::default_with(plain, cold);
+    let options = DataCollective::default_with(plain, cold);
     for kind in [
         Kind::Allreduce,
         Kind::Reduce,
@@ -172,7 +175,7 @@ pub(crate) fn run_all(job: &Job, plain: &Plain, cold: bool, report: &mut Report)
         Kind::Alltoall,
         Kind::Alltoallv,
     ] {
-        let wish = Wish { kind, moving: &moving, op: Op::Sum };
+        let wish = Wish { kind, options: &options, op: Op::Sum };
         for size in SIZES {
             row(job, &wish, size, report)?;
         }
@@ -332,7 +335,7 @@ impl Call<'_> {
         }
     }
 
-    fn run(&self, way: &Way, buffers: Buffers<'_>) -> Result<()> {
+    fn run(&self, algorithm: &Algorithm, buffers: Buffers<'_>) -> Result<()> {
         let p = &self.procedures;
         let receive: *mut c_void = buffers.receive.address().cast();
         let block = self.job.rank * self.count * self.ty.bytes();
@@ -351,7 +354,7 @@ impl Call<'_> {
             _ => 0,
         });
         let (count, ty, op, root) = (self.count as u64, self.ty.code(), self.op.code(), self.root);
-        let options = Options::of(way.as_deref());
+        let options = Options::of(algorithm.as_deref());
         let options = &raw const options;
         let (sends, receives) = (self.sends.as_ptr(), self.receives.as_ptr());
         let none = std::ptr::null();
@@ -401,72 +404,77 @@ struct Buffers<'a> {
     receive: Region<'a>,
 }
 
-fn row(job: &Job, wish: &Wish<'_>, size: usize, report: &mut Report) -> Result<()> {
-    let (kind, moving) = (wish.kind, wish.moving);
-    let procedures = job.collectives.ok_or_else(|| {
-        let library = job.library.display();
-        Failure::usage(format!("{library} has no gaspi_coll_*: it has no collectives to measure"))
-    })?;
-    let elements = size / moving.ty.bytes();
-    let count = if kind.has_blocks() { elements.div_ceil(job.ranks) } else { elements }.max(1);
+/// The elements that this rank sends to each and receives from each, where blocks differ.
+fn blocks(job: &Job, kind: Kind, count: usize) -> (Vec<u64>, Vec<u64>) {
     let all = 0..job.ranks;
-    let (sends, receives): (Vec<u64>, Vec<u64>) = match kind {
+    match kind {
         Kind::Allgatherv => (Vec::new(), all.map(|rank| uneven(count, rank, 0)).collect()),
         Kind::Alltoallv => {
             let blocks: Vec<u64> = all.map(|rank| uneven(count, job.rank, rank)).collect();
             (blocks.clone(), blocks)
         }
         _ => (Vec::new(), Vec::new()),
-    };
+    }
+}
+
+fn row(job: &Job, wish: &Wish<'_>, size: usize, report: &mut Report) -> Result<()> {
+    let (kind, options) = (wish.kind, wish.options);
+    let procedures = job.collectives.ok_or_else(|| {
+        let library = job.library.display();
+        Failure::usage(format!("{library} has no gaspi_coll_*: it has no collectives to measure"))
+    })?;
+    let elements = size / options.ty.bytes();
+    let count = if kind.has_blocks() { elements.div_ceil(job.ranks) } else { elements }.max(1);
+    let (sends, receives) = blocks(job, kind, count);
     let call = Call {
         job,
         procedures,
         kind,
-        ty: moving.ty,
+        ty: options.ty,
         op: wish.op,
-        root: moving.root as u16,
-        in_place: moving.in_place,
+        root: options.root as u16,
+        in_place: options.in_place,
         count,
         sends,
         receives,
     };
-    let (ways, measured) = measure(&call, moving)?;
-    let beside = match (ways.len(), moving.point_to_point) {
-        (_, true) => Some(Beside::Writes),
+    let (algorithms, measured) = measure(&call, options)?;
+    let comparison = match (algorithms.len(), options.point_to_point) {
+        (_, true) => Some(Comparison::Writes),
         (1, false) => None,
-        _ => Some(Beside::Algorithms),
+        _ => Some(Comparison::Algorithms),
     };
-    let best = (1..ways.len()).min_by(|one, other| {
-        let median = |way: usize| measured.samples[way].median();
+    let best = (1..algorithms.len()).min_by(|one, other| {
+        let median = |algorithm: usize| measured.samples[algorithm].median();
         median(*one).total_cmp(&median(*other))
     });
-    for (index, way) in ways.iter().enumerate() {
+    for (index, algorithm) in algorithms.iter().enumerate() {
         let samples = measured.samples[index].clone();
         let moved = Moved {
             variant: wish.variant(),
             count,
-            ty: moving.ty.name(),
+            ty: options.ty.name(),
             op: kind.reduces().then(|| wish.op.name()),
-            algorithm: ways::name(way),
+            algorithm: algorithms::name(algorithm),
             in_place: call.in_place,
-            memory: moving.memory.name(),
+            memory: options.memory.name(),
             bus_factor: kind.bus_factor(job.ranks),
-            beside,
+            comparison,
         };
-        let bytes = call.whole() * moving.ty.bytes();
+        let bytes = call.whole() * options.ty.bytes();
         let mut row = Row::new(kind.name(), "", samples).size(bytes).moved(moved);
         match best {
             // Of all, since they are checked together.
             _ if index > 0 => {}
             Some(best) => {
-                let name = ways::name(&ways[best]).unwrap_or_default();
+                let name = algorithms::name(&algorithms[best]).unwrap_or_default();
                 let us = measured.samples[best].median();
                 row = row.limit(name, us).errors(measured.errors);
             }
             None => row = row.errors(measured.errors),
         }
-        if moving.point_to_point {
-            let us = measured.samples[ways.len()].median();
+        if options.point_to_point {
+            let us = measured.samples[algorithms.len()].median();
             row = row.limit("write to the next rank, all at once", us).share();
         }
         report.row(Layout::Moved, &row)?;
@@ -492,16 +500,17 @@ fn writes<'a>(segment: &'a Segment<'_>, job: &'a Job, bytes: usize) -> Lane<'a> 
     })
 }
 
-/// The ways that were measured, and their samples; those of writes behind them, where they are
+/// The algorithms that were measured, and their samples; behind them those of writes, where they are
 /// asked for.
-fn measure(call: &Call<'_>, moving: &Moving) -> Result<(Vec<Way>, Measured)> {
+fn measure(call: &Call<'_>, options: &DataCollective) -> Result<(Vec<Algorithm>, Measured)> {
     let job = call.job;
     let bytes = call.largest() * call.ty.bytes();
-    let beside = bus_bytes(call);
-    let ground = moving.point_to_point.then(|| job.segment(BESIDE, 2 * beside)).transpose()?;
-    let rotation = rotation(bytes, moving.sizes.cold);
+    let bytes_beside = bus_bytes(call);
+    let ground =
+        options.point_to_point.then(|| job.segment(BESIDE, 2 * bytes_beside)).transpose()?;
+    let rotation = rotation(bytes, options.sizes.cold);
     let half = rotation.total.next_multiple_of(PAGE);
-    let mut memory = Memory::new(job, moving.memory, 2 * half)?;
+    let mut memory = Memory::new(job, options.memory, 2 * half)?;
     let measured = {
         let region = memory.region();
         let buffers = |at: usize| Buffers {
@@ -510,31 +519,32 @@ fn measure(call: &Call<'_>, moving: &Moving) -> Result<(Vec<Way>, Measured)> {
         };
         // So that the first calls do not move what no check has ever written.
         call.write(buffers(0), 0);
-        let name = moving.algorithm.as_deref();
-        let ways =
-            ways::of(&call.procedures, call.kind.name(), name, |way| call.run(way, buffers(0)))?;
-        let mut lanes: Vec<Lane<'_>> = (ways.iter())
-            .map(|way| {
+        let name = options.algorithm.as_deref();
+        let algorithms = algorithms::of(&call.procedures, call.kind.name(), name, |algorithm| {
+            call.run(algorithm, buffers(0))
+        })?;
+        let mut lanes: Vec<Lane<'_>> = (algorithms.iter())
+            .map(|algorithm| {
                 let mut places = rotation;
                 Lane::new(move |batch| {
-                    let us = timed(batch, || call.run(way, buffers(places.offset())))?;
+                    let us = timed(batch, || call.run(algorithm, buffers(places.offset())))?;
                     Ok(Some(us))
                 })
             })
             .collect();
-        lanes.extend(ground.as_ref().map(|segment| writes(segment, job, beside)));
-        let schedule = collective::schedule(job, &moving.sizes.plain, bytes);
+        lanes.extend(ground.as_ref().map(|segment| writes(segment, job, bytes_beside)));
+        let schedule = standard_collectives::schedule(job, &options.sizes.plain, bytes);
         let measured = interleave(job, job.ranks, schedule, &mut lanes, |round| {
             let mut wrong = 0;
-            for way in &ways {
+            for algorithm in &algorithms {
                 call.write(buffers(0), round);
-                call.run(way, buffers(0))?;
+                call.run(algorithm, buffers(0))?;
                 wrong += call.wrong(buffers(0), round);
             }
             Ok(wrong)
         })?;
         drop(lanes);
-        (ways, measured)
+        (algorithms, measured)
     };
     memory.give_back()?;
     ground.map_or(Ok(()), Segment::delete)?;

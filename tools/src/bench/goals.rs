@@ -1,6 +1,6 @@
 //! What the library is to reach, beside the limits that rows show.
 
-use crate::report::{Beside, Row};
+use crate::report::{Comparison, Row};
 
 /// What a row has to show.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,14 +95,14 @@ const RING_FROM: usize = 4 << 20;
 const RING_SHARE: f64 = 0.85;
 
 /// What a collective operation is to reach beside others.
-fn beside(row: &Row) -> Option<Goal> {
+fn comparison(row: &Row) -> Option<Goal> {
     let moved = row.moved.as_ref()?;
-    match moved.beside? {
-        Beside::Algorithms if row.limit.is_some() => {
+    match moved.comparison? {
+        Comparison::Algorithms if row.limit.is_some() => {
             let noise = row.samples.noise().unwrap_or_default();
             Some(Goal::AtMost(CHOICE.max(1.0 + noise)))
         }
-        Beside::Writes
+        Comparison::Writes
             if moved.algorithm.as_deref() == Some("ring")
                 && row.size.is_some_and(|size| size >= RING_FROM) =>
         {
@@ -118,7 +118,7 @@ pub(crate) fn of(row: &Row, ranks: usize, transport: &str) -> Option<Goal> {
         return Some(Goal::AtMost(1.0));
     }
     if row.moved.is_some() {
-        return beside(row);
+        return comparison(row);
     }
     let within = |(from, to): (usize, usize), value: usize| (from..=to).contains(&value);
     let goals: &[Entry] = match transport {

@@ -4,13 +4,13 @@
 //! Invariant: every wait has a limit of [`LIMIT`], and ends early when a rank has died.
 
 use crate::arguments::Plain;
+use crate::connections::{self, Streams};
 use crate::control::{Control, Places};
 use crate::failure::{Failure, Result};
-use crate::handing::{self, Counter};
+use crate::fd_passing::{self, Counter};
 use crate::library::{self, Collectives, Config, Library, Procedures, Status};
 use crate::memory::{PAGE, Region, Shared};
 use crate::transport::{Choice, Links};
-use crate::wiring::{self, Streams};
 use crate::{launch, system};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -135,9 +135,9 @@ impl Job {
         let control = if self.links.one_memory {
             Control::in_memory(self.rank, self.share(Control::bytes(self.ranks))?)
         } else {
-            let wiring = wiring::connect(self, self.links)?;
-            self.streams = wiring.streams;
-            Control::over_sockets(self.rank, self.ranks, wiring.star)
+            let connections = connections::connect(self, self.links)?;
+            self.streams = connections.streams;
+            Control::over_sockets(self.rank, self.ranks, connections.star)
         };
         self.control = Some(control);
         self.places = Places::learn(self)?;
@@ -284,7 +284,7 @@ impl Job {
             shared
         } else {
             self.barrier()?;
-            let file = handing::take(self, segment.region.word(0).load(Ordering::Relaxed))?;
+            let file = fd_passing::take(self, segment.region.word(0).load(Ordering::Relaxed))?;
             Shared::map(&file, size)?
         };
         segment.delete()?;

@@ -5,10 +5,10 @@ use crate::failure::Result;
 use crate::job::Job;
 use crate::measure::{Lane, Samples, Schedule, interleave};
 use crate::pair::{Ground, on_ground};
-use crate::raw::{self, Taken};
-use crate::raw_tcp;
 use crate::report::{Layout, Report, Row};
+use crate::shm_baseline::{self, Taken};
 use crate::sockets::Waiting::{Blocking, Spinning};
+use crate::tcp_baseline;
 use std::time::Duration;
 
 const SIZES: [usize; 6] = [4 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20, 16 << 20];
@@ -79,11 +79,11 @@ fn lines(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) -> 
     let pair = ground.pair();
     let mut lanes = Vec::new();
     if let Some(pair) = &pair {
-        lanes.push(("atomic add", raw::atomic_add(pair)));
+        lanes.push(("atomic add", shm_baseline::atomic_add(pair)));
         if job.ranks > 1 {
-            lanes.push(("atomic add by both", raw::contended_add(pair)));
-            lanes.push(("line hand-over", raw::hand_over(pair)));
-            lanes.push(("data and flag", raw::notified(pair, 8, Taken::Last)));
+            lanes.push(("atomic add by both", shm_baseline::contended_add(pair)));
+            lanes.push(("line hand-over", shm_baseline::hand_over(pair)));
+            lanes.push(("data and flag", shm_baseline::notified(pair, 8, Taken::Last)));
         }
     }
     let schedule = Schedule::of_size(&sizes.plain, 8);
@@ -95,8 +95,8 @@ fn kernel(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) ->
     let pair = ground.pair();
     let mut lanes = Vec::new();
     if let Some(pair) = &pair {
-        lanes.push(("yield switch", raw::yield_switch(job, ground.words(), pair.other())));
-        lanes.push(("futex wake", raw::futex_wake(pair)));
+        lanes.push(("yield switch", shm_baseline::yield_switch(job, ground.words(), pair.other())));
+        lanes.push(("futex wake", shm_baseline::futex_wake(pair)));
     }
     let schedule = Schedule::of_batches(&sizes.plain, BATCH_SLOW);
     rows(job, ground, schedule, None, lanes, report)
@@ -107,12 +107,12 @@ fn copies(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) ->
     let (pair, size) = (ground.pair(), ground.size());
     let mut lanes = Vec::new();
     if let Some(pair) = &pair {
-        lanes.push(("memcpy", raw::copy_out(pair, size)));
+        lanes.push(("memcpy", shm_baseline::copy_out(pair, size)));
         if job.ranks > 1 {
-            lanes.push(("memcpy of dirty lines", raw::copy_dirty(pair, size)));
+            lanes.push(("memcpy of dirty lines", shm_baseline::copy_dirty(pair, size)));
         }
         let acts = pair.is_initiator();
-        lanes.push(("float add", raw::float_add(pair.source, pair.inbox, size, acts)));
+        lanes.push(("float add", shm_baseline::float_add(pair.source, pair.inbox, size, acts)));
     }
     let schedule = Schedule::of_size(&sizes.plain, size);
     rows(job, ground, schedule, Some(size), lanes, report)
@@ -123,19 +123,19 @@ fn messages(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) 
     let pair = ground.pair();
     let mut lanes = Vec::new();
     if let Some((pair, streams)) = pair.as_ref().and_then(|pair| Some((pair, pair.streams?))) {
-        let one_way = |waiting| raw_tcp::one_way(pair, streams, 8, Taken::Last, waiting);
-        let round_trip = |target| raw_tcp::round_trip(pair, streams, (8, 8), target);
+        let one_way = |waiting| tcp_baseline::one_way(pair, streams, 8, Taken::Last, waiting);
+        let round_trip = |target| tcp_baseline::round_trip(pair, streams, (8, 8), target);
         lanes.push(("raw one way", one_way(Spinning)));
         lanes.push(("raw one way, blocking", one_way(Blocking)));
         lanes.push(("raw round trip", round_trip(Spinning)));
         lanes.push(("raw round trip, target asleep", round_trip(Blocking)));
-        lanes.push(("raw send()", raw_tcp::sends(pair, streams, 8)));
+        lanes.push(("raw send()", tcp_baseline::sends(pair, streams, 8)));
     }
     let schedule = Schedule::of_batches(&sizes.plain, BATCH_TURNS);
     rows(job, ground, schedule, Some(8), lanes, report)?;
     let mut lanes = Vec::new();
     if let Some((pair, streams)) = pair.as_ref().and_then(|pair| Some((pair, pair.streams?))) {
-        let asleep = raw_tcp::one_way_asleep(pair, streams, 8, ASLEEP);
+        let asleep = tcp_baseline::one_way_asleep(pair, streams, 8, ASLEEP);
         lanes.push(("raw one way, receiver asleep", asleep));
     }
     let schedule = Schedule::of_long(&sizes.plain, BATCH_ASLEEP);
@@ -149,9 +149,9 @@ fn streams(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) -
     let mut lanes = Vec::new();
     let mut both = Vec::new();
     if let Some((pair, streams)) = pair.as_ref().and_then(|pair| Some((pair, pair.streams?))) {
-        lanes.push(("raw stream", raw_tcp::stream_out(pair, streams)));
-        lanes.push(("raw stream, sendfile", raw_tcp::stream_of_file(pair, streams)?));
-        both.push(("raw streams both ways", raw_tcp::streams_both_ways(pair, streams)));
+        lanes.push(("raw stream", tcp_baseline::stream_out(pair, streams)));
+        lanes.push(("raw stream, sendfile", tcp_baseline::stream_of_file(pair, streams)?));
+        both.push(("raw streams both ways", tcp_baseline::streams_both_ways(pair, streams)));
     }
     rows(job, ground, schedule, Some(size), lanes, report)?;
     rows_of(2, job, ground, schedule, Some(size), both, report)

@@ -1,28 +1,29 @@
 //! gaspi-bench: measures libgaspi beside what the hardware gives.
 //!
 //! It calls the C library as programs do ([`library`]), as a rank of a job ([`job`], [`launch`]),
-//! and measures each operation in batches between batches of its limit ([`measure`]), which is what
-//! the same two processes reach without the library ([`raw`]). Tests of a kind are a file; what
-//! they have in common is in [`pair`], what they print in [`report`], what they are to reach in
-//! [`goals`].
+//! and measures each operation in batches between batches of its limit ([`measure`]): what the same
+//! two processes reach without the library ([`baseline`]). Each kind of test is a file. [`pair`] has
+//! what they share, [`report`] what they print, [`goals`] what they are to reach.
 //!
 //! Three commands need no job: [`info`] shows the machine, [`compare`] runs other libraries beside
 //! ours, [`kernels`] measures the loops of reductions.
 
+mod algorithms;
 mod all;
 mod arguments;
 mod atomics;
-mod beside;
+mod barrier;
+mod baseline;
 mod checks;
-mod collective;
 #[path = "../compare/mod.rs"]
 mod compare;
+mod connections;
 mod control;
+mod data_collectives;
 mod elements;
 mod failure;
-mod gate;
+mod fd_passing;
 mod goals;
-mod handing;
 mod info;
 mod init;
 mod job;
@@ -33,20 +34,18 @@ mod limits;
 mod machine;
 mod measure;
 mod memory;
-mod moving;
 mod notified;
 mod one_sided;
 mod pair;
 mod passive;
 mod rates;
-mod raw;
-mod raw_tcp;
 mod report;
+mod shm_baseline;
 mod sockets;
+mod standard_collectives;
 mod system;
+mod tcp_baseline;
 mod transport;
-mod ways;
-mod wiring;
 
 use arguments::{Arguments, Command, Test};
 use clap::Parser;
@@ -66,8 +65,8 @@ fn run(test: &Test) -> Result<()> {
         return init::start_jobs(options);
     }
     launch::start_if_asked(test.plain())?;
-    if moving::tries_all(test) {
-        ways::refuse_quietly();
+    if data_collectives::tries_all(test) {
+        algorithms::refuse_quietly();
     }
     let job = Job::join(test.plain(), &configuration(test)?).map_err(launch::of_rank)?;
     let mut report = Report::new(test.plain(), Facts::of(&job, test.memory()), job.rank != 0);
@@ -79,7 +78,7 @@ fn run(test: &Test) -> Result<()> {
 /// Fields of gaspi_config_t that a test wants to be other than their defaults.
 fn configuration(test: &Test) -> Result<Vec<(usize, u32)>> {
     let mut fields = Vec::new();
-    if let Some(elements) = collective::elements(test)? {
+    if let Some(elements) = standard_collectives::elements(test)? {
         fields.push((library::CONFIG_ALLREDUCE_ELEM_MAX, elements));
     }
     if matches!(test, Test::Init(options) if options.peers) {
@@ -101,11 +100,11 @@ fn measure(job: &Job, test: &Test, report: &mut Report) -> Result<()> {
         Test::WriteRate(rate) => rates::run(job, rate, report),
         Test::AtomicLat(plain) => atomics::run(job, plain, report),
         Test::PassiveLat(sizes) => passive::run(job, sizes, report),
-        Test::Barrier(plain) => collective::barrier(job, plain, report),
-        Test::AllreduceStandard(sizes) => collective::allreduce(job, sizes, report),
+        Test::Barrier(plain) => standard_collectives::barrier(job, plain, report),
+        Test::AllreduceStandard(sizes) => standard_collectives::allreduce(job, sizes, report),
         Test::Init(options) => init::run(job, options, report),
         Test::All(all) => all::run(job, all, report),
-        test => moving::run(job, test, report),
+        test => data_collectives::run(job, test, report),
     }
 }
 

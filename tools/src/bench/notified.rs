@@ -1,14 +1,14 @@
 //! gaspi_write_notify from one rank to the other and back, and the calls of notifications alone.
 
 use crate::arguments::{Notified, Paired, Plain, Sizes};
-use crate::beside;
+use crate::baseline;
 use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS, micros};
 use crate::library::{SUCCESS, TEST, TIMEOUT};
 use crate::measure::{Batch, Lane, Schedule, interleave, timed};
 use crate::pair::{Pair, SEGMENT, for_each_size};
-use crate::raw::{self, Taken};
 use crate::report::{Layout, Report, Row};
+use crate::shm_baseline::{self, Taken};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -84,17 +84,17 @@ fn there_and_back<'a>(
     let mut incoming = out;
     let send = move |step| {
         let offset = out.offset();
-        raw::mark(pair.source, offset, size, step);
+        shm_baseline::mark(pair.source, offset, size, step);
         send(pair, offset)
     };
     let receive = move |step| {
         receive(pair)?;
-        raw::take(pair.job, pair.inbox, incoming.offset(), size, step, taken);
+        shm_baseline::take(pair.job, pair.inbox, incoming.offset(), size, step, taken);
         Ok(())
     };
     let mut lane = match asleep {
-        Some(delay) => raw::in_turn_asleep(pair, delay, send, receive),
-        None => raw::in_turn(pair, send, receive),
+        Some(delay) => shm_baseline::in_turn_asleep(pair, delay, send, receive),
+        None => shm_baseline::in_turn(pair, send, receive),
     };
     Lane::new(move |batch: Batch| {
         let us = lane.run(batch)?;
@@ -126,10 +126,10 @@ pub(crate) fn latency(job: &Job, notified: &Notified, report: &mut Report) -> Re
         let bulk = size >= TAKEN_FROM;
         let mut lanes = Vec::new();
         if let Some(pair) = pair {
-            lanes.push(beside::notified(pair, size, Taken::Last));
+            lanes.push(baseline::notified(pair, size, Taken::Last));
             lanes.push(there_and_back(pair, size, Taken::Last, None));
             if bulk {
-                lanes.push(beside::notified(pair, size, Taken::All));
+                lanes.push(baseline::notified(pair, size, Taken::All));
                 lanes.push(there_and_back(pair, size, Taken::All, None));
             }
         }
@@ -160,7 +160,7 @@ fn asleep(job: &Job, paired: &Paired, delay: Duration, report: &mut Report) -> R
     for_each_size(job, paired, &SIZES_ASLEEP, |ground, pair, size| {
         let mut lanes = pair.map_or_else(Vec::new, |pair| {
             vec![
-                beside::notified_asleep(pair, size, delay),
+                baseline::notified_asleep(pair, size, delay),
                 there_and_back(pair, size, Taken::Last, Some(delay)),
             ]
         });
@@ -210,7 +210,7 @@ fn notifies<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
 /// Looks at one notification that is not set.
 fn looks<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
     let waitsome = pair.job.procedures.notify_waitsome;
-    raw::alone(pair, move || {
+    shm_baseline::alone(pair, move || {
         let mut first = 0;
         // SAFETY: writes the number that it is given.
         let status = unsafe { waitsome(SEGMENT, UNSET, 1, &raw mut first, TEST) };
@@ -265,9 +265,9 @@ pub(crate) fn rate(job: &Job, plain: &Plain, report: &mut Report) -> Result<()> 
     for_each_size(job, &paired, &[8], |ground, pair, size| {
         let mut lanes = pair.map_or_else(Vec::new, |pair| {
             vec![
-                beside::request(pair, size),
+                baseline::request(pair, size),
                 notifies(pair),
-                raw::atomic_add(pair).named("atomic add"),
+                shm_baseline::atomic_add(pair).named("atomic add"),
                 looks(pair),
                 resets(pair),
             ]

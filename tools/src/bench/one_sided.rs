@@ -1,7 +1,7 @@
 //! gaspi_write and gaspi_read between pairs: how long they take, and how much they move.
 
 use crate::arguments::{Bandwidth, Paired};
-use crate::beside;
+use crate::baseline;
 use crate::failure::Result;
 use crate::job::{Job, micros};
 use crate::measure::{Batch, Lane, Measured, Schedule, interleave, timed};
@@ -164,13 +164,13 @@ pub(crate) fn write_latency(job: &Job, paired: &Paired, report: &mut Report) -> 
     for_each_size(job, paired, &LATENCY_SIZES, |ground, pair, size| {
         let mut lanes = Vec::new();
         if let Some(pair) = pair {
-            lanes = vec![beside::post(pair, size), posts(pair, false, write)];
+            lanes = vec![baseline::post(pair, size), posts(pair, false, write)];
             if pair.streams.is_some() {
-                lanes.push(beside::write_attended(pair, size));
+                lanes.push(baseline::write_attended(pair, size));
             }
             lanes.push(attended(pair, posts_and_waits(pair, write)));
             if pair.streams.is_some() {
-                lanes.push(beside::write(pair, size));
+                lanes.push(baseline::write(pair, size));
                 lanes.push(posts_and_waits(pair, write));
             }
         }
@@ -191,10 +191,10 @@ pub(crate) fn read_latency(job: &Job, paired: &Paired, report: &mut Report) -> R
     for_each_size(job, paired, &LATENCY_SIZES, |ground, pair, size| {
         let mut lanes = Vec::new();
         if let Some(pair) = pair {
-            lanes.push(beside::read_attended(pair, size));
+            lanes.push(baseline::read_attended(pair, size));
             lanes.push(attended(pair, posts_and_waits(pair, read)));
             if pair.streams.is_some() {
-                lanes.push(beside::read(pair, size));
+                lanes.push(baseline::read(pair, size));
                 lanes.push(posts_and_waits(pair, read));
             }
         }
@@ -244,7 +244,7 @@ pub(crate) fn write_bandwidth(job: &Job, bandwidth: &Bandwidth, report: &mut Rep
     let paired = &bandwidth.paired;
     for_each_size(job, paired, bandwidth_sizes(job), |ground, pair, size| {
         let mut lanes = pair.map_or_else(Vec::new, |pair| {
-            vec![beside::writes(pair, size), posts(pair, true, write)]
+            vec![baseline::writes(pair, size), posts(pair, true, write)]
         });
         let row = bandwidth_row(job, ground, pair, paired, &mut lanes, check_writes)?;
         let Some(mut row) = row else { return Ok(()) };
@@ -276,7 +276,7 @@ fn write_both_ways(job: &Job, bandwidth: &Bandwidth, report: &mut Report) -> Res
     let paired = &bandwidth.paired;
     for_each_size(job, paired, bandwidth_sizes(job), |ground, pair, size| {
         let mut lanes = pair.map_or_else(Vec::new, |pair| {
-            vec![beside::writes_both_ways(pair, size), posts_both_ways(pair, bandwidth.queues)]
+            vec![baseline::writes_both_ways(pair, size), posts_both_ways(pair, bandwidth.queues)]
         });
         let row = bandwidth_row(job, ground, pair, paired, &mut lanes, check_writes)?;
         let Some(row) = row else { return Ok(()) };
@@ -288,8 +288,9 @@ fn write_both_ways(job: &Job, bandwidth: &Bandwidth, report: &mut Report) -> Res
 
 pub(crate) fn read_bandwidth(job: &Job, paired: &Paired, report: &mut Report) -> Result<()> {
     for_each_size(job, paired, bandwidth_sizes(job), |ground, pair, size| {
-        let mut lanes = pair
-            .map_or_else(Vec::new, |pair| vec![beside::reads(pair, size), posts(pair, true, read)]);
+        let mut lanes = pair.map_or_else(Vec::new, |pair| {
+            vec![baseline::reads(pair, size), posts(pair, true, read)]
+        });
         let row = bandwidth_row(job, ground, pair, paired, &mut lanes, check_reads)?;
         let Some(mut row) = row else { return Ok(()) };
         (row.test, row.variant) = ("read-bw", "read");

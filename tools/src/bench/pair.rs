@@ -2,11 +2,11 @@
 //! they share beside the library.
 
 use crate::arguments::Paired;
+use crate::connections::Streams;
 use crate::failure::{Failure, Result};
 use crate::job::{Job, Segment};
 use crate::machine;
 use crate::memory::{APART, PAGE, Region, Rotation, Shared};
-use crate::wiring::Streams;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The segment of a test.

@@ -1,13 +1,13 @@
 //! gaspi_passive_send and gaspi_passive_receive, there and back.
 
 use crate::arguments::{Paired, Sizes};
-use crate::beside;
+use crate::baseline;
 use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS};
 use crate::measure::{Lane, Schedule, interleave};
 use crate::pair::{Pair, SEGMENT, for_each_size};
-use crate::raw::{self, Taken};
 use crate::report::{Layout, Report, Row};
+use crate::shm_baseline::{self, Taken};
 
 pub(crate) const SIZES: [usize; 5] = [8, 64, 1 << 10, 8 << 10, 32 << 10];
 /// Sending waits for the receiver: some microseconds.
@@ -39,17 +39,17 @@ fn receive(pair: &Pair<'_>, offset: usize) -> Result<()> {
 fn there_and_back<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
     let mut out = pair.rotation();
     let mut incoming = out;
-    raw::in_turn(
+    shm_baseline::in_turn(
         pair,
         move |step| {
             let offset = out.offset();
-            raw::mark(pair.source, offset, size, step);
+            shm_baseline::mark(pair.source, offset, size, step);
             send(pair, offset)
         },
         move |step| {
             let offset = incoming.offset();
             receive(pair, offset)?;
-            raw::take(pair.job, pair.inbox, offset, size, step, Taken::Last);
+            shm_baseline::take(pair.job, pair.inbox, offset, size, step, Taken::Last);
             Ok(())
         },
     )
@@ -71,7 +71,7 @@ pub(crate) fn run(job: &Job, sizes: &Sizes, report: &mut Report) -> Result<()> {
     let paired = Paired { sizes: sizes.clone(), pairs: 1 };
     for_each_size(job, &paired, &SIZES, |ground, pair, size| {
         let mut lanes = pair.map_or_else(Vec::new, |pair| {
-            vec![beside::notified(pair, size, Taken::Last), there_and_back(pair, size)]
+            vec![baseline::notified(pair, size, Taken::Last), there_and_back(pair, size)]
         });
         let schedule = Schedule::of_batches(&sizes.plain, BATCH);
         let measured = interleave(job, ground.participants(), schedule, &mut lanes, |round| {

@@ -1,7 +1,7 @@
 //! Writes per second: of one thread, and of several threads of a rank on queues of their own.
 
 use crate::arguments::Rate;
-use crate::beside;
+use crate::baseline;
 use crate::failure::{Failure, Result};
 use crate::job::{Job, micros};
 use crate::measure::{Batch, Lane, Schedule, interleave};
@@ -179,7 +179,7 @@ fn measure(
     let pair = pair.as_ref();
     let mut lanes = Vec::new();
     if let Some(pair) = pair {
-        lanes = vec![beside::request(pair, size), lane(pair, &places[..1], size)];
+        lanes = vec![baseline::request(pair, size), lane(pair, &places[..1], size)];
         if places.len() > 1 {
             lanes.push(lane(pair, places, size));
         }

@@ -61,12 +61,12 @@ pub(crate) struct Moved {
     pub(crate) memory: &'static str,
     /// busbw in terms of algbw.
     pub(crate) bus_factor: f64,
-    pub(crate) beside: Option<Beside>,
+    pub(crate) comparison: Option<Comparison>,
 }
 
 /// What a collective operation is measured beside, if anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beside {
+pub(crate) enum Comparison {
     /// What the library chooses beside every algorithm that serves.
     Algorithms,
     /// Writes from each rank to the next.
@@ -382,11 +382,11 @@ impl Report {
         columns.push(Column::right("algbw", 8, speed(row.gb_s(row.samples.median()))));
         columns.push(Column::right("busbw", 8, speed(row.bus_gb_s())));
         columns.push(Column::right("errors", 7, Some(row.errors.to_string())));
-        if let Some(beside) = moved.beside {
+        if let Some(comparison) = moved.comparison {
             let ratio = row.of_limit().map(|ratio| ratio_text(row.judged, ratio));
-            let head = match beside {
-                Beside::Algorithms => "of best",
-                Beside::Writes => "of p2p",
+            let head = match comparison {
+                Comparison::Algorithms => "of best",
+                Comparison::Writes => "of p2p",
             };
             columns.push(Column::right(head, 8, ratio));
             let noise = row.samples.noise().map(|noise| format!("{:.1}%", noise * 100.0));

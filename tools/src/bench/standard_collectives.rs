@@ -4,14 +4,14 @@
 //! has to run once: as many switches as ranks share a core.
 
 use crate::arguments::{Plain, Sizes, Test};
-use crate::beside;
+use crate::baseline;
 use crate::failure::Result;
 use crate::job::{Job, LIMIT_MS, Segment};
 use crate::measure::{Lane, Samples, Schedule, interleave, timed};
 use crate::memory::{LINE, Region};
 use crate::pair::{Ground, Pair, on_ground, rotation};
-use crate::raw;
 use crate::report::{Layout, Report, Row};
+use crate::shm_baseline;
 
 const BATCH: usize = 800;
 /// Where ranks share cores, one takes microseconds.
@@ -39,12 +39,12 @@ fn meeting<'a>(
     size: usize,
 ) -> Lane<'a> {
     if job.crowded() && job.links.one_memory {
-        return raw::yield_switch(job, ground.words(), partner(job));
+        return shm_baseline::yield_switch(job, ground.words(), partner(job));
     }
     let has_limit =
         |pair: &&Pair<'_>| job.ranks > 1 && (job.links.one_memory || pair.streams.is_some());
     match pair.filter(has_limit) {
-        Some(pair) => beside::meeting(pair, size, job.crowded()),
+        Some(pair) => baseline::meeting(pair, size, job.crowded()),
         None => Lane::new(|_| Ok(None)),
     }
 }
@@ -168,7 +168,7 @@ fn allreduce_row(job: &Job, sizes: &Sizes, ground: &Ground<'_>, report: &mut Rep
     let mut buffers = rotation(size, sizes.cold);
     let share = (size / job.ranks).max(DOUBLE);
     let add = match &pair {
-        Some(pair) => raw::float_add(pair.raw_in, pair.raw_out, share, job.rank == 0),
+        Some(pair) => shm_baseline::float_add(pair.raw_in, pair.raw_out, share, job.rank == 0),
         None => Lane::new(|_| Ok(None)),
     };
     let mut lanes = [

@@ -7,15 +7,15 @@
 //! that sleeps in the call and a receiver that spins; no MSG_ZEROCOPY. sendfile is faster from some
 //! MiB on and shown by `limits`, but what it sends may change on the way.
 
+use crate::connections::Streams;
 use crate::failure::{Failure, Result};
 use crate::job::micros;
 use crate::measure::{Batch, Lane, timed};
 use crate::memory::{Region, Rotation, Shared};
 use crate::pair::Pair;
-use crate::raw::{self, Taken};
+use crate::shm_baseline::{self, Taken};
 use crate::sockets::{Pause, Socket, Waiting};
 use crate::system;
-use crate::wiring::Streams;
 use std::time::{Duration, Instant};
 
 /// Parts of one call, below the kernel's 1024.
@@ -37,7 +37,7 @@ pub(crate) fn one_way<'a>(
     waiting: Waiting,
 ) -> Lane<'a> {
     let (send, receive) = turn(pair, streams, size, taken, waiting);
-    raw::in_turn(pair, send, receive)
+    shm_baseline::in_turn(pair, send, receive)
 }
 
 /// The same with a receiver that sleeps: each message is sent `delay` after the one before.
@@ -48,7 +48,7 @@ pub(crate) fn one_way_asleep<'a>(
     delay: Duration,
 ) -> Lane<'a> {
     let (send, receive) = turn(pair, streams, size, Taken::Last, Waiting::Blocking);
-    raw::in_turn_asleep(pair, delay, send, receive)
+    shm_baseline::in_turn_asleep(pair, delay, send, receive)
 }
 
 /// The two halves of a turn.
@@ -63,7 +63,7 @@ fn turn<'a>(
     let mut incoming = out;
     let send = move |step| {
         let offset = out.offset();
-        raw::mark(pair.source, offset, size, step);
+        shm_baseline::mark(pair.source, offset, size, step);
         let from = pair.source.part(offset, size).address();
         streams.turns.send(pair.job, MESSAGE, from, size, waiting)
     };
@@ -71,7 +71,7 @@ fn turn<'a>(
         let offset = incoming.offset();
         let to = pair.raw_in.part(offset, size).address();
         streams.turns.receive(pair.job, MESSAGE, to, size, waiting)?;
-        raw::take(pair.job, pair.raw_in, offset, size, step, taken);
+        shm_baseline::take(pair.job, pair.raw_in, offset, size, step, taken);
         Ok(())
     };
     (send, receive)

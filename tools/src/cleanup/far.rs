@@ -1,7 +1,7 @@
 //! The same on other machines: gaspi_cleanup is run there through ssh, one thread for each.
 
 use crate::Arguments;
-use gaspi_tools::far_side::{self, Opened, Opening, Ssh, Tool};
+use gaspi_tools::remote_agent::{self, Opened, Opening, Ssh, Tool};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -76,7 +76,7 @@ fn clean(ssh: &Ssh, tool: &Tool, words: &[OsString], host: &str) -> bool {
                 (Some(code), _) => format!("ended with exit status {code}"),
                 (None, signal) => format!("was killed by signal {}", signal.unwrap_or(0)),
             };
-            let farewell = far_side::farewell(ssh.program(), &how, &words);
+            let farewell = remote_agent::farewell(ssh.program(), &how, &words);
             err = format!("gaspi_cleanup: {host}: {farewell}\n");
             false
         }

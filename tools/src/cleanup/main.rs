@@ -9,8 +9,8 @@ mod processes;
 
 use clap::Parser;
 use gaspi_core::bootstrap::machines::ThisMachine;
-use gaspi_tools::far_side;
 use gaspi_tools::hosts::{self, Machine};
+use gaspi_tools::remote_agent;
 use gaspi_tools::system;
 use processes::{Keeper, Member, Outcome};
 use std::collections::BTreeSet;
@@ -190,7 +190,7 @@ fn clean_all(arguments: &Arguments) -> Result<bool, String> {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse_from(far_side::arguments());
+    let arguments = Arguments::parse_from(remote_agent::arguments());
     // A descriptor for every process that is to be ended.
     system::raise_descriptor_limit();
     match clean_all(&arguments) {

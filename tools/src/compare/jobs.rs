@@ -6,7 +6,7 @@
 use super::operation::Shape;
 use super::rivals::Side;
 use crate::failure::{Failure, Result};
-use crate::handing;
+use crate::fd_passing;
 use crate::system;
 use crate::transport::Choice;
 use gaspi_core::os::event::Poll;
@@ -180,7 +180,7 @@ impl Job {
             let found = u32::from_ne_bytes(size);
             return Err(self.failed(&format!("its ranks form a job of {found} instead of {ranks}")));
         }
-        handing::send(stream.as_fd(), meeting)
+        fd_passing::send(stream.as_fd(), meeting)
             .map_err(|error| self.failed(&format!("a rank got no memory ({error})")))?;
         self.ranks.push(stream);
         // Ended through it if need be; without one the end of its connection has to do.

@@ -6,18 +6,18 @@
 //! others sleep: what the machine does meanwhile hits all of them. Libraries come from PyPI
 //! ([`environment`]), started as a fair user would ([`rivals`]).
 
-mod absence;
 mod chart;
 mod environment;
 mod goals;
 mod jobs;
 mod loopback;
+mod no_result;
 mod operation;
 mod outcome;
 mod program;
 mod rivals;
-mod rounds;
 mod row;
+mod sampling;
 #[cfg(test)]
 mod script;
 
@@ -32,8 +32,8 @@ use jobs::{Burst, CALLS_MAX, Job};
 use operation::{Memory, Operation, Shape};
 use outcome::Outcome;
 use rivals::{Rival, Side};
-use rounds::{Effort, Entrant, QUICK, THOROUGH};
 use row::Row;
+use sampling::{Effort, Entrant, QUICK, THOROUGH};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -256,7 +256,7 @@ fn compare(
         outcome.begin(setting, !options.out_of_place)?;
         entrants.iter_mut().for_each(Entrant::begin);
         for shape in options.shapes(*operation, ranks) {
-            let lanes = rounds::measure(&mut entrants, shape, options.effort())?;
+            let lanes = sampling::measure(&mut entrants, shape, options.effort())?;
             outcome.row(Row { shape, ranks, lanes })?;
         }
         outcome.end()?;

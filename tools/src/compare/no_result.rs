@@ -1,12 +1,12 @@
 //! Why a library has no figures in a row, and how tables and programs are told.
 
-use super::rounds::TOO_SLOW;
 use super::row::Row;
+use super::sampling::TOO_SLOW;
 use crate::report::size;
 
 /// Why a side has no figures in a row.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Absence {
+pub(crate) enum NoResult {
     /// The library does not have the operation.
     NotOffered,
     /// Its first calls took `times` as long as those of the best.
@@ -22,21 +22,21 @@ pub(crate) enum Absence {
     Gone(String),
 }
 
-impl Absence {
+impl NoResult {
     /// For programs; none where there is nothing to measure.
     pub(crate) fn reason(&self) -> Option<String> {
         match self {
-            Absence::NotOffered => None,
-            Absence::TooSlow { us, times, .. } => Some(format!(
+            NoResult::NotOffered => None,
+            NoResult::TooSlow { us, times, .. } => Some(format!(
                 "a call takes {us:.0} us, {times:.0} times as long as with the fastest library; \
                  the limit is {TOO_SLOW:.0} times"
             )),
-            Absence::NotTried { times, bytes } => Some(format!(
+            NoResult::NotTried { times, bytes } => Some(format!(
                 "not measured: it took {times:.0} times as long as the fastest library at {}, and \
                  to try it again would take too long",
                 place(*bytes)
             )),
-            Absence::Gone(reason) => Some(reason.clone()),
+            NoResult::Gone(reason) => Some(reason.clone()),
         }
     }
 }
@@ -48,13 +48,13 @@ fn place(bytes: usize) -> String {
 /// What is said below a table about a side's empty cells, without repeating itself. `told` says
 /// that the end of its job was told before.
 pub(crate) fn notes(title: &str, rows: &[Row], side: usize, told: bool) -> Vec<String> {
-    let absences = || {
+    let reasons = || {
         let of = |row: &Row| Some((row.shape.bytes(), row.lanes.get(side)?.clone().err()?));
         rows.iter().filter_map(of)
     };
     let mut notes = Vec::new();
-    let slow = absences().filter_map(|(bytes, absence)| match absence {
-        Absence::TooSlow { times, .. } => Some((bytes, times)),
+    let slow = reasons().filter_map(|(bytes, reason)| match reason {
+        NoResult::TooSlow { times, .. } => Some((bytes, times)),
         _ => None,
     });
     let (slow_at, times): (Vec<usize>, Vec<f64>) = slow.unzip();
@@ -72,7 +72,7 @@ pub(crate) fn notes(title: &str, rows: &[Row], side: usize, told: bool) -> Vec<S
             list(&slow_at)
         ));
     }
-    let untried = absences().filter(|(_, absence)| matches!(absence, Absence::NotTried { .. }));
+    let untried = reasons().filter(|(_, reason)| matches!(reason, NoResult::NotTried { .. }));
     let untried: Vec<usize> = untried.map(|(bytes, _)| bytes).collect();
     if !untried.is_empty() {
         notes.push(format!(
@@ -80,8 +80,8 @@ pub(crate) fn notes(title: &str, rows: &[Row], side: usize, told: bool) -> Vec<S
             list(&untried)
         ));
     }
-    let gone = absences().find_map(|(bytes, absence)| match absence {
-        Absence::Gone(reason) => Some((bytes, reason)),
+    let gone = reasons().find_map(|(bytes, reason)| match reason {
+        NoResult::Gone(reason) => Some((bytes, reason)),
         _ => None,
     });
     match gone {
@@ -101,22 +101,22 @@ mod tests {
     use super::super::row::tests::row;
     use super::*;
 
-    fn absent(bytes: usize, absence: Absence) -> Row {
+    fn without_result(bytes: usize, reason: NoResult) -> Row {
         let mut row = row(Operation::Allreduce, bytes, &[Some(1.0), Some(2.0)]);
-        row.lanes[1] = Err(absence);
+        row.lanes[1] = Err(reason);
         row
     }
 
     #[test]
     fn empty_cells_of_a_table_are_told_once() {
-        let slow = |times| Absence::TooSlow { us: 9e3, times, wrong: 0 };
+        let slow = |times| NoResult::TooSlow { us: 9e3, times, wrong: 0 };
         let rows = [
-            absent(8, slow(2000.0)),
-            absent(1024, slow(70.0)),
-            absent(4096, Absence::NotTried { times: 70.0, bytes: 1024 }),
-            absent(8192, Absence::Gone("MPICH: it rains\n  and pours".to_owned())),
-            absent(16384, Absence::Gone("MPICH: it rains\n  and pours".to_owned())),
-            absent(32768, Absence::NotOffered),
+            without_result(8, slow(2000.0)),
+            without_result(1024, slow(70.0)),
+            without_result(4096, NoResult::NotTried { times: 70.0, bytes: 1024 }),
+            without_result(8192, NoResult::Gone("MPICH: it rains\n  and pours".to_owned())),
+            without_result(16384, NoResult::Gone("MPICH: it rains\n  and pours".to_owned())),
+            without_result(32768, NoResult::NotOffered),
         ];
         let expected = [
             "MPICH: - at 8, 1K: a call takes 70 to 2000 times as long as with the fastest library, \

@@ -1,9 +1,9 @@
 //! What a comparison prints and leaves: tables with ratios and goals, JSON lines for programs,
 //! charts.
 
-use super::absence::{self, Absence};
 use super::chart::{self, Line};
 use super::goals::{Goals, Least, Setting};
+use super::no_result::{self, NoResult};
 use super::operation::Operation;
 use super::rivals::Side;
 use super::row::{Best, Row, geometric_mean};
@@ -242,10 +242,10 @@ impl Outcome {
     fn tell_absences(&mut self, table: &Table) -> Result<()> {
         let mut text = String::new();
         for (side, (_, _, title)) in self.sides.iter().enumerate() {
-            for note in absence::notes(title, &table.rows, side, self.ended[side]) {
+            for note in no_result::notes(title, &table.rows, side, self.ended[side]) {
                 text.push_str(&format!("\n# {note}"));
             }
-            let is_gone = |row: &Row| matches!(row.lanes.get(side), Some(Err(Absence::Gone(_))));
+            let is_gone = |row: &Row| matches!(row.lanes.get(side), Some(Err(NoResult::Gone(_))));
             self.ended[side] |= table.rows.iter().any(is_gone);
         }
         match (text.is_empty(), self.json) {

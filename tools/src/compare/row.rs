@@ -1,6 +1,6 @@
 //! What was measured of one operation at one size, side by side, and what follows from it.
 
-use super::absence::Absence;
+use super::no_result::NoResult;
 use super::operation::Shape;
 use crate::measure::Samples;
 
@@ -21,7 +21,7 @@ pub(crate) struct Row {
     pub(crate) shape: Shape,
     pub(crate) ranks: u32,
     /// By side, ours first.
-    pub(crate) lanes: Vec<std::result::Result<Lane, Absence>>,
+    pub(crate) lanes: Vec<std::result::Result<Lane, NoResult>>,
 }
 
 /// Sides beside ours that are the fastest.
@@ -57,8 +57,8 @@ impl Row {
 
     /// Wrong elements of all sides.
     pub(crate) fn wrong(&self) -> u64 {
-        let wrong = |lane: &std::result::Result<Lane, Absence>| match lane {
-            Ok(Lane { wrong, .. }) | Err(Absence::TooSlow { wrong, .. }) => *wrong,
+        let wrong = |lane: &std::result::Result<Lane, NoResult>| match lane {
+            Ok(Lane { wrong, .. }) | Err(NoResult::TooSlow { wrong, .. }) => *wrong,
             Err(_) => 0,
         };
         self.lanes.iter().map(wrong).sum()
@@ -93,7 +93,7 @@ pub(crate) mod tests {
         Row {
             shape: Shape::new(operation, bytes, 2, Memory::Segment, true),
             ranks: 2,
-            lanes: times.iter().map(|us| us.map(lane).ok_or(Absence::NotOffered)).collect(),
+            lanes: times.iter().map(|us| us.map(lane).ok_or(NoResult::NotOffered)).collect(),
         }
     }
 

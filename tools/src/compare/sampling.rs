@@ -3,8 +3,8 @@
 //! Invariant: a rival costs a bounded time, however slow it is, and whatever becomes of it the
 //! other sides are measured. Only a failure of this library's own job is an error.
 
-use super::absence::Absence;
 use super::jobs::{self, Burst, CALLS_MAX, Figures, Job};
+use super::no_result::NoResult;
 use super::operation::Shape;
 use super::row::Lane;
 use crate::failure::Result;
@@ -101,13 +101,13 @@ impl Pace {
         us > TOO_SLOW * self.us
     }
 
-    fn too_slow(self, us: f64, wrong: u64) -> Option<Absence> {
+    fn too_slow(self, us: f64, wrong: u64) -> Option<NoResult> {
         let times = us / self.us;
-        self.excludes(us).then_some(Absence::TooSlow { us, times, wrong })
+        self.excludes(us).then_some(NoResult::TooSlow { us, times, wrong })
     }
 }
 
-type Found<T> = std::result::Result<T, Absence>;
+type Found<T> = std::result::Result<T, NoResult>;
 
 impl Entrant {
     pub(crate) fn ours(job: Job) -> Entrant {
@@ -145,14 +145,14 @@ impl Entrant {
     fn burst(&mut self, burst: Burst, limit: Duration) -> Result<Found<Figures>> {
         let job = match &mut self.job {
             Ok(job) => job,
-            Err(reason) => return Ok(Err(Absence::Gone(reason.clone()))),
+            Err(reason) => return Ok(Err(NoResult::Gone(reason.clone()))),
         };
         match job.burst(burst, if self.is_ours { jobs::LIMIT } else { limit }) {
             Ok(figures) => Ok(Ok(figures)),
             Err(failure) if self.is_ours => Err(failure),
             Err(failure) => {
                 self.job = Err(failure.message.clone());
-                Ok(Err(Absence::Gone(failure.message)))
+                Ok(Err(NoResult::Gone(failure.message)))
             }
         }
     }
@@ -163,7 +163,7 @@ impl Entrant {
             && self.tried > effort.trying
             && self.is_running()
         {
-            return Ok(Err(Absence::NotTried { times, bytes }));
+            return Ok(Err(NoResult::NotTried { times, bytes }));
         }
         self.try_out(shape, effort, best)
     }
@@ -186,9 +186,9 @@ impl Entrant {
             let burst = Burst { shape, calls: plan.calls, limit: longest };
             let Figures { us, wrong } = match self.burst(burst, limit)? {
                 Ok(figures) => figures,
-                Err(absence) => return Ok(Err(absence)),
+                Err(reason) => return Ok(Err(reason)),
             };
-            let Some(us) = us else { return Ok(Err(Absence::NotOffered)) };
+            let Some(us) = us else { return Ok(Err(NoResult::NotOffered)) };
             plan.takes = begin.elapsed();
             plan.wrong += wrong;
             let made = us.len() as u32;
@@ -198,11 +198,11 @@ impl Entrant {
             // Libraries make much at their first call of an operation.
             let is_sure = turn > 0 || (self.slow.is_some() && plan.takes > DOUBT);
             match too_slow {
-                Some(absence) if is_sure => {
+                Some(reason) if is_sure => {
                     let times = best.map_or(1.0, |best| plan.fastest_us / best.us);
                     self.slow = Some((shape.bytes(), times));
                     self.tried += plan.takes;
-                    return Ok(Err(absence));
+                    return Ok(Err(reason));
                 }
                 Some(_) => {
                     (plan.calls, longest) = (DOUBT_CALLS, 2 * DOUBT);
@@ -264,7 +264,7 @@ pub(crate) fn measure(
                     done.wrong += wrong;
                     done.spent += begin.elapsed();
                 }
-                Err(absence) => plans[at] = Err(absence),
+                Err(reason) => plans[at] = Err(reason),
             }
         }
     }
@@ -330,7 +330,7 @@ mod tests {
     fn fifty_times_as_long_as_the_best_is_too_slow() {
         let best = Pace { us: 4.0, takes: Duration::from_millis(1) };
         assert_eq!(best.too_slow(200.0, 0), None);
-        let expected = Absence::TooSlow { us: 400.0, times: 100.0, wrong: 3 };
+        let expected = NoResult::TooSlow { us: 400.0, times: 100.0, wrong: 3 };
         assert_eq!(best.too_slow(400.0, 3), Some(expected));
     }
 

@@ -7,12 +7,12 @@
 
 use crate::assignment::Assignment;
 use crate::channel::Channel;
-use crate::crew::{self, Crew, Piece};
 use crate::input;
-use crate::lifeline::Lifeline;
+use crate::local_ranks::{self, LocalRanks, Piece};
 use crate::process::{self, Setting};
 use crate::protocol::{self, Down, Up};
-use crate::{Refusal, identity, limits, surroundings};
+use crate::ssh_liveness::SshLiveness;
+use crate::{Refusal, environment, identity, limits};
 use gaspi_core::Rank;
 use gaspi_core::bootstrap::Host;
 use gaspi_tools::signals::Signals;
@@ -43,7 +43,7 @@ enum Leave {
 /// The job on this machine.
 #[derive(Debug)]
 struct Job {
-    crew: Crew,
+    local_ranks: LocalRanks,
     host: Host,
     setting: Setting,
     /// The ranks were started.
@@ -57,7 +57,7 @@ struct Agent {
     signals: Signals,
     descriptors: libc::rlimit,
     channel: Channel,
-    lifeline: Lifeline,
+    ssh_liveness: SshLiveness,
     job: Option<Job>,
     /// For rank 0, not yet taken by it.
     input: Vec<u8>,
@@ -88,7 +88,7 @@ pub(crate) fn run() -> Result<u8, Refusal> {
         signals,
         descriptors,
         channel,
-        lifeline: Lifeline::find(),
+        ssh_liveness: SshLiveness::find(),
         job: None,
         input: Vec::new(),
         input_ended: false,
@@ -123,7 +123,7 @@ impl Agent {
         self.channel.fill();
         if let Some(job) = &mut self.job {
             let (channel, window) = (&mut self.channel, &mut self.window);
-            job.crew.read(&streams, |piece| {
+            job.local_ranks.read(&streams, |piece| {
                 *window = window.saturating_sub(piece.bytes.len());
                 channel.say(&output(piece));
             });
@@ -148,7 +148,7 @@ impl Agent {
             if !self.channel.pending() {
                 self.channel.say(&Up::Alive);
             }
-            if self.lifeline.is_cut() {
+            if self.ssh_liveness.is_cut() {
                 eprintln!("gaspi_run: the machine of gaspi_run does not answer any more");
                 return Some(Leave::Alone);
             }
@@ -163,12 +163,12 @@ impl Agent {
     /// Says that all ranks have ended, behind all that they wrote.
     fn finish(&mut self) {
         let Some(job) = &mut self.job else { return };
-        if !job.begun || job.done || job.crew.is_running() {
+        if !job.begun || job.done || job.local_ranks.is_running() {
             return;
         }
         job.done = true;
         let channel = &mut self.channel;
-        job.crew.drain(|piece| channel.say(&output(piece)));
+        job.local_ranks.drain(|piece| channel.say(&output(piece)));
         self.channel.say(&Up::Done);
     }
 
@@ -181,11 +181,11 @@ impl Agent {
             .extend(self.channel.writable().map(|fd| (Watch { fd, room: true }, Source::Always)));
         if let Some(job) = &self.job {
             watches.push(read(job.host.as_fd()));
-            let input = job.crew.input.as_ref().filter(|_| !self.input.is_empty());
+            let input = job.local_ranks.input.as_ref().filter(|_| !self.input.is_empty());
             watches.extend(input.map(|fd| (Watch { fd: fd.as_fd(), room: true }, Source::Always)));
             if self.window > 0 {
                 let stream = |fd| (Watch { fd, room: false }, Source::Stream);
-                watches.extend(job.crew.watched().map(stream));
+                watches.extend(job.local_ranks.watched().map(stream));
             }
         }
         let (watches, sources): (Vec<Watch<'_>>, Vec<Source>) = watches.into_iter().unzip();
@@ -204,9 +204,9 @@ impl Agent {
             (Down::Start, Some(job)) if !job.begun => self.begin(),
             (Down::Input(bytes), _) => self.input.extend_from_slice(&bytes),
             (Down::InputEnd, _) => self.input_ended = true,
-            (Down::Signal(signal), Some(job)) => job.crew.signal_all(signal),
+            (Down::Signal(signal), Some(job)) => job.local_ranks.signal_all(signal),
             (Down::Part(orphans), Some(_)) => self.part = Some(orphans),
-            (Down::Show, Some(job)) => self.channel.say(&Up::Rows(job.crew.rows(&job.host))),
+            (Down::Show, Some(job)) => self.channel.say(&Up::Rows(job.local_ranks.rows(&job.host))),
             (Down::Taken(count), _) => self.window = (self.window + count as usize).min(WINDOW),
             (Down::Meeting(bytes), Some(job)) => {
                 if let Err(error) = job.host.feed(Host::UPSTREAM, &bytes) {
@@ -224,8 +224,8 @@ impl Agent {
 
     /// Makes sure that the ranks can be started.
     fn prepare(&mut self, mut plan: Assignment) -> Result<(), Refusal> {
-        if let Some(surroundings) = &mut plan.surroundings {
-            let directory = &surroundings.directory;
+        if let Some(environment) = &mut plan.environment {
+            let directory = &environment.directory;
             std::env::set_current_dir(directory).map_err(|error| {
                 let name = directory.display();
                 Refusal::launcher(format!(
@@ -234,16 +234,17 @@ impl Agent {
                 ))
             })?;
             // SAFETY: takes an integer and cannot fail.
-            unsafe { libc::umask(surroundings.umask) };
-            let arrived = std::mem::take(&mut surroundings.environment);
-            surroundings.environment = surroundings::completed(arrived, std::env::vars_os());
-            let settled = limits::take_on(&surroundings.limits, self.descriptors);
+            unsafe { libc::umask(environment.umask) };
+            let arrived = std::mem::take(&mut environment.variables);
+            environment.variables = environment::completed(arrived, std::env::vars_os());
+            let settled = limits::take_on(&environment.limits, self.descriptors);
             self.descriptors = settled.descriptors;
             let notices = settled.lacks.into_iter().map(Up::Notice);
             notices.for_each(|notice| self.channel.say(&notice));
         }
         let named = |name: &str| plan.variable(name);
-        self.lifeline.set_patience(crate::plan::dead_after(named("GASPI_DEAD_AFTER").as_deref())?);
+        self.ssh_liveness
+            .set_patience(crate::plan::dead_after(named("GASPI_DEAD_AFTER").as_deref())?);
         plan.check_programs()?;
         crate::plan::check_descriptors(plan.ranks.len(), 0)?;
         let host = Host::relay().map_err(|error| Refusal::launcher(error.to_string()))?;
@@ -252,7 +253,13 @@ impl Agent {
             signal_mask: self.signals.before,
             descriptors: self.descriptors,
         };
-        self.job = Some(Job { crew: Crew::new(plan), host, setting, begun: false, done: false });
+        self.job = Some(Job {
+            local_ranks: LocalRanks::new(plan),
+            host,
+            setting,
+            begun: false,
+            done: false,
+        });
         Ok(())
     }
 
@@ -261,7 +268,7 @@ impl Agent {
         let Some(job) = &mut self.job else { return };
         job.begun = true;
         loop {
-            match job.crew.start_next(&job.setting, None, Stdio::piped()) {
+            match job.local_ranks.start_next(&job.setting, None, Stdio::piped()) {
                 Ok(Some(begun)) => {
                     job.host.started(Rank(begun.rank as u16), begun.pid);
                     let (rank, pid, place) = (begun.rank, begun.pid, begun.place);
@@ -269,16 +276,16 @@ impl Agent {
                 }
                 Ok(None) => break,
                 Err(refusal) => {
-                    job.crew.abandon(&self.signals, &mut Vec::new());
+                    job.local_ranks.abandon(&self.signals, &mut Vec::new());
                     // Nothing runs, but the last word is gaspi_run's.
                     job.begun = false;
                     return self.fail(refusal);
                 }
             }
         }
-        let input = &job.crew.input;
+        let input = &job.local_ranks.input;
         if input.as_ref().is_some_and(|input| system::set_nonblocking(input.as_fd()).is_err()) {
-            job.crew.input = None;
+            job.local_ranks.input = None;
         }
     }
 
@@ -291,11 +298,11 @@ impl Agent {
         while let Some((pid, ending)) = process::reap() {
             let Some(job) = &mut self.job else { continue };
             // Not a rank: something that a rank left behind.
-            let Some(rank) = job.crew.ended(pid, ending) else { continue };
+            let Some(rank) = job.local_ranks.ended(pid, ending) else { continue };
             // What it said in the meeting comes before its end.
             self.serve();
             if let Some(job) = &mut self.job {
-                crew::tell(&mut job.host, rank, ending);
+                local_ranks::tell(&mut job.host, rank, ending);
             }
             self.pass_on();
             self.channel.say(&Up::Ended { rank, pid, ending });
@@ -306,7 +313,7 @@ impl Agent {
     fn serve(&mut self) {
         let Some(job) = &mut self.job else { return };
         for request in job.host.serve() {
-            job.crew.obey(&request);
+            job.local_ranks.obey(&request);
         }
         self.pass_on();
     }
@@ -321,7 +328,7 @@ impl Agent {
     /// Writes to the standard input of rank 0.
     fn feed(&mut self) {
         let Some(job) = self.job.as_mut().filter(|job| job.begun) else { return };
-        let Some(pipe) = &mut job.crew.input else {
+        let Some(pipe) = &mut job.local_ranks.input else {
             self.input.clear();
             return;
         };
@@ -335,13 +342,13 @@ impl Agent {
                 None => {
                     self.input.clear();
                     self.channel.say(&Up::InputClosed);
-                    job.crew.input = None;
+                    job.local_ranks.input = None;
                     return;
                 }
             }
         }
         if self.input_ended {
-            job.crew.input = None;
+            job.local_ranks.input = None;
         }
     }
 
@@ -351,12 +358,12 @@ impl Agent {
         match why {
             Leave::Done { orphans } => {
                 if *orphans {
-                    job.crew.end_orphans(&self.signals, &mut Vec::new());
+                    job.local_ranks.end_orphans(&self.signals, &mut Vec::new());
                 }
                 0
             }
             Leave::Alone => {
-                job.crew.abandon(&self.signals, &mut Vec::new());
+                job.local_ranks.abandon(&self.signals, &mut Vec::new());
                 EXIT_ALONE
             }
         }

@@ -31,7 +31,7 @@ pub(crate) struct Assignment {
     /// What all others run.
     pub(crate) others: Command,
     /// On another machine: everything that the ranks find in their environment, and where.
-    pub(crate) surroundings: Option<Surroundings>,
+    pub(crate) environment: Option<Environment>,
     /// As an absolute path.
     pub(crate) machine_file: Option<PathBuf>,
     /// What the ranks are bound to, if the user said so.
@@ -43,8 +43,8 @@ pub(crate) struct Assignment {
 
 /// What a rank inherits from gaspi_run, where it is not started by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Surroundings {
-    pub(crate) environment: Vec<(OsString, OsString)>,
+pub(crate) struct Environment {
+    pub(crate) variables: Vec<(OsString, OsString)>,
     pub(crate) directory: PathBuf,
     pub(crate) umask: u32,
     /// See [`limits`].
@@ -59,10 +59,10 @@ impl Assignment {
 
     /// A variable of the ranks' environment.
     pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
-        match &self.surroundings {
+        match &self.environment {
             None => std::env::var_os(name),
-            Some(surroundings) => {
-                let mut all = surroundings.environment.iter();
+            Some(environment) => {
+                let mut all = environment.variables.iter();
                 all.find(|(known, _)| known == name).map(|(_, value)| value.clone())
             }
         }

@@ -1,7 +1,7 @@
 //! What ranks on other machines inherit from gaspi_run: its environment, working directory, umask
 //! and limits, but nothing that speaks of the machine or the session that it runs in.
 
-use crate::assignment::Surroundings;
+use crate::assignment::Environment;
 use crate::limits;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -95,9 +95,9 @@ pub(crate) fn completed(
 ///
 /// # Errors
 /// Its working directory does not exist any more.
-pub(crate) fn look_up() -> std::io::Result<Surroundings> {
-    Ok(Surroundings {
-        environment: carried(std::env::vars_os()),
+pub(crate) fn look_up() -> std::io::Result<Environment> {
+    Ok(Environment {
+        variables: carried(std::env::vars_os()),
         directory: directory()?,
         umask: umask(),
         limits: limits::look_up(),

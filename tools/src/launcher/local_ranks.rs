@@ -1,5 +1,5 @@
 //! The ranks of this machine: started, listened to, signalled and reaped, by gaspi_run itself or by
-//! its agent. Whoever owns a crew waits for its descriptors and for SIGCHLD.
+//! its agent. The owner of [`LocalRanks`] waits for their descriptors and for SIGCHLD.
 
 use crate::assignment::Assignment;
 use crate::binding::{self, Bind, Share};
@@ -59,7 +59,7 @@ struct Member {
 
 /// The ranks of this machine.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct LocalRanks {
     plan: Assignment,
     shares: Vec<Share>,
     /// By number on this machine.
@@ -70,9 +70,9 @@ pub(crate) struct Crew {
     buffer: Vec<u8>,
 }
 
-impl Crew {
+impl LocalRanks {
     /// Nobody has been started.
-    pub(crate) fn new(plan: Assignment) -> Crew {
+    pub(crate) fn new(plan: Assignment) -> LocalRanks {
         let topology = Topology::look_up();
         let count = plan.ranks.len();
         let bind = match plan.bind {
@@ -82,7 +82,7 @@ impl Crew {
         };
         let shares = if count == 0 { Vec::new() } else { binding::shares(&topology, bind, count) };
         let buffer = vec![0; READ];
-        Crew { plan, shares, members: Vec::new(), streams: Vec::new(), input: None, buffer }
+        LocalRanks { plan, shares, members: Vec::new(), streams: Vec::new(), input: None, buffer }
     }
 
     /// Starts the next rank, as long as there is one. If it cannot be started, those before it are
@@ -118,7 +118,7 @@ impl Crew {
         self.streams.iter().map(|stream| stream.pipe.as_fd())
     }
 
-    /// Reads once from the streams that are ready, in the order of [`Crew::watched`].
+    /// Reads once from the streams that are ready, in the order of [`LocalRanks::watched`].
     pub(crate) fn read(&mut self, ready: &[bool], mut take: impl FnMut(Piece<'_>)) {
         let (mut ready, buffer) = (ready.iter(), &mut self.buffer);
         self.streams.retain_mut(|stream| {

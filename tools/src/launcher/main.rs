@@ -3,8 +3,8 @@
 //! One thread, one loop ([`job`]): it hosts the meeting of the ranks, forwards their output by
 //! whole lines ([`printer`]) and the signals that it gets, and reports how they ended ([`report`]).
 //! What is to be started is worked out first ([`plan`]), so that a mistake is one message and
-//! starts nothing. The ranks of a machine are a [`crew`]: gaspi_run looks after its own, and over
-//! ssh ([`remote`]) an [`agent`] on each other machine does the same there.
+//! starts nothing. gaspi_run looks after the ranks of its own machine ([`local_ranks`]); on each
+//! other machine an [`agent`], reached over ssh ([`remote`]), does the same there.
 //!
 //! Invariant: ranks do not outlive gaspi_run (the kernel kills them with it or with their agent,
 //! which ends when its connection does), and processes are only signalled through pidfds.
@@ -17,14 +17,14 @@ mod arguments;
 mod assignment;
 mod binding;
 mod channel;
-mod crew;
+mod environment;
 mod files;
 mod hang;
 mod identity;
 mod input;
 mod job;
-mod lifeline;
 mod limits;
+mod local_ranks;
 mod output;
 mod plan;
 mod printer;
@@ -33,12 +33,12 @@ mod program;
 mod protocol;
 mod remote;
 mod report;
-mod surroundings;
+mod ssh_liveness;
 mod topology;
 
 use arguments::Arguments;
 use clap::Parser;
-use gaspi_tools::far_side;
+use gaspi_tools::remote_agent;
 use std::process::ExitCode;
 
 /// gaspi_run itself could not do its work (as with `timeout` and `env`).
@@ -68,7 +68,7 @@ impl Refusal {
 }
 
 fn run() -> Result<u8, Refusal> {
-    let words = far_side::arguments();
+    let words = remote_agent::arguments();
     if words.len() == 2 && words[1] == AGENT {
         return agent::run();
     }

@@ -2,10 +2,10 @@
 
 use crate::arguments::Arguments;
 use crate::assignment::{Assignment, Command};
-use crate::{Refusal, program, surroundings};
+use crate::{Refusal, environment, program};
 use gaspi_core::bootstrap::machines::ThisMachine;
-use gaspi_tools::far_side::{Ssh, Tool};
 use gaspi_tools::hosts::{self, Machine};
+use gaspi_tools::remote_agent::{Ssh, Tool};
 use gaspi_tools::system;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -99,19 +99,19 @@ impl Plan {
             host: String::new(),
             first,
             others,
-            surroundings: None,
+            environment: None,
             machine_file,
             bind: arguments.bind,
             numa: arguments.numa,
             debug: arguments.debug,
         };
         let mut others = Vec::new();
-        let surroundings = surroundings::look_up()
+        let environment = environment::look_up()
             .map_err(|error| Refusal::launcher(format!("working directory: {error}")))?;
         for machine in machines.iter().filter(|machine| !machine.here) {
             let ranks = ranks_of(machine);
-            let (host, surroundings) = (machine.name.clone(), Some(surroundings.clone()));
-            others.push(Assignment { ranks, host, surroundings, debug: false, ..own.clone() });
+            let (host, environment) = (machine.name.clone(), Some(environment.clone()));
+            others.push(Assignment { ranks, host, environment, debug: false, ..own.clone() });
         }
         if let Some(machine) = machines.iter().find(|machine| machine.here) {
             (own.ranks, own.host) = (ranks_of(machine), machine.name.clone());
@@ -156,7 +156,7 @@ fn check_start(plan: &Plan) -> Result<(), Refusal> {
 fn way(arguments: &Arguments) -> Result<Way, Refusal> {
     let patience = dead_after(std::env::var_os("GASPI_DEAD_AFTER").as_deref())?;
     // Ssh asks a process, which may have to wait for its turn; what the kernel over there says
-    // counts first (lifeline). It is all there is where ssh goes through another process.
+    // counts first (ssh_liveness). It is all there is where ssh goes through another process.
     let silent = SSH_PATIENCE * patience.as_secs();
     let ssh = Ssh::new(arguments.ssh.as_deref(), &arguments.ssh_options, silent);
     let tool = Tool::own("gaspi_run")

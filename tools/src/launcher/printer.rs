@@ -1,7 +1,7 @@
 //! Where the ranks' output goes: standard output and error by whole lines, or files.
 
-use crate::crew::Piece;
 use crate::files::Files;
+use crate::local_ranks::Piece;
 use crate::output::{Lines, Sink, Writer};
 use std::fs::File;
 use std::io::{self, Write};

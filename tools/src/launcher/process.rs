@@ -6,8 +6,8 @@
 
 use crate::assignment::{Assignment, Command};
 use crate::binding::Share;
+use crate::environment::OF_THE_JOB;
 use crate::files::Files;
-use crate::surroundings::OF_THE_JOB;
 use crate::{Refusal, binding};
 use gaspi_tools::system;
 use std::fs::File;
@@ -140,8 +140,8 @@ fn set_environment(
     share: &Share,
     local: usize,
 ) {
-    if let Some(surroundings) = &plan.surroundings {
-        spawn.env_clear().envs(surroundings.environment.iter().map(|(name, value)| (name, value)));
+    if let Some(environment) = &plan.environment {
+        spawn.env_clear().envs(environment.variables.iter().map(|(name, value)| (name, value)));
     }
     // What is inherited speaks of another job.
     OF_THE_JOB.iter().for_each(|name| {

@@ -5,7 +5,7 @@
 //! order; bytes, texts and lists carry a 32-bit count. Both sides are one program of one version;
 //! an agent of another version is refused by its first frame.
 
-use crate::assignment::{Assignment, Command, Surroundings};
+use crate::assignment::{Assignment, Command, Environment};
 use crate::binding::Bind;
 use crate::hang::{Row, Waiting};
 use crate::limits;
@@ -158,16 +158,16 @@ impl Writer {
         self.text(&plan.host);
         self.command(&plan.first);
         self.command(&plan.others);
-        self.bool(plan.surroundings.is_some());
-        if let Some(surroundings) = &plan.surroundings {
-            self.u32(surroundings.environment.len() as u32);
-            for (name, value) in &surroundings.environment {
+        self.bool(plan.environment.is_some());
+        if let Some(environment) = &plan.environment {
+            self.u32(environment.variables.len() as u32);
+            for (name, value) in &environment.variables {
                 self.text(name);
                 self.text(value);
             }
-            self.text(&surroundings.directory);
-            self.u32(surroundings.umask);
-            surroundings.limits.iter().for_each(|limit| self.u64(*limit));
+            self.text(&environment.directory);
+            self.u32(environment.umask);
+            environment.limits.iter().for_each(|limit| self.u64(*limit));
         }
         self.bool(plan.machine_file.is_some());
         if let Some(file) = &plan.machine_file {
@@ -277,8 +277,8 @@ impl Reader<'_> {
     fn command(&mut self) -> Decoded<Command> {
         Ok(Command { program: self.os()?, arguments: self.list(Self::os)? })
     }
-    fn surroundings(&mut self) -> Decoded<Surroundings> {
-        let environment = self.list(|from| {
+    fn environment(&mut self) -> Decoded<Environment> {
+        let variables = self.list(|from| {
             let (name, value) = (from.os()?, from.os()?);
             let bad = name.is_empty() || name.as_bytes().contains(&b'=');
             if bad { Err(Malformed("a variable without a name")) } else { Ok((name, value)) }
@@ -288,7 +288,7 @@ impl Reader<'_> {
         for limit in &mut limits {
             *limit = self.u64()?;
         }
-        Ok(Surroundings { environment, directory, umask, limits })
+        Ok(Environment { variables, directory, umask, limits })
     }
     fn assignment(&mut self) -> Decoded<Assignment> {
         let plan = Assignment {
@@ -299,7 +299,7 @@ impl Reader<'_> {
             host: self.text()?,
             first: self.command()?,
             others: self.command()?,
-            surroundings: self.option(Self::surroundings)?,
+            environment: self.option(Self::environment)?,
             machine_file: self.option(|from| from.os().map(PathBuf::from))?,
             bind: match self.u8()? {
                 0 => None,

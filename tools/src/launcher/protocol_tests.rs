@@ -15,8 +15,8 @@ fn plan() -> Assignment {
         host: "[fd77::1]".to_owned(),
         first: Command { program: os(b"./first"), arguments: vec![] },
         others: Command { program: os(b"sh"), arguments: vec![os(b"-c"), os(b""), os(b"\xff\n'")] },
-        surroundings: Some(Surroundings {
-            environment: vec![(os(b"MINE"), os(b"a=b")), (os(b"EMPTY"), os(b""))],
+        environment: Some(Environment {
+            variables: vec![(os(b"MINE"), os(b"a=b")), (os(b"EMPTY"), os(b""))],
             directory: "/tmp/d \u{e4}".into(),
             umask: 0o027,
             limits: [1024, u64::MAX, 0],
@@ -29,7 +29,7 @@ fn plan() -> Assignment {
 }
 
 fn downs() -> Vec<Down> {
-    let bare = Assignment { surroundings: None, machine_file: None, bind: None, ..plan() };
+    let bare = Assignment { environment: None, machine_file: None, bind: None, ..plan() };
     vec![
         Down::Plan(Box::new(plan())),
         Down::Plan(Box::new(bare)),

@@ -4,11 +4,11 @@
 use crate::Refusal;
 use crate::assignment::Assignment;
 use crate::channel::Channel;
-use crate::lifeline::Silence;
 use crate::process::{Ending, Process};
 use crate::protocol::{self, Down, Up};
+use crate::ssh_liveness::Silence;
 use gaspi_core::bootstrap::LinkId;
-use gaspi_tools::far_side::{self, Opened, Opening, Ssh, Tool};
+use gaspi_tools::remote_agent::{self, Opened, Opening, Ssh, Tool};
 use gaspi_tools::signals;
 use gaspi_tools::system;
 use std::ffi::{OsStr, OsString};
@@ -410,7 +410,7 @@ impl Remote {
             }
             _ => "closed the connection".to_owned(),
         };
-        far_side::farewell(&self.program, &how, &self.words)
+        remote_agent::farewell(&self.program, &how, &self.words)
     }
 }
 

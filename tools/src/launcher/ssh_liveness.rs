@@ -17,7 +17,7 @@ const SENT_AGAIN: &str = "01";
 
 /// The TCP connection that ssh came by.
 #[derive(Debug)]
-pub(crate) struct Lifeline {
+pub(crate) struct SshLiveness {
     /// As in /proc: local and remote address; `None` if it is not known.
     ends: Option<(String, String)>,
     /// How long a silent machine is waited for.
@@ -26,13 +26,13 @@ pub(crate) struct Lifeline {
     since: Option<Instant>,
 }
 
-impl Lifeline {
+impl SshLiveness {
     /// From what sshd says in the environment.
-    pub(crate) fn find() -> Lifeline {
+    pub(crate) fn find() -> SshLiveness {
         let connection = std::env::var("SSH_CONNECTION").ok();
         let ends = connection.as_deref().and_then(ends);
         let patience = Duration::from_secs(crate::plan::DEAD_AFTER);
-        Lifeline { ends, patience, since: None }
+        SshLiveness { ends, patience, since: None }
     }
 
     /// How long a silent machine is waited for.
@@ -228,10 +228,10 @@ mod tests {
         let client = std::net::TcpStream::connect(address).expect("client");
         let other = client.local_addr().expect("address");
         let ends = Some((spelled(address), spelled(other)));
-        let mut lifeline = Lifeline { ends, patience: Duration::ZERO, since: None };
-        assert!(!lifeline.is_cut());
+        let mut ssh_liveness = SshLiveness { ends, patience: Duration::ZERO, since: None };
+        assert!(!ssh_liveness.is_cut());
         let table = fs::read_to_string("/proc/self/net/tcp").expect("table");
-        let (local, remote) = lifeline.ends.expect("ends");
+        let (local, remote) = ssh_liveness.ends.expect("ends");
         // The spelling is the kernel's.
         assert!(
             table.lines().any(|line| line.contains(&format!("{local} {remote} 01"))),

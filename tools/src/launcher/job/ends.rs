@@ -6,7 +6,7 @@ use crate::protocol::Down;
 use crate::remote::Remote;
 use crate::report::End;
 use crate::topology::as_list;
-use crate::{EXIT_TIMEOUT, Refusal, crew, hang};
+use crate::{EXIT_TIMEOUT, Refusal, hang, local_ranks};
 use gaspi_tools::signals::{self, Arrival};
 use gaspi_tools::system::{self, Watch};
 use std::time::{Duration, Instant};
@@ -67,13 +67,13 @@ impl Running {
         // The terminal reaches the processes of this machine only.
         self.tell_agents(&Down::Signal(arrival.signal));
         if !arrival.from_terminal {
-            self.crew.signal_all(arrival.signal);
+            self.local_ranks.signal_all(arrival.signal);
         }
         if ends {
             // A stopped rank would not see it.
             self.tell_agents(&Down::Signal(libc::SIGCONT));
             if !arrival.from_terminal {
-                self.crew.signal_all(libc::SIGCONT);
+                self.local_ranks.signal_all(libc::SIGCONT);
             }
         }
     }
@@ -83,7 +83,7 @@ impl Running {
     }
 
     pub(super) fn signal_all(&mut self, signal: i32) {
-        self.crew.signal_all(signal);
+        self.local_ranks.signal_all(signal);
         self.tell_agents(&Down::Signal(signal));
     }
 
@@ -94,10 +94,10 @@ impl Running {
                 continue;
             }
             // Not a rank: something that a rank left behind.
-            let Some(rank) = self.crew.ended(pid, ending) else { continue };
+            let Some(rank) = self.local_ranks.ended(pid, ending) else { continue };
             // What it said in the meeting comes before its end.
             self.serve();
-            crew::tell(&mut self.host, rank, ending);
+            local_ranks::tell(&mut self.host, rank, ending);
             self.note_end(rank, pid, ending);
         }
     }
@@ -150,7 +150,7 @@ impl Running {
     pub(super) fn abandon(&mut self, refusal: Refusal) -> Refusal {
         self.remotes.iter_mut().for_each(Remote::leave);
         let mut others = self.connections();
-        self.crew.abandon(&self.signals, &mut others);
+        self.local_ranks.abandon(&self.signals, &mut others);
         self.wait_for(others);
         self.write_out();
         refusal
@@ -166,7 +166,7 @@ impl Running {
         self.remotes.iter_mut().for_each(|remote| remote.part(self.ending));
         let mut others = self.connections();
         if self.ending {
-            self.crew.end_orphans(&self.signals, &mut others);
+            self.local_ranks.end_orphans(&self.signals, &mut others);
         }
         self.wait_for(others);
     }

@@ -1,9 +1,9 @@
 //! One machine under several names: which of the machines that answer are one and the same, so that
-//! their ranks are one crew and share memory.
+//! their ranks share memory.
 
 use super::Running;
 use crate::assignment::Assignment;
-use crate::crew::Crew;
+use crate::local_ranks::LocalRanks;
 use crate::remote::{Remote, Step};
 use crate::{Refusal, identity, plan};
 use gaspi_core::Rank;
@@ -22,7 +22,7 @@ impl Running {
         let others = self.remotes.iter().filter(|remote| remote.plan.is_some()).count();
         let machines = others + usize::from(!self.plan.own.ranks.is_empty());
         self.plan.own.machines = machines as u32;
-        self.crew = Crew::new(self.plan.own.clone());
+        self.local_ranks = LocalRanks::new(self.plan.own.clone());
         for remote in self.remotes.iter_mut().filter(|remote| remote.plan.is_some()) {
             let ranks: Vec<Rank> = remote.ranks.iter().map(|rank| Rank(*rank as u16)).collect();
             remote.assign(self.host.add_link(&ranks), machines as u32);

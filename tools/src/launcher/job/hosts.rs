@@ -1,7 +1,7 @@
 //! The other machines of a job: reaching them, what they say, and losing them.
 
 use super::Running;
-use crate::crew::Piece;
+use crate::local_ranks::Piece;
 use crate::process::Ending;
 use crate::protocol::Up;
 use crate::remote::{News, Remote, Step};

@@ -5,13 +5,13 @@
 //! ranks are started. How ranks and the job end is in [`ends`].
 
 mod ends;
+mod host_dedup;
 mod hosts;
-mod merging;
 mod show;
 
-use crate::crew::{Crew, Piece};
 use crate::files::{self, Files};
 use crate::input::Input;
+use crate::local_ranks::{LocalRanks, Piece};
 use crate::plan::Plan;
 use crate::printer::Printer;
 use crate::process::{self, Setting};
@@ -48,7 +48,7 @@ pub(crate) struct Running {
     setting: Setting,
     host: Host,
     /// The ranks of this machine.
-    crew: Crew,
+    local_ranks: LocalRanks,
     /// For the ranks of this machine, as they are started.
     files: Vec<Option<Files>>,
     /// The other machines.
@@ -117,7 +117,7 @@ impl Running {
             signals,
             setting,
             host,
-            crew: Crew::new(plan.own.clone()),
+            local_ranks: LocalRanks::new(plan.own.clone()),
             files,
             remotes: Vec::new(),
             printer,
@@ -172,7 +172,7 @@ impl Running {
         let mut files = std::mem::take(&mut self.files).into_iter();
         loop {
             let files = files.next().flatten();
-            match self.crew.start_next(&self.setting, files, Stdio::inherit()) {
+            match self.local_ranks.start_next(&self.setting, files, Stdio::inherit()) {
                 Ok(Some(begun)) => {
                     self.host.started(Rank(begun.rank as u16), begun.pid);
                     self.note_start(begun.rank, begun.pid, &begun.place);
@@ -196,7 +196,7 @@ impl Running {
 
     /// Whether there is something to wait for: a rank that runs, or output of one that has ended.
     fn is_running(&self) -> bool {
-        self.crew.is_running() || self.remotes.iter().any(|remote| !remote.is_over())
+        self.local_ranks.is_running() || self.remotes.iter().any(|remote| !remote.is_over())
     }
 
     /// Waits for something to do and does it.
@@ -204,7 +204,7 @@ impl Running {
         let (streams, input) = self.wait();
         let printer = &mut self.printer;
         // What ranks wrote before they ended comes before what is said about their end.
-        self.crew.read(&streams, |piece| printer.take(piece));
+        self.local_ranks.read(&streams, |piece| printer.take(piece));
         self.printer.show_prompt();
         if input {
             self.read_input();
@@ -233,7 +233,7 @@ impl Running {
         }
         if self.printer.has_room() {
             let stream = |fd| (Watch { fd, room: false }, Source::Stream);
-            watches.extend(self.crew.watched().map(stream));
+            watches.extend(self.local_ranks.watched().map(stream));
         }
         let (watches, sources): (Vec<Watch<'_>>, Vec<Source>) = watches.into_iter().unzip();
         let left = self.next_time().map(|at| at.saturating_duration_since(Instant::now()));
@@ -303,7 +303,7 @@ impl Running {
                 Request::Missing { text } => {
                     self.printer.say(&format!("gaspi_run: waiting for {text}\n"));
                 }
-                request => self.crew.obey(&request),
+                request => self.local_ranks.obey(&request),
             }
         }
     }
@@ -330,7 +330,7 @@ impl Running {
     /// Passes on what the ranks of this machine wrote before they ended.
     fn drain(&mut self) {
         let printer = &mut self.printer;
-        self.crew.drain(|piece: Piece<'_>| printer.take(piece));
+        self.local_ranks.drain(|piece: Piece<'_>| printer.take(piece));
         (0..self.plan.ranks as u32).for_each(|rank| self.printer.finish(rank));
     }
 }

@@ -36,7 +36,7 @@ impl Running {
         let rows = vec![None; self.plan.ranks];
         self.show = Some(Show { rows, until: Instant::now() + COLLECT, then_end });
         self.remotes.iter_mut().for_each(|remote| remote.say(&Down::Show));
-        let own = self.crew.rows(&self.host);
+        let own = self.local_ranks.rows(&self.host);
         self.take_rows(own);
         self.finish_show();
     }
