@@ -407,7 +407,7 @@ static void mismatches(void) {
     CHECK_OK(gaspi_group_commit(group, LIMIT));
     REJECTED(differing((enum difference)difference, group));
     CHECK(strstr(detail(), "rank 0") != NULL);
-    /* Messages may have been combined by ranks that agree before they hear of the one that does not. */
+    /* Ranks that agree may have combined messages before they hear of the one that does not. */
     if (difference != ALGORITHM) {
       only_own();
     }

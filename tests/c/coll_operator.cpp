@@ -2,8 +2,8 @@
 /* language: c++ */
 /*
  * What the operator of a training framework does: a prepared all-reduce for each tensor, started by
- * whichever thread has a gradient ready and ended by another one, in an order that chance gives each
- * rank; tensors in segments and in memory of the program, many steps, every result checked.
+ * whichever thread has a gradient ready and ended by another one, in an order that chance gives
+ * each rank; tensors in segments and in memory of the program, many steps, every result checked.
  */
 #include "check.h"
 

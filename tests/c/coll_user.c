@@ -22,7 +22,8 @@ static gaspi_return_t add(const void *left, const void *right, void *result, uin
   const struct triple *two = (const struct triple *)right;
   struct triple *to = (struct triple *)result;
 
-  if (element_size != sizeof *to || ((uintptr_t)left | (uintptr_t)right | (uintptr_t)to) % 16 != 0) {
+  if (element_size != sizeof *to ||
+      ((uintptr_t)left | (uintptr_t)right | (uintptr_t)to) % 16 != 0) {
     return GASPI_ERROR;
   }
   for (uint64_t at = 0; at < count; at++) {

@@ -122,6 +122,19 @@ static void network(void) {
   CHECK(current().user_net == 1);
 }
 
+/* Beside the group of all there are four more. */
+static void effective_groups(void) {
+  gaspi_number_t number = 0;
+  gaspi_group_t group = 0;
+
+  CHECK_OK(gaspi_group_max(&number));
+  CHECK(number == 5);
+  for (int at = 1; at < 5; at++) {
+    CHECK_OK(gaspi_group_create(&group));
+  }
+  CHECK_ERR(gaspi_group_create(&group), GASPI_ERR_MANY_GRP);
+}
+
 /* Every limit is what was asked for, and is kept. */
 static void effective(gaspi_config_t config) {
   gaspi_number_t number = 0;
@@ -131,7 +144,6 @@ static void effective(gaspi_config_t config) {
   gaspi_segment_id_t segments[4] = {0, 0, 0, 0};
   gaspi_offset_t offsets[4] = {0, 0, 0, 0};
   gaspi_size_t sizes[4] = {1, 1, 1, 1};
-  gaspi_group_t group = 0;
 
   config.queue_num = 3;
   config.queue_size_max = 17;
@@ -185,12 +197,7 @@ static void effective(gaspi_config_t config) {
   CHECK(number == 9);
   CHECK_ERR(gaspi_segment_alloc(9, 64, GASPI_MEM_INITIALIZED), GASPI_ERR_INV_SEG);
   CHECK_OK(gaspi_segment_alloc(8, 64, GASPI_MEM_INITIALIZED));
-  CHECK_OK(gaspi_group_max(&number));
-  CHECK(number == 5);
-  for (int at = 1; at < 5; at++) {
-    CHECK_OK(gaspi_group_create(&group));
-  }
-  CHECK_ERR(gaspi_group_create(&group), GASPI_ERR_MANY_GRP);
+  effective_groups();
   CHECK_OK(gaspi_wait(0, LIMIT));
   CHECK_OK(gaspi_wait(2, LIMIT));
   job_end();

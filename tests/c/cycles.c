@@ -98,7 +98,8 @@ static void steady(void (*cycle)(unsigned), unsigned times, const char *name) {
   }
   after = measure_at_rest();
   if (after.resident_kib > before.resident_kib + SLACK_KIB ||
-      after.mappings > before.mappings + 16 + 4 * ranks || after.descriptors > before.descriptors + 2) {
+      after.mappings > before.mappings + 16 + 4 * ranks ||
+      after.descriptors > before.descriptors + 2) {
     fprintf(stderr,
             "%s, %u times: %ld -> %ld KiB, %ld -> %ld mappings, %d -> %d descriptors\n", name,
             times, before.resident_kib, after.resident_kib, before.mappings, after.mappings,

@@ -111,7 +111,8 @@ static void null_in_communication(void) {
 
   NULLPTR(gaspi_segment_bind(1, NULL, 64, 0));
   NULLPTR(gaspi_segment_use(1, NULL, 64, GASPI_GROUP_ALL, LIMIT, 0));
-  NULLPTR(gaspi_write_list(2, NULL, l.local_offset, 0, l.remote, l.remote_offset, l.size, 0, LIMIT));
+  NULLPTR(gaspi_write_list(2, NULL, l.local_offset, 0, l.remote, l.remote_offset, l.size, 0,
+                           LIMIT));
   NULLPTR(gaspi_write_list(2, l.local, NULL, 0, l.remote, l.remote_offset, l.size, 0, LIMIT));
   NULLPTR(gaspi_write_list(2, l.local, l.local_offset, 0, NULL, l.remote_offset, l.size, 0, LIMIT));
   NULLPTR(gaspi_write_list(2, l.local, l.local_offset, 0, l.remote, NULL, l.size, 0, LIMIT));

@@ -155,12 +155,21 @@ static inline gaspi_return_t noinit_combine(const void *left, const void *right,
   return GASPI_SUCCESS;
 }
 
+static inline void all_noinit_requests(gaspi_coll_request_t request) {
+  int done = 0;
+
+  NOINIT(gaspi_coll_start(request));
+  NOINIT(gaspi_coll_test(request, &done));
+  NOINIT(gaspi_coll_wait(request, LIMIT));
+  NOINIT(gaspi_coll_wait_all(1, &request, LIMIT));
+  NOINIT(gaspi_coll_free(request));
+}
+
 static inline void all_noinit_collectives(void) {
   static char from[64], to[64];
   const uint64_t counts[1] = {4};
   gaspi_coll_request_t request = 0;
   gaspi_coll_op_t op = 0;
-  int done = 0;
 
   NOINIT(gaspi_coll_allreduce(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_COLL_OP_SUM, GASPI_GROUP_ALL,
                               NULL, LIMIT));
@@ -220,11 +229,7 @@ static inline void all_noinit_collectives(void) {
   NOINIT(gaspi_coll_barrier(GASPI_GROUP_ALL, NULL, LIMIT));
   NOINIT(gaspi_coll_barrier_start(GASPI_GROUP_ALL, NULL, &request, LIMIT));
   NOINIT(gaspi_coll_barrier_init(GASPI_GROUP_ALL, NULL, &request, LIMIT));
-  NOINIT(gaspi_coll_start(request));
-  NOINIT(gaspi_coll_test(request, &done));
-  NOINIT(gaspi_coll_wait(request, LIMIT));
-  NOINIT(gaspi_coll_wait_all(1, &request, LIMIT));
-  NOINIT(gaspi_coll_free(request));
+  all_noinit_requests(request);
   NOINIT(gaspi_coll_op_create(noinit_combine, NULL, 4, 0, &op));
   NOINIT(gaspi_coll_op_free(op));
 }

@@ -19,7 +19,8 @@ static void *call_on(void *argument) {
   while (!atomic_load(&done)) {
     gaspi_notification_id_t first;
     gaspi_notification_t value;
-    const gaspi_return_t code = gaspi_write_notify(SEGMENT, 0, 0, SEGMENT, 64, 8, 1, 1, queue, LIMIT);
+    const gaspi_return_t code =
+        gaspi_write_notify(SEGMENT, 0, 0, SEGMENT, 64, 8, 1, 1, queue, LIMIT);
 
     CHECK(code == GASPI_SUCCESS || code == GASPI_ERROR || code == GASPI_ERR_NOINIT ||
           code == GASPI_ERR_INV_SEG || code == GASPI_QUEUE_FULL);

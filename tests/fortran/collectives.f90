@@ -82,7 +82,8 @@ program collectives
   call check(gaspi_coll_free(requests(2)) == GASPI_ERROR, 'free twice')
 
   ! Pairs of numbers, added by this program.
-  call ok(gaspi_coll_op_create(c_funloc(add_pairs), c_null_ptr, 16_gaspi_size_t, 0_gaspi_uint, op), &
+  call ok(gaspi_coll_op_create(c_funloc(add_pairs), c_null_ptr, 16_gaspi_size_t, 0_gaspi_uint, &
+      op), &
       'op_create')
   sum = 0
   call ok(gaspi_coll_allreduce(c_loc(mine), c_loc(sum), int(many / 2, gaspi_coll_count_t), &

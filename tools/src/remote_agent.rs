@@ -40,7 +40,8 @@ const SCRIPT: &str = concat!(
     "rm -f \"$t\"; done; ",
     "[ -n \"$d\" ] || { echo \"${p##*/} is not installed there, and no directory for temporary ",
     "files lets programs be executed; install it or set TMPDIR\" >&2; exit 126; }; ",
-    "echo \"@gaspi carry@\"; head -c \"$n\" >\"$t\"; [ \"$(wc -c <\"$t\")\" -eq \"$n\" ] || exit 125; ",
+    "echo \"@gaspi carry@\"; head -c \"$n\" >\"$t\"; ",
+    "[ \"$(wc -c <\"$t\")\" -eq \"$n\" ] || exit 125; ",
     "echo \"@gaspi run@\"; exec \"$t\" --carried \"$@\""
 );
 

@@ -8,8 +8,8 @@ use std::fs;
 
 /// What a rank says: its number, GASPI_BIND, and the cores that the kernel allows it.
 const SHOW: &str = "while read name value; do \
-                    if [ \"$name\" = Cpus_allowed_list: ]; then echo \"$GASPI_RANK $GASPI_BIND $value\"; fi; \
-                    done < /proc/self/status";
+                    if [ \"$name\" = Cpus_allowed_list: ]; then echo \"$GASPI_RANK $GASPI_BIND \
+                    $value\"; fi; done < /proc/self/status";
 
 /// The cores that this test may use, as a list and one by one.
 fn own() -> (String, BTreeSet<usize>) {

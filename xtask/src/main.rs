@@ -45,7 +45,8 @@ const TASKS: [Task; 8] = [
     },
     Task {
         name: "test",
-        arguments: "[--full] [--install] [--skip-missing] [--only STAGE,... [-- FILTER...]] [--list]",
+        arguments: "[--full] [--install] [--skip-missing] [--only STAGE,...] [--list] \
+                    [-- FILTER...]",
         about: "run the tests in stages and print a table of them",
         run: test::run,
     },

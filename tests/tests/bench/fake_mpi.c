@@ -1,8 +1,8 @@
 /*
- * Another library, for tests of gaspi-bench compare: MPI calls made of all-reduces by libgaspi. With
- * FAKE_MPI_WRONG in the environment each first element is wrong; with FAKE_MPI_SLOW_US a call takes
- * at least so long; from FAKE_MPI_HANG elements on a call never returns, and from FAKE_MPI_END on
- * rank 1 ends in it.
+ * Another library, for tests of gaspi-bench compare: MPI calls made of all-reduces by libgaspi.
+ * With FAKE_MPI_WRONG in the environment each first element is wrong; with FAKE_MPI_SLOW_US a call
+ * takes at least so long; from FAKE_MPI_HANG elements on a call never returns, and from
+ * FAKE_MPI_END on rank 1 ends in it.
  */
 #define _DEFAULT_SOURCE
 #include "mpi.h"

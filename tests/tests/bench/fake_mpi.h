@@ -11,7 +11,8 @@ int MPI_Init(int *argc, char ***argv);
 int MPI_Finalize(void);
 int MPI_Barrier(MPI_Comm comm);
 int MPI_Iprobe(int source, int tag, MPI_Comm comm, int *flag, MPI_Status *status);
-int MPI_Allreduce(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
+int MPI_Allreduce(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op,
+                  MPI_Comm comm);
 int MPI_Reduce(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op, int root,
                MPI_Comm comm);
 int MPI_Bcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm comm);

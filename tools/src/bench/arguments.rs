@@ -119,7 +119,12 @@ pub(crate) enum Test {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Plain {
     /// Start this program as a job of N ranks under gaspi_run
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65535))]
+    #[arg(
+        short = 'n',
+        long = "ranks",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=65535)
+    )]
     pub(crate) ranks: Option<u32>,
 
     /// Where ranks run: one core each in turn, or wherever the kernel puts them
@@ -184,7 +189,14 @@ pub(crate) struct Sizes {
     pub(crate) plain: Plain,
 
     /// Sizes in bytes, with K, M or G for powers of 1024: 8,1K,1M
-    #[arg(long, short = 's', value_name = "LIST", value_delimiter = ',', value_parser = size, conflicts_with_all = ["begin", "end", "factor"])]
+    #[arg(
+        long,
+        short = 's',
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = size,
+        conflicts_with_all = ["begin", "end", "factor"]
+    )]
     pub(crate) sizes: Vec<usize>,
 
     /// Smallest size of a series
@@ -226,7 +238,13 @@ pub(crate) struct Bandwidth {
     pub(crate) both_ways: bool,
 
     /// Queues that requests of --both-ways go through in turn
-    #[arg(long, value_name = "N", default_value = "4", requires = "both_ways", value_parser = clap::value_parser!(u8).range(1..=8))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "4",
+        requires = "both_ways",
+        value_parser = clap::value_parser!(u8).range(1..=8)
+    )]
     pub(crate) queues: u8,
 }
 
@@ -238,7 +256,14 @@ pub(crate) struct Notified {
 
     /// With a target that sleeps: each message is sent so many microseconds after the one before
     /// arrived [400 if not said]
-    #[arg(long, value_name = "US", num_args = 0..=1, require_equals = true, default_missing_value = "400", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "US",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "400",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
     pub(crate) sleeping: Option<u32>,
 }
 
@@ -281,7 +306,12 @@ pub(crate) struct DataCollective {
     pub(crate) memory: Place,
 
     /// The rank that has or gets everything, in operations that have one
-    #[arg(long, value_name = "RANK", default_value = "0", value_parser = clap::value_parser!(u32).range(..65536))]
+    #[arg(
+        long,
+        value_name = "RANK",
+        default_value = "0",
+        value_parser = clap::value_parser!(u32).range(..65536)
+    )]
     pub(crate) root: u32,
 }
 

@@ -77,8 +77,8 @@ impl Control {
         self.word(self.rank, word)
     }
 
-    /// Waits for the first `participants` ranks; `all` has a barrier of its own, since ranks that take
-    /// no part in a test wait there meanwhile.
+    /// Waits for the first `participants` ranks; `all` has a barrier of its own, since ranks that
+    /// take no part in a test wait there meanwhile.
     fn meet(&self, job: &Job, participants: usize, all: bool) -> Result<()> {
         match &self.way {
             Way::Memory(shared) => {

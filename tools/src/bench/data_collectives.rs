@@ -132,7 +132,8 @@ pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
     }
     if options.point_to_point && options.algorithm.as_deref() == Some(algorithms::EVERY) {
         return Err(Failure::usage(
-            "--point-to-point and --algorithm all are measured beside different things; ask for one",
+            "--point-to-point and --algorithm all are measured beside different things; ask for \
+             one",
         ));
     }
     if options.point_to_point && ranks < 2 {
@@ -500,8 +501,8 @@ fn writes<'a>(segment: &'a Segment<'_>, job: &'a Job, bytes: usize) -> Lane<'a> 
     })
 }
 
-/// The algorithms that were measured, and their samples; behind them those of writes, where they are
-/// asked for.
+/// The algorithms that were measured, and their samples. Those of writes follow if
+/// they are asked for.
 fn measure(call: &Call<'_>, options: &DataCollective) -> Result<(Vec<Algorithm>, Measured)> {
     let job = call.job;
     let bytes = call.largest() * call.ty.bytes();

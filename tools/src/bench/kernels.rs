@@ -31,11 +31,23 @@ pub(crate) struct Options {
     sizes: Vec<usize>,
 
     /// Types of elements: f32,bf16 [default: all]
-    #[arg(long = "type", short = 'd', value_name = "LIST", value_delimiter = ',', value_parser = data_type)]
+    #[arg(
+        long = "type",
+        short = 'd',
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = data_type
+    )]
     types: Vec<DataType>,
 
     /// Operations: sum,max [default: all]
-    #[arg(long = "operation", short = 'o', value_name = "LIST", value_delimiter = ',', value_parser = operation)]
+    #[arg(
+        long = "operation",
+        short = 'o',
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = operation
+    )]
     operations: Vec<Operation>,
 
     /// One JSON object for each row, and nothing else

@@ -1,9 +1,9 @@
 //! gaspi-bench: measures libgaspi beside what the hardware gives.
 //!
 //! It calls the C library as programs do ([`library`]), as a rank of a job ([`job`], [`launch`]),
-//! and measures each operation in batches between batches of its limit ([`measure`]): what the same
-//! two processes reach without the library ([`baseline`]). Each kind of test is a file. [`pair`] has
-//! what they share, [`report`] what they print, [`goals`] what they are to reach.
+//! and measures each operation in batches between batches of its limit ([`measure`]): what the
+//! same two processes reach without the library ([`baseline`]). Each kind of test is a file.
+//! [`pair`] has what they share, [`report`] what they print, [`goals`] what they are to reach.
 //!
 //! Three commands need no job: [`info`] shows the machine, [`compare`] runs other libraries beside
 //! ours, [`kernels`] measures the loops of reductions.

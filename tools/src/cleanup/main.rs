@@ -70,7 +70,8 @@ A process is asked to end by SIGTERM and killed by SIGKILL three seconds later. 
 each process: job, process, rank, what was done, command; with its host before it where there are
 several. gaspi_cleanup is carried over to hosts where it is not installed.
 
-The exit status is 0 if everything that was to be ended has ended, or with -c; 1 if something is left
+The exit status is 0 if everything that was to be ended has ended, or with -c; 1 if something \
+is left
 or a host did not answer; 2 for a wrong command line or machine file.
 
 Examples:

@@ -86,8 +86,8 @@ fn grid(text: &mut String, x: Axis, y: Axis) {
         let at = x.place(bytes);
         let _ = writeln!(
             text,
-            "<path d=\"M{at:.1} {TOP}V{bottom}\" stroke=\"#dddddd\"/>\n<text x=\"{at:.1}\" y=\"{}\" \
-             text-anchor=\"middle\">{}</text>",
+            "<path d=\"M{at:.1} {TOP}V{bottom}\" stroke=\"#dddddd\"/>\n<text x=\"{at:.1}\" \
+             y=\"{}\" text-anchor=\"middle\">{}</text>",
             bottom + 18.0,
             size(bytes as usize)
         );

@@ -115,8 +115,8 @@ fn pip_arguments(what: &str) -> Vec<&str> {
 /// Pip could not get something.
 fn unreachable(rival: Rival, prefix: &Path, reason: &str) -> Failure {
     Failure::run(format!(
-        "cannot get {} from PyPI, which is needed once (it stays in {}): {reason}; without a network \
-         copy that directory from a machine that has one, to the same path",
+        "cannot get {} from PyPI, which is needed once (it stays in {}): {reason}; without a \
+         network copy that directory from a machine that has one, to the same path",
         rival.packages().join(" and "),
         prefix.display()
     ))

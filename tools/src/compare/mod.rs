@@ -71,7 +71,14 @@ const PROBES: [(usize, u32, u64); 2] = [(8, CALLS_MAX, 60), (MIB, 4, MIB as u64)
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Options {
     /// Ranks of each job; with a list, one comparison for each number
-    #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "2", value_parser = clap::value_parser!(u32).range(2..=1024))]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "2",
+        value_parser = clap::value_parser!(u32).range(2..=1024)
+    )]
     ranks: Vec<u32>,
 
     /// What to compare
@@ -273,8 +280,8 @@ fn demand_tcp(job: &mut Job) -> Result<()> {
         let (sent, least) = (loopback::bytes()? - before, each * u64::from(calls));
         if sent < least {
             return Err(Failure::run(format!(
-                "{} does not use TCP: {calls} calls of {bytes} bytes sent {sent} bytes over loopback \
-                 instead of {least} at least",
+                "{} does not use TCP: {calls} calls of {bytes} bytes sent {sent} bytes over \
+                 loopback instead of {least} at least",
                 job.title()
             )));
         }

@@ -85,10 +85,10 @@ impl Outcome {
             _ => "",
         };
         write_line(&format!(
-            "\n# {}\n# {}\n# {} ranks, rank r on core r modulo {} of {}; transport {}; gaspi's buffers \
-             in {} memory\n# {}{place}, floats, sum; inputs rewritten before each call, outside of the \
-             time\n# medians in us, until the last rank has returned; x best: how many times as fast as \
-             the best of the others\n\n{}",
+            "\n# {}\n# {}\n# {} ranks, rank r on core r modulo {} of {}; transport {}; gaspi's \
+             buffers in {} memory\n# {}{place}, floats, sum; inputs rewritten before each call, \
+             outside of the time\n# medians in us, until the last rank has returned; x best: how \
+             many times as fast as the best of the others\n\n{}",
             versions.join(", "),
             machine::processor(),
             setting.ranks,

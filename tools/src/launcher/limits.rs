@@ -95,8 +95,8 @@ fn settle(
         let (name, option) = (resource.name, resource.option);
         let (here, there) = (words(resource, limit.rlim_cur), words(resource, wanted));
         format!(
-            "the limit of {name} is {here}, not {there} as for gaspi_run, because the hard limit there \
-             is lower; raise it (ulimit -H{option}, /etc/security/limits.conf)"
+            "the limit of {name} is {here}, not {there} as for gaspi_run, because the hard limit \
+             there is lower; raise it (ulimit -H{option}, /etc/security/limits.conf)"
         )
     });
     (limit, lack)

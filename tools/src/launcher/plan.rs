@@ -211,8 +211,8 @@ pub(crate) fn check_descriptors(ranks: usize, machines: usize) -> Result<(), Ref
             count => format!(" and {count} other hosts"),
         };
         return Err(Refusal::launcher(format!(
-            "{ranks} ranks{others} need {needed} file descriptors in gaspi_run, but the hard limit is \
-             {limit}; raise it (ulimit -Hn) or start fewer ranks"
+            "{ranks} ranks{others} need {needed} file descriptors in gaspi_run, but the hard \
+             limit is {limit}; raise it (ulimit -Hn) or start fewer ranks"
         )));
     }
     Ok(())

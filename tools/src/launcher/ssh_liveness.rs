@@ -206,7 +206,8 @@ mod tests {
         assert_eq!((local.as_str(), remote.as_str()), ("02004D0A:0016", "01004D0A:C822"));
         let line = |timer: &str, again: &str| {
             format!(
-                "   3: 02004D0A:0016 01004D0A:C822 01 0000003C:00000000 {timer}:000000A3 {again}     0        0 99 1"
+                "   3: 02004D0A:0016 01004D0A:C822 01 0000003C:00000000 {timer}:000000A3 {again} \
+                 \x20   0        0 99 1"
             )
         };
         assert!(is_unanswered(&line("01", "00000004"), &local, &remote));

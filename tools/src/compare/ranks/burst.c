@@ -1,16 +1,17 @@
 /*
  * A rank that measures in short bursts when it is told to, and sleeps otherwise.
  *
- * The same file is linked with the part for each library (library.h). Each rank connects to the driver by
- * an abstract Unix socket (argv[1]) and binds itself to one of the cores argv[2] ("0,1"), its rank modulo
- * their number. The driver hands it memory that the ranks of this job map. Then the library starts,
- * the rank says so, and reads commands. Between them it sits in read(), so that the jobs of other
- * libraries have the cores for themselves.
+ * The same file is linked with the part for each library (library.h). Each rank connects to the
+ * driver by an abstract Unix socket (argv[1]) and binds itself to one of the cores argv[2] ("0,1"),
+ * its rank modulo their number. The driver hands it memory that the ranks of this job map. Then the
+ * library starts, the rank says so, and reads commands. Between them it sits in read(), so that the
+ * jobs of other libraries have the cores for themselves.
  *
- * A burst is some calls. Before each, every rank writes its input anew. Then all meet outside of the
- * library, and begin at an agreed moment of the clock that they share; what counts is the time from that
- * moment until the last rank has returned. So writing costs nothing in the time, and nobody's time holds
- * the lateness of another. Where ranks share cores the agreed moment is that of the last arrival.
+ * A burst is some calls. Before each, every rank writes its input anew. Then all meet outside of
+ * the library, and begin at an agreed moment of the clock that they share; what counts is the time
+ * from that moment until the last rank has returned. So writing costs nothing in the time, and
+ * nobody's time holds the lateness of another. Where ranks share cores the agreed moment is that of
+ * the last arrival.
  *
  * No call begins when the time of a burst is over: the rank that arrives last decides it for all.
  */
@@ -332,7 +333,8 @@ static void burst(int fd, const struct command *command) {
 
 int main(int argc, char **argv) {
   static const char *const rank_names[] = {"GASPI_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", NULL};
-  static const char *const size_names[] = {"GASPI_NRANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", NULL};
+  static const char *const size_names[] = {"GASPI_NRANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                           NULL};
   struct command command;
   uint32_t hello[2], ready = 1;
   int fd;

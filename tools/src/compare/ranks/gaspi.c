@@ -1,6 +1,6 @@
 /*
- * The part for libgaspi, which is linked by the names of its binary interface, so that no installed headers
- * are needed.
+ * The part for libgaspi, which is linked by the names of its binary interface, so that no installed
+ * headers are needed.
  */
 #include "library.h"
 

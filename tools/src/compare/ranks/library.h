@@ -1,6 +1,6 @@
 /*
- * What burst.c wants of a library. gaspi.c, mpi.c and oneccl.cpp are the three that there are; one of
- * them is linked with burst.c.
+ * What burst.c wants of a library. gaspi.c, mpi.c and oneccl.cpp are the three that there are; one
+ * of them is linked with burst.c.
  *
  * Functions return 0 on success. Elements are floats, operations sum.
  */
@@ -40,8 +40,8 @@ struct shape {
   size_t count, block;
 };
 
-/* What all ranks see, for libraries whose ranks have to be told something before they can talk: `set` is
- * stored by release when `bytes` are there. */
+/* What all ranks see, for libraries whose ranks have to be told something before they can talk:
+ * `set` is stored by release when `bytes` are there. */
 struct page {
   unsigned set;
   char bytes[1020];
