@@ -11,7 +11,7 @@ enum { SEGMENT = 3, COUNT_MAX = 40000, GUARD = 64 };
 /* The three forms of each operation. */
 static enum { WAITING, STARTED, PREPARED, FORMS } form;
 
-/* Who takes part, and which of them this rank is. */
+/* The members, and which of them this rank is. */
 static gaspi_group_t group;
 static gaspi_rank_t members[8];
 static unsigned size, me;

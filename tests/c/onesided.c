@@ -10,7 +10,7 @@
 
 enum { SOURCE = 0, TARGET = 1, SIZE = 1 << 20, ENTRIES = 255, THREADS = 4, PER_THREAD = 3000 };
 
-/* A byte that tells who wrote what where. */
+/* A byte that tells writer, value and place apart. */
 static unsigned char pattern(unsigned writer, unsigned round, size_t at) {
   return (unsigned char)(writer * 31u + round * 7u + at * 13u + (at >> 8));
 }

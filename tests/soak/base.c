@@ -159,7 +159,7 @@ void expect_states(worker_t *me, gaspi_rank_t corrupt) {
   }
 }
 
-/* Tells which call hangs; whoever started the job takes the stacks. */
+/* Tells which call hangs; the harness takes the stacks. */
 static void *watchdog(void *unused) {
   unsigned long long told[WORKERS] = {0};
 

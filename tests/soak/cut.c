@@ -140,7 +140,7 @@ static void *cutter(void *worker) {
   return NULL;
 }
 
-/* Who the other end is, as soon as that is known. */
+/* The rank at the other end, as soon as that is known. */
 static unsigned other_end(void) {
   gaspi_notification_t value = 0;
 

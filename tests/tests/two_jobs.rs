@@ -10,7 +10,7 @@ fn victim() -> PathBuf {
 }
 
 fn run_stop(ranks: u32, operation: &str) -> Result<Job> {
-    // The scenario without anybody who stops a rank: a second of checked rounds.
+    // The scenario in which no rank is stopped: a second of checked rounds.
     let job = Job::launched(ranks, &victim())?.args(["stop", operation, "0"]);
     Ok(job.limit(Duration::from_secs(60)))
 }

@@ -1,7 +1,7 @@
 //! gaspi_logger: prints what `gaspi_printf` of the ranks sends to this machine.
 //!
 //! One datagram is one text, printed at once and in one piece. Bytes stay as they are, but a
-//! terminal does not get control characters: whoever can reach the port could otherwise control it.
+//! terminal gets no control characters, since any sender that reaches the port could control it.
 
 use clap::Parser;
 use gaspi_tools::signals::Signals;
@@ -126,7 +126,7 @@ fn print(socket: &UdpSocket, signals: &Signals, output: BorrowedFd<'_>) -> io::R
     }
 }
 
-/// Writes a text; false if a signal came while nobody read.
+/// Writes a text; false if a signal came while there was no reader.
 fn write(mut text: &[u8], signals: &Signals, output: BorrowedFd<'_>) -> io::Result<bool> {
     let watch = |fd, room| Watch { fd, room };
     while !text.is_empty() {

@@ -1,10 +1,9 @@
 //! Running one of these tools on another machine through ssh.
 //!
-//! The other machine needs sshd, a shell and nothing else: a tool is run from the path that it has
-//! here or from PATH if it is there in the same version, else it is carried over through ssh's
-//! standard input into a file that only this user may touch, which deletes itself. What login
-//! scripts print is skipped. Nothing here reads or writes: [`Opening`] is fed with what came out of
-//! ssh and says what happened.
+//! The other machine needs only sshd and a shell. The tool is run from the path that it has here or
+//! from PATH, if it is installed there in the same version. Otherwise its bytes are copied through
+//! ssh's standard input to a private temporary file, which is deleted at the end. Output of login
+//! scripts is skipped. This module does no input or output: [`Opening`] parses what ssh printed.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

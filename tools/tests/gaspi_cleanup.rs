@@ -11,7 +11,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// A job id that nobody else has.
+/// A unique job id.
 fn id(name: &str) -> String {
     format!("cleanup-test-{}-{name}", std::process::id())
 }

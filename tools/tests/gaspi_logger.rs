@@ -64,7 +64,7 @@ fn what_arrives_is_printed_line_by_line() {
 #[test]
 fn texts_may_come_by_ipv6() {
     if UdpSocket::bind("[::1]:0").is_err() {
-        // The kernel has no IPv6, so nobody sends by it.
+        // The kernel has no IPv6, so nothing is sent by it.
         return;
     }
     let (mut run, port) = logger();

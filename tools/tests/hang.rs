@@ -36,7 +36,7 @@ fn as_a_rank() {
         "init" => drop(join()),
         "barrier" | "dead" | "stopped" | "left" if rank != 1 => {
             let runtime = join();
-            // Whom it waits for has ended in one part: then the next barrier hangs on nobody.
+            // In one part that rank has ended; then no rank is to blame for the next barrier.
             let _ = runtime.barrier(GroupId::ALL, FOREVER);
             idle();
         }

@@ -1,4 +1,4 @@
-//! `gaspi-bench info` as a person and as a script meet it. What it finds is the machine's affair.
+//! `gaspi-bench info` as a person and as a script meet it. What it finds depends on the machine.
 
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};

@@ -1,5 +1,5 @@
-//! Machines of a job as they are, whatever they are called: one under several names is one, and its
-//! ranks have the limits that gaspi_run has.
+//! One machine under several names is recognised as one, and its ranks have the limits that
+//! gaspi_run has.
 
 mod harness;
 

@@ -2,13 +2,13 @@
  * A library to preload: threads sleep at random before and behind the system calls by which ranks
  * talk with each other and wait for each other. What happens once in a million runs on an idle
  * machine, since two threads have to meet between two instructions, then happens within a minute:
- * whoever has said something and not yet looked, or looked and not yet slept, may stay there for
+ * a thread between its store and its load, or between its check and its sleep, may stay there for
  * milliseconds.
  *
- * GASPI_DELAYS_SEED: whence the random numbers come, of each thread its own, in the order in which
- * threads make their first call. The same seed gives the same delays to the same calls; who meets
- * whom is still up to the scheduler. GASPI_DELAYS_PERCENT: so many calls of a hundred are delayed.
- * GASPI_DELAYS_US: for up to so many microseconds.
+ * GASPI_DELAYS_SEED: the seed of the random numbers. Each thread has its own, in the order in which
+ * threads make their first call. The same seed gives the same delays to the same calls; how threads
+ * interleave is still up to the scheduler. GASPI_DELAYS_PERCENT: so many calls of a hundred are
+ * delayed. GASPI_DELAYS_US: for up to so many microseconds.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

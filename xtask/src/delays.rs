@@ -1,8 +1,8 @@
-//! Tests over TCP, whose threads are delayed at random where they talk with each other and wait for
-//! each other (`delays.c`): what an idle machine shows once in a million runs.
+//! Tests over TCP whose threads are delayed at random around system calls (`delays.c`). That shows
+//! races which an idle machine shows once in a million runs.
 //!
-//! Each seed runs all of them, each with delays of its own, the same again at the same calls of the
-//! same threads.
+//! Each seed runs all test programs, each with its own delays. The same seed delays the same calls
+//! of the same threads again.
 
 use crate::stages::{Context, Count, cargo_test, only_layout};
 use crate::{Result, process, workspace};

@@ -54,7 +54,7 @@ struct Fallen;
 impl Drop for Running {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Whoever is told may have gone already.
+            // The receiver may be gone already.
             let _ = self.0.send(Fallen);
         }
     }
@@ -87,7 +87,7 @@ fn watchdog(name: String) -> Sender<Fallen> {
         if let Err(error) = std::process::Command::new("gdb").args(gdb).status() {
             let _ = writeln!(std::io::stderr(), "no stacks: gdb: {error}");
         }
-        // Once more, where whoever sees only the end looks.
+        // Once more at the end, below the stacks.
         let _ = writeln!(std::io::stderr(), "{name}: {why}");
         for panic in said().iter() {
             let _ = writeln!(std::io::stderr(), "{panic}");

@@ -179,8 +179,8 @@ impl Round<'_> {
         SIZES[(self.number % SIZES.len() as u64) as usize]
     }
 
-    /// Calls something that waits for whoever comes, which no death ends, until it is done, the
-    /// guard is over, or a rank is not healthy.
+    /// Repeats a call that waits for any rank, and that no death ends, until it is done, the guard
+    /// is over, or a rank is not healthy.
     fn while_all_live<T>(&self, call: impl Fn(Timeout) -> gaspi::Result<T>) -> Result<T> {
         let end = Instant::now() + Duration::from_secs(60);
         loop {

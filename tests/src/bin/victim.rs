@@ -394,7 +394,7 @@ fn init(victim: Rank) -> Result<()> {
 fn wait() -> Result<()> {
     let rt = prepare()?;
     if rt.rank() == Rank(0) {
-        // The others wait for this rank, which waits for a message that nobody sends.
+        // The others wait for this rank, which waits for a message that is never sent.
         rt.passive_receive(SEGMENT, 0, 64, Timeout::Block).during("passive_receive")?;
     }
     rt.barrier(GroupId::ALL, Timeout::Block).during("barrier")

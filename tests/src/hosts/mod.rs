@@ -374,7 +374,7 @@ impl Host {
         while !self.processes().is_empty() && Instant::now() < end {
             std::thread::yield_now();
         }
-        // The first one is not gone before somebody has waited for each of the others, which a test
+        // The first one is not gone before each of the others has been waited for, which a test
         // may do later or never. So this does not wait for it.
         let _ = first.try_wait();
     }
@@ -387,7 +387,7 @@ impl Drop for Host {
 }
 
 impl Place {
-    /// Starts a process there, in a session of its own as if somebody had logged in.
+    /// Starts a process there, in a session of its own as after a login.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let first = &self.first;
         on_a_thread(|| {

@@ -98,7 +98,7 @@ pub(crate) fn wait_for_any() -> io::Result<(i32, i32)> {
     }
 }
 
-/// Sleeps for ever, as the first process of a host has to, whose children the kernel buries.
+/// Sleeps for ever, as the first process of a host has to. The kernel reaps its children.
 pub(crate) fn rest() -> ! {
     // SAFETY: no handler is installed; to ignore the signal has the kernel reap all children.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };

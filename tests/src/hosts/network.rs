@@ -56,7 +56,7 @@ pub(super) fn connect(hosts: &Hosts) -> Result<()> {
     hosts.iter().try_for_each(|host| await_cable(&hosts.switch, host.number))
 }
 
-/// Addresses of IPv6 are usable at once: nobody is asked whether he has them already.
+/// Addresses of IPv6 are usable at once: duplicate address detection is off.
 fn prepare_ipv6(host: &Host, wanted: bool) -> Result<()> {
     host.inside(|| {
         for interface in ["default", "all"] {

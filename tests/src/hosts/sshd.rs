@@ -45,7 +45,7 @@ BatchMode yes
 LogLevel ERROR
 ";
 
-/// Writes the files of /etc that tell who there is.
+/// Writes the files of /etc that list the users.
 pub(super) fn write_accounts(etc: &Path) -> Result<()> {
     let home = world::home();
     let passwd = format!(

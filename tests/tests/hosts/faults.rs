@@ -1,4 +1,4 @@
-//! What befalls jobs over hosts: ranks are killed and stopped, cables pulled, hosts vanish.
+//! Faults of jobs over hosts: ranks are killed and stopped, links cut, hosts powered off.
 //!
 //! Random choices come from a seed in the name of the test; `GASPI_TEST_SEED=N` starts elsewhere,
 //! and the long tier runs more of them.
@@ -154,7 +154,7 @@ fn vanish(patience_s: Option<u64>) -> Result<()> {
 }
 
 /// Two hosts that do not find each other again, while gaspi_run on a third one reaches both: all
-/// ranks end with an error that names who is gone.
+/// ranks end with an error that names the dead.
 fn parted() -> Result<()> {
     let hosts = hosts(3, PLAIN)?;
     let patience = PATIENCE_S.to_string();

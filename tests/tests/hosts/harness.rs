@@ -1,4 +1,4 @@
-//! That the hosts of the harness are what the other tests take them for.
+//! Tests of the harness: its hosts have what the other tests rely on.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};

@@ -1,4 +1,4 @@
-//! Several hosts: the harness itself, jobs over hosts, and what befalls them.
+//! Several hosts: the harness itself, jobs over hosts, and their faults.
 
 mod by_hand;
 mod faults;

@@ -1,5 +1,5 @@
-//! How ranks of several hosts meet: whom they let in, where they listen, what they say about who is
-//! missing, and that being connected costs nothing.
+//! How ranks of several hosts meet: authentication, listening addresses, messages about missing
+//! ranks, and that being connected costs nothing.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -82,7 +82,7 @@ fn one_host() -> Result<()> {
     job.finish()
 }
 
-/// Whoever finds the ports of a job and talks to them learns nothing and disturbs nobody.
+/// A stranger that talks to the ports of a job learns nothing and disturbs nobody.
 fn strangers() -> Result<()> {
     let hosts = hosts(3, PLAIN)?;
     let job = Rounds::start(&hosts, 0, &[0, 1, 0, 1], &[])?;
@@ -114,7 +114,7 @@ fn strangers() -> Result<()> {
     job.finish()
 }
 
-/// A start that is not complete says who is missing, at once and at its end.
+/// A start that is not complete names the missing ranks, at once and at its end.
 fn missing_rank() -> Result<()> {
     let hosts = hosts(3, PLAIN)?;
     let script = format!(

@@ -1,6 +1,6 @@
-//! The installed tree as users and old programs meet it. `cargo xtask test` installs it first and
-//! tells where by `GASPI_TEST_TREE` (the prefix as it lies on disk) and `GASPI_TEST_DESTDIR`; makes
-//! the package, `GASPI_TEST_PACKAGE`; and tells who installs, `GASPI_TEST_XTASK`.
+//! The installed tree as users and old programs see it. `cargo xtask test` installs it first, makes
+//! the package, and sets `GASPI_TEST_TREE` (the prefix on disk), `GASPI_TEST_DESTDIR`,
+//! `GASPI_TEST_PACKAGE` and `GASPI_TEST_XTASK` (the installer).
 
 mod builds;
 mod layouts;

@@ -1,5 +1,5 @@
-//! Where ranks meet between batches, without the library under test: who waits long sleeps, so that
-//! ranks which take no part in a batch leave the cores alone.
+//! A barrier between batches that does not use the library under test. A rank that waits long
+//! sleeps, so that ranks which take no part in a batch leave the cores free.
 
 use crate::failure::Result;
 use crate::job::Job;

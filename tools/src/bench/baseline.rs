@@ -1,5 +1,5 @@
-//! The limit that an operation stands beside: what the same two processes reach without the library
-//! by the transport that the library uses between them. Each lane carries the name of the limit.
+//! The limit that an operation is compared with: what the same two processes reach without the
+//! library, by the transport that the library uses between them. Each lane has the limit's name.
 
 use crate::measure::Lane;
 use crate::memory::LINE;

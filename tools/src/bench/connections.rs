@@ -1,9 +1,9 @@
 //! Connections between ranks beside the library: from every rank to rank 0, where they meet without
 //! common memory, and within each pair for the limits over TCP.
 //!
-//! Who listens tells port and addresses by gaspi_write, which needs no way of its own between the
-//! ranks. Of several addresses the one that the library is connected to comes first, so that limit
-//! and operation take the same path.
+//! A listener publishes its port and addresses by gaspi_write, so no other channel is needed. Of
+//! several addresses the one that the library is connected to is tried first, so that limit and
+//! operation take the same path.
 
 use crate::failure::{Failure, Result};
 use crate::job::{Job, Segment};
@@ -42,7 +42,7 @@ pub(crate) struct Streams {
 pub(crate) struct Connections {
     /// On rank 0 one for each other rank, in their order; elsewhere the one to rank 0.
     pub(crate) star: Vec<Socket>,
-    /// If the pair of this rank talks over TCP.
+    /// If the pair of this rank is connected by TCP.
     pub(crate) streams: Option<Streams>,
 }
 
@@ -61,7 +61,7 @@ impl Card {
         let failed = |error| Failure::run(format!("cannot tell how to reach this rank: {error}"));
         let global = |ip: &IpAddr| match ip {
             IpAddr::V4(_) => true,
-            // Means nothing without the interface of whoever uses it.
+            // Means nothing without the interface of its user.
             IpAddr::V6(ip) => !ip.is_unicast_link_local(),
         };
         let interfaces = interfaces::list().into_iter().filter(|one| one.up && !one.loopback);

@@ -1,7 +1,7 @@
-//! What ranks tell each other between batches, and where they meet, without the library under test:
-//! in common memory, or, where there is none, over a connection of each rank with rank 0.
+//! Exchange of a few words between batches, and barriers, without the library under test: in shared
+//! memory, or, where there is none, over a connection of each rank with rank 0.
 //!
-//! Invariant: what a rank told is seen by others after the next meeting.
+//! Invariant: the others see what a rank wrote after the next barrier.
 
 use crate::barrier;
 use crate::failure::Result;
@@ -14,7 +14,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What each rank tells, in words.
+/// What each rank publishes, in words of 64 bits.
 const SAMPLE: usize = 0;
 /// Counts since the job began.
 const ERRORS: usize = 1;
@@ -109,7 +109,7 @@ impl Control {
         }
     }
 
-    /// Takes over what a rank told; what this rank tells is its own.
+    /// Takes over what another rank published. The words of this rank are up to date already.
     fn set(&self, rank: usize, bytes: &[u8; BYTES]) {
         if rank == self.rank {
             return;

@@ -25,7 +25,7 @@ impl Failure {
         Failure { status: EXIT_FAILED, message: message.into() }
     }
 
-    /// The same, told by somebody else.
+    /// The same, where another rank prints it.
     pub(crate) fn silent(mut self) -> Failure {
         self.message.clear();
         self

@@ -1,9 +1,8 @@
 //! Handing an open file to other processes of this machine over a Unix socket.
 //!
-//! Not by /proc/PID/fd: that needs the right to trace the owner, which a process of the same user
-//! lacks where the owner is not dumpable (its user may execute its program but not read it, or it
-//! has changed its user or capabilities), where a security module forbids it, or where the numbers
-//! are of another PID namespace.
+//! /proc/PID/fd would need the right to trace the owner. A process of the same user lacks it where
+//! the owner is not dumpable (its program is not readable, or it has changed its user or
+//! capabilities), where a security module forbids it, and in another PID namespace.
 
 use crate::failure::{Failure, Result};
 use crate::job::Job;
@@ -18,15 +17,15 @@ const WHAT: &str = "handing over the memory that ranks share";
 /// Between looks at whether all ranks live.
 const NAP: Duration = Duration::from_millis(20);
 
-/// Where a file can be taken.
+/// A listening socket that hands out a file.
 #[derive(Debug)]
-pub(crate) struct Counter {
+pub(crate) struct FileServer {
     listener: OwnedFd,
     /// Tells others where.
     pub(crate) number: u64,
 }
 
-/// The abstract name of a counter.
+/// The abstract name of a server.
 fn name(number: u64) -> String {
     format!("gaspi-bench-{number:016x}")
 }
@@ -60,12 +59,12 @@ fn receive(from: BorrowedFd<'_>) -> io::Result<Option<File>> {
     }
 }
 
-impl Counter {
+impl FileServer {
     /// Opens one.
-    pub(crate) fn open() -> Result<Counter> {
+    pub(crate) fn open() -> Result<FileServer> {
         let number = system::random().map_err(|error| failed(&error))?;
         let listener = socket::listen(&name(number)).map_err(|error| failed(&error))?;
-        Ok(Counter { listener, number })
+        Ok(FileServer { listener, number })
     }
 
     /// Gives the file to `count` processes of this user.
@@ -89,7 +88,7 @@ impl Counter {
     }
 }
 
-/// Takes the file at the counter of this number.
+/// Receives the file from the server of this number.
 pub(crate) fn take(job: &Job, number: u64) -> Result<File> {
     let mut patience = job.patience(WHAT);
     let connection = loop {

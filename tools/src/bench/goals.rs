@@ -1,4 +1,4 @@
-//! What the library is to reach, beside the limits that rows show.
+//! Goals of the library in terms of the limits that rows show.
 
 use crate::report::{Comparison, Row};
 
@@ -76,7 +76,7 @@ const SHM: [Entry; 14] = [
     entry("write-rate", "threads", EIGHT, PAIR, Goal::AtLeast(0.8)),
 ];
 
-/// Between processes that talk over TCP, however they are placed.
+/// Between processes connected by TCP, wherever they run.
 const TCP: [Entry; 7] = [
     entry("write-notify-lat", "notified", EIGHT, PAIR, Goal::AtMost(1.25)),
     entry("write-notify-lat", "notified, asleep", EIGHT, PAIR, Goal::AtMost(1.3)),

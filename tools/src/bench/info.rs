@@ -1,7 +1,7 @@
 //! `gaspi-bench info`: what this build is, what this machine offers, and why something is not
 //! usable.
 //!
-//! The findings are those of gaspi-core's survey; here they are only shown. No job is needed.
+//! gaspi-core does the checks; this module only shows them. No job is needed.
 
 use crate::library::Library;
 use gaspi_collectives::kernel;

@@ -35,7 +35,7 @@ const RESIDENT: [(&str, &str); 3] = [
     ("RssShmem", "... of it shared"),
 ];
 
-/// Private memory of the rank that has most, before and after rank 0 has talked to all.
+/// Private memory of the rank that has most, before and after rank 0 has reached all.
 const UNTALKED: &str = "private after init";
 const TALKED: &str = "private, peers talked to";
 /// What a peer adds to that, and is to add at most.
@@ -167,7 +167,7 @@ fn check(job: &Job) -> Result<u64> {
     segment.delete()?;
     job.meet_all()?;
     let errors = if job.rank == 0 { job.take_errors() } else { 0 };
-    // Nobody adds errors of the next row before these are taken.
+    // No rank adds errors of the next row before these are taken.
     job.meet_all()?;
     Ok(errors)
 }

@@ -7,7 +7,7 @@ use crate::arguments::Plain;
 use crate::connections::{self, Streams};
 use crate::control::{Control, Places};
 use crate::failure::{Failure, Result};
-use crate::fd_passing::{self, Counter};
+use crate::fd_passing::{self, FileServer};
 use crate::library::{self, Collectives, Config, Library, Procedures, Status};
 use crate::memory::{PAGE, Region, Shared};
 use crate::transport::{Choice, Links};
@@ -53,7 +53,7 @@ pub(crate) struct Job {
     pub(crate) init_us: f64,
     /// Resident memory after that, as far as the kernel tells it.
     pub(crate) resident: [Option<u64>; 3],
-    /// Private memory when rank 0 had talked to all ranks, as far as the kernel tells it.
+    /// Private memory when rank 0 had reached all ranks, as far as the kernel tells it.
     pub(crate) talked: Option<u64>,
     control: Option<Control>,
     pub(crate) places: Places,
@@ -256,7 +256,7 @@ impl Job {
         // SAFETY: the segment stays until `Segment::delete` takes it.
         let region = unsafe { Region::new(base.cast(), size) };
         region.touch();
-        // Nobody writes into it before it has been touched everywhere.
+        // No rank writes into it before it has been touched everywhere.
         self.barrier()?;
         Ok(Segment { job: self, id, region })
     }
@@ -273,14 +273,14 @@ impl Job {
         let shared = if self.rank == 0 {
             let file = system::memory_file(size).map_err(refused)?;
             let shared = Shared::map(&file, size)?;
-            let counter = Counter::open()?;
-            segment.region.word(0).store(counter.number, Ordering::Relaxed);
+            let server = FileServer::open()?;
+            segment.region.word(0).store(server.number, Ordering::Relaxed);
             for rank in 1..self.ranks {
                 segment.write(0, rank, 0, 8, 0)?;
             }
             self.wait(0)?;
             self.barrier()?;
-            counter.give(self, &file, self.ranks - 1)?;
+            server.give(self, &file, self.ranks - 1)?;
             shared
         } else {
             self.barrier()?;
@@ -354,7 +354,7 @@ impl Segment<'_> {
         self.job.call("gaspi_read", status)
     }
 
-    /// Deletes it when nobody uses it any more.
+    /// Deletes it when no rank uses it any more.
     pub(crate) fn delete(self) -> Result<()> {
         self.job.barrier()?;
         self.job.delete_segment(self.id)

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Set by whoever starts ranks.
+/// Set by the launcher.
 const RANK: &str = "GASPI_RANK";
 const RANKS: &str = "GASPI_NRANKS";
 /// The number of a rank on its machine.
@@ -88,7 +88,7 @@ fn check_ranks(ranks: u32) -> Result<()> {
     )))
 }
 
-/// Binds this process to the core of its rank, unless whoever started it did, and returns the cores
+/// Binds this process to the core of its rank, unless the launcher did, and returns the cores
 /// that the ranks may use together.
 pub(crate) fn bind(choice: Option<Bind>) -> Result<Vec<usize>> {
     let own = system::cores();

@@ -22,7 +22,7 @@ pub(crate) fn boot() -> String {
     text.trim().to_owned()
 }
 
-/// Names this machine and the network that this process sees: who has the same has one loopback.
+/// Names this machine and the network that this process sees. Equal names share one loopback.
 pub(crate) fn network() -> String {
     let network = fs::read_link("/proc/self/ns/net").unwrap_or_default();
     format!("{}/{}", boot(), network.display())

@@ -1,5 +1,5 @@
-//! Batches of an operation between batches of its limit, so that whatever else the machine does
-//! hits both alike.
+//! Batches of an operation between batches of its limit, so that other load of the machine
+//! affects both alike.
 //!
 //! The unit of a sample is the mean of one batch: single operations of nanoseconds are below what a
 //! clock resolves. Percentiles are those of batches.
@@ -26,7 +26,7 @@ const ROW_BYTES: usize = 2 << 30;
 /// What one batch does.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batch {
-    /// Operations that are not measured: whoever slept comes back, caches fill again.
+    /// Operations that are not measured: sleepers wake, caches fill again.
     pub(crate) before: usize,
     pub(crate) operations: usize,
 }
@@ -226,7 +226,7 @@ pub(crate) fn interleave(
     }
     job.meet_all()?;
     let errors = if job.rank == 0 { job.take_errors() } else { 0 };
-    // Nobody adds errors of the next row before these are taken.
+    // No rank adds errors of the next row before these are taken.
     job.meet_all()?;
     let names = lanes.iter().map(|lane| lane.name).collect();
     Ok(Measured { samples: samples.into_iter().map(Samples::new).collect(), names, errors })
@@ -238,12 +238,12 @@ pub(crate) fn run_together(
     participants: usize,
     run: impl FnOnce() -> Result<Option<f64>>,
 ) -> Result<Option<f64>> {
-    // Twice: the first wakes whoever sleeps, so that the second ends for all at the same moment.
+    // Twice: the first wakes the sleepers, so that the second ends for all at the same moment.
     job.meet(participants)?;
     job.meet(participants)?;
     job.give_sample(run()?);
     job.meet(participants)?;
-    // Nobody gives the next one before the first meeting of the next batch.
+    // No rank gives the next one before the first meeting of the next batch.
     Ok(job.longest_sample(participants))
 }
 

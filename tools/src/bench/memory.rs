@@ -1,5 +1,5 @@
 //! Memory that the benchmark touches without the library: of segments, and mapped by several ranks
-//! for the limits. Whoever else may write it is kept in step by the protocol of each test.
+//! for the limits. The protocol of each test orders the accesses of several writers.
 
 use crate::failure::{Failure, Result};
 use crate::system;
@@ -130,7 +130,7 @@ impl<'a> Region<'a> {
     /// Number of bytes that are not those of the pattern.
     pub(crate) fn errors(self, offset: usize, size: usize, seed: u64) -> u64 {
         let part = self.part(offset, size);
-        // SAFETY: in range; whoever writes it has been waited for.
+        // SAFETY: in range; its writer has been waited for.
         (0..size).filter(|at| unsafe { part.base.add(*at).read() } != pattern(seed, *at)).count()
             as u64
     }

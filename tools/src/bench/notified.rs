@@ -22,7 +22,7 @@ const QUEUE: u8 = 0;
 const VALUE: u32 = 1;
 /// The notification of data.
 const ARRIVED: u32 = 0;
-/// One that nobody sets.
+/// One that no rank sets.
 const UNSET: u32 = 1000;
 /// Ends the attendance of a target.
 pub(crate) const DONE: u32 = 1001;

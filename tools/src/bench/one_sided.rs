@@ -115,8 +115,8 @@ fn read(pair: &Pair<'_>, offset: usize) -> Result<()> {
     pair.segment.read(to, pair.peer, offset, pair.size())
 }
 
-/// Runs a lane of the initiator while the target waits in the library: over TCP that is who
-/// answers, elsewhere it makes no difference.
+/// Runs a lane of the initiator while the target waits in the library: over TCP
+/// that makes the target answer, elsewhere it makes no difference.
 pub(crate) fn attended<'a>(pair: &'a Pair<'a>, mut lane: Lane<'a>) -> Lane<'a> {
     if pair.streams.is_none() {
         return lane;
@@ -133,7 +133,7 @@ pub(crate) fn attended<'a>(pair: &'a Pair<'a>, mut lane: Lane<'a>) -> Lane<'a> {
     })
 }
 
-/// Rows of a limit and what stands beside it, in turn.
+/// Rows of a limit and of the operation compared with it, in turn.
 type Pairs = [(&'static str, usize, usize)];
 
 /// Writes the rows of lanes: variant, its lane, and the lane of its limit.

@@ -19,7 +19,7 @@ pub(crate) enum Judged {
     Share,
 }
 
-/// What a figure stands beside.
+/// What a figure is compared with.
 #[derive(Debug, Clone)]
 pub(crate) struct Limit {
     pub(crate) name: String,

@@ -62,7 +62,7 @@ fn limit(job: &Job, name: &str, meeting: &Samples) -> Option<(String, f64)> {
         return None;
     }
     if !job.links.one_memory {
-        // As many messages one after another as news needs to reach everybody.
+        // As many messages one after another as a value needs to reach all ranks.
         let steps = job.ranks.next_power_of_two().ilog2();
         let name = if steps == 1 { name.to_owned() } else { format!("{steps} x {name}") };
         return Some((name, f64::from(steps) * meeting.median()));

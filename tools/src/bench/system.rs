@@ -121,7 +121,7 @@ pub(crate) fn map(file: &File, size: usize) -> io::Result<*mut u8> {
 /// Removes a mapping.
 ///
 /// # Safety
-/// Nobody may use this memory any more.
+/// This memory may not be used any more.
 pub(crate) unsafe fn unmap(address: *mut u8, size: usize) {
     // SAFETY: by the contract of this function.
     unsafe { libc::munmap(address.cast(), size) };

@@ -81,7 +81,7 @@ fn clean(ssh: &Ssh, tool: &Tool, words: &[OsString], host: &str) -> bool {
             false
         }
     };
-    // In one piece, so that hosts do not mix; that nobody reads it ends nothing.
+    // In one piece, so that hosts do not mix; a missing reader ends nothing.
     let _ = io::stdout().lock().write_all(out.as_bytes());
     let _ = io::stderr().lock().write_all(err.as_bytes());
     clean

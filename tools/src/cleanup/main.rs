@@ -125,7 +125,7 @@ fn machines(arguments: &Arguments) -> Result<Vec<Machine>, String> {
 fn clean(arguments: &Arguments, host: Option<&str>) -> bool {
     let wanted =
         |member: &Member| arguments.job.as_ref().is_none_or(|job| *job == member.place.job);
-    // That nobody reads it keeps nothing from being ended.
+    // Without a reader of the output all is still ended.
     let say = |member: &Member, what: &str| {
         let name = host.map_or(String::new(), |host| format!("{host}: "));
         let _ = io::stdout().write_all(format!("{name}{}", line(member, what)).as_bytes());

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Characters of a command that are shown.
 const COMMAND_MAX: usize = 80;
 
-/// Who looks after a job.
+/// The process that looks after a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Keeper {
     /// Its gaspi_run, which runs.
@@ -102,8 +102,8 @@ fn place(environment: &[u8]) -> Option<Place> {
     Some(Place { job, rank, meeting: value("GASPI_MEETING") })
 }
 
-/// Who looks after the job of a process: its gaspi_run listens for as long as it runs, in the
-/// network namespace of the process.
+/// Finds what looks after the job of a process. Its gaspi_run listens for as long as it runs, in
+/// the network namespace of the process.
 fn keeper(pid: i32, meeting: Option<&str>) -> Keeper {
     let Some(meeting) = meeting else { return Keeper::Unknown };
     let name = format!("@{meeting}");

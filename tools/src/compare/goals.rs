@@ -1,4 +1,4 @@
-//! How many times as fast as the best of the other libraries ours is to be.
+//! Goals: how many times as fast as the best other library this one has to be.
 
 use super::operation::{Memory, Operation};
 use super::row::{Row, geometric_mean};

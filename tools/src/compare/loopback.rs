@@ -1,5 +1,5 @@
-//! What has gone over the loopback interface, by which a library that was told to use TCP is
-//! believed.
+//! Bytes that went over the loopback interface. They prove that a library which was told to use TCP
+//! does so.
 
 use crate::failure::{Failure, Result};
 use std::fs;

@@ -214,7 +214,7 @@ fn provide(rival: Rival, root: &Path) -> Result<(PathBuf, Side)> {
     Ok((program::compile(&side, root)?, side))
 }
 
-/// There is somebody to compare with, if anybody was asked for.
+/// Checks that there is a library to compare with, if one was asked for.
 fn demand_rivals(found: usize, asked: &[Rival], reasons: &[String]) -> Result<()> {
     if found > 0 || asked.is_empty() {
         return Ok(());
@@ -271,7 +271,7 @@ fn compare(
     entrants.into_iter().try_for_each(Entrant::stop)
 }
 
-/// Refuses a job whose ranks do not talk over TCP, in small calls and in large ones.
+/// Refuses a job whose ranks do not use TCP, in small calls and in large ones.
 fn demand_tcp(job: &mut Job) -> Result<()> {
     for (bytes, calls, each) in PROBES {
         let shape = Shape::new(Operation::Allreduce, bytes, 1, Memory::Private, true);

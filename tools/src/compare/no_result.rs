@@ -1,4 +1,4 @@
-//! Why a library has no figures in a row, and how tables and programs are told.
+//! Why a library has no figures in a row, as tables and JSON show it.
 
 use super::row::Row;
 use super::sampling::TOO_SLOW;

@@ -1,4 +1,4 @@
-//! Bursts of all sides in turn, and who is left out of them.
+//! Bursts of all libraries in turn, and which libraries are left out of them.
 //!
 //! Invariant: a rival costs a bounded time, however slow it is, and whatever becomes of it the
 //! other sides are measured. Only a failure of this library's own job is an error.
@@ -89,7 +89,7 @@ struct Plan {
 }
 
 /// The best so far. Of the best most calls count, of a rival the fastest: what else the machine
-/// does excludes nobody.
+/// does excludes no library.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     us: f64,
@@ -248,7 +248,7 @@ pub(crate) fn measure(
     let mut progress: Vec<Progress> = sides.iter().map(|_| Progress::default()).collect();
     for round in 0..rounds {
         for turn in 0..sides.len() {
-            // Nobody always follows the same other.
+            // No library always follows the same other one.
             let at = (round + turn) % sides.len();
             let (side, done) = (&mut sides[at], &mut progress[at]);
             let Ok(plan) = &plans[at] else { continue };

@@ -289,7 +289,7 @@ impl Agent {
         }
     }
 
-    /// Takes note of who has ended; true if the agent is to end itself.
+    /// Records the processes that have ended; true if the agent is to end itself.
     fn take_signals(&mut self) -> bool {
         let mut ends = false;
         while let Some(arrival) = self.signals.read() {
@@ -374,7 +374,7 @@ fn output(piece: Piece<'_>) -> Up {
     Up::Output { rank: piece.rank, stream: piece.stream, bytes: piece.bytes.to_vec() }
 }
 
-/// Bytes written, 0 if there is no room now, `None` if nobody reads any more.
+/// Bytes written, 0 if there is no room now, `None` if the reader is gone.
 fn write(pipe: &mut File, bytes: &[u8]) -> Option<usize> {
     match pipe.write(&bytes[..bytes.len().min(input::WINDOW)]) {
         Ok(count) => Some(count),

@@ -101,7 +101,7 @@ impl Channel {
         self.taken = 0;
     }
 
-    /// The next frame that has come whole; an error says in words what is wrong.
+    /// The next frame that has come whole; an error says what is wrong.
     pub(crate) fn next<T: Frame>(&mut self) -> Result<Option<T>, String> {
         let found = T::decode(&self.incoming[self.taken..]);
         match found.map_err(|malformed| malformed.0.to_owned())? {

@@ -1,5 +1,5 @@
 //! What ranks on other machines inherit from gaspi_run: its environment, working directory, umask
-//! and limits, but nothing that speaks of the machine or the session that it runs in.
+//! and limits. Variables of the machine or the login session are left out.
 
 use crate::assignment::Environment;
 use crate::limits;

@@ -1,8 +1,8 @@
 //! `--output-dir`: a file for each rank and stream, given to the rank as it is.
 //!
 //! The ranks of this machine write straight into them, so bytes of any kind stay as they are and a
-//! full disk is told to whoever writes. What ranks of other machines write is put there by
-//! gaspi_run.
+//! full disk is an error of the rank that writes. gaspi_run writes the output of ranks on other
+//! machines.
 
 use crate::Refusal;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! The hang table: what every rank is doing, for somebody who wonders why nothing happens.
+//! The hang table: what every rank is doing, to find out why a job makes no progress.
 
 use crate::process::Ending;
 use crate::report;
@@ -168,7 +168,7 @@ fn aligned(lines: &[[String; COLUMNS]], shown: impl Fn(&usize) -> bool) -> Strin
     text
 }
 
-/// Who is waited for and does not wait.
+/// The ranks that others wait for and that do not wait themselves.
 fn culprits(rows: &[Row]) -> String {
     let awaited: BTreeSet<usize> = rows
         .iter()

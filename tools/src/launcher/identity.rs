@@ -1,4 +1,4 @@
-//! What tells machines apart, however they are spelled: ranks can share memory where these are
+//! Identities of machines, whatever names they go by. Ranks can share memory where these are
 //! equal.
 
 use std::fs;

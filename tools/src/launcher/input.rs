@@ -32,7 +32,7 @@ impl Input {
     /// Reads once; what is to be said to the agent.
     pub(crate) fn read(&mut self) -> Option<Down> {
         let mut buffer = vec![0; PIECE_MAX.min(self.window)];
-        // Past the buffer of `Stdin`, which nobody else uses here.
+        // Past the buffer of `Stdin`, which nothing else uses here.
         let copy = self.stdin.as_fd().try_clone_to_owned().map(std::fs::File::from);
         match copy.and_then(|mut file| file.read(&mut buffer)) {
             Ok(0) => {
@@ -46,7 +46,7 @@ impl Input {
             }
             Err(error) => match error.raw_os_error() {
                 Some(libc::EINTR | libc::EAGAIN) => None,
-                // The terminal belongs to somebody else: gaspi_run is in the background.
+                // Another process group owns the terminal: gaspi_run is in the background.
                 Some(libc::EIO) => {
                     self.paused = true;
                     None
@@ -69,7 +69,7 @@ impl Input {
         self.paused = false;
     }
 
-    /// Nobody reads it any more.
+    /// It has no reader any more.
     pub(crate) fn close(&mut self) {
         self.ended = true;
     }

@@ -53,7 +53,7 @@ pub(crate) fn look_up() -> [u64; COUNT] {
 pub(crate) struct Settled {
     /// For open files: the process itself needs more than its ranks get.
     pub(crate) descriptors: rlimit,
-    /// What could not be had, in words.
+    /// The limit that could not be set, as a text.
     pub(crate) lacks: Vec<String>,
 }
 

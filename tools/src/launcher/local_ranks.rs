@@ -45,7 +45,7 @@ pub(crate) struct Piece<'a> {
 pub(crate) struct Begun {
     pub(crate) rank: u32,
     pub(crate) pid: i32,
-    /// The cores that it is bound to, in words.
+    /// The cores that it is bound to, as a text.
     pub(crate) place: String,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct LocalRanks {
 }
 
 impl LocalRanks {
-    /// Nobody has been started.
+    /// No rank has been started.
     pub(crate) fn new(plan: Assignment) -> LocalRanks {
         let topology = Topology::look_up();
         let count = plan.ranks.len();

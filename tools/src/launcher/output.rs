@@ -15,7 +15,7 @@ const WAITING_MAX: usize = 1 << 20;
 /// What a pipe that is ready for writing takes without blocking (PIPE_BUF).
 const PIECE: usize = 4096;
 
-/// Who writes: a rank's stream, or gaspi_run itself.
+/// The source of output: a rank's stream, or gaspi_run itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writer {
     Launcher,

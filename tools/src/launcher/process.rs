@@ -190,7 +190,7 @@ fn prepare(
 
 const EXIT_ORPHAN: i32 = 125;
 
-/// Why a rank could not be started, in words and as a status.
+/// Why a rank could not be started, as a text and as a status.
 fn refusal(command: &Command, rank: u32, error: &io::Error) -> Refusal {
     let name = command.program.display();
     let (status, reason) = match error.raw_os_error() {
@@ -264,7 +264,7 @@ pub(crate) fn reap() -> Option<(i32, Ending)> {
     Some((pid, ending))
 }
 
-/// Kills the children that nobody here knows: what ended ranks left behind. True if there were any.
+/// Kills unknown children: what ended ranks left behind. True if there were any.
 pub(crate) fn kill_orphans(is_known: impl Fn(i32) -> bool) -> bool {
     let file = format!("/proc/self/task/{}/children", std::process::id());
     let children = std::fs::read_to_string(file).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Finding a program before anything is started, so that its absence is told once and in words.
+//! Finding a program before anything is started, so that a missing program is one clear message.
 
 use crate::Refusal;
 use std::ffi::OsStr;

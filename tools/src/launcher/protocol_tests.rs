@@ -1,4 +1,4 @@
-//! Frames there and back, cut, and out of thin air.
+//! Frames encoded and decoded, truncated, and made of random bytes.
 
 use super::*;
 

@@ -44,7 +44,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// For somebody who waits.
+    /// A text for the user who waits.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Step::Reaching => "ssh is being started",

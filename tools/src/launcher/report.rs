@@ -33,8 +33,8 @@ pub(crate) fn status(ends: &[End]) -> u8 {
     ends.iter().find(|end| end.ending.failed()).map_or(0, |end| end.ending.status())
 }
 
-/// The closing summary: empty if no rank failed. Who was killed by a signal comes first; who was
-/// ended by gaspi_run after a failure is only counted.
+/// The closing summary: empty if no rank failed. Ranks that a signal killed come first.
+/// Ranks that gaspi_run ended after a failure are only counted.
 pub(crate) fn summary<'a>(ends: &[End], host: impl Fn(usize) -> &'a str) -> String {
     let killed = |end: &&End| matches!(end.ending, Ending::Killed { .. } | Ending::Lost);
     let failed = || ends.iter().filter(|end| end.ending.failed() && !end.ordered);

@@ -1,10 +1,10 @@
 //! Whether the machine at the other end of the ssh connection still answers.
 //!
-//! sshd does not ask: a machine that vanished looks like one that is silent until the kernel gives
-//! up sending, a quarter of an hour later. The agent says something every second, ssh asks where it
-//! hears nothing, and the kernel tells everybody in /proc/net/tcp whether it has to send that again
-//! and again. A process that is stopped, or waits for its turn, is not taken for gone: its machine
-//! goes on acknowledging, or says that its window is full.
+//! sshd sends no probes. Without them a machine that vanished looks silent until the kernel gives
+//! up sending, a quarter of an hour later. So the agent sends something every second, and ssh
+//! probes a silent connection. /proc/net/tcp shows whether the kernel retransmits. A stopped or
+//! starved process is not taken for dead: its machine still acknowledges, or announces a full
+//! window.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};

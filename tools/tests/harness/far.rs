@@ -1,6 +1,6 @@
-//! Other machines that are none: a program in the place of ssh runs what it is given on this
-//! machine, in an empty environment as a login there would. Its hosts have addresses that no
-//! machine has: 240.0.0.0/4 and 100::/64.
+//! Pretended other machines: a program in place of ssh runs its command on this machine, in an
+//! empty environment as a login would. Its hosts have addresses that no machine has: 240.0.0.0/4
+//! and 100::/64.
 
 use std::fs;
 use std::path::{Path, PathBuf};

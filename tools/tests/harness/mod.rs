@@ -77,7 +77,7 @@ pub(crate) fn collect(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<Ve
     receiver
 }
 
-/// Whoever runs the tests in the background has signals of the terminal ignored in all of them.
+/// A shell that runs the tests in the background makes them ignore signals of the terminal.
 fn obey_signals() -> std::io::Result<()> {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
         // SAFETY: a disposition without a handler.

@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 enum { CALLS_MAX = 512, WARM_MAX = 16, LINE = 64 };
-/* Nobody waits longer for a burst: a rank whose driver is gone does not spin for ever. */
+/* The longest wait for a burst: a rank whose driver is gone does not spin for ever. */
 enum { LIMIT_SECONDS = 120 };
 /* From the last arrival to the agreed moment: all have seen it by then. */
 enum { LEAD_NS = 400 };

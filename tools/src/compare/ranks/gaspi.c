@@ -66,7 +66,7 @@ static int in_segment(size_t bytes, float **send, float **receive) {
 int library_buffers(enum memory memory, size_t bytes, float **send, float **receive) {
   size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
   if (kind == SEGMENT) {
-    /* Nobody is still in an operation with it. */
+    /* No rank is still in an operation with it. */
     if (gaspi_barrier(GROUP_ALL, BLOCK) != 0 || gaspi_segment_delete(SEGMENT_ID) != 0) return 1;
   } else {
     free(*send);

@@ -51,7 +51,7 @@ impl Running {
             return;
         }
         if ends && self.ends.len() == self.plan.ranks {
-            // Only output is awaited: whoever does not read it is not waited for.
+            // Only output is left. A reader that does not read it is not waited for.
             return self.sever();
         }
         self.ending |= ends;
@@ -87,7 +87,7 @@ impl Running {
         self.tell_agents(&Down::Signal(signal));
     }
 
-    /// Takes note of everybody who has ended.
+    /// Records all processes that have ended.
     fn reap(&mut self) {
         while let Some((pid, ending)) = process::reap() {
             if self.remotes.iter_mut().any(|remote| remote.ended(pid, ending)) {

@@ -93,7 +93,7 @@ enum Source {
 impl Running {
     /// Prepares the job; nothing has been started.
     pub(crate) fn new(plan: Plan) -> Result<Running, Refusal> {
-        // A terminal that belongs to somebody else shall say so, not stop gaspi_run.
+        // Writing to the terminal of another process group shall fail, not stop gaspi_run.
         let quiet = plan.own.ranks.first() != Some(&0);
         let taken = FORWARDED.into_iter().chain([libc::SIGCHLD, SHOW]);
         let signals = Signals::take(taken.chain(quiet.then_some(libc::SIGTTIN)))

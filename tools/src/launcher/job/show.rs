@@ -1,4 +1,4 @@
-//! The hang table while it is collected: other machines have a moment to tell their part.
+//! Collecting the hang table: other machines have a moment to send their rows.
 
 use super::Running;
 use crate::hang::{self, Row};
