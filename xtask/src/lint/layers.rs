@@ -103,16 +103,19 @@ const COLLECTIVES: &[Layer] = &[
         name: "the steps",
         modules: &["datatype", "steps", "kernel", "user_reduction", "lock"],
     },
-    // What a program asks for.
-    Layer { name: "the requests", modules: &["request", "signature"] },
     // Steps for each collective, and the proof that they do what they should.
     Layer { name: "the algorithms", modules: &["algorithms", "proof"] },
+    // What a program asks for, in the names of collectives and algorithms.
+    Layer { name: "the requests", modules: &["request", "signature"] },
     // Which algorithm, and where its bytes are.
     Layer { name: "the plans", modules: &["plan"] },
     // Carrying out plans on a channel.
     Layer { name: "execution", modules: &["exec"] },
     // Requests that come, go on and end.
-    Layer { name: "the procedures", modules: &["engine", "procedures", "standard_allreduce"] },
+    Layer {
+        name: "the procedures",
+        modules: &["checked_request", "engine", "procedures", "standard_allreduce"],
+    },
     // What users see.
     Layer { name: "the library", modules: &["lib"] },
 ];
@@ -199,7 +202,7 @@ impl House {
             if !has(accepted.upward, &edge) {
                 let (own, above) = (self.layers[own].name, self.layers[above].name);
                 let what = format!(
-                    "{own} imports {target} of {above}, which is above; move what is needed \
+                    "imports {target}, of {above}, from below, of {own}; move what is needed \
                      down, or have it passed in"
                 );
                 report.add(LAYERS, path, line, &what);
@@ -297,10 +300,10 @@ mod tests {
     fn an_import_that_goes_up_is_refused() {
         let up = found("", "\nfn f() { crate::chapter::f() }", &NONE);
         assert_eq!(up.len(), 1);
-        let text = "c/wire/mod.rs:2: bottom imports chapter of middle, which is above;";
+        let text = "c/wire/mod.rs:2: imports chapter, of middle, from below, of bottom;";
         assert!(up[0].starts_with(text), "{}", up[0]);
         let longest = found("", "mod late; use late::L;", &NONE);
-        assert!(longest[0].contains("imports wire::late of middle"), "{}", longest[0]);
+        assert!(longest[0].contains("imports wire::late, of middle"), "{}", longest[0]);
     }
 
     #[test]

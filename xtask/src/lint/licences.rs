@@ -18,7 +18,15 @@ pub(super) fn check(report: &mut Report) -> Result<()> {
     };
     let (deny, lock) = (read("deny.toml")?, read("Cargo.lock")?);
     let mut cargo = workspace::cargo();
-    cargo.args(["tree", "--workspace", "--edges", "all", "--prefix", "none", "--offline"]);
+    cargo.args([
+        "tree",
+        "--workspace",
+        "--edges",
+        "normal,build,dev",
+        "--prefix",
+        "none",
+        "--offline",
+    ]);
     let packages = process::output(cargo.args(["--format", "{p}\t{l}"]))?;
     check_texts(&deny, &lock, &packages, report);
     Ok(())
