@@ -88,7 +88,12 @@ fn sources(root: &Path, mut report: Report) -> Result<()> {
 fn list_accepted(root: &Path) -> Result<()> {
     let tree = Tree::read(root)?;
     let (upward, doors) = layers::list(&tree);
-    for (name, lines) in [("UPWARD", upward), ("DOORS", doors), ("FIELDS", fields::list(&tree))] {
+    for (name, lines) in [
+        ("CIRCLES", circles::list(&tree)),
+        ("UPWARD", upward),
+        ("DOORS", doors),
+        ("FIELDS", fields::list(&tree)),
+    ] {
         println!("{name}\n{}", lines.join("\n"));
     }
     Ok(())

@@ -202,8 +202,8 @@ impl House {
             if !has(accepted.upward, &edge) {
                 let (own, above) = (self.layers[own].name, self.layers[above].name);
                 let what = format!(
-                    "imports {target}, of {above}, from below, of {own}; move what is needed \
-                     down, or have it passed in"
+                    "imports {target} ({above}) from below ({own}); move what is needed down, or \
+                     have it passed in"
                 );
                 report.add(LAYERS, path, line, &what);
             }
@@ -300,10 +300,10 @@ mod tests {
     fn an_import_that_goes_up_is_refused() {
         let up = found("", "\nfn f() { crate::chapter::f() }", &NONE);
         assert_eq!(up.len(), 1);
-        let text = "c/wire/mod.rs:2: imports chapter, of middle, from below, of bottom;";
+        let text = "c/wire/mod.rs:2: imports chapter (middle) from below (bottom);";
         assert!(up[0].starts_with(text), "{}", up[0]);
         let longest = found("", "mod late; use late::L;", &NONE);
-        assert!(longest[0].contains("imports wire::late, of middle"), "{}", longest[0]);
+        assert!(longest[0].contains("imports wire::late (middle)"), "{}", longest[0]);
     }
 
     #[test]

@@ -47,9 +47,11 @@ pub(super) fn cargo_deny() -> Result<()> {
 fn check_texts(deny: &str, lock: &str, packages: &str, report: &mut Report) {
     report.rule(RULE);
     let allowed = strings(deny, "allow");
-    // Of `name@version` and `name = version` only the name counts.
-    let skipped: Vec<&str> =
-        strings(deny, "skip").into_iter().filter_map(|name| name.split('@').next()).collect();
+    // Of `name:versions` and `name@version` only the name counts.
+    let skipped: Vec<&str> = strings(deny, "skip")
+        .into_iter()
+        .filter_map(|name| name.split([':', '@']).next())
+        .collect();
     for line in lock.lines() {
         let Some(source) = line.strip_prefix("source = ") else { continue };
         if source.trim_matches('"') != REGISTRY {
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
 
     const DENY: &str = "[licenses]\nallow = [\n  \"MIT\", # as \"ours\"\n  \"Apache-2.0\",\n]\n\
-                        [bans]\nskip = [\"two@1\"]\n";
+                        [bans]\nskip = [\"two:1\"]\n";
 
     fn found(lock: &str, packages: &str) -> Vec<String> {
         let mut report = Report::default();
