@@ -1,12 +1,12 @@
 /*
- * A library to preload: threads sleep at random before and behind the system calls by which ranks talk with
- * each other and wait for each other. What happens once in a million runs on an idle machine, since two
- * threads have to meet between two instructions, then happens within a minute: whoever has said something
- * and not yet looked, or looked and not yet slept, may stay there for milliseconds.
+ * A library to preload: threads sleep at random before and behind the system calls by which ranks
+ * talk with each other and wait for each other. A race between two instructions shows once in a
+ * million runs on an idle machine. Here it shows within a minute: a thread that has published
+ * something and not yet looked, or looked and not yet slept, may stay there for milliseconds.
  *
- * GASPI_DELAYS_SEED: whence the random numbers come, of each thread its own, in the order in which threads
- * make their first call. The same seed gives the same delays to the same calls; who meets whom is still up
- * to the scheduler.
+ * GASPI_DELAYS_SEED: seeds the random numbers. Each thread has its own, in the order in which
+ * threads make their first call. The same seed gives the same delays to the same calls; the order
+ * of threads is still up to the scheduler.
  * GASPI_DELAYS_PERCENT: so many calls of a hundred are delayed.
  * GASPI_DELAYS_US: for up to so many microseconds.
  */
@@ -91,7 +91,8 @@ DELAYED(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, mess
 DELAYED(ssize_t, send, (int fd, const void *from, size_t size, int flags), (fd, from, size, flags))
 DELAYED(ssize_t, recv, (int fd, void *to, size_t size, int flags), (fd, to, size, flags))
 DELAYED(ssize_t, sendto,
-        (int fd, const void *from, size_t size, int flags, const struct sockaddr *name, socklen_t len),
+        (int fd, const void *from, size_t size, int flags, const struct sockaddr *name,
+         socklen_t len),
         (fd, from, size, flags, name, len))
 DELAYED(ssize_t, read, (int fd, void *to, size_t size), (fd, to, size))
 DELAYED(ssize_t, write, (int fd, const void *from, size_t size), (fd, from, size))

@@ -75,9 +75,9 @@ const TASKS: [Task; 8] = [
     Task {
         name: "lint",
         arguments: "[--root DIR | --accepted DIR]",
-        about: "formatting, clippy, house rules; warnings are errors when CI=true; --root: the\n      \
-                rules for sources alone, of the checkout DIR; --accepted: what its violations\n      \
-                would be as entries of xtask/src/lint/accepted.rs",
+        about: "formatting, clippy, house rules, licences; warnings are errors when CI=true\n\
+                \x20     --root: the rules for sources alone, of the checkout DIR\n\
+                \x20     --accepted: the lists of xtask/src/lint/accepted.rs as DIR needs them",
         run: lint::run,
     },
     Task { name: "fmt", arguments: "", about: "format all Rust code", run: lint::format },

@@ -170,8 +170,10 @@ mod tests {
 
     const HEADER: &str = "/*\n * X.h: opening\n */\n#define X\n\
         /* ---- Queues (GASPI 17.1, Q) ----\n *\n * Common.\n */\n\n\
-        /**\n * Does a thing.\n * Twice.\n * @param a  first\n *           part\n * @return 0\n *         or 1\n */\n\
-        gaspi_return_t gaspi_thing(void *(*f)(void *),\n                           int a) ATTRIBUTE(1);\n\n\
+        /**\n * Does a thing.\n * Twice.\n * @param a  first\n *           part\n\
+        \x20* @return 0\n *         or 1\n */\n\
+        gaspi_return_t gaspi_thing(void *(*f)(void *),\n\
+        \x20                          int a) ATTRIBUTE(1);\n\n\
         /** One line. @return 2 */\nint gaspi_line(void);\n/** A macro. */\n#define Y 1\n\
         /** A type. */\ntypedef gaspi_return_t (*gaspi_f)(int);\n\
         /** Again. */\nint pgaspi_line(void);\n";

@@ -79,8 +79,8 @@ fn page(
         page.push_str(&format!(".TP\n.I {}\n{}\n", roff::literal(argument), roff::prose(meaning)));
     }
     page.push_str(
-        ".PP\nWhat holds for all procedures \\(en timeouts, checked arguments, threads, units \\(en \
-         is in\n.BR gaspi (7).\n",
+        ".PP\nWhat holds for all procedures \\(en timeouts, checked arguments, threads, \
+         units \\(en is in\n.BR gaspi (7).\n",
     );
     if !procedure.result.is_empty() {
         page.push_str(&format!(".SH RETURN VALUE\n{}\n", roff::prose(&procedure.result)));

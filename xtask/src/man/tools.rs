@@ -254,8 +254,10 @@ mod tests {
     use super::*;
 
     const HELP: &str = "Does things\n\nUsage: tool [OPTIONS]\n       tool -m FILE\n\nCommands:\n  \
-        one   The first\n  help  Print this\n\nOptions:\n  -n, --nodes <N>  How many\n      --long\n          \
-        Long text\n\n          Values:\n          - a: one\n          - b: two\n\n          Second part\n\nIt does them well.\nAlways:\nyes.\n\nExamples:\n  \
+        one   The first\n  help  Print this\n\nOptions:\n  -n, --nodes <N>  How many\n\
+        \x20     --long\n          \
+        Long text\n\n          Values:\n          - a: one\n          - b: two\n\n\
+        \x20         Second part\n\nIt does them well.\nAlways:\nyes.\n\nExamples:\n  \
         tool -n 4    four\n";
 
     #[test]
