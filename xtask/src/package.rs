@@ -293,10 +293,17 @@ fn ask(program: &str, arguments: &[&str]) -> Result<String> {
 mod tests {
     use super::*;
 
-    const DUMP: &str = "Dynamic Section:\n  NEEDED               libgcc_s.so.1\n\
-        \x20 NEEDED               libc.so.6\n  SONAME               libgaspi.so.1\n\nVersion References:\n  required from \
-        libc.so.6:\n    0x09691a75 0x00 02 GLIBC_2.9\n    0x069691b4 0x00 06 GLIBC_2.34\n\
-        \x20 required from libgcc_s.so.1:\n    0x0b792650 0x00 04 GCC_3.0\n    0x09276060 0x00 20 GCC_4.2.0\n";
+    const DUMP: &str = "Dynamic Section:\n\
+        \x20 NEEDED               libgcc_s.so.1\n\
+        \x20 NEEDED               libc.so.6\n\
+        \x20 SONAME               libgaspi.so.1\n\n\
+        Version References:\n\
+        \x20 required from libc.so.6:\n\
+        \x20   0x09691a75 0x00 02 GLIBC_2.9\n\
+        \x20   0x069691b4 0x00 06 GLIBC_2.34\n\
+        \x20 required from libgcc_s.so.1:\n\
+        \x20   0x0b792650 0x00 04 GCC_3.0\n\
+        \x20   0x09276060 0x00 20 GCC_4.2.0\n";
 
     #[test]
     fn needs_are_the_highest_versions() {
