@@ -56,6 +56,7 @@ pub(super) const UPWARD: &[(&str, &str)] = &[
     ("gaspi-core/src/statistics.rs", "runtime"),
     ("gaspi-core/src/transport/tcp/connect.rs", "runtime"),
     ("gaspi-core/src/transport/tcp/connect/keepalive.rs", "runtime"),
+    ("gaspi-core/src/transport/tcp/connect/reach.rs", "runtime"),
     ("gaspi-core/src/transport/tcp/connection.rs", "wait"),
     ("gaspi-core/src/transport/tcp/connection_epoch.rs", "runtime"),
     ("gaspi-core/src/transport/tcp/endpoint_table.rs", "progress::poll_owner"),
@@ -116,7 +117,7 @@ pub(super) const FIELDS: &[(&str, &str, usize)] = &[
     ("gaspi-core/src/channel.rs", "Channel", 16),
     ("gaspi-core/src/runtime.rs", "Inner", 35),
     ("gaspi-core/src/transport/tcp/endpoint_table.rs", "EndpointTable", 36),
-    ("gaspi-core/src/transport/tcp/send_queue.rs", "Out", 29),
+    ("gaspi-core/src/transport/tcp/send_queue.rs", "SendQueue", 29),
     ("tools/src/launcher/job/mod.rs", "Running", 22),
     ("tools/src/launcher/remote.rs", "Remote", 16),
 ];
