@@ -1,17 +1,41 @@
 //! Formatting, clippy, and the house rules that no compiler knows.
+//!
+//! A rule reads the sources as tokens and names each violation with its remedy. What is not yet as
+//! a rule wants it is listed exactly in `lint/accepted.rs`, so that the lists can only shrink.
+
+mod accepted;
+mod circles;
+mod fields;
+mod layers;
+mod licences;
+mod marks;
+mod modules;
+#[cfg(test)]
+mod modules_tests;
+mod report;
+mod sizes;
+mod source;
+mod uses;
+mod words;
+
+use std::path::Path;
 
 use crate::{Result, process, unknown, workspace};
-
-/// A file much longer than this is a sign to look; twice as long fails.
-const FILE_LINES: usize = 600;
+use report::Report;
+use source::Tree;
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    if let Some(argument) = arguments.first() {
-        return Err(unknown(argument));
+    match arguments {
+        [] => {
+            format_check()?;
+            rules()?;
+            licences::cargo_deny()?;
+            clippy()
+        }
+        [option, root] if option == "--root" => sources(Path::new(root), Report::default()),
+        [option, root] if option == "--accepted" => list_accepted(Path::new(root)),
+        [argument, ..] => Err(unknown(argument)),
     }
-    format_check()?;
-    rules()?;
-    clippy()
 }
 
 /// `cargo xtask fmt`.
@@ -35,47 +59,42 @@ pub(crate) fn clippy() -> Result<()> {
     process::run(&mut cargo)
 }
 
-/// Files have a reasonable length, open with what they are, and hold no marks of unfinished work.
+/// The rules for sources and for packages.
 pub(crate) fn rules() -> Result<()> {
-    let root = workspace::root();
-    let mut files = Vec::new();
-    for package in [
-        "gaspi-core",
-        "gaspi-collectives",
-        "gaspi-ffi",
-        "gaspi",
-        "tools",
-        "tests",
-        "fuzz",
-        "xtask",
-        "benches",
-    ] {
-        workspace::rust_files(&root.join(package), &mut files);
-    }
-    let mut complaints = Vec::new();
-    for file in &files {
-        let Ok(text) = std::fs::read_to_string(file) else { continue };
-        let name = file.strip_prefix(&root).unwrap_or(file).display().to_string();
-        if !text.starts_with("//!") {
-            complaints.push(format!("{name}: does not open with //! and what it is"));
-        }
-        let lines = text.lines().count();
-        if lines > 2 * FILE_LINES {
-            complaints.push(format!("{name}: {lines} lines; split it"));
-        } else if lines > FILE_LINES {
-            println!("note: {name} has {lines} lines");
-        }
-        for (number, line) in text.lines().enumerate() {
-            for mark in UNFINISHED {
-                if line.contains(mark.concat().as_str()) {
-                    let number = number + 1;
-                    complaints.push(format!("{name}:{number}: {}", mark.concat()));
-                }
-            }
-        }
-    }
-    if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n")) }
+    let mut report = Report::default();
+    licences::check(&mut report)?;
+    sources(&workspace::root(), report)
 }
 
-/// In two parts each, so that this file does not find itself.
-const UNFINISHED: [[&str; 2]; 4] = [["TO", "DO"], ["FIX", "ME"], ["todo", "!("], ["dbg", "!("]];
+/// The rules for sources, of the checkout at `root`.
+fn sources(root: &Path, mut report: Report) -> Result<()> {
+    let tree = Tree::read(root)?;
+    for check in
+        [marks::check, sizes::check, words::check, fields::check, layers::check, circles::check]
+    {
+        check(&tree, &mut report);
+    }
+    for note in &report.notes {
+        println!("note: {note}");
+    }
+    if report.violations().is_empty() {
+        println!("{}", report.summary());
+        return Ok(());
+    }
+    Err(format!("\n{}\n{}", report.violations().join("\n"), report.summary()))
+}
+
+/// Prints what belongs into `lint/accepted.rs` as the sources are.
+fn list_accepted(root: &Path) -> Result<()> {
+    let tree = Tree::read(root)?;
+    let (upward, doors) = layers::list(&tree);
+    for (name, lines) in [
+        ("CIRCLES", circles::list(&tree)),
+        ("UPWARD", upward),
+        ("DOORS", doors),
+        ("FIELDS", fields::list(&tree)),
+    ] {
+        println!("{name}\n{}", lines.join("\n"));
+    }
+    Ok(())
+}

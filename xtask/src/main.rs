@@ -16,6 +16,7 @@ mod machine;
 mod man;
 mod package;
 mod process;
+mod result;
 mod sshd;
 mod stages;
 mod symbols;
@@ -23,10 +24,8 @@ mod test;
 mod tree;
 mod workspace;
 
+use result::{Result, unknown};
 use std::process::ExitCode;
-
-/// The result of a command; the text is shown to the person as it is.
-type Result<T> = std::result::Result<T, String>;
 
 /// One command of `cargo xtask`.
 struct Task {
@@ -76,8 +75,10 @@ const TASKS: [Task; 8] = [
     },
     Task {
         name: "lint",
-        arguments: "",
-        about: "formatting, clippy, house rules; warnings are errors when CI=true",
+        arguments: "[--root DIR | --accepted DIR]",
+        about: "formatting, clippy, house rules, licences; warnings are errors when CI=true\n\
+                \x20     --root: the rules for sources alone, of the checkout DIR\n\
+                \x20     --accepted: the lists of xtask/src/lint/accepted.rs as DIR needs them",
         run: lint::run,
     },
     Task { name: "fmt", arguments: "", about: "format all Rust code", run: lint::format },
@@ -115,9 +116,4 @@ fn usage() -> String {
         text.push_str(&format!("\n  {} {}\n      {}", task.name, task.arguments, task.about));
     }
     text
-}
-
-/// Refuses the first argument that a command does not know.
-fn unknown(argument: &str) -> String {
-    format!("unknown argument {argument:?}; `cargo xtask` lists what each command takes")
 }

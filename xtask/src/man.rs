@@ -77,7 +77,7 @@ fn variables(directory: &Path, found: &mut BTreeSet<String>) {
     let constants: BTreeSet<&str> =
         constants.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).collect();
     let mut files = Vec::new();
-    workspace::rust_files(directory, &mut files);
+    workspace::files_below(directory, &["rs"], &mut files);
     for file in files {
         let Ok(text) = std::fs::read_to_string(&file) else { continue };
         for literal in text.split('"').filter(|word| word.starts_with("GASPI_")) {

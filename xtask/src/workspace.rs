@@ -106,13 +106,16 @@ pub(crate) fn filled(name: &str, values: &[(&str, &str)]) -> crate::Result<Strin
     Ok(text)
 }
 
-/// Adds all Rust files below `directory`.
-pub(crate) fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
+/// Adds all files below `directory` whose names end in one of `extensions`.
+pub(crate) fn files_below(directory: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         if path.is_dir() {
-            rust_files(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            // A package that is built on its own has a target directory of its own.
+            if !path.ends_with("target") {
+                files_below(&path, extensions, found);
+            }
+        } else if path.extension().is_some_and(|found| extensions.iter().any(|one| found == *one)) {
             found.push(path);
         }
     }
