@@ -5,17 +5,17 @@
 //! against the owner's own.
 
 use crate::error::{Error, Result};
-use crate::fabric::frame::{AtomicOperation, Frame, Place};
-use crate::fabric::outgoing::Outgoing;
-use crate::fabric::peers::{CallKey, waiting};
-use crate::fabric::serve::apply;
+use crate::fast_path::Inside;
 use crate::ids::{Rank, SegmentId};
-use crate::inside::Inside;
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::PeerCounter;
 use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
+use crate::transport::tcp::endpoint_table::{CallKey, waiting};
+use crate::transport::tcp::handlers::apply;
+use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::Call;
+use crate::wire::frame::{AtomicOperation, Frame, Place};
 
 const SIZE: u64 = size_of::<u64>() as u64;
 

@@ -1,44 +1,44 @@
 //! Channels: memory and signals between the members of a group, for one stream of collectives.
 //!
 //! Each member has a part of its own arena ([`arena`]) for a channel, laid out alike on all
-//! ([`geometry`]). Members of a node write into each other's parts; to others the same bytes travel
+//! ([`layout`]). Members of a node write into each other's parts; to others the same bytes travel
 //! as puts, with a notification in place of the store. A message lands in a slot, is published by a
 //! count, and its slot is used again when the receiver has said that it took it. Lines
-//! ([`crate::sync::line`]) and staging exist for members of the same node only.
+//! ([`crate::sync::arrival_slot`]) and staging exist for members of the same node only.
 //!
 //! Invariants: each word and each line has one writer; a count is published after the bytes that it
 //! counts and read before them; nothing here waits, except [`Runtime::channel_open`] and
 //! `wait_for`.
 
+mod abort_notice;
 mod arena;
 mod counts;
-mod expected;
-mod geometry;
-pub(crate) mod loans;
+mod free_list;
+mod layout;
 mod memory;
 mod messages;
-mod notice;
-mod opening;
-mod ranges;
+mod posted_receives;
+mod setup;
+pub(crate) mod zero_copy;
 
 pub(crate) use arena::Channels;
-pub(crate) use expected::Spot;
 pub use memory::{Location, Mapped, Reached};
-pub use opening::ChannelSpec;
-pub(crate) use opening::describe;
+pub(crate) use posted_receives::Spot;
+pub use setup::ChannelSpec;
+pub(crate) use setup::describe;
 
-use crate::agreement::PeerSlice;
+use crate::control::PeerSlice;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
-use crate::node::{life, news};
 use crate::runtime::{Inner, Runtime};
 use crate::segment::Segment;
-use crate::sync::line::{Line, Look, PAYLOAD_WORDS};
+use crate::sync::arrival_slot::{Line, Look, PAYLOAD_WORDS};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, slots};
 use crate::timeout::Deadline;
+use crate::transport::shm::area::{life, news};
 use crate::wait::{Call, Waiting};
 use arena::{Reserved, View};
-use geometry::Geometry;
+use layout::Geometry;
 use messages::Turn;
 use std::sync::{Arc, Mutex};
 

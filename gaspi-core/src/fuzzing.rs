@@ -3,8 +3,8 @@
 
 use crate::bootstrap::envelope::{self, Envelope, Unpacker};
 use crate::bootstrap::message::Message;
-use crate::fabric::frame::{Frame, PREFIX};
-use crate::fabric::handshake::{Client, JOB, Peer, Purpose, SECRET, Secret, Server, State};
+use crate::wire::frame::{Frame, PREFIX};
+use crate::wire::handshake::{Client, JOB, Peer, Purpose, SECRET, Secret, Server, State};
 
 /// The frame of a peer that has proved who it is, behind its length.
 pub fn frame(bytes: &[u8]) {

@@ -11,15 +11,15 @@
 
 mod commit;
 
-use crate::agreement::Active;
-use crate::agreement::tree::Tree;
 use crate::config::Config;
+use crate::control::Active;
+use crate::control::tree_barrier::Tree;
 use crate::error::{Error, Result};
-use crate::fabric::frame::Announce;
 use crate::ids::{GroupId, Rank};
 use crate::runtime::{Runtime, initial_group};
 use crate::sync::{AtomicU32, Ordering};
 use crate::timeout::Timeout;
+use crate::wire::frame::Announce;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Notifications at their target (GASPI 17.1, 8.3.3 and 8.3.4). Setting them is in `one_sided`.
 
 use crate::error::{Error, Result};
+use crate::fast_path::first_set;
 use crate::ids::{NotificationId, SegmentId};
-use crate::inside::first_set;
 use crate::runtime::{Inner, Runtime};
 use crate::sync::{epoch, slots};
 use crate::timeout::Timeout;

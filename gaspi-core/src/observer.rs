@@ -5,9 +5,9 @@
 
 use crate::error::Result;
 use crate::ids::Rank;
-use crate::node::{NodeArea, Note, life};
 use crate::sync::Ordering;
-use crate::sync::line::Look;
+use crate::sync::arrival_slot::Look;
+use crate::transport::shm::area::{NodeArea, Note, life};
 use crate::wait::{Call, monotonic_ms};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -143,7 +143,7 @@ mod tests {
     const GROUPS: u32 = 4;
 
     fn areas() -> (Vec<NodeArea>, Observer) {
-        let size = crate::node::area_size(RANKS, GROUPS);
+        let size = crate::transport::shm::area::area_size(RANKS, GROUPS);
         let fd = memory::create(c"gaspi-test", size, false).expect("memory");
         let locals = || (0..RANKS).map(|rank| Rank(rank as u16)).collect();
         let map = |rank| NodeArea::map(&fd, RANKS, GROUPS, Rank(rank), locals()).expect("area");

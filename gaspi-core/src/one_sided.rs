@@ -4,11 +4,11 @@
 //! Everything else comes here: wrong arguments, full queues, targets that are gone, memory that is
 //! not mapped, notifications behind copies that are under way, lists.
 
-mod slowly;
+mod slow_path;
 
 use crate::error::{Error, Result};
+use crate::fast_path::Inside;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
-use crate::inside::Inside;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{Reach, Segment, Target};
 use crate::statistics::PeerCounter;

@@ -6,18 +6,18 @@
 //! can die holding it.
 
 use crate::error::{Error, Result};
-use crate::fabric::frame::Frame;
-use crate::fabric::outgoing::Outgoing;
-use crate::fabric::peers::CallKey;
 use crate::ids::{Rank, SegmentId};
-use crate::node::{OUTBOX_BUFFERS, life};
 use crate::runtime::{Inner, Runtime};
 use crate::segment::Segment;
 use crate::statistics::Counter;
 use crate::sync::slots::{Passive, passive_end, passive_pending, passive_post, passive_taken};
 use crate::sync::{AtomicU32, Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::shm::area::{OUTBOX_BUFFERS, life};
+use crate::transport::tcp::endpoint_table::CallKey;
+use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
+use crate::wire::frame::Frame;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,16 +1,16 @@
 //! Procedures about other ranks: connect, ping, kill (GASPI 17.1, 5.3 and 5.4).
 
 use crate::error::{Error, Result};
-use crate::fabric::Link;
-use crate::fabric::frame::Frame;
-use crate::fabric::outgoing::Outgoing;
-use crate::fabric::peers::{CallKey, waiting};
 use crate::ids::Rank;
-use crate::node::life;
 use crate::os::process;
 use crate::runtime::{Inner, Runtime};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::Link;
+use crate::transport::shm::area::life;
+use crate::transport::tcp::endpoint_table::{CallKey, waiting};
+use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::Call;
+use crate::wire::frame::Frame;
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -2,33 +2,33 @@
 
 pub(crate) mod descriptors;
 mod extensions;
-mod joining;
+mod pending_init;
 
-pub use joining::Joining;
+pub use pending_init::Joining;
 
 use self::extensions::Extensions;
-use crate::agreement::tree::Relays;
 use crate::bootstrap::{Card, Job, KEY_BYTES, Membership};
 use crate::channel::Channels;
 use crate::config::{Config, Topology};
+use crate::control::tree_barrier::Relays;
 use crate::error::{Error, Result};
-use crate::fabric::peers::Peers;
-use crate::fabric::progress::try_drive;
-use crate::fabric::table::{Table, Tables};
+use crate::fast_path::Inside;
 use crate::group::Groups;
 use crate::ids::{GroupId, Rank, SegmentId};
-use crate::inside::Inside;
-use crate::mirror::Mirror;
-use crate::node::{NodeArea, life};
 use crate::passive::{Mailbox, Outbox};
+use crate::progress::thread::try_drive;
 use crate::queue::Queue;
-use crate::said::Said;
+use crate::remote_arrivals::Mirror;
+use crate::resend::Said;
+use crate::segment::table::{Table, Tables};
 use crate::segment::{Segment, Shape, Target};
 use crate::state::States;
 use crate::statistics::Statistics;
 use crate::sync::epoch::{self, Retired};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::shm::area::{NodeArea, life};
+use crate::transport::tcp::endpoint_table::Peers;
 use crate::wait::{Call, Sockets, Waiter, Waiting, monotonic_ns};
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -393,7 +393,7 @@ impl Runtime {
 
     /// How calls of this rank wait for others, and why, in words.
     pub fn waiting_mode(&self) -> String {
-        let (ranks, cores) = joining::of_machine(&self.inner.cards, self.inner.rank);
+        let (ranks, cores) = pending_init::of_machine(&self.inner.cards, self.inner.rank);
         let noun = if cores == 1 { "core" } else { "cores" };
         if self.inner.waiter.spins() {
             format!("spins, then sleeps ({ranks} ranks may use {cores} {noun})")

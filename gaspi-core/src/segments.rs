@@ -1,22 +1,22 @@
 //! The procedures of segments (GASPI 17.1, 7), and their memory for Rust programs.
 
-use crate::agreement::report::{has_failed, lacks_descriptors};
-use crate::agreement::{CallKey, CallKind, describe_call};
+use crate::control::reason::{has_failed, lacks_descriptors};
+use crate::control::{CallKey, CallKind, describe_call};
+use crate::diagnostics;
 use crate::error::{Error, Result};
-use crate::fabric::frame::{Frame, Register};
-use crate::fabric::outgoing::Outgoing;
-use crate::fabric::peers::{CallKey as PeerCall, PendingCall, waiting};
-use crate::fabric::requests::Patience;
 use crate::ids::{GroupId, Rank, SegmentId};
-use crate::node::life;
 use crate::os::memory::check_available;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{ARENA, Init, Segment, Target};
 use crate::statistics::Counter;
-use crate::survey;
 use crate::sync::{Ordering, epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::shm::area::life;
+use crate::transport::tcp::endpoint_table::{CallKey as PeerCall, PendingCall, waiting};
+use crate::transport::tcp::requests::Patience;
+use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
+use crate::wire::frame::{Frame, Register};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -97,7 +97,11 @@ impl Inner {
         let claim = (init == Init::Zeroed).then(|| self.area.claim(size));
         check_available(size, self.area.claimed_by_others())?;
         let made = Segment::new(segment, self.generation(), size, init, self.shape)?;
-        log::debug!("segment_alloc: {segment} has {} in {}", survey::bytes(size), made.pages());
+        log::debug!(
+            "segment_alloc: {segment} has {} in {}",
+            diagnostics::bytes(size),
+            made.pages()
+        );
         self.insert(made);
         drop(claim);
         Ok(())
@@ -108,7 +112,7 @@ impl Inner {
         self.check_free(segment)?;
         Self::check_size(size)?;
         self.insert(Segment::bound(segment, self.generation(), pointer, size, self.shape)?);
-        log::debug!("segment_bind: {segment} is {} of the program's", survey::bytes(size));
+        log::debug!("segment_bind: {segment} is {} of the program's", diagnostics::bytes(size));
         Ok(())
     }
 

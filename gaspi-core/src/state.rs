@@ -6,11 +6,11 @@
 
 use crate::error::{Error, Result};
 use crate::ids::Rank;
-use crate::node::life;
 use crate::os::process;
 use crate::runtime::{Inner, Runtime};
 use crate::sync::{AtomicU8, Ordering};
 use crate::timeout::Deadline;
+use crate::transport::shm::area::life;
 use std::time::Duration;
 
 /// How a rank has been seen.

@@ -6,11 +6,11 @@
 //! what is waited for, the waiting thread looks after the sockets itself, and sleeps on them if no
 //! other thread does.
 
-use crate::node::{NodeArea, Note, news};
 use crate::os::futex;
 use crate::statistics::Counter;
 use crate::sync::{Ordering, epoch, membarrier};
 use crate::timeout::Deadline;
+use crate::transport::shm::area::{NodeArea, Note, news};
 use std::time::{Duration, Instant};
 
 /// Looks that a call makes before it counts as waiting: most hand-overs are seen within them, and

@@ -5,20 +5,20 @@
 //! said that it has closed its end, behind all that it wrote, or has ended with all that it sent.
 
 use super::counts::CLOSED;
-use super::expected::Expectations;
-use super::geometry::PAGE;
-use super::loans::Loans;
-use super::ranges::Ranges;
+use super::free_list::Ranges;
+use super::layout::PAGE;
+use super::posted_receives::Expectations;
+use super::zero_copy::Loans;
 use crate::error::{Error, Result};
-use crate::fabric::frame::{Lane, Register};
 use crate::ids::{GroupId, Rank, SegmentId};
-use crate::node::life;
 use crate::os::limits::{self, Resource};
 use crate::os::process;
 use crate::queue::CHANNELS;
 use crate::runtime::Inner;
 use crate::segment::{ARENA, ARENA_WORDS, Init, Segment, Target, may_copy};
 use crate::sync::{AtomicU64, Ordering};
+use crate::transport::shm::area::life;
+use crate::wire::frame::{Lane, Register};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;

@@ -1,19 +1,19 @@
 //! Messages between two members: sent into a slot, received, taken; data that is lent, data that is
 //! expected.
 
-use super::{Channel, HEAD_BYTES, Head, Member, Stays, counts, expected};
-use crate::agreement::PeerSlice;
+use super::{Channel, HEAD_BYTES, Head, Member, Stays, counts, posted_receives};
+use crate::control::PeerSlice;
 use crate::error::Result;
-use crate::fabric::frame::{Lane, Place, Put};
-use crate::fabric::outgoing::{Item, Message};
-use crate::fabric::payload::Payload;
 use crate::ids::NotificationId;
-use crate::node::news;
 use crate::os::socket::Piece;
 use crate::queue::CHANNELS;
 use crate::runtime::Inner;
 use crate::segment::ARENA;
 use crate::sync::{AtomicU64, Ordering, slots};
+use crate::transport::shm::area::news;
+use crate::transport::tcp::payload::Payload;
+use crate::transport::tcp::send_queue::{Item, Message};
+use crate::wire::frame::{Lane, Place, Put};
 use std::sync::Arc;
 
 /// Data from this size on is lent where it may be: less is copied as quickly as an acknowledgement
@@ -201,7 +201,7 @@ impl Channel {
         &self,
         from: usize,
         index: u64,
-        head: [u64; expected::COMPARED],
+        head: [u64; posted_receives::COMPARED],
         (to, len): (*mut u8, u64),
     ) {
         let slot = self.arena_slot(from, index);

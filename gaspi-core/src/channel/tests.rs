@@ -1,9 +1,9 @@
 //! What programs see of failed requests only where hosts are cut off.
 
 use super::*;
-use crate::fabric::frame::Lane;
 use crate::ids::QueueId;
 use crate::queue::CHANNELS;
+use crate::wire::frame::Lane;
 use crate::{Config, Job, Joining, Timeout};
 
 fn alone() -> Runtime {

@@ -1,16 +1,16 @@
 //! The commit of a group: what this rank says to the members, and waiting until all agree.
 
 use super::{Abort, Committed, DEATH_LIMIT, Standing, first_step, list, lock};
-use crate::agreement::tree::Tree;
+use crate::control::tree_barrier::Tree;
 use crate::error::{Error, Result};
-use crate::fabric::frame::Frame;
-use crate::fabric::peers::waiting_group;
 use crate::ids::{GroupId, Rank};
-use crate::node::{WatchSteps, life};
 use crate::runtime::Inner;
 use crate::sync::Ordering;
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::shm::area::{WatchSteps, life};
+use crate::transport::tcp::endpoint_table::waiting_group;
 use crate::wait::Call;
+use crate::wire::frame::Frame;
 use std::sync::Arc;
 
 impl Inner {
@@ -119,7 +119,7 @@ impl Inner {
         self.relays.committed(group, incarnation, tree.clone());
         state.committed = Some(Committed { ranks: ranks.into(), me, step, remote, tree });
         self.groups.members(group)?.committed = true;
-        let incarnation = crate::mirror::incarnation(step);
+        let incarnation = crate::remote_arrivals::incarnation(step);
         self.groups.cell(group)?.incarnation.store(incarnation, Ordering::Release);
         Ok(())
     }

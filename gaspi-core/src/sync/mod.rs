@@ -5,9 +5,9 @@
 //! state exists in one place only, the thread slots of [`epoch`]: they belong to threads, not to
 //! ranks.
 
+pub mod arrival_slot;
 pub mod epoch;
 pub mod eventcount;
-pub mod line;
 pub mod membarrier;
 pub mod slots;
 

@@ -1,0 +1,311 @@
+//! Who looks after the sockets: two ranks of this process that reach each other by TCP.
+
+use super::*;
+use crate::bootstrap::Job;
+use crate::config::Config;
+use crate::error::Error;
+use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
+use crate::runtime::{Joining, Runtime};
+use crate::segment::Init;
+use crate::timeout::Timeout;
+use crate::transport::shm::area::life;
+use crate::transport::tcp::connection::Connection;
+use crate::transport::tcp::receive::{Drive, LOOKS};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, MutexGuard};
+use std::time::Instant;
+
+/// Long enough for anything that is right.
+const LIMIT: Timeout = Timeout::Millis(60_000);
+const PATIENCE: Duration = Duration::from_secs(60);
+const SEGMENT: SegmentId = SegmentId(0);
+const QUEUE: QueueId = QueueId(0);
+const NEWS: NotificationId = NotificationId(0);
+
+/// Ranks on nodes of their own, with a segment and a connection between each two of them.
+fn ranks<const N: usize>(id: &str) -> [Runtime; N] {
+    let join = |rank: usize| {
+        let job = Job::in_process(id, Rank(rank as u16), N as u32).on_node(rank as u64);
+        let runtime = Joining::new(job, Config::default()).expect("job").wait(LIMIT).expect("join");
+        runtime.segment_create(SEGMENT, 64, GroupId::ALL, LIMIT, Init::Zeroed).expect("segment");
+        runtime
+    };
+    std::thread::scope(|scope| {
+        let joining: [_; N] = std::array::from_fn(|rank| scope.spawn(move || join(rank)));
+        joining.map(|rank| rank.join().expect("it joins"))
+    })
+}
+
+fn peers(runtime: &Runtime) -> &Peers {
+    &runtime.inner().peers
+}
+
+fn watch_of(runtime: &Runtime) -> u32 {
+    peers(runtime).watch.load(Ordering::Relaxed)
+}
+
+/// Waits until something is so.
+fn await_that(what: &str, mut so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !so() {
+        assert!(begin.elapsed() < PATIENCE, "not after {PATIENCE:?}: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn tell(from: &Runtime, to: &Runtime) {
+    from.notify(to.rank(), SEGMENT, NEWS, 1, QUEUE, LIMIT).expect("notify");
+}
+
+fn hear(runtime: &Runtime) {
+    let found = runtime.notify_waitsome(SEGMENT, NEWS.0, 1, LIMIT).expect("wait");
+    assert_eq!(found, Some(NEWS));
+    assert_eq!(runtime.notify_reset(SEGMENT, NEWS).expect("reset"), 1);
+}
+
+/// One message there and one back, again and again, until something is so after a message to `b`,
+/// which then answers no more; `b` has waited for each.
+fn talk_until(a: &Runtime, b: &Runtime, what: &str, mut so: impl FnMut() -> bool + Send) {
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            loop {
+                hear(b);
+                // The last message has another value: nothing answers it.
+                let ended = so();
+                b.notify(a.rank(), SEGMENT, NEWS, if ended { 2 } else { 1 }, QUEUE, LIMIT)
+                    .expect("notify");
+                if ended {
+                    break;
+                }
+            }
+        });
+        loop {
+            assert!(begin.elapsed() < PATIENCE, "not after {PATIENCE:?}: {what}");
+            tell(a, b);
+            a.notify_waitsome(SEGMENT, NEWS.0, 1, LIMIT).expect("wait");
+            if a.notify_reset(SEGMENT, NEWS).expect("reset") == 2 {
+                break;
+            }
+        }
+    });
+    // What is still under way would count as traffic.
+    a.wait(QUEUE, LIMIT).expect("wait");
+    b.wait(QUEUE, LIMIT).expect("wait");
+}
+
+/// The same until the socket of `b` is out of its set.
+fn talk_until_apart(a: &Runtime, b: &Runtime) {
+    await_that("a socket is apart", || {
+        talk_until(a, b, "a socket is apart", || peers(b).is_apart());
+        peers(b).is_apart()
+    });
+}
+
+fn is_served(by: &Runtime, asking: &Runtime) {
+    asking.atomic_fetch_add(SEGMENT, 8, by.rank(), 1, LIMIT).expect("it is served");
+}
+
+#[test]
+fn the_progress_thread_ticks_while_callers_come_back_and_listens_when_they_stay_away() {
+    let [a, b] = ranks("ticking");
+    talk_until(&a, &b, "the thread ticks", || watch_of(&b) == watch::TICKING);
+    await_that("the thread listens", || watch_of(&b) == watch::ARMED);
+    is_served(&b, &a);
+    // Again, with what the first time has left behind.
+    talk_until(&a, &b, "the thread ticks", || watch_of(&b) == watch::TICKING);
+    await_that("the thread listens", || watch_of(&b) == watch::ARMED);
+    is_served(&b, &a);
+}
+
+#[test]
+fn a_rank_that_computes_after_lively_traffic_serves_others() {
+    let [a, b] = ranks("apart");
+    for _ in 0..5 {
+        talk_until_apart(&a, &b);
+        is_served(&b, &a);
+        await_that("the thread listens", || watch_of(&b) == watch::ARMED);
+        assert!(!peers(&b).is_apart(), "the thread does not listen to a socket that is apart");
+        is_served(&b, &a);
+    }
+}
+
+#[test]
+fn who_sleeps_after_lively_traffic_is_woken_and_relieves_the_progress_thread() {
+    let [a, b] = ranks("asleep");
+    for _ in 0..5 {
+        talk_until_apart(&a, &b);
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| hear(&b));
+            // Who finds the sockets taken for a moment sleeps elsewhere: it is woken to try again.
+            let sleeps = || {
+                let sleeps = peers(&b).sleeper.load(Ordering::Relaxed);
+                if !sleeps {
+                    b.inner().area.ring(b.rank());
+                }
+                sleeps
+            };
+            await_that("a caller sleeps", sleeps);
+            assert!(!peers(&b).is_apart(), "nobody sleeps on a socket that is apart");
+            await_that("the thread is relieved", || sleeps() && watch_of(&b) == watch::RELIEVED);
+            tell(&a, &b);
+            sleeper.join().expect("it is woken");
+        });
+        // Who leaves without having come back since arms the thread, without waking it.
+        is_served(&b, &a);
+        await_that("the thread listens or ticks", || watch_of(&b) != watch::RELIEVED);
+    }
+}
+
+#[test]
+fn the_end_of_a_socket_that_is_apart_is_noticed_while_nobody_calls() {
+    let [a, b] = ranks("ends");
+    talk_until_apart(&a, &b);
+    a.term(LIMIT).expect("term");
+    drop(a);
+    await_that("it has left", || b.inner().area.life(Rank(0)) == life::LEFT);
+    await_that("nothing is apart", || !peers(&b).is_apart());
+    let refused = b.ping(Rank(0), LIMIT).expect_err("it has left");
+    assert!(matches!(refused, Error::RankLeft { .. }), "{refused}");
+}
+
+/// How many segments with data the kernel has sent on a connection.
+fn segments_sent(connection: &Connection) -> u32 {
+    /// Where tcpi_data_segs_out lies in the kernel's struct tcp_info.
+    const AT: usize = 156;
+    let mut info = [0u8; AT + 4];
+    let mut len = info.len() as libc::socklen_t;
+    let fd = connection.fd().expect("socket").as_raw_fd();
+    // SAFETY: the kernel writes at most `len` bytes.
+    let outcome = unsafe {
+        let to = info.as_mut_ptr().cast();
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut len)
+    };
+    assert_eq!((outcome, len as usize), (0, info.len()), "a kernel from 4.6 on tells");
+    u32::from_ne_bytes(info[AT..].try_into().expect("four bytes"))
+}
+
+fn connection(of: &Runtime, to: &Runtime) -> Arc<Connection> {
+    peers(of).open(of.inner(), to.rank()).expect("connection")
+}
+
+#[test]
+fn who_answers_at_once_acknowledges_along_with_the_answer_and_else_at_a_tick() {
+    const MESSAGES: u32 = 50;
+    let [a, b] = ranks("along");
+    let used = connection(&b, &a);
+    // Answers that are late, since somebody else has the core, are not awaited.
+    await_that("acknowledgements go along", || {
+        let (before, mut left) = (segments_sent(&used), MESSAGES);
+        talk_until(&a, &b, "some messages", || {
+            left -= 1;
+            left == 0
+        });
+        segments_sent(&used) - before < MESSAGES + MESSAGES / 2
+    });
+    // Nothing follows this one.
+    std::thread::scope(|scope| {
+        scope.spawn(|| hear(&b));
+        tell(&a, &b);
+    });
+    a.wait(QUEUE, LIMIT).expect("it is acknowledged");
+}
+
+/// Takes the sockets of a rank away from its progress thread.
+fn hold(runtime: &Runtime) -> MutexGuard<'_, Drive> {
+    let mut held = None;
+    await_that("nobody looks after the sockets", || {
+        held = try_drive(peers(runtime));
+        held.is_some()
+    });
+    held.expect("held")
+}
+
+#[test]
+fn an_acknowledgement_that_waits_for_an_answer_goes_out_however_the_thread_finds_the_sockets() {
+    let [a, b] = ranks("riding");
+    let drive = loop {
+        let mut left = 10;
+        talk_until(&a, &b, "answers", || {
+            left -= 1;
+            left == 0
+        });
+        let mut drive = hold(&b);
+        tell(&a, &b);
+        await_that("it comes", || drive.turn(b.inner(), 0, || ()));
+        peers(&b).settle(watch::TICKING);
+        peers(&b).bell.ring();
+        drive.pay_or_leave(b.inner());
+        // Else it was not expected to go along, or the thread had stopped ticking.
+        if drive.owes() {
+            break drive;
+        }
+        drop(drive);
+        a.wait(QUEUE, LIMIT).expect("it is acknowledged");
+    };
+    // The thread comes, and finds that somebody else looks after the sockets.
+    for _ in 0..3 {
+        peers(&b).brief.store(true, Ordering::Relaxed);
+        await_that("the thread ticks", || !peers(&b).brief.load(Ordering::Relaxed));
+    }
+    assert!(drive.owes());
+    drop(drive);
+    a.wait(QUEUE, LIMIT).expect("it is acknowledged");
+}
+
+#[test]
+fn a_look_at_the_set_is_one_at_the_socket_that_is_apart_too() {
+    let [a, b] = ranks("both");
+    let mut drive = loop {
+        talk_until_apart(&a, &b);
+        let drive = hold(&b);
+        // Nobody puts it back from here on.
+        if peers(&b).is_apart() {
+            break drive;
+        }
+    };
+    tell(&a, &b);
+    await_that("it is seen", || drive.turn(b.inner(), 0, || ()));
+    assert!(peers(&b).is_apart());
+}
+
+/// How many looks it takes until something is found that has come.
+fn looks(drive: &mut Drive, runtime: &Runtime) -> u32 {
+    let mut events = Vec::new();
+    peers(runtime).data.wait(&mut events, 60_000);
+    assert!(!events.is_empty(), "something comes");
+    let mut looks = 1;
+    while !drive.look(runtime.inner()) {
+        looks += 1;
+        assert!(looks < 10 * LOOKS, "it is seen");
+    }
+    looks
+}
+
+#[test]
+fn all_connections_are_looked_at_each_time_unless_everything_comes_on_one() {
+    let [a, b, c] = ranks("looks");
+    let mut drive = hold(&a);
+    // Whatever has come on one before.
+    for from in [&c, &b] {
+        tell(from, &a);
+        looks(&mut drive, &a);
+    }
+    for _ in 0..4 {
+        for from in [&c, &b] {
+            tell(from, &a);
+            assert_eq!(looks(&mut drive, &a), 1);
+        }
+    }
+    for _ in 0..2 * LOOKS {
+        tell(&b, &a);
+        looks(&mut drive, &a);
+    }
+    // Most looks are at that one alone, but not all.
+    tell(&c, &a);
+    let late = looks(&mut drive, &a);
+    assert!(late <= LOOKS, "{late}");
+    tell(&b, &a);
+    assert_eq!(looks(&mut drive, &a), 1);
+    drop(drive);
+}

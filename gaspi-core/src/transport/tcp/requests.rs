@@ -1,0 +1,283 @@
+//! Requests to the libraries of other ranks that they have not answered yet: each is completed
+//! once, by its answer or by the end of the connection that it travels on.
+
+use crate::error::{Error, Result};
+use crate::ids::{QueueId, Rank, SegmentId};
+use crate::runtime::Inner;
+use crate::sync::Ordering;
+use crate::timeout::Deadline;
+use crate::transport::shm::area::life;
+use crate::transport::tcp::connection::{Connection, Posted, Unsent};
+use crate::transport::tcp::endpoint_table::{
+    Asked, CallKey, EXPLAIN, Failure, Landing, Peers, PendingCall, Request, lock,
+};
+use crate::transport::tcp::send_queue::{Item, Outgoing};
+use crate::wait::Waiting;
+use crate::wire::frame::{Frame, Lane, Place};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// For how long the ends of peers are waited for whose connections broke: in all, for a call that
+/// asks several.
+#[derive(Debug, Default)]
+pub(crate) struct Patience(Cell<Option<Deadline>>);
+
+impl Patience {
+    fn limit(&self, deadline: Deadline) -> Deadline {
+        let end = self.0.get().unwrap_or_else(|| Deadline::Never.at_most(EXPLAIN));
+        self.0.set(Some(end));
+        deadline.at_most(end.remaining().unwrap_or(EXPLAIN))
+    }
+}
+
+impl Peers {
+    /// Posts a get, which is answered by data.
+    pub(crate) fn post_get(
+        &self,
+        inner: &Inner,
+        rank: Rank,
+        lane: Lane,
+        place: Place,
+        landing: Landing,
+    ) -> Result<()> {
+        let request = self.next_request.fetch_add(1, Ordering::Relaxed);
+        let (queue, size) = (lane.queue, landing.size);
+        let get = Request::Get { queue, generation: lane.generation, landing };
+        let item = Item::Frame(Frame::Get { request, lane, place, size });
+        self.ask(inner, rank, Deadline::Now, request, get, item, |connection, item| {
+            connection.post(&self.data, queue, item)
+        })
+    }
+
+    /// Sends a frame that will be answered.
+    pub(crate) fn request(
+        &self,
+        inner: &Inner,
+        rank: Rank,
+        request: Request,
+        deadline: Deadline,
+        item: impl FnOnce(u64) -> std::io::Result<Outgoing>,
+    ) -> Result<()> {
+        let id = self.next_request.fetch_add(1, Ordering::Relaxed);
+        if let Request::Call(call) = &request {
+            call.request.store(id, Ordering::Relaxed);
+        }
+        let item = item(id).map_err(|error| Error::os("duplicating a descriptor", &error))?;
+        self.ask(inner, rank, deadline, id, request, item, |connection, item| {
+            connection.send(&self.data, item).map(|()| Posted::default())
+        })
+    }
+
+    /// Takes note of a request, and hands it over as [`Peers::hand`].
+    #[allow(clippy::too_many_arguments, reason = "what `hand` takes, and the request")]
+    fn ask<T>(
+        &self,
+        inner: &Inner,
+        peer: Rank,
+        deadline: Deadline,
+        id: u64,
+        request: Request,
+        item: T,
+        hand_over: impl Fn(&Connection, T) -> Result<Posted, Unsent<T>>,
+    ) -> Result<()> {
+        lock(&self.requests).insert(id, Asked { peer, token: 0, request });
+        let handed = self.hand(inner, peer, deadline, item, |connection, item| {
+            // Before it is sent: should the connection end, it fails with it.
+            if let Some(asked) = lock(&self.requests).get_mut(&id) {
+                asked.token = connection.token;
+            }
+            hand_over(connection, item)
+        });
+        handed.inspect_err(|_| {
+            lock(&self.requests).remove(&id);
+        })
+    }
+
+    /// Fails everything that `peer` has not answered on a connection.
+    pub(super) fn fail_requests(&self, inner: &Inner, peer: Rank, token: u64) {
+        let lost: Vec<Request> = {
+            let mut requests = lock(&self.requests);
+            let of_it = requests.extract_if(|_, asked| asked.token == token);
+            of_it.map(|(_, asked)| asked.request).collect()
+        };
+        for request in lost {
+            finish(inner, peer, request, Err(Failure::Lost));
+        }
+    }
+
+    /// What answer `id` completes, if `from` was asked.
+    pub(crate) fn answered(&self, id: u64, from: Rank) -> Option<Request> {
+        let mut requests = lock(&self.requests);
+        if requests.get(&id).is_some_and(|asked| asked.peer == from) {
+            requests.remove(&id).map(|asked| asked.request)
+        } else {
+            None
+        }
+    }
+
+    fn continued(&self, key: &CallKey) -> Option<Arc<PendingCall>> {
+        let mut timed_out = lock(&self.timed_out);
+        let calls = timed_out.get_mut(key)?;
+        let call = calls.pop();
+        if calls.is_empty() {
+            timed_out.remove(key);
+        }
+        // An old answer says nothing about a peer that is asked whether it answers now.
+        call.filter(|call| !matches!(key, CallKey::Ping { .. }) || call.outcome.get().is_none())
+    }
+
+    /// Gives a timed-out call up; the number of its request if it has not been answered.
+    pub(crate) fn give_up(&self, key: &CallKey) -> Option<u64> {
+        let call = self.continued(key)?;
+        let request = call.request.load(Ordering::Relaxed);
+        lock(&self.requests).remove(&request)?;
+        Some(request)
+    }
+
+    /// Forgets timed-out registrations of a segment that no longer exists.
+    pub(crate) fn forget_registrations(&self, gone: SegmentId, of: u32) {
+        lock(&self.timed_out).retain(|key, _| {
+            !matches!(key, CallKey::Register { segment, generation, .. }
+                if *segment == gone && *generation == of)
+        });
+    }
+
+    /// Where the answer to a get goes, if `from` was asked.
+    pub(crate) fn landing(&self, id: u64, from: Rank) -> Option<(QueueId, u32, Landing)> {
+        match lock(&self.requests).get(&id)? {
+            Asked { peer, request: Request::Get { queue, generation, landing }, .. }
+                if *peer == from =>
+            {
+                Some((*queue, *generation, landing.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Starts a call, or continues one whose timeout ran out.
+    pub(crate) fn call(
+        &self,
+        inner: &Inner,
+        key: CallKey,
+        rank: Rank,
+        deadline: Deadline,
+        item: impl FnOnce(u64) -> std::io::Result<Outgoing>,
+    ) -> Result<Arc<PendingCall>> {
+        if let Some(call) = self.continued(&key) {
+            return Ok(call);
+        }
+        let call = Arc::new(PendingCall::default());
+        self.request(inner, rank, Request::Call(Arc::clone(&call)), deadline, item)?;
+        Ok(call)
+    }
+
+    /// Waits for the answer to a call. A timeout leaves it under way.
+    pub(crate) fn finish_call(
+        &self,
+        inner: &Inner,
+        key: CallKey,
+        rank: Rank,
+        call: Arc<PendingCall>,
+        deadline: Deadline,
+        waiting: Waiting,
+    ) -> Result<u64> {
+        let patience = Patience::default();
+        self.finish_one_of(inner, key, rank, call, deadline, waiting, &patience)
+    }
+
+    /// The same for one of several calls, which share the patience with connections that broke.
+    #[allow(clippy::too_many_arguments, reason = "what `finish_call` takes, and the patience")]
+    pub(crate) fn finish_one_of(
+        &self,
+        inner: &Inner,
+        key: CallKey,
+        rank: Rank,
+        call: Arc<PendingCall>,
+        deadline: Deadline,
+        waiting: Waiting,
+        patience: &Patience,
+    ) -> Result<u64> {
+        let outcome = inner.until(deadline, waiting, || {
+            let answered = || call.outcome.get().cloned();
+            // A forked child may hold the connection of somebody who has left.
+            answered().or_else(|| match inner.check_alive(rank, "") {
+                Ok(()) => None,
+                Err(_) => Some(answered().unwrap_or(Err(Failure::Lost))),
+            })
+        });
+        let Some(outcome) = outcome else {
+            lock(&self.timed_out).entry(key).or_default().push(call);
+            return Err(Error::Timeout { pending: format!("an answer of {rank}") });
+        };
+        match outcome {
+            Ok(value) => Ok(value),
+            Err(Failure::Refused(reason)) => Err(inner.refused(rank, reason)),
+            Err(Failure::Lost) => {
+                // A rank of this node that turned the connection away has said why.
+                let said = self.trouble(rank).filter(|_| inner.is_local(rank));
+                if said.is_none() {
+                    inner.may_have_ended(rank);
+                    inner.explain(rank, patience.limit(deadline));
+                }
+                inner.check_alive(rank, waiting.call.name())?;
+                let reason = said.unwrap_or_else(|| "the connection to it broke".to_owned());
+                Err(inner.refused(rank, reason))
+            }
+        }
+    }
+}
+
+/// Completes a request with the answer to it.
+pub(crate) fn finish(inner: &Inner, peer: Rank, request: Request, outcome: Result<u64, Failure>) {
+    match request {
+        Request::Call(call) => {
+            // Answered once only; nobody else sets it.
+            let _ = call.outcome.set(outcome);
+        }
+        Request::Get { queue, generation, .. } => {
+            let lane = Lane { queue, generation };
+            inner.completed(peer, lane, 1, outcome.map(|_| ()));
+        }
+    }
+    inner.area.ring(inner.rank);
+}
+
+impl Inner {
+    /// Requests of a queue have ended.
+    pub(crate) fn completed(
+        &self,
+        peer: Rank,
+        lane: Lane,
+        count: u32,
+        outcome: Result<(), Failure>,
+    ) {
+        let lost = outcome == Err(Failure::Lost);
+        let failed = outcome.err().map(|failure| match failure {
+            Failure::Refused(reason) => format!("{peer} refused: {reason}"),
+            Failure::Lost => match self.area.life(peer) {
+                life::LEFT => format!("{peer} has left the job"),
+                life::DEAD => format!("{peer} has died on {}", self.cards[peer.index()].host),
+                _ => {
+                    let host = &self.cards[peer.index()].host;
+                    match self.peers.trouble(peer) {
+                        Some(why) => format!("{peer} on {host} cannot be reached: {why}"),
+                        None => format!("the connection to {peer} on {host} broke"),
+                    }
+                }
+            },
+        });
+        // First: whoever waits for the queue may see the failure at once.
+        if let Some(reason) = &failed {
+            self.request_failed(peer, lane, reason, !lost);
+        }
+        match self.queues.get(lane.queue.index()) {
+            Some(queue) if lost => {
+                queue.lose(peer, lane.generation, count, failed.as_deref().unwrap_or_default());
+            }
+            Some(queue) => queue.complete(peer, lane.generation, count, failed.as_deref()),
+            None if failed.is_some() => self.channels.loans.lost(lane.generation),
+            None => self.channels.loans.returned(lane.generation),
+        }
+        self.area.ring(self.rank);
+    }
+}
