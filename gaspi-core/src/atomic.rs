@@ -5,7 +5,7 @@
 //! against the owner's own.
 
 use crate::error::{Error, Result};
-use crate::fast_path::Inside;
+use crate::fast_path::FastPath;
 use crate::ids::{Rank, SegmentId};
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::PeerCounter;
@@ -93,7 +93,7 @@ impl Runtime {
         add: u64,
         timeout: Timeout,
     ) -> Result<u64> {
-        match self.swiftly(|inside| inside.atomic_fetch_add(segment, offset, rank, add)) {
+        match self.try_fast(|fast| fast.atomic_fetch_add(segment, offset, rank, add)) {
             Some(old) => Ok(old),
             None => {
                 let operation = AtomicOperation::FetchAdd { add };
@@ -117,9 +117,9 @@ impl Runtime {
         new: u64,
         timeout: Timeout,
     ) -> Result<u64> {
-        let swiftly =
-            |inside: Inside<'_>| inside.atomic_compare_swap(segment, offset, rank, comparator, new);
-        match self.swiftly(swiftly) {
+        let fast =
+            |fast: FastPath<'_>| fast.atomic_compare_swap(segment, offset, rank, comparator, new);
+        match self.try_fast(fast) {
             Some(old) => Ok(old),
             None => {
                 let operation = AtomicOperation::CompareSwap { comparator, new };

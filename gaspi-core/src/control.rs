@@ -1,7 +1,7 @@
 //! Steps that all members of a group take together, and the barrier (GASPI 17.1, 11).
 //!
-//! A step is one arrival line per member ([`crate::sync::arrival_slot`]): a rank publishes its own and
-//! waits for those of all others. The line carries a fingerprint of the call, so that ranks that
+//! A step is one arrival slot per member ([`crate::sync::arrival_slot`]): a rank publishes its own and
+//! waits for those of all others. The arrival slot carries a fingerprint of the call, so that ranks that
 //! called different things find out before they touch each other's data, and a small payload;
 //! behind it lies the rank's staging. Barrier, segment create and use, opening a channel and the
 //! all-reduces of the standard are built on it.
@@ -10,8 +10,8 @@
 //! else, which the others would take for a mismatch before they hear of the death.
 //!
 //! Invariants: one collective is active per group; one whose timeout ran out stays active and is
-//! continued by the same call. A rank goes from step k to k + 1 only after it has read all lines of
-//! k, so two lines (and two stages) alternate. After an error that is not a timeout the call has
+//! continued by the same call. A rank goes from step k to k + 1 only after it has read all arrival slots of
+//! k, so two arrival slots (and two stages) alternate. After an error that is not a timeout the call has
 //! ended on this rank.
 
 mod call;
@@ -26,10 +26,10 @@ use crate::ids::{GroupId, Rank};
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::Counter;
 use crate::sync::AtomicU64;
-use crate::sync::arrival_slot::{Line, Look};
+use crate::sync::arrival_slot::{ArrivalSlot, Poll};
 use crate::sync::epoch;
 use crate::timeout::Timeout;
-use crate::transport::shm::area::news;
+use crate::transport::shm::area::wake_kind;
 use std::time::Instant;
 
 /// What a group does together.
@@ -159,17 +159,17 @@ impl Inner {
         }
         let step = committed.step + 1;
         let at = (step % 2) as usize;
-        let line = |rank: Rank| &self.area.lines(rank, group.index())[at];
-        line(self.rank).publish(step, BARRIER.fingerprint, &[]);
+        let slot = |rank: Rank| &self.area.arrival_slots(rank, group.index())[at];
+        slot(self.rank).publish(step, BARRIER.fingerprint, &[]);
         for rank in committed.ranks.iter().filter(|rank| **rank != self.rank) {
-            self.area.ring_for(*rank, news::ARRIVAL);
+            self.area.wake_for(*rank, wake_kind::ARRIVAL);
         }
         let mut next = 0;
         let mut look = || {
             let ranks = &committed.ranks;
             // All members are of this node.
-            let line = |rank| &self.area.lines(rank, group.index())[at];
-            have_arrived(ranks, line, step, BARRIER.fingerprint, &mut next).then_some(())
+            let slot = |rank| &self.area.arrival_slots(rank, group.index())[at];
+            have_arrived(ranks, slot, step, BARRIER.fingerprint, &mut next).then_some(())
         };
         let all = if once { look() } else { self.waiter.briefly(look) };
         if all.is_none() {
@@ -186,13 +186,17 @@ impl Inner {
         all
     }
 
-    /// The lines of a member, of this node or another one.
+    /// The arrival slots of a member, of this node or another one.
     #[inline]
-    pub(crate) fn lines_of(&self, rank: Rank, group: GroupId) -> &[Line<AtomicU64>; 2] {
+    pub(crate) fn arrival_slots_of(
+        &self,
+        rank: Rank,
+        group: GroupId,
+    ) -> &[ArrivalSlot<AtomicU64>; 2] {
         if self.is_local(rank) {
-            self.area.lines(rank, group.index())
+            self.area.arrival_slots(rank, group.index())
         } else {
-            self.mirror.lines(rank, group.index())
+            self.remote_arrivals.arrival_slots(rank, group.index())
         }
     }
 
@@ -226,17 +230,17 @@ impl Inner {
 }
 
 /// Whether the members from `next` on, and so all, have arrived at `step` in one accord, as their
-/// lines tell.
+/// arrival slots tell.
 #[inline]
 fn have_arrived<'a>(
     ranks: &[Rank],
-    line: impl Fn(Rank) -> &'a Line<AtomicU64>,
+    slot: impl Fn(Rank) -> &'a ArrivalSlot<AtomicU64>,
     step: u64,
     fingerprint: u64,
     next: &mut usize,
 ) -> bool {
     for rank in &ranks[*next..] {
-        if line(*rank).look(step) != Look::Arrived(fingerprint) {
+        if slot(*rank).poll(step) != Poll::Arrived(fingerprint) {
             return false;
         }
         *next += 1;
@@ -263,7 +267,7 @@ impl Runtime {
     /// [`Error::Mismatch`], [`Error::RankDied`], [`Error::RankLeft`].
     pub fn barrier(&self, group: GroupId, timeout: Timeout) -> Result<()> {
         let once = timeout == Timeout::Test;
-        if self.swiftly(|inside| inside.barrier(group, once)).is_some() {
+        if self.try_fast(|fast| fast.barrier(group, once)).is_some() {
             return Ok(());
         }
         let inner = self.inner();

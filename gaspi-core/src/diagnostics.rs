@@ -1,6 +1,6 @@
 //! What this machine offers to a rank, and what keeps it from offering more.
 //!
-//! Each [`Finding`] is one row: what was looked at, whether it can be used, why not, and what to do
+//! Each [`Check`] is one row: what was looked at, whether it can be used, why not, and what to do
 //! about it. Nothing is assumed that can be tried: memory files are sealed, sockets connected,
 //! another process's memory read. What the library itself meets at run time (a refused copy, no
 //! huge pages) is explained by the same words.
@@ -8,7 +8,7 @@
 //! It changes nothing and takes a few milliseconds. docs/troubleshooting.md explains each row.
 
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
-use crate::os::event::Bell;
+use crate::os::event::Wakeup;
 use crate::os::limits::{self, Resource, allowed, setting};
 use crate::os::memory::{self, HUGE_PAGE, Mapping};
 use crate::os::{affinity, cross_memory, interfaces, library, process, socket};
@@ -23,7 +23,7 @@ const MAPPINGS_FEW: u64 = 65_530;
 
 /// Whether something can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum CheckState {
     /// A fact that nothing depends on.
     Fact,
     /// It can be used.
@@ -34,27 +34,27 @@ pub enum State {
     Unusable,
 }
 
-impl State {
+impl CheckState {
     /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
-            State::Fact => "fact",
-            State::Usable => "usable",
-            State::Limited => "limited",
-            State::Unusable => "not usable",
+            CheckState::Fact => "fact",
+            CheckState::Usable => "usable",
+            CheckState::Limited => "limited",
+            CheckState::Unusable => "not usable",
         }
     }
 }
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct Check {
     /// What it belongs to: `machine`, `cores`, `memory`, `kernel`, `transports`.
     pub area: &'static str,
     /// What was looked at.
     pub topic: &'static str,
     /// Whether it can be used.
-    pub state: State,
+    pub state: CheckState,
     /// What was found, in words.
     pub value: String,
     /// Why it is so, where that is not plain; empty otherwise.
@@ -63,43 +63,43 @@ pub struct Finding {
     pub remedy: String,
 }
 
-impl Finding {
-    /// A finding without a reason and a remedy.
+impl Check {
+    /// A check without a reason and a remedy.
     pub fn new(
         area: &'static str,
         topic: &'static str,
-        state: State,
+        state: CheckState,
         value: impl Into<String>,
-    ) -> Finding {
+    ) -> Check {
         let (reason, remedy) = (String::new(), String::new());
-        Finding { area, topic, state, value: value.into(), reason, remedy }
+        Check { area, topic, state, value: value.into(), reason, remedy }
     }
 
     /// The same with its reason.
     #[must_use]
-    pub fn because(mut self, reason: impl Into<String>) -> Finding {
+    pub fn because(mut self, reason: impl Into<String>) -> Check {
         self.reason = reason.into();
         self
     }
 
     /// The same with what to do about it.
     #[must_use]
-    pub fn remedy(mut self, remedy: impl Into<String>) -> Finding {
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Check {
         self.remedy = remedy.into();
         self
     }
 }
 
 /// Looks at everything.
-pub fn survey() -> Vec<Finding> {
+pub fn run() -> Vec<Check> {
     let mut found = machine();
     found.extend(cores());
     found.extend(memory_limits());
     found.push(huge_pages());
     found.push(reserved_huge_pages());
     found.extend(kernel());
-    let shared = found.iter().all(|finding| {
-        finding.state != State::Unusable || !NEEDED_TO_SHARE.contains(&finding.topic)
+    let shared = found.iter().all(|check| {
+        check.state != CheckState::Unusable || !NEEDED_TO_SHARE.contains(&check.topic)
     });
     found.extend(transports(shared));
     found
@@ -125,10 +125,10 @@ fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
         .find_map(|(found, value)| (found.trim() == name).then_some(value.trim()))
 }
 
-fn machine() -> Vec<Finding> {
+fn machine() -> Vec<Check> {
     let fact = |topic, value: Option<String>| {
         let value = value.unwrap_or_else(|| "not told by the kernel".to_owned());
-        Finding::new("machine", topic, State::Fact, value)
+        Check::new("machine", topic, CheckState::Fact, value)
     };
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = field(&processors, "model name").or_else(|| field(&processors, "CPU part"));
@@ -165,7 +165,7 @@ fn core_list(mask: &[u64]) -> String {
     runs.join(",")
 }
 
-fn cores() -> Vec<Finding> {
+fn cores() -> Vec<Check> {
     let mask = affinity::mask();
     let online = setting("/sys/devices/system/cpu/online").unwrap_or_default();
     let affine: u32 = mask.iter().map(|word| word.count_ones()).sum();
@@ -185,63 +185,62 @@ fn cores() -> Vec<Finding> {
     if nodes.is_empty() {
         nodes.push(format!("one node: cores {online}"));
     }
-    found.push(Finding::new("cores", "NUMA nodes", State::Fact, nodes.join("; ")));
+    found.push(Check::new("cores", "NUMA nodes", CheckState::Fact, nodes.join("; ")));
     found.push(match binding.as_deref() {
-        Some("none") => Finding::new("cores", "binding", State::Fact, "none")
+        Some("none") => Check::new("cores", "binding", CheckState::Fact, "none")
             .because("the default of gaspi_run for more ranks than cores, or --bind none"),
-        Some(binding) => Finding::new("cores", "binding", State::Fact, binding)
+        Some(binding) => Check::new("cores", "binding", CheckState::Fact, binding)
             .because("GASPI_BIND, set by gaspi_run"),
-        None => Finding::new("cores", "binding", State::Fact, "none by gaspi_run")
+        None => Check::new("cores", "binding", CheckState::Fact, "none by gaspi_run")
             .because("GASPI_BIND is not set: gaspi_run did not start this process"),
     });
     found
 }
 
 /// Cores of the mask `list` under a quota, where the mask should be `expected`.
-fn usable_cores(affine: u32, quota: Option<u32>, list: &str, expected: &str) -> Finding {
+fn usable_cores(affine: u32, quota: Option<u32>, list: &str, expected: &str) -> Check {
     let usable = quota.map_or(affine, |quota| affine.min(quota)).max(1);
-    let finding = |state| {
-        Finding::new("cores", "usable cores", state, format!("{usable}: may run on {list}"))
-    };
+    let check =
+        |state| Check::new("cores", "usable cores", state, format!("{usable}: may run on {list}"));
     match quota {
-        Some(quota) if quota < affine => finding(State::Limited)
+        Some(quota) if quota < affine => check(CheckState::Limited)
             .because(format!(
                 "the control group's quota allows the time of {quota} of {affine} cores; jobs of \
                  more ranks than that yield instead of spinning"
             ))
             .remedy("raise cpu.max (or cpu.cfs_quota_us) of the group, docker: --cpus"),
-        _ if list == expected => finding(State::Usable),
-        _ => finding(State::Limited)
+        _ if list == expected => check(CheckState::Usable),
+        _ => check(CheckState::Limited)
             .because(format!("the affinity mask leaves out some of the online cores {expected}"))
             .remedy("widen it with taskset, or ask the batch system for more cores"),
     }
 }
 
-fn memory_limits() -> Vec<Finding> {
+fn memory_limits() -> Vec<Check> {
     let mut found = Vec::new();
     if let Some(available) = limits::machine_memory() {
         let value = format!("{} available", bytes(available));
-        found.push(Finding::new("memory", "machine", State::Usable, value));
+        found.push(Check::new("memory", "machine", CheckState::Usable, value));
     }
     let groups = limits::group_memory();
     if groups.is_empty() {
         let value = "no limit";
-        found.push(Finding::new("memory", "control group", State::Usable, value));
+        found.push(Check::new("memory", "control group", CheckState::Usable, value));
     }
     for group in groups {
         let (limit, available) = (bytes(group.limit), bytes(group.available));
         let value = format!("limit {limit}, {available} of it available");
         let state = if limits::machine_memory().is_some_and(|free| free <= group.available) {
-            State::Usable
+            CheckState::Usable
         } else {
-            State::Limited
+            CheckState::Limited
         };
-        let mut finding = Finding::new("memory", "control group", state, value)
+        let mut check = Check::new("memory", "control group", state, value)
             .because(format!("{}", group.file.display()));
-        if state == State::Limited {
-            finding = finding.remedy("raise it, docker: --memory");
+        if state == CheckState::Limited {
+            check = check.remedy("raise it, docker: --memory");
         }
-        found.push(finding);
+        found.push(check);
     }
     found.push(limit("address space", Resource::AddressSpace, u64::MAX, "ulimit -v unlimited"));
     found.push(limit("file size", Resource::FileSize, u64::MAX, "ulimit -f unlimited"));
@@ -249,19 +248,19 @@ fn memory_limits() -> Vec<Finding> {
     found.push(limit("open files", Resource::OpenFiles, OPEN_FILES_FEW, "ulimit -n 65536"));
     let mappings = setting("/proc/sys/vm/max_map_count");
     if let Some(mappings) = mappings.and_then(|text| text.parse::<u64>().ok()) {
-        let state = if mappings < MAPPINGS_FEW { State::Limited } else { State::Usable };
-        let mut finding = Finding::new("memory", "mappings", state, format!("at most {mappings}"));
-        if state == State::Limited {
-            finding = finding
+        let state = if mappings < MAPPINGS_FEW { CheckState::Limited } else { CheckState::Usable };
+        let mut check = Check::new("memory", "mappings", state, format!("at most {mappings}"));
+        if state == CheckState::Limited {
+            check = check
                 .because("each segment takes two mappings in each rank that it is registered with")
                 .remedy(format!("as root: sysctl vm.max_map_count={MAPPINGS_FEW}"));
         }
-        found.push(finding);
+        found.push(check);
     }
     if setting("/proc/sys/vm/overcommit_memory").as_deref() == Some("2") {
-        let finding = Finding::new("memory", "overcommit", State::Limited, "strict");
+        let check = Check::new("memory", "overcommit", CheckState::Limited, "strict");
         found.push(
-            finding
+            check
                 .because("vm.overcommit_memory is 2: memory is refused before it is used up")
                 .remedy("as root: sysctl vm.overcommit_memory=0"),
         );
@@ -270,17 +269,17 @@ fn memory_limits() -> Vec<Finding> {
 }
 
 /// A limit of the process that should be at least `enough`.
-fn limit(topic: &'static str, resource: Resource, enough: u64, remedy: &str) -> Finding {
+fn limit(topic: &'static str, resource: Resource, enough: u64, remedy: &str) -> Check {
     let in_words = |limit| match resource {
         Resource::OpenFiles => format!("at most {limit}"),
         _ => format!("at most {}", bytes(limit)),
     };
     match allowed(resource) {
-        None => Finding::new("memory", topic, State::Usable, "no limit"),
+        None => Check::new("memory", topic, CheckState::Usable, "no limit"),
         Some(limit) if limit >= enough => {
-            Finding::new("memory", topic, State::Usable, in_words(limit))
+            Check::new("memory", topic, CheckState::Usable, in_words(limit))
         }
-        Some(limit) => Finding::new("memory", topic, State::Limited, in_words(limit))
+        Some(limit) => Check::new("memory", topic, CheckState::Limited, in_words(limit))
             .because(match resource {
                 Resource::OpenFiles => {
                     "each other rank and each segment takes descriptors in every rank"
@@ -292,15 +291,15 @@ fn limit(topic: &'static str, resource: Resource, enough: u64, remedy: &str) -> 
     }
 }
 
-fn locked() -> Finding {
+fn locked() -> Check {
     let value = allowed(Resource::LockedMemory)
         .map_or("no limit".to_owned(), |limit| format!("at most {}", bytes(limit)));
-    Finding::new("memory", "locked memory", State::Fact, value)
+    Check::new("memory", "locked memory", CheckState::Fact, value)
         .because("shared memory does not lock any")
 }
 
 /// Whether segments of 2 MiB and more get huge pages without a reservation.
-pub fn huge_pages() -> Finding {
+pub fn huge_pages() -> Check {
     const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
     let chosen = |path: String| {
         let text = setting(&path)?;
@@ -317,29 +316,29 @@ pub fn huge_pages() -> Finding {
     transparent(decides.as_deref())
 }
 
-fn transparent(shmem_enabled: Option<&str>) -> Finding {
+fn transparent(shmem_enabled: Option<&str>) -> Check {
     let remedy = "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
-    let finding = |state, value: &str| Finding::new("memory", "huge pages", state, value);
+    let check = |state, value: &str| Check::new("memory", "huge pages", state, value);
     match shmem_enabled {
-        Some(choice @ ("always" | "within_size" | "advise" | "force")) => finding(
-            State::Usable,
+        Some(choice @ ("always" | "within_size" | "advise" | "force")) => check(
+            CheckState::Usable,
             "for segments of 2 MiB and more, as far as memory is in one piece",
         )
         .because(format!("shmem_enabled is {choice}")),
-        Some(choice) => finding(State::Limited, "none, unless reserved")
+        Some(choice) => check(CheckState::Limited, "none, unless reserved")
             .because(format!(
                 "transparent_hugepage/shmem_enabled is {choice}: first touches and random \
                  accesses of large segments are slower"
             ))
             .remedy(remedy),
-        None => finding(State::Limited, "none, unless reserved")
+        None => check(CheckState::Limited, "none, unless reserved")
             .because("this kernel has no transparent huge pages for memory files")
             .remedy("reserve some: see the next row"),
     }
 }
 
 /// Whether a reserved huge page can be had, by asking for one.
-fn reserved_huge_pages() -> Finding {
+fn reserved_huge_pages() -> Check {
     let topic = "reserved huge pages";
     let file = memory::create(c"gaspi-survey", HUGE_PAGE, true);
     let mapped = file.as_ref().is_ok_and(|file| Mapping::huge(file.as_fd(), HUGE_PAGE).is_ok());
@@ -347,10 +346,10 @@ fn reserved_huge_pages() -> Finding {
     let count = |name| setting(&format!("{pool}/{name}")).unwrap_or_else(|| "0".to_owned());
     let value = format!("{} of {} of 2 MiB free", count("free_hugepages"), count("nr_hugepages"));
     if mapped {
-        return Finding::new("memory", topic, State::Usable, value)
+        return Check::new("memory", topic, CheckState::Usable, value)
             .because("segments of 2 MiB and more take these first");
     }
-    Finding::new("memory", topic, State::Limited, value)
+    Check::new("memory", topic, CheckState::Limited, value)
         .because("none is free, which costs nothing where transparent ones are usable")
         .remedy("as root: sysctl vm.nr_hugepages=N, N pages of 2 MiB")
 }
@@ -358,12 +357,12 @@ fn reserved_huge_pages() -> Finding {
 /// What the shared-memory transport cannot do without.
 const NEEDED_TO_SHARE: [&str; 4] = ["sealed memory files", "eventfd", "abstract sockets", "epoll"];
 
-fn kernel() -> Vec<Finding> {
+fn kernel() -> Vec<Check> {
     let tried = |topic, value: &str, result: Result<(), String>, remedy: &str| match result {
-        Ok(()) => Finding::new("kernel", topic, State::Usable, value),
-        Err(reason) => {
-            Finding::new("kernel", topic, State::Unusable, "refused").because(reason).remedy(remedy)
-        }
+        Ok(()) => Check::new("kernel", topic, CheckState::Usable, value),
+        Err(reason) => Check::new("kernel", topic, CheckState::Unusable, "refused")
+            .because(reason)
+            .remedy(remedy),
     };
     let sealed = memory::create(c"gaspi-survey", memory::PAGE, false)
         .and_then(|file| memory::check_sealed(file.as_fd(), memory::PAGE));
@@ -371,8 +370,8 @@ fn kernel() -> Vec<Finding> {
     let in_words = |error: crate::Error| error.to_string();
     vec![
         tried("sealed memory files", "memfd_create", sealed.map_err(in_words), profile),
-        tried("eventfd", "yes", Bell::new().map(drop).map_err(in_words), profile),
-        tried("epoll", "yes", crate::os::event::Poll::new().map(drop).map_err(in_words), profile),
+        tried("eventfd", "yes", Wakeup::new().map(drop).map_err(in_words), profile),
+        tried("epoll", "yes", crate::os::event::Epoll::new().map(drop).map_err(in_words), profile),
         tried("abstract sockets", "found and connected", connected(), profile),
         watched(),
         fences(membarrier::is_offered()),
@@ -395,53 +394,55 @@ fn connected() -> Result<(), String> {
     Err(format!("the kernel says that this process belongs to user {}", who.uid))
 }
 
-fn watched() -> Finding {
+fn watched() -> Check {
     let own = std::process::id().cast_signed();
     match process::open(own, process::start_time(own).unwrap_or(0)) {
-        Ok(Some(_)) => Finding::new("kernel", "pidfd", State::Usable, "yes")
+        Ok(Some(_)) => Check::new("kernel", "pidfd", CheckState::Usable, "yes")
             .because("the death of a rank is known at once"),
         refused => {
             let reason = match refused {
                 Err(error) => error.to_string(),
                 Ok(_) => "/proc does not show this process as the kernel does".to_owned(),
             };
-            Finding::new("kernel", "pidfd", State::Limited, "refused")
+            Check::new("kernel", "pidfd", CheckState::Limited, "refused")
                 .because(format!("{reason}: deaths are noticed by looking, within 200 ms"))
                 .remedy("Linux 5.3 or later, and pidfd_open allowed by the seccomp profile")
         }
     }
 }
 
-fn fences(offered: bool) -> Finding {
+fn fences(offered: bool) -> Check {
     if offered {
-        return Finding::new("kernel", "membarrier", State::Usable, "global expedited")
+        return Check::new("kernel", "membarrier", CheckState::Usable, "global expedited")
             .because("a notification needs no fence");
     }
-    Finding::new("kernel", "membarrier", State::Limited, "refused")
+    Check::new("kernel", "membarrier", CheckState::Limited, "refused")
         .because("each notification and each write costs a full fence, about 10 to 40 ns")
         .remedy("Linux 4.16 or later, and membarrier allowed by the seccomp profile")
 }
 
-fn copies(probed: std::io::Result<()>) -> Finding {
+fn copies(probed: std::io::Result<()>) -> Check {
     let topic = "cross-memory attach";
     match probed {
-        Ok(()) => Finding::new("kernel", topic, State::Usable, "process_vm_readv reads a sibling"),
+        Ok(()) => {
+            Check::new("kernel", topic, CheckState::Usable, "process_vm_readv reads a sibling")
+        }
         Err(error) => {
             let (reason, remedy) = cross_memory::refusal(&error);
-            Finding::new("kernel", topic, State::Limited, "refused")
+            Check::new("kernel", topic, CheckState::Limited, "refused")
                 .because(format!("{reason}: memory given by bind and use is copied by its owner"))
                 .remedy(remedy)
         }
     }
 }
 
-fn transports(shared: bool) -> Vec<Finding> {
+fn transports(shared: bool) -> Vec<Check> {
     let shared = if shared {
-        Finding::new("transports", "shared memory", State::Usable, "ranks of one host").because(
+        Check::new("transports", "shared memory", CheckState::Usable, "ranks of one host").because(
             "memory files and sockets work; /dev/shm is not used, its size does not matter",
         )
     } else {
-        Finding::new("transports", "shared memory", State::Unusable, "only jobs of one rank")
+        Check::new("transports", "shared memory", CheckState::Unusable, "only jobs of one rank")
             .because("a row of the kernel above is not usable")
             .remedy("see there")
     };
@@ -454,14 +455,14 @@ fn transports(shared: bool) -> Vec<Finding> {
         (false, false) => format!("{} is there, but not libibverbs.so.1", devices.join(", ")),
         (false, true) => "neither libibverbs.so.1 nor a device is there".to_owned(),
     };
-    let verbs = Finding::new("transports", "verbs", State::Unusable, "not in this version")
+    let verbs = Check::new("transports", "verbs", CheckState::Unusable, "not in this version")
         .because(found)
         .remedy("none is needed: ranks of other hosts are reached by TCP");
     vec![shared, tcp(), verbs]
 }
 
 /// Where a rank would listen for ranks of other hosts; listening is tried.
-fn tcp() -> Finding {
+fn tcp() -> Check {
     let listening = Restrictions::from_environment().and_then(|restrictions| {
         addresses::listen(&interfaces::list(), &restrictions, Audience::OtherHosts)
     });
@@ -470,12 +471,14 @@ fn tcp() -> Finding {
             let offered: Vec<String> =
                 listening.endpoints.iter().map(|endpoint| endpoint.ip().to_string()).collect();
             let value = format!("offers {} to other hosts", offered.join(", "));
-            Finding::new("transports", "TCP", State::Usable, value)
+            Check::new("transports", "TCP", CheckState::Usable, value)
                 .because("GASPI_INTERFACE, GASPI_SUBNET and GASPI_PORT_RANGE restrict it")
         }
-        Err(error) => Finding::new("transports", "TCP", State::Limited, "only ranks of this host")
-            .because(error.to_string())
-            .remedy("an interface that is up and has an address, or other restrictions"),
+        Err(error) => {
+            Check::new("transports", "TCP", CheckState::Limited, "only ranks of this host")
+                .because(error.to_string())
+                .remedy("an interface that is up and has an address, or other restrictions")
+        }
     }
 }
 
@@ -485,26 +488,26 @@ mod tests {
 
     #[test]
     fn everything_is_looked_at_and_what_is_not_usable_says_why() {
-        let found = survey();
+        let found = run();
         for area in ["machine", "cores", "memory", "kernel", "transports"] {
-            assert!(found.iter().any(|finding| finding.area == area), "nothing about {area}");
+            assert!(found.iter().any(|check| check.area == area), "nothing about {area}");
         }
-        for finding in &found {
-            assert!(!finding.value.is_empty(), "{finding:?}");
-            if matches!(finding.state, State::Limited | State::Unusable) {
-                assert!(!finding.reason.is_empty() && !finding.remedy.is_empty(), "{finding:?}");
+        for check in &found {
+            assert!(!check.value.is_empty(), "{check:?}");
+            if matches!(check.state, CheckState::Limited | CheckState::Unusable) {
+                assert!(!check.reason.is_empty() && !check.remedy.is_empty(), "{check:?}");
             }
         }
         // This test runs where the library does.
-        let shared = found.iter().find(|finding| finding.topic == "shared memory");
-        assert_eq!(shared.map(|finding| finding.state), Some(State::Usable), "{found:#?}");
+        let shared = found.iter().find(|check| check.topic == "shared memory");
+        assert_eq!(shared.map(|check| check.state), Some(CheckState::Usable), "{found:#?}");
     }
 
     #[test]
     fn cores_are_what_mask_and_quota_leave() {
-        assert_eq!(usable_cores(4, None, "0-3", "0-3").state, State::Usable);
+        assert_eq!(usable_cores(4, None, "0-3", "0-3").state, CheckState::Usable);
         let masked = usable_cores(2, None, "0-1", "0-3");
-        assert_eq!((masked.state, masked.reason.contains("affinity")), (State::Limited, true));
+        assert_eq!((masked.state, masked.reason.contains("affinity")), (CheckState::Limited, true));
         let throttled = usable_cores(4, Some(2), "0-3", "0-3");
         assert!(throttled.value.starts_with("2:") && throttled.reason.contains("quota"));
         assert!(usable_cores(2, Some(8), "0-1", "0-1").value.starts_with("2:"));
@@ -513,10 +516,10 @@ mod tests {
     #[test]
     fn huge_pages_depend_on_the_setting_for_shared_memory() {
         for choice in ["always", "within_size", "advise", "force"] {
-            assert_eq!(transparent(Some(choice)).state, State::Usable, "{choice}");
+            assert_eq!(transparent(Some(choice)).state, CheckState::Usable, "{choice}");
         }
         for choice in [Some("never"), Some("deny"), None] {
-            assert_eq!(transparent(choice).state, State::Limited, "{choice:?}");
+            assert_eq!(transparent(choice).state, CheckState::Limited, "{choice:?}");
         }
         assert!(transparent(Some("never")).remedy.contains("echo advise"));
     }
@@ -524,10 +527,10 @@ mod tests {
     #[test]
     fn refusals_are_told_with_their_consequence() {
         let refused = copies(Err(std::io::Error::from_raw_os_error(libc::EPERM)));
-        assert_eq!(refused.state, State::Limited);
+        assert_eq!(refused.state, CheckState::Limited);
         assert!(refused.reason.contains("copied by its owner"), "{refused:?}");
-        assert_eq!(fences(false).state, State::Limited);
-        assert_eq!(transports(false)[0].state, State::Unusable);
+        assert_eq!(fences(false).state, CheckState::Limited);
+        assert_eq!(transports(false)[0].state, CheckState::Unusable);
     }
 
     #[test]

@@ -14,9 +14,9 @@ use crate::queue::Queue;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{Segment, Target};
 use crate::statistics::{Counter, PeerCounter};
-use crate::sync::epoch::{PeerCounters, SwiftGuard};
+use crate::sync::epoch::{FastGuard, PeerCounters};
 use crate::sync::{AtomicU64, Ordering, slots};
-use crate::transport::shm::area::news;
+use crate::transport::shm::area::wake_kind;
 
 const WORD: u64 = size_of::<u64>() as u64;
 /// Notifications that can be looked at again and again without keeping others from leaving an
@@ -25,10 +25,10 @@ const SHORT_LOOK: u32 = 64;
 
 /// A rank, while the calling thread is inside an epoch for one procedure.
 #[derive(Debug)]
-pub struct Inside<'a> {
+pub struct FastPath<'a> {
     runtime: &'a Runtime,
     inner: &'a Inner,
-    guard: SwiftGuard,
+    guard: FastGuard,
 }
 
 /// Memory at both ends of a transfer, and who it is counted for.
@@ -51,17 +51,17 @@ fn fits(room: u64, offset: u64, size: u64) -> bool {
 /// # Safety
 /// As [`std::ptr::copy`].
 #[inline(never)]
-unsafe fn copy_and_leave(guard: SwiftGuard, from: *const u8, to: *mut u8, size: usize) {
+unsafe fn copy_and_leave(guard: FastGuard, from: *const u8, to: *mut u8, size: usize) {
     // SAFETY: as promised by the caller.
     unsafe { std::ptr::copy(from, to, size) };
     drop(guard);
 }
 
-impl<'a> Inside<'a> {
+impl<'a> FastPath<'a> {
     /// Of `runtime`, which the guard keeps from being freed.
     #[inline(always)]
-    pub fn new(runtime: &'a Runtime, guard: SwiftGuard) -> Inside<'a> {
-        Inside { runtime, inner: runtime.inner(), guard }
+    pub fn new(runtime: &'a Runtime, guard: FastGuard) -> FastPath<'a> {
+        FastPath { runtime, inner: runtime.inner(), guard }
     }
 
     /// The rank, for layers above that have procedures of this kind.
@@ -121,7 +121,7 @@ impl<'a> Inside<'a> {
     #[inline(always)]
     fn take_slot(&self, queue: QueueId) -> Option<()> {
         let limit = self.inner.config.queue_size_max;
-        self.queue(queue)?.reserve_swiftly(self.guard.slot(), 1, limit)?.then_some(())
+        self.queue(queue)?.reserve_fast(self.guard.slot(), 1, limit)?.then_some(())
     }
 
     /// The same, if nothing that was posted earlier is under way.
@@ -142,7 +142,7 @@ impl<'a> Inside<'a> {
     #[inline(always)]
     fn signal(&self, target: &Target, rank: Rank, notification: NotificationId, value: u32) {
         slots::set(target.notification(notification.0 as usize), value);
-        self.inner.area.ring_for(rank, news::NOTIFICATION);
+        self.inner.area.wake_for(rank, wake_kind::NOTIFICATION);
     }
 
     /// The last thing that a transfer does.
@@ -238,7 +238,7 @@ impl<'a> Inside<'a> {
         let q = self.queue(queue)?;
         // Requests that are done when posted leave only their count.
         let idle = !q.is_busy() && self.guard.counts_for(self.inner.id());
-        if !idle || !q.reset_swiftly(self.guard.slot()) {
+        if !idle || !q.reset_fast(self.guard.slot()) {
             return None;
         }
         self.guard.count(Counter::Waits as usize, 1);

@@ -7,11 +7,11 @@
 //! those of the GASPI standard 17.1.
 //!
 //! ```
-//! use gaspi_core::{Config, Init, Job, Joining, NotificationId, QueueId, SegmentId, Timeout, Transfer};
+//! use gaspi_core::{Config, Init, Job, PendingInit, NotificationId, QueueId, SegmentId, Timeout, Transfer};
 //!
 //! # fn main() -> gaspi_core::Result<()> {
 //! // Without a launcher this is a job of one rank.
-//! let rank = Joining::new(Job::from_environment()?, Config::default())?.wait(Timeout::Block)?;
+//! let rank = PendingInit::new(Job::from_environment()?, Config::default())?.wait(Timeout::Block)?;
 //! let (segment, queue) = (SegmentId(0), QueueId(0));
 //! rank.segment_create(segment, 4096, gaspi_core::GroupId::ALL, Timeout::Block, Init::Zeroed)?;
 //! rank.segment_write(segment, 0, b"hello")?;
@@ -72,15 +72,15 @@ pub mod os;
 pub mod sync;
 
 pub use bootstrap::{Detour, Job, Transport};
-pub use channel::{Channel, ChannelSpec, Head, Location, Mapped, Reached, Stays};
+pub use channel::{Channel, ChannelSpec, Head, Lifetime, Location, Mapped, Reached};
 pub use config::{Config, Network, QUEUE_MAX, Topology};
 pub use control::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
 pub use error::{Error, Result};
-pub use fast_path::Inside;
+pub use fast_path::FastPath;
 pub use ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 pub use observer::{Life, Observer, Wait};
 pub use one_sided::{Transfer, TransferList};
-pub use runtime::{Joining, Runtime};
+pub use runtime::{PendingInit, Runtime};
 pub use segment::Init;
 pub use state::State;
 pub use statistics::CounterInfo;

@@ -38,7 +38,7 @@ impl Runtime {
         timeout: Timeout,
     ) -> Result<Option<NotificationId>> {
         let once = timeout == Timeout::Test;
-        match self.swiftly(|inside| inside.notify_waitsome(segment, begin, num, once)) {
+        match self.try_fast(|fast| fast.notify_waitsome(segment, begin, num, once)) {
             Some(Some(id)) => Ok(Some(id)),
             // The hot path of polling programs: no text is made for it.
             Some(None) if once => Err(Error::Timeout { pending: String::new() }),
@@ -55,7 +55,7 @@ impl Runtime {
     /// [`Error::InvalidSegment`], [`Error::NotificationRange`].
     #[inline]
     pub fn notify_reset(&self, segment: SegmentId, notification: NotificationId) -> Result<u32> {
-        if let Some(value) = self.swiftly(|inside| inside.notify_reset(segment, notification)) {
+        if let Some(value) = self.try_fast(|fast| fast.notify_reset(segment, notification)) {
             return Ok(value);
         }
         let (inner, inside) = (self.inner(), epoch::enter());

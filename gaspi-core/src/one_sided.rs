@@ -1,13 +1,13 @@
 //! Writes, reads, notifications, and their lists (GASPI 17.1, 8).
 //!
-//! A request whose both ends are mapped here and in whose way is nothing is posted by [`Inside`].
+//! A request whose both ends are mapped here and in whose way is nothing is posted by [`FastPath`].
 //! Everything else comes here: wrong arguments, full queues, targets that are gone, memory that is
 //! not mapped, notifications behind copies that are under way, lists.
 
 mod slow_path;
 
 use crate::error::{Error, Result};
-use crate::fast_path::Inside;
+use crate::fast_path::FastPath;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{Reach, Segment, Target};
@@ -291,7 +291,7 @@ impl Runtime {
     /// [`wait`](Runtime::wait).
     #[inline]
     pub fn write(&self, t: &Transfer, queue: QueueId, _timeout: Timeout) -> Result<()> {
-        match self.swiftly(|inside| inside.write(t, queue)) {
+        match self.try_fast(|fast| fast.write(t, queue)) {
             Some(()) => Ok(()),
             None => self.inner().post(Direction::Write, t, None, queue),
         }
@@ -303,7 +303,7 @@ impl Runtime {
     /// As [`write`](Runtime::write).
     #[inline]
     pub fn read(&self, t: &Transfer, queue: QueueId, _timeout: Timeout) -> Result<()> {
-        match self.swiftly(|inside| inside.read(t, queue)) {
+        match self.try_fast(|fast| fast.read(t, queue)) {
             Some(()) => Ok(()),
             None => self.inner().post(Direction::Read, t, None, queue),
         }
@@ -324,8 +324,8 @@ impl Runtime {
         queue: QueueId,
         _timeout: Timeout,
     ) -> Result<()> {
-        let swiftly = |inside: Inside<'_>| inside.write_notify(t, notification, value, queue);
-        if self.swiftly(swiftly).is_some() {
+        let fast = |fast: FastPath<'_>| fast.write_notify(t, notification, value, queue);
+        if self.try_fast(fast).is_some() {
             return Ok(());
         }
         let inner = self.inner();
@@ -427,8 +427,8 @@ impl Runtime {
         queue: QueueId,
         _timeout: Timeout,
     ) -> Result<()> {
-        let swiftly = |inside: Inside<'_>| inside.notify(rank, segment, notification, value, queue);
-        match self.swiftly(swiftly) {
+        let fast = |fast: FastPath<'_>| fast.notify(rank, segment, notification, value, queue);
+        match self.try_fast(fast) {
             Some(()) => Ok(()),
             None => self.inner().notify(Signal { rank, segment, id: notification, value }, queue),
         }

@@ -13,7 +13,7 @@ use crate::statistics::Counter;
 use crate::sync::slots::{Passive, passive_end, passive_pending, passive_post, passive_taken};
 use crate::sync::{AtomicU32, Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
-use crate::transport::shm::area::{OUTBOX_BUFFERS, life};
+use crate::transport::shm::area::{OUTBOX_BUFFERS, liveness};
 use crate::transport::tcp::endpoint_table::CallKey;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
@@ -131,14 +131,14 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         lock(&self.inner.outbox.lanes[self.receiver.index()]).lane = self.then;
         // Another thread of this rank may wait for the lane.
-        self.inner.area.ring(self.inner.rank);
+        self.inner.area.wake(self.inner.rank);
     }
 }
 
 impl Inner {
     fn free_buffer(&self, buffer: usize) {
         lock(&self.outbox.free).push(buffer);
-        self.area.ring(self.rank);
+        self.area.wake(self.rank);
     }
 
     /// Takes the lane to `receiver`, and what a timed-out call left there.
@@ -189,7 +189,7 @@ impl Inner {
         slot.size.store(message.size as u32, Ordering::Relaxed);
         slot.buffer.store(buffer as u32, Ordering::Relaxed);
         passive_post(&slot.word, number);
-        self.area.ring(receiver);
+        self.area.wake(receiver);
         Ok((number, buffer))
     }
 
@@ -353,7 +353,7 @@ impl Inner {
             if len > size || buffer >= OUTBOX_BUFFERS {
                 continue;
             }
-            if self.area.life(sender) != life::JOINED {
+            if self.area.liveness(sender) != liveness::JOINED {
                 continue;
             }
             // SAFETY: `len` fits into the range, which was checked and whose segment exists while
@@ -365,7 +365,7 @@ impl Inner {
             if passive_end(&slot.word, posted, Passive::Taken) {
                 let next = first.wrapping_add(step as u32 + 1);
                 self.outbox.next.store(next, Ordering::Relaxed);
-                self.area.ring(sender);
+                self.area.wake(sender);
                 return Ok(Some(sender));
             }
         }

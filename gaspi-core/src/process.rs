@@ -6,7 +6,7 @@ use crate::os::process;
 use crate::runtime::{Inner, Runtime};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::Link;
-use crate::transport::shm::area::life;
+use crate::transport::shm::area::liveness;
 use crate::transport::tcp::endpoint_table::{CallKey, waiting};
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::Call;
@@ -136,9 +136,9 @@ impl Runtime {
             let reason = "a rank cannot kill itself by proc_kill".to_owned();
             return Err(Error::InvalidRank { rank, reason });
         }
-        let ended = || match inner.area.life(rank) {
-            life::DEAD => Some(Ok(())),
-            life::LEFT => {
+        let ended = || match inner.area.liveness(rank) {
+            liveness::DEAD => Some(Ok(())),
+            liveness::LEFT => {
                 let pending = "proc_kill".to_owned();
                 Some(Err(Error::RankLeft { rank, pending }))
             }

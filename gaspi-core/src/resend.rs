@@ -1,11 +1,11 @@
-//! What this rank has said to the members of its groups on other nodes and nobody answers to: lines
+//! What this rank has said to the members of its groups on other nodes and nobody answers to: arrivals
 //! of collectives, lists of commits. A connection that breaks may lose it, while both ranks live
 //! and wait for each other. It is kept here as long as a member may still need it, and said again
 //! to one whose connection broke.
 //!
 //! Invariant: whoever hears something twice is as wise as before.
 
-use crate::control::tree_barrier::{KINDS, News};
+use crate::control::tree_barrier::{BarrierMessage, KINDS};
 use crate::error::Result;
 use crate::ids::{GroupId, Rank};
 use crate::remote_arrivals::Arrival;
@@ -22,75 +22,76 @@ const COMMITS_MAX: usize = 32;
 
 /// A frame, and to whom it was said.
 #[derive(Debug)]
-struct Word {
+struct Kept {
     to: Arc<[Rank]>,
     frame: Frame,
 }
 
 /// What was said to one group.
 #[derive(Debug, Default)]
-struct Words {
-    /// By the parity of the step: whoever has read the line of a step has no need of the one
+struct GroupFrames {
+    /// By the parity of the step: whoever has read the arrival of a step has no need of the one
     /// before.
-    lines: [Option<Arc<Word>>; 2],
+    arrivals: [Option<Arc<Kept>>; 2],
     /// The same of what goes along a tree, by its kind.
-    along: [[Option<Arc<Word>>; 2]; KINDS],
+    along: [[Option<Arc<Kept>>; 2]; KINDS],
     /// With the number of the commit.
-    commits: VecDeque<(u64, Arc<Word>)>,
+    commits: VecDeque<(u64, Arc<Kept>)>,
 }
 
 /// What was said to all groups.
 #[derive(Debug)]
-pub(crate) struct Said(Box<[Mutex<Words>]>);
+pub(crate) struct ResendBuffer(Box<[Mutex<GroupFrames>]>);
 
-impl Said {
-    pub(crate) fn new(groups: u32) -> Said {
-        Said((0..groups).map(|_| Mutex::default()).collect())
+impl ResendBuffer {
+    pub(crate) fn new(groups: u32) -> ResendBuffer {
+        ResendBuffer((0..groups).map(|_| Mutex::default()).collect())
     }
 
-    fn words(&self, group: GroupId) -> MutexGuard<'_, Words> {
+    fn frames(&self, group: GroupId) -> MutexGuard<'_, GroupFrames> {
         self.0[group.index()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A commit has succeeded here, so that all members have announced it: what concerned earlier
     /// ones is settled everywhere.
     pub(crate) fn agreed(&self, group: GroupId, attempt: u64) {
-        self.words(group).commits.retain(|(number, _)| *number >= attempt);
+        self.frames(group).commits.retain(|(number, _)| *number >= attempt);
     }
 
     /// All that was said to `peer`, in order.
-    fn to(&self, peer: Rank) -> Vec<Arc<Word>> {
-        let of_group = |words: &Mutex<Words>| {
-            let words = words.lock().unwrap_or_else(PoisonError::into_inner);
-            let commits = words.commits.iter().map(|(_, word)| word);
-            let steps = words.lines.iter().chain(words.along.as_flattened()).flatten();
+    fn to(&self, peer: Rank) -> Vec<Arc<Kept>> {
+        let of_group = |frames: &Mutex<GroupFrames>| {
+            let frames = frames.lock().unwrap_or_else(PoisonError::into_inner);
+            let commits = frames.commits.iter().map(|(_, kept_frame)| kept_frame);
+            let steps = frames.arrivals.iter().chain(frames.along.as_flattened()).flatten();
             let all = commits.chain(steps);
-            all.filter(|word| word.to.contains(&peer)).cloned().collect::<Vec<_>>()
+            all.filter(|kept_frame| kept_frame.to.contains(&peer)).cloned().collect::<Vec<_>>()
         };
         self.0.iter().flat_map(of_group).collect()
     }
 }
 
 impl Inner {
-    /// Publishes the line of a step to the members on other nodes.
-    pub(crate) fn say_line(&self, to: Arc<[Rank]>, arrival: Arrival) {
+    /// Publishes the arrival of a step to the members on other nodes.
+    pub(crate) fn send_arrival(&self, to: Arc<[Rank]>, arrival: Arrival) {
         let (group, step, parity) = (arrival.group, arrival.step, (arrival.step % 2) as usize);
-        let word = Arc::new(Word { to, frame: Frame::Arrive(arrival) });
-        // First kept, then said: a connection may break in between. A barrier's line may be late,
+        let kept_frame = Arc::new(Kept { to, frame: Frame::Arrive(arrival) });
+        // First kept, then said: a connection may break in between. A barrier's arrival may be late,
         // and then takes the place of none that is still needed.
-        let is_later = |kept: &Word| matches!(&kept.frame, Frame::Arrive(line) if line.step > step);
+        let is_later =
+            |kept: &Kept| matches!(&kept.frame, Frame::Arrive(arrival) if arrival.step > step);
         {
-            let mut words = self.said.words(group);
-            let kept = &mut words.lines[parity];
+            let mut frames = self.resend_buffer.frames(group);
+            let kept = &mut frames.arrivals[parity];
             if !kept.as_deref().is_some_and(is_later) {
-                *kept = Some(Arc::clone(&word));
+                *kept = Some(Arc::clone(&kept_frame));
             }
         }
-        let behind = word.to.partition_point(|rank| *rank <= self.rank);
-        let others = word.to[behind..].iter().chain(&word.to[..behind]);
+        let behind = kept_frame.to.partition_point(|rank| *rank <= self.rank);
+        let others = kept_frame.to[behind..].iter().chain(&kept_frame.to[..behind]);
         for rank in others.filter(|rank| !self.is_local(**rank)) {
             // Waiting for the others tells who cannot be reached any more.
-            let _ = self.say(&word, *rank, Deadline::Now);
+            let _ = self.say(&kept_frame, *rank, Deadline::Now);
             // It takes a while, and who shares this core may have to do what others wait for. A
             // handler does not yield: others wait for the sockets that this thread looks after.
             if !epoch::is_handling() {
@@ -100,13 +101,20 @@ impl Inner {
     }
 
     /// Tells neighbours in a group's tree, or all members, something of a barrier.
-    pub(crate) fn say_along(&self, to: Arc<[Rank]>, group: GroupId, step: u64, news: News) {
-        let word = Arc::new(Word { to, frame: Frame::Barrier { group, step, news } });
+    pub(crate) fn send_along_tree(
+        &self,
+        to: Arc<[Rank]>,
+        group: GroupId,
+        step: u64,
+        message: BarrierMessage,
+    ) {
+        let kept_frame = Arc::new(Kept { to, frame: Frame::Barrier { group, step, message } });
         let parity = (step % 2) as usize;
         // As above.
-        self.said.words(group).along[news.kind()][parity] = Some(Arc::clone(&word));
-        for rank in word.to.iter() {
-            let _ = self.say(&word, *rank, Deadline::Now);
+        self.resend_buffer.frames(group).along[message.kind()][parity] =
+            Some(Arc::clone(&kept_frame));
+        for rank in kept_frame.to.iter() {
+            let _ = self.say(&kept_frame, *rank, Deadline::Now);
         }
     }
 
@@ -116,7 +124,7 @@ impl Inner {
     ///
     /// # Errors
     /// That of the first that could not be told.
-    pub(crate) fn say_commit(
+    pub(crate) fn send_commit(
         &self,
         attempt: u64,
         group: GroupId,
@@ -124,32 +132,32 @@ impl Inner {
         frame: Frame,
         deadline: Deadline,
     ) -> Result<()> {
-        let word = Arc::new(Word { to: to.into(), frame });
+        let kept_frame = Arc::new(Kept { to: to.into(), frame });
         {
-            let mut words = self.said.words(group);
-            if words.commits.len() == COMMITS_MAX {
-                words.commits.pop_front();
+            let mut frames = self.resend_buffer.frames(group);
+            if frames.commits.len() == COMMITS_MAX {
+                frames.commits.pop_front();
             }
-            words.commits.push_back((attempt, Arc::clone(&word)));
+            frames.commits.push_back((attempt, Arc::clone(&kept_frame)));
         }
         let mut outcome = Ok(());
         for rank in to.iter().filter(|rank| **rank != self.rank) {
             // One wait for an explanation is enough.
             let deadline = if outcome.is_ok() { deadline } else { Deadline::Now };
-            outcome = outcome.and(self.say(&word, *rank, deadline));
+            outcome = outcome.and(self.say(&kept_frame, *rank, deadline));
         }
         outcome
     }
 
-    fn say(&self, word: &Word, to: Rank, deadline: Deadline) -> Result<()> {
-        self.peers.send(self, to, Outgoing::new(&word.frame), deadline)
+    fn say(&self, kept_frame: &Kept, to: Rank, deadline: Deadline) -> Result<()> {
+        self.peers.send(self, to, Outgoing::new(&kept_frame.frame), deadline)
     }
 
     /// A connection with `peer` broke, and what was on its way may be lost: says it again.
-    pub(crate) fn say_again(&self, peer: Rank) {
-        for word in self.said.to(peer) {
+    pub(crate) fn resend(&self, peer: Rank) {
+        for kept_frame in self.resend_buffer.to(peer) {
             // Should the connection break again, so is this done again.
-            let _ = self.say(&word, peer, Deadline::Now);
+            let _ = self.say(&kept_frame, peer, Deadline::Now);
         }
     }
 }

@@ -4,22 +4,22 @@ pub(crate) mod descriptors;
 mod extensions;
 mod pending_init;
 
-pub use pending_init::Joining;
+pub use pending_init::PendingInit;
 
 use self::extensions::Extensions;
 use crate::bootstrap::{Card, Job, KEY_BYTES, Membership};
 use crate::channel::Channels;
 use crate::config::{Config, Topology};
-use crate::control::tree_barrier::Relays;
+use crate::control::tree_barrier::TreeBarriers;
 use crate::error::{Error, Result};
-use crate::fast_path::Inside;
+use crate::fast_path::FastPath;
 use crate::group::Groups;
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::passive::{Mailbox, Outbox};
 use crate::progress::thread::try_drive;
 use crate::queue::Queue;
-use crate::remote_arrivals::Mirror;
-use crate::resend::Said;
+use crate::remote_arrivals::RemoteArrivals;
+use crate::resend::ResendBuffer;
 use crate::segment::table::{Table, Tables};
 use crate::segment::{Segment, Shape, Target};
 use crate::state::States;
@@ -27,7 +27,7 @@ use crate::statistics::Statistics;
 use crate::sync::epoch::{self, Retired};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::timeout::{Deadline, Timeout};
-use crate::transport::shm::area::{NodeArea, life};
+use crate::transport::shm::area::{SharedArea, liveness};
 use crate::transport::tcp::endpoint_table::Peers;
 use crate::wait::{Call, Sockets, Waiter, Waiting, monotonic_ns};
 use std::any::Any;
@@ -52,10 +52,10 @@ pub(crate) struct Inner {
     /// Which ranks are of this rank's node.
     pub(crate) local: Box<[bool]>,
     /// What ranks of other nodes have sent to its groups.
-    pub(crate) mirror: Mirror,
-    pub(crate) relays: Relays,
+    pub(crate) remote_arrivals: RemoteArrivals,
+    pub(crate) tree_barriers: TreeBarriers,
     /// What it has sent to them that nobody answers to.
-    pub(crate) said: Said,
+    pub(crate) resend_buffer: ResendBuffer,
     /// Passive messages that have come from other nodes.
     pub(crate) mailbox: Mailbox,
     /// Descriptors of the other ranks' processes, as far as they are watched.
@@ -66,7 +66,7 @@ pub(crate) struct Inner {
     /// How long a silent host is waited for.
     pub(crate) dead_after: Duration,
     pub(crate) shape: Shape,
-    pub(crate) area: NodeArea,
+    pub(crate) area: SharedArea,
     pub(crate) waiter: Waiter,
     pub(crate) segments: Table<Segment>,
     /// Which ids there are segments for, a bit each.
@@ -201,9 +201,9 @@ impl Inner {
         rank: Rank,
         pending: impl FnOnce() -> String,
     ) -> Result<()> {
-        match self.area.life(rank) {
-            life::DEAD => Err(self.died(rank, &pending())),
-            life::LEFT => Err(Error::RankLeft { rank, pending: pending() }),
+        match self.area.liveness(rank) {
+            liveness::DEAD => Err(self.died(rank, &pending())),
+            liveness::LEFT => Err(Error::RankLeft { rank, pending: pending() }),
             _ => Ok(()),
         }
     }
@@ -334,8 +334,8 @@ impl Runtime {
 
     /// Runs what takes nanoseconds, as far as nothing is in its way.
     #[inline(always)]
-    pub fn swiftly<T>(&self, call: impl FnOnce(Inside<'_>) -> Option<T>) -> Option<T> {
-        call(Inside::new(self, epoch::enter_swiftly()?))
+    pub fn try_fast<T>(&self, call: impl FnOnce(FastPath<'_>) -> Option<T>) -> Option<T> {
+        call(FastPath::new(self, epoch::enter_fast()?))
     }
 
     /// This rank.
@@ -453,7 +453,7 @@ impl Runtime {
             inner.say_goodbye();
         }
         inner.peers.stop.store(true, Ordering::Release);
-        inner.peers.bell.ring();
+        inner.peers.wakeup.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // It does not panic; if it did, there is nothing left to do for it.

@@ -9,7 +9,7 @@
 
 pub(crate) mod table;
 
-use crate::diagnostics::{self, State};
+use crate::diagnostics::{self, CheckState};
 use crate::error::{Error, Result};
 use crate::ids::{Rank, SegmentId};
 use crate::os::cross_memory;
@@ -231,7 +231,9 @@ impl Segment {
             Data::Mapped { .. } => {
                 let found = diagnostics::huge_pages();
                 match found.state {
-                    State::Usable => format!("huge pages where there are any ({})", found.reason),
+                    CheckState::Usable => {
+                        format!("huge pages where there are any ({})", found.reason)
+                    }
                     _ => format!("small pages: {}; {}", found.reason, found.remedy),
                 }
             }

@@ -11,7 +11,7 @@ use crate::segment::{ARENA, Init, Segment, Target};
 use crate::statistics::Counter;
 use crate::sync::{Ordering, epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
-use crate::transport::shm::area::life;
+use crate::transport::shm::area::liveness;
 use crate::transport::tcp::endpoint_table::{CallKey as PeerCall, PendingCall, waiting};
 use crate::transport::tcp::requests::Patience;
 use crate::transport::tcp::send_queue::Outgoing;
@@ -137,20 +137,22 @@ impl Inner {
         self.peers.forget_registrations(id, segment.generation);
         let frame = Frame::Revoke { segment: id, generation: segment.generation };
         let registered = segment.registered.lock().unwrap_or_else(PoisonError::into_inner);
-        for rank in registered.iter().filter(|rank| self.area.life(**rank) == life::JOINED) {
+        for rank in registered.iter().filter(|rank| self.area.liveness(**rank) == liveness::JOINED)
+        {
             // Whoever cannot be told any more does not use it any more.
             let _ = self.peers.send(self, *rank, Outgoing::new(&frame), Deadline::Now);
         }
         drop(registered);
         // Threads of this rank may wait for something in it.
-        self.area.ring(self.rank);
+        self.area.wake(self.rank);
     }
 
     /// Waits until no peer copies from or to the memory of ended segments any more.
     fn await_copies(&self, ended: &[Arc<Segment>]) -> Result<()> {
         membarrier::heavy_global();
         let copied_by = || {
-            let alive = |rank: &Rank| *rank != self.rank && self.area.life(*rank) == life::JOINED;
+            let alive =
+                |rank: &Rank| *rank != self.rank && self.area.liveness(*rank) == liveness::JOINED;
             ended.iter().find_map(|segment| {
                 let ranks = (0..self.size).map(|rank| Rank(rank as u16)).filter(alive);
                 Some((segment.id, segment.copied_by(ranks)?))
@@ -212,7 +214,7 @@ impl Inner {
         let table = self.targets_of(peer);
         if table.replace_later(segment, Some(Arc::new(target)), &self.retired) {
             // The progress thread frees it.
-            self.peers.bell.ring();
+            self.peers.wakeup.wake();
         }
     }
 

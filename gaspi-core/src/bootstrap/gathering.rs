@@ -161,7 +161,7 @@ impl Gathering {
             cards: vec![card],
             area: memory::create(
                 c"gaspi-node",
-                crate::transport::shm::area::area_size(1, group_max),
+                crate::transport::shm::area::shared_area_size(1, group_max),
                 false,
             )?,
             token: random()?,

@@ -9,7 +9,7 @@ use super::arena::lock;
 use super::layout::LINE;
 use super::messages::{NO_WORD, Turn};
 use crate::sync::{AtomicU64, Ordering};
-use crate::transport::shm::area::news;
+use crate::transport::shm::area::wake_kind;
 
 /// Words of a notice.
 pub(super) const WORDS: usize = 6;
@@ -19,7 +19,7 @@ const LOOKS: usize = 4;
 /// A notice where it lies: its number (0 for none), its words, their checksum.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub(super) struct Notice {
+pub(super) struct AbortNotice {
     number: AtomicU64,
     words: [AtomicU64; WORDS],
     sum: AtomicU64,
@@ -32,7 +32,7 @@ fn sum(number: u64, words: [u64; WORDS]) -> u64 {
     })
 }
 
-impl Notice {
+impl AbortNotice {
     fn write(&self, number: u64, words: [u64; WORDS]) {
         // Relaxed: readers check the sum.
         self.number.store(number, Ordering::Relaxed);
@@ -60,25 +60,25 @@ impl Notice {
 }
 
 impl Channel {
-    fn notice(&self, member: usize) -> &Notice {
+    fn notice(&self, member: usize) -> &AbortNotice {
         let pointer = if self.is_local(member) {
-            self.at(member, self.geometry.notice())
+            self.at(member, self.layout.notice())
         } else {
-            self.at(self.me, self.geometry.landing_notice(member))
+            self.at(self.me, self.layout.received_notice(member))
         };
         // SAFETY: inside of a part, aligned to a line, and made of atomics.
-        unsafe { &*pointer.cast::<Notice>() }
+        unsafe { &*pointer.cast::<AbortNotice>() }
     }
 
     /// Tells all members; what was told before may not have been seen.
-    pub fn tell(&self, words: [u64; WORDS]) {
+    pub fn publish_notice(&self, words: [u64; WORDS]) {
         let mut notices = lock(&self.notices);
         *notices += 1;
         self.notice(self.me).write(*notices, words);
         for member in self.neighbours() {
-            self.inner.area.ring_for(member.rank, news::ARRIVAL);
+            self.inner.area.wake_for(member.rank, wake_kind::ARRIVAL);
         }
-        let places = (self.geometry.notice(), self.geometry.landing_notice(self.me), LINE);
+        let places = (self.layout.notice(), self.layout.received_notice(self.me), LINE);
         for member in self.members.iter().filter(|member| member.start.is_none()) {
             // Who cannot be told any more shows in `check`.
             let _ = self.put(member, places, NO_WORD, Turn::Now);
@@ -88,20 +88,20 @@ impl Channel {
     /// How many notices members have told so far, in sum. Costs little: their lines are seldom
     /// written.
     #[inline]
-    pub fn notices(&self) -> u64 {
+    pub fn notice_count(&self) -> u64 {
         // Relaxed: whoever looks for what it says looks at the notice itself.
         let number = |member| self.notice(member).number.load(Ordering::Relaxed);
         (0..self.members.len()).map(number).fold(0, u64::wrapping_add)
     }
 
     /// Whether a member has told something that cannot be read yet, since more of it is on its way.
-    pub fn is_telling(&self, member: usize) -> bool {
+    pub fn is_notice_incomplete(&self, member: usize) -> bool {
         let notice = self.notice(member);
         notice.number.load(Ordering::Relaxed) != 0 && notice.read().is_none()
     }
 
     /// What a member has told last, as far as it has come.
-    pub fn told(&self, member: usize) -> Option<[u64; WORDS]> {
+    pub fn read_notice(&self, member: usize) -> Option<[u64; WORDS]> {
         self.notice(member).read()
     }
 }
@@ -112,8 +112,11 @@ mod tests {
 
     #[test]
     fn half_a_notice_is_none() {
-        let notice =
-            Notice { number: AtomicU64::new(0), words: Default::default(), sum: AtomicU64::new(0) };
+        let notice = AbortNotice {
+            number: AtomicU64::new(0),
+            words: Default::default(),
+            sum: AtomicU64::new(0),
+        };
         assert_eq!(notice.read(), None);
         notice.write(1, [1, 2, 3, 4, 5, 6]);
         assert_eq!(notice.read(), Some([1, 2, 3, 4, 5, 6]));

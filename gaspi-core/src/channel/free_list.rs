@@ -4,14 +4,14 @@ use std::ops::Range;
 
 /// The free parts of a space, ascending and not touching.
 #[derive(Debug)]
-pub(super) struct Ranges {
+pub(super) struct FreeList {
     free: Vec<Range<u64>>,
 }
 
-impl Ranges {
+impl FreeList {
     /// All of `0..size` is free.
-    pub(super) fn new(size: u64) -> Ranges {
-        Ranges { free: std::iter::once(0..size).collect() }
+    pub(super) fn new(size: u64) -> FreeList {
+        FreeList { free: std::iter::once(0..size).collect() }
     }
 
     /// Takes `size` from the first place where they fit.
@@ -58,12 +58,12 @@ mod tests {
         fn what_is_in_use_never_overlaps_and_all_comes_back(
             calls in prop::collection::vec((any::<bool>(), 1..40u64), 0..200),
         ) {
-            let mut ranges = Ranges::new(256);
+            let mut free_list = FreeList::new(256);
             let mut used: Vec<Range<u64>> = vec![];
             for (take, number) in calls {
                 if take {
-                    let longest = ranges.longest();
-                    match ranges.take(number) {
+                    let longest = free_list.longest();
+                    match free_list.take(number) {
                         Some(new) => {
                             prop_assert!(new.end <= 256 && new.end - new.start == number);
                             let apart = |r: &Range<u64>| r.end <= new.start || new.end <= r.start;
@@ -73,12 +73,12 @@ mod tests {
                         None => prop_assert!(longest < number),
                     }
                 } else if !used.is_empty() {
-                    ranges.give(used.swap_remove(number as usize % used.len()));
+                    free_list.give(used.swap_remove(number as usize % used.len()));
                 }
             }
-            used.into_iter().for_each(|part| ranges.give(part));
-            prop_assert_eq!(ranges.longest(), 256);
-            prop_assert_eq!(ranges.free.len(), 1);
+            used.into_iter().for_each(|part| free_list.give(part));
+            prop_assert_eq!(free_list.longest(), 256);
+            prop_assert_eq!(free_list.free.len(), 1);
         }
     }
 }

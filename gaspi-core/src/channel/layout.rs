@@ -1,7 +1,7 @@
 //! Where things lie in a member's part of a channel: the same on all members.
 //!
 //! ```text
-//! line of even arrivals, line of odd ones    128 bytes each
+//! slot of even arrivals, slot of odd ones    128 bytes each
 //! notice to all                              128 bytes
 //! notices of members of other nodes          n * 64
 //! staging, by turns of the arrivals
@@ -14,10 +14,10 @@
 
 use super::ChannelSpec;
 use crate::sync::AtomicU64;
-use crate::sync::arrival_slot::Line;
+use crate::sync::arrival_slot::ArrivalSlot;
 
 /// A cache line.
-pub(super) const LINE: u64 = size_of::<Line<AtomicU64>>() as u64;
+pub(super) const LINE: u64 = size_of::<ArrivalSlot<AtomicU64>>() as u64;
 /// Neighbouring lines are fetched in pairs: what different ranks write lies in different pairs.
 const PAIR: u64 = 2 * LINE;
 /// What ranges of an arena are aligned to, and the distance at which caches begin again.
@@ -36,7 +36,7 @@ const SPREAD_MEMBERS: usize = 64;
 
 /// The places in the parts of a channel.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Geometry {
+pub(super) struct Layout {
     slots: u64,
     /// From a slot to the next one.
     slot_stride: u64,
@@ -44,33 +44,33 @@ pub(super) struct Geometry {
     ring: u64,
     stages_at: u64,
     stage_stride: u64,
-    landings_at: u64,
-    outgoings_at: u64,
+    receive_slots_at: u64,
+    send_slots_at: u64,
     words_per_member: u32,
     words: u32,
 }
 
-impl Geometry {
+impl Layout {
     /// For `members` members.
-    pub(super) fn new(spec: ChannelSpec, members: usize) -> Geometry {
+    pub(super) fn new(spec: ChannelSpec, members: usize) -> Layout {
         let (slots, n) = (u64::from(spec.slots), members as u64);
         // An odd number of lines, so that slots go through all sets.
         let slot_stride = (spec.slot_bytes().div_ceil(LINE) | 1) * LINE;
         let ring = (slots * slot_stride).next_multiple_of(PAIR);
         let stages_at = (3 * PAIR + n * LINE).next_multiple_of(PAGE);
         let stage_stride = (spec.stage_bytes + PAGE).next_multiple_of(PAIR) + PAIR;
-        let landings_at = (stages_at + STAGES * stage_stride).next_multiple_of(PAGE);
-        let outgoings_at = landings_at + n * ring;
+        let receive_slots_at = (stages_at + STAGES * stage_stride).next_multiple_of(PAGE);
+        let send_slots_at = receive_slots_at + n * ring;
         let words_per_member = if members <= SPREAD_MEMBERS { SPREAD_WORDS } else { WORDS };
         let words = words_per_member * members as u32;
-        Geometry {
+        Layout {
             slots,
             slot_stride,
             ring,
             stages_at,
             stage_stride,
-            landings_at,
-            outgoings_at,
+            receive_slots_at,
+            send_slots_at,
             words_per_member,
             words,
         }
@@ -78,7 +78,7 @@ impl Geometry {
 
     /// Bytes of a member's part, `remotes` of the others being of other nodes.
     pub(super) fn bytes(&self, remotes: usize) -> u64 {
-        (self.outgoings_at + remotes as u64 * self.ring).next_multiple_of(PAGE)
+        (self.send_slots_at + remotes as u64 * self.ring).next_multiple_of(PAGE)
     }
 
     /// Words of a member's part.
@@ -86,9 +86,9 @@ impl Geometry {
         self.words
     }
 
-    /// A member's line for arrivals of this parity.
+    /// A member's slot for arrivals of this parity.
     #[inline]
-    pub(super) fn line(&self, sequence: u64) -> u64 {
+    pub(super) fn arrival_slot(&self, sequence: u64) -> u64 {
         (sequence % 2) * PAIR
     }
 
@@ -100,7 +100,7 @@ impl Geometry {
 
     /// The copy of the notice of `from`, of another node.
     #[inline]
-    pub(super) fn landing_notice(&self, from: usize) -> u64 {
+    pub(super) fn received_notice(&self, from: usize) -> u64 {
         3 * PAIR + from as u64 * LINE
     }
 
@@ -123,15 +123,15 @@ impl Geometry {
 
     /// Where message `index` of `from` lands.
     #[inline]
-    pub(super) fn landing(&self, from: usize, index: u64) -> u64 {
-        self.landings_at + from as u64 * self.ring + self.slot(index)
+    pub(super) fn receive_slot(&self, from: usize, index: u64) -> u64 {
+        self.receive_slots_at + from as u64 * self.ring + self.slot(index)
     }
 
     /// Where message `index` to the member `nth` of those of other nodes waits, as far as it has
     /// not been sent.
     #[inline]
-    pub(super) fn outgoing(&self, nth: usize, index: u64) -> u64 {
-        self.outgoings_at + nth as u64 * self.ring + self.slot(index)
+    pub(super) fn send_slot(&self, nth: usize, index: u64) -> u64 {
+        self.send_slots_at + nth as u64 * self.ring + self.slot(index)
     }
 
     /// The word, among those of a member, that counts messages of `from`.
@@ -165,14 +165,14 @@ mod tests {
             let spec = ChannelSpec { slots, message_bytes: message, stage_bytes: stage }
                 .rounded()
                 .expect("a small one");
-            let g = Geometry::new(spec, members);
-            let mut parts = vec![(g.line(0), LINE), (g.line(1), LINE), (g.notice(), LINE)];
+            let g = Layout::new(spec, members);
+            let mut parts = vec![(g.arrival_slot(0), LINE), (g.arrival_slot(1), LINE), (g.notice(), LINE)];
             for member in 0..members {
-                parts.push((g.landing_notice(member), LINE));
-                parts.extend((0..slots).map(|s| (g.landing(member, s.into()), spec.slot_bytes())));
+                parts.push((g.received_notice(member), LINE));
+                parts.extend((0..slots).map(|s| (g.receive_slot(member, s.into()), spec.slot_bytes())));
             }
             for nth in 0..remotes {
-                parts.extend((0..slots).map(|s| (g.outgoing(nth, s.into()), spec.slot_bytes())));
+                parts.extend((0..slots).map(|s| (g.send_slot(nth, s.into()), spec.slot_bytes())));
             }
             // Each member has its own in its own part.
             let me = members / 2;
@@ -185,7 +185,7 @@ mod tests {
             prop_assert!(last.0 + last.1 <= g.bytes(remotes));
             prop_assert!(parts.iter().all(|part| part.0 % LINE == 0));
             prop_assert!(g.taken(members - 1) < g.words());
-            prop_assert_eq!(g.landing(0, u64::from(slots) * 3), g.landing(0, 0));
+            prop_assert_eq!(g.receive_slot(0, u64::from(slots) * 3), g.receive_slot(0, 0));
         }
     }
 }

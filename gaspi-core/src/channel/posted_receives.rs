@@ -4,7 +4,7 @@
 //! message comes, whoever drives the sockets receives from then on into that memory instead of the
 //! slot: after the head, which goes to the slot, has been compared. Memory of the program is
 //! written under the lock only, so that it is nobody's but the program's once
-//! [`Expectations::withdraw`] has returned.
+//! [`PostedReceives::cancel`] has returned.
 
 use super::arena::lock;
 use super::{HEAD_BYTES, Head};
@@ -17,9 +17,9 @@ use std::sync::{Mutex, MutexGuard};
 /// Words of a head that are compared.
 pub(super) const COMPARED: usize = 3;
 
-/// A message that is expected.
+/// A message whose data has a destination.
 #[derive(Debug)]
-struct Expected {
+struct PostedReceive {
     from: Rank,
     /// Where its slot begins in the arena.
     slot: u64,
@@ -32,28 +32,28 @@ struct Expected {
 
 // SAFETY: the memory may be written by any thread that holds the lock, by the promise of whoever
 // expects the message.
-unsafe impl Send for Expected {}
+unsafe impl Send for PostedReceive {}
 
-/// The messages that are expected, of all channels of a rank.
+/// The receives that are posted, of all channels of a rank.
 #[derive(Debug, Default)]
-pub(crate) struct Expectations {
-    all: Mutex<Vec<Expected>>,
+pub(crate) struct PostedReceives {
+    all: Mutex<Vec<PostedReceive>>,
     /// How many.
     count: AtomicUsize,
 }
 
 /// Memory for the next bytes of a message, as long as this is held.
-pub(crate) struct Spot<'a> {
+pub(crate) struct ReceiveTarget<'a> {
     pub(crate) pointer: *mut u8,
-    _all: MutexGuard<'a, Vec<Expected>>,
+    _all: MutexGuard<'a, Vec<PostedReceive>>,
 }
 
-impl Expectations {
-    /// Expects a message in a slot of the arena.
+impl PostedReceives {
+    /// Posts a receive for a message in a slot of the arena.
     ///
     /// # Safety
-    /// `len` bytes are writable until it has landed or is withdrawn, and nobody else uses them.
-    pub(super) unsafe fn expect(
+    /// `len` bytes are writable until it has come or is cancelled, and nobody else uses them.
+    pub(super) unsafe fn post(
         &self,
         from: Rank,
         slot: u64,
@@ -61,14 +61,14 @@ impl Expectations {
         (to, len): (*mut u8, u64),
     ) {
         let mut all = lock(&self.all);
-        all.push(Expected { from, slot, head, to, len, before: None });
+        all.push(PostedReceive { from, slot, head, to, len, before: None });
         // Relaxed: who has not seen it yet receives into the slot.
         self.count.store(all.len(), Ordering::Relaxed);
     }
 
     /// The message in a slot has come, and is not expected any more. How many bytes at the begin of
     /// its data are in the slot, and not where it was to go; all if none.
-    pub(super) fn landed(&self, from: Rank, slot: u64) -> Option<u64> {
+    pub(super) fn complete(&self, from: Rank, slot: u64) -> Option<u64> {
         // Relaxed: whoever takes messages has expected them, or another thread before, of which it
         // knows.
         if self.count.load(Ordering::Relaxed) == 0 {
@@ -82,7 +82,7 @@ impl Expectations {
     }
 
     /// No message in these slots is expected any more.
-    pub(super) fn withdraw(&self, slots: Range<u64>) {
+    pub(super) fn cancel(&self, slots: Range<u64>) {
         let mut all = lock(&self.all);
         all.retain(|one| !slots.contains(&one.slot));
         self.count.store(all.len(), Ordering::Relaxed);
@@ -93,14 +93,14 @@ impl Expectations {
     ///
     /// # Safety
     /// The head of a slot is readable at `slot`, with nobody writing there.
-    pub(crate) unsafe fn spot(
+    pub(crate) unsafe fn target(
         &self,
         from: Rank,
         put: &Put,
         next: u64,
         slot: *const u8,
-    ) -> Option<Spot<'_>> {
-        // Relaxed: as in `expect`.
+    ) -> Option<ReceiveTarget<'_>> {
+        // Relaxed: as in `post`.
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -118,6 +118,6 @@ impl Expectations {
         }
         one.before.get_or_insert(came);
         let pointer = one.to.wrapping_add(came as usize);
-        Some(Spot { pointer, _all: all })
+        Some(ReceiveTarget { pointer, _all: all })
     }
 }

@@ -5,7 +5,7 @@
 //! made by a group, so all of it can be continued after a timeout.
 
 use super::arena::Reserved;
-use super::layout::{Geometry, LINE};
+use super::layout::{LINE, Layout};
 use super::{Channel, Member};
 use crate::control::reason::{Report, has_failed};
 use crate::control::{CallKey, CallKind, GroupCall, describe_call};
@@ -132,13 +132,13 @@ impl Inner {
     /// Takes a range for a channel with these members and clears what they look at in it.
     fn reserve_part(&self, call: &GroupCall<'_>, group: GroupId, spec: ChannelSpec) -> Result<()> {
         let ranks = call.ranks();
-        let geometry = Geometry::new(spec, ranks.len());
+        let layout = Layout::new(spec, ranks.len());
         let remotes = ranks.iter().filter(|rank| !self.is_local(**rank)).count();
-        let reserved = self.reserve(geometry.bytes(remotes), geometry.words())?;
+        let reserved = self.reserve(layout.bytes(remotes), layout.words())?;
         if let Some(arena) = self.channels.arena() {
             let start = arena.segment.pointer().wrapping_add(reserved.bytes.start as usize);
-            let notices = (0..ranks.len()).map(|member| geometry.landing_notice(member));
-            let firsts = [geometry.line(0), geometry.line(1), geometry.notice()];
+            let notices = (0..ranks.len()).map(|member| layout.received_notice(member));
+            let firsts = [layout.arrival_slot(0), layout.arrival_slot(1), layout.notice()];
             for offset in firsts.into_iter().chain(notices) {
                 // The number of a line or a notice is its first word.
                 // SAFETY: inside of the range, aligned, and nobody else knows it yet.
@@ -147,7 +147,7 @@ impl Inner {
                 number.store(0, Ordering::Relaxed);
             }
         }
-        let writers = closers(ranks, call.me(), &geometry, &reserved);
+        let writers = closers(ranks, call.me(), &layout, &reserved);
         self.channels.begin_opening(group, reserved, writers);
         Ok(())
     }
@@ -161,13 +161,8 @@ impl Inner {
 }
 
 /// The other members, and the words in which they say that they have closed a channel.
-fn closers(
-    ranks: &[Rank],
-    me: usize,
-    geometry: &Geometry,
-    reserved: &Reserved,
-) -> Vec<(Rank, u32)> {
-    let word = |index: usize| reserved.words.start as u32 + geometry.taken(index);
+fn closers(ranks: &[Rank], me: usize, layout: &Layout, reserved: &Reserved) -> Vec<(Rank, u32)> {
+    let word = |index: usize| reserved.words.start as u32 + layout.taken(index);
     let others = ranks.iter().enumerate().filter(|(index, _)| *index != me);
     others.map(|(index, rank)| (*rank, word(index))).collect()
 }
@@ -316,7 +311,7 @@ impl Inner {
             inner: Arc::clone(self),
             group,
             spec,
-            geometry: Geometry::new(spec, ranks.len()),
+            layout: Layout::new(spec, ranks.len()),
             me: call.me(),
             members,
             segment: Arc::clone(&arena.segment),

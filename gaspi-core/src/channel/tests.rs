@@ -4,11 +4,11 @@ use super::*;
 use crate::ids::QueueId;
 use crate::queue::CHANNELS;
 use crate::wire::frame::Lane;
-use crate::{Config, Job, Joining, Timeout};
+use crate::{Config, Job, PendingInit, Timeout};
 
 fn alone() -> Runtime {
     let id = format!("channels-{:?}", std::thread::current().id());
-    let joining = Joining::new(Job::in_process(&id, Rank(0), 1), Config::default());
+    let joining = PendingInit::new(Job::in_process(&id, Rank(0), 1), Config::default());
     joining.expect("joining").wait(Timeout::Block).expect("a rank")
 }
 

@@ -9,9 +9,9 @@ use crate::remote_arrivals::Arrival;
 use crate::runtime::Inner;
 use crate::statistics::Counter;
 use crate::sync::AtomicU64;
-use crate::sync::arrival_slot::{Line, Look, PAYLOAD_WORDS};
+use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
 use crate::timeout::Deadline;
-use crate::transport::shm::area::{STAGE_BYTES, news};
+use crate::transport::shm::area::{STAGE_BYTES, wake_kind};
 use crate::transport::tcp::endpoint_table::waiting_group;
 use crate::wait::Call;
 use std::marker::PhantomData;
@@ -126,11 +126,11 @@ impl GroupCall<'_> {
         self.step() + u64::from(arrived)
     }
 
-    fn line(&self, member: usize, step: u64) -> &Line<AtomicU64> {
-        &self.inner.lines_of(self.ranks()[member], self.group)[(step % 2) as usize]
+    fn slot(&self, member: usize, step: u64) -> &ArrivalSlot<AtomicU64> {
+        &self.inner.arrival_slots_of(self.ranks()[member], self.group)[(step % 2) as usize]
     }
 
-    /// Publishes this rank's next line with up to [`PAYLOAD_WORDS`] words, and its staging. Does
+    /// Publishes this rank's next arrival slot with up to [`PAYLOAD_WORDS`] words, and its staging. Does
     /// nothing where a continued call has published it already.
     pub fn arrive(&mut self, payload: &[u64]) {
         debug_assert!(payload.len() <= PAYLOAD_WORDS, "{payload:?} does not fit into a line");
@@ -139,10 +139,10 @@ impl GroupCall<'_> {
             Some(active) if !active.arrived => active.arrived = true,
             _ => return,
         }
-        self.line(self.me, step).publish(step, self.key.fingerprint, payload);
+        self.slot(self.me, step).publish(step, self.key.fingerprint, payload);
         for rank in self.ranks().iter().filter(|rank| **rank != self.inner.rank) {
             if self.inner.is_local(*rank) {
-                self.inner.area.ring_for(*rank, news::ARRIVAL);
+                self.inner.area.wake_for(*rank, wake_kind::ARRIVAL);
             }
         }
         if self.tree().is_some() {
@@ -167,10 +167,10 @@ impl GroupCall<'_> {
         let (tree, active) = (self.tree()?, self.state.active.as_ref()?);
         let since = active.at_tree_since?;
         let left = tree.patience().saturating_sub(since.elapsed());
-        (!self.inner.relays.has_told_all(self.group, step)).then_some(left)
+        (!self.inner.tree_barriers.has_told_all(self.group, step)).then_some(left)
     }
 
-    /// Sends this rank's line, and the staging behind it, to the members of other nodes.
+    /// Sends this rank's arrival slot, and the staging behind it, to the members of other nodes.
     #[cold]
     fn arrive_remotely(&self, step: u64, words: &[u64]) {
         let inner = self.inner;
@@ -180,7 +180,7 @@ impl GroupCall<'_> {
         unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(pointer, self.staged) };
         let (fingerprint, words) = (self.key.fingerprint, words.to_vec());
         let arrival = Arrival { group: self.group, step, fingerprint, words, stage };
-        inner.say_line(self.ranks_shared(), arrival);
+        inner.send_arrival(self.ranks_shared(), arrival);
     }
 
     /// Waits until all members have arrived as often as this rank.
@@ -210,11 +210,11 @@ impl GroupCall<'_> {
         let (inner, fingerprint) = (self.inner, self.key.fingerprint);
         let ranks = self.ranks();
         if self.tree().is_some() {
-            return inner.relays.has_completed(self.group, step);
+            return inner.tree_barriers.has_completed(self.group, step);
         }
         let remote = self.state.committed.as_ref().is_some_and(|committed| committed.remote);
-        let line = |rank| &inner.lines_of(rank, self.group)[(step % 2) as usize];
-        let mut look = || have_arrived(ranks, line, step, fingerprint, next).then_some(());
+        let slot = |rank| &inner.arrival_slots_of(rank, self.group)[(step % 2) as usize];
+        let mut look = || have_arrived(ranks, slot, step, fingerprint, next).then_some(());
         let all = match deadline {
             Deadline::Now => look(),
             // Nothing comes before the sockets are looked after.
@@ -241,7 +241,7 @@ impl GroupCall<'_> {
         // Others have told this rank so, not the tree: it may not be there to hear of it any more.
         if !matches!(outcome, Err(Error::RankDied { .. }))
             && self.patience(step).is_some()
-            && !self.inner.relays.has_completed(self.group, step)
+            && !self.inner.tree_barriers.has_completed(self.group, step)
         {
             self.inner.tell_all_of_barrier(self.group, step);
         }
@@ -278,12 +278,14 @@ impl GroupCall<'_> {
         let (inner, waiting) = (self.inner, waiting_group(call, self.group));
         let mut seen = None;
         if let Some(patience) = self.patience(step) {
-            seen = inner.until(deadline.at_most(patience), waiting, || self.look(step, next));
+            seen =
+                inner.until(deadline.at_most(patience), waiting, || self.scan_arrived(step, next));
             if !matches!(seen, Some(Scan::Done(_))) {
                 inner.tell_all_of_barrier(self.group, step);
             }
         }
-        let seen = seen.or_else(|| inner.until(deadline, waiting, || self.look(step, next)));
+        let seen =
+            seen.or_else(|| inner.until(deadline, waiting, || self.scan_arrived(step, next)));
         let error = match seen? {
             Scan::Done(outcome) => return Some(outcome),
             Scan::Missing => return None,
@@ -304,34 +306,34 @@ impl GroupCall<'_> {
     }
 
     /// The same as [`scan`](Self::scan), `None` while members are missing.
-    fn look(&self, step: u64, next: &mut usize) -> Option<Scan> {
+    fn scan_arrived(&self, step: u64, next: &mut usize) -> Option<Scan> {
         match self.scan(step, next) {
             Scan::Missing => None,
             seen => Some(seen),
         }
     }
 
-    /// Looks at the lines of a step from member `next` on, which all before have arrived at.
+    /// Looks at the arrival slots of a step from member `next` on, which all before have arrived at.
     #[inline]
     fn scan(&self, step: u64, next: &mut usize) -> Scan {
         let (mut missing, mut passed, mut differs) = (false, None, None);
         let at_tree = self.tree().is_some();
-        if at_tree && self.inner.relays.has_completed(self.group, step) {
+        if at_tree && self.inner.tree_barriers.has_completed(self.group, step) {
             return Scan::Done(Ok(()));
         }
         for member in *next..self.ranks().len() {
-            let (rank, line) = (self.ranks()[member], self.line(member, step));
-            let mut look = line.look(step);
-            if look == Look::Missing
+            let (rank, slot) = (self.ranks()[member], self.slot(member, step));
+            let mut look = slot.poll(step);
+            if look == Poll::Missing
                 && let Err(error) = self.inner.check_alive(rank, self.key.kind.name())
             {
                 // It may have arrived just before its end.
-                look = line.look(step);
-                if look == Look::Missing && at_tree {
+                look = slot.poll(step);
+                if look == Poll::Missing && at_tree {
                     if let Some(outcome) = self.end_at_tree(rank, step, error) {
                         return Scan::Done(outcome);
                     }
-                } else if look == Look::Missing {
+                } else if look == Poll::Missing {
                     // Who has left may have done so because of somebody's death.
                     let dead = self.inner.dead_among(self.ranks());
                     let died = dead.map(|rank| self.inner.died(rank, self.key.kind.name()));
@@ -339,13 +341,13 @@ impl GroupCall<'_> {
                 }
             }
             match look {
-                Look::Arrived(other) if other != self.key.fingerprint => {
+                Poll::Arrived(other) if other != self.key.fingerprint => {
                     differs = differs.or(Some((rank, other)));
                 }
-                Look::Arrived(_) if missing || passed.is_some() || differs.is_some() => {}
-                Look::Arrived(_) => *next = member + 1,
-                Look::Passed => passed = passed.or(Some(rank)),
-                Look::Missing => missing = true,
+                Poll::Arrived(_) if missing || passed.is_some() || differs.is_some() => {}
+                Poll::Arrived(_) => *next = member + 1,
+                Poll::Passed => passed = passed.or(Some(rank)),
+                Poll::Missing => missing = true,
             }
         }
         if !missing && passed.is_none() && differs.is_none() {
@@ -382,7 +384,7 @@ impl GroupCall<'_> {
 
     /// The member that is known to have left without arriving.
     fn departed(&self, step: u64) -> Option<Rank> {
-        self.inner.relays.departed(self.group, step, self.ranks())
+        self.inner.tree_barriers.departed(self.group, step, self.ranks())
     }
 
     /// What comes of it that a member which has not told this rank of its arrival has ended so;
@@ -392,7 +394,7 @@ impl GroupCall<'_> {
         let (inner, group) = (self.inner, self.group);
         let missed = inner.has_missed(group, step, rank);
         // It may have told just before its end.
-        if inner.relays.has_completed(group, step) {
+        if inner.tree_barriers.has_completed(group, step) {
             return Some(Ok(()));
         }
         if let Some(rank) = inner.dead_among(self.ranks()) {
@@ -420,8 +422,8 @@ impl GroupCall<'_> {
     #[cold]
     fn timed_out(&self, step: u64) -> Error {
         let missing: Vec<String> = (0..self.ranks().len())
-            .filter(|member| self.line(*member, step).look(step) == Look::Missing)
-            .filter(|member| !self.inner.relays.has_arrived(self.group, step, *member))
+            .filter(|member| self.slot(*member, step).poll(step) == Poll::Missing)
+            .filter(|member| !self.inner.tree_barriers.has_arrived(self.group, step, *member))
             .take(8)
             .map(|member| self.ranks()[member].0.to_string())
             .collect();
@@ -434,13 +436,13 @@ impl GroupCall<'_> {
     /// one.
     #[inline]
     pub fn payload(&self, member: usize, step: u64) -> [u64; PAYLOAD_WORDS] {
-        self.line(member, step).payload()
+        self.slot(member, step).payload()
     }
 
     /// The same where it lies: [`PAYLOAD_WORDS`] words.
     #[inline]
     pub fn carried(&self, member: usize, step: u64) -> PeerSlice<'_> {
-        let payload = &raw const self.line(member, step).payload;
+        let payload = &raw const self.slot(member, step).payload;
         PeerSlice::new(payload.cast_mut().cast::<u8>(), PAYLOAD_WORDS * size_of::<u64>())
     }
 
@@ -453,7 +455,7 @@ impl GroupCall<'_> {
         let pointer = if self.inner.is_local(rank) {
             self.inner.area.stage(rank, group, parity)
         } else {
-            self.inner.mirror.stage(rank, group, parity)
+            self.inner.remote_arrivals.stage(rank, group, parity)
         };
         PeerSlice::new(pointer, STAGE_BYTES)
     }

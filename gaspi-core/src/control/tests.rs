@@ -3,7 +3,7 @@
 use super::*;
 use crate::bootstrap::Job;
 use crate::config::Config;
-use crate::runtime::Joining;
+use crate::runtime::PendingInit;
 use crate::sync::Ordering;
 use std::sync::Barrier;
 
@@ -14,7 +14,7 @@ fn a_barrier_between_its_brief_look_and_the_rest_belongs_to_its_thread() {
     let go = Barrier::new(2);
     let (go, join) = (&go, |rank| {
         let job = Job::in_process("between", Rank(rank), 2);
-        Joining::new(job, Config::default()).unwrap().wait(LIMIT).unwrap()
+        PendingInit::new(job, Config::default()).unwrap().wait(LIMIT).unwrap()
     });
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -50,7 +50,7 @@ fn a_barrier_between_its_brief_look_and_the_rest_belongs_to_its_thread() {
 fn who_knows_of_a_death_does_not_arrive() {
     let join = |rank| {
         let job = Job::in_process("knows", Rank(rank), 3);
-        let runtime = Joining::new(job, Config::default()).unwrap().wait(LIMIT).unwrap();
+        let runtime = PendingInit::new(job, Config::default()).unwrap().wait(LIMIT).unwrap();
         runtime.barrier(GroupId::ALL, LIMIT).unwrap();
         runtime
     };
@@ -62,8 +62,8 @@ fn who_knows_of_a_death_does_not_arrive() {
     let inner = runtime.inner();
     inner.area.mark_dead(Rank(1));
     let steps = || {
-        let lines = inner.lines_of(Rank(0), GroupId::ALL);
-        lines.each_ref().map(|line| line.sequence.load(Ordering::Relaxed))
+        let arrival_slots = inner.arrival_slots_of(Rank(0), GroupId::ALL);
+        arrival_slots.each_ref().map(|slot| slot.sequence.load(Ordering::Relaxed))
     };
     let before = steps();
     let outcome = runtime.barrier(GroupId::ALL, LIMIT);

@@ -8,10 +8,10 @@
 //! binomial over the members' indices: the parent of v is v without its lowest bit.
 //!
 //! It only makes what goes well quicker. A member that waits for a while, whose time runs out, that
-//! leaves, or sees that another one has called something else, says its line to all, as in every
-//! other step; and so do all who have arrived once they hear such a line. From then on everything
+//! leaves, or sees that another one has called something else, sends its arrival to all, as in every
+//! other step; and so do all who have arrived once they hear such an arrival. From then on everything
 //! is as without a tree. But for one thing: who has left may have done so after the tree had told
-//! it that all have arrived, and has no line then. It is missed by those who would have heard of
+//! it that all have arrived, and has no arrival slot then. It is missed by those who would have heard of
 //! its arrival, and by those to whom the tree can tell nothing more, since the parent has left;
 //! they tell all.
 
@@ -23,7 +23,7 @@ use crate::os::affinity;
 use crate::remote_arrivals::{Arrival, incarnation};
 use crate::runtime::Inner;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
-use crate::transport::shm::area::life;
+use crate::transport::shm::area::liveness;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_millis(1);
 
 /// What is told along a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum BarrierMessage {
     /// To the parent: the sender and all below it have arrived.
     Gathered,
     /// To the children: all have.
@@ -44,16 +44,16 @@ pub(crate) enum News {
     Departed(Rank),
 }
 
-/// How many kinds of news there are.
+/// How many kinds of messages there are.
 pub(crate) const KINDS: usize = 3;
 
-impl News {
+impl BarrierMessage {
     /// Of which kind it is, below [`KINDS`].
     pub(crate) fn kind(self) -> usize {
         match self {
-            News::Gathered => 0,
-            News::Complete => 1,
-            News::Departed(_) => 2,
+            BarrierMessage::Gathered => 0,
+            BarrierMessage::Complete => 1,
+            BarrierMessage::Departed(_) => 2,
         }
     }
 }
@@ -144,7 +144,7 @@ struct Use {
 
 /// What one rank knows of the barriers of a group. Steps only grow.
 #[derive(Debug, Default)]
-struct State {
+struct BarrierState {
     /// The present use and the one before, of which something may still be on its way.
     uses: [Use; 2],
     /// At which this rank has arrived, of which it has told its parent, and of which it has told
@@ -160,7 +160,7 @@ struct State {
     departed: BTreeMap<Rank, u64>,
 }
 
-impl State {
+impl BarrierState {
     /// The tree of the use that a step belongs to.
     fn tree(&self, step: u64) -> Option<&Arc<Tree>> {
         let of_step = |usage: &&Use| usage.incarnation <= incarnation(step);
@@ -174,30 +174,30 @@ impl State {
 
 /// What is to be told of a step, and to whom.
 #[derive(Debug)]
-struct Message {
+struct Outbound {
     to: Arc<[Rank]>,
     step: u64,
-    news: News,
+    message: BarrierMessage,
 }
 
 /// The barriers of one group.
 #[derive(Debug, Default)]
-struct Relay {
+struct TreeBarrier {
     /// At which all have arrived, as far as the tree has told.
     complete: [AtomicU64; 2],
     /// Whether somebody has departed.
     hopeless: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<BarrierState>,
 }
 
-impl Relay {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl TreeBarrier {
+    fn state(&self) -> MutexGuard<'_, BarrierState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What there is to tell of a step now that something has come. This rank may be at the next
     /// one already, if all have told it.
-    fn next(&self, state: &mut State, step: u64) -> Option<Message> {
+    fn next(&self, state: &mut BarrierState, step: u64) -> Option<Outbound> {
         let tree = state.tree(step)?;
         let all = tree.children.iter().all(|child| state.has_gathered(*child, step));
         if !all || !has(&state.arrived, step) || has(&state.told, step) {
@@ -206,35 +206,35 @@ impl Relay {
         let parent = tree.parent.clone();
         note(&mut state.told, step);
         match parent {
-            Some(to) => Some(Message { to, step, news: News::Gathered }),
+            Some(to) => Some(Outbound { to, step, message: BarrierMessage::Gathered }),
             None => self.complete(state, step),
         }
     }
 
     /// This rank arrives. Also whether somebody has told all, so that it has to.
-    fn arrive(&self, step: u64) -> (Option<Message>, bool) {
+    fn arrive(&self, step: u64) -> (Option<Outbound>, bool) {
         let mut state = self.state();
         note(&mut state.arrived, step);
         (self.next(&mut state, step), has(&state.heard, step))
     }
 
     /// Somebody has told all; whether this rank has to tell all too.
-    fn hear_line(&self, step: u64) -> bool {
+    fn hear_arrival(&self, step: u64) -> bool {
         let mut state = self.state();
         note(&mut state.heard, step);
         has(&state.arrived, step) && !has(&state.told_all, step)
     }
 
     /// A neighbour has told something, or whoever misses one that has left.
-    fn hear(&self, peer: Rank, step: u64, news: News) -> Option<Message> {
+    fn hear(&self, peer: Rank, step: u64, message: BarrierMessage) -> Option<Outbound> {
         let mut state = self.state();
-        match news {
-            News::Gathered => {
+        match message {
+            BarrierMessage::Gathered => {
                 note(state.below.entry(peer).or_default(), step);
                 self.next(&mut state, step)
             }
-            News::Complete => self.complete(&state, step),
-            News::Departed(rank) => {
+            BarrierMessage::Complete => self.complete(&state, step),
+            BarrierMessage::Departed(rank) => {
                 let missed = state.departed.entry(rank).or_insert(step);
                 *missed = step.min(*missed);
                 // Release: pairs with the Acquire in `departed`.
@@ -244,7 +244,7 @@ impl Relay {
         }
     }
 
-    fn complete(&self, state: &State, step: u64) -> Option<Message> {
+    fn complete(&self, state: &BarrierState, step: u64) -> Option<Outbound> {
         let tree = state.tree(step).filter(|_| has(&state.arrived, step))?;
         let complete = &self.complete[parity(step)];
         // Relaxed: written under the lock only.
@@ -253,17 +253,17 @@ impl Relay {
         }
         // Release: pairs with the Acquire in `has_completed`.
         complete.store(step, Ordering::Release);
-        Some(Message { to: Arc::clone(&tree.children), step, news: News::Complete })
+        Some(Outbound { to: Arc::clone(&tree.children), step, message: BarrierMessage::Complete })
     }
 }
 
 /// The barriers of all groups.
 #[derive(Debug)]
-pub(crate) struct Relays(Box<[Relay]>);
+pub(crate) struct TreeBarriers(Box<[TreeBarrier]>);
 
-impl Relays {
-    pub(crate) fn new(groups: u32) -> Relays {
-        Relays((0..groups).map(|_| Relay::default()).collect())
+impl TreeBarriers {
+    pub(crate) fn new(groups: u32) -> TreeBarriers {
+        TreeBarriers((0..groups).map(|_| TreeBarrier::default()).collect())
     }
 
     /// A use of `group` begins.
@@ -287,12 +287,12 @@ impl Relays {
 
     /// Which of the members is known to have left without arriving at `step`.
     pub(crate) fn departed(&self, group: GroupId, step: u64, ranks: &[Rank]) -> Option<Rank> {
-        let relay = &self.0[group.index()];
+        let barrier = &self.0[group.index()];
         // Acquire: as above.
-        if !relay.hopeless.load(Ordering::Acquire) {
+        if !barrier.hopeless.load(Ordering::Acquire) {
             return None;
         }
-        let state = relay.state();
+        let state = barrier.state();
         let mut missed = state.departed.iter().filter(|(_, missed)| **missed <= step);
         missed.find(|(rank, _)| ranks.binary_search(rank).is_ok()).map(|(rank, _)| *rank)
     }
@@ -312,80 +312,89 @@ impl Relays {
 impl Inner {
     /// This rank arrives at a barrier of a group that has a tree.
     pub(super) fn arrive_at_tree(&self, group: GroupId, step: u64) {
-        let (next, heard) = self.relays.0[group.index()].arrive(step);
+        let (next, heard) = self.tree_barriers.0[group.index()].arrive(step);
         self.pass_on(group, next);
         if heard {
             self.tell_all_of_barrier(group, step);
         }
     }
 
-    /// Somebody has said its line to all.
-    pub(crate) fn hear_of_line(&self, group: GroupId, step: u64) {
-        if self.relays.0[group.index()].hear_line(step) {
+    /// Somebody has sent its arrival to all.
+    pub(crate) fn hear_of_arrival(&self, group: GroupId, step: u64) {
+        if self.tree_barriers.0[group.index()].hear_arrival(step) {
             self.tell_all_of_barrier(group, step);
         }
     }
 
-    /// Says this rank's line of a barrier to all members.
+    /// Sends this rank's arrival at a barrier to all members.
     #[cold]
     pub(super) fn tell_all_of_barrier(&self, group: GroupId, step: u64) {
         let ranks = {
-            let mut state = self.relays.0[group.index()].state();
+            let mut state = self.tree_barriers.0[group.index()].state();
             note(&mut state.told_all, step);
             let Some(tree) = state.tree(step) else { return };
             Arc::clone(&tree.ranks)
         };
         let (fingerprint, words, stage) = (BARRIER.fingerprint, Vec::new(), Vec::new());
-        self.say_line(ranks, Arrival { group, step, fingerprint, words, stage });
+        self.send_arrival(ranks, Arrival { group, step, fingerprint, words, stage });
     }
 
-    /// This rank leaves: says its lines of barriers that have not ended here.
+    /// This rank leaves: sends its arrivals at barriers that have not ended here.
     pub(crate) fn tell_all_of_unfinished_barriers(&self) {
-        for (index, relay) in self.relays.0.iter().enumerate() {
+        for (index, barrier) in self.tree_barriers.0.iter().enumerate() {
             let (arrived, told_all) = {
-                let state = relay.state();
+                let state = barrier.state();
                 (state.arrived, state.told_all)
             };
             let group = GroupId(index as u8);
-            let ended = |step| self.relays.has_completed(group, step) || has(&told_all, step);
+            let ended =
+                |step| self.tree_barriers.has_completed(group, step) || has(&told_all, step);
             for step in arrived.into_iter().filter(|step| *step > 0 && !ended(*step)) {
                 self.tell_all_of_barrier(group, step);
             }
         }
     }
 
-    /// Whether `rank`, which has left without a line, cannot be heard of any more: this rank would
+    /// Whether `rank`, which has left without an arrival slot, cannot be heard of any more: this rank would
     /// have heard of its arrival at `step`, or nothing more of the others'.
     pub(super) fn has_missed(&self, group: GroupId, step: u64, rank: Rank) -> bool {
-        let state = self.relays.0[group.index()].state();
+        let state = self.tree_barriers.0[group.index()].state();
         let Some(tree) = state.tree(step) else { return false };
         let parent = tree.parent.as_deref().unwrap_or_default();
-        let cut_off = parent.iter().any(|parent| self.area.life(*parent) == life::LEFT);
+        let cut_off = parent.iter().any(|parent| self.area.liveness(*parent) == liveness::LEFT);
         cut_off || tree.is_next_to(rank) && !state.has_gathered(rank, step)
     }
 
     /// A neighbour in the tree has told something.
-    pub(crate) fn hear_of_barrier(&self, peer: Rank, group: GroupId, step: u64, news: News) {
-        let Some(relay) = self.relays.0.get(group.index()) else { return };
-        let next = relay.hear(peer, step, news);
+    pub(crate) fn hear_of_barrier(
+        &self,
+        peer: Rank,
+        group: GroupId,
+        step: u64,
+        message: BarrierMessage,
+    ) {
+        let Some(barrier) = self.tree_barriers.0.get(group.index()) else { return };
+        let next = barrier.hear(peer, step, message);
         self.pass_on(group, next);
-        self.area.ring(self.rank);
+        self.area.wake(self.rank);
     }
 
-    fn pass_on(&self, group: GroupId, message: Option<Message>) {
-        if let Some(Message { to, step, news }) = message.filter(|message| !message.to.is_empty()) {
-            self.say_along(to, group, step, news);
+    fn pass_on(&self, group: GroupId, outbound: Option<Outbound>) {
+        if let Some(Outbound { to, step, message }) =
+            outbound.filter(|outbound| !outbound.to.is_empty())
+        {
+            self.send_along_tree(to, group, step, message);
         }
     }
 
     /// Tells all members that one has left without arriving.
     pub(super) fn say_departed(&self, group: GroupId, step: u64, error: &Error) {
         let Error::RankLeft { rank, .. } = *error else { return };
-        let tree = self.relays.0[group.index()].state().tree(step).cloned();
+        let tree = self.tree_barriers.0[group.index()].state().tree(step).cloned();
         let Some(tree) = tree else { return };
         let me = tree.ranks[tree.me];
         let others = tree.ranks.iter().copied().filter(|other| ![me, rank].contains(other));
-        self.say_along(others.collect(), group, step, News::Departed(rank));
+        self.send_along_tree(others.collect(), group, step, BarrierMessage::Departed(rank));
     }
 }
 
@@ -401,12 +410,12 @@ mod tests {
         (0..size).map(|member| Rank(3 * member as u16 + 1)).collect()
     }
 
-    fn relays(size: usize) -> Vec<Relays> {
+    fn barriers(size: usize) -> Vec<TreeBarriers> {
         let ranks = ranks(size);
         let all = (0..size).map(|me| {
-            let relays = Relays::new(1);
-            relays.committed(GROUP, 1, Some(Arc::new(Tree::new(&ranks, me))));
-            relays
+            let barriers = TreeBarriers::new(1);
+            barriers.committed(GROUP, 1, Some(Arc::new(Tree::new(&ranks, me))));
+            barriers
         });
         all.collect()
     }
@@ -416,36 +425,39 @@ mod tests {
     }
 
     /// Delivers what a member says, and what follows from that; counts the messages.
-    fn deliver(all: &[Relays], from: usize, message: Option<Message>) -> usize {
-        let Some(Message { to, step, news }) = message else { return 0 };
+    fn deliver(all: &[TreeBarriers], from: usize, outbound: Option<Outbound>) -> usize {
+        let Some(Outbound { to, step, message }) = outbound else { return 0 };
         let sender = ranks(all.len())[from];
         let follow = to.iter().map(|rank| {
-            let next = all[index(*rank)].0[0].hear(sender, step, news);
+            let next = all[index(*rank)].0[0].hear(sender, step, message);
             deliver(all, index(*rank), next)
         });
         to.len() + follow.sum::<usize>()
     }
 
-    fn arrive(all: &[Relays], member: usize, step: u64) -> usize {
+    fn arrive(all: &[TreeBarriers], member: usize, step: u64) -> usize {
         deliver(all, member, all[member].0[0].arrive(step).0)
     }
 
     #[test]
     fn all_hear_of_all_by_two_messages_for_each_but_one_and_nobody_before_the_last() {
         for size in (FEW..20).chain([64, 100]) {
-            let all = relays(size);
+            let all = barriers(size);
             for turn in 1..4 {
                 let step = (1 << STEP_BITS) + turn;
                 let mut messages = 0;
                 // In some order that differs.
                 for place in 0..size {
-                    assert!(all.iter().all(|relays| !relays.has_completed(GROUP, step)), "{size}");
+                    assert!(
+                        all.iter().all(|barriers| !barriers.has_completed(GROUP, step)),
+                        "{size}"
+                    );
                     messages += arrive(&all, (place * 7 + turn as usize) % size, step);
                     if size % 7 == 0 {
                         messages += arrive(&all, place, step);
                     }
                 }
-                assert!(all.iter().all(|relays| relays.has_completed(GROUP, step)), "{size}");
+                assert!(all.iter().all(|barriers| barriers.has_completed(GROUP, step)), "{size}");
                 assert_eq!(messages, 2 * (size - 1), "{size}");
             }
         }
@@ -453,7 +465,7 @@ mod tests {
 
     #[test]
     fn what_is_below_a_child_that_has_told_has_arrived() {
-        let all = relays(8);
+        let all = barriers(8);
         let step = (1 << STEP_BITS) + 1;
         for member in [6, 7] {
             arrive(&all, member, step);
@@ -467,10 +479,10 @@ mod tests {
 
     #[test]
     fn who_has_left_misses_all_steps_from_the_first_on_that_it_missed() {
-        let (all, ranks) = (relays(3), ranks(3));
+        let (all, ranks) = (barriers(3), ranks(3));
         let step = (1 << STEP_BITS) + 7;
         for of_step in [step + 1, step, step + 2] {
-            all[1].0[0].hear(ranks[0], of_step, News::Departed(ranks[2]));
+            all[1].0[0].hear(ranks[0], of_step, BarrierMessage::Departed(ranks[2]));
         }
         let departed = |step| all[1].departed(GROUP, step, &ranks);
         assert_eq!(departed(step - 1), None);
@@ -481,27 +493,27 @@ mod tests {
 
     #[test]
     fn all_who_have_arrived_tell_all_once_one_does() {
-        let all = relays(4);
+        let all = barriers(4);
         let step = (1 << STEP_BITS) + 1;
         arrive(&all, 1, step);
-        assert!(all[1].0[0].hear_line(step));
-        assert!(!all[2].0[0].hear_line(step));
+        assert!(all[1].0[0].hear_arrival(step));
+        assert!(!all[2].0[0].hear_arrival(step));
         assert!(all[2].0[0].arrive(step).1 && !all[3].0[0].arrive(step).1);
     }
 
     #[test]
     fn what_comes_before_this_rank_has_committed_the_use_is_kept() {
-        let all = relays(3);
+        let all = barriers(3);
         let (old, step) = ((1 << STEP_BITS) + 5, (2 << STEP_BITS) + 1);
         arrive(&all, 0, old);
         let ranks = ranks(3);
         for rank in &ranks[1..] {
-            assert!(all[0].0[0].hear(*rank, step, News::Gathered).is_none());
+            assert!(all[0].0[0].hear(*rank, step, BarrierMessage::Gathered).is_none());
         }
         all[0].committed(GROUP, 2, Some(Arc::new(Tree::new(&ranks[..2], 0))));
         assert!(!all[0].has_completed(GROUP, step));
         // What belongs to the former use goes along its tree.
-        all[0].0[0].hear(ranks[1], old, News::Gathered);
+        all[0].0[0].hear(ranks[1], old, BarrierMessage::Gathered);
         assert!(!all[0].has_completed(GROUP, old));
         assert!(all[0].0[0].arrive(step).0.is_some());
         assert!(all[0].has_completed(GROUP, step) && !all[0].has_completed(GROUP, old));
@@ -509,7 +521,7 @@ mod tests {
 
     #[test]
     fn who_is_a_step_ahead_still_tells_of_the_one_before() {
-        let all = relays(4);
+        let all = barriers(4);
         let (first, second) = ((1 << STEP_BITS) + 1, (1 << STEP_BITS) + 2);
         for member in 0..3 {
             arrive(&all, member, first);
@@ -520,16 +532,16 @@ mod tests {
         }
         assert!(!all[0].has_completed(GROUP, first));
         arrive(&all, 3, first);
-        assert!(all.iter().all(|relays| relays.has_completed(GROUP, first)));
+        assert!(all.iter().all(|barriers| barriers.has_completed(GROUP, first)));
         assert!(!all[0].has_completed(GROUP, second));
         arrive(&all, 3, second);
-        assert!(all.iter().all(|relays| relays.has_completed(GROUP, second)));
+        assert!(all.iter().all(|barriers| barriers.has_completed(GROUP, second)));
     }
 
     #[test]
     fn a_barrier_at_which_somebody_was_elsewhere_is_never_complete() {
         for elsewhere in 0..8 {
-            let all = relays(8);
+            let all = barriers(8);
             let (first, second) = ((1 << STEP_BITS) + 1, (1 << STEP_BITS) + 2);
             let others = || (0..8).filter(|member| *member != elsewhere);
             for member in others().filter(|member| member % 3 != 0) {
@@ -540,12 +552,21 @@ mod tests {
             for member in others().filter(|member| member % 3 == 0) {
                 arrive(&all, member, first);
             }
-            assert!(all.iter().all(|relays| !relays.has_completed(GROUP, first)), "{elsewhere}");
+            assert!(
+                all.iter().all(|barriers| !barriers.has_completed(GROUP, first)),
+                "{elsewhere}"
+            );
             for member in others() {
                 arrive(&all, member, second);
             }
-            assert!(all.iter().all(|relays| relays.has_completed(GROUP, second)), "{elsewhere}");
-            assert!(all.iter().all(|relays| !relays.has_completed(GROUP, first)), "{elsewhere}");
+            assert!(
+                all.iter().all(|barriers| barriers.has_completed(GROUP, second)),
+                "{elsewhere}"
+            );
+            assert!(
+                all.iter().all(|barriers| !barriers.has_completed(GROUP, first)),
+                "{elsewhere}"
+            );
         }
     }
 }

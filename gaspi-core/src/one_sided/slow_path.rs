@@ -13,7 +13,7 @@ use crate::queue::Queue;
 use crate::runtime::Inner;
 use crate::segment::{Reach, Segment, Target};
 use crate::sync::slots;
-use crate::transport::shm::area::{life, news};
+use crate::transport::shm::area::{liveness, wake_kind};
 use crate::transport::tcp::endpoint_table::Landing;
 use crate::transport::tcp::payload::Payload;
 use crate::transport::tcp::send_queue::{CHUNK, Item};
@@ -72,9 +72,9 @@ impl Inner {
     /// A request to a segment that was deleted, or whose owner left or died.
     #[cold]
     fn target_gone(&self, rank: Rank, segment: SegmentId, q: &Queue) {
-        let reason = match self.area.life(rank) {
-            life::DEAD => format!("{rank} has died on {}", self.cards[rank.index()].host),
-            life::LEFT => format!("{rank} has left the job by proc_term"),
+        let reason = match self.area.liveness(rank) {
+            liveness::DEAD => format!("{rank} has died on {}", self.cards[rank.index()].host),
+            liveness::LEFT => format!("{rank} has left the job by proc_term"),
             _ => format!("{rank} has deleted {segment}"),
         };
         // First: another thread may be waiting for the queue.
@@ -101,7 +101,7 @@ impl Inner {
         if ended {
             self.process_has_ended(t.rank);
         }
-        if copying.is_none() || self.area.life(t.rank) != life::JOINED {
+        if copying.is_none() || self.area.liveness(t.rank) != liveness::JOINED {
             self.target_gone(t.rank, t.remote, q);
             return Copied::Failed;
         }
@@ -129,7 +129,7 @@ impl Inner {
 
     #[cold]
     fn not_copied(&self, t: &Transfer, q: &Queue, error: &io::Error) -> Copied {
-        if self.area.life(t.rank) == life::DEAD {
+        if self.area.liveness(t.rank) == liveness::DEAD {
             self.target_gone(t.rank, t.remote, q);
         } else {
             self.set_corrupt(t.rank);
@@ -271,7 +271,7 @@ impl Inner {
         }
         if target.is_notified_here() && !q.is_pending(signal.rank) {
             slots::set(target.notification(signal.id.index()), signal.value);
-            self.area.ring_for(signal.rank, news::NOTIFICATION);
+            self.area.wake_for(signal.rank, wake_kind::NOTIFICATION);
             return;
         }
         let place = Place { segment: signal.segment, generation: target.generation, offset: 0 };
@@ -297,7 +297,7 @@ impl Inner {
         }
         if !q.is_pending(t.rank) {
             slots::set(own.notification(signal.id.index()), signal.value);
-            self.area.ring_for(self.rank, news::NOTIFICATION);
+            self.area.wake_for(self.rank, wake_kind::NOTIFICATION);
             return;
         }
         // Answers come in order: an empty read behind the others carries the notification.

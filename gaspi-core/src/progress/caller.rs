@@ -35,7 +35,7 @@ impl Sockets for Inner {
             // Rounded up: whoever wakes early only sleeps again.
             let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX - 1) + 1;
             let limit_ms = if all { limit_ms } else { 1 };
-            // Once awake it needs no doorbell, least of all its own.
+            // Once awake it needs no wakeup socket, least of all its own.
             drive.turn(self, limit_ms, || drop(on_sockets));
         }
         peers.sleeper.store(false, Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl Sockets for Inner {
         {
             drive.pay_or_leave(self);
         }
-        // Said before: that this thread neither sleeps on the sockets nor looks after them.
+        // ResendBuffer before: that this thread neither sleeps on the sockets nor looks after them.
         fence(Ordering::SeqCst);
         if peers.watch.load(Ordering::Relaxed) == watch::RELIEVED
             && !peers.sleeper.load(Ordering::Relaxed)

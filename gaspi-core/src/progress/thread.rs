@@ -1,6 +1,6 @@
 //! The progress thread: serves other ranks while the program computes, and notices deaths.
 //!
-//! It sleeps in one poll set (listeners, connections, process descriptors, its bell) and never
+//! It sleeps in one poll set (listeners, connections, process descriptors, its wakeup) and never
 //! waits for anything else. Where callers look after the sockets of connections themselves, it
 //! leaves them alone: while callers come back it only looks, each 1 to 4 ms, whether they still do
 //! ([`watch`]), so that taking and giving back costs no system call per message.
@@ -8,15 +8,15 @@
 use crate::bootstrap::{Membership, News};
 use crate::error::Result as CoreResult;
 use crate::ids::Rank;
-use crate::os::event::{Bell, Event};
+use crate::os::event::{Event, Wakeup};
 use crate::os::process::{self, Seen, Watched};
 use crate::os::socket::{self, Piece};
 use crate::runtime::Inner;
 use crate::sync::{Ordering, epoch, fence};
-use crate::transport::shm::area::life;
+use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connect::{Connecting, LIMITS_MS};
 use crate::transport::tcp::endpoint_table::{
-    ATTEMPTS, BELL, CONNECTIONS, DATA, ENDPOINTS, LAUNCHER, LISTENER, PROCESSES, Peers, watch,
+    ATTEMPTS, CONNECTIONS, DATA, ENDPOINTS, LAUNCHER, LISTENER, PROCESSES, Peers, WAKEUP, watch,
 };
 use crate::transport::tcp::handlers::KILLED;
 use crate::transport::tcp::receive::Drive;
@@ -70,7 +70,7 @@ pub(crate) struct Progress {
     /// When it looked last for what nobody tells.
     looked: Instant,
     /// A descriptor to give up when there are no others.
-    reserve: Option<Bell>,
+    reserve: Option<Wakeup>,
     /// Whether running out of descriptors was logged.
     complained: bool,
     /// Whether replaced targets are still to be freed.
@@ -91,7 +91,7 @@ impl Progress {
             unseen: false,
             deaf: false,
             looked: Instant::now(),
-            reserve: Some(Bell::new()?),
+            reserve: Some(Wakeup::new()?),
             complained: false,
             retires: false,
         };
@@ -146,7 +146,7 @@ impl Progress {
         while !self.inner.peers.stop.load(Ordering::Acquire) {
             self.turn(&mut events);
         }
-        if self.inner.area.life(self.inner.rank) == life::LEFT {
+        if self.inner.area.liveness(self.inner.rank) == liveness::LEFT {
             for index in 0..self.inner.peers.endpoints.len() {
                 self.accept_remote(index as u64);
             }
@@ -172,7 +172,7 @@ impl Progress {
         }
         for event in &*events {
             match event.token {
-                BELL => self.inner.peers.bell.clear(),
+                WAKEUP => self.inner.peers.wakeup.clear(),
                 LISTENER => self.accept(),
                 LAUNCHER => self.hear_launcher(),
 
@@ -357,7 +357,7 @@ impl Progress {
         if let (Ok(Some(fd)), true) = (refused, local) {
             turn_away(&fd);
         }
-        self.reserve = Bell::new().ok();
+        self.reserve = Wakeup::new().ok();
         drop(making);
         if self.reserve.is_none() {
             inner.peers.poll.remove(listener.as_fd());
@@ -377,7 +377,7 @@ impl Progress {
         if !self.deaf {
             return;
         }
-        self.reserve = self.reserve.take().or_else(|| Bell::new().ok());
+        self.reserve = self.reserve.take().or_else(|| Wakeup::new().ok());
         if self.reserve.is_some() {
             self.deaf = false;
             let peers = &self.inner.peers;
@@ -456,7 +456,7 @@ impl Inner {
     /// The process of `rank` has ended: unless it left, it is dead.
     pub(crate) fn peer_ended(&self, rank: Rank) {
         let marked = self.area.mark_dead(rank);
-        if self.area.life(rank) == life::DEAD {
+        if self.area.liveness(rank) == liveness::DEAD {
             let (host, pid) = (&self.cards[rank.index()].host, self.cards[rank.index()].pid);
             if marked {
                 log::warn!(
@@ -469,6 +469,6 @@ impl Inner {
         self.peers.disconnect(self, rank);
         self.forget_targets(rank);
         self.channels.forget(rank, None);
-        self.area.ring(self.rank);
+        self.area.wake(self.rank);
     }
 }

@@ -9,7 +9,7 @@ use crate::bootstrap::addresses::{self, Audience, Restrictions};
 use crate::bootstrap::{Card, Gathering, Job, KEY_BYTES, Membership, Transport};
 use crate::channel::Channels;
 use crate::config::{Config, Topology};
-use crate::control::tree_barrier::{Relays, Tree};
+use crate::control::tree_barrier::{Tree, TreeBarriers};
 use crate::error::{Error, Result};
 use crate::group::{FIRST_INCARNATION, Groups};
 use crate::ids::Rank;
@@ -17,8 +17,8 @@ use crate::os::{affinity, interfaces, process, socket};
 use crate::passive::{Mailbox, Outbox};
 use crate::progress::thread::Progress;
 use crate::queue::queues;
-use crate::remote_arrivals::Mirror;
-use crate::resend::Said;
+use crate::remote_arrivals::RemoteArrivals;
+use crate::resend::ResendBuffer;
 use crate::segment::Shape;
 use crate::segment::table::{Table, Tables};
 use crate::state::States;
@@ -26,7 +26,7 @@ use crate::statistics::Statistics;
 use crate::sync::epoch::Retired;
 use crate::sync::{AtomicBool, AtomicU32, membarrier};
 use crate::timeout::{Deadline, Timeout};
-use crate::transport::shm::area::{Doorbells, NodeArea, life};
+use crate::transport::shm::area::{SharedArea, WakeupSockets, liveness};
 use crate::transport::tcp::connect::PATIENCE;
 use crate::transport::tcp::endpoint_table::Peers;
 use crate::wait::{Call, Waiter, Waiting};
@@ -52,7 +52,7 @@ enum Stage {
 
 /// A start that is under way. It survives timeouts: wait again to continue.
 #[derive(Debug)]
-pub struct Joining {
+pub struct PendingInit {
     job: Job,
     config: Config,
     stage: Stage,
@@ -141,13 +141,13 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
     })
 }
 
-impl Joining {
-    /// Prepares to join `job`; other ranks can see this one from the first [`wait`](Joining::wait)
+impl PendingInit {
+    /// Prepares to join `job`; other ranks can see this one from the first [`wait`](PendingInit::wait)
     /// on.
     ///
     /// # Errors
     /// [`Error::Config`], or what the operating system refuses.
-    pub fn new(job: Job, config: Config) -> Result<Joining> {
+    pub fn new(job: Job, config: Config) -> Result<PendingInit> {
         config.check()?;
         if job.size > 1 {
             descriptors::prepare(&job, &config)?;
@@ -165,7 +165,7 @@ impl Joining {
             let gathering = Box::new(Gathering::new(&job, &config, card)?);
             Stage::Gathering { gathering, listener: Some(listener), endpoints }
         };
-        Ok(Joining { job, config, stage })
+        Ok(PendingInit { job, config, stage })
     }
 
     /// Joins (GASPI 17.1, 5.3.1): returns once all ranks of the job have met.
@@ -178,7 +178,7 @@ impl Joining {
         match &mut self.stage {
             Stage::Single => {
                 let own = card(&self.job, String::new(), Vec::new())?;
-                let area = NodeArea::single(self.config.group_max)?;
+                let area = SharedArea::single(self.config.group_max)?;
                 let peers = Peers::new(None, None, Vec::new(), 1)?;
                 let runtime = self.assemble(vec![own], area, Secrets::default(), None, peers)?;
                 self.stage = Stage::Started(Box::new(runtime));
@@ -191,14 +191,15 @@ impl Joining {
                 let ranks = locals.clone().map(|card| card.rank).collect::<Box<[Rank]>>();
                 let remote = ranks.len() < table.cards.len();
                 let groups = self.config.group_max;
-                let mut area = NodeArea::map(&table.area, size, groups, rank, ranks)?;
-                let mut doorbell = None;
+                let mut area = SharedArea::map(&table.area, size, groups, rank, ranks)?;
+                let mut wakeup_socket = None;
                 if remote {
-                    doorbell = Some(Doorbells::bind(&table.cards[rank.index()].address)?);
+                    wakeup_socket = Some(WakeupSockets::bind(&table.cards[rank.index()].address)?);
                     let listeners = locals.map(|card| (card.rank, card.address.clone()));
-                    area = area.with_doorbells(Doorbells::new(listeners)?);
+                    area = area.with_wakeup_sockets(WakeupSockets::new(listeners)?);
                 }
-                let peers = Peers::new(listener.take(), doorbell, std::mem::take(endpoints), size)?;
+                let peers =
+                    Peers::new(listener.take(), wakeup_socket, std::mem::take(endpoints), size)?;
                 let membership = Some(table.membership);
                 let secrets = Secrets { token: table.token, key: table.key };
                 let runtime = self.assemble(table.cards, area, secrets, membership, peers)?;
@@ -217,7 +218,7 @@ impl Joining {
     fn assemble(
         &self,
         cards: Vec<Card>,
-        area: NodeArea,
+        area: SharedArea,
         secrets: Secrets,
         membership: Option<Membership>,
         peers: Peers,
@@ -239,9 +240,9 @@ impl Joining {
             size,
             cards,
             local,
-            mirror: Mirror::new(size, config.group_max),
-            said: Said::new(config.group_max),
-            relays: Relays::new(config.group_max),
+            remote_arrivals: RemoteArrivals::new(size, config.group_max),
+            resend_buffer: ResendBuffer::new(config.group_max),
+            tree_barriers: TreeBarriers::new(config.group_max),
             mailbox: Mailbox::default(),
             processes: (0..size).map(|_| OnceLock::new()).collect(),
             token: secrets.token,
@@ -270,8 +271,8 @@ impl Joining {
             config,
         });
         if let Some((group, _)) = initial {
-            inner.mirror.committed(group, FIRST_INCARNATION);
-            inner.relays.committed(group, FIRST_INCARNATION, tree);
+            inner.remote_arrivals.committed(group, FIRST_INCARNATION);
+            inner.tree_barriers.committed(group, FIRST_INCARNATION, tree);
         }
         for rank in (0..size).map(|rank| Rank(rank as u16)).filter(|rank| !inner.is_local(*rank)) {
             inner.area.remote_joined(rank);
@@ -328,9 +329,9 @@ impl Inner {
         let mut next = 0;
         let outcome = self.until(deadline, waiting, || {
             while next < self.size {
-                match self.area.life(Rank(next as u16)) {
-                    life::ABSENT => return None,
-                    life::DEAD => return Some(Err(Rank(next as u16))),
+                match self.area.liveness(Rank(next as u16)) {
+                    liveness::ABSENT => return None,
+                    liveness::DEAD => return Some(Err(Rank(next as u16))),
                     _ => next += 1,
                 }
             }

@@ -1,30 +1,30 @@
-//! The arrival line of one rank in one group: sequence, fingerprint and a small payload in one
+//! The arrival slot of one rank in one group: sequence, fingerprint and a small payload in one
 //! cache line.
 //!
-//! One writer, many readers. Two lines alternate by the parity of the step: a rank writes step
-//! k + 2 into the line of step k only after everybody arrived at k + 1, and a rank arrives at
-//! k + 1 only after it read all lines of step k. So a line is never overwritten while it is read.
+//! One writer, many readers. Two arrival slots alternate by the parity of the step: a rank writes step
+//! k + 2 into the arrival slot of step k only after everybody arrived at k + 1, and a rank arrives at
+//! k + 1 only after it read all arrival slots of step k. So an arrival slot is never overwritten while it is read.
 
 use super::{Ordering, Word64};
 
-/// Words of payload that ride in a line.
+/// Words of payload that ride in an arrival slot.
 pub const PAYLOAD_WORDS: usize = 6;
 
 /// One cache line of a collective.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub struct Line<W> {
+pub struct ArrivalSlot<W> {
     /// Incarnation of the group and step: equal to what a reader expects once the rank arrived.
     pub sequence: W,
     /// What must be the same on all ranks.
     pub fingerprint: W,
-    /// A payload small enough to travel in the line.
+    /// A payload small enough to travel in the arrival slot.
     pub payload: [W; PAYLOAD_WORDS],
 }
 
-/// What a rank's line tells about a step.
+/// What a rank's arrival slot tells about a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum Poll {
     /// The rank has not arrived.
     Missing,
     /// It has, with this fingerprint.
@@ -33,7 +33,7 @@ pub enum Look {
     Passed,
 }
 
-impl<W: Word64> Line<W> {
+impl<W: Word64> ArrivalSlot<W> {
     /// Publishes this rank's arrival at `sequence`.
     #[inline]
     pub fn publish(&self, sequence: u64, fingerprint: u64, payload: &[u64]) {
@@ -41,23 +41,23 @@ impl<W: Word64> Line<W> {
         for (word, value) in self.payload.iter().zip(payload) {
             word.store(*value, Ordering::Relaxed);
         }
-        // Release: publishes the line and whatever was staged before; pairs with the Acquire in
+        // Release: publishes the arrival slot and whatever was staged before; pairs with the Acquire in
         // `arrived`.
         self.sequence.store(sequence, Ordering::Release);
     }
 
     /// Whether the rank has arrived at `sequence`. Sequences only grow.
     #[inline]
-    pub fn look(&self, sequence: u64) -> Look {
+    pub fn poll(&self, sequence: u64) -> Poll {
         // Acquire: pairs with the Release in `publish`.
         match self.sequence.load(Ordering::Acquire) {
-            found if found == sequence => Look::Arrived(self.fingerprint.load(Ordering::Relaxed)),
-            found if found > sequence => Look::Passed,
-            _ => Look::Missing,
+            found if found == sequence => Poll::Arrived(self.fingerprint.load(Ordering::Relaxed)),
+            found if found > sequence => Poll::Passed,
+            _ => Poll::Missing,
         }
     }
 
-    /// The payload of an arrived line.
+    /// The payload, once the rank has arrived.
     #[inline]
     pub fn payload(&self) -> [u64; PAYLOAD_WORDS] {
         std::array::from_fn(|i| self.payload[i].load(Ordering::Relaxed))

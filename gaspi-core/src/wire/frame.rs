@@ -9,7 +9,7 @@
 //! A large put travels in several frames. Only `Put` and `Data` have a payload, whose length is a
 //! field. Lengths are bounded before they are used.
 
-use crate::control::tree_barrier::News;
+use crate::control::tree_barrier::BarrierMessage;
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use crate::remote_arrivals::Arrival;
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
@@ -177,11 +177,11 @@ pub(crate) enum Frame {
     },
     /// The sender has arrived at a step of a group.
     Arrive(Arrival),
-    /// News of a barrier that goes along a tree.
+    /// BarrierMessage of a barrier that goes along a tree.
     Barrier {
         group: GroupId,
         step: u64,
-        news: News,
+        message: BarrierMessage,
     },
     /// A passive message; answered when it was received.
     Passive {
@@ -396,9 +396,9 @@ impl Frame {
             Frame::Losses { count } => {
                 w.u8(21).u64(*count);
             }
-            Frame::Barrier { group, step, news } => {
-                w.u8(22).u8(group.0).u64(*step).u8(news.kind() as u8);
-                if let News::Departed(rank) = news {
+            Frame::Barrier { group, step, message } => {
+                w.u8(22).u8(group.0).u64(*step).u8(message.kind() as u8);
+                if let BarrierMessage::Departed(rank) = message {
                     w.u16(rank.0);
                 }
             }
@@ -500,10 +500,10 @@ impl Frame {
             22 => Frame::Barrier {
                 group: GroupId(r.u8()?),
                 step: r.u64()?,
-                news: match r.u8()? {
-                    0 => News::Gathered,
-                    1 => News::Complete,
-                    2 => News::Departed(Rank(r.u16()?)),
+                message: match r.u8()? {
+                    0 => BarrierMessage::Gathered,
+                    1 => BarrierMessage::Complete,
+                    2 => BarrierMessage::Departed(Rank(r.u16()?)),
                     _ => return None,
                 },
             },

@@ -40,7 +40,7 @@ const KIND_REFUSAL: u8 = 2;
 pub(crate) enum Purpose {
     /// Frames.
     Data,
-    /// Stays idle: its end tells that the peer's process or host has ended.
+    /// Lifetime idle: its end tells that the peer's process or host has ended.
     Watch,
     /// Finds out whether an address can be reached, then ends.
     Probe,

@@ -5,10 +5,10 @@ use crate::bootstrap::Job;
 use crate::config::Config;
 use crate::error::Error;
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
-use crate::runtime::{Joining, Runtime};
+use crate::runtime::{PendingInit, Runtime};
 use crate::segment::Init;
 use crate::timeout::Timeout;
-use crate::transport::shm::area::life;
+use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::Connection;
 use crate::transport::tcp::receive::{Drive, LOOKS};
 use std::os::fd::AsRawFd;
@@ -26,7 +26,8 @@ const NEWS: NotificationId = NotificationId(0);
 fn ranks<const N: usize>(id: &str) -> [Runtime; N] {
     let join = |rank: usize| {
         let job = Job::in_process(id, Rank(rank as u16), N as u32).on_node(rank as u64);
-        let runtime = Joining::new(job, Config::default()).expect("job").wait(LIMIT).expect("join");
+        let runtime =
+            PendingInit::new(job, Config::default()).expect("job").wait(LIMIT).expect("join");
         runtime.segment_create(SEGMENT, 64, GroupId::ALL, LIMIT, Init::Zeroed).expect("segment");
         runtime
     };
@@ -141,7 +142,7 @@ fn who_sleeps_after_lively_traffic_is_woken_and_relieves_the_progress_thread() {
             let sleeps = || {
                 let sleeps = peers(&b).sleeper.load(Ordering::Relaxed);
                 if !sleeps {
-                    b.inner().area.ring(b.rank());
+                    b.inner().area.wake(b.rank());
                 }
                 sleeps
             };
@@ -163,7 +164,7 @@ fn the_end_of_a_socket_that_is_apart_is_noticed_while_nobody_calls() {
     talk_until_apart(&a, &b);
     a.term(LIMIT).expect("term");
     drop(a);
-    await_that("it has left", || b.inner().area.life(Rank(0)) == life::LEFT);
+    await_that("it has left", || b.inner().area.liveness(Rank(0)) == liveness::LEFT);
     await_that("nothing is apart", || !peers(&b).is_apart());
     let refused = b.ping(Rank(0), LIMIT).expect_err("it has left");
     assert!(matches!(refused, Error::RankLeft { .. }), "{refused}");
@@ -234,7 +235,7 @@ fn an_acknowledgement_that_waits_for_an_answer_goes_out_however_the_thread_finds
         tell(&a, &b);
         await_that("it comes", || drive.turn(b.inner(), 0, || ()));
         peers(&b).settle(watch::TICKING);
-        peers(&b).bell.ring();
+        peers(&b).wakeup.wake();
         drive.pay_or_leave(b.inner());
         // Else it was not expected to go along, or the thread had stopped ticking.
         if drive.owes() {

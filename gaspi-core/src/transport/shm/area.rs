@@ -1,21 +1,21 @@
-//! The memory that all ranks of a node map: control pages, passive slots, collective lines.
+//! The memory that all ranks of a node map: control pages, passive slots, arrival slots.
 //!
 //! One memory file per job and node, made by whoever hosts the meeting, sparse: only what is used
 //! takes memory. It is laid out for all ranks of the job, whichever node they are on; those of
-//! other nodes have nothing here but their place in the list of lives, where the node keeps what it
+//! other nodes have nothing here but their place in the liveness words, where the node keeps what it
 //! knows of them. What they send to a group's members is kept in [`crate::remote_arrivals`]. Each part has
-//! one writer (a control page: its rank, but for its bell; a life word: its rank, and whoever
-//! notices a death; a slot or line: its sender), so a process that dies leaves nothing locked.
+//! one writer (a control page: its rank, but for its wakeup; a liveness word: its rank, and whoever
+//! notices a death; a passive or arrival slot: its sender), so a process that dies leaves nothing locked.
 //! Layout in bytes, for `n` ranks and `g` groups:
 //!
 //! ```text
 //! control pages    n * 4096
-//! lines            n * g * 2 * 64
+//! arrival slots    n * g * 2 * 64
 //! progress marks   n * g * 64
 //! passive slots    n * n * 64             by receiver, then sender
 //! passive outbox   n * 64 * 65536         by sender
 //! staging          n * g * 2 * 16384
-//! lives            n * 4
+//! liveness         n * 4
 //! deaths           4                      whether there may be any
 //! ```
 
@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::memory::{Mapping, PAGE, check_sealed};
 use crate::os::{futex, memory, socket};
-use crate::sync::arrival_slot::Line;
+use crate::sync::arrival_slot::ArrivalSlot;
 use crate::sync::eventcount::EventCount;
 use crate::sync::membarrier::{self, Light};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -38,7 +38,7 @@ pub(crate) const OUTBOX_BUFFERS: usize = 64;
 pub(crate) const OUTBOX_BYTES: usize = 65536;
 
 /// Where a rank is in its life. Written by the rank itself, and `DEAD` by whoever notices.
-pub(crate) mod life {
+pub(crate) mod liveness {
     /// Has not joined yet.
     pub(crate) const ABSENT: u32 = 0;
     /// Takes part.
@@ -50,7 +50,7 @@ pub(crate) mod life {
 }
 
 /// What a sleeper can wait for, one bit each, so that it is not woken for what others wait for.
-pub(crate) mod news {
+pub(crate) mod wake_kind {
     /// A notification was set.
     pub(crate) const NOTIFICATION: u32 = 1;
     /// A rank has arrived at a step of a collective.
@@ -77,9 +77,9 @@ pub(crate) struct Note {
 }
 
 #[repr(C, align(64))]
-struct BellWords {
+struct WakeupWords {
     sequence: AtomicU32,
-    /// The [`news`] that somebody sleeps for.
+    /// The [`wake_kind`] that somebody sleeps for.
     awaited: AtomicU32,
     /// How many sleep on their sockets instead of the futex.
     on_sockets: AtomicU32,
@@ -91,7 +91,7 @@ struct ControlPage {
     membarrier: AtomicU32,
     /// Bytes that this rank is about to touch, for the others' checks of free memory.
     claimed: AtomicU64,
-    bell: BellWords,
+    wakeup: WakeupWords,
     notes: [Note; NOTES],
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct PassiveSlot {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Mark {
-    /// The last step whose lines the rank no longer needs.
+    /// The last step whose arrival slots the rank no longer needs.
     finished: AtomicU64,
     /// How many wait for it to advance.
     wanted: AtomicU32,
@@ -174,11 +174,11 @@ struct Layout {
 }
 
 impl Layout {
-    fn lines(self) -> u64 {
+    fn arrival_slots(self) -> u64 {
         self.ranks * size_of::<ControlPage>() as u64
     }
     fn marks(self) -> u64 {
-        self.lines() + self.ranks * self.groups * 2 * 64
+        self.arrival_slots() + self.ranks * self.groups * 2 * 64
     }
     fn passive_slots(self) -> u64 {
         self.marks() + self.ranks * self.groups * 64
@@ -189,39 +189,39 @@ impl Layout {
     fn staging(self) -> u64 {
         self.outbox() + self.ranks * (OUTBOX_BUFFERS * OUTBOX_BYTES) as u64
     }
-    fn lives(self) -> u64 {
+    fn liveness(self) -> u64 {
         self.staging() + self.ranks * self.groups * 2 * STAGE_BYTES as u64
     }
     fn end(self) -> u64 {
-        (self.lives() + self.ranks * 4 + 4).next_multiple_of(PAGE)
+        (self.liveness() + self.ranks * 4 + 4).next_multiple_of(PAGE)
     }
 }
 
-/// Bytes of the node area for `ranks` ranks and `group_max` groups.
-pub(crate) fn area_size(ranks: u32, group_max: u32) -> u64 {
+/// Bytes of the shared area for `ranks` ranks and `group_max` groups.
+pub(crate) fn shared_area_size(ranks: u32, group_max: u32) -> u64 {
     Layout { ranks: ranks.into(), groups: group_max.into() }.end()
 }
 
 /// Wakes ranks of this node that sleep on their sockets, where a futex cannot wake them.
 #[derive(Debug)]
-pub(crate) struct Doorbells {
+pub(crate) struct WakeupSockets {
     /// A socket without a name, to send from.
     sender: OwnedFd,
-    /// The abstract names of the ranks' doorbells.
+    /// The abstract names of the ranks' wakeup sockets.
     names: HashMap<Rank, String>,
 }
 
-impl Doorbells {
+impl WakeupSockets {
     /// For ranks with listeners of these abstract names.
-    pub(crate) fn new(listeners: impl Iterator<Item = (Rank, String)>) -> Result<Doorbells> {
+    pub(crate) fn new(listeners: impl Iterator<Item = (Rank, String)>) -> Result<WakeupSockets> {
         let sender = socket::datagram(None).map_err(|e| Error::os("making a socket", &e))?;
-        let names = listeners.map(|(rank, name)| (rank, Doorbells::name(&name))).collect();
-        Ok(Doorbells { sender, names })
+        let names = listeners.map(|(rank, name)| (rank, WakeupSockets::name(&name))).collect();
+        Ok(WakeupSockets { sender, names })
     }
 
-    /// The doorbell of the rank whose listener has this name.
+    /// The wakeup socket of the rank whose listener has this name.
     pub(crate) fn bind(listener: &str) -> Result<OwnedFd> {
-        socket::datagram(Some(&Doorbells::name(listener)))
+        socket::datagram(Some(&WakeupSockets::name(listener)))
             .map_err(|error| Error::os("making the doorbell of this rank", &error))
     }
 
@@ -229,32 +229,32 @@ impl Doorbells {
         format!("{listener}-bell")
     }
 
-    fn ring(&self, rank: Rank) {
+    fn wake(&self, rank: Rank) {
         if let Some(name) = self.names.get(&rank) {
             socket::send_to(self.sender.as_fd(), name);
         }
     }
 }
 
-/// The node area as one rank maps it.
+/// The shared area as one rank maps it.
 #[derive(Debug)]
-pub(crate) struct NodeArea {
+pub(crate) struct SharedArea {
     mapping: Mapping,
     layout: Layout,
-    /// Where the lives begin.
-    lives: u64,
+    /// Where the liveness words begin.
+    liveness: u64,
     own: Rank,
     /// The ranks of this node, ascending.
     locals: Box<[Rank]>,
     /// Which ranks of other nodes have said goodbye to this one.
     left: Box<[AtomicBool]>,
     /// Where ranks of this node are woken that sleep on their sockets; none where no rank does.
-    doorbells: Option<Doorbells>,
+    wakeup_sockets: Option<WakeupSockets>,
     /// Set once every process of the node has said that it can use membarrier.
     membarrier: AtomicBool,
 }
 
-impl NodeArea {
+impl SharedArea {
     /// Maps the area of the node that `locals` are on, in a job of `ranks` ranks; `own` is the rank
     /// that maps it.
     pub(crate) fn map(
@@ -263,7 +263,7 @@ impl NodeArea {
         group_max: u32,
         own: Rank,
         locals: Box<[Rank]>,
-    ) -> Result<NodeArea> {
+    ) -> Result<SharedArea> {
         let layout = Layout { ranks: ranks.into(), groups: group_max.into() };
         check_sealed(fd.as_fd(), layout.end()).map_err(|_| Error::Meeting {
             reason: "the launcher and this program use different versions of this library"
@@ -274,19 +274,28 @@ impl NodeArea {
         let remote = if locals.len() < ranks as usize { ranks } else { 0 };
         let left = (0..remote).map(|_| AtomicBool::new(false)).collect();
         let membarrier = AtomicBool::new(false);
-        let lives = layout.lives();
-        Ok(NodeArea { mapping, layout, lives, own, locals, left, doorbells: None, membarrier })
+        let liveness = layout.liveness();
+        Ok(SharedArea {
+            mapping,
+            layout,
+            liveness,
+            own,
+            locals,
+            left,
+            wakeup_sockets: None,
+            membarrier,
+        })
     }
 
     /// The same for ranks of which some sleep on their sockets.
-    pub(crate) fn with_doorbells(self, doorbells: Doorbells) -> NodeArea {
-        NodeArea { doorbells: Some(doorbells), ..self }
+    pub(crate) fn with_wakeup_sockets(self, wakeup_sockets: WakeupSockets) -> SharedArea {
+        SharedArea { wakeup_sockets: Some(wakeup_sockets), ..self }
     }
 
     /// An area of its own for a job of one rank.
-    pub(crate) fn single(group_max: u32) -> Result<NodeArea> {
-        let fd = memory::create(c"gaspi-node", area_size(1, group_max), false)?;
-        NodeArea::map(&fd, 1, group_max, Rank(0), [Rank(0)].into())
+    pub(crate) fn single(group_max: u32) -> Result<SharedArea> {
+        let fd = memory::create(c"gaspi-node", shared_area_size(1, group_max), false)?;
+        SharedArea::map(&fd, 1, group_max, Rank(0), [Rank(0)].into())
     }
 
     /// The ranks of this node, ascending.
@@ -306,15 +315,15 @@ impl NodeArea {
         self.at(u64::from(rank.0) * size_of::<ControlPage>() as u64)
     }
 
-    fn life_word(&self, rank: Rank) -> &AtomicU32 {
-        self.at(self.lives + u64::from(rank.0) * 4)
+    fn liveness_word(&self, rank: Rank) -> &AtomicU32 {
+        self.at(self.liveness + u64::from(rank.0) * 4)
     }
 
     fn deaths(&self) -> &AtomicU32 {
-        self.at(self.lives + self.layout.ranks * 4)
+        self.at(self.liveness + self.layout.ranks * 4)
     }
 
-    /// Whether no rank is known to have died; if not, `life` tells which.
+    /// Whether no rank is known to have died; if not, `liveness` tells which.
     #[inline]
     pub(crate) fn all_live(&self) -> bool {
         // Acquire: what a rank does that has heard of a death comes after it.
@@ -323,33 +332,33 @@ impl NodeArea {
 
     /// Where `rank` is in its life, as far as this node knows.
     #[inline]
-    pub(crate) fn life(&self, rank: Rank) -> u32 {
+    pub(crate) fn liveness(&self, rank: Rank) -> u32 {
         // Acquire: what the rank published before it joined or left is visible.
-        let known = self.life_word(rank).load(Ordering::Acquire);
+        let known = self.liveness_word(rank).load(Ordering::Acquire);
         // Each rank of this node has its own connections with those of others, and so its own last
         // word of them.
         let left = |left: &AtomicBool| left.load(Ordering::Acquire);
-        if known == life::JOINED && self.left.get(rank.index()).is_some_and(left) {
-            return life::LEFT;
+        if known == liveness::JOINED && self.left.get(rank.index()).is_some_and(left) {
+            return liveness::LEFT;
         }
         known
     }
 
-    fn change_life(&self, rank: Rank, from: u32, to: u32) -> bool {
+    fn change_liveness(&self, rank: Rank, from: u32, to: u32) -> bool {
         let order = Ordering::AcqRel;
-        self.life_word(rank).compare_exchange(from, to, order, Ordering::Acquire).is_ok()
+        self.liveness_word(rank).compare_exchange(from, to, order, Ordering::Acquire).is_ok()
     }
 
     /// A rank of another node takes part: the meeting has said so.
     pub(crate) fn remote_joined(&self, rank: Rank) {
-        self.change_life(rank, life::ABSENT, life::JOINED);
+        self.change_liveness(rank, liveness::ABSENT, liveness::JOINED);
     }
 
     /// A rank of another node has said goodbye.
     pub(crate) fn remote_left(&self, rank: Rank) {
         if let Some(left) = self.left.get(rank.index()) {
             left.store(true, Ordering::Release);
-            self.ring(self.own);
+            self.wake(self.own);
         }
     }
 
@@ -357,9 +366,9 @@ impl NodeArea {
     pub(crate) fn join(&self) {
         let page = self.page(self.own);
         page.membarrier.store(membarrier::register_global().into(), Ordering::Relaxed);
-        // Release: pairs with the Acquire in `life`.
-        self.life_word(self.own).store(life::JOINED, Ordering::Release);
-        self.ring_all();
+        // Release: pairs with the Acquire in `liveness`.
+        self.liveness_word(self.own).store(liveness::JOINED, Ordering::Release);
+        self.wake_all();
     }
 
     /// Once all have joined: whether wakers can go without a fence.
@@ -375,8 +384,8 @@ impl NodeArea {
 
     /// Announces that this rank has left.
     pub(crate) fn leave(&self) {
-        self.life_word(self.own).store(life::LEFT, Ordering::Release);
-        self.ring_all();
+        self.liveness_word(self.own).store(liveness::LEFT, Ordering::Release);
+        self.wake_all();
     }
 
     /// Marks `rank` dead unless it has left; true if this call did it.
@@ -386,33 +395,33 @@ impl NodeArea {
         }
         // First: whoever marks may die before the second.
         self.deaths().store(1, Ordering::Release);
-        let change = |from| self.change_life(rank, from, life::DEAD);
-        let marked = change(life::JOINED) || change(life::ABSENT);
-        // Also where another rank marked it: that one may not live to ring.
-        if self.life(rank) == life::DEAD {
-            self.rouse_all();
+        let change = |from| self.change_liveness(rank, from, liveness::DEAD);
+        let marked = change(liveness::JOINED) || change(liveness::ABSENT);
+        // Also where another rank marked it: that one may not live to wake them.
+        if self.liveness(rank) == liveness::DEAD {
+            self.wake_all_regardless();
         }
         marked
     }
 
     /// Wakes all ranks of the node whether or not they have announced themselves: the dead may have
     /// taken an announcement back without having woken anybody.
-    fn rouse_all(&self) {
+    fn wake_all_regardless(&self) {
         for rank in &self.locals {
-            let bell = self.bell(*rank);
-            bell.rouse();
-            self.wake(*rank);
+            let wakeup = self.wakeup(*rank);
+            wakeup.wake_regardless();
+            self.wake_sleepers(*rank);
         }
     }
 
-    fn bell(&self, rank: Rank) -> EventCount<'_, AtomicU32> {
-        let words = &self.page(rank).bell;
+    fn wakeup(&self, rank: Rank) -> EventCount<'_, AtomicU32> {
+        let words = &self.page(rank).wakeup;
         EventCount { sequence: &words.sequence, awaited: &words.awaited }
     }
 
     /// This rank's own eventcount, to sleep on.
-    pub(crate) fn own_bell(&self) -> EventCount<'_, AtomicU32> {
-        self.bell(self.own)
+    pub(crate) fn own_wakeup(&self) -> EventCount<'_, AtomicU32> {
+        self.wakeup(self.own)
     }
 
     /// A note of this rank for a thread that is about to sleep, taken by writing
@@ -464,46 +473,46 @@ impl NodeArea {
         if self.membarrier.load(Ordering::Relaxed) { Light::Compiler } else { Light::Full }
     }
 
-    /// Wakes `rank` if somebody sleeps there for this kind of [`news`]; to be called after the
+    /// Wakes `rank` if somebody sleeps there for this kind of [`wake_kind`]; to be called after the
     /// store that it waits for.
     #[inline]
-    pub(crate) fn ring_for(&self, rank: Rank, news: u32) {
-        let bell = self.bell(rank);
-        if bell.someone_sleeps(news, || self.light().fence()) {
-            self.wake(rank);
+    pub(crate) fn wake_for(&self, rank: Rank, kinds: u32) {
+        let wakeup = self.wakeup(rank);
+        if wakeup.someone_sleeps(kinds, || self.light().fence()) {
+            self.wake_sleepers(rank);
         }
     }
 
     /// Wakes the threads of `rank` that sleep on its futex, and the one that sleeps on its sockets.
     #[cold]
-    fn wake(&self, rank: Rank) {
-        let words = &self.page(rank).bell;
+    fn wake_sleepers(&self, rank: Rank) {
+        let words = &self.page(rank).wakeup;
         futex::wake(&words.sequence);
         if words.on_sockets.load(Ordering::Relaxed) != 0
-            && let Some(doorbells) = &self.doorbells
+            && let Some(wakeup_sockets) = &self.wakeup_sockets
         {
-            doorbells.ring(rank);
+            wakeup_sockets.wake(rank);
         }
     }
 
-    /// While the value lives, whoever wakes this rank also rings the doorbell among its sockets. To
+    /// While the value lives, whoever wakes this rank also sends to the wakeup socket among its sockets. To
     /// be made before the sleeper announces itself.
     pub(crate) fn sleep_on_sockets(&self) -> OnSockets<'_> {
-        let word = &self.page(self.own).bell.on_sockets;
+        let word = &self.page(self.own).wakeup.on_sockets;
         // Ordered before the second look by the fence of the announcement.
         word.fetch_add(1, Ordering::Relaxed);
         OnSockets { word }
     }
 
     /// Wakes whoever sleeps at `rank`.
-    pub(crate) fn ring(&self, rank: Rank) {
-        self.ring_for(rank, news::ANY);
+    pub(crate) fn wake(&self, rank: Rank) {
+        self.wake_for(rank, wake_kind::ANY);
     }
 
     /// Wakes all ranks of the node.
-    pub(crate) fn ring_all(&self) {
+    pub(crate) fn wake_all(&self) {
         for rank in &self.locals {
-            self.ring(*rank);
+            self.wake(*rank);
         }
     }
 
@@ -518,15 +527,15 @@ impl NodeArea {
     pub(crate) fn claimed_by_others(&self) -> u64 {
         self.locals
             .iter()
-            .filter(|rank| **rank != self.own && self.life(**rank) == life::JOINED)
+            .filter(|rank| **rank != self.own && self.liveness(**rank) == liveness::JOINED)
             .map(|rank| self.page(*rank).claimed.load(Ordering::SeqCst))
             .fold(0, u64::saturating_add)
     }
 
-    /// The two lines of `rank` in `group`, by the parity of the step.
-    pub(crate) fn lines(&self, rank: Rank, group: usize) -> &[Line<AtomicU64>; 2] {
+    /// The two arrival slots of `rank` in `group`, by the parity of the step.
+    pub(crate) fn arrival_slots(&self, rank: Rank, group: usize) -> &[ArrivalSlot<AtomicU64>; 2] {
         let index = u64::from(rank.0) * self.layout.groups + group as u64;
-        self.at(self.layout.lines() + index * 2 * 64)
+        self.at(self.layout.arrival_slots() + index * 2 * 64)
     }
 
     fn mark(&self, rank: Rank, group: usize) -> &Mark {
@@ -534,19 +543,19 @@ impl NodeArea {
         self.at(self.layout.marks() + index * 64)
     }
 
-    /// This rank no longer needs lines of `group` up to `step`.
+    /// This rank no longer needs arrival slots of `group` up to `step`.
     #[inline]
     pub(crate) fn finish_step(&self, group: usize, step: u64) {
         let mark = self.mark(self.own, group);
-        // Release: the reads of the lines stay before it; pairs with the Acquire in `has_finished`.
+        // Release: the reads of the arrival slots stay before it; pairs with the Acquire in `has_finished`.
         mark.finished.store(step, Ordering::Release);
         self.light().fence();
         if mark.wanted.load(Ordering::Relaxed) != 0 {
-            self.ring_all();
+            self.wake_all();
         }
     }
 
-    /// Whether `rank` no longer needs lines of `group` up to `step`.
+    /// Whether `rank` no longer needs arrival slots of `group` up to `step`.
     pub(crate) fn has_finished(&self, rank: Rank, group: usize, step: u64) -> bool {
         self.mark(rank, group).finished.load(Ordering::Acquire) >= step
     }
@@ -587,16 +596,16 @@ mod tests {
 
     #[test]
     fn a_death_wakes_who_was_about_to_be_woken_by_the_dead() {
-        let fd = memory::create(c"gaspi-node", area_size(2, 1), false).unwrap();
+        let fd = memory::create(c"gaspi-node", shared_area_size(2, 1), false).unwrap();
         let [area, dying] = [0, 1]
-            .map(|own| NodeArea::map(&fd, 2, 1, Rank(own), [Rank(0), Rank(1)].into()).unwrap());
-        let sleeper = area.own_bell();
+            .map(|own| SharedArea::map(&fd, 2, 1, Rank(own), [Rank(0), Rank(1)].into()).unwrap());
+        let sleeper = area.own_wakeup();
         let ticket = sleeper.ticket();
-        sleeper.announce(news::NOTIFICATION, || ());
+        sleeper.announce(wake_kind::NOTIFICATION, || ());
         // What a waker does first, and then it is killed.
-        assert_ne!(dying.bell(Rank(0)).awaited.swap(0, Ordering::AcqRel), 0);
+        assert_ne!(dying.wakeup(Rank(0)).awaited.swap(0, Ordering::AcqRel), 0);
         // Another rank has something for the sleeper, and nobody to wake.
-        area.ring(Rank(0));
+        area.wake(Rank(0));
         assert_eq!(sleeper.ticket(), ticket);
         assert!(area.mark_dead(Rank(1)));
         assert_ne!(sleeper.ticket(), ticket, "it would sleep on");

@@ -23,7 +23,7 @@ use crate::ids::Rank;
 use crate::os::event::Event;
 use crate::os::{interfaces, tcp};
 use crate::runtime::Inner;
-use crate::transport::shm::area::life;
+use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::Connection;
 use crate::transport::tcp::endpoint_table::{ATTEMPTS, STRANGERS_FROM, WATCHES};
 use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
@@ -167,10 +167,10 @@ impl Connecting {
         let due: Vec<Again> = self.again.extract_if(.., |again| again.at <= now).collect();
         for Again { rank, aim, since, .. } in due {
             match aim {
-                Aim::Data(connection) if inner.area.life(rank) != life::JOINED => {
+                Aim::Data(connection) if inner.area.liveness(rank) != liveness::JOINED => {
                     inner.peers.drop_connection(inner, &connection);
                 }
-                _ if inner.area.life(rank) != life::JOINED => {}
+                _ if inner.area.liveness(rank) != liveness::JOINED => {}
                 Aim::Doubt => self.begin_since(inner, rank, Aim::Probe, since),
                 aim => self.begin_since(inner, rank, aim, since),
             }
@@ -382,15 +382,15 @@ impl Connecting {
         match aim {
             Aim::Data(connection) => {
                 let host = &inner.cards[rank.index()].host;
-                if inner.area.life(rank) == life::JOINED {
+                if inner.area.liveness(rank) == liveness::JOINED {
                     log::warn!("connecting to {rank} on {host} failed: {reason}");
                     inner.peers.note_trouble(rank, reason);
                 }
                 inner.peers.drop_connection(inner, &connection);
-                if inner.area.life(rank) == life::JOINED {
+                if inner.area.liveness(rank) == liveness::JOINED {
                     // What waited on it will not arrive, though nobody has died.
                     inner.channels.lost(rank);
-                    inner.area.ring(inner.rank);
+                    inner.area.wake(inner.rank);
                 }
             }
             Aim::WatchAgain if !refused && !ended && !lacking => self.fell_silent(inner, rank),
@@ -583,7 +583,7 @@ impl Inner {
     fn unreachable(&self, rank: Rank, reason: &str) {
         if self.peers.is_leaving(rank) {
             self.area.remote_left(rank);
-        } else if self.area.life(rank) == life::JOINED {
+        } else if self.area.liveness(rank) == liveness::JOINED {
             log::info!("{rank} on {} is gone: {reason}", self.cards[rank.index()].host);
         }
         self.peer_ended(rank);
@@ -600,15 +600,15 @@ impl Inner {
         let others = after.iter().chain(before).filter(|card| !self.is_local(card.rank));
         for card in others {
             let (rank, host) = (card.rank, &card.host);
-            match self.area.life(rank) {
-                life::DEAD => {
+            match self.area.liveness(rank) {
+                liveness::DEAD => {
                     let trouble = self.peers.trouble(rank);
                     let why = trouble.map_or(String::new(), |why| format!(" ({why})"));
                     let reason = format!("{rank} on {host} died while joining{why}");
                     return Some(Err(Error::Meeting { reason }));
                 }
                 // It has joined, and left already.
-                life::LEFT => continue,
+                liveness::LEFT => continue,
                 _ if self.peers.is_established(rank) => continue,
                 _ => {}
             }

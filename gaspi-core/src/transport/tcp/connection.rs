@@ -8,7 +8,7 @@
 //! socket takes; whoever drives the sockets later sends the rest. Nothing here waits.
 
 use crate::ids::{QueueId, Rank};
-use crate::os::event::Poll;
+use crate::os::event::Epoll;
 use crate::os::socket;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::transport::tcp::pipes::Pipes;
@@ -151,7 +151,7 @@ impl Connection {
     }
 
     /// Sends a frame that belongs to no lane, or leaves it to whoever drives.
-    pub(crate) fn send(&self, poll: &Poll, item: Outgoing) -> Result<(), Unsent<Outgoing>> {
+    pub(crate) fn send(&self, poll: &Epoll, item: Outgoing) -> Result<(), Unsent<Outgoing>> {
         let mut out = self.out();
         if out.is_let_go() {
             return Err(Unsent::Closed(item));
@@ -161,12 +161,12 @@ impl Connection {
     }
 
     /// The same for the answer to a frame that came on this stream; who leaves answers nobody.
-    pub(crate) fn answer(&self, poll: &Poll, frame: &Frame) {
+    pub(crate) fn answer(&self, poll: &Epoll, frame: &Frame) {
         // If the stream has broken, what came before its end is still to be read.
         let _ = self.send_locked(poll, &mut self.out(), Outgoing::new(frame));
     }
 
-    fn send_locked(&self, poll: &Poll, out: &mut Out, item: Outgoing) -> Result<(), Broken> {
+    fn send_locked(&self, poll: &Epoll, out: &mut Out, item: Outgoing) -> Result<(), Broken> {
         if out.ending != Ending::No {
             return Ok(());
         }
@@ -177,7 +177,7 @@ impl Connection {
     /// Sends a request, or leaves it to whoever drives.
     pub(crate) fn post(
         &self,
-        poll: &Poll,
+        poll: &Epoll,
         queue: QueueId,
         item: Item,
     ) -> Result<Posted, Unsent<Item>> {
@@ -204,7 +204,7 @@ impl Connection {
     /// The data is readable, and nobody else uses the slot until the message has been sent.
     pub(crate) unsafe fn post_message<'m>(
         &self,
-        poll: &Poll,
+        poll: &Epoll,
         message: Message<'m>,
     ) -> Result<Option<Posted>, Unsent<Message<'m>>> {
         let mut out = self.out();
@@ -265,7 +265,7 @@ impl Connection {
 
     /// Sends what was held back, if that has not gone along with something. Whether there is room
     /// now for which somebody may wait: the set does not tell of it any more.
-    pub(crate) fn release_held(&self, poll: &Poll) -> Result<bool, Broken> {
+    pub(crate) fn release_held(&self, poll: &Epoll) -> Result<bool, Broken> {
         let mut out = self.out();
         out.told_held = false;
         if out.is_idle() {
@@ -277,14 +277,14 @@ impl Connection {
     }
 
     /// Answers in a lane of the peer's.
-    pub(crate) fn answer_in_lane(&self, poll: &Poll, queue: QueueId, item: Item) {
+    pub(crate) fn answer_in_lane(&self, poll: &Epoll, queue: QueueId, item: Item) {
         // As with other answers.
         let _ = self.post_locked(poll, &mut self.out(), queue, item, false);
     }
 
     fn post_locked(
         &self,
-        poll: &Poll,
+        poll: &Epoll,
         out: &mut Out,
         queue: QueueId,
         item: Item,
@@ -326,7 +326,7 @@ impl Connection {
     }
 
     /// Acknowledges what has been completed.
-    pub(crate) fn pay(&self, poll: &Poll) -> Result<(), Broken> {
+    pub(crate) fn pay(&self, poll: &Epoll) -> Result<(), Broken> {
         let mut out = self.out();
         if !out.owes() {
             return Ok(());
@@ -360,17 +360,17 @@ impl Connection {
     }
 
     /// Sends what there is room for.
-    pub(crate) fn flush(&self, poll: &Poll) -> Result<(), Broken> {
+    pub(crate) fn flush(&self, poll: &Epoll) -> Result<(), Broken> {
         self.flush_locked(poll, &mut self.out())
     }
 
     /// The same where something is to be sent in addition: once there is no room, whoever drives is
     /// told when there is.
-    fn flush_unless_full(&self, poll: &Poll, out: &mut Out) -> Result<(), Broken> {
+    fn flush_unless_full(&self, poll: &Epoll, out: &mut Out) -> Result<(), Broken> {
         if out.armed && !out.broken { Ok(()) } else { self.flush_locked(poll, out) }
     }
 
-    fn flush_locked(&self, poll: &Poll, out: &mut Out) -> Result<(), Broken> {
+    fn flush_locked(&self, poll: &Epoll, out: &mut Out) -> Result<(), Broken> {
         if out.broken {
             return Err(Broken);
         }
@@ -397,7 +397,7 @@ impl Connection {
             }
         }
         out.drains += u64::from(!blocked);
-        if !blocked && matches!(out.ending, Ending::LetGo | Ending::Said) {
+        if !blocked && matches!(out.ending, Ending::LetGo | Ending::ResendBuffer) {
             socket::end_sending(fd);
         }
         if blocked && out.apart {
@@ -412,7 +412,7 @@ impl Connection {
 
     /// Takes the socket out of the set, where each arrival would cost the kernel a call of it:
     /// whoever drives looks at it by receiving. False if it has to stay.
-    pub(crate) fn take_apart(&self, poll: &Poll) -> bool {
+    pub(crate) fn take_apart(&self, poll: &Epoll) -> bool {
         let mut out = self.out();
         let Some(fd) = self.fd().filter(|_| !out.armed && !out.forgotten && !self.local) else {
             return false;
@@ -428,11 +428,11 @@ impl Connection {
     }
 
     /// Puts it back; false if the kernel has no room for it now.
-    pub(crate) fn put_back(&self, poll: &Poll) -> bool {
+    pub(crate) fn put_back(&self, poll: &Epoll) -> bool {
         self.put_back_locked(poll, &mut self.out())
     }
 
-    fn put_back_locked(&self, poll: &Poll, out: &mut Out) -> bool {
+    fn put_back_locked(&self, poll: &Epoll, out: &mut Out) -> bool {
         if let Some(fd) = self.fd().filter(|_| out.apart && !out.forgotten) {
             out.apart = poll.add_again(fd, self.token, out.armed).is_err();
             return !out.apart;
@@ -441,7 +441,7 @@ impl Connection {
     }
 
     /// Says goodbye behind all that has been sent so far.
-    pub(crate) fn say_goodbye(&self, poll: &Poll) {
+    pub(crate) fn say_goodbye(&self, poll: &Epoll) {
         let mut out = self.out();
         if out.ending != Ending::No {
             return;
@@ -452,7 +452,7 @@ impl Connection {
     }
 
     /// Says that this rank asks for nothing more, unless something is under way; whether it did.
-    pub(crate) fn release(&self, poll: &Poll) -> bool {
+    pub(crate) fn release(&self, poll: &Epoll) -> bool {
         let mut out = self.out();
         if !out.asks_nothing() {
             return false;
@@ -464,7 +464,7 @@ impl Connection {
     }
 
     /// Ends sending if nothing is under way; whether it did.
-    pub(crate) fn let_go(&self, poll: &Poll) -> bool {
+    pub(crate) fn let_go(&self, poll: &Epoll) -> bool {
         let mut out = self.out();
         if out.ending != Ending::No || !out.asks_nothing() {
             return false;
@@ -565,7 +565,7 @@ mod tests {
     }
 
     /// What a set says about the connection now.
-    fn told(poll: &Poll) -> Option<(bool, bool)> {
+    fn told(poll: &Epoll) -> Option<(bool, bool)> {
         let mut events = Vec::new();
         poll.wait(&mut events, 0);
         events.first().map(|event| (event.readable, event.writable))
@@ -579,7 +579,7 @@ mod tests {
         let server = socket::accept(listener.as_fd()).expect("accept").expect("one waits");
         let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
         connection.established(client);
-        let poll = Poll::new().expect("set");
+        let poll = Epoll::new().expect("set");
         poll.add(connection.fd().expect("socket"), 1).expect("added");
         connection.flush(&poll).expect("sent");
         // SAFETY: the piece is a constant.

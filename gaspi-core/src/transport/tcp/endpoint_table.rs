@@ -4,12 +4,12 @@ mod posting;
 
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
-use crate::os::event::{Bell, Poll};
+use crate::os::event::{Epoll, Wakeup};
 use crate::os::socket;
 use crate::runtime::Inner;
 use crate::segment::Segment;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::transport::shm::area::life;
+use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connect::Aim;
 use crate::transport::tcp::connection::Connection;
 use crate::transport::tcp::connection_epoch::{Losses, fail_puts};
@@ -26,10 +26,10 @@ use std::time::Duration;
 
 /// Names of the poll sets: pidfds carry their rank, connections count from a base.
 pub(crate) const LISTENER: u64 = 0;
-pub(crate) const BELL: u64 = 1;
+pub(crate) const WAKEUP: u64 = 1;
 pub(crate) const LAUNCHER: u64 = 2;
 pub(crate) const DATA: u64 = 3;
-pub(crate) const DOORBELL: u64 = 4;
+pub(crate) const WAKEUP_SOCKET: u64 = 4;
 pub(crate) const PROCESSES: u64 = 1 << 32;
 pub(crate) const ATTEMPTS: u64 = 1 << 33;
 pub(crate) const STRANGERS_FROM: u64 = 1 << 40;
@@ -107,11 +107,11 @@ pub(crate) mod watch {
 #[derive(Debug)]
 pub(crate) struct Peers {
     /// What the progress thread sleeps on; it contains `data`.
-    pub(crate) poll: Poll,
-    /// The sockets of established connections, and this rank's doorbell.
-    pub(crate) data: Poll,
-    pub(crate) bell: Bell,
-    doorbell: Option<OwnedFd>,
+    pub(crate) poll: Epoll,
+    /// The sockets of established connections, and this rank's wakeup socket.
+    pub(crate) data: Epoll,
+    pub(crate) wakeup: Wakeup,
+    wakeup_socket: Option<OwnedFd>,
     pub(crate) listener: Option<OwnedFd>,
     /// Listeners for ranks of other nodes.
     pub(crate) endpoints: Vec<OwnedFd>,
@@ -180,19 +180,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Peers {
     pub(crate) fn new(
         listener: Option<OwnedFd>,
-        doorbell: Option<OwnedFd>,
+        wakeup_socket: Option<OwnedFd>,
         endpoints: Vec<OwnedFd>,
         size: u32,
     ) -> Result<Peers> {
-        let (poll, data) = (Poll::new()?, Poll::new()?);
-        let bell = Bell::new()?;
-        poll.add(bell.as_fd(), BELL)?;
+        let (poll, data) = (Epoll::new()?, Epoll::new()?);
+        let wakeup = Wakeup::new()?;
+        poll.add(wakeup.as_fd(), WAKEUP)?;
         poll.add(data.as_fd(), DATA)?;
         if let Some(listener) = &listener {
             poll.add(listener.as_fd(), LISTENER)?;
         }
-        if let Some(doorbell) = &doorbell {
-            data.add(doorbell.as_fd(), DOORBELL)?;
+        if let Some(wakeup_socket) = &wakeup_socket {
+            data.add(wakeup_socket.as_fd(), WAKEUP_SOCKET)?;
         }
         for (token, endpoint) in (ENDPOINTS..).zip(&endpoints) {
             poll.add(endpoint.as_fd(), token)?;
@@ -200,9 +200,9 @@ impl Peers {
         Ok(Peers {
             poll,
             data,
-            bell,
-            remote: doorbell.is_some(),
-            doorbell,
+            wakeup,
+            remote: wakeup_socket.is_some(),
+            wakeup_socket,
             listener,
             endpoints,
             stop: AtomicBool::new(false),
@@ -237,9 +237,9 @@ impl Peers {
         })
     }
 
-    pub(crate) fn clear_doorbell(&self) {
-        if let Some(doorbell) = &self.doorbell {
-            socket::clear(doorbell.as_fd());
+    pub(crate) fn clear_wakeup_socket(&self) {
+        if let Some(wakeup_socket) = &self.wakeup_socket {
+            socket::clear(wakeup_socket.as_fd());
         }
     }
 
@@ -284,7 +284,7 @@ impl Peers {
         if established.is_err() || connection.is_forgotten() || self.is_outdated(connection) {
             self.drop_with_doubt(inner, connection);
         }
-        if inner.area.life(inner.rank) == life::LEFT {
+        if inner.area.liveness(inner.rank) == liveness::LEFT {
             // It was not there yet when goodbye was said on the others.
             connection.say_goodbye(&self.data);
         }
@@ -297,12 +297,12 @@ impl Peers {
 
     fn want(&self, rank: Rank, aim: Aim) {
         lock(&self.wanted).push((rank, aim));
-        self.bell.ring();
+        self.wakeup.wake();
     }
 
     /// A connection with `rank` has broken: does it live?
     pub(crate) fn suspect(&self, inner: &Inner, rank: Rank) {
-        if inner.area.life(rank) == life::JOINED && !inner.is_local(rank) {
+        if inner.area.liveness(rank) == liveness::JOINED && !inner.is_local(rank) {
             self.want(rank, Aim::Probe);
         }
     }
@@ -315,8 +315,8 @@ impl Peers {
             inner.cards[rank.index()].host
         );
         inner.channels.lost(rank);
-        inner.area.ring(inner.rank);
-        inner.say_again(rank);
+        inner.area.wake(inner.rank);
+        inner.resend(rank);
     }
 
     /// How `rank` is reached from now on.
@@ -358,7 +358,7 @@ impl Peers {
         }
         lock(&self.connections).remove(&connection.token);
         self.dropped.store(true, Ordering::Release);
-        self.bell.ring();
+        self.wakeup.wake();
         let Some(peer) = connection.peer().map(Rank) else { return };
         // Before anything goes by another one.
         fail_puts(inner, peer, lost);
@@ -481,7 +481,7 @@ impl Peers {
         for (lane, count) in connection.acknowledged(puts) {
             inner.completed(peer, lane, count, Ok(()));
         }
-        inner.area.ring(inner.rank);
+        inner.area.wake(inner.rank);
         self.let_go(connection);
     }
 
@@ -584,7 +584,7 @@ impl Peers {
         self.adopt(connection)?;
         // One that breaks at once is noticed by whoever drives.
         let _ = connection.flush(&self.data);
-        inner.area.ring(inner.rank);
+        inner.area.wake(inner.rank);
         Ok(())
     }
 

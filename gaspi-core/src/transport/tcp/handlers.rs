@@ -4,7 +4,7 @@
 //! Nothing here waits, since whoever drives may hold or be inside anything, and nothing calls the
 //! program. [`may_wait`](crate::sync::epoch::may_wait) holds that.
 
-use crate::channel::Spot;
+use crate::channel::ReceiveTarget;
 use crate::channel::zero_copy;
 use crate::diagnostics;
 use crate::group::Abort;
@@ -14,7 +14,7 @@ use crate::queue::CHANNELS;
 use crate::runtime::Inner;
 use crate::segment::{ARENA, Segment, Target};
 use crate::sync::{AtomicU64, Ordering, slots};
-use crate::transport::shm::area::life;
+use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::endpoint_table::{Failure, Landing};
 use crate::transport::tcp::payload::Payload;
@@ -68,14 +68,14 @@ impl Body {
 
 impl Inner {
     /// Where the rest of a payload goes if it is the data of a message that is expected.
-    pub(super) fn spot(&self, peer: Rank, body: &Body) -> Option<Spot<'_>> {
+    pub(super) fn receive_target(&self, peer: Rank, body: &Body) -> Option<ReceiveTarget<'_>> {
         let Sink::Put { segment, put } = &body.sink else { return None };
         if put.lane.queue != CHANNELS || segment.id != ARENA {
             return None;
         }
         let slot = segment.pointer().wrapping_add(put.place.offset as usize);
         // SAFETY: the range was checked when the frame came, and is written here only.
-        unsafe { self.channels.expected.spot(peer, put, body.offset, slot) }
+        unsafe { self.channels.posted_receives.target(peer, put, body.offset, slot) }
     }
 
     /// Where a payload goes; nowhere if nobody wants it any more.
@@ -225,13 +225,13 @@ impl Inner {
             Frame::Arrive(arrival) => {
                 let (group, step) = (arrival.group, arrival.step);
                 if group.index() < self.config.group_max as usize {
-                    self.mirror.arrived(peer, arrival);
-                    self.hear_of_line(group, step);
-                    self.area.ring(self.rank);
+                    self.remote_arrivals.arrived(peer, arrival);
+                    self.hear_of_arrival(group, step);
+                    self.area.wake(self.rank);
                 }
             }
-            Frame::Barrier { group, step, news } => {
-                self.hear_of_barrier(peer, group, step, news);
+            Frame::Barrier { group, step, message } => {
+                self.hear_of_barrier(peer, group, step, message);
             }
             Frame::Hello { .. } => return Err(Broken),
             frame => self.handle_rare(connection, incoming, peer, frame)?,
@@ -269,11 +269,11 @@ impl Inner {
                 let dead = dead.filter(|rank| self.check_rank(*rank).is_ok());
                 let abort = Abort { reporter: peer, dead, reason };
                 self.groups.aborted(peer, group, attempt, round, &abort);
-                self.area.ring(self.rank);
+                self.area.wake(self.rank);
             }
             Frame::Passive { request, message } => {
                 self.mailbox.post(peer, connection.token, request, message);
-                self.area.ring(self.rank);
+                self.area.wake(self.rank);
             }
             Frame::Withhold { request } => self.mailbox.withhold(peer, request),
             Frame::Goodbye => {
@@ -312,7 +312,7 @@ impl Inner {
     fn announced(&self, peer: Rank, announce: Announce) {
         if usize::from(announce.group.0) < self.config.group_max as usize {
             self.groups.announced(peer, announce);
-            self.area.ring(self.rank);
+            self.area.wake(self.rank);
         }
     }
 
@@ -330,7 +330,7 @@ impl Inner {
         if let Some(queue) = self.queues.get(lane.queue.index()) {
             queue.fail_of(lane.generation, &format!("{peer} refused: {reason}"));
         }
-        self.area.ring(self.rank);
+        self.area.wake(self.rank);
     }
 
     fn import(
@@ -363,7 +363,7 @@ impl Inner {
         );
         // Whoever notes a death afterwards finds it; nobody is to reach the memory of the dead.
         let _changes = self.targets.changes();
-        if self.area.life(peer) == life::DEAD {
+        if self.area.liveness(peer) == liveness::DEAD {
             return Err(format!("{peer} has died"));
         }
         self.replace_target(peer, register.segment, target);

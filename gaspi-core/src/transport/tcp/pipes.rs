@@ -12,34 +12,34 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
-enum State {
+enum PipeState {
     /// Nobody has needed it yet.
     #[default]
     Unmade,
     Free(Pipe),
-    Lent,
+    InUse,
     /// It does not serve here.
     Refused,
 }
 
 /// The pipe of a rank.
 #[derive(Debug, Default)]
-pub(crate) struct Pipes(Mutex<State>);
+pub(crate) struct Pipes(Mutex<PipeState>);
 
 impl Pipes {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PipeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The pipe, empty, unless somebody else has it or there is none.
-    pub(super) fn lend(self: &Arc<Pipes>) -> Option<Lent> {
+    pub(super) fn acquire(self: &Arc<Pipes>) -> Option<PipeGuard> {
         let mut state = self.state();
-        let pipe = match std::mem::replace(&mut *state, State::Lent) {
-            State::Free(pipe) => pipe,
-            State::Unmade => match Pipe::new() {
+        let pipe = match std::mem::replace(&mut *state, PipeState::InUse) {
+            PipeState::Free(pipe) => pipe,
+            PipeState::Unmade => match Pipe::new() {
                 Ok(pipe) => pipe,
                 Err(error) => {
-                    *state = State::Refused;
+                    *state = PipeState::Refused;
                     say(&error);
                     return None;
                 }
@@ -49,7 +49,7 @@ impl Pipes {
                 return None;
             }
         };
-        Some(Lent { pipe: Some(pipe), of: Arc::clone(self) })
+        Some(PipeGuard { pipe: Some(pipe), of: Arc::clone(self) })
     }
 }
 
@@ -62,17 +62,17 @@ fn say(error: &io::Error) {
 
 /// The pipe while a connection has it.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct PipeGuard {
     /// Until it is given back.
     pipe: Option<Pipe>,
     of: Arc<Pipes>,
 }
 
-impl Lent {
+impl PipeGuard {
     /// It does not serve, and will not.
     pub(super) fn refuse(mut self, error: &io::Error) {
         self.pipe = None;
-        *self.of.state() = State::Refused;
+        *self.of.state() = PipeState::Refused;
         say(error);
     }
 
@@ -99,11 +99,11 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for PipeGuard {
     fn drop(&mut self) {
         let Some(pipe) = self.pipe.take() else { return };
         // What is left in it belongs to a stream that has broken.
-        let next = if pipe.held() == 0 { State::Free(pipe) } else { State::Unmade };
+        let next = if pipe.held() == 0 { PipeState::Free(pipe) } else { PipeState::Unmade };
         *self.of.state() = next;
     }
 }

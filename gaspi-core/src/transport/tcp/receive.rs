@@ -11,7 +11,7 @@ use crate::os::tcp;
 use crate::runtime::Inner;
 use crate::sync::{Ordering, epoch, fence};
 use crate::transport::tcp::connection::{Broken, Connection};
-use crate::transport::tcp::endpoint_table::{DOORBELL, Peers, watch};
+use crate::transport::tcp::endpoint_table::{Peers, WAKEUP_SOCKET, watch};
 use crate::transport::tcp::handlers::Body;
 use crate::wire::frame::{ACK_LEN, FRAME_MAX, Frame, PREFIX, PUT_LEN};
 use std::collections::HashMap;
@@ -153,8 +153,8 @@ impl Drive {
         for event in &events {
             // One before may have ended others.
             self.forget_dropped(peers);
-            if event.token == DOORBELL {
-                peers.clear_doorbell();
+            if event.token == WAKEUP_SOCKET {
+                peers.clear_wakeup_socket();
             } else if let Some(hot) = self.hot.take_if(|hot| hot.connection.token == event.token) {
                 self.serve_hot(inner, hot, event.readable, event.writable);
             } else if let Some(connection) = peers.connection(event.token) {
@@ -337,7 +337,7 @@ impl Drive {
             // Where that fails, what was received before the end is still to be read.
             readable |= connection.flush(&inner.peers.data).is_err();
             // Somebody may wait until everything has been handed over.
-            inner.area.ring(inner.rank);
+            inner.area.wake(inner.rank);
         }
         if readable {
             result = self.read(inner, connection, incoming);
@@ -352,7 +352,7 @@ impl Drive {
             return;
         }
         // For all that came together: notifications may have.
-        inner.area.ring(inner.rank);
+        inner.area.wake(inner.rank);
         let answered = !std::mem::take(&mut incoming.plain);
         let awaited = std::mem::take(&mut incoming.awaited);
         connection.owe(std::mem::take(&mut incoming.completed), answered, awaited);
@@ -466,8 +466,8 @@ impl Drive {
     ) -> Result<Received, Broken> {
         let Some(body) = &mut incoming.body else { return Ok(Received::Nothing) };
         let left = usize::try_from(body.left).unwrap_or(usize::MAX);
-        let spot = connection.peer().and_then(|peer| inner.spot(Rank(peer), body));
-        let (accepts, pointer) = match inner.wanted(&body.sink).filter(|_| spot.is_none()) {
+        let target = connection.peer().and_then(|peer| inner.receive_target(Rank(peer), body));
+        let (accepts, pointer) = match inner.wanted(&body.sink).filter(|_| target.is_none()) {
             Some(segment) => {
                 let accepts = segment.accept();
                 let pointer = segment.pointer().wrapping_add(body.offset as usize);
@@ -475,8 +475,8 @@ impl Drive {
             }
             None => (None, std::ptr::null_mut()),
         };
-        let piece = match &spot {
-            Some(spot) => Piece { pointer: spot.pointer, len: left },
+        let piece = match &target {
+            Some(target) => Piece { pointer: target.pointer, len: left },
             None if accepts.is_some() => Piece { pointer, len: left },
             None => {
                 self.discard.resize(MANY, 0);
@@ -495,7 +495,7 @@ impl Drive {
                 _ => outcome(socket::receive_two(fd, [piece, behind])),
             }
         }?;
-        drop((accepts, spot));
+        drop((accepts, target));
         let Some(received) = received else { return Ok(Received::Nothing) };
         let here = received.min(piece.len);
         body.offset += here as u64;

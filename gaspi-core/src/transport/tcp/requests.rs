@@ -6,7 +6,7 @@ use crate::ids::{QueueId, Rank, SegmentId};
 use crate::runtime::Inner;
 use crate::sync::Ordering;
 use crate::timeout::Deadline;
-use crate::transport::shm::area::life;
+use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::{Connection, Posted, Unsent};
 use crate::transport::tcp::endpoint_table::{
     Asked, CallKey, EXPLAIN, Failure, Landing, Peers, PendingCall, Request, lock,
@@ -239,7 +239,7 @@ pub(crate) fn finish(inner: &Inner, peer: Rank, request: Request, outcome: Resul
             inner.completed(peer, lane, 1, outcome.map(|_| ()));
         }
     }
-    inner.area.ring(inner.rank);
+    inner.area.wake(inner.rank);
 }
 
 impl Inner {
@@ -254,9 +254,9 @@ impl Inner {
         let lost = outcome == Err(Failure::Lost);
         let failed = outcome.err().map(|failure| match failure {
             Failure::Refused(reason) => format!("{peer} refused: {reason}"),
-            Failure::Lost => match self.area.life(peer) {
-                life::LEFT => format!("{peer} has left the job"),
-                life::DEAD => format!("{peer} has died on {}", self.cards[peer.index()].host),
+            Failure::Lost => match self.area.liveness(peer) {
+                liveness::LEFT => format!("{peer} has left the job"),
+                liveness::DEAD => format!("{peer} has died on {}", self.cards[peer.index()].host),
                 _ => {
                     let host = &self.cards[peer.index()].host;
                     match self.peers.trouble(peer) {
@@ -275,9 +275,9 @@ impl Inner {
                 queue.lose(peer, lane.generation, count, failed.as_deref().unwrap_or_default());
             }
             Some(queue) => queue.complete(peer, lane.generation, count, failed.as_deref()),
-            None if failed.is_some() => self.channels.loans.lost(lane.generation),
-            None => self.channels.loans.returned(lane.generation),
+            None if failed.is_some() => self.channels.zero_copy.lost(lane.generation),
+            None => self.channels.zero_copy.acknowledged(lane.generation),
         }
-        self.area.ring(self.rank);
+        self.area.wake(self.rank);
     }
 }

@@ -8,8 +8,8 @@
 use crate::ids::QueueId;
 use crate::os::socket::{self, Piece};
 use crate::os::splice;
-use crate::transport::tcp::payload::{Loan, Payload};
-use crate::transport::tcp::pipes::{Lent, Pipes};
+use crate::transport::tcp::payload::{Payload, UserBuffer};
+use crate::transport::tcp::pipes::{PipeGuard, Pipes};
 use crate::wait::monotonic_ns;
 use crate::wire::frame::{Frame, Lane, Place, Put};
 use std::collections::VecDeque;
@@ -73,7 +73,7 @@ pub(crate) struct Message<'a> {
     /// Memory for all of it, until it has been sent.
     pub(crate) slot: Payload,
     /// The data, if it stays as it is until the put has been acknowledged.
-    pub(crate) loan: Option<Arc<Loan>>,
+    pub(crate) buffer: Option<Arc<UserBuffer>>,
 }
 
 impl Message<'_> {
@@ -145,7 +145,7 @@ pub(super) enum Ending {
     /// This rank leaves the job: its goodbye goes behind all that waits.
     Goodbye,
     /// The goodbye is on the wire.
-    Said,
+    ResendBuffer,
 }
 
 /// Stands for a payload whose memory is gone.
@@ -197,7 +197,7 @@ pub(super) struct Out {
     pub(super) told_held: bool,
     /// Where payloads go page by page, and what is on this way.
     pub(super) pipes: Option<Arc<Pipes>>,
-    pub(super) lent: Option<Lent>,
+    pub(super) pipe: Option<PipeGuard>,
     /// Nobody looks after it any more.
     pub(super) forgotten: bool,
     /// This rank has asked for something on it.
@@ -273,7 +273,7 @@ impl Out {
             }
         }
         if self.ending == Ending::Goodbye && self.lanes.is_empty() && self.body.is_none() {
-            self.ending = Ending::Said;
+            self.ending = Ending::ResendBuffer;
             Frame::Goodbye.append_to(&mut self.wire);
         }
     }
@@ -332,7 +332,7 @@ impl Out {
         hold: bool,
         message: Message<'_>,
     ) -> bool {
-        let Message { put, head, mut data, ref slot, ref loan } = message;
+        let Message { put, head, mut data, ref slot, ref buffer } = message;
         let direct = !hold && !self.armed && !self.broken && self.is_free() && put.size <= CHUNK;
         let Some(fd) = fd.filter(|_| direct) else {
             // SAFETY: as the caller says.
@@ -343,8 +343,8 @@ impl Out {
         self.acknowledge();
         self.encode(&mut Item::put(put, None));
         self.wire.extend_from_slice(head);
-        if let Some(loan) = loan {
-            let (payload, size) = (Payload::lent(Arc::clone(loan), 0), data.len as u64);
+        if let Some(buffer) = buffer {
+            let (payload, size) = (Payload::of_user(Arc::clone(buffer), 0), data.len as u64);
             self.body = Some(Body { payload, sent: 0, size, piped: true });
             return true;
         }
@@ -464,7 +464,7 @@ impl Out {
         self.control.clear();
         self.wire = Vec::new();
         self.body = None;
-        self.lent = None;
+        self.pipe = None;
         lost
     }
 }
@@ -498,12 +498,14 @@ pub(super) fn send(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<()> {
 fn send_copied(fd: BorrowedFd<'_>, out: &Out) -> io::Result<usize> {
     let head = Piece::of(&out.wire[out.sent..]);
     // Memory of the program may be gone once its segment was deleted: what is left of the payload
-    // then goes out as zeroes, so that the frames behind it arrive. But where it was called back.
+    // then goes out as zeroes, so that the frames behind it arrive. But where it was revoked.
     let accepts = out.body.as_ref().map(|body| body.payload.accept());
     let rest = match &out.body {
         None => Piece::of(&[]),
         Some(body) if accepts.as_ref().is_some_and(|accepts| **accepts) => body.rest(),
-        Some(body) if body.payload.is_lent() => return Err(io::ErrorKind::ConnectionAborted.into()),
+        Some(body) if body.payload.is_of_user() => {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         Some(body) => Piece::of(&ZEROES[..ZEROES.len().min((body.size - body.sent) as usize)]),
     };
     let descriptors: Vec<BorrowedFd<'_>> = out.descriptors.iter().map(AsFd::as_fd).collect();
@@ -519,33 +521,33 @@ fn send_copied(fd: BorrowedFd<'_>, out: &Out) -> io::Result<usize> {
 /// it.
 fn send_by_page(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<Option<usize>> {
     let Some(body) = out.body.as_ref().filter(|body| body.piped) else { return Ok(None) };
-    let lent = out.lent.take().or_else(|| {
-        out.pipes.as_ref().filter(|_| out.descriptors.is_empty()).and_then(Pipes::lend)
+    let pipe = out.pipe.take().or_else(|| {
+        out.pipes.as_ref().filter(|_| out.descriptors.is_empty()).and_then(Pipes::acquire)
     });
-    let Some(mut lent) = lent else { return Ok(None) };
+    let Some(mut pipe) = pipe else { return Ok(None) };
     if out.sent < out.wire.len() {
         return socket::send_more(fd, &out.wire[out.sent..]).map(Some);
     }
-    if !lent.is_used() {
+    if !pipe.is_used() {
         let accepts = body.payload.accept();
         if !*accepts {
             return Ok(None);
         }
         // SAFETY: the payload's memory stays while its lock is held.
-        let filled = unsafe { lent.fill(body.rest()) };
+        let filled = unsafe { pipe.fill(body.rest()) };
         drop(accepts);
         if let Err(error) = filled {
-            lent.refuse(&error);
+            pipe.refuse(&error);
             return Ok(None);
         }
     }
-    match lent.drain(fd) {
+    match pipe.drain(fd) {
         Err(error) if splice::is_refused(&error) => {
-            lent.refuse(&error);
+            pipe.refuse(&error);
             Ok(None)
         }
         moved => {
-            out.lent = Some(lent).filter(Lent::is_used);
+            out.pipe = Some(pipe).filter(PipeGuard::is_used);
             moved.map(Some)
         }
     }

@@ -8,9 +8,9 @@ fn lane() -> impl Strategy<Value = Lane> {
         .prop_map(|(queue, generation)| Lane { queue: QueueId(queue), generation })
 }
 
-fn news() -> impl Strategy<Value = News> {
-    let departed = any::<u16>().prop_map(|rank| News::Departed(Rank(rank)));
-    prop_oneof![Just(News::Gathered), Just(News::Complete), departed]
+fn message() -> impl Strategy<Value = BarrierMessage> {
+    let departed = any::<u16>().prop_map(|rank| BarrierMessage::Departed(Rank(rank)));
+    prop_oneof![Just(BarrierMessage::Gathered), Just(BarrierMessage::Complete), departed]
 }
 
 fn frames() -> impl Strategy<Value = Frame> {
@@ -90,10 +90,10 @@ fn frames() -> impl Strategy<Value = Frame> {
             }
         ),
         any::<u64>().prop_map(|count| Frame::Losses { count }),
-        (any::<u8>(), any::<u64>(), news()).prop_map(|(group, step, news)| Frame::Barrier {
+        (any::<u8>(), any::<u64>(), message()).prop_map(|(group, step, message)| Frame::Barrier {
             group: GroupId(group),
             step,
-            news,
+            message,
         }),
         Just(Frame::Kill),
         Just(Frame::Goodbye),

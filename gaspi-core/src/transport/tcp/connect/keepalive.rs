@@ -8,7 +8,7 @@ use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
 use crate::runtime::Inner;
-use crate::transport::shm::area::life;
+use crate::transport::shm::area::liveness;
 use crate::wire::handshake::Purpose;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,10 +41,10 @@ impl Connecting {
         let Some(watch) = self.watches.get(&token) else { return };
         let error = tcp::outcome(watch.fd.as_fd()).err();
         let said = hear(watch.fd.as_fd());
-        if let (Said::Farewell, Some(rank)) = (&said, watch.rank) {
+        if let (Heard::Farewell, Some(rank)) = (&said, watch.rank) {
             inner.peers.note_farewell(rank);
         }
-        if error.is_none() && said != Said::End {
+        if error.is_none() && said != Heard::End {
             return;
         }
         let Some(watch) = self.watches.remove(&token) else { return };
@@ -66,7 +66,7 @@ impl Connecting {
     /// Hears what `rank` has said on a watch of it.
     pub(super) fn hear_farewell(&self, inner: &Inner, rank: Rank) {
         let mut watches = self.watches.values().filter(|watch| watch.rank == Some(rank));
-        if watches.any(|watch| hear(watch.fd.as_fd()) == Said::Farewell) {
+        if watches.any(|watch| hear(watch.fd.as_fd()) == Heard::Farewell) {
             inner.peers.note_farewell(rank);
         }
     }
@@ -103,7 +103,8 @@ impl Connecting {
         let node = inner.cards[than.index()].node;
         let other = (0..inner.size).map(|rank| Rank(rank as u16)).find(|rank| {
             let same = inner.cards[rank.index()].node == node && *rank != than;
-            same && inner.area.life(*rank) == life::JOINED && inner.peers.is_established(*rank)
+            same && inner.area.liveness(*rank) == liveness::JOINED
+                && inner.peers.is_established(*rank)
         });
         if let Some(other) = other {
             self.begin(inner, other, Aim::Watch);
@@ -113,7 +114,7 @@ impl Connecting {
 
 /// What the other side of a connection says on which nothing has to be said.
 #[derive(Debug, PartialEq, Eq)]
-enum Said {
+enum Heard {
     /// Nothing, or what nobody expects.
     Nothing,
     /// That its rank has left the job.
@@ -122,24 +123,24 @@ enum Said {
     End,
 }
 
-fn hear(fd: BorrowedFd<'_>) -> Said {
+fn hear(fd: BorrowedFd<'_>) -> Heard {
     let mut byte = [0u8; 1];
     let piece = Piece { pointer: byte.as_mut_ptr(), len: byte.len() };
     // SAFETY: the array is writable.
     match unsafe { socket::receive_bytes(fd, piece) } {
-        Ok(0) => Said::End,
-        Ok(_) if byte == [FAREWELL] => Said::Farewell,
-        Ok(_) => Said::Nothing,
+        Ok(0) => Heard::End,
+        Ok(_) if byte == [FAREWELL] => Heard::Farewell,
+        Ok(_) => Heard::Nothing,
         Err(error) => match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Said::Nothing,
-            _ => Said::End,
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Heard::Nothing,
+            _ => Heard::End,
         },
     }
 }
 
 /// Whether the other side has closed.
 pub(super) fn has_ended(fd: BorrowedFd<'_>) -> bool {
-    hear(fd) == Said::End
+    hear(fd) == Heard::End
 }
 
 /// The kernel asks so often at most.

@@ -142,7 +142,7 @@ impl Peers {
         fence(Ordering::SeqCst);
         if self.watch.load(Ordering::Relaxed) != watch::TICKING || self.slow.load(Ordering::Relaxed)
         {
-            self.bell.ring();
+            self.wakeup.wake();
         }
     }
 
@@ -161,7 +161,7 @@ impl Peers {
         for connection in &held {
             match connection.release_held(&self.data) {
                 Ok(false) => {}
-                Ok(true) => inner.area.ring(inner.rank),
+                Ok(true) => inner.area.wake(inner.rank),
                 Err(Broken) => self.broke(inner, connection),
             }
         }

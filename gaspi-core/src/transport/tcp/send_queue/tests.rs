@@ -6,7 +6,7 @@ use crate::segment::{Init, Segment, Shape};
 
 #[test]
 fn descriptors_stay_with_their_frame_while_others_queue_up_behind_it() {
-    let descriptor = crate::os::event::Bell::new().expect("descriptor");
+    let descriptor = crate::os::event::Wakeup::new().expect("descriptor");
     let frame = Outgoing::with_descriptors(&Frame::Kill, &[descriptor.as_fd()]).expect("frame");
     let mut out = Out::default();
     out.control.push_back(frame);
@@ -85,12 +85,12 @@ fn payloads_arrive_whole_while_the_pipe_is_with_another_stream_and_after_it_brok
     let pipes = Arc::default();
     let (mut first, to_first, from_first) = stream("first", &pipes, 1);
     assert!(!pump(&mut first, &to_first));
-    assert!(first.lent.is_some(), "the socket is full, and the pipe is not empty");
+    assert!(first.pipe.is_some(), "the socket is full, and the pipe is not empty");
     // By copies.
     let (mut second, to_second, from_second) = stream("second", &pipes, 2);
     let mut got = Vec::new();
     while !pump(&mut second, &to_second) {
-        assert!(second.lent.is_none());
+        assert!(second.pipe.is_none());
         take(&from_second, &mut got);
     }
     take(&from_second, &mut got);
@@ -109,7 +109,7 @@ fn payloads_arrive_whole_while_the_pipe_is_with_another_stream_and_after_it_brok
     third.give_up();
     let (mut fourth, to_fourth, from_fourth) = stream("fourth", &pipes, 4);
     assert!(!pump(&mut fourth, &to_fourth));
-    assert!(fourth.lent.is_some(), "there is a pipe again");
+    assert!(fourth.pipe.is_some(), "there is a pipe again");
     let mut got = Vec::new();
     while !pump(&mut fourth, &to_fourth) {
         take(&from_fourth, &mut got);
@@ -136,7 +136,7 @@ fn a_message_goes_out_whole_although_its_data_changes_once_it_was_posted() {
     let (size, notification) = ((head.len() + PAYLOAD) as u64, crate::ids::NotificationId(0));
     let lane = Lane { queue: QueueId(0), generation: 0 };
     let put = Put { lane, place, size, last: true, notification, value: 1 };
-    let message = Message { put, head: &head, data: Piece::of(&data), slot, loan: None };
+    let message = Message { put, head: &head, data: Piece::of(&data), slot, buffer: None };
     assert!(!out.is_full(&message));
     // Room is waited for, but not for ever, and not behind others.
     out.armed = true;
@@ -168,13 +168,13 @@ fn what_was_called_back_ends_the_stream_instead_of_standing_for_data() {
     (out.wire, out.body, out.lanes) = (vec![1], None, VecDeque::new());
     let data = vec![7u8; 4 << 20];
     // SAFETY: the data outlives the stream.
-    let loan = Arc::new(unsafe { Loan::new(data.as_ptr()) });
-    let payload = Payload::lent(Arc::clone(&loan), 0);
+    let loan = Arc::new(unsafe { UserBuffer::new(data.as_ptr()) });
+    let payload = Payload::of_user(Arc::clone(&loan), 0);
     out.body = Some(Body { payload, sent: 0, size: data.len() as u64, piped: true });
     assert!(!pump(&mut out, &to), "it is more than the socket takes");
     // What has been handed over goes out as it is; what has not, not at all.
-    out.lent = None;
-    loan.call_back();
+    out.pipe = None;
+    loan.revoke();
     let outcome = send(to.as_fd(), &mut out);
     assert!(outcome.is_err_and(|error| !socket::is_full(&error)));
 }
@@ -183,11 +183,11 @@ fn what_was_called_back_ends_the_stream_instead_of_standing_for_data() {
 fn payloads_are_copied_where_pages_cannot_be_handed_over() {
     let pipes: Arc<Pipes> = Arc::default();
     let refused = io::Error::from_raw_os_error(libc::ENOSYS);
-    pipes.lend().expect("pipe").refuse(&refused);
+    pipes.acquire().expect("pipe").refuse(&refused);
     let (mut out, to, from) = stream("refused", &pipes, 5);
     let mut got = Vec::new();
     while !pump(&mut out, &to) {
-        assert!(out.lent.is_none());
+        assert!(out.pipe.is_none());
         take(&from, &mut got);
     }
     take(&from, &mut got);

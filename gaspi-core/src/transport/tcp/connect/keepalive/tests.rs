@@ -3,7 +3,7 @@
 use super::*;
 use crate::bootstrap::Job;
 use crate::config::{Config, Topology};
-use crate::runtime::{Joining, Runtime};
+use crate::runtime::{PendingInit, Runtime};
 use crate::sync::Ordering;
 use crate::timeout::Timeout;
 use crate::transport::tcp::endpoint_table::WATCHES;
@@ -24,7 +24,7 @@ fn two_ranks(id: &str) -> [Runtime; 2] {
     let join = |rank: u16| {
         let job = Job::in_process(id, Rank(rank), 2).on_node(rank.into());
         let config = Config { topology: Topology::None, ..Config::default() };
-        Joining::new(job, config).expect("job").wait(LIMIT).expect("join")
+        PendingInit::new(job, config).expect("job").wait(LIMIT).expect("join")
     };
     std::thread::scope(|scope| {
         let joining = [0, 1].map(|rank| scope.spawn(move || join(rank)));
@@ -88,7 +88,7 @@ fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
     b.term(LIMIT).expect("term");
     drop(b);
     let inner = a.inner();
-    assert_eq!(inner.area.life(Rank(1)), life::JOINED, "nobody has told it");
+    assert_eq!(inner.area.liveness(Rank(1)), liveness::JOINED, "nobody has told it");
     let mut connecting = Connecting::new(inner);
     connecting.watches.insert(WATCHES, Watch { fd: watch.into(), rank: Some(Rank(1)) });
     connecting.begin(inner, Rank(1), Aim::Probe);
@@ -100,7 +100,7 @@ fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
         }
         connecting.turn(inner);
     }
-    assert_eq!(inner.area.life(Rank(1)), life::LEFT);
+    assert_eq!(inner.area.liveness(Rank(1)), liveness::LEFT);
 }
 
 #[test]
