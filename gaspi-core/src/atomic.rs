@@ -11,11 +11,11 @@ use crate::runtime::{Inner, Runtime};
 use crate::statistics::PeerCounter;
 use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
-use crate::transport::tcp::endpoint_table::{CallKey, waiting};
+use crate::transport::tcp::endpoint_table::{RequestKey, waiting};
 use crate::transport::tcp::handlers::apply;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::Call;
-use crate::wire::frame::{AtomicOperation, Frame, Place};
+use crate::wire::frame::{AtomicOperation, Frame, RemoteAddress};
 
 const SIZE: u64 = size_of::<u64>() as u64;
 
@@ -55,24 +55,24 @@ impl Inner {
         if rank == self.rank {
             return Err(Error::Unaligned { offset });
         }
-        self.ask_owner(Place { segment, generation, offset }, rank, operation, timeout)
+        self.ask_owner(RemoteAddress { segment, generation, offset }, rank, operation, timeout)
     }
 
     /// Has the owner's progress do it.
     fn ask_owner(
         &self,
-        place: Place,
+        remote: RemoteAddress,
         rank: Rank,
         operation: AtomicOperation,
         timeout: Timeout,
     ) -> Result<u64> {
-        let key = CallKey::Atomic { place, rank, operation };
+        let key = RequestKey::Atomic { remote, rank, operation };
         let deadline = timeout.deadline();
-        let call = self.peers.call(self, key, rank, deadline, |request| {
-            Ok(Outgoing::new(&Frame::Atomic { request, place, operation }))
+        let call = self.endpoints.call(self, key, rank, deadline, |request| {
+            Ok(Outgoing::new(&Frame::Atomic { request, remote, operation }))
         })?;
-        let waiting = waiting(Call::Atomic, place.segment.0);
-        self.peers.finish_call(self, key, rank, call, deadline, waiting)
+        let waiting = waiting(Call::Atomic, remote.segment.0);
+        self.endpoints.finish_call(self, key, rank, call, deadline, waiting)
     }
 }
 

@@ -82,7 +82,7 @@ fn look_once(
     begin: u32,
     num: u32,
 ) -> Result<Option<NotificationId>> {
-    if inner.peers.remote && num > 0 {
+    if inner.endpoints.remote && num > 0 {
         inner.check_notifications(begin, num)?;
         inner.check_open()?;
         inner.look_once();

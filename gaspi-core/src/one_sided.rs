@@ -165,11 +165,11 @@ impl Inner {
         let remote = target.reach == Reach::Remote && target.alive();
         drop(inside);
         if let (Direction::Write, true, Some(signal)) = (direction, remote, signal) {
-            self.put_remotely(t, signal, q, queue);
+            self.post_put(t, signal, q, queue);
         } else {
-            let moved = self.move_slowly(direction, t, q, queue);
+            let moved = self.copy_via_owner(direction, t, q, queue);
             if let (true, Some(signal)) = (moved, signal) {
-                self.signal_slowly(direction, t, signal, q, queue);
+                self.signal_slow(direction, t, signal, q, queue);
             }
         }
         self.look_behind_posts();
@@ -241,14 +241,14 @@ impl Inner {
             }
             // It may look after the sockets, and wait for all who are inside.
             drop(inside);
-            moved &= self.move_slowly(direction, &t, q, queue);
+            moved &= self.copy_via_owner(direction, &t, q, queue);
             inside = epoch::enter();
         }
         drop(inside);
         if let (Some(signal), Some(last), true) = (signal, last, moved) {
             // A thread that waits for the queue may have been told of the loss meanwhile.
             if losses == Some(q.losses(list.rank)) {
-                self.signal_slowly(direction, &last, signal, q, queue);
+                self.signal_slow(direction, &last, signal, q, queue);
             } else {
                 self.set_corrupt(list.rank);
                 q.fail(&format!(

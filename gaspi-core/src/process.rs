@@ -7,7 +7,7 @@ use crate::runtime::{Inner, Runtime};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::Link;
 use crate::transport::shm::area::liveness;
-use crate::transport::tcp::endpoint_table::{CallKey, waiting};
+use crate::transport::tcp::endpoint_table::{RequestKey, waiting};
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::Call;
 use crate::wire::frame::Frame;
@@ -27,12 +27,12 @@ impl Inner {
         if rank == self.rank {
             return Ok(());
         }
-        let key = CallKey::Ping { rank };
-        let pending = self.peers.call(self, key, rank, deadline, |request| {
+        let key = RequestKey::Ping { rank };
+        let pending = self.endpoints.call(self, key, rank, deadline, |request| {
             Ok(Outgoing::new(&Frame::Ping { request }))
         })?;
         let waiting = waiting(call, rank.0);
-        self.peers.finish_call(self, key, rank, pending, deadline, waiting).map(|_| ())
+        self.endpoints.finish_call(self, key, rank, pending, deadline, waiting).map(|_| ())
     }
 
     fn end_process(&self, rank: Rank) {
@@ -83,7 +83,7 @@ impl Runtime {
     /// [`Error::InvalidRank`].
     pub fn address_of(&self, rank: Rank) -> Result<Option<SocketAddr>> {
         self.inner().check_rank(rank)?;
-        Ok(self.inner().peers.way(rank))
+        Ok(self.inner().endpoints.address(rank))
     }
 
     /// Connects to `rank`; its library answers, not its program (GASPI 17.1, 5.4.1). A success
@@ -109,7 +109,7 @@ impl Runtime {
         let waiting = waiting(Call::Connect, rank.0);
         let idle = || !inner.queues.iter().any(|queue| queue.is_pending(rank));
         let drained = inner.until(timeout.deadline(), waiting, || {
-            (idle() && inner.peers.release_connection(inner, rank)).then_some(())
+            (idle() && inner.endpoints.release_connection(inner, rank)).then_some(())
         });
         drained.ok_or_else(|| Error::Timeout { pending: format!("requests to {rank}") })
     }
@@ -147,7 +147,7 @@ impl Runtime {
         if let Some(outcome) = ended() {
             return outcome;
         }
-        match inner.peers.send(inner, rank, Outgoing::new(&Frame::Kill), timeout.deadline()) {
+        match inner.endpoints.send(inner, rank, Outgoing::new(&Frame::Kill), timeout.deadline()) {
             Err(Error::RankDied { .. }) => return Ok(()),
             other => other?,
         }

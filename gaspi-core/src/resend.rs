@@ -150,7 +150,7 @@ impl Inner {
     }
 
     fn say(&self, kept_frame: &Kept, to: Rank, deadline: Deadline) -> Result<()> {
-        self.peers.send(self, to, Outgoing::new(&kept_frame.frame), deadline)
+        self.endpoints.send(self, to, Outgoing::new(&kept_frame.frame), deadline)
     }
 
     /// A connection with `peer` broke, and what was on its way may be lost: says it again.

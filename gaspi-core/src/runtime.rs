@@ -16,7 +16,7 @@ use crate::fast_path::FastPath;
 use crate::group::Groups;
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::passive::{Mailbox, Outbox};
-use crate::progress::thread::try_drive;
+use crate::progress::thread::try_receiver;
 use crate::queue::Queue;
 use crate::remote_arrivals::RemoteArrivals;
 use crate::resend::ResendBuffer;
@@ -28,7 +28,7 @@ use crate::sync::epoch::{self, Retired};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::{SharedArea, liveness};
-use crate::transport::tcp::endpoint_table::Peers;
+use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::wait::{Call, Sockets, Waiter, Waiting, monotonic_ns};
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -83,7 +83,7 @@ pub(crate) struct Inner {
     pub(crate) queues: [Queue; crate::config::QUEUE_MAX as usize],
     pub(crate) channels: Channels,
     pub(crate) groups: Groups,
-    pub(crate) peers: Peers,
+    pub(crate) endpoints: EndpointTable,
     pub(crate) outbox: Outbox,
     /// Which ranks are corrupt, and why.
     pub(crate) states: States,
@@ -110,7 +110,7 @@ impl Inner {
         waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        if self.peers.remote {
+        if self.endpoints.remote {
             return self.until_driving(deadline, waiting, attempt);
         }
         if deadline == Deadline::Now {
@@ -132,7 +132,7 @@ impl Inner {
         waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        self.peers.release(self);
+        self.endpoints.flush_corked(self);
         if let Some(value) = attempt() {
             return Some(value);
         }
@@ -144,7 +144,7 @@ impl Inner {
             let (found, waited) =
                 self.waiter.until(&self.area, Some(sockets), deadline, waiting, attempt);
             if self.waiter.was_brief(waited) {
-                self.peers.brief.store(true, Ordering::Relaxed);
+                self.endpoints.brief.store(true, Ordering::Relaxed);
             }
             self.count_waiting(waiting.call, waited);
             found
@@ -156,10 +156,10 @@ impl Inner {
     /// Looks after the sockets for a call that may not wait; false if somebody did so just now.
     pub(crate) fn look_once(&self) -> bool {
         let now_ns = monotonic_ns();
-        if now_ns.wrapping_sub(self.peers.looked_ns.load(Ordering::Relaxed)) < LOOK_NS {
+        if now_ns.wrapping_sub(self.endpoints.looked_ns.load(Ordering::Relaxed)) < LOOK_NS {
             return false;
         }
-        self.peers.looked_ns.store(now_ns, Ordering::Relaxed);
+        self.endpoints.looked_ns.store(now_ns, Ordering::Relaxed);
         self.look();
         self.leave();
         true
@@ -282,17 +282,17 @@ impl Inner {
         self.tell_all_of_unfinished_barriers();
         // What others have put here is acknowledged first; another thread may be about to.
         let (paid, _) = self.waiter.until(&self.area, None, limit, waiting, || {
-            try_drive(&self.peers).map(|mut drive| {
-                drive.pay(self);
-                self.peers.say_goodbye(self);
+            try_receiver(&self.endpoints).map(|mut receiver| {
+                receiver.send_acks(self);
+                self.endpoints.say_goodbye(self);
             })
         });
         if paid.is_none() {
             // Another thread still sleeps on the sockets. Without a goodbye this rank would seem
             // dead.
-            self.peers.say_goodbye(self);
+            self.endpoints.say_goodbye(self);
         }
-        self.until(limit, waiting, || (!self.peers.has_remote(self)).then_some(()));
+        self.until(limit, waiting, || (!self.endpoints.has_remote(self)).then_some(()));
     }
 }
 
@@ -423,7 +423,7 @@ impl Runtime {
         let pending = || inner.queues.iter().map(Queue::pending).sum::<u32>();
         let drained = inner.until(timeout.deadline(), waiting, || {
             let peers = (0..inner.size).map(|rank| Rank(rank as u16));
-            let handed_over = peers.into_iter().all(|rank| inner.peers.is_drained(rank));
+            let handed_over = peers.into_iter().all(|rank| inner.endpoints.is_drained(rank));
             (pending() == 0 && handed_over).then_some(())
         });
         if drained.is_none() {
@@ -449,17 +449,17 @@ impl Runtime {
             inner.area.leave();
         }
         inner.end_all_segments();
-        if inner.peers.remote && !std::thread::panicking() {
+        if inner.endpoints.remote && !std::thread::panicking() {
             inner.say_goodbye();
         }
-        inner.peers.stop.store(true, Ordering::Release);
-        inner.peers.wakeup.wake();
+        inner.endpoints.stop.store(true, Ordering::Release);
+        inner.endpoints.wakeup.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // It does not panic; if it did, there is nothing left to do for it.
             let _ = thread.join();
         }
-        inner.peers.shut_down();
+        inner.endpoints.shut_down();
         // After the announcement: whoever hosts the job sees the connection close.
         *inner.membership() = None;
         epoch::release_counters(inner.id());

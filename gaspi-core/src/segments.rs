@@ -12,7 +12,7 @@ use crate::statistics::Counter;
 use crate::sync::{Ordering, epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::liveness;
-use crate::transport::tcp::endpoint_table::{CallKey as PeerCall, PendingCall, waiting};
+use crate::transport::tcp::endpoint_table::{PendingCall, RequestKey, waiting};
 use crate::transport::tcp::requests::Patience;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
@@ -134,13 +134,13 @@ impl Inner {
         let id = segment.id;
         segment.end();
         log::debug!("segment_delete: {id} has ended");
-        self.peers.forget_registrations(id, segment.generation);
+        self.endpoints.forget_registrations(id, segment.generation);
         let frame = Frame::Revoke { segment: id, generation: segment.generation };
         let registered = segment.registered.lock().unwrap_or_else(PoisonError::into_inner);
         for rank in registered.iter().filter(|rank| self.area.liveness(**rank) == liveness::JOINED)
         {
             // Whoever cannot be told any more does not use it any more.
-            let _ = self.peers.send(self, *rank, Outgoing::new(&frame), Deadline::Now);
+            let _ = self.endpoints.send(self, *rank, Outgoing::new(&frame), Deadline::Now);
         }
         drop(registered);
         // Threads of this rank may wait for something in it.
@@ -214,7 +214,7 @@ impl Inner {
         let table = self.targets_of(peer);
         if table.replace_later(segment, Some(Arc::new(target)), &self.retired) {
             // The progress thread frees it.
-            self.peers.wakeup.wake();
+            self.endpoints.wakeup.wake();
         }
     }
 
@@ -230,11 +230,11 @@ impl Inner {
         segment: &Arc<Segment>,
         rank: Rank,
         deadline: Deadline,
-    ) -> Result<(PeerCall, Arc<PendingCall>)> {
+    ) -> Result<(RequestKey, Arc<PendingCall>)> {
         let (id, generation) = (segment.id, segment.generation);
-        let key = PeerCall::Register { segment: id, generation, rank };
+        let key = RequestKey::Register { segment: id, generation, rank };
         segment.registered.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
-        let call = self.peers.call(self, key, rank, deadline, |request| {
+        let call = self.endpoints.call(self, key, rank, deadline, |request| {
             let (register, descriptors) = segment.describe(&self.nonce);
             let frame = Frame::Register(Register { request, ..register });
             Outgoing::with_descriptors(&frame, &descriptors)
@@ -252,7 +252,7 @@ impl Inner {
         self.check_alive(rank, "segment_register")?;
         let (key, call) = self.start_register(&found, rank, deadline)?;
         let waiting = waiting(Call::Register, segment.0);
-        let answer = self.peers.finish_call(self, key, rank, call, deadline, waiting);
+        let answer = self.endpoints.finish_call(self, key, rank, call, deadline, waiting);
         answer.map(|answer| found.note_answered(rank, answer)).inspect_err(|error| {
             if !error.is_timeout() {
                 self.set_corrupt(rank);
@@ -281,7 +281,7 @@ impl Inner {
         let patience = Patience::default();
         for (key, rank, call) in calls {
             // Every call is finished or kept for the continuation, also after an error.
-            let peers = &self.peers;
+            let peers = &self.endpoints;
             match peers.finish_one_of(self, key, rank, call, deadline, course, &patience) {
                 Ok(answer) => segment.note_answered(rank, answer),
                 Err(error) => result = result.and(Err(error)),

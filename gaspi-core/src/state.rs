@@ -148,7 +148,7 @@ impl Inner {
         if self.check_rank(rank).is_err() {
             return self.refused(reporter, "it reports the death of a rank that does not exist");
         }
-        if self.peers.is_leaving(rank) {
+        if self.endpoints.is_leaving(rank) {
             return Error::RankLeft { rank, pending: pending.to_owned() };
         }
         if self.area.liveness(rank) != liveness::LEFT && self.area.mark_dead(rank) {

@@ -18,7 +18,7 @@ use crate::runtime::Inner;
 use crate::segment::{ARENA, ARENA_WORDS, Init, Segment, Target, may_copy};
 use crate::sync::{AtomicU64, Ordering};
 use crate::transport::shm::area::liveness;
-use crate::wire::frame::{Lane, Register};
+use crate::wire::frame::{Register, Stream};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -357,7 +357,7 @@ impl Inner {
         if !self.is_local(rank) {
             // What it sent may still be unread.
             return matches!(life, liveness::DEAD | liveness::LEFT)
-                && !self.peers.has_connection(rank);
+                && !self.endpoints.has_connection(rank);
         }
         let ended = || self.processes[rank.index()].get().is_some_and(process::has_ended);
         life == liveness::DEAD || (life == liveness::LEFT && ended())
@@ -396,8 +396,8 @@ impl Inner {
     }
 
     /// A request to `peer` failed; if that is not `certain`, its death may be the reason.
-    pub(crate) fn request_failed(&self, peer: Rank, lane: Lane, reason: &str, certain: bool) {
-        if lane.queue == CHANNELS {
+    pub(crate) fn request_failed(&self, peer: Rank, stream: Stream, reason: &str, certain: bool) {
+        if stream.queue == CHANNELS {
             self.channels.failed(peer, reason, certain);
         } else {
             self.set_corrupt(peer);

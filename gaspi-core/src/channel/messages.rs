@@ -12,8 +12,8 @@ use crate::segment::ARENA;
 use crate::sync::{AtomicU64, Ordering, slots};
 use crate::transport::shm::area::wake_kind;
 use crate::transport::tcp::payload::Payload;
-use crate::transport::tcp::send_queue::{Item, Message};
-use crate::wire::frame::{Lane, Place, Put};
+use crate::transport::tcp::send_queue::{ChannelMessage, Item};
+use crate::wire::frame::{Put, RemoteAddress, Stream};
 use std::sync::Arc;
 
 /// Data from this size on is sent without a copy where it may be: less is copied as quickly as an acknowledgement
@@ -110,9 +110,9 @@ impl Channel {
             let slot = Payload::new(Arc::clone(&self.segment), self.reserved.bytes.start + from);
             let head = bytemuck::bytes_of(head);
             let data = Piece { pointer: data.cast_mut(), len };
-            let message = Message { put, head, data, slot, buffer };
+            let message = ChannelMessage { put, head, data, slot, buffer };
             // SAFETY: as the caller says; the slot is this rank's until the message has been taken.
-            unsafe { inner.peers.post_message(inner, member.rank, member.losses, message) }
+            unsafe { inner.endpoints.post_message(inner, member.rank, member.losses, message) }
         });
         if !matches!(sent, Ok(true)) {
             self.inner.channels.zero_copy.acknowledged(number);
@@ -240,7 +240,7 @@ impl Channel {
             return;
         }
         // What was taken before: a sender whose messages come one after the other is told in time.
-        self.inner.peers.release(&self.inner);
+        self.inner.endpoints.flush_corked(&self.inner);
         // Relaxed: one thread at a time takes messages of a member, and this orders nothing else.
         member.untold.store(count, Ordering::Relaxed);
         let waiting = count - member.told.load(Ordering::Relaxed);
@@ -272,10 +272,10 @@ impl Channel {
             let payload = (size > 0).then(|| Payload::new(Arc::clone(&self.segment), start + from));
             let item = Item::put(put, payload);
             match turn {
-                Turn::Now => inner.peers.post(inner, member.rank, CHANNELS, item)?,
+                Turn::Now => inner.endpoints.post(inner, member.rank, CHANNELS, item)?,
                 Turn::Ahead | Turn::Along => {
                     let followed = turn == Turn::Ahead;
-                    inner.peers.post_along(inner, member.rank, CHANNELS, item, followed)?;
+                    inner.endpoints.post_along(inner, member.rank, CHANNELS, item, followed)?;
                 }
             }
             Ok(true)
@@ -296,10 +296,13 @@ impl Channel {
         let inner = &*self.inner;
         inner.check_open()?;
         let Some(view) = &member.view else { return Ok(true) };
-        let place =
-            Place { segment: ARENA, generation: view.target.generation, offset: member.base + to };
-        let lane = Lane { queue: CHANNELS, generation };
+        let remote = RemoteAddress {
+            segment: ARENA,
+            generation: view.target.generation,
+            offset: member.base + to,
+        };
+        let stream = Stream { queue: CHANNELS, generation };
         let notification = NotificationId(member.words + word);
-        post(inner, Put { lane, place, size, last: true, notification, value })
+        post(inner, Put { stream, remote, size, last: true, notification, value })
     }
 }

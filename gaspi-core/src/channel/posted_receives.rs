@@ -105,7 +105,7 @@ impl PostedReceives {
             return None;
         }
         let mut all = lock(&self.all);
-        let begin = put.place.offset;
+        let begin = put.remote.offset;
         let one = all.iter_mut().find(|one| (one.from, one.slot) == (from, begin))?;
         let came = (next - begin).checked_sub(HEAD_BYTES as u64)?;
         if put.size != HEAD_BYTES as u64 + one.len {

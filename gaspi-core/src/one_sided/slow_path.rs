@@ -14,10 +14,10 @@ use crate::runtime::Inner;
 use crate::segment::{Reach, Segment, Target};
 use crate::sync::slots;
 use crate::transport::shm::area::{liveness, wake_kind};
-use crate::transport::tcp::endpoint_table::Landing;
+use crate::transport::tcp::endpoint_table::GetTarget;
 use crate::transport::tcp::payload::Payload;
 use crate::transport::tcp::send_queue::{CHUNK, Item};
-use crate::wire::frame::{Lane, Place, Put};
+use crate::wire::frame::{Put, RemoteAddress, Stream};
 use std::io;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Inner {
     /// A transfer that is not a plain copy: its outcome goes to the queue. False if it has failed
     /// already, so that it must not be announced.
     #[cold]
-    pub(super) fn move_slowly(
+    pub(super) fn copy_via_owner(
         &self,
         direction: Direction,
         t: &Transfer,
@@ -66,7 +66,7 @@ impl Inner {
                 Copied::Refused => {}
             }
         }
-        self.stage(direction, t, &local, target.generation, None, q, queue)
+        self.copy_by_owner(direction, t, &local, target.generation, None, q, queue)
     }
 
     /// A request to a segment that was deleted, or whose owner left or died.
@@ -141,7 +141,7 @@ impl Inner {
 
     /// Has the owner's progress copy; false if that could not even be asked for.
     #[allow(clippy::too_many_arguments, reason = "what move_slowly has looked up")]
-    fn stage(
+    fn copy_by_owner(
         &self,
         direction: Direction,
         t: &Transfer,
@@ -151,29 +151,29 @@ impl Inner {
         q: &Queue,
         queue: QueueId,
     ) -> bool {
-        let place = Place { segment: t.remote, generation, offset: t.remote_offset };
+        let remote = RemoteAddress { segment: t.remote, generation, offset: t.remote_offset };
         let size = t.size;
-        let lane = Lane { queue, generation: q.begin(t.rank) };
+        let stream = Stream { queue, generation: q.begin(t.rank) };
         let posted = match direction {
             Direction::Write => {
                 let payload = Payload::new(Arc::clone(local), t.local_offset);
-                let item = Item::put(self.plain_put(lane, place, size), Some(payload));
-                self.peers.post(self, t.rank, queue, item)
+                let item = Item::put(self.plain_put(stream, remote, size), Some(payload));
+                self.endpoints.post(self, t.rank, queue, item)
             }
             Direction::Read => {
                 let segment = Arc::clone(local);
-                let landing = Landing { segment, offset: t.local_offset, size, notify };
-                self.read_in_parts(t.rank, lane, place, landing, q)
+                let get_target = GetTarget { segment, offset: t.local_offset, size, notify };
+                self.read_in_parts(t.rank, stream, remote, get_target, q)
             }
         };
         if let Err(error) = &posted {
-            self.not_posted(t.rank, lane, q, error);
+            self.not_posted(t.rank, stream, q, error);
         }
         posted.is_ok()
     }
 
     /// A write to another node together with its notification.
-    pub(super) fn put_remotely(&self, t: &Transfer, signal: Signal, q: &Queue, queue: QueueId) {
+    pub(super) fn post_put(&self, t: &Transfer, signal: Signal, q: &Queue, queue: QueueId) {
         let local = self.segments.get_arc(t.local);
         let target = self.targets_of(t.rank).get_arc(t.remote);
         let (Some(local), Some(target)) = (local, target) else {
@@ -186,27 +186,27 @@ impl Inner {
             return q.fail(&format!("a segment was replaced while it was used: {error}"));
         }
         let generation = target.generation;
-        let place = Place { segment: t.remote, generation, offset: t.remote_offset };
-        let lane = Lane { queue, generation: q.begin(t.rank) };
-        let put = self.plain_put(lane, place, t.size);
+        let remote = RemoteAddress { segment: t.remote, generation, offset: t.remote_offset };
+        let stream = Stream { queue, generation: q.begin(t.rank) };
+        let put = self.plain_put(stream, remote, t.size);
         let put = Put { notification: signal.id, value: signal.value, ..put };
         let payload = (t.size > 0).then(|| Payload::new(local, t.local_offset));
-        if let Err(error) = self.peers.post(self, t.rank, queue, Item::put(put, payload)) {
-            self.not_posted(t.rank, lane, q, &error);
+        if let Err(error) = self.endpoints.post(self, t.rank, queue, Item::put(put, payload)) {
+            self.not_posted(t.rank, stream, q, &error);
         }
     }
 
     /// A request that was counted could not be posted.
     #[cold]
-    fn not_posted(&self, rank: Rank, lane: Lane, q: &Queue, error: &Error) {
+    fn not_posted(&self, rank: Rank, stream: Stream, q: &Queue, error: &Error) {
         self.set_corrupt(rank);
-        q.complete(rank, lane.generation, 1, Some(&error.to_string()));
+        q.complete(rank, stream.generation, 1, Some(&error.to_string()));
     }
 
     /// A put without a notification.
-    fn plain_put(&self, lane: Lane, place: Place, size: u64) -> Put {
+    fn plain_put(&self, stream: Stream, remote: RemoteAddress, size: u64) -> Put {
         let notification = NotificationId(0);
-        Put { lane, place, size, last: true, notification, value: 0 }
+        Put { stream, remote, size, last: true, notification, value: 0 }
     }
 
     /// Asks for a range in parts, so that what others ask of its owner has its turn in between. The
@@ -214,28 +214,28 @@ impl Inner {
     fn read_in_parts(
         &self,
         rank: Rank,
-        lane: Lane,
-        place: Place,
-        landing: Landing,
+        stream: Stream,
+        remote: RemoteAddress,
+        get_target: GetTarget,
         q: &Queue,
     ) -> Result<()> {
         let mut done = 0;
         loop {
-            let size = (landing.size - done).min(CHUNK);
-            let last = done + size == landing.size;
-            let part = Landing {
-                segment: Arc::clone(&landing.segment),
-                offset: landing.offset + done,
+            let size = (get_target.size - done).min(CHUNK);
+            let last = done + size == get_target.size;
+            let part = GetTarget {
+                segment: Arc::clone(&get_target.segment),
+                offset: get_target.offset + done,
                 size,
-                notify: landing.notify.clone().filter(|_| last),
+                notify: get_target.notify.clone().filter(|_| last),
             };
-            let place = Place { offset: place.offset + done, ..place };
+            let remote = RemoteAddress { offset: remote.offset + done, ..remote };
             if !last {
-                q.begin_more(rank, lane.generation);
+                q.begin_more(rank, stream.generation);
             }
-            let posted = self.peers.post_get(self, rank, lane, place, part);
+            let posted = self.endpoints.post_get(self, rank, stream, remote, part);
             if posted.is_err() && !last {
-                q.complete(rank, lane.generation, 1, None);
+                q.complete(rank, stream.generation, 1, None);
             }
             posted?;
             if last {
@@ -247,7 +247,7 @@ impl Inner {
 
     /// A notification behind transfers that may be under way.
     #[cold]
-    pub(super) fn signal_slowly(
+    pub(super) fn signal_slow(
         &self,
         direction: Direction,
         t: &Transfer,
@@ -274,13 +274,14 @@ impl Inner {
             self.area.wake_for(signal.rank, wake_kind::NOTIFICATION);
             return;
         }
-        let place = Place { segment: signal.segment, generation: target.generation, offset: 0 };
-        let lane = Lane { queue, generation: q.begin(signal.rank) };
-        let put = self.plain_put(lane, place, 0);
+        let remote =
+            RemoteAddress { segment: signal.segment, generation: target.generation, offset: 0 };
+        let stream = Stream { queue, generation: q.begin(signal.rank) };
+        let put = self.plain_put(stream, remote, 0);
         let put = Put { notification: signal.id, value: signal.value, ..put };
-        let posted = self.peers.post(self, signal.rank, queue, Item::put(put, None));
+        let posted = self.endpoints.post(self, signal.rank, queue, Item::put(put, None));
         if let Err(error) = posted {
-            self.not_posted(signal.rank, lane, q, &error);
+            self.not_posted(signal.rank, stream, q, &error);
         }
     }
 
@@ -303,6 +304,6 @@ impl Inner {
         // Answers come in order: an empty read behind the others carries the notification.
         let empty = Transfer { size: 0, ..*t };
         let notify = Some((Arc::clone(&own), signal.id));
-        self.stage(Direction::Read, &empty, &own, target.generation, notify, q, queue);
+        self.copy_by_owner(Direction::Read, &empty, &own, target.generation, notify, q, queue);
     }
 }

@@ -1,9 +1,10 @@
 //! Callers that look after the sockets of their rank while they wait.
 
-use crate::progress::thread::try_drive;
+use crate::progress::PollOwner;
+use crate::progress::thread::try_receiver;
 use crate::runtime::Inner;
 use crate::sync::{Ordering, fence};
-use crate::transport::tcp::endpoint_table::{DATA, Peers, lock, watch};
+use crate::transport::tcp::endpoint_table::{DATA, EndpointTable, lock};
 use crate::wait::{Sockets, monotonic_ns};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -11,52 +12,51 @@ use std::time::Duration;
 impl Sockets for Inner {
     fn look(&self) -> bool {
         // What the last attempt has left, for which others may wait.
-        self.peers.release(self);
-        let Some(mut drive) = try_drive(&self.peers) else {
-            self.peers.drive_wanted.store(true, Ordering::Relaxed);
+        self.endpoints.flush_corked(self);
+        let Some(mut receiver) = try_receiver(&self.endpoints) else {
+            self.endpoints.receiver_wanted.store(true, Ordering::Relaxed);
             return false;
         };
-        self.peers.note_drive();
-        drive.look(self)
+        self.endpoints.note_caller_poll();
+        receiver.look(self)
     }
 
     fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool {
-        let peers = &self.peers;
-        peers.release(self);
-        let Some(mut drive) = try_drive(peers) else { return false };
-        peers.note_drive();
-        drive.pay(self);
-        let all = drive.put_back(peers);
-        peers.sleeper.store(true, Ordering::Relaxed);
+        let endpoints = &self.endpoints;
+        endpoints.flush_corked(self);
+        let Some(mut receiver) = try_receiver(endpoints) else { return false };
+        endpoints.note_caller_poll();
+        receiver.send_acks(self);
+        let all = receiver.rejoin_epoll(endpoints);
+        endpoints.sleeper.store(true, Ordering::Relaxed);
         // Else the progress thread wakes for the same news, most likely on the same core.
-        peers.settle_from(watch::ARMED, watch::RELIEVED);
+        endpoints.change_poll_owner(PollOwner::Thread, PollOwner::Caller);
         let on_sockets = self.area.sleep_on_sockets();
         if !announce() {
             // Rounded up: whoever wakes early only sleeps again.
             let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX - 1) + 1;
             let limit_ms = if all { limit_ms } else { 1 };
             // Once awake it needs no wakeup socket, least of all its own.
-            drive.turn(self, limit_ms, || drop(on_sockets));
+            receiver.turn(self, limit_ms, || drop(on_sockets));
         }
-        peers.sleeper.store(false, Ordering::Relaxed);
-        drop(drive);
+        endpoints.sleeper.store(false, Ordering::Relaxed);
+        drop(receiver);
         true
     }
 
     fn leave(&self) {
-        let peers = &self.peers;
-        if let Some(mut drive) = try_drive(peers)
-            && drive.owes()
+        let endpoints = &self.endpoints;
+        if let Some(mut receiver) = try_receiver(endpoints)
+            && receiver.has_unsent_acks()
         {
-            drive.pay_or_leave(self);
+            receiver.send_or_delay_acks(self);
         }
         // ResendBuffer before: that this thread neither sleeps on the sockets nor looks after them.
         fence(Ordering::SeqCst);
-        if peers.watch.load(Ordering::Relaxed) == watch::RELIEVED
-            && !peers.sleeper.load(Ordering::Relaxed)
+        if endpoints.poll_owner() == PollOwner::Caller && !endpoints.sleeper.load(Ordering::Relaxed)
         {
             // Without a wake: it would run at once, in the way of whoever has waited.
-            peers.settle_from(watch::RELIEVED, watch::ARMED);
+            endpoints.change_poll_owner(PollOwner::Caller, PollOwner::Thread);
         }
     }
 }
@@ -71,24 +71,24 @@ impl Inner {
     /// in between.
     #[inline]
     pub(crate) fn look_behind_posts(&self) {
-        if self.peers.look_due.load(Ordering::Relaxed) {
+        if self.endpoints.look_due.load(Ordering::Relaxed) {
             self.look_now();
         }
     }
 
     #[cold]
     fn look_now(&self) {
-        let peers = &self.peers;
-        peers.look_due.store(false, Ordering::Relaxed);
-        peers.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
-        if let Some(mut drive) = try_drive(peers) {
-            let busy = drive.turn(self, 0, || ());
-            if busy { drive.pay_or_leave(self) } else { drive.pay(self) }
+        let endpoints = &self.endpoints;
+        endpoints.look_due.store(false, Ordering::Relaxed);
+        endpoints.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
+        if let Some(mut receiver) = try_receiver(endpoints) {
+            let busy = receiver.turn(self, 0, || ());
+            if busy { receiver.send_or_delay_acks(self) } else { receiver.send_acks(self) }
         }
     }
 }
 
-impl Peers {
+impl EndpointTable {
     /// Something was posted soon after something else.
     pub(crate) fn note_posting(&self, now_ns: u64) {
         let looked_ns = self.looked_ns.load(Ordering::Relaxed);
@@ -98,25 +98,25 @@ impl Peers {
     }
 
     /// Settles who looks after the sockets while no caller does.
-    pub(super) fn settle(&self, next: u32) {
-        let _settling = lock(&self.settling);
-        self.settle_locked(next);
+    pub(super) fn set_poll_owner(&self, next: PollOwner) {
+        let _owned = lock(&self.poll_owner_lock);
+        self.set_poll_owner_locked(next);
     }
 
     /// The same unless somebody else has settled it meanwhile.
-    fn settle_from(&self, before: u32, next: u32) {
-        if self.watch.load(Ordering::Relaxed) != before {
+    fn change_poll_owner(&self, before: PollOwner, next: PollOwner) {
+        if self.poll_owner() != before {
             return;
         }
-        let _settling = lock(&self.settling);
-        if self.watch.load(Ordering::Relaxed) == before {
-            self.settle_locked(next);
+        let _owned = lock(&self.poll_owner_lock);
+        if self.poll_owner() == before {
+            self.set_poll_owner_locked(next);
         }
     }
 
-    fn settle_locked(&self, next: u32) {
-        let before = self.watch.swap(next, Ordering::Relaxed);
-        let (armed, arm) = (before == watch::ARMED, next == watch::ARMED);
+    fn set_poll_owner_locked(&self, next: PollOwner) {
+        let before = self.swap_poll_owner(next);
+        let (armed, arm) = (before == PollOwner::Thread, next == PollOwner::Thread);
         if armed != arm {
             // It was added, so it can be changed.
             let _ = self.poll.listen(self.data.as_fd(), DATA, arm);
@@ -125,20 +125,21 @@ impl Peers {
 
     /// Puts a socket that is apart back, for whoever sleeps on the others next; false if that has
     /// to wait.
-    pub(super) fn put_back(&self) -> bool {
-        !self.is_apart() || try_drive(self).is_some_and(|mut drive| drive.put_back(self))
+    pub(super) fn rejoin_epoll(&self) -> bool {
+        !self.is_polled_directly()
+            || try_receiver(self).is_some_and(|mut receiver| receiver.rejoin_epoll(self))
     }
 
     /// Whether somebody has to look at a socket by himself.
-    pub(super) fn is_apart(&self) -> bool {
-        self.apart.load(Ordering::Relaxed)
+    pub(super) fn is_polled_directly(&self) -> bool {
+        self.direct_poll.load(Ordering::Relaxed)
     }
 
     /// A caller looks after the sockets, or will soon. Should two do so at once, one may not be
     /// counted.
-    pub(crate) fn note_drive(&self) {
-        let drives = self.drives.load(Ordering::Relaxed).wrapping_add(1);
-        self.drives.store(drives, Ordering::Relaxed);
+    pub(crate) fn note_caller_poll(&self) {
+        let caller_polls = self.caller_polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.caller_polls.store(caller_polls, Ordering::Relaxed);
     }
 }
 

@@ -3,7 +3,7 @@
 //! It sleeps in one poll set (listeners, connections, process descriptors, its wakeup) and never
 //! waits for anything else. Where callers look after the sockets of connections themselves, it
 //! leaves them alone: while callers come back it only looks, each 1 to 4 ms, whether they still do
-//! ([`watch`]), so that taking and giving back costs no system call per message.
+//! ([`PollOwner`]), so that taking and giving back costs no system call per message.
 
 use crate::bootstrap::{Membership, News};
 use crate::error::Result as CoreResult;
@@ -11,15 +11,17 @@ use crate::ids::Rank;
 use crate::os::event::{Event, Wakeup};
 use crate::os::process::{self, Seen, Watched};
 use crate::os::socket::{self, Piece};
+use crate::progress::PollOwner;
 use crate::runtime::Inner;
 use crate::sync::{Ordering, epoch, fence};
 use crate::transport::shm::area::liveness;
-use crate::transport::tcp::connect::{Connecting, LIMITS_MS};
+use crate::transport::tcp::connect::{Connector, LIMITS_MS};
 use crate::transport::tcp::endpoint_table::{
-    ATTEMPTS, CONNECTIONS, DATA, ENDPOINTS, LAUNCHER, LISTENER, PROCESSES, Peers, WAKEUP, watch,
+    ATTEMPTS, CONNECTIONS, DATA, EndpointTable, LAUNCHER, LISTENER, PROCESSES, REMOTE_LISTENERS,
+    WAKEUP,
 };
 use crate::transport::tcp::handlers::KILLED;
-use crate::transport::tcp::receive::Drive;
+use crate::transport::tcp::receive::Receiver;
 use crate::wire::frame::Frame;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, TryLockError};
@@ -48,20 +50,20 @@ const LIVELY: u32 = 3;
 const LINGER_MAX: Duration = Duration::from_millis(1);
 /// How long a rank that leaves waits for those who have connected to it to prove who they are: who
 /// is about to watch it would take it for dead otherwise.
-const LAST_STRANGERS: Duration = Duration::from_secs(1);
+const LAST_UNAUTHENTICATED: Duration = Duration::from_secs(1);
 
 /// The state of the thread.
 pub(crate) struct Progress {
     inner: Arc<Inner>,
     /// How often callers had looked after the sockets when this thread looked last.
-    drives: u64,
+    caller_polls: u64,
     /// For how many looks in a row they had not.
     quiet: u32,
     /// How long it leaves the sockets to callers.
     tick_ms: i32,
     /// How many times in a row something has come soon.
     lively: u32,
-    connecting: Connecting,
+    connector: Connector,
     /// Ranks that have to be looked at, and whether it was said that one cannot be seen.
     polled: Vec<(Rank, Watched)>,
     unseen: bool,
@@ -81,9 +83,9 @@ impl Progress {
     /// Prepares to serve `inner`, and opens the descriptors of the processes to watch.
     pub(crate) fn new(inner: Arc<Inner>) -> CoreResult<Progress> {
         let mut progress = Progress {
-            connecting: Connecting::new(&inner),
+            connector: Connector::new(&inner),
             inner,
-            drives: 0,
+            caller_polls: 0,
             quiet: 0,
             tick_ms: TICK_MS,
             lively: 0,
@@ -102,7 +104,7 @@ impl Progress {
     fn watch(&mut self) -> CoreResult<()> {
         let inner = Arc::clone(&self.inner);
         if let Some(launcher) = inner.membership().as_ref().and_then(Membership::as_fd) {
-            inner.peers.poll.add(launcher, LAUNCHER)?;
+            inner.endpoints.poll.add(launcher, LAUNCHER)?;
         }
         let mut left = inner.affordable_pidfds();
         for step in 1..inner.size {
@@ -116,7 +118,7 @@ impl Progress {
                 Ok(Some(fd)) => {
                     left -= 1;
                     let token = PROCESSES + u64::from(rank.0);
-                    inner.peers.poll.add(fd.as_fd(), token)?;
+                    inner.endpoints.poll.add(fd.as_fd(), token)?;
                     // Set here only.
                     let _ = inner.processes[rank.index()].set(fd);
                 }
@@ -143,18 +145,18 @@ impl Progress {
         // the socket that would announce them.
         self.hear_launcher();
         let mut events = Vec::new();
-        while !self.inner.peers.stop.load(Ordering::Acquire) {
+        while !self.inner.endpoints.stop.load(Ordering::Acquire) {
             self.turn(&mut events);
         }
         if self.inner.area.liveness(self.inner.rank) == liveness::LEFT {
-            for index in 0..self.inner.peers.endpoints.len() {
+            for index in 0..self.inner.endpoints.remote_listeners.len() {
                 self.accept_remote(index as u64);
             }
-            let until = Instant::now() + LAST_STRANGERS;
-            while self.connecting.has_strangers() && Instant::now() < until {
+            let until = Instant::now() + LAST_UNAUTHENTICATED;
+            while self.connector.has_unauthenticated() && Instant::now() < until {
                 self.turn(&mut events);
             }
-            self.connecting.say_farewell();
+            self.connector.say_farewell();
         }
     }
 
@@ -162,7 +164,7 @@ impl Progress {
     fn turn(&mut self, events: &mut Vec<Event>) {
         events.clear();
         let asleep = Instant::now();
-        self.inner.peers.poll.wait(events, self.limit_ms());
+        self.inner.endpoints.poll.wait(events, self.limit_ms());
         let soon = asleep.elapsed() < LINGER && events.iter().any(|event| event.token == DATA);
         self.lively = if soon { self.lively.saturating_add(1) } else { 0 };
         if self.has_to_look() && self.looked.elapsed() >= POLL {
@@ -172,7 +174,7 @@ impl Progress {
         }
         for event in &*events {
             match event.token {
-                WAKEUP => self.inner.peers.wakeup.clear(),
+                WAKEUP => self.inner.endpoints.wakeup.clear(),
                 LISTENER => self.accept(),
                 LAUNCHER => self.hear_launcher(),
 
@@ -180,12 +182,14 @@ impl Progress {
                 token @ PROCESSES..ATTEMPTS => {
                     self.process_ended(Rank((token - PROCESSES) as u16));
                 }
-                token @ ENDPOINTS..CONNECTIONS => self.accept_remote(token - ENDPOINTS),
-                _ => self.connecting.serve(&self.inner, event),
+                token @ REMOTE_LISTENERS..CONNECTIONS => {
+                    self.accept_remote(token - REMOTE_LISTENERS)
+                }
+                _ => self.connector.serve(&self.inner, event),
             }
         }
-        if self.inner.peers.remote {
-            self.connecting.turn(&self.inner);
+        if self.inner.endpoints.remote {
+            self.connector.turn(&self.inner);
         }
         self.attend();
         self.retires = !self.inner.retired.free();
@@ -197,8 +201,8 @@ impl Progress {
     }
 
     fn limit_ms(&self) -> i32 {
-        let ticking = self.inner.peers.watch.load(Ordering::Relaxed) == watch::TICKING;
-        match (ticking, self.retires, self.connecting.is_busy(), self.has_to_look()) {
+        let ticking = self.inner.endpoints.poll_owner() == PollOwner::Timer;
+        match (ticking, self.retires, self.connector.is_busy(), self.has_to_look()) {
             (true, _, _, _) => self.tick_ms,
             (false, true, _, _) => FREE_MS,
             (false, false, true, _) => LIMITS_MS,
@@ -210,63 +214,64 @@ impl Progress {
     /// Looks after the sockets unless a caller does, and settles who does from now on.
     fn attend(&mut self) {
         let inner = Arc::clone(&self.inner);
-        let peers = &inner.peers;
-        let held = peers.release(&inner);
-        let ticked = peers.watch.load(Ordering::Relaxed) == watch::TICKING;
+        let endpoints = &inner.endpoints;
+        let corked = endpoints.flush_corked(&inner);
+        let ticked = endpoints.poll_owner() == PollOwner::Timer;
         let mut owes = false;
-        if let Some(mut drive) = try_drive(peers) {
+        if let Some(mut receiver) = try_receiver(endpoints) {
             // What callers have received is not lively.
-            drive.take_bulk();
-            drive.turn(&inner, 0, || ());
-            if drive.take_bulk() || self.lively >= LIVELY {
-                linger(&inner, &mut drive);
+            receiver.take_bulk();
+            receiver.turn(&inner, 0, || ());
+            if receiver.take_bulk() || self.lively >= LIVELY {
+                linger(&inner, &mut receiver);
             }
             // What goes along with something else, by all appearances, has until the next tick,
             // unless that is far.
             if ticked && self.tick_ms == TICK_MS {
-                drive.pay_unless_riding(&inner, true);
+                receiver.send_acks_unless_delayed(&inner, true);
             } else {
-                drive.pay(&inner);
+                receiver.send_acks(&inner);
             }
-            owes = drive.owes();
-            peers.riding.store(owes, Ordering::Relaxed);
+            owes = receiver.has_unsent_acks();
+            endpoints.acks_delayed.store(owes, Ordering::Relaxed);
         }
-        if !peers.remote {
+        if !endpoints.remote {
             return;
         }
-        let drives = peers.drives.load(Ordering::Relaxed);
-        let lively = held || owes || drives != self.drives;
+        let caller_polls = endpoints.caller_polls.load(Ordering::Relaxed);
+        let lively = corked || owes || caller_polls != self.caller_polls;
         self.quiet = if lively { 0 } else { self.quiet.saturating_add(1) };
-        let sleeps = peers.sleeper.load(Ordering::Relaxed);
+        let sleeps = endpoints.sleeper.load(Ordering::Relaxed);
         let mut next = match self.quiet {
-            0 => watch::TICKING,
+            0 => PollOwner::Timer,
             // It comes back all the time: then it is better not to hand over each time.
-            1..PATIENCE if sleeps => watch::TICKING,
-            _ if sleeps => watch::RELIEVED,
-            _ => watch::ARMED,
+            1..PATIENCE if sleeps => PollOwner::Timer,
+            _ if sleeps => PollOwner::Caller,
+            _ => PollOwner::Thread,
         };
-        if next != watch::TICKING && !peers.put_back() {
-            next = watch::TICKING;
+        if next != PollOwner::Timer && !endpoints.rejoin_epoll() {
+            next = PollOwner::Timer;
         }
-        self.drives = drives;
-        let brief = peers.brief.swap(false, Ordering::Relaxed);
-        self.tick_ms = if ticked && lively && brief && !held {
+        self.caller_polls = caller_polls;
+        let brief = endpoints.brief.swap(false, Ordering::Relaxed);
+        self.tick_ms = if ticked && lively && brief && !corked {
             (2 * self.tick_ms).min(TICK_MAX_MS)
         } else {
             TICK_MS
         };
-        peers.slow.store(self.tick_ms > TICK_MS, Ordering::Relaxed);
-        peers.settle(next);
+        endpoints.ticks_slowly.store(self.tick_ms > TICK_MS, Ordering::Relaxed);
+        endpoints.set_poll_owner(next);
         // A caller that leaves says so first and looks then at what this thread does: one of both
         // sees the other.
         fence(Ordering::SeqCst);
-        let changed = peers.drives.load(Ordering::Relaxed) != drives;
-        let relieved = next == watch::RELIEVED && !peers.sleeper.load(Ordering::Relaxed);
-        let stops = next != watch::TICKING;
-        let needed = stops && (peers.is_apart() || peers.riding.load(Ordering::Relaxed));
-        if relieved || (next == watch::ARMED && changed) || needed || peers.holds() {
+        let changed = endpoints.caller_polls.load(Ordering::Relaxed) != caller_polls;
+        let relieved = next == PollOwner::Caller && !endpoints.sleeper.load(Ordering::Relaxed);
+        let stops = next != PollOwner::Timer;
+        let needed = stops
+            && (endpoints.is_polled_directly() || endpoints.acks_delayed.load(Ordering::Relaxed));
+        if relieved || (next == PollOwner::Thread && changed) || needed || endpoints.has_corked() {
             self.tick_ms = TICK_MS;
-            peers.settle(watch::TICKING);
+            endpoints.set_poll_owner(PollOwner::Timer);
         }
     }
 
@@ -303,14 +308,14 @@ impl Progress {
 
     fn process_ended(&self, rank: Rank) {
         if let Some(fd) = self.inner.processes[rank.index()].get() {
-            self.inner.peers.poll.remove(fd.as_fd());
+            self.inner.endpoints.poll.remove(fd.as_fd());
         }
         self.inner.peer_ended(rank);
     }
 
     fn accept(&mut self) {
         let inner = Arc::clone(&self.inner);
-        let Some(listener) = &inner.peers.listener else { return };
+        let Some(listener) = &inner.endpoints.listener else { return };
         loop {
             match socket::accept(listener.as_fd()) {
                 Ok(Some(fd)) => self.admit(fd),
@@ -327,8 +332,8 @@ impl Progress {
     /// Takes connections of other nodes.
     fn accept_remote(&mut self, index: u64) {
         let inner = Arc::clone(&self.inner);
-        let Some(listener) = inner.peers.endpoints.get(index as usize) else { return };
-        while let Err(error) = self.connecting.accept(&inner, listener) {
+        let Some(listener) = inner.endpoints.remote_listeners.get(index as usize) else { return };
+        while let Err(error) = self.connector.accept(&inner, listener) {
             if !self.refuse(listener, false, &error) {
                 return;
             }
@@ -340,7 +345,7 @@ impl Progress {
         let known = socket::credentials(fd.as_fd()).is_ok_and(|peer| peer.uid == socket::own_uid());
         if known {
             // Without a place for it the peer sees it end.
-            let _ = self.inner.peers.accepted(fd);
+            let _ = self.inner.endpoints.accepted(fd);
         }
     }
 
@@ -349,7 +354,7 @@ impl Progress {
     /// there.
     fn refuse(&mut self, listener: &OwnedFd, local: bool, error: &std::io::Error) -> bool {
         let inner = Arc::clone(&self.inner);
-        let making = inner.peers.making();
+        let making = inner.endpoints.making();
         let had_reserve = self.reserve.take().is_some();
         let refused = if had_reserve { socket::accept(listener.as_fd()) } else { Ok(None) };
         let is_refused = matches!(refused, Ok(Some(_)));
@@ -360,7 +365,7 @@ impl Progress {
         self.reserve = Wakeup::new().ok();
         drop(making);
         if self.reserve.is_none() {
-            inner.peers.poll.remove(listener.as_fd());
+            inner.endpoints.poll.remove(listener.as_fd());
             self.deaf = true;
         }
         if somebody && !std::mem::replace(&mut self.complained, true) {
@@ -380,11 +385,13 @@ impl Progress {
         self.reserve = self.reserve.take().or_else(|| Wakeup::new().ok());
         if self.reserve.is_some() {
             self.deaf = false;
-            let peers = &self.inner.peers;
-            let listeners = peers.listener.iter().map(|listener| (LISTENER, listener));
-            for (token, listener) in listeners.chain((ENDPOINTS..).zip(&peers.endpoints)) {
+            let endpoints = &self.inner.endpoints;
+            let listeners = endpoints.listener.iter().map(|listener| (LISTENER, listener));
+            for (token, listener) in
+                listeners.chain((REMOTE_LISTENERS..).zip(&endpoints.remote_listeners))
+            {
                 // Those that were never removed are there already.
-                let _ = peers.poll.add(listener.as_fd(), token);
+                let _ = endpoints.poll.add(listener.as_fd(), token);
             }
         }
     }
@@ -424,18 +431,18 @@ impl Drop for EndsLoudly {
 }
 
 /// Looks after the sockets until nothing comes for a while, or a caller wants to.
-fn linger(inner: &Inner, drive: &mut Drive) {
-    let peers = &inner.peers;
-    peers.drive_wanted.store(false, Ordering::Relaxed);
+fn linger(inner: &Inner, receiver: &mut Receiver) {
+    let endpoints = &inner.endpoints;
+    endpoints.receiver_wanted.store(false, Ordering::Relaxed);
     let begin = Instant::now();
     let (mut now, mut last) = (begin, begin);
     while now - last < LINGER && now - begin < LINGER_MAX {
-        if peers.drive_wanted.load(Ordering::Relaxed) {
+        if endpoints.receiver_wanted.load(Ordering::Relaxed) {
             return;
         }
         // Without a yield in between, after which a program that computes would have the core for
         // milliseconds.
-        let busy = drive.look(inner);
+        let busy = receiver.look(inner);
         now = Instant::now();
         if busy {
             last = now;
@@ -444,9 +451,9 @@ fn linger(inner: &Inner, drive: &mut Drive) {
 }
 
 /// The sockets, if nobody looks after them.
-pub(crate) fn try_drive(peers: &Peers) -> Option<MutexGuard<'_, Drive>> {
-    match peers.drive.try_lock() {
-        Ok(drive) => Some(drive),
+pub(crate) fn try_receiver(endpoints: &EndpointTable) -> Option<MutexGuard<'_, Receiver>> {
+    match endpoints.receiver.try_lock() {
+        Ok(receiver) => Some(receiver),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
@@ -466,7 +473,7 @@ impl Inner {
             }
             self.note_death(rank);
         }
-        self.peers.disconnect(self, rank);
+        self.endpoints.disconnect(self, rank);
         self.forget_targets(rank);
         self.channels.forget(rank, None);
         self.area.wake(self.rank);

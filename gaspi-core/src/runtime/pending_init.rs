@@ -28,7 +28,7 @@ use crate::sync::{AtomicBool, AtomicU32, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::{SharedArea, WakeupSockets, liveness};
 use crate::transport::tcp::connect::PATIENCE;
-use crate::transport::tcp::endpoint_table::Peers;
+use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::wait::{Call, Waiter, Waiting};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -179,8 +179,9 @@ impl PendingInit {
             Stage::Single => {
                 let own = card(&self.job, String::new(), Vec::new())?;
                 let area = SharedArea::single(self.config.group_max)?;
-                let peers = Peers::new(None, None, Vec::new(), 1)?;
-                let runtime = self.assemble(vec![own], area, Secrets::default(), None, peers)?;
+                let endpoints = EndpointTable::new(None, None, Vec::new(), 1)?;
+                let runtime =
+                    self.assemble(vec![own], area, Secrets::default(), None, endpoints)?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
             Stage::Gathering { gathering, listener, endpoints } => {
@@ -198,11 +199,15 @@ impl PendingInit {
                     let listeners = locals.map(|card| (card.rank, card.address.clone()));
                     area = area.with_wakeup_sockets(WakeupSockets::new(listeners)?);
                 }
-                let peers =
-                    Peers::new(listener.take(), wakeup_socket, std::mem::take(endpoints), size)?;
+                let endpoints = EndpointTable::new(
+                    listener.take(),
+                    wakeup_socket,
+                    std::mem::take(endpoints),
+                    size,
+                )?;
                 let membership = Some(table.membership);
                 let secrets = Secrets { token: table.token, key: table.key };
-                let runtime = self.assemble(table.cards, area, secrets, membership, peers)?;
+                let runtime = self.assemble(table.cards, area, secrets, membership, endpoints)?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
             Stage::Started(_) | Stage::Done => {}
@@ -221,7 +226,7 @@ impl PendingInit {
         area: SharedArea,
         secrets: Secrets,
         membership: Option<Membership>,
-        peers: Peers,
+        endpoints: EndpointTable,
     ) -> Result<Runtime> {
         let (config, size) = (self.config.clone(), self.job.size);
         let node = cards[self.job.rank.index()].node;
@@ -250,7 +255,7 @@ impl PendingInit {
             dead_after: dead_after()?,
             shape: Shape { ranks: size, notifications: config.notification_num },
             area,
-            waiter: Waiter::new(ranks, cores).on_sockets(peers.remote),
+            waiter: Waiter::new(ranks, cores).on_sockets(endpoints.remote),
             segments: Table::new(),
             segment_ids: Default::default(),
             targets: Tables::new(size, &NO_TARGETS),
@@ -261,7 +266,7 @@ impl PendingInit {
             queues: queues(config.queue_num),
             channels: Channels::new(size),
             groups,
-            peers,
+            endpoints,
             outbox: Outbox::new(size),
             states: States::new(size),
             statistics: Statistics::default(),
@@ -305,7 +310,7 @@ fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
 impl Inner {
     /// Makes the connections to the ranks of other nodes, unless they are made on first use.
     fn await_all_reached(&self, deadline: Deadline) -> Result<()> {
-        if !self.peers.remote || self.config.topology != Topology::Static {
+        if !self.endpoints.remote || self.config.topology != Topology::Static {
             return Ok(());
         }
         let waiting = Waiting { call: Call::Init, object: 0 };
@@ -315,8 +320,9 @@ impl Inner {
         let reached = self.until(patient, waiting, || self.reached_all());
         let reached = reached.or_else(|| self.until(deadline, waiting, || self.reached_all()));
         reached.unwrap_or_else(|| {
-            let unreached =
-                |card: &&Card| !self.is_local(card.rank) && !self.peers.is_established(card.rank);
+            let unreached = |card: &&Card| {
+                !self.is_local(card.rank) && !self.endpoints.is_established(card.rank)
+            };
             let first = self.cards.iter().find(unreached);
             let who = first.map_or(String::new(), |card| format!("{} on {}", card.rank, card.host));
             Err(Error::Timeout { pending: format!("the connection to {who}") })

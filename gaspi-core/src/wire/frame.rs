@@ -47,7 +47,7 @@ pub(crate) struct Register {
 
 /// A range of a segment of the receiver's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct RemoteAddress {
     pub(crate) segment: SegmentId,
     pub(crate) generation: u32,
     /// Bytes.
@@ -83,9 +83,9 @@ impl Announce {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Put {
     /// The sender's queue, and its generation.
-    pub(crate) lane: Lane,
+    pub(crate) stream: Stream,
     /// Where the payload goes.
-    pub(crate) place: Place,
+    pub(crate) remote: RemoteAddress,
     /// Bytes of payload.
     pub(crate) size: u64,
     /// Whether this part completes the request.
@@ -97,7 +97,7 @@ pub(crate) struct Put {
 
 /// A queue of the sender's between two purges: what travels in it stays in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Lane {
+pub(crate) struct Stream {
     pub(crate) queue: QueueId,
     pub(crate) generation: u32,
 }
@@ -113,7 +113,7 @@ pub(crate) enum Frame {
     /// First on every connection between nodes: how many with the receiver the sender has lost.
     /// Nothing counts any more that is still on its way on one that was made before the last of
     /// them.
-    Losses {
+    Epoch {
         count: u64,
     },
     /// The answer to `request`: a value, or why not.
@@ -153,16 +153,16 @@ pub(crate) enum Frame {
     Ack {
         puts: u64,
     },
-    /// A put of this lane was refused; its acknowledgement follows.
+    /// A put of this stream was refused; its acknowledgement follows.
     Refused {
-        lane: Lane,
+        stream: Stream,
         reason: String,
     },
-    /// Asks for `size` bytes of a place. Answers of one lane come in order.
+    /// Asks for `size` bytes of a place. Answers of one stream come in order.
     Get {
         request: u64,
-        lane: Lane,
-        place: Place,
+        stream: Stream,
+        remote: RemoteAddress,
         size: u64,
     },
     /// The answer to `Get`, with `size` bytes of payload.
@@ -172,7 +172,7 @@ pub(crate) enum Frame {
     },
     Atomic {
         request: u64,
-        place: Place,
+        remote: RemoteAddress,
         operation: AtomicOperation,
     },
     /// The sender has arrived at a step of a group.
@@ -232,11 +232,11 @@ impl Writer<'_> {
         self.u32(value.len() as u32).0.extend(value);
         self
     }
-    fn lane(&mut self, lane: &Lane) -> &mut Self {
-        self.u8(lane.queue.0).u32(lane.generation)
+    fn stream(&mut self, stream: &Stream) -> &mut Self {
+        self.u8(stream.queue.0).u32(stream.generation)
     }
-    fn place(&mut self, place: &Place) -> &mut Self {
-        self.u8(place.segment.0).u32(place.generation).u64(place.offset)
+    fn remote(&mut self, remote: &RemoteAddress) -> &mut Self {
+        self.u8(remote.segment.0).u32(remote.generation).u64(remote.offset)
     }
 }
 
@@ -272,11 +272,15 @@ impl<'a> Reader<'a> {
         let bytes = self.take(count.checked_mul(2)?)?;
         Some(bytes.chunks_exact(2).map(|b| Rank(u16::from_le_bytes([b[0], b[1]]))).collect())
     }
-    fn place(&mut self) -> Option<Place> {
-        Some(Place { segment: SegmentId(self.u8()?), generation: self.u32()?, offset: self.u64()? })
+    fn remote(&mut self) -> Option<RemoteAddress> {
+        Some(RemoteAddress {
+            segment: SegmentId(self.u8()?),
+            generation: self.u32()?,
+            offset: self.u64()?,
+        })
     }
-    fn lane(&mut self) -> Option<Lane> {
-        Some(Lane { queue: QueueId(self.u8()?), generation: self.u32()? })
+    fn stream(&mut self) -> Option<Stream> {
+        Some(Stream { queue: QueueId(self.u8()?), generation: self.u32()? })
     }
     fn bytes(&mut self, max: usize) -> Option<Vec<u8>> {
         let len = self.u32()? as usize;
@@ -347,20 +351,20 @@ impl Frame {
                 w.u8(9).u8(group.0).u64(*attempt).u32(*round).u32(dead).text(reason);
             }
             Frame::Put(put) => {
-                w.u8(10).u8(put.last.into()).lane(&put.lane).place(&put.place).u64(put.size);
+                w.u8(10).u8(put.last.into()).stream(&put.stream).remote(&put.remote).u64(put.size);
                 w.u32(put.notification.0).u32(put.value);
             }
             Frame::Ack { puts } => {
                 w.u8(11).u64(*puts);
             }
-            Frame::Get { request, lane, place, size } => {
-                w.u8(12).u64(*request).lane(lane).place(place).u64(*size);
+            Frame::Get { request, stream, remote, size } => {
+                w.u8(12).u64(*request).stream(stream).remote(remote).u64(*size);
             }
             Frame::Data { request, size } => {
                 w.u8(13).u64(*request).u64(*size);
             }
-            Frame::Atomic { request, place, operation } => {
-                w.u8(14).u64(*request).place(place);
+            Frame::Atomic { request, remote, operation } => {
+                w.u8(14).u64(*request).remote(remote);
                 match operation {
                     AtomicOperation::FetchAdd { add } => w.u8(0).u64(*add).u64(0),
                     AtomicOperation::CompareSwap { comparator, new } => {
@@ -387,13 +391,13 @@ impl Frame {
             Frame::Release => {
                 w.u8(20);
             }
-            Frame::Refused { lane, reason } => {
-                w.u8(19).lane(lane).text(reason);
+            Frame::Refused { stream, reason } => {
+                w.u8(19).stream(stream).text(reason);
             }
             Frame::TurnedAway { reason } => {
                 w.u8(23).text(reason);
             }
-            Frame::Losses { count } => {
+            Frame::Epoch { count } => {
                 w.u8(21).u64(*count);
             }
             Frame::Barrier { group, step, message } => {
@@ -455,8 +459,8 @@ impl Frame {
                 };
                 Frame::Put(Put {
                     last,
-                    lane: r.lane()?,
-                    place: r.place()?,
+                    stream: r.stream()?,
+                    remote: r.remote()?,
                     size: r.size()?,
                     notification: NotificationId(r.u32()?),
                     value: r.u32()?,
@@ -465,19 +469,19 @@ impl Frame {
             11 => Frame::Ack { puts: r.u64()? },
             12 => Frame::Get {
                 request: r.u64()?,
-                lane: r.lane()?,
-                place: r.place()?,
+                stream: r.stream()?,
+                remote: r.remote()?,
                 size: r.size()?,
             },
             13 => Frame::Data { request: r.u64()?, size: r.size()? },
             14 => {
-                let (request, place) = (r.u64()?, r.place()?);
+                let (request, remote) = (r.u64()?, r.remote()?);
                 let operation = match (r.u8()?, r.u64()?, r.u64()?) {
                     (0, add, _) => AtomicOperation::FetchAdd { add },
                     (1, comparator, new) => AtomicOperation::CompareSwap { comparator, new },
                     _ => return None,
                 };
-                Frame::Atomic { request, place, operation }
+                Frame::Atomic { request, remote, operation }
             }
             15 => Frame::Arrive(Arrival {
                 group: GroupId(r.u8()?),
@@ -493,9 +497,9 @@ impl Frame {
             16 => Frame::Passive { request: r.u64()?, message: r.bytes(OUTBOX_BYTES)? },
             17 => Frame::Withhold { request: r.u64()? },
             18 => Frame::Goodbye,
-            19 => Frame::Refused { lane: r.lane()?, reason: r.text()? },
+            19 => Frame::Refused { stream: r.stream()?, reason: r.text()? },
             20 => Frame::Release,
-            21 => Frame::Losses { count: r.u64()? },
+            21 => Frame::Epoch { count: r.u64()? },
             23 => Frame::TurnedAway { reason: r.text()? },
             22 => Frame::Barrier {
                 group: GroupId(r.u8()?),

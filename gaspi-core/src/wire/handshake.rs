@@ -12,7 +12,7 @@
 //! speaks to whom, for what, in which job, and the fresh nonces of both sides, so that nothing can
 //! be replayed, reflected or passed on to another rank. What follows the proof is the caller's.
 //!
-//! Invariant: neither side keeps more than [`HELLO`] and [`CHALLENGE`] bytes of what a stranger
+//! Invariant: neither side keeps more than [`HELLO`] and [`CHALLENGE`] bytes of what an unauthenticated peer
 //! says, and nobody reads past the handshake: [`Client::wants`] and [`Server::wants`] tell how much
 //! to read.
 
@@ -41,7 +41,7 @@ pub(crate) enum Purpose {
     /// Frames.
     Data,
     /// Lifetime idle: its end tells that the peer's process or host has ended.
-    Watch,
+    Keepalive,
     /// Finds out whether an address can be reached, then ends.
     Probe,
     /// Ranks of another host join the meeting.
@@ -49,12 +49,12 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    const ALL: [Purpose; 4] = [Purpose::Data, Purpose::Watch, Purpose::Probe, Purpose::Meeting];
+    const ALL: [Purpose; 4] = [Purpose::Data, Purpose::Keepalive, Purpose::Probe, Purpose::Meeting];
 
     fn code(self) -> u8 {
         match self {
             Purpose::Data => 1,
-            Purpose::Watch => 2,
+            Purpose::Keepalive => 2,
             Purpose::Probe => 3,
             Purpose::Meeting => 4,
         }
@@ -138,7 +138,7 @@ pub(crate) fn derived_key(secret: &[u8], job: &[u8; JOB]) -> [u8; SECRET] {
     keyed(&digest).chain_update(b"gaspi job key").chain_update(job).finalize().into_bytes().into()
 }
 
-/// Why a server refuses, as its refusal says it: no more than a stranger may know.
+/// Why a server refuses, as its refusal says it: no more than an unauthenticated peer may know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Code {
     Version,

@@ -10,7 +10,7 @@ use crate::segment::Init;
 use crate::timeout::Timeout;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::Connection;
-use crate::transport::tcp::receive::{Drive, LOOKS};
+use crate::transport::tcp::receive::{LOOKS, Receiver};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -37,12 +37,12 @@ fn ranks<const N: usize>(id: &str) -> [Runtime; N] {
     })
 }
 
-fn peers(runtime: &Runtime) -> &Peers {
-    &runtime.inner().peers
+fn endpoints(runtime: &Runtime) -> &EndpointTable {
+    &runtime.inner().endpoints
 }
 
-fn watch_of(runtime: &Runtime) -> u32 {
-    peers(runtime).watch.load(Ordering::Relaxed)
+fn poll_owner_of(runtime: &Runtime) -> PollOwner {
+    endpoints(runtime).poll_owner()
 }
 
 /// Waits until something is so.
@@ -98,8 +98,8 @@ fn talk_until(a: &Runtime, b: &Runtime, what: &str, mut so: impl FnMut() -> bool
 /// The same until the socket of `b` is out of its set.
 fn talk_until_apart(a: &Runtime, b: &Runtime) {
     await_that("a socket is apart", || {
-        talk_until(a, b, "a socket is apart", || peers(b).is_apart());
-        peers(b).is_apart()
+        talk_until(a, b, "a socket is apart", || endpoints(b).is_polled_directly());
+        endpoints(b).is_polled_directly()
     });
 }
 
@@ -110,12 +110,12 @@ fn is_served(by: &Runtime, asking: &Runtime) {
 #[test]
 fn the_progress_thread_ticks_while_callers_come_back_and_listens_when_they_stay_away() {
     let [a, b] = ranks("ticking");
-    talk_until(&a, &b, "the thread ticks", || watch_of(&b) == watch::TICKING);
-    await_that("the thread listens", || watch_of(&b) == watch::ARMED);
+    talk_until(&a, &b, "the thread ticks", || poll_owner_of(&b) == PollOwner::Timer);
+    await_that("the thread listens", || poll_owner_of(&b) == PollOwner::Thread);
     is_served(&b, &a);
     // Again, with what the first time has left behind.
-    talk_until(&a, &b, "the thread ticks", || watch_of(&b) == watch::TICKING);
-    await_that("the thread listens", || watch_of(&b) == watch::ARMED);
+    talk_until(&a, &b, "the thread ticks", || poll_owner_of(&b) == PollOwner::Timer);
+    await_that("the thread listens", || poll_owner_of(&b) == PollOwner::Thread);
     is_served(&b, &a);
 }
 
@@ -125,8 +125,11 @@ fn a_rank_that_computes_after_lively_traffic_serves_others() {
     for _ in 0..5 {
         talk_until_apart(&a, &b);
         is_served(&b, &a);
-        await_that("the thread listens", || watch_of(&b) == watch::ARMED);
-        assert!(!peers(&b).is_apart(), "the thread does not listen to a socket that is apart");
+        await_that("the thread listens", || poll_owner_of(&b) == PollOwner::Thread);
+        assert!(
+            !endpoints(&b).is_polled_directly(),
+            "the thread does not listen to a socket that is apart"
+        );
         is_served(&b, &a);
     }
 }
@@ -140,21 +143,23 @@ fn who_sleeps_after_lively_traffic_is_woken_and_relieves_the_progress_thread() {
             let sleeper = scope.spawn(|| hear(&b));
             // Who finds the sockets taken for a moment sleeps elsewhere: it is woken to try again.
             let sleeps = || {
-                let sleeps = peers(&b).sleeper.load(Ordering::Relaxed);
+                let sleeps = endpoints(&b).sleeper.load(Ordering::Relaxed);
                 if !sleeps {
                     b.inner().area.wake(b.rank());
                 }
                 sleeps
             };
             await_that("a caller sleeps", sleeps);
-            assert!(!peers(&b).is_apart(), "nobody sleeps on a socket that is apart");
-            await_that("the thread is relieved", || sleeps() && watch_of(&b) == watch::RELIEVED);
+            assert!(!endpoints(&b).is_polled_directly(), "nobody sleeps on a socket that is apart");
+            await_that("the thread is relieved", || {
+                sleeps() && poll_owner_of(&b) == PollOwner::Caller
+            });
             tell(&a, &b);
             sleeper.join().expect("it is woken");
         });
         // Who leaves without having come back since arms the thread, without waking it.
         is_served(&b, &a);
-        await_that("the thread listens or ticks", || watch_of(&b) != watch::RELIEVED);
+        await_that("the thread listens or ticks", || poll_owner_of(&b) != PollOwner::Caller);
     }
 }
 
@@ -165,7 +170,7 @@ fn the_end_of_a_socket_that_is_apart_is_noticed_while_nobody_calls() {
     a.term(LIMIT).expect("term");
     drop(a);
     await_that("it has left", || b.inner().area.liveness(Rank(0)) == liveness::LEFT);
-    await_that("nothing is apart", || !peers(&b).is_apart());
+    await_that("nothing is apart", || !endpoints(&b).is_polled_directly());
     let refused = b.ping(Rank(0), LIMIT).expect_err("it has left");
     assert!(matches!(refused, Error::RankLeft { .. }), "{refused}");
 }
@@ -187,7 +192,7 @@ fn segments_sent(connection: &Connection) -> u32 {
 }
 
 fn connection(of: &Runtime, to: &Runtime) -> Arc<Connection> {
-    peers(of).open(of.inner(), to.rank()).expect("connection")
+    endpoints(of).open(of.inner(), to.rank()).expect("connection")
 }
 
 #[test]
@@ -213,10 +218,10 @@ fn who_answers_at_once_acknowledges_along_with_the_answer_and_else_at_a_tick() {
 }
 
 /// Takes the sockets of a rank away from its progress thread.
-fn hold(runtime: &Runtime) -> MutexGuard<'_, Drive> {
+fn hold(runtime: &Runtime) -> MutexGuard<'_, Receiver> {
     let mut held = None;
     await_that("nobody looks after the sockets", || {
-        held = try_drive(peers(runtime));
+        held = try_receiver(endpoints(runtime));
         held.is_some()
     });
     held.expect("held")
@@ -225,58 +230,58 @@ fn hold(runtime: &Runtime) -> MutexGuard<'_, Drive> {
 #[test]
 fn an_acknowledgement_that_waits_for_an_answer_goes_out_however_the_thread_finds_the_sockets() {
     let [a, b] = ranks("riding");
-    let drive = loop {
+    let receiver = loop {
         let mut left = 10;
         talk_until(&a, &b, "answers", || {
             left -= 1;
             left == 0
         });
-        let mut drive = hold(&b);
+        let mut receiver = hold(&b);
         tell(&a, &b);
-        await_that("it comes", || drive.turn(b.inner(), 0, || ()));
-        peers(&b).settle(watch::TICKING);
-        peers(&b).wakeup.wake();
-        drive.pay_or_leave(b.inner());
+        await_that("it comes", || receiver.turn(b.inner(), 0, || ()));
+        endpoints(&b).set_poll_owner(PollOwner::Timer);
+        endpoints(&b).wakeup.wake();
+        receiver.send_or_delay_acks(b.inner());
         // Else it was not expected to go along, or the thread had stopped ticking.
-        if drive.owes() {
-            break drive;
+        if receiver.has_unsent_acks() {
+            break receiver;
         }
-        drop(drive);
+        drop(receiver);
         a.wait(QUEUE, LIMIT).expect("it is acknowledged");
     };
     // The thread comes, and finds that somebody else looks after the sockets.
     for _ in 0..3 {
-        peers(&b).brief.store(true, Ordering::Relaxed);
-        await_that("the thread ticks", || !peers(&b).brief.load(Ordering::Relaxed));
+        endpoints(&b).brief.store(true, Ordering::Relaxed);
+        await_that("the thread ticks", || !endpoints(&b).brief.load(Ordering::Relaxed));
     }
-    assert!(drive.owes());
-    drop(drive);
+    assert!(receiver.has_unsent_acks());
+    drop(receiver);
     a.wait(QUEUE, LIMIT).expect("it is acknowledged");
 }
 
 #[test]
 fn a_look_at_the_set_is_one_at_the_socket_that_is_apart_too() {
     let [a, b] = ranks("both");
-    let mut drive = loop {
+    let mut receiver = loop {
         talk_until_apart(&a, &b);
-        let drive = hold(&b);
+        let receiver = hold(&b);
         // Nobody puts it back from here on.
-        if peers(&b).is_apart() {
-            break drive;
+        if endpoints(&b).is_polled_directly() {
+            break receiver;
         }
     };
     tell(&a, &b);
-    await_that("it is seen", || drive.turn(b.inner(), 0, || ()));
-    assert!(peers(&b).is_apart());
+    await_that("it is seen", || receiver.turn(b.inner(), 0, || ()));
+    assert!(endpoints(&b).is_polled_directly());
 }
 
 /// How many looks it takes until something is found that has come.
-fn looks(drive: &mut Drive, runtime: &Runtime) -> u32 {
+fn looks(receiver: &mut Receiver, runtime: &Runtime) -> u32 {
     let mut events = Vec::new();
-    peers(runtime).data.wait(&mut events, 60_000);
+    endpoints(runtime).data.wait(&mut events, 60_000);
     assert!(!events.is_empty(), "something comes");
     let mut looks = 1;
-    while !drive.look(runtime.inner()) {
+    while !receiver.look(runtime.inner()) {
         looks += 1;
         assert!(looks < 10 * LOOKS, "it is seen");
     }
@@ -286,27 +291,27 @@ fn looks(drive: &mut Drive, runtime: &Runtime) -> u32 {
 #[test]
 fn all_connections_are_looked_at_each_time_unless_everything_comes_on_one() {
     let [a, b, c] = ranks("looks");
-    let mut drive = hold(&a);
+    let mut receiver = hold(&a);
     // Whatever has come on one before.
     for from in [&c, &b] {
         tell(from, &a);
-        looks(&mut drive, &a);
+        looks(&mut receiver, &a);
     }
     for _ in 0..4 {
         for from in [&c, &b] {
             tell(from, &a);
-            assert_eq!(looks(&mut drive, &a), 1);
+            assert_eq!(looks(&mut receiver, &a), 1);
         }
     }
     for _ in 0..2 * LOOKS {
         tell(&b, &a);
-        looks(&mut drive, &a);
+        looks(&mut receiver, &a);
     }
     // Most looks are at that one alone, but not all.
     tell(&c, &a);
-    let late = looks(&mut drive, &a);
+    let late = looks(&mut receiver, &a);
     assert!(late <= LOOKS, "{late}");
     tell(&b, &a);
-    assert_eq!(looks(&mut drive, &a), 1);
-    drop(drive);
+    assert_eq!(looks(&mut receiver, &a), 1);
+    drop(receiver);
 }

@@ -8,11 +8,11 @@
 //! A connection that is to carry frames does so once who was connected to has welcomed it, by one
 //! byte behind the handshake. Where two ranks connect to each other at once, that of the lower one
 //! counts: the lower rank does not welcome a connection while one of its own waits for the welcome,
-//! and the higher rank that takes a connection gives up making its own. Of one attempt only one
-//! trial waits for a welcome.
+//! and the higher rank that takes a connection gives up making its own. Of one dial only one
+//! attempt waits for a welcome.
 //!
-//! Invariant: a stranger costs a fixed buffer and [`STRANGER_LIMIT`], and there are at most
-//! [`STRANGERS`] of them beside two for each rank.
+//! Invariant: an unauthenticated peer costs a fixed buffer and [`UNAUTHENTICATED_LIMIT`], and there are at most
+//! [`UNAUTHENTICATED_MAX`] of them beside two for each rank.
 
 mod attempt;
 mod keepalive;
@@ -25,10 +25,10 @@ use crate::os::{interfaces, tcp};
 use crate::runtime::Inner;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::Connection;
-use crate::transport::tcp::endpoint_table::{ATTEMPTS, STRANGERS_FROM, WATCHES};
+use crate::transport::tcp::endpoint_table::{ATTEMPTS, KEEPALIVES, UNAUTHENTICATED_FROM};
 use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
-use attempt::{Outcome, Trial, advance, say_welcome, talk};
-use keepalive::{Watch, has_ended, probes};
+use attempt::{Attempt, Outcome, advance, say_welcome, talk};
+use keepalive::{Keepalive, has_ended, probes};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between the beginnings of two trials of a peer's addresses.
+/// Between the beginnings of two attempts of a peer's addresses.
 const STAGGER: Duration = Duration::from_millis(150);
 /// How long the last stream of a rank that leaves may take to be made.
 const DOUBT: Duration = Duration::from_millis(500);
@@ -46,9 +46,9 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// far more ranks than cores, both may take long to say their parts.
 const TURNED_AWAY: Duration = Duration::from_secs(60);
 /// How long somebody who connects may take to prove who it is.
-const STRANGER_LIMIT: Duration = Duration::from_secs(5);
+const UNAUTHENTICATED_LIMIT: Duration = Duration::from_secs(5);
 /// How many may be about to prove it, beside two for each rank of the job.
-const STRANGERS: usize = 64;
+const UNAUTHENTICATED_MAX: usize = 64;
 /// How long the lower rank of two is left to connect to the other before init.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// How often the limits are looked at while there are any, in milliseconds.
@@ -56,41 +56,41 @@ pub(crate) const LIMITS_MS: i32 = 50;
 
 /// What a connection is wanted for.
 #[derive(Debug, Clone)]
-pub(crate) enum Aim {
+pub(crate) enum ConnectPurpose {
     /// To carry frames.
     Data(Arc<Connection>),
     /// To be told by its end that the peer's host is gone.
-    Watch,
-    /// The same once the former watch has fallen silent, unlike others with that host.
-    WatchAgain,
+    Keepalive,
+    /// The same once the former keepalive connection has fallen silent, unlike others with that host.
+    KeepaliveAgain,
     /// To find out whether the peer lives.
     Probe,
     /// The same, but not at once.
     Doubt,
 }
 
-impl Aim {
-    fn purpose(&self) -> Purpose {
+impl ConnectPurpose {
+    fn on_wire(&self) -> Purpose {
         match self {
-            Aim::Data(_) => Purpose::Data,
-            Aim::Watch | Aim::WatchAgain => Purpose::Watch,
-            Aim::Probe | Aim::Doubt => Purpose::Probe,
+            ConnectPurpose::Data(_) => Purpose::Data,
+            ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => Purpose::Keepalive,
+            ConnectPurpose::Probe | ConnectPurpose::Doubt => Purpose::Probe,
         }
     }
 }
 
 /// A peer that is being connected to.
 #[derive(Debug)]
-struct Attempt {
+struct Dial {
     rank: Rank,
-    aim: Aim,
+    purpose: ConnectPurpose,
     since: Instant,
     /// Addresses that have not been tried.
     left: std::vec::IntoIter<SocketAddr>,
-    /// By the number of the trial.
-    trials: HashMap<u64, Trial>,
+    /// By the number of the attempt.
+    attempts: HashMap<u64, Attempt>,
     next_at: Instant,
-    /// Why trials failed.
+    /// Why attempts failed.
     failures: Vec<String>,
     /// All that failed were refused by the peer's kernel: nobody listens there any more.
     refused: bool,
@@ -101,7 +101,7 @@ struct Attempt {
 }
 
 #[derive(Debug)]
-struct Stranger {
+struct Unauthenticated {
     fd: OwnedFd,
     from: SocketAddr,
     server: Server,
@@ -110,12 +110,12 @@ struct Stranger {
 
 /// All that is under way.
 #[derive(Debug)]
-pub(crate) struct Connecting {
-    attempts: HashMap<u64, Attempt>,
+pub(crate) struct Connector {
+    dials: HashMap<u64, Dial>,
     /// What is to be tried again, when, and since when it was tried.
     again: Vec<Again>,
-    strangers: HashMap<u64, Stranger>,
-    watches: HashMap<u64, Watch>,
+    unauthenticated: HashMap<u64, Unauthenticated>,
+    keepalives: HashMap<u64, Keepalive>,
     next: u64,
     secret: Secret,
     complained: bool,
@@ -126,17 +126,17 @@ pub(crate) struct Connecting {
 struct Again {
     at: Instant,
     rank: Rank,
-    aim: Aim,
+    purpose: ConnectPurpose,
     since: Instant,
 }
 
-impl Connecting {
-    pub(crate) fn new(inner: &Inner) -> Connecting {
-        Connecting {
-            attempts: HashMap::new(),
+impl Connector {
+    pub(crate) fn new(inner: &Inner) -> Connector {
+        Connector {
+            dials: HashMap::new(),
             again: Vec::new(),
-            strangers: HashMap::new(),
-            watches: HashMap::new(),
+            unauthenticated: HashMap::new(),
+            keepalives: HashMap::new(),
             next: 0,
             secret: Secret { job: inner.token, key: inner.key },
             complained: false,
@@ -150,71 +150,74 @@ impl Connecting {
 
     /// Whether limits have to be looked at.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.attempts.is_empty() || !self.strangers.is_empty() || !self.again.is_empty()
+        !self.dials.is_empty() || !self.unauthenticated.is_empty() || !self.again.is_empty()
     }
 
     /// Whether somebody who has connected has not proved yet who it is.
-    pub(crate) fn has_strangers(&self) -> bool {
-        !self.strangers.is_empty()
+    pub(crate) fn has_unauthenticated(&self) -> bool {
+        !self.unauthenticated.is_empty()
     }
 
     /// Begins what is wanted, and gives up what takes too long.
     pub(crate) fn turn(&mut self, inner: &Inner) {
-        for (rank, aim) in inner.peers.take_wanted() {
-            self.begin(inner, rank, aim);
+        for (rank, purpose) in inner.endpoints.take_wanted() {
+            self.begin(inner, rank, purpose);
         }
         let now = Instant::now();
         let due: Vec<Again> = self.again.extract_if(.., |again| again.at <= now).collect();
-        for Again { rank, aim, since, .. } in due {
-            match aim {
-                Aim::Data(connection) if inner.area.liveness(rank) != liveness::JOINED => {
-                    inner.peers.drop_connection(inner, &connection);
+        for Again { rank, purpose, since, .. } in due {
+            match purpose {
+                ConnectPurpose::Data(connection)
+                    if inner.area.liveness(rank) != liveness::JOINED =>
+                {
+                    inner.endpoints.drop_connection(inner, &connection);
                 }
                 _ if inner.area.liveness(rank) != liveness::JOINED => {}
-                Aim::Doubt => self.begin_since(inner, rank, Aim::Probe, since),
-                aim => self.begin_since(inner, rank, aim, since),
+                ConnectPurpose::Doubt => {
+                    self.begin_since(inner, rank, ConnectPurpose::Probe, since)
+                }
+                purpose => self.begin_since(inner, rank, purpose, since),
             }
         }
-        let late = |trial: &Trial| !trial.connected && now >= trial.until;
-        for id in self.attempts.keys().copied().collect::<Vec<_>>() {
-            let Some(attempt) = self.attempts.get_mut(&id) else { continue };
+        let late = |attempt: &Attempt| !attempt.connected && now >= attempt.until;
+        for id in self.dials.keys().copied().collect::<Vec<_>>() {
+            let Some(dial) = self.dials.get_mut(&id) else { continue };
             let silent: Vec<u64> =
-                attempt.trials.iter().filter(|(_, t)| late(t)).map(|(n, _)| *n).collect();
+                dial.attempts.iter().filter(|(_, t)| late(t)).map(|(n, _)| *n).collect();
             for number in silent {
                 self.failed(inner, id, number, "no answer".to_owned(), false);
             }
             self.try_next(inner, id, now);
         }
         let late: Vec<u64> = self
-            .strangers
+            .unauthenticated
             .iter()
-            .filter(|(_, stranger)| now >= stranger.until)
+            .filter(|(_, pending)| now >= pending.until)
             .map(|(token, _)| *token)
             .collect();
         for token in late {
             // What it said may have come long ago: this thread may be the one that took its time.
-            self.serve_stranger(inner, token);
+            self.serve_unauthenticated(inner, token);
             self.turn_away(inner, token, "it took too long");
         }
     }
 
-    fn begin(&mut self, inner: &Inner, rank: Rank, aim: Aim) {
+    fn begin(&mut self, inner: &Inner, rank: Rank, purpose: ConnectPurpose) {
         let now = Instant::now();
-        if matches!(aim, Aim::Doubt) {
-            self.again.push(Again { at: now + DOUBT, rank, aim, since: now });
+        if matches!(purpose, ConnectPurpose::Doubt) {
+            self.again.push(Again { at: now + DOUBT, rank, purpose, since: now });
         } else {
-            self.begin_since(inner, rank, aim, now);
+            self.begin_since(inner, rank, purpose, now);
         }
     }
 
-    fn begin_since(&mut self, inner: &Inner, rank: Rank, aim: Aim, since: Instant) {
-        let same =
-            |attempt: &Attempt| attempt.rank == rank && attempt.aim.purpose() == aim.purpose();
-        let again = !matches!(aim, Aim::Data(_)) && self.attempts.values().any(same);
-        if again || (aim.purpose() == Purpose::Watch && self.is_watched(inner, rank)) {
+    fn begin_since(&mut self, inner: &Inner, rank: Rank, purpose: ConnectPurpose, since: Instant) {
+        let same = |dial: &Dial| dial.rank == rank && dial.purpose.on_wire() == purpose.on_wire();
+        let again = !matches!(purpose, ConnectPurpose::Data(_)) && self.dials.values().any(same);
+        if again || (purpose.on_wire() == Purpose::Keepalive && self.has_keepalive(inner, rank)) {
             return;
         }
-        if let Aim::Data(connection) = &aim
+        if let ConnectPurpose::Data(connection) = &purpose
             && (connection.fd().is_some() || connection.is_forgotten())
         {
             // The peer was quicker, or nobody wants it any more.
@@ -232,50 +235,50 @@ impl Connecting {
         let failures = candidates.lack().into_iter().collect();
         let left: Vec<SocketAddr> = candidates.tried.iter().map(|one| one.endpoint).collect();
         let id = self.number();
-        let attempt = Attempt {
+        let dial = Dial {
             rank,
-            aim,
+            purpose,
             since,
             refused: !left.is_empty(),
             ended: false,
             lacking: own_interfaces.is_empty(),
             left: left.into_iter(),
-            trials: HashMap::new(),
+            attempts: HashMap::new(),
             next_at: Instant::now(),
             failures,
         };
-        self.attempts.insert(id, attempt);
+        self.dials.insert(id, dial);
         self.try_next(inner, id, Instant::now());
     }
 
-    /// Begins the next trial of an attempt if it is due.
+    /// Begins the next attempt of an dial if it is due.
     fn try_next(&mut self, inner: &Inner, id: u64, now: Instant) {
         loop {
             let number = self.number();
-            let Some(attempt) = self.attempts.get_mut(&id) else { return };
-            let proved = attempt.trials.values().any(|trial| trial.proved);
-            if proved || (!attempt.trials.is_empty() && now < attempt.next_at) {
+            let Some(dial) = self.dials.get_mut(&id) else { return };
+            let proved = dial.attempts.values().any(|attempt| attempt.proved);
+            if proved || (!dial.attempts.is_empty() && now < dial.next_at) {
                 return;
             }
-            let Some(endpoint) = attempt.left.next() else {
-                if attempt.trials.is_empty() {
+            let Some(endpoint) = dial.left.next() else {
+                if dial.attempts.is_empty() {
                     self.give_up(inner, id);
                 }
                 return;
             };
-            attempt.next_at = now + STAGGER;
+            dial.next_at = now + STAGGER;
             match self.start(inner, id, number, endpoint) {
                 Ok(()) => return,
                 Err(error) => {
                     let refused = error.kind() == io::ErrorKind::ConnectionRefused;
-                    if let Some(attempt) = self.attempts.get_mut(&id) {
-                        attempt.refused &= refused;
-                        attempt.lacking |= is_lack(&error);
+                    if let Some(dial) = self.dials.get_mut(&id) {
+                        dial.refused &= refused;
+                        dial.lacking |= is_lack(&error);
                         let remedy = match error.raw_os_error() {
                             Some(libc::EMFILE) => " on this side; raise the limit with ulimit -n",
                             _ => "",
                         };
-                        attempt.failures.push(format!("{endpoint}: {error}{remedy}"));
+                        dial.failures.push(format!("{endpoint}: {error}{remedy}"));
                     }
                 }
             }
@@ -289,72 +292,72 @@ impl Connecting {
         number: u64,
         endpoint: SocketAddr,
     ) -> io::Result<()> {
-        let Some(attempt) = self.attempts.get_mut(&id) else { return Ok(()) };
+        let Some(dial) = self.dials.get_mut(&id) else { return Ok(()) };
         let fd = tcp::connect(endpoint)?;
-        tune(fd.as_fd(), inner, &attempt.aim.purpose());
-        let to = Peer { rank: attempt.rank.0.into(), purpose: attempt.aim.purpose() };
+        tune(fd.as_fd(), inner, &dial.purpose.on_wire());
+        let to = Peer { rank: dial.rank.0.into(), purpose: dial.purpose.on_wire() };
         let client = Client::new(&self.secret, inner.rank.0.into(), to, nonce()?);
-        inner.peers.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
+        inner.endpoints.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
         let until = Instant::now() + inner.dead_after;
-        let welcome = attempt.aim.purpose() == Purpose::Data;
+        let welcome = dial.purpose.on_wire() == Purpose::Data;
         let (connected, proved) = (false, false);
-        let trial = Trial { endpoint, fd, client, connected, proved, welcome, until };
-        attempt.trials.insert(number, trial);
+        let attempt = Attempt { endpoint, fd, client, connected, proved, welcome, until };
+        dial.attempts.insert(number, attempt);
         Ok(())
     }
 
     /// Something happened to one of the descriptors.
     pub(crate) fn serve(&mut self, inner: &Inner, event: &Event) {
         match event.token {
-            ATTEMPTS..STRANGERS_FROM => self.serve_trial(inner, event.token - ATTEMPTS),
-            STRANGERS_FROM..WATCHES => self.serve_stranger(inner, event.token),
-            _ => self.serve_watch(inner, event.token),
+            ATTEMPTS..UNAUTHENTICATED_FROM => self.serve_attempt(inner, event.token - ATTEMPTS),
+            UNAUTHENTICATED_FROM..KEEPALIVES => self.serve_unauthenticated(inner, event.token),
+            _ => self.serve_keepalive(inner, event.token),
         }
     }
 
-    fn serve_trial(&mut self, inner: &Inner, number: u64) {
-        let holds = |(_, attempt): &(&u64, &mut Attempt)| attempt.trials.contains_key(&number);
-        let Some((id, attempt)) = self.attempts.iter_mut().find(holds) else { return };
-        let (id, Some(trial)) = (*id, attempt.trials.get_mut(&number)) else { return };
-        let (first, unproved) = (!trial.connected, !trial.proved);
-        match advance(trial) {
+    fn serve_attempt(&mut self, inner: &Inner, number: u64) {
+        let holds = |(_, dial): &(&u64, &mut Dial)| dial.attempts.contains_key(&number);
+        let Some((id, dial)) = self.dials.iter_mut().find(holds) else { return };
+        let (id, Some(attempt)) = (*id, dial.attempts.get_mut(&number)) else { return };
+        let (first, unproved) = (!attempt.connected, !attempt.proved);
+        match advance(attempt) {
             Outcome::Pending => {
-                if first && trial.connected {
+                if first && attempt.connected {
                     // From now on only what the peer says counts.
                     let token = ATTEMPTS + number;
-                    let _ = inner.peers.poll.listen(trial.fd.as_fd(), token, true);
+                    let _ = inner.endpoints.poll.listen(attempt.fd.as_fd(), token, true);
                 }
-                if unproved && trial.proved {
-                    settle(inner, attempt, number);
+                if unproved && attempt.proved {
+                    settle(inner, dial, number);
                 }
             }
             Outcome::Done => self.succeeded(inner, id, number),
             Outcome::Failed { reason, refused } => self.failed(inner, id, number, reason, refused),
             Outcome::Ended { reason } => {
-                attempt.ended = true;
+                dial.ended = true;
                 self.failed(inner, id, number, reason, false);
             }
         }
     }
 
     fn failed(&mut self, inner: &Inner, id: u64, number: u64, reason: String, refused: bool) {
-        let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        let Some(trial) = attempt.trials.remove(&number) else { return };
-        inner.peers.poll.remove(trial.fd.as_fd());
-        attempt.refused &= refused;
-        attempt.failures.push(format!("{}: {reason}", trial.endpoint));
-        attempt.next_at = Instant::now();
+        let Some(dial) = self.dials.get_mut(&id) else { return };
+        let Some(attempt) = dial.attempts.remove(&number) else { return };
+        inner.endpoints.poll.remove(attempt.fd.as_fd());
+        dial.refused &= refused;
+        dial.failures.push(format!("{}: {reason}", attempt.endpoint));
+        dial.next_at = Instant::now();
         self.try_next(inner, id, Instant::now());
     }
 
     /// All addresses have been tried in vain.
     fn give_up(&mut self, inner: &Inner, id: u64) {
-        let Some(attempt) = self.attempts.remove(&id) else { return };
-        let Attempt { rank, aim, since, failures, refused, ended, lacking, .. } = attempt;
+        let Some(dial) = self.dials.remove(&id) else { return };
+        let Dial { rank, purpose, since, failures, refused, ended, lacking, .. } = dial;
         let reason = failures.join("; ");
-        let probed = matches!(aim, Aim::Probe);
-        let patience = match aim {
-            Aim::Data(_) => inner.dead_after.max(TURNED_AWAY),
+        let probed = matches!(purpose, ConnectPurpose::Probe);
+        let patience = match purpose {
+            ConnectPurpose::Data(_) => inner.dead_after.max(TURNED_AWAY),
             _ => inner.dead_after,
         };
         let turned_away = ended && !refused && since.elapsed() < patience;
@@ -364,71 +367,76 @@ impl Connecting {
         }
         if turned_away || (probed && lacking) {
             // Who ends closes what others have connected to before nobody listens any more; and who
-            // has too many strangers at once turns some away. Nobody is dead because this side
+            // has too many unauthenticated peers at once turns some away. Nobody is dead because this side
             // lacks descriptors.
-            self.again.push(Again { at: Instant::now() + AGAIN, rank, aim, since });
+            self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
             return;
         }
         // It may be that of a connection which is about to be used.
-        let early = matches!(aim, Aim::Watch) && since.elapsed() < AGAIN;
-        if refused && (early || inner.peers.has_connection(rank)) {
+        let early = matches!(purpose, ConnectPurpose::Keepalive) && since.elapsed() < AGAIN;
+        if refused && (early || inner.endpoints.has_connection(rank)) {
             // Nobody listens any more; how its connections end tells whether it said goodbye.
-            self.again.push(Again { at: Instant::now() + AGAIN, rank, aim, since });
+            self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
             return;
         }
         if refused || probed {
             inner.unreachable(rank, &reason);
         }
-        match aim {
-            Aim::Data(connection) => {
+        match purpose {
+            ConnectPurpose::Data(connection) => {
                 let host = &inner.cards[rank.index()].host;
                 if inner.area.liveness(rank) == liveness::JOINED {
                     log::warn!("connecting to {rank} on {host} failed: {reason}");
-                    inner.peers.note_trouble(rank, reason);
+                    inner.endpoints.set_last_error(rank, reason);
                 }
-                inner.peers.drop_connection(inner, &connection);
+                inner.endpoints.drop_connection(inner, &connection);
                 if inner.area.liveness(rank) == liveness::JOINED {
                     // What waited on it will not arrive, though nobody has died.
                     inner.channels.lost(rank);
                     inner.area.wake(inner.rank);
                 }
             }
-            Aim::WatchAgain if !refused && !ended && !lacking => self.fell_silent(inner, rank),
-            Aim::Watch | Aim::WatchAgain | Aim::Probe | Aim::Doubt => {}
+            ConnectPurpose::KeepaliveAgain if !refused && !ended && !lacking => {
+                self.fell_silent(inner, rank)
+            }
+            ConnectPurpose::Keepalive
+            | ConnectPurpose::KeepaliveAgain
+            | ConnectPurpose::Probe
+            | ConnectPurpose::Doubt => {}
         }
     }
 
     fn succeeded(&mut self, inner: &Inner, id: u64, number: u64) {
-        let Some(mut attempt) = self.attempts.remove(&id) else { return };
-        let Some(trial) = attempt.trials.remove(&number) else { return };
-        for other in attempt.trials.values() {
-            inner.peers.poll.remove(other.fd.as_fd());
+        let Some(mut dial) = self.dials.remove(&id) else { return };
+        let Some(attempt) = dial.attempts.remove(&number) else { return };
+        for other in dial.attempts.values() {
+            inner.endpoints.poll.remove(other.fd.as_fd());
         }
-        inner.peers.poll.remove(trial.fd.as_fd());
-        let rank = attempt.rank;
-        match attempt.aim {
-            Aim::Data(connection) => {
+        inner.endpoints.poll.remove(attempt.fd.as_fd());
+        let rank = dial.rank;
+        match dial.purpose {
+            ConnectPurpose::Data(connection) => {
                 log::debug!(
                     "connecting to {rank} on {}: by {}",
                     inner.cards[rank.index()].host,
-                    trial.endpoint
+                    attempt.endpoint
                 );
-                inner.peers.note_way(rank, trial.endpoint);
+                inner.endpoints.set_address(rank, attempt.endpoint);
                 // First: whatever is said on the connection, the peer's leaving included, comes
                 // later.
-                self.begin(inner, rank, Aim::Watch);
-                inner.peers.made(inner, &connection, trial.fd);
+                self.begin(inner, rank, ConnectPurpose::Keepalive);
+                inner.endpoints.made(inner, &connection, attempt.fd);
             }
-            Aim::Watch | Aim::WatchAgain => {
-                let token = WATCHES + self.number();
-                if inner.peers.poll.add(trial.fd.as_fd(), token).is_ok() {
-                    self.watches.insert(token, Watch { fd: trial.fd, rank: Some(rank) });
+            ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => {
+                let token = KEEPALIVES + self.number();
+                if inner.endpoints.poll.add(attempt.fd.as_fd(), token).is_ok() {
+                    self.keepalives.insert(token, Keepalive { fd: attempt.fd, rank: Some(rank) });
                 }
             }
-            Aim::Probe | Aim::Doubt => {
-                inner.peers.note_alive(inner, rank);
-                // It may have been its watch that broke.
-                self.begin(inner, rank, Aim::Watch);
+            ConnectPurpose::Probe | ConnectPurpose::Doubt => {
+                inner.endpoints.note_alive(inner, rank);
+                // It may have been its keepalive connection that broke.
+                self.begin(inner, rank, ConnectPurpose::Keepalive);
             }
         }
     }
@@ -439,44 +447,44 @@ impl Connecting {
     /// Descriptors ran out.
     pub(crate) fn accept(&mut self, inner: &Inner, listener: &OwnedFd) -> io::Result<()> {
         while let Some((fd, from)) = tcp::accept(listener.as_fd())? {
-            if self.strangers.len() >= STRANGERS + 2 * inner.size as usize {
-                let oldest = self.strangers.iter().min_by_key(|(_, stranger)| stranger.until);
+            if self.unauthenticated.len() >= UNAUTHENTICATED_MAX + 2 * inner.size as usize {
+                let oldest = self.unauthenticated.iter().min_by_key(|(_, pending)| pending.until);
                 if let Some(token) = oldest.map(|(token, _)| *token) {
                     self.turn_away(inner, token, "too many others came");
                 }
             }
             let server = Server::new(&self.secret, inner.rank.0.into(), inner.size, nonce()?);
             tune(fd.as_fd(), inner, &Purpose::Data);
-            let token = STRANGERS_FROM + self.number();
-            if inner.peers.poll.add(fd.as_fd(), token).is_ok() {
-                let until = Instant::now() + STRANGER_LIMIT;
-                self.strangers.insert(token, Stranger { fd, from, server, until });
+            let token = UNAUTHENTICATED_FROM + self.number();
+            if inner.endpoints.poll.add(fd.as_fd(), token).is_ok() {
+                let until = Instant::now() + UNAUTHENTICATED_LIMIT;
+                self.unauthenticated.insert(token, Unauthenticated { fd, from, server, until });
             }
         }
         Ok(())
     }
 
     fn turn_away(&mut self, inner: &Inner, token: u64, why: &str) {
-        let Some(stranger) = self.strangers.remove(&token) else { return };
-        inner.peers.poll.remove(stranger.fd.as_fd());
+        let Some(pending) = self.unauthenticated.remove(&token) else { return };
+        inner.endpoints.poll.remove(pending.fd.as_fd());
         if !std::mem::replace(&mut self.complained, true) {
             log::warn!(
                 "a connection from {} was refused: {why}: {}; further ones are not logged",
-                stranger.from,
-                stranger.server.ended()
+                pending.from,
+                pending.server.ended()
             );
         }
     }
 
-    fn serve_stranger(&mut self, inner: &Inner, token: u64) {
-        let Some(stranger) = self.strangers.get_mut(&token) else { return };
-        let open = talk(stranger.fd.as_fd(), &mut stranger.server);
-        match stranger.server.state().clone() {
+    fn serve_unauthenticated(&mut self, inner: &Inner, token: u64) {
+        let Some(pending) = self.unauthenticated.get_mut(&token) else { return };
+        let open = talk(pending.fd.as_fd(), &mut pending.server);
+        match pending.server.state().clone() {
             State::Pending if open => {}
             State::Done(peer) => {
-                if let Some(stranger) = self.strangers.remove(&token) {
-                    inner.peers.poll.remove(stranger.fd.as_fd());
-                    self.admit(inner, stranger, peer);
+                if let Some(pending) = self.unauthenticated.remove(&token) {
+                    inner.endpoints.poll.remove(pending.fd.as_fd());
+                    self.admit(inner, pending, peer);
                 }
             }
             State::Pending | State::Refused(_) => {
@@ -486,9 +494,9 @@ impl Connecting {
     }
 
     /// A peer has proved who it is.
-    fn admit(&mut self, inner: &Inner, stranger: Stranger, peer: Peer) {
+    fn admit(&mut self, inner: &Inner, pending: Unauthenticated, peer: Peer) {
         let Some(rank) = u16::try_from(peer.rank).ok().map(Rank) else { return };
-        let Stranger { fd, from, .. } = stranger;
+        let Unauthenticated { fd, from, .. } = pending;
         match peer.purpose {
             Purpose::Data => {
                 // Who is not welcome sees the connection end, and tries again unless it is
@@ -498,23 +506,23 @@ impl Connecting {
                     return;
                 }
                 // As where a connection of this side's has been made.
-                self.begin(inner, rank, Aim::Watch);
+                self.begin(inner, rank, ConnectPurpose::Keepalive);
                 // Before the peer hears of the welcome: it would take what it sees of a connection
                 // that is given up for one more.
                 let given_up = self.give_way(inner, rank);
                 if !say_welcome(fd.as_fd()) {
-                    for aim in given_up {
-                        self.begin(inner, rank, aim);
+                    for purpose in given_up {
+                        self.begin(inner, rank, purpose);
                     }
                     return;
                 }
-                inner.peers.note_way(rank, from);
-                inner.peers.admitted(inner, fd, rank);
+                inner.endpoints.set_address(rank, from);
+                inner.endpoints.admitted(inner, fd, rank);
             }
-            Purpose::Watch => {
-                let token = WATCHES + self.number();
-                if inner.peers.poll.add(fd.as_fd(), token).is_ok() {
-                    self.watches.insert(token, Watch { fd, rank: None });
+            Purpose::Keepalive => {
+                let token = KEEPALIVES + self.number();
+                if inner.endpoints.poll.add(fd.as_fd(), token).is_ok() {
+                    self.keepalives.insert(token, Keepalive { fd, rank: None });
                 }
             }
             Purpose::Probe | Purpose::Meeting => {}
@@ -523,33 +531,33 @@ impl Connecting {
 
     /// Whether a connection to `rank` will be made unless the rank does not want it.
     fn awaits_welcome(&self, rank: Rank) -> bool {
-        let to_it = |attempt: &&Attempt| attempt.rank == rank;
-        let mut trials = self.attempts.values().filter(to_it).flat_map(|a| a.trials.values());
-        trials.any(|trial| trial.proved && trial.welcome)
+        let to_it = |dial: &&Dial| dial.rank == rank;
+        let mut attempts = self.dials.values().filter(to_it).flat_map(|a| a.attempts.values());
+        attempts.any(|attempt| attempt.proved && attempt.welcome)
     }
 
     /// Gives up making a connection to `rank`, which has made one; gives what it was wanted for.
-    fn give_way(&mut self, inner: &Inner, rank: Rank) -> Vec<Aim> {
-        let of_it = |_: &u64, attempt: &mut Attempt| {
-            attempt.rank == rank && matches!(attempt.aim, Aim::Data(_))
+    fn give_way(&mut self, inner: &Inner, rank: Rank) -> Vec<ConnectPurpose> {
+        let of_it = |_: &u64, dial: &mut Dial| {
+            dial.rank == rank && matches!(dial.purpose, ConnectPurpose::Data(_))
         };
         let mut given_up = Vec::new();
-        for (_, attempt) in self.attempts.extract_if(of_it) {
-            for trial in attempt.trials.values() {
-                inner.peers.poll.remove(trial.fd.as_fd());
+        for (_, dial) in self.dials.extract_if(of_it) {
+            for attempt in dial.attempts.values() {
+                inner.endpoints.poll.remove(attempt.fd.as_fd());
             }
-            given_up.push(attempt.aim);
+            given_up.push(dial.purpose);
         }
         given_up
     }
 }
 
-/// Gives up the other trials of an attempt once one waits for its welcome: the peer may welcome
+/// Gives up the other attempts of an dial once one waits for its welcome: the peer may welcome
 /// each that has proved itself and use the first, while this side takes the one whose welcome comes
 /// first.
-fn settle(inner: &Inner, attempt: &mut Attempt, number: u64) {
-    for (_, other) in attempt.trials.extract_if(|other, _| *other != number) {
-        inner.peers.poll.remove(other.fd.as_fd());
+fn settle(inner: &Inner, dial: &mut Dial, number: u64) {
+    for (_, other) in dial.attempts.extract_if(|other, _| *other != number) {
+        inner.endpoints.poll.remove(other.fd.as_fd());
     }
 }
 
@@ -572,7 +580,7 @@ fn nonce() -> io::Result<[u8; 32]> {
 /// What the kernel can do for a connection; one that cannot be had is done without.
 fn tune(fd: BorrowedFd<'_>, inner: &Inner, purpose: &Purpose) {
     let _ = tcp::set_no_delay(fd);
-    if *purpose == Purpose::Watch {
+    if *purpose == Purpose::Keepalive {
         let (interval_s, probes) = probes(inner.dead_after);
         let _ = tcp::set_keepalive(fd, 1, interval_s, probes);
     }
@@ -581,7 +589,7 @@ fn tune(fd: BorrowedFd<'_>, inner: &Inner, purpose: &Purpose) {
 impl Inner {
     /// Nobody listens where `rank` did, or nothing answers there any more.
     fn unreachable(&self, rank: Rank, reason: &str) {
-        if self.peers.is_leaving(rank) {
+        if self.endpoints.is_leaving(rank) {
             self.area.remote_left(rank);
         } else if self.area.liveness(rank) == liveness::JOINED {
             log::info!("{rank} on {} is gone: {reason}", self.cards[rank.index()].host);
@@ -602,17 +610,17 @@ impl Inner {
             let (rank, host) = (card.rank, &card.host);
             match self.area.liveness(rank) {
                 liveness::DEAD => {
-                    let trouble = self.peers.trouble(rank);
+                    let trouble = self.endpoints.last_error(rank);
                     let why = trouble.map_or(String::new(), |why| format!(" ({why})"));
                     let reason = format!("{rank} on {host} died while joining{why}");
                     return Some(Err(Error::Meeting { reason }));
                 }
                 // It has joined, and left already.
                 liveness::LEFT => continue,
-                _ if self.peers.is_established(rank) => continue,
+                _ if self.endpoints.is_established(rank) => continue,
                 _ => {}
             }
-            if let Some(reason) = self.peers.trouble(rank) {
+            if let Some(reason) = self.endpoints.last_error(rank) {
                 let reason = format!("{rank} on {host} cannot be reached: {reason}");
                 return Some(Err(Error::Meeting { reason }));
             }
@@ -620,7 +628,7 @@ impl Inner {
             if rank < self.rank && !impatient {
                 continue;
             }
-            if let Err(error) = self.peers.open(self, rank) {
+            if let Err(error) = self.endpoints.open(self, rank) {
                 return Some(Err(error));
             }
         }

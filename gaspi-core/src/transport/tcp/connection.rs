@@ -1,7 +1,7 @@
-//! One stream to a peer, as far as sending goes: frames, descriptors and payloads out.
+//! One connection to a peer, as far as sending goes: frames, descriptors and payloads out.
 //!
 //! Between nodes it carries the requests of both sides, and the answers to them; within a node it
-//! carries requests of the side that opened it. Puts are acknowledged on the stream that they came
+//! carries requests of the side that opened it. Puts are acknowledged on the connection that they came
 //! on.
 //!
 //! What it has to send is in [`outgoing`](crate::transport::tcp::send_queue). Whoever posts sends at once what the
@@ -12,16 +12,18 @@ use crate::os::event::Epoll;
 use crate::os::socket;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::transport::tcp::pipes::Pipes;
-use crate::transport::tcp::send_queue::{Ending, Item, Message, Out, Outgoing, SMALL, send};
+use crate::transport::tcp::send_queue::{
+    ChannelMessage, Ending, Item, Outgoing, SMALL, SendQueue, send,
+};
 use crate::wait::monotonic_ns;
-use crate::wire::frame::{Frame, Lane};
+use crate::wire::frame::{Frame, Stream};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Who is on the other side, before it has said so.
 const UNKNOWN: u32 = u32::MAX;
-/// A stream to a peer.
+/// A connection to a peer.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Set once the peer has proved who it is.
@@ -34,15 +36,15 @@ pub(crate) struct Connection {
     /// The peer asks for nothing more on it.
     released: AtomicBool,
     /// How many connections with the peer this rank had lost before this one, and the peer.
-    losses: u64,
-    losses_of_peer: AtomicU64,
-    out: Mutex<Out>,
+    epoch: u64,
+    epoch_of_peer: AtomicU64,
+    out: Mutex<SendQueue>,
 }
 
 /// The peer has not said yet how many connections it has lost.
 const UNSAID: u64 = u64::MAX;
 
-/// The stream has ended or failed.
+/// The connection has ended or failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Broken;
 
@@ -51,7 +53,7 @@ pub(crate) struct Broken;
 pub(crate) struct Posted {
     /// Requests are held back from now on, in a quick succession of small ones that share system
     /// calls.
-    pub(crate) held: bool,
+    pub(crate) corked: bool,
     /// It followed soon after another one, at this time.
     pub(crate) soon_ns: Option<u64>,
 }
@@ -59,16 +61,16 @@ pub(crate) struct Posted {
 /// Why something was not sent.
 #[derive(Debug)]
 pub(crate) enum Unsent<T> {
-    /// The stream has ended or failed; what was to be sent fails with the rest.
+    /// The connection has ended or failed; what was to be sent fails with the rest.
     Broken,
-    /// The stream is not used any more: it has to go by another one.
+    /// The connection is not used any more: it has to go by another one.
     Closed(T),
-    /// What it was to arrive behind has been lost with another stream.
-    Vain,
+    /// What it was to arrive behind has been lost with another connection.
+    Stale,
 }
 
 impl Connection {
-    /// A stream that a rank of the same node has opened; it says first who it is.
+    /// A connection that a rank of the same node has opened; it says first who it is.
     pub(crate) fn accepted(fd: OwnedFd, token: u64) -> Connection {
         let connection = Connection::new(token, 0, true);
         connection.peer.store(UNKNOWN, Ordering::Relaxed);
@@ -76,7 +78,7 @@ impl Connection {
         connection
     }
 
-    /// A stream to `peer` that is being made; what is sent meanwhile waits.
+    /// A connection to `peer` that is being made; what is sent meanwhile waits.
     pub(crate) fn new(token: u64, peer: u16, local: bool) -> Connection {
         Connection {
             fd: OnceLock::new(),
@@ -84,22 +86,22 @@ impl Connection {
             local,
             peer: AtomicU32::new(peer.into()),
             released: AtomicBool::new(false),
-            losses: 0,
-            losses_of_peer: AtomicU64::new(UNSAID),
+            epoch: 0,
+            epoch_of_peer: AtomicU64::new(UNSAID),
             out: Mutex::default(),
         }
     }
 
-    /// A stream to `peer`, of another node, with which this rank has lost so many before.
+    /// A connection to `peer`, of another node, with which this rank has lost so many before.
     pub(crate) fn between_nodes(
         token: u64,
         peer: u16,
-        losses: u64,
+        epoch: u64,
         pipes: &Arc<Pipes>,
     ) -> Connection {
-        let mut out = Out { pipes: Some(Arc::clone(pipes)), ..Out::default() };
-        Frame::Losses { count: losses }.append_to(&mut out.wire);
-        Connection { losses, out: Mutex::new(out), ..Connection::new(token, peer, false) }
+        let mut out = SendQueue { pipes: Some(Arc::clone(pipes)), ..SendQueue::default() };
+        Frame::Epoch { count: epoch }.append_to(&mut out.wire);
+        Connection { epoch, out: Mutex::new(out), ..Connection::new(token, peer, false) }
     }
 
     /// The peer can be reached by this socket.
@@ -132,25 +134,25 @@ impl Connection {
     }
 
     /// How many connections with the peer this rank had lost before this one.
-    pub(crate) fn losses(&self) -> u64 {
-        self.losses
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// How many the peer had lost before this one; `None` before it has said so.
-    pub(crate) fn losses_of_peer(&self) -> Option<u64> {
-        Some(self.losses_of_peer.load(Ordering::Relaxed)).filter(|count| *count != UNSAID)
+    pub(crate) fn epoch_of_peer(&self) -> Option<u64> {
+        Some(self.epoch_of_peer.load(Ordering::Relaxed)).filter(|count| *count != UNSAID)
     }
 
     /// The peer says how many it has lost.
-    pub(crate) fn set_losses_of_peer(&self, count: u64) {
-        self.losses_of_peer.store(count, Ordering::Relaxed);
+    pub(crate) fn set_epoch_of_peer(&self, count: u64) {
+        self.epoch_of_peer.store(count, Ordering::Relaxed);
     }
 
-    fn out(&self) -> MutexGuard<'_, Out> {
+    fn out(&self) -> MutexGuard<'_, SendQueue> {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a frame that belongs to no lane, or leaves it to whoever drives.
+    /// Sends a frame that belongs to no stream, or leaves it to whoever drives.
     pub(crate) fn send(&self, poll: &Epoll, item: Outgoing) -> Result<(), Unsent<Outgoing>> {
         let mut out = self.out();
         if out.is_let_go() {
@@ -160,13 +162,13 @@ impl Connection {
         self.send_locked(poll, &mut out, item).map_err(|Broken| Unsent::Broken)
     }
 
-    /// The same for the answer to a frame that came on this stream; who leaves answers nobody.
+    /// The same for the answer to a frame that came on this connection; who leaves answers nobody.
     pub(crate) fn answer(&self, poll: &Epoll, frame: &Frame) {
-        // If the stream has broken, what came before its end is still to be read.
+        // If the connection has broken, what came before its end is still to be read.
         let _ = self.send_locked(poll, &mut self.out(), Outgoing::new(frame));
     }
 
-    fn send_locked(&self, poll: &Epoll, out: &mut Out, item: Outgoing) -> Result<(), Broken> {
+    fn send_locked(&self, poll: &Epoll, out: &mut SendQueue, item: Outgoing) -> Result<(), Broken> {
         if out.ending != Ending::No {
             return Ok(());
         }
@@ -187,13 +189,13 @@ impl Connection {
         }
         out.asked = true;
         let small = matches!(&item, Item::Put { put, .. } if put.size <= SMALL);
-        let (hold, soon_ns) = if self.local { (false, None) } else { out.follows(small) };
-        self.post_locked(poll, &mut out, queue, item, hold).map_err(|Broken| Unsent::Broken)?;
-        if !hold && !self.local {
+        let (cork, soon_ns) = if self.local { (false, None) } else { out.follows(small) };
+        self.post_locked(poll, &mut out, queue, item, cork).map_err(|Broken| Unsent::Broken)?;
+        if !cork && !self.local {
             out.posted_ns = monotonic_ns();
         }
-        let held = hold && !std::mem::replace(&mut out.told_held, true);
-        Ok(Posted { held, soon_ns })
+        let corked = cork && !std::mem::replace(&mut out.cork_announced, true);
+        Ok(Posted { corked, soon_ns })
     }
 
     /// Sends a message of a channel to a rank of another node, or leaves it to whoever drives. Its
@@ -205,8 +207,8 @@ impl Connection {
     pub(crate) unsafe fn post_message<'m>(
         &self,
         poll: &Epoll,
-        message: Message<'m>,
-    ) -> Result<Option<Posted>, Unsent<Message<'m>>> {
+        message: ChannelMessage<'m>,
+    ) -> Result<Option<Posted>, Unsent<ChannelMessage<'m>>> {
         let mut out = self.out();
         if out.is_let_go() {
             return Err(Unsent::Closed(message));
@@ -223,18 +225,18 @@ impl Connection {
             return Ok(None);
         }
         out.asked = true;
-        let (hold, soon_ns) = out.follows(message.put.size <= SMALL);
+        let (cork, soon_ns) = out.follows(message.put.size <= SMALL);
         // SAFETY: as the caller says.
-        let left = unsafe { out.send_message(self.fd(), hold, message) };
-        if left && !hold {
+        let left = unsafe { out.send_message(self.fd(), cork, message) };
+        if left && !cork {
             self.flush_unless_full(poll, &mut out).map_err(|Broken| Unsent::Broken)?;
         }
-        if !hold {
-            out.held_since_ns = None;
+        if !cork {
+            out.corked_since_ns = None;
             out.posted_ns = monotonic_ns();
         }
-        let held = hold && !std::mem::replace(&mut out.told_held, true);
-        Ok(Some(Posted { held, soon_ns }))
+        let corked = cork && !std::mem::replace(&mut out.cork_announced, true);
+        Ok(Some(Posted { corked, soon_ns }))
     }
 
     /// Takes a small request that goes along with whatever is sent next, to share its system call.
@@ -255,19 +257,19 @@ impl Connection {
             out.append_item(queue, item);
         }
         // What it goes along with may not be posted any more, since the peer has died: nobody else
-        // would find it on a stream whose end has been dealt with.
+        // would find it on a connection whose end has been dealt with.
         if out.broken {
             return Err(Unsent::Broken);
         }
-        let held = !followed && !std::mem::replace(&mut out.told_held, true);
-        Ok(Posted { held, soon_ns: None })
+        let corked = !followed && !std::mem::replace(&mut out.cork_announced, true);
+        Ok(Posted { corked, soon_ns: None })
     }
 
     /// Sends what was held back, if that has not gone along with something. Whether there is room
     /// now for which somebody may wait: the set does not tell of it any more.
-    pub(crate) fn release_held(&self, poll: &Epoll) -> Result<bool, Broken> {
+    pub(crate) fn flush_corked(&self, poll: &Epoll) -> Result<bool, Broken> {
         let mut out = self.out();
-        out.told_held = false;
+        out.cork_announced = false;
         if out.is_idle() {
             return Ok(false);
         }
@@ -276,8 +278,8 @@ impl Connection {
         Ok(awaited && !out.armed)
     }
 
-    /// Answers in a lane of the peer's.
-    pub(crate) fn answer_in_lane(&self, poll: &Epoll, queue: QueueId, item: Item) {
+    /// Answers in a stream of the peer's.
+    pub(crate) fn answer_in_stream(&self, poll: &Epoll, queue: QueueId, item: Item) {
         // As with other answers.
         let _ = self.post_locked(poll, &mut self.out(), queue, item, false);
     }
@@ -285,70 +287,70 @@ impl Connection {
     fn post_locked(
         &self,
         poll: &Epoll,
-        out: &mut Out,
+        out: &mut SendQueue,
         queue: QueueId,
         item: Item,
-        hold: bool,
+        cork: bool,
     ) -> Result<(), Broken> {
         if out.ending != Ending::No {
             return Ok(());
         }
         out.append_item(queue, item);
-        if hold { Ok(()) } else { self.flush_unless_full(poll, out) }
+        if cork { Ok(()) } else { self.flush_unless_full(poll, out) }
     }
 
     /// Puts of the peer's have been completed, some of them by refusing them: their acknowledgement
     /// travels along with what is sent next.
     /// `answered`: as far as they have notifications, which are likely to be answered.
     /// `awaited`: whether somebody may wait for the acknowledgement.
-    pub(crate) fn owe(&self, puts: u64, answered: bool, awaited: bool) {
+    pub(crate) fn delay_ack(&self, puts: u64, answered: bool, awaited: bool) {
         let mut out = self.out();
         out.completed += puts;
-        out.awaited |= awaited;
-        out.fresh = answered;
-        out.rides &= answered;
+        out.ack_awaited |= awaited;
+        out.ack_fresh = answered;
+        out.piggybacks &= answered;
     }
 
     /// Whether there is an acknowledgement for which nobody waits.
-    pub(crate) fn owes_at_leisure(&self) -> bool {
+    pub(crate) fn has_unawaited_ack(&self) -> bool {
         let out = self.out();
-        out.owes() && !out.awaited
+        out.has_unsent_ack() && !out.ack_awaited
     }
 
     /// Whether an acknowledgement will go along with something soon, by all appearances, or may:
     /// the last ones did, or nobody waits for it, and it has not waited for that at a `tick`
     /// before.
-    pub(crate) fn rides(&self, tick: bool) -> bool {
+    pub(crate) fn may_delay_ack(&self, tick: bool) -> bool {
         let mut out = self.out();
-        (out.rides || !out.awaited)
-            && out.owes()
-            && !(tick && std::mem::replace(&mut out.waited, true))
+        (out.piggybacks || !out.ack_awaited)
+            && out.has_unsent_ack()
+            && !(tick && std::mem::replace(&mut out.ack_waited, true))
     }
 
     /// Acknowledges what has been completed.
-    pub(crate) fn pay(&self, poll: &Epoll) -> Result<(), Broken> {
+    pub(crate) fn send_ack(&self, poll: &Epoll) -> Result<(), Broken> {
         let mut out = self.out();
-        if !out.owes() {
+        if !out.has_unsent_ack() {
             return Ok(());
         }
-        (out.rides, out.waited) = (false, false);
+        (out.piggybacks, out.ack_waited) = (false, false);
         self.flush_unless_full(poll, &mut out)
     }
 
-    /// Takes note that `puts` puts of this stream have been completed in all; gives the lanes that
+    /// Takes note that `puts` puts of this connection have been completed in all; gives the streams that
     /// they belong to.
-    pub(crate) fn acknowledged(&self, puts: u64) -> impl Iterator<Item = (Lane, u32)> + use<> {
+    pub(crate) fn acknowledged(&self, puts: u64) -> impl Iterator<Item = (Stream, u32)> + use<> {
         let mut out = self.out();
         let mut left = puts.saturating_sub(out.acknowledged);
         out.acknowledged += left;
-        // Most are of one lane, for which no memory is needed.
+        // Most are of one stream, for which no memory is needed.
         let (mut first, mut others) = (None, Vec::new());
         while left > 0 {
-            let Some((lane, count)) = out.unacknowledged.front_mut() else { break };
+            let Some((stream, count)) = out.unacknowledged.front_mut() else { break };
             let taken = u64::from(*count).min(left) as u32;
             match &mut first {
-                None => first = Some((*lane, taken)),
-                Some(_) => others.push((*lane, taken)),
+                None => first = Some((*stream, taken)),
+                Some(_) => others.push((*stream, taken)),
             }
             *count -= taken;
             left -= u64::from(taken);
@@ -366,17 +368,17 @@ impl Connection {
 
     /// The same where something is to be sent in addition: once there is no room, whoever drives is
     /// told when there is.
-    fn flush_unless_full(&self, poll: &Epoll, out: &mut Out) -> Result<(), Broken> {
+    fn flush_unless_full(&self, poll: &Epoll, out: &mut SendQueue) -> Result<(), Broken> {
         if out.armed && !out.broken { Ok(()) } else { self.flush_locked(poll, out) }
     }
 
-    fn flush_locked(&self, poll: &Epoll, out: &mut Out) -> Result<(), Broken> {
+    fn flush_locked(&self, poll: &Epoll, out: &mut SendQueue) -> Result<(), Broken> {
         if out.broken {
             return Err(Broken);
         }
         let Some(fd) = self.fd() else { return Ok(()) };
         let mut blocked = false;
-        out.held_since_ns = None;
+        out.corked_since_ns = None;
         loop {
             if out.sent == 0 && out.body.is_none() {
                 out.refill();
@@ -400,10 +402,10 @@ impl Connection {
         if !blocked && matches!(out.ending, Ending::LetGo | Ending::ResendBuffer) {
             socket::end_sending(fd);
         }
-        if blocked && out.apart {
+        if blocked && out.direct_poll {
             // Without a place in the set the next one that puts it back asks for room.
             out.armed = true;
-            self.put_back_locked(poll, out);
+            self.rejoin_epoll_locked(poll, out);
         } else if blocked != out.armed && poll.change(fd, self.token, blocked).is_ok() {
             out.armed = blocked;
         }
@@ -412,13 +414,13 @@ impl Connection {
 
     /// Takes the socket out of the set, where each arrival would cost the kernel a call of it:
     /// whoever drives looks at it by receiving. False if it has to stay.
-    pub(crate) fn take_apart(&self, poll: &Epoll) -> bool {
+    pub(crate) fn leave_epoll(&self, poll: &Epoll) -> bool {
         let mut out = self.out();
         let Some(fd) = self.fd().filter(|_| !out.armed && !out.forgotten && !self.local) else {
             return false;
         };
         poll.remove(fd);
-        out.apart = true;
+        out.direct_poll = true;
         true
     }
 
@@ -428,14 +430,14 @@ impl Connection {
     }
 
     /// Puts it back; false if the kernel has no room for it now.
-    pub(crate) fn put_back(&self, poll: &Epoll) -> bool {
-        self.put_back_locked(poll, &mut self.out())
+    pub(crate) fn rejoin_epoll(&self, poll: &Epoll) -> bool {
+        self.rejoin_epoll_locked(poll, &mut self.out())
     }
 
-    fn put_back_locked(&self, poll: &Epoll, out: &mut Out) -> bool {
-        if let Some(fd) = self.fd().filter(|_| out.apart && !out.forgotten) {
-            out.apart = poll.add_again(fd, self.token, out.armed).is_err();
-            return !out.apart;
+    fn rejoin_epoll_locked(&self, poll: &Epoll, out: &mut SendQueue) -> bool {
+        if let Some(fd) = self.fd().filter(|_| out.direct_poll && !out.forgotten) {
+            out.direct_poll = poll.add_again(fd, self.token, out.armed).is_err();
+            return !out.direct_poll;
         }
         true
     }
@@ -487,8 +489,8 @@ impl Connection {
         out.released || out.ending != Ending::No
     }
 
-    /// Ends the stream for both sides; gives the lanes of puts that were not acknowledged.
-    pub(crate) fn shut_down(&self) -> Vec<(Lane, u32)> {
+    /// Ends the connection for both sides; gives the streams of puts that were not acknowledged.
+    pub(crate) fn shut_down(&self) -> Vec<(Stream, u32)> {
         let mut out = self.out();
         out.broken = true;
         out.forgotten = true;
@@ -504,9 +506,9 @@ impl Connection {
         self.out().asked
     }
 
-    /// Sends nothing more; gives the lanes of puts that were not acknowledged. What the peer has
+    /// Sends nothing more; gives the streams of puts that were not acknowledged. What the peer has
     /// sent is still read, up to its end.
-    pub(crate) fn give_up(&self) -> Vec<(Lane, u32)> {
+    pub(crate) fn give_up(&self) -> Vec<(Stream, u32)> {
         let mut out = self.out();
         out.broken = true;
         if let Some(fd) = self.fd() {
@@ -536,32 +538,32 @@ mod tests {
     use super::*;
     use crate::ids::{NotificationId, SegmentId};
     use crate::os::socket::Piece;
-    use crate::wire::frame::{Place, Put};
+    use crate::wire::frame::{Put, RemoteAddress};
 
     #[test]
     fn what_nobody_waits_for_is_acknowledged_at_the_second_tick() {
         let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
-        connection.owe(1, true, false);
-        assert!(connection.owes_at_leisure());
-        assert!(connection.rides(false));
-        assert!(connection.rides(true) && !connection.rides(true));
+        connection.delay_ack(1, true, false);
+        assert!(connection.has_unawaited_ack());
+        assert!(connection.may_delay_ack(false));
+        assert!(connection.may_delay_ack(true) && !connection.may_delay_ack(true));
         // With something for which somebody may wait it goes out.
-        connection.owe(1, false, true);
-        assert!(!connection.owes_at_leisure() && !connection.rides(false));
+        connection.delay_ack(1, false, true);
+        assert!(!connection.has_unawaited_ack() && !connection.may_delay_ack(false));
     }
 
     #[test]
     fn a_request_in_front_of_another_fails_where_the_stream_has_ended_meanwhile() {
         let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
         assert!(connection.shut_down().is_empty());
-        let lane = Lane { queue: QueueId(0), generation: 0 };
+        let stream = Stream { queue: QueueId(0), generation: 0 };
         let (notification, segment) = (NotificationId(0), SegmentId(0));
-        let place = Place { segment, generation: 1, offset: 0 };
-        let put = Put { lane, place, size: 0, last: true, notification, value: 1 };
+        let remote = RemoteAddress { segment, generation: 1, offset: 0 };
+        let put = Put { stream, remote, size: 0, last: true, notification, value: 1 };
         let posted = connection.post_along(QueueId(0), Item::put(put, None), true);
         assert!(matches!(posted, Err(Unsent::Broken)));
         // Who is told so ends it once more, for what was posted since.
-        assert_eq!(connection.shut_down(), [(lane, 1)]);
+        assert_eq!(connection.shut_down(), [(stream, 1)]);
     }
 
     /// What a set says about the connection now.
@@ -586,29 +588,29 @@ mod tests {
         unsafe { socket::send(server.as_fd(), [Piece::of(b"news"), Piece::of(b"")], &[]) }
             .expect("send");
         assert_eq!(told(&poll), Some((true, false)));
-        assert!(connection.take_apart(&poll));
+        assert!(connection.leave_epoll(&poll));
         assert_eq!(told(&poll), None);
-        assert!(connection.put_back(&poll));
+        assert!(connection.rejoin_epoll(&poll));
         assert_eq!(told(&poll), Some((true, false)));
-        assert!(connection.take_apart(&poll));
+        assert!(connection.leave_epoll(&poll));
         while connection.is_drained() {
             let ping = Outgoing::new(&Frame::Ping { request: 1 });
             connection.send(&poll, ping).expect("it is usable");
         }
         assert_eq!(told(&poll), Some((true, false)), "there is no room yet");
-        assert!(connection.wants_room() && !connection.take_apart(&poll));
+        assert!(connection.wants_room() && !connection.leave_epoll(&poll));
         let mut bytes = vec![0u8; 1 << 20];
         let piece = Piece { pointer: bytes.as_mut_ptr(), len: bytes.len() };
         // SAFETY: the piece is writable.
         while unsafe { socket::receive_bytes(server.as_fd(), piece) }.is_ok() {}
         assert_eq!(told(&poll), Some((true, true)));
-        assert_eq!(connection.release_held(&poll), Ok(true), "nobody else tells of the room");
-        assert_eq!(connection.release_held(&poll), Ok(false));
+        assert_eq!(connection.flush_corked(&poll), Ok(true), "nobody else tells of the room");
+        assert_eq!(connection.flush_corked(&poll), Ok(false));
         assert!(connection.is_drained() && !connection.wants_room());
         // Nobody has it in a set who has done with it.
-        assert!(connection.take_apart(&poll));
+        assert!(connection.leave_epoll(&poll));
         connection.shut_down();
-        assert!(connection.put_back(&poll));
+        assert!(connection.rejoin_epoll(&poll));
         assert_eq!(told(&poll), None);
     }
 }

@@ -6,18 +6,19 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use crate::os::event::{Epoll, Wakeup};
 use crate::os::socket;
+use crate::progress::PollOwner;
 use crate::runtime::Inner;
 use crate::segment::Segment;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::transport::shm::area::liveness;
-use crate::transport::tcp::connect::Aim;
+use crate::transport::tcp::connect::ConnectPurpose;
 use crate::transport::tcp::connection::Connection;
-use crate::transport::tcp::connection_epoch::{Losses, fail_puts};
+use crate::transport::tcp::connection_epoch::{ConnectionEpochs, fail_puts};
 use crate::transport::tcp::pipes::Pipes;
-use crate::transport::tcp::receive::Drive;
+use crate::transport::tcp::receive::Receiver;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
-use crate::wire::frame::{AtomicOperation, Frame, Place};
+use crate::wire::frame::{AtomicOperation, Frame, RemoteAddress};
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,9 +33,9 @@ pub(crate) const DATA: u64 = 3;
 pub(crate) const WAKEUP_SOCKET: u64 = 4;
 pub(crate) const PROCESSES: u64 = 1 << 32;
 pub(crate) const ATTEMPTS: u64 = 1 << 33;
-pub(crate) const STRANGERS_FROM: u64 = 1 << 40;
-pub(crate) const WATCHES: u64 = 1 << 41;
-pub(crate) const ENDPOINTS: u64 = 1 << 42;
+pub(crate) const UNAUTHENTICATED_FROM: u64 = 1 << 40;
+pub(crate) const KEEPALIVES: u64 = 1 << 41;
+pub(crate) const REMOTE_LISTENERS: u64 = 1 << 42;
 pub(crate) const CONNECTIONS: u64 = 1 << 43;
 
 /// How long a broken connection may stay unexplained: the process descriptor tells soon after.
@@ -42,7 +43,7 @@ pub(super) const EXPLAIN: Duration = Duration::from_secs(1);
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum RequestFailure {
     /// The connection ended before the answer.
     Lost,
     /// The peer says why.
@@ -51,24 +52,24 @@ pub(crate) enum Failure {
 
 /// A call that can be continued after a timeout by calling again with the same arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum CallKey {
+pub(crate) enum RequestKey {
     Register { segment: SegmentId, generation: u32, rank: Rank },
     Ping { rank: Rank },
-    Atomic { place: Place, rank: Rank, operation: AtomicOperation },
+    Atomic { remote: RemoteAddress, rank: Rank, operation: AtomicOperation },
     Passive { rank: Rank, segment: SegmentId, offset: u64, size: u64 },
 }
 
 /// A call under way.
 #[derive(Debug, Default)]
 pub(crate) struct PendingCall {
-    pub(super) outcome: OnceLock<Result<u64, Failure>>,
+    pub(super) outcome: OnceLock<Result<u64, RequestFailure>>,
     /// The number of its request.
     pub(crate) request: AtomicU64,
 }
 
 /// Where the bytes of an answer go.
 #[derive(Debug, Clone)]
-pub(crate) struct Landing {
+pub(crate) struct GetTarget {
     pub(crate) segment: Arc<Segment>,
     /// Bytes.
     pub(crate) offset: u64,
@@ -81,7 +82,7 @@ pub(crate) struct Landing {
 #[derive(Debug)]
 pub(crate) enum Request {
     Call(Arc<PendingCall>),
-    Get { queue: QueueId, generation: u32, landing: Landing },
+    Get { queue: QueueId, generation: u32, get_target: GetTarget },
 }
 
 /// A request that has not been answered.
@@ -93,19 +94,9 @@ pub(super) struct Asked {
     pub(super) request: Request,
 }
 
-/// Who looks after the sockets while no caller does.
-pub(crate) mod watch {
-    /// The progress thread sleeps until something comes.
-    pub(crate) const ARMED: u32 = 0;
-    /// Callers come back all the time: the progress thread only looks whether they still do.
-    pub(crate) const TICKING: u32 = 1;
-    /// A caller sleeps on the sockets itself, and arms the progress thread when it stops waiting.
-    pub(crate) const RELIEVED: u32 = 2;
-}
-
 /// The connections of one rank.
 #[derive(Debug)]
-pub(crate) struct Peers {
+pub(crate) struct EndpointTable {
     /// What the progress thread sleeps on; it contains `data`.
     pub(crate) poll: Epoll,
     /// The sockets of established connections, and this rank's wakeup socket.
@@ -114,52 +105,52 @@ pub(crate) struct Peers {
     wakeup_socket: Option<OwnedFd>,
     pub(crate) listener: Option<OwnedFd>,
     /// Listeners for ranks of other nodes.
-    pub(crate) endpoints: Vec<OwnedFd>,
+    pub(crate) remote_listeners: Vec<OwnedFd>,
     pub(crate) stop: AtomicBool,
     /// Held by whoever looks after the sockets.
-    pub(crate) drive: Mutex<Drive>,
+    pub(crate) receiver: Mutex<Receiver>,
     /// How often callers have looked after them.
-    pub(crate) drives: AtomicU64,
+    pub(crate) caller_polls: AtomicU64,
     /// When a call that may not wait looked after them last.
     pub(crate) looked_ns: AtomicU64,
     /// Whether a caller that posts all the time should.
     pub(crate) look_due: AtomicBool,
     /// Whether a caller would look after them if the progress thread did not.
-    pub(crate) drive_wanted: AtomicBool,
+    pub(crate) receiver_wanted: AtomicBool,
     /// Whether a caller sleeps on them.
     pub(crate) sleeper: AtomicBool,
     /// Whether a caller has found soon what it waited for, since the progress thread looked last.
     pub(crate) brief: AtomicBool,
     /// Whether acknowledgements wait for something to go along with, so that the progress thread
-    /// has to tick on; changed with the drive.
-    pub(crate) riding: AtomicBool,
+    /// has to tick on; changed with the receiver.
+    pub(crate) acks_delayed: AtomicBool,
     /// Whether one of them is out of `data`, which somebody has to look at by himself.
-    pub(crate) apart: AtomicBool,
-    /// One of [`watch`]; changed while `settling` is held, together with what `poll` listens to.
-    pub(crate) watch: AtomicU32,
-    pub(crate) settling: Mutex<()>,
+    pub(crate) direct_poll: AtomicBool,
+    /// The number of a [`PollOwner`]; changed while `poll_owner_lock` is held, together with what `poll` listens to.
+    poll_owner: AtomicU32,
+    pub(crate) poll_owner_lock: Mutex<()>,
     /// Whether its ticks are so far apart that it has to be called for what is held back.
-    pub(crate) slow: AtomicBool,
+    pub(crate) ticks_slowly: AtomicBool,
     /// Whether there are ranks of other nodes, so that callers look after the sockets.
     pub(crate) remote: bool,
     /// The connections on which this rank asks for something, by peer. Between nodes it does not
     /// matter which side has opened one.
-    pub(super) used: Box<[Mutex<Option<Arc<Connection>>>]>,
+    pub(super) active: Box<[Mutex<Option<Arc<Connection>>>]>,
     /// The way of large payloads to ranks of other nodes.
     pub(super) pipes: Arc<Pipes>,
     /// By peer.
-    pub(super) losses: Box<[Losses]>,
+    pub(super) epochs: Box<[ConnectionEpochs]>,
     /// Connections on which something is held back, and whether there are any.
-    held: Mutex<Vec<Arc<Connection>>>,
-    holds: AtomicBool,
+    corked: Mutex<Vec<Arc<Connection>>>,
+    any_corked: AtomicBool,
     /// Connections to ranks of other nodes that have to be made.
-    wanted: Mutex<Vec<(Rank, Aim)>>,
+    wanted: Mutex<Vec<(Rank, ConnectPurpose)>>,
     /// Ranks of other nodes that have said goodbye.
     leaving: Mutex<HashSet<Rank>>,
     /// How ranks of other nodes are reached.
-    ways: Mutex<HashMap<Rank, SocketAddr>>,
+    addresses: Mutex<HashMap<Rank, SocketAddr>>,
     /// Why they cannot be reached.
-    troubles: Mutex<HashMap<Rank, String>>,
+    last_errors: Mutex<HashMap<Rank, String>>,
     /// Held while a descriptor for a connection with a rank of this node is made: else one thread
     /// would take the last one that another has just given up for something.
     making: Mutex<()>,
@@ -168,7 +159,7 @@ pub(crate) struct Peers {
     dropped: AtomicBool,
     pub(super) requests: Mutex<HashMap<u64, Asked>>,
     /// Calls whose timeout ran out, to be continued.
-    pub(super) timed_out: Mutex<HashMap<CallKey, Vec<Arc<PendingCall>>>>,
+    pub(super) timed_out: Mutex<HashMap<RequestKey, Vec<Arc<PendingCall>>>>,
     pub(super) next_request: AtomicU64,
     next_token: AtomicU64,
 }
@@ -177,13 +168,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Peers {
+impl EndpointTable {
     pub(crate) fn new(
         listener: Option<OwnedFd>,
         wakeup_socket: Option<OwnedFd>,
-        endpoints: Vec<OwnedFd>,
+        remote_listeners: Vec<OwnedFd>,
         size: u32,
-    ) -> Result<Peers> {
+    ) -> Result<EndpointTable> {
         let (poll, data) = (Epoll::new()?, Epoll::new()?);
         let wakeup = Wakeup::new()?;
         poll.add(wakeup.as_fd(), WAKEUP)?;
@@ -194,39 +185,39 @@ impl Peers {
         if let Some(wakeup_socket) = &wakeup_socket {
             data.add(wakeup_socket.as_fd(), WAKEUP_SOCKET)?;
         }
-        for (token, endpoint) in (ENDPOINTS..).zip(&endpoints) {
+        for (token, endpoint) in (REMOTE_LISTENERS..).zip(&remote_listeners) {
             poll.add(endpoint.as_fd(), token)?;
         }
-        Ok(Peers {
+        Ok(EndpointTable {
             poll,
             data,
             wakeup,
             remote: wakeup_socket.is_some(),
             wakeup_socket,
             listener,
-            endpoints,
+            remote_listeners,
             stop: AtomicBool::new(false),
-            drive: Mutex::new(Drive::new()),
-            drives: AtomicU64::new(0),
+            receiver: Mutex::new(Receiver::new()),
+            caller_polls: AtomicU64::new(0),
             looked_ns: AtomicU64::new(0),
             look_due: AtomicBool::new(false),
-            drive_wanted: AtomicBool::new(false),
+            receiver_wanted: AtomicBool::new(false),
             sleeper: AtomicBool::new(false),
             brief: AtomicBool::new(false),
-            riding: AtomicBool::new(false),
-            apart: AtomicBool::new(false),
-            watch: AtomicU32::new(watch::ARMED),
-            settling: Mutex::default(),
-            slow: AtomicBool::new(false),
-            used: (0..size).map(|_| Mutex::default()).collect(),
+            acks_delayed: AtomicBool::new(false),
+            direct_poll: AtomicBool::new(false),
+            poll_owner: AtomicU32::new(PollOwner::Thread as u32),
+            poll_owner_lock: Mutex::default(),
+            ticks_slowly: AtomicBool::new(false),
+            active: (0..size).map(|_| Mutex::default()).collect(),
             pipes: Arc::default(),
-            losses: (0..size).map(|_| Losses::new()).collect(),
-            held: Mutex::default(),
-            holds: AtomicBool::new(false),
+            epochs: (0..size).map(|_| ConnectionEpochs::new()).collect(),
+            corked: Mutex::default(),
+            any_corked: AtomicBool::new(false),
             wanted: Mutex::default(),
             leaving: Mutex::default(),
-            ways: Mutex::default(),
-            troubles: Mutex::default(),
+            addresses: Mutex::default(),
+            last_errors: Mutex::default(),
             making: Mutex::default(),
             connections: Mutex::default(),
             dropped: AtomicBool::new(false),
@@ -241,6 +232,17 @@ impl Peers {
         if let Some(wakeup_socket) = &self.wakeup_socket {
             socket::clear(wakeup_socket.as_fd());
         }
+    }
+
+    /// Who looks after the sockets while no caller does.
+    #[inline]
+    pub(crate) fn poll_owner(&self) -> PollOwner {
+        PollOwner::of_number(self.poll_owner.load(Ordering::Relaxed))
+    }
+
+    /// Changes that, and returns who did before; with `poll_owner_lock` held.
+    pub(crate) fn swap_poll_owner(&self, next: PollOwner) -> PollOwner {
+        PollOwner::of_number(self.poll_owner.swap(next as u32, Ordering::Relaxed))
     }
 
     pub(super) fn token(&self) -> u64 {
@@ -265,12 +267,12 @@ impl Peers {
     /// it has another one.
     pub(crate) fn admitted(&self, inner: &Inner, fd: OwnedFd, peer: Rank) {
         let connection = {
-            let mut used = lock(&self.used[peer.index()]);
-            match used.as_ref() {
+            let mut active = lock(&self.active[peer.index()]);
+            match active.as_ref() {
                 // It was being made.
                 Some(waiting) if waiting.fd().is_none() => Arc::clone(waiting),
                 Some(_) => self.between_nodes(peer),
-                None => Arc::clone(used.insert(self.between_nodes(peer))),
+                None => Arc::clone(active.insert(self.between_nodes(peer))),
             }
         };
         self.made(inner, &connection, fd);
@@ -281,7 +283,7 @@ impl Peers {
         let established = self.establish(inner, connection, fd);
         // Without a place for it the peer sees it end, as does one that nobody wants any more, or
         // that says too little of what was lost.
-        if established.is_err() || connection.is_forgotten() || self.is_outdated(connection) {
+        if established.is_err() || connection.is_forgotten() || self.is_stale(connection) {
             self.drop_with_doubt(inner, connection);
         }
         if inner.area.liveness(inner.rank) == liveness::LEFT {
@@ -291,19 +293,19 @@ impl Peers {
     }
 
     /// What is to be connected to.
-    pub(crate) fn take_wanted(&self) -> Vec<(Rank, Aim)> {
+    pub(crate) fn take_wanted(&self) -> Vec<(Rank, ConnectPurpose)> {
         std::mem::take(&mut lock(&self.wanted))
     }
 
-    fn want(&self, rank: Rank, aim: Aim) {
-        lock(&self.wanted).push((rank, aim));
+    fn want(&self, rank: Rank, purpose: ConnectPurpose) {
+        lock(&self.wanted).push((rank, purpose));
         self.wakeup.wake();
     }
 
     /// A connection with `rank` has broken: does it live?
     pub(crate) fn suspect(&self, inner: &Inner, rank: Rank) {
         if inner.area.liveness(rank) == liveness::JOINED && !inner.is_local(rank) {
-            self.want(rank, Aim::Probe);
+            self.want(rank, ConnectPurpose::Probe);
         }
     }
 
@@ -320,19 +322,19 @@ impl Peers {
     }
 
     /// How `rank` is reached from now on.
-    pub(crate) fn note_way(&self, rank: Rank, endpoint: SocketAddr) {
-        lock(&self.ways).insert(rank, endpoint);
-        lock(&self.troubles).remove(&rank);
+    pub(crate) fn set_address(&self, rank: Rank, endpoint: SocketAddr) {
+        lock(&self.addresses).insert(rank, endpoint);
+        lock(&self.last_errors).remove(&rank);
     }
 
     /// How `rank` is reached.
-    pub(crate) fn way(&self, rank: Rank) -> Option<SocketAddr> {
-        lock(&self.ways).get(&rank).copied()
+    pub(crate) fn address(&self, rank: Rank) -> Option<SocketAddr> {
+        lock(&self.addresses).get(&rank).copied()
     }
 
     /// Why `rank` could not be reached.
-    pub(crate) fn note_trouble(&self, rank: Rank, reason: String) {
-        lock(&self.troubles).insert(rank, reason);
+    pub(crate) fn set_last_error(&self, rank: Rank, reason: String) {
+        lock(&self.last_errors).insert(rank, reason);
     }
 
     /// Keeps other threads from making connections with ranks of this node.
@@ -341,8 +343,8 @@ impl Peers {
     }
 
     /// Why `rank` could not be reached last.
-    pub(crate) fn trouble(&self, rank: Rank) -> Option<String> {
-        lock(&self.troubles).get(&rank).cloned()
+    pub(crate) fn last_error(&self, rank: Rank) -> Option<String> {
+        lock(&self.last_errors).get(&rank).cloned()
     }
 
     pub(crate) fn connection(&self, token: u64) -> Option<Arc<Connection>> {
@@ -381,13 +383,13 @@ impl Peers {
     /// one on which the peer has said something: else it may have given it up for the one that it
     /// took.
     fn use_another(&self, peer: Rank, than: &Connection) {
-        let mut used = lock(&self.used[peer.index()]);
-        if used.as_ref().is_some_and(|used| used.token == than.token) {
+        let mut active = lock(&self.active[peer.index()]);
+        if active.as_ref().is_some_and(|active| active.token == than.token) {
             let usable = |open: &&Arc<Connection>| {
-                let takes_it = open.losses_of_peer().is_some() && open.is_usable();
+                let takes_it = open.epoch_of_peer().is_some() && open.is_usable();
                 !open.local && open.peer() == Some(peer.0) && takes_it
             };
-            *used = lock(&self.connections).values().find(usable).cloned();
+            *active = lock(&self.connections).values().find(usable).cloned();
         }
     }
 
@@ -400,7 +402,7 @@ impl Peers {
         }
     }
 
-    /// A connection has ended by itself. Only with the drive.
+    /// A connection has ended by itself. Only with the receiver.
     pub(crate) fn at_its_end(&self, inner: &Inner, connection: &Arc<Connection>) {
         if connection.is_forgotten() {
             return;
@@ -416,9 +418,9 @@ impl Peers {
             inner.area.remote_left(peer);
         }
         let broken = peer.filter(|peer| !self.is_leaving(*peer) && !connection.is_over());
-        let asked = connection.has_asked() && !self.is_outdated(connection);
+        let asked = connection.has_asked() && !self.is_stale(connection);
         if let Some(peer) = broken.filter(|_| asked) {
-            self.lose(inner, peer);
+            self.advance_epoch(inner, peer);
         }
         self.drop_connection(inner, connection);
         if let Some(peer) = left {
@@ -478,23 +480,23 @@ impl Peers {
     /// Puts that this rank has sent on a connection have been completed.
     pub(crate) fn acknowledged(&self, inner: &Inner, connection: &Connection, puts: u64) {
         let Some(peer) = connection.peer().map(Rank) else { return };
-        for (lane, count) in connection.acknowledged(puts) {
-            inner.completed(peer, lane, count, Ok(()));
+        for (stream, count) in connection.acknowledged(puts) {
+            inner.completed(peer, stream, count, Ok(()));
         }
         inner.area.wake(inner.rank);
         self.let_go(connection);
     }
 
     /// Acknowledges what a peer has put here on a connection.
-    pub(crate) fn pay(&self, inner: &Inner, connection: &Arc<Connection>) {
-        if connection.pay(&self.data).is_err() {
+    pub(crate) fn send_ack(&self, inner: &Inner, connection: &Arc<Connection>) {
+        if connection.send_ack(&self.data).is_err() {
             self.broke(inner, connection);
         }
     }
 
-    /// Closes the connection that is used for requests to `rank`, if there is one.
+    /// Closes the connection for requests to `rank`, if there is one.
     pub(crate) fn disconnect(&self, inner: &Inner, rank: Rank) {
-        let connection = lock(&self.used[rank.index()]).clone();
+        let connection = lock(&self.active[rank.index()]).clone();
         if let Some(connection) = connection {
             self.drop_connection(inner, &connection);
         }
@@ -503,7 +505,7 @@ impl Peers {
     /// Stops using the connection with `rank`, which is closed once neither side does; false while
     /// requests are under way, or it is being made.
     pub(crate) fn release_connection(&self, inner: &Inner, rank: Rank) -> bool {
-        let Some(connection) = lock(&self.used[rank.index()]).clone() else { return true };
+        let Some(connection) = lock(&self.active[rank.index()]).clone() else { return true };
         if connection.local {
             self.drop_connection(inner, &connection);
             return true;
@@ -539,14 +541,14 @@ impl Peers {
 
     /// Whether everything posted to `rank` has been handed to the kernel.
     pub(crate) fn is_drained(&self, rank: Rank) -> bool {
-        lock(&self.used[rank.index()]).as_ref().is_none_or(|used| used.is_drained())
+        lock(&self.active[rank.index()]).as_ref().is_none_or(|active| active.is_drained())
     }
 
     /// The connection with `rank`, made if there is none.
     pub(crate) fn open(&self, inner: &Inner, rank: Rank) -> Result<Arc<Connection>> {
         inner.check_alive(rank, "a connection to it")?;
-        let mut used = lock(&self.used[rank.index()]);
-        if let Some(connection) = used.as_ref() {
+        let mut active = lock(&self.active[rank.index()]);
+        if let Some(connection) = active.as_ref() {
             return Ok(Arc::clone(connection));
         }
         let local = inner.is_local(rank);
@@ -560,16 +562,16 @@ impl Peers {
             // There is no socket yet that could be broken.
             let _ = connection.send(&self.data, Outgoing::new(&hello));
             let address = &inner.cards[rank.index()].address;
-            lock(&self.troubles).remove(&rank);
+            lock(&self.last_errors).remove(&rank);
             let making = self.making();
             let fd = socket::connect(address)
                 .map_err(|error| Error::os(format!("connecting to {rank}"), &error))?;
             drop(making);
             self.establish(inner, &connection, fd)?;
         } else {
-            self.want(rank, Aim::Data(Arc::clone(&connection)));
+            self.want(rank, ConnectPurpose::Data(Arc::clone(&connection)));
         }
-        *used = Some(Arc::clone(&connection));
+        *active = Some(Arc::clone(&connection));
         Ok(connection)
     }
 
@@ -590,7 +592,7 @@ impl Peers {
 
     /// Whether there is a connection with `rank`.
     pub(crate) fn is_established(&self, rank: Rank) -> bool {
-        lock(&self.used[rank.index()]).as_ref().is_some_and(|used| used.fd().is_some())
+        lock(&self.active[rank.index()]).as_ref().is_some_and(|active| active.fd().is_some())
     }
 }
 

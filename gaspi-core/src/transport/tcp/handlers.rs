@@ -16,12 +16,12 @@ use crate::segment::{ARENA, Segment, Target};
 use crate::sync::{AtomicU64, Ordering, slots};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::{Broken, Connection};
-use crate::transport::tcp::endpoint_table::{Failure, Landing};
+use crate::transport::tcp::endpoint_table::{GetTarget, RequestFailure};
 use crate::transport::tcp::payload::Payload;
 use crate::transport::tcp::receive::Incoming;
 use crate::transport::tcp::requests::finish;
 use crate::transport::tcp::send_queue::{BULK, Item};
-use crate::wire::frame::{Announce, AtomicOperation, Frame, Lane, Place, Put, Register};
+use crate::wire::frame::{Announce, AtomicOperation, Frame, Put, Register, RemoteAddress, Stream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) enum Sink {
         request: u64,
         queue: QueueId,
         generation: u32,
-        landing: Landing,
+        get_target: GetTarget,
     },
     /// A put that is refused, and why.
     Refuse {
@@ -52,28 +52,32 @@ pub(crate) enum Sink {
 
 /// A payload that is arriving.
 #[derive(Debug)]
-pub(crate) struct Body {
+pub(crate) struct IncomingBody {
     pub(crate) sink: Sink,
     /// Bytes: where the next ones go, and how many are still to come.
     pub(crate) offset: u64,
     pub(crate) left: u64,
 }
 
-impl Body {
+impl IncomingBody {
     /// Whether it is the payload of a put by a channel.
     pub(super) fn is_of_channel(&self) -> bool {
-        matches!(&self.sink, Sink::Put { put, .. } if put.lane.queue == CHANNELS)
+        matches!(&self.sink, Sink::Put { put, .. } if put.stream.queue == CHANNELS)
     }
 }
 
 impl Inner {
     /// Where the rest of a payload goes if it is the data of a message that is expected.
-    pub(super) fn receive_target(&self, peer: Rank, body: &Body) -> Option<ReceiveTarget<'_>> {
+    pub(super) fn receive_target(
+        &self,
+        peer: Rank,
+        body: &IncomingBody,
+    ) -> Option<ReceiveTarget<'_>> {
         let Sink::Put { segment, put } = &body.sink else { return None };
-        if put.lane.queue != CHANNELS || segment.id != ARENA {
+        if put.stream.queue != CHANNELS || segment.id != ARENA {
             return None;
         }
-        let slot = segment.pointer().wrapping_add(put.place.offset as usize);
+        let slot = segment.pointer().wrapping_add(put.remote.offset as usize);
         // SAFETY: the range was checked when the frame came, and is written here only.
         unsafe { self.channels.posted_receives.target(peer, put, body.offset, slot) }
     }
@@ -83,16 +87,16 @@ impl Inner {
         match sink {
             Sink::Put { segment, .. } => Some(segment),
             // After a purge the place may serve another purpose.
-            Sink::Get { queue, generation, landing, .. } => {
+            Sink::Get { queue, generation, get_target, .. } => {
                 let expected = self.queues[queue.index()].expects(*generation);
-                expected.then_some(&landing.segment)
+                expected.then_some(&get_target.segment)
             }
             Sink::Refuse { .. } | Sink::Nobody => None,
         }
     }
 
     /// Puts payload that came along with its frame into its place.
-    pub(crate) fn place(&self, body: &mut Body, bytes: &[u8]) {
+    pub(crate) fn store(&self, body: &mut IncomingBody, bytes: &[u8]) {
         if let Some(segment) = self.wanted(&body.sink) {
             let accepts = segment.accept();
             if *accepts {
@@ -131,15 +135,15 @@ impl Inner {
                     self.complete(connection, incoming, &segment, &put);
                 }
             }
-            Sink::Get { request, queue, generation, landing } => {
+            Sink::Get { request, queue, generation, get_target } => {
                 let Some(peer) = connection.peer().map(Rank) else { return Err(Broken) };
-                let Some(request) = self.peers.answered(request, peer) else { return Ok(()) };
+                let Some(request) = self.endpoints.answered(request, peer) else { return Ok(()) };
                 let expected = self.queues[queue.index()].expects(generation);
-                if let Some((segment, id)) = landing.notify.filter(|_| expected) {
+                if let Some((segment, id)) = get_target.notify.filter(|_| expected) {
                     slots::set(segment.notification(id.index()), 1);
                 }
                 finish(self, peer, request, Ok(0));
-                self.peers.let_go(connection);
+                self.endpoints.let_go(connection);
             }
             Sink::Refuse { put, reason } => self.refuse(connection, incoming, &put, reason),
             Sink::Nobody => {}
@@ -156,7 +160,7 @@ impl Inner {
         put: &Put,
     ) {
         if !incoming.refusals.is_empty()
-            && let Some(reason) = incoming.refusals.remove(&put.lane.queue.0)
+            && let Some(reason) = incoming.refusals.remove(&put.stream.queue.0)
         {
             return self.refuse(connection, incoming, put, reason);
         }
@@ -165,15 +169,15 @@ impl Inner {
         }
         incoming.completed += 1;
         // Channels go by their own counts, but for memory that was lent; see [`crate::channel`].
-        let awaited = put.lane.queue != CHANNELS;
-        incoming.awaited |= awaited || put.lane.generation != 0;
+        let awaited = put.stream.queue != CHANNELS;
+        incoming.awaited |= awaited || put.stream.generation != 0;
         // A notification is likely to be answered by something that the acknowledgement can go
         // along with; nobody answers to mere data. More of it often follows bulk data: then one for
         // all.
         incoming.plain |= put.value == 0;
         incoming.urgent |= match awaited {
             true => put.value == 0 && put.size < BULK,
-            false => zero_copy::is_awaited(put.lane.generation),
+            false => zero_copy::is_awaited(put.stream.generation),
         };
     }
 
@@ -181,17 +185,17 @@ impl Inner {
     fn refuse(&self, connection: &Connection, incoming: &mut Incoming, put: &Put, reason: String) {
         let refusals = &mut incoming.refusals;
         if !put.last {
-            refusals.entry(put.lane.queue.0).or_insert(reason);
+            refusals.entry(put.stream.queue.0).or_insert(reason);
             return;
         }
-        let reason = refusals.remove(&put.lane.queue.0).unwrap_or(reason);
+        let reason = refusals.remove(&put.stream.queue.0).unwrap_or(reason);
         incoming.completed += 1;
         incoming.urgent = true;
-        connection.answer(&self.peers.data, &Frame::Refused { lane: put.lane, reason });
+        connection.answer(&self.endpoints.data, &Frame::Refused { stream: put.stream, reason });
     }
 
     fn reply(&self, connection: &Connection, request: u64, outcome: Result<u64, String>) {
-        connection.answer(&self.peers.data, &Frame::Reply { request, outcome });
+        connection.answer(&self.endpoints.data, &Frame::Reply { request, outcome });
     }
 
     /// Handles a frame and gives the bytes of payload that follow it.
@@ -214,13 +218,13 @@ impl Inner {
                 self.data(incoming, peer, request, size)?;
                 return Ok(size);
             }
-            Frame::Ack { puts } => self.peers.acknowledged(self, connection, puts),
-            Frame::Refused { lane, reason } => self.refused_put(peer, lane, &reason),
-            Frame::Get { request, lane, place, size } => {
-                self.get(connection, request, lane, place, size);
+            Frame::Ack { puts } => self.endpoints.acknowledged(self, connection, puts),
+            Frame::Refused { stream, reason } => self.refused_put(peer, stream, &reason),
+            Frame::Get { request, stream, remote, size } => {
+                self.get(connection, request, stream, remote, size);
             }
-            Frame::Atomic { request, place, operation } => {
-                self.reply(connection, request, self.execute(place, operation));
+            Frame::Atomic { request, remote, operation } => {
+                self.reply(connection, request, self.execute(remote, operation));
             }
             Frame::Arrive(arrival) => {
                 let (group, step) = (arrival.group, arrival.step);
@@ -248,9 +252,9 @@ impl Inner {
     ) -> Result<(), Broken> {
         match frame {
             Frame::Reply { request, outcome } => {
-                if let Some(request) = self.peers.answered(request, peer) {
-                    finish(self, peer, request, outcome.map_err(Failure::Refused));
-                    self.peers.let_go(connection);
+                if let Some(request) = self.endpoints.answered(request, peer) {
+                    finish(self, peer, request, outcome.map_err(RequestFailure::Refused));
+                    self.endpoints.let_go(connection);
                 }
             }
             Frame::Register(register) => {
@@ -277,20 +281,20 @@ impl Inner {
             }
             Frame::Withhold { request } => self.mailbox.withhold(peer, request),
             Frame::Goodbye => {
-                self.peers.note_farewell(peer);
+                self.endpoints.note_farewell(peer);
                 // Nothing follows on this stream; there may be another one that is not at its end.
                 return Err(Broken);
             }
             Frame::TurnedAway { reason } => {
-                self.peers.note_trouble(peer, reason);
+                self.endpoints.set_last_error(peer, reason);
                 return Err(Broken);
             }
-            Frame::Losses { count } => {
-                return self.peers.note_losses(self, connection, peer, count);
+            Frame::Epoch { count } => {
+                return self.endpoints.note_epoch(self, connection, peer, count);
             }
             Frame::Release => {
                 connection.note_release();
-                self.peers.let_go(connection);
+                self.endpoints.let_go(connection);
             }
             _ => {}
         }
@@ -317,18 +321,18 @@ impl Inner {
     }
 
     /// A put of this rank was refused; its acknowledgement follows and completes it.
-    fn refused_put(&self, peer: Rank, lane: Lane, reason: &str) {
+    fn refused_put(&self, peer: Rank, stream: Stream, reason: &str) {
         // Only what has not been purged.
-        let is_under_way = match self.queues.get(lane.queue.index()) {
-            Some(queue) => queue.expects(lane.generation),
-            None => lane.queue == CHANNELS,
+        let is_under_way = match self.queues.get(stream.queue.index()) {
+            Some(queue) => queue.expects(stream.generation),
+            None => stream.queue == CHANNELS,
         };
         if is_under_way {
             // First: whoever waits for the queue may see the failure at once.
-            self.request_failed(peer, lane, reason, true);
+            self.request_failed(peer, stream, reason, true);
         }
-        if let Some(queue) = self.queues.get(lane.queue.index()) {
-            queue.fail_of(lane.generation, &format!("{peer} refused: {reason}"));
+        if let Some(queue) = self.queues.get(stream.queue.index()) {
+            queue.fail_of(stream.generation, &format!("{peer} refused: {reason}"));
         }
         self.area.wake(self.rank);
     }
@@ -371,21 +375,21 @@ impl Inner {
     }
 
     /// The segment that a peer's access is for, if the range lies inside.
-    fn find(&self, place: Place, size: u64) -> Result<Arc<Segment>, String> {
-        let SegmentId(id) = place.segment;
-        let segment = if place.segment == ARENA {
+    fn find(&self, remote: RemoteAddress, size: u64) -> Result<Arc<Segment>, String> {
+        let SegmentId(id) = remote.segment;
+        let segment = if remote.segment == ARENA {
             self.channels.arena().map(|arena| Arc::clone(&arena.segment))
         } else {
-            self.segments.get_arc(place.segment)
+            self.segments.get_arc(remote.segment)
         };
         let segment =
-            segment.filter(|segment| segment.generation == place.generation).ok_or_else(|| {
-                let Place { offset, .. } = place;
+            segment.filter(|segment| segment.generation == remote.generation).ok_or_else(|| {
+                let RemoteAddress { offset, .. } = remote;
                 format!("segment {id} was deleted; {size} bytes at offset {offset} were meant")
             })?;
-        let fits = place.offset.checked_add(size).is_some_and(|end| end <= segment.size);
+        let fits = remote.offset.checked_add(size).is_some_and(|end| end <= segment.size);
         if !fits {
-            let Place { offset, .. } = place;
+            let RemoteAddress { offset, .. } = remote;
             let limit = segment.size;
             return Err(format!(
                 "{size} bytes at offset {offset} of segment {id}, which has {limit} bytes"
@@ -402,7 +406,7 @@ impl Inner {
     }
 
     fn put(&self, connection: &Connection, incoming: &mut Incoming, put: Put) {
-        let found = self.find(put.place, put.size).and_then(|segment| {
+        let found = self.find(put.remote, put.size).and_then(|segment| {
             // One that is not to be set need not exist.
             let checked = match put.value {
                 0 => Ok(()),
@@ -420,19 +424,27 @@ impl Inner {
                     Ok(segment) => Sink::Put { segment, put },
                     Err(reason) => Sink::Refuse { put, reason },
                 };
-                incoming.body = Some(Body { sink, offset: put.place.offset, left: put.size });
+                incoming.body =
+                    Some(IncomingBody { sink, offset: put.remote.offset, left: put.size });
             }
         }
     }
 
-    fn get(&self, connection: &Connection, request: u64, lane: Lane, place: Place, size: u64) {
-        let item = match self.find(place, size) {
+    fn get(
+        &self,
+        connection: &Connection,
+        request: u64,
+        stream: Stream,
+        remote: RemoteAddress,
+        size: u64,
+    ) {
+        let item = match self.find(remote, size) {
             Ok(segment) => {
-                Item::Data { request, size, payload: Payload::new(segment, place.offset) }
+                Item::Data { request, size, payload: Payload::new(segment, remote.offset) }
             }
             Err(reason) => Item::Frame(Frame::Reply { request, outcome: Err(reason) }),
         };
-        connection.answer_in_lane(&self.peers.data, lane.queue, item);
+        connection.answer_in_stream(&self.endpoints.data, stream.queue, item);
     }
 
     fn data(
@@ -443,28 +455,28 @@ impl Inner {
         size: u64,
     ) -> Result<(), Broken> {
         // It stays a request until all is here: the peer may end in the middle.
-        let (sink, offset) = match self.peers.landing(request, peer) {
-            Some((queue, generation, landing)) if landing.size == size => {
-                let offset = landing.offset;
-                (Sink::Get { request, queue, generation, landing }, offset)
+        let (sink, offset) = match self.endpoints.get_target(request, peer) {
+            Some((queue, generation, get_target)) if get_target.size == size => {
+                let offset = get_target.offset;
+                (Sink::Get { request, queue, generation, get_target }, offset)
             }
             Some(_) => return Err(Broken),
             None => (Sink::Nobody, 0),
         };
-        incoming.body = Some(Body { sink, offset, left: size });
+        incoming.body = Some(IncomingBody { sink, offset, left: size });
         Ok(())
     }
 
-    fn execute(&self, place: Place, operation: AtomicOperation) -> Result<u64, String> {
-        let segment = self.find(place, 8)?;
-        if !place.offset.is_multiple_of(8) {
-            return Err(format!("offset {} is not a multiple of 8", place.offset));
+    fn execute(&self, remote: RemoteAddress, operation: AtomicOperation) -> Result<u64, String> {
+        let segment = self.find(remote, 8)?;
+        if !remote.offset.is_multiple_of(8) {
+            return Err(format!("offset {} is not a multiple of 8", remote.offset));
         }
         let accepts = segment.accept();
         if !*accepts {
             return Err(format!("{} was deleted", segment.id));
         }
-        let word = segment.pointer().wrapping_add(place.offset as usize).cast::<AtomicU64>();
+        let word = segment.pointer().wrapping_add(remote.offset as usize).cast::<AtomicU64>();
         if !word.is_aligned() {
             return Err(format!("{} is not aligned to 8 bytes", segment.id));
         }

@@ -83,7 +83,7 @@ impl Payload {
         }
     }
 
-    /// Whether the stream ends where the memory may not be read any more: the peer could take what
+    /// Whether the connection ends where the memory may not be read any more: the peer could take what
     /// stands for a message's data for the data.
     pub(super) fn is_of_user(&self) -> bool {
         matches!(self.memory, Memory::User(_))

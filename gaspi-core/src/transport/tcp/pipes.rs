@@ -102,7 +102,7 @@ impl PipeGuard {
 impl Drop for PipeGuard {
     fn drop(&mut self) {
         let Some(pipe) = self.pipe.take() else { return };
-        // What is left in it belongs to a stream that has broken.
+        // What is left in it belongs to a connection that has broken.
         let next = if pipe.held() == 0 { PipeState::Free(pipe) } else { PipeState::Unmade };
         *self.of.state() = next;
     }

@@ -1,4 +1,4 @@
-//! Receiving: whoever holds the [`Drive`] looks after the sockets of this rank.
+//! Receiving: whoever holds the [`Receiver`] looks after the sockets of this rank.
 //!
 //! A caller that waits takes it if nobody else has it; the progress thread does while no caller is
 //! inside. What is received for a segment goes there straight from the socket.
@@ -8,11 +8,12 @@ use crate::ids::Rank;
 use crate::os::event::Event;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
+use crate::progress::PollOwner;
 use crate::runtime::Inner;
 use crate::sync::{Ordering, epoch, fence};
 use crate::transport::tcp::connection::{Broken, Connection};
-use crate::transport::tcp::endpoint_table::{Peers, WAKEUP_SOCKET, watch};
-use crate::transport::tcp::handlers::Body;
+use crate::transport::tcp::endpoint_table::{EndpointTable, WAKEUP_SOCKET};
+use crate::transport::tcp::handlers::IncomingBody;
 use crate::wire::frame::{ACK_LEN, FRAME_MAX, Frame, PREFIX, PUT_LEN};
 use std::collections::HashMap;
 use std::io;
@@ -36,7 +37,7 @@ pub(crate) const LOOKS: u32 = 8;
 /// So many times in a row something has to come on one connection before its socket is taken out of
 /// the set: that and putting it back take as long as the kernel's calls of the set for some
 /// messages.
-const APART: u32 = 32;
+const DIRECT_AFTER: u32 = 32;
 /// Looks in vain behind which acknowledgements go out: nothing follows, by all appearances.
 const IDLE: u32 = 2;
 
@@ -46,7 +47,7 @@ pub(crate) struct Incoming {
     /// The beginning of a frame.
     partial: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
-    pub(crate) body: Option<Body>,
+    pub(crate) body: Option<IncomingBody>,
     /// Large payloads are coming: so many bytes are received at once where a frame is expected, 0
     /// for [`MANY`].
     few: usize,
@@ -64,13 +65,13 @@ pub(crate) struct Incoming {
 
 /// The receiving side of all connections.
 #[derive(Debug)]
-pub(crate) struct Drive {
+pub(crate) struct Receiver {
     incoming: HashMap<u64, Incoming>,
     buffer: Vec<u8>,
     discard: Vec<u8>,
     events: Vec<Event>,
     /// Connections whose peers wait for acknowledgements.
-    owing: Vec<Arc<Connection>>,
+    ack_due: Vec<Arc<Connection>>,
     /// The connection on which something came last.
     hot: Option<Box<Hot>>,
     /// Looks at it alone since all were looked at.
@@ -88,9 +89,9 @@ struct Hot {
     incoming: Incoming,
     /// How often something has come on it since something came on another one.
     served: u32,
-    /// Whether its socket is out of the set, which [`Peers::apart`] tells others; else how often
+    /// Whether its socket is out of the set, which [`EndpointTable::direct_poll`] tells others; else how often
     /// something has come since it was put there.
-    apart: bool,
+    direct_poll: bool,
     since: u32,
 }
 
@@ -102,14 +103,14 @@ impl Hot {
     }
 }
 
-impl Drive {
-    pub(crate) fn new() -> Drive {
-        Drive {
+impl Receiver {
+    pub(crate) fn new() -> Receiver {
+        Receiver {
             incoming: HashMap::new(),
             buffer: Vec::new(),
             discard: Vec::new(),
             events: Vec::new(),
-            owing: Vec::new(),
+            ack_due: Vec::new(),
             hot: None,
             looks: 0,
             idle: 0,
@@ -119,7 +120,7 @@ impl Drive {
 
     /// Handles what has come without waiting; false if nothing has.
     pub(crate) fn look(&mut self, inner: &Inner) -> bool {
-        self.forget_dropped(&inner.peers);
+        self.forget_dropped(&inner.endpoints);
         self.looks += 1;
         let busy = match self.hot.take_if(|hot| self.looks <= hot.looks_alone()) {
             Some(hot) => self.serve_hot(inner, hot, true, false),
@@ -129,11 +130,11 @@ impl Drive {
             }
         };
         if busy {
-            self.take_apart(&inner.peers);
+            self.leave_epoll(&inner.endpoints);
         }
         self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
         if self.idle == IDLE {
-            self.pay_awaited(inner);
+            self.send_awaited_acks(inner);
         }
         busy
     }
@@ -141,29 +142,29 @@ impl Drive {
     /// Waits up to `limit_ms` (-1: no limit) for something to come, says that it is `awake` and
     /// handles it; false if nothing has.
     pub(crate) fn turn(&mut self, inner: &Inner, limit_ms: i32, awake: impl FnOnce()) -> bool {
-        let peers = &inner.peers;
-        if self.hot.as_ref().is_some_and(|hot| hot.apart && hot.connection.wants_room()) {
-            self.put_back(peers);
+        let endpoints = &inner.endpoints;
+        if self.hot.as_ref().is_some_and(|hot| hot.direct_poll && hot.connection.wants_room()) {
+            self.rejoin_epoll(endpoints);
         }
         let mut events = std::mem::take(&mut self.events);
         events.clear();
-        peers.data.wait(&mut events, limit_ms);
+        endpoints.data.wait(&mut events, limit_ms);
         awake();
         let mut busy = !events.is_empty();
         for event in &events {
             // One before may have ended others.
-            self.forget_dropped(peers);
+            self.forget_dropped(endpoints);
             if event.token == WAKEUP_SOCKET {
-                peers.clear_wakeup_socket();
+                endpoints.clear_wakeup_socket();
             } else if let Some(hot) = self.hot.take_if(|hot| hot.connection.token == event.token) {
                 self.serve_hot(inner, hot, event.readable, event.writable);
-            } else if let Some(connection) = peers.connection(event.token) {
+            } else if let Some(connection) = endpoints.connection(event.token) {
                 self.serve_other(inner, connection, event.readable, event.writable);
             }
         }
-        self.forget_dropped(peers);
+        self.forget_dropped(endpoints);
         self.events = events;
-        if let Some(hot) = self.hot.take_if(|hot| hot.apart) {
+        if let Some(hot) = self.hot.take_if(|hot| hot.direct_poll) {
             busy |= self.serve_hot(inner, hot, true, false);
         }
         busy
@@ -171,66 +172,68 @@ impl Drive {
 
     /// Takes the socket of the liveliest connection out of the set, if all comes on it and nobody
     /// sleeps on the set: arrivals on it then cost less. Whoever is about to sleep [puts it
-    /// back](Self::put_back).
-    fn take_apart(&mut self, peers: &Peers) {
-        let Some(hot) = self.hot.as_mut().filter(|hot| !hot.apart && hot.since >= APART) else {
+    /// back](Self::rejoin_epoll).
+    fn leave_epoll(&mut self, endpoints: &EndpointTable) {
+        let Some(hot) =
+            self.hot.as_mut().filter(|hot| !hot.direct_poll && hot.since >= DIRECT_AFTER)
+        else {
             return;
         };
         hot.since = 0;
-        if peers.watch.load(Ordering::Relaxed) != watch::TICKING {
+        if endpoints.poll_owner() != PollOwner::Timer {
             return;
         }
-        peers.apart.store(true, Ordering::Relaxed);
+        endpoints.direct_poll.store(true, Ordering::Relaxed);
         // The progress thread says that it ticks no longer and looks at this then: one of both sees
         // the other.
         fence(Ordering::SeqCst);
-        let ticking = peers.watch.load(Ordering::Relaxed) == watch::TICKING;
-        hot.apart = ticking && hot.connection.take_apart(&peers.data);
-        if !hot.apart {
-            peers.apart.store(false, Ordering::Relaxed);
+        let ticking = endpoints.poll_owner() == PollOwner::Timer;
+        hot.direct_poll = ticking && hot.connection.leave_epoll(&endpoints.data);
+        if !hot.direct_poll {
+            endpoints.direct_poll.store(false, Ordering::Relaxed);
         }
     }
 
     /// Puts it back; false if the kernel has no room for it now, so that somebody has to look.
-    pub(crate) fn put_back(&mut self, peers: &Peers) -> bool {
-        if let Some(hot) = self.hot.as_mut().filter(|hot| hot.apart) {
-            hot.apart = !hot.connection.put_back(&peers.data);
+    pub(crate) fn rejoin_epoll(&mut self, endpoints: &EndpointTable) -> bool {
+        if let Some(hot) = self.hot.as_mut().filter(|hot| hot.direct_poll) {
+            hot.direct_poll = !hot.connection.rejoin_epoll(&endpoints.data);
             hot.since = 0;
-            peers.apart.store(hot.apart, Ordering::Relaxed);
-            return !hot.apart;
+            endpoints.direct_poll.store(hot.direct_poll, Ordering::Relaxed);
+            return !hot.direct_poll;
         }
         true
     }
 
     /// Reads nothing more on connections that have been dropped, whatever is still there.
-    fn forget_dropped(&mut self, peers: &Peers) {
-        if peers.take_dropped() {
-            self.incoming.retain(|token, _| peers.connection(*token).is_some());
-            let dropped = |hot: &mut Box<Hot>| peers.connection(hot.connection.token).is_none();
-            if self.hot.take_if(dropped).is_some_and(|hot| hot.apart) {
-                peers.apart.store(false, Ordering::Relaxed);
+    fn forget_dropped(&mut self, endpoints: &EndpointTable) {
+        if endpoints.take_dropped() {
+            self.incoming.retain(|token, _| endpoints.connection(*token).is_some());
+            let dropped = |hot: &mut Box<Hot>| endpoints.connection(hot.connection.token).is_none();
+            if self.hot.take_if(dropped).is_some_and(|hot| hot.direct_poll) {
+                endpoints.direct_poll.store(false, Ordering::Relaxed);
             }
         }
     }
 
     /// Whether peers wait for acknowledgements.
-    pub(crate) fn owes(&self) -> bool {
-        !self.owing.is_empty()
+    pub(crate) fn has_unsent_acks(&self) -> bool {
+        !self.ack_due.is_empty()
     }
 
     /// Acknowledges what has been completed.
-    pub(crate) fn pay(&mut self, inner: &Inner) {
-        while let Some(connection) = self.owing.pop() {
-            inner.peers.pay(inner, &connection);
+    pub(crate) fn send_acks(&mut self, inner: &Inner) {
+        while let Some(connection) = self.ack_due.pop() {
+            inner.endpoints.send_ack(inner, &connection);
         }
     }
 
     /// The same but for what nobody waits for.
-    fn pay_awaited(&mut self, inner: &Inner) {
-        self.owing.retain(|connection| {
-            let later = connection.owes_at_leisure();
+    fn send_awaited_acks(&mut self, inner: &Inner) {
+        self.ack_due.retain(|connection| {
+            let later = connection.has_unawaited_ack();
             if !later {
-                inner.peers.pay(inner, connection);
+                inner.endpoints.send_ack(inner, connection);
             }
             later
         });
@@ -238,30 +241,30 @@ impl Drive {
 
     /// The same but for what will go along with something else, by all appearances; at the second
     /// `tick` it has not.
-    pub(crate) fn pay_unless_riding(&mut self, inner: &Inner, tick: bool) {
-        self.owing.retain(|connection| {
-            let rides = connection.rides(tick);
-            if !rides {
-                inner.peers.pay(inner, connection);
+    pub(crate) fn send_acks_unless_delayed(&mut self, inner: &Inner, tick: bool) {
+        self.ack_due.retain(|connection| {
+            let delayed = connection.may_delay_ack(tick);
+            if !delayed {
+                inner.endpoints.send_ack(inner, connection);
             }
-            rides
+            delayed
         });
     }
 
     /// The same for a caller that stops looking after the sockets: the progress thread sends with
     /// its next ticks what nothing goes along with. If it does not tick, all goes out.
-    pub(crate) fn pay_or_leave(&mut self, inner: &Inner) {
-        let peers = &inner.peers;
-        let ticks = || peers.watch.load(Ordering::Relaxed) == watch::TICKING;
+    pub(crate) fn send_or_delay_acks(&mut self, inner: &Inner) {
+        let endpoints = &inner.endpoints;
+        let ticks = || endpoints.poll_owner() == PollOwner::Timer;
         if ticks() {
-            self.pay_unless_riding(inner, false);
-            peers.riding.store(self.owes(), Ordering::Relaxed);
+            self.send_acks_unless_delayed(inner, false);
+            endpoints.acks_delayed.store(self.has_unsent_acks(), Ordering::Relaxed);
             // The thread says that it ticks no longer and looks at this then: one of both sees the
             // other.
             fence(Ordering::SeqCst);
         }
         if !ticks() {
-            self.pay(inner);
+            self.send_acks(inner);
         }
     }
 
@@ -288,10 +291,10 @@ impl Drive {
                 busy
             }
             Err(Broken) => {
-                if hot.apart {
-                    inner.peers.apart.store(false, Ordering::Relaxed);
+                if hot.direct_poll {
+                    inner.endpoints.direct_poll.store(false, Ordering::Relaxed);
                 }
-                inner.peers.at_its_end(inner, &hot.connection);
+                inner.endpoints.at_its_end(inner, &hot.connection);
                 true
             }
         }
@@ -308,8 +311,8 @@ impl Drive {
         let _handling = epoch::handling();
         let mut incoming = self.incoming.remove(&connection.token).unwrap_or_default();
         match self.serve(inner, &connection, &mut incoming, readable, writable) {
-            Ok(true) if readable && self.put_back(&inner.peers) => {
-                let hot = Hot { connection, incoming, served: 0, apart: false, since: 0 };
+            Ok(true) if readable && self.rejoin_epoll(&inner.endpoints) => {
+                let hot = Hot { connection, incoming, served: 0, direct_poll: false, since: 0 };
                 let former = self.hot.replace(Box::new(hot));
                 if let Some(Hot { connection, incoming, .. }) = former.map(|former| *former) {
                     self.incoming.insert(connection.token, incoming);
@@ -318,7 +321,7 @@ impl Drive {
             Ok(_) => {
                 self.incoming.insert(connection.token, incoming);
             }
-            Err(Broken) => inner.peers.at_its_end(inner, &connection),
+            Err(Broken) => inner.endpoints.at_its_end(inner, &connection),
         }
     }
 
@@ -335,7 +338,7 @@ impl Drive {
         let mut readable = readable;
         if writable {
             // Where that fails, what was received before the end is still to be read.
-            readable |= connection.flush(&inner.peers.data).is_err();
+            readable |= connection.flush(&inner.endpoints.data).is_err();
             // Somebody may wait until everything has been handed over.
             inner.area.wake(inner.rank);
         }
@@ -355,11 +358,11 @@ impl Drive {
         inner.area.wake(inner.rank);
         let answered = !std::mem::take(&mut incoming.plain);
         let awaited = std::mem::take(&mut incoming.awaited);
-        connection.owe(std::mem::take(&mut incoming.completed), answered, awaited);
+        connection.delay_ack(std::mem::take(&mut incoming.completed), answered, awaited);
         if std::mem::take(&mut incoming.urgent) {
-            inner.peers.pay(inner, connection);
-        } else if !self.owing.iter().any(|owing| owing.token == connection.token) {
-            self.owing.push(Arc::clone(connection));
+            inner.endpoints.send_ack(inner, connection);
+        } else if !self.ack_due.iter().any(|ack_due| ack_due.token == connection.token) {
+            self.ack_due.push(Arc::clone(connection));
         }
     }
 
@@ -438,7 +441,7 @@ impl Drive {
             if let Some(body) = &mut incoming.body {
                 let here = &self.buffer[start..end];
                 let here = &here[..here.len().min(usize::try_from(size).unwrap_or(usize::MAX))];
-                inner.place(body, here);
+                inner.store(body, here);
                 start += here.len();
                 if body.left > 0 {
                     break;
@@ -446,7 +449,7 @@ impl Drive {
                 finish(inner, connection, incoming)?;
             }
         }
-        incoming.few = incoming.body.as_ref().map_or(0, Body::few);
+        incoming.few = incoming.body.as_ref().map_or(0, IncomingBody::few);
         incoming.partial.clear();
         incoming.partial.extend_from_slice(&self.buffer[start..end]);
         if incoming.partial.is_empty() {
@@ -512,7 +515,7 @@ impl Drive {
     }
 }
 
-impl Body {
+impl IncomingBody {
     /// How many bytes to receive at once where the frame behind it is expected.
     fn few(&self) -> usize {
         if self.is_of_channel() { FEW_OF_CHANNEL } else { FEW }
@@ -531,7 +534,7 @@ enum Received {
 /// A payload is complete.
 fn finish(inner: &Inner, connection: &Connection, incoming: &mut Incoming) -> Result<(), Broken> {
     match incoming.body.take() {
-        Some(Body { sink, .. }) => inner.arrived(connection, incoming, sink),
+        Some(IncomingBody { sink, .. }) => inner.arrived(connection, incoming, sink),
         None => Ok(()),
     }
 }

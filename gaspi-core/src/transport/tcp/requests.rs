@@ -9,11 +9,12 @@ use crate::timeout::Deadline;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::{Connection, Posted, Unsent};
 use crate::transport::tcp::endpoint_table::{
-    Asked, CallKey, EXPLAIN, Failure, Landing, Peers, PendingCall, Request, lock,
+    Asked, EXPLAIN, EndpointTable, GetTarget, PendingCall, Request, RequestFailure, RequestKey,
+    lock,
 };
 use crate::transport::tcp::send_queue::{Item, Outgoing};
 use crate::wait::Waiting;
-use crate::wire::frame::{Frame, Lane, Place};
+use crate::wire::frame::{Frame, RemoteAddress, Stream};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -30,20 +31,20 @@ impl Patience {
     }
 }
 
-impl Peers {
+impl EndpointTable {
     /// Posts a get, which is answered by data.
     pub(crate) fn post_get(
         &self,
         inner: &Inner,
         rank: Rank,
-        lane: Lane,
-        place: Place,
-        landing: Landing,
+        stream: Stream,
+        remote: RemoteAddress,
+        get_target: GetTarget,
     ) -> Result<()> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let (queue, size) = (lane.queue, landing.size);
-        let get = Request::Get { queue, generation: lane.generation, landing };
-        let item = Item::Frame(Frame::Get { request, lane, place, size });
+        let (queue, size) = (stream.queue, get_target.size);
+        let get = Request::Get { queue, generation: stream.generation, get_target };
+        let item = Item::Frame(Frame::Get { request, stream, remote, size });
         self.ask(inner, rank, Deadline::Now, request, get, item, |connection, item| {
             connection.post(&self.data, queue, item)
         })
@@ -68,7 +69,7 @@ impl Peers {
         })
     }
 
-    /// Takes note of a request, and hands it over as [`Peers::hand`].
+    /// Takes note of a request, and hands it over as [`EndpointTable::hand`].
     #[allow(clippy::too_many_arguments, reason = "what `hand` takes, and the request")]
     fn ask<T>(
         &self,
@@ -101,7 +102,7 @@ impl Peers {
             of_it.map(|(_, asked)| asked.request).collect()
         };
         for request in lost {
-            finish(inner, peer, request, Err(Failure::Lost));
+            finish(inner, peer, request, Err(RequestFailure::Lost));
         }
     }
 
@@ -115,7 +116,7 @@ impl Peers {
         }
     }
 
-    fn continued(&self, key: &CallKey) -> Option<Arc<PendingCall>> {
+    fn continued(&self, key: &RequestKey) -> Option<Arc<PendingCall>> {
         let mut timed_out = lock(&self.timed_out);
         let calls = timed_out.get_mut(key)?;
         let call = calls.pop();
@@ -123,11 +124,11 @@ impl Peers {
             timed_out.remove(key);
         }
         // An old answer says nothing about a peer that is asked whether it answers now.
-        call.filter(|call| !matches!(key, CallKey::Ping { .. }) || call.outcome.get().is_none())
+        call.filter(|call| !matches!(key, RequestKey::Ping { .. }) || call.outcome.get().is_none())
     }
 
     /// Gives a timed-out call up; the number of its request if it has not been answered.
-    pub(crate) fn give_up(&self, key: &CallKey) -> Option<u64> {
+    pub(crate) fn give_up(&self, key: &RequestKey) -> Option<u64> {
         let call = self.continued(key)?;
         let request = call.request.load(Ordering::Relaxed);
         lock(&self.requests).remove(&request)?;
@@ -137,18 +138,18 @@ impl Peers {
     /// Forgets timed-out registrations of a segment that no longer exists.
     pub(crate) fn forget_registrations(&self, gone: SegmentId, of: u32) {
         lock(&self.timed_out).retain(|key, _| {
-            !matches!(key, CallKey::Register { segment, generation, .. }
+            !matches!(key, RequestKey::Register { segment, generation, .. }
                 if *segment == gone && *generation == of)
         });
     }
 
     /// Where the answer to a get goes, if `from` was asked.
-    pub(crate) fn landing(&self, id: u64, from: Rank) -> Option<(QueueId, u32, Landing)> {
+    pub(crate) fn get_target(&self, id: u64, from: Rank) -> Option<(QueueId, u32, GetTarget)> {
         match lock(&self.requests).get(&id)? {
-            Asked { peer, request: Request::Get { queue, generation, landing }, .. }
+            Asked { peer, request: Request::Get { queue, generation, get_target }, .. }
                 if *peer == from =>
             {
-                Some((*queue, *generation, landing.clone()))
+                Some((*queue, *generation, get_target.clone()))
             }
             _ => None,
         }
@@ -158,7 +159,7 @@ impl Peers {
     pub(crate) fn call(
         &self,
         inner: &Inner,
-        key: CallKey,
+        key: RequestKey,
         rank: Rank,
         deadline: Deadline,
         item: impl FnOnce(u64) -> std::io::Result<Outgoing>,
@@ -175,7 +176,7 @@ impl Peers {
     pub(crate) fn finish_call(
         &self,
         inner: &Inner,
-        key: CallKey,
+        key: RequestKey,
         rank: Rank,
         call: Arc<PendingCall>,
         deadline: Deadline,
@@ -190,7 +191,7 @@ impl Peers {
     pub(crate) fn finish_one_of(
         &self,
         inner: &Inner,
-        key: CallKey,
+        key: RequestKey,
         rank: Rank,
         call: Arc<PendingCall>,
         deadline: Deadline,
@@ -202,7 +203,7 @@ impl Peers {
             // A forked child may hold the connection of somebody who has left.
             answered().or_else(|| match inner.check_alive(rank, "") {
                 Ok(()) => None,
-                Err(_) => Some(answered().unwrap_or(Err(Failure::Lost))),
+                Err(_) => Some(answered().unwrap_or(Err(RequestFailure::Lost))),
             })
         });
         let Some(outcome) = outcome else {
@@ -211,10 +212,10 @@ impl Peers {
         };
         match outcome {
             Ok(value) => Ok(value),
-            Err(Failure::Refused(reason)) => Err(inner.refused(rank, reason)),
-            Err(Failure::Lost) => {
+            Err(RequestFailure::Refused(reason)) => Err(inner.refused(rank, reason)),
+            Err(RequestFailure::Lost) => {
                 // A rank of this node that turned the connection away has said why.
-                let said = self.trouble(rank).filter(|_| inner.is_local(rank));
+                let said = self.last_error(rank).filter(|_| inner.is_local(rank));
                 if said.is_none() {
                     inner.may_have_ended(rank);
                     inner.explain(rank, patience.limit(deadline));
@@ -228,15 +229,20 @@ impl Peers {
 }
 
 /// Completes a request with the answer to it.
-pub(crate) fn finish(inner: &Inner, peer: Rank, request: Request, outcome: Result<u64, Failure>) {
+pub(crate) fn finish(
+    inner: &Inner,
+    peer: Rank,
+    request: Request,
+    outcome: Result<u64, RequestFailure>,
+) {
     match request {
         Request::Call(call) => {
             // Answered once only; nobody else sets it.
             let _ = call.outcome.set(outcome);
         }
         Request::Get { queue, generation, .. } => {
-            let lane = Lane { queue, generation };
-            inner.completed(peer, lane, 1, outcome.map(|_| ()));
+            let stream = Stream { queue, generation };
+            inner.completed(peer, stream, 1, outcome.map(|_| ()));
         }
     }
     inner.area.wake(inner.rank);
@@ -247,19 +253,19 @@ impl Inner {
     pub(crate) fn completed(
         &self,
         peer: Rank,
-        lane: Lane,
+        stream: Stream,
         count: u32,
-        outcome: Result<(), Failure>,
+        outcome: Result<(), RequestFailure>,
     ) {
-        let lost = outcome == Err(Failure::Lost);
+        let lost = outcome == Err(RequestFailure::Lost);
         let failed = outcome.err().map(|failure| match failure {
-            Failure::Refused(reason) => format!("{peer} refused: {reason}"),
-            Failure::Lost => match self.area.liveness(peer) {
+            RequestFailure::Refused(reason) => format!("{peer} refused: {reason}"),
+            RequestFailure::Lost => match self.area.liveness(peer) {
                 liveness::LEFT => format!("{peer} has left the job"),
                 liveness::DEAD => format!("{peer} has died on {}", self.cards[peer.index()].host),
                 _ => {
                     let host = &self.cards[peer.index()].host;
-                    match self.peers.trouble(peer) {
+                    match self.endpoints.last_error(peer) {
                         Some(why) => format!("{peer} on {host} cannot be reached: {why}"),
                         None => format!("the connection to {peer} on {host} broke"),
                     }
@@ -268,15 +274,15 @@ impl Inner {
         });
         // First: whoever waits for the queue may see the failure at once.
         if let Some(reason) = &failed {
-            self.request_failed(peer, lane, reason, !lost);
+            self.request_failed(peer, stream, reason, !lost);
         }
-        match self.queues.get(lane.queue.index()) {
+        match self.queues.get(stream.queue.index()) {
             Some(queue) if lost => {
-                queue.lose(peer, lane.generation, count, failed.as_deref().unwrap_or_default());
+                queue.lose(peer, stream.generation, count, failed.as_deref().unwrap_or_default());
             }
-            Some(queue) => queue.complete(peer, lane.generation, count, failed.as_deref()),
-            None if failed.is_some() => self.channels.zero_copy.lost(lane.generation),
-            None => self.channels.zero_copy.acknowledged(lane.generation),
+            Some(queue) => queue.complete(peer, stream.generation, count, failed.as_deref()),
+            None if failed.is_some() => self.channels.zero_copy.lost(stream.generation),
+            None => self.channels.zero_copy.acknowledged(stream.generation),
         }
         self.area.wake(self.rank);
     }

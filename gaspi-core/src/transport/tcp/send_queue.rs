@@ -1,7 +1,7 @@
-//! What a stream to a peer has to send: frames, lanes of requests, payloads.
+//! What a connection to a peer has to send: frames, streams of requests, payloads.
 //!
-//! Frames that belong to no queue go first, in order. Requests travel in lanes, one for each queue:
-//! a lane keeps its order, lanes take turns, and a large transfer goes out in chunks, so that a
+//! Frames that belong to no queue go first, in order. Requests travel in streams, one for each queue:
+//! a stream keeps its order, streams take turns, and a large transfer goes out in chunks, so that a
 //! small request of another queue waits for a chunk at most. Small frames share a system call.
 //! Nothing here waits.
 
@@ -11,7 +11,7 @@ use crate::os::splice;
 use crate::transport::tcp::payload::{Payload, UserBuffer};
 use crate::transport::tcp::pipes::{PipeGuard, Pipes};
 use crate::wait::monotonic_ns;
-use crate::wire::frame::{Frame, Lane, Place, Put};
+use crate::wire::frame::{Frame, Put, RemoteAddress, Stream};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,16 +36,16 @@ const CLOSE_NS: u64 = 1500;
 /// Requests that follow each other within this time are posted all the time.
 const SOON_NS: u64 = 100_000;
 /// Who answers at intervals below this is likely to answer again soon.
-const RIDE_NS: u64 = 2_000_000;
+const PIGGYBACK_NS: u64 = 2_000_000;
 /// How many have to follow each other like this before some are held back: a few are sent at once.
 const STREAK: u32 = 6;
 /// How long requests are held back at most while others follow, and how many bytes of them.
-const HOLD_NS: u64 = 50_000;
-const HOLD_BYTES: usize = 8 * 1024;
-/// Bytes of memory that a stream keeps for its next frames.
+const CORK_NS: u64 = 50_000;
+const CORK_BYTES: usize = 8 * 1024;
+/// Bytes of memory that a connection keeps for its next frames.
 const KEEP: usize = 4096;
 
-/// What travels in a lane.
+/// What travels in a stream.
 #[derive(Debug)]
 pub(crate) enum Item {
     /// A frame that keeps its place among the requests.
@@ -65,7 +65,7 @@ impl Item {
 
 /// A message of a channel: a put whose payload does not lie in one piece.
 #[derive(Debug)]
-pub(crate) struct Message<'a> {
+pub(crate) struct ChannelMessage<'a> {
     pub(crate) put: Put,
     /// What it begins with, and the rest.
     pub(crate) head: &'a [u8],
@@ -76,7 +76,7 @@ pub(crate) struct Message<'a> {
     pub(crate) buffer: Option<Arc<UserBuffer>>,
 }
 
-impl Message<'_> {
+impl ChannelMessage<'_> {
     /// Copies all of it into its slot.
     ///
     /// # Safety
@@ -92,7 +92,7 @@ impl Message<'_> {
     }
 }
 
-/// A frame that belongs to no lane.
+/// A frame that belongs to no stream.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     bytes: Vec<u8>,
@@ -118,7 +118,7 @@ impl Outgoing {
 
 /// The payload that follows the bytes on the wire.
 #[derive(Debug)]
-pub(super) struct Body {
+pub(super) struct OutgoingBody {
     payload: Payload,
     /// Bytes: how many have been sent, and of how many.
     sent: u64,
@@ -127,7 +127,7 @@ pub(super) struct Body {
     piped: bool,
 }
 
-impl Body {
+impl OutgoingBody {
     /// What has not been sent.
     fn rest(&self) -> Piece {
         let pointer = self.payload.pointer(self.sent);
@@ -140,7 +140,7 @@ impl Body {
 pub(super) enum Ending {
     #[default]
     No,
-    /// Neither side uses the stream any more.
+    /// Neither side uses the connection any more.
     LetGo,
     /// This rank leaves the job: its goodbye goes behind all that waits.
     Goodbye,
@@ -152,30 +152,30 @@ pub(super) enum Ending {
 static ZEROES: [u8; 4096] = [0; 4096];
 
 #[derive(Debug, Default)]
-pub(super) struct Out {
+pub(super) struct SendQueue {
     /// Frames on the wire: nothing can come before the rest of them.
     pub(super) wire: Vec<u8>,
     pub(super) sent: usize,
     /// What goes along with the first byte of `wire`.
     pub(super) descriptors: Vec<OwnedFd>,
-    pub(super) body: Option<Body>,
+    pub(super) body: Option<OutgoingBody>,
     pub(super) control: VecDeque<Outgoing>,
     /// The next one first.
-    pub(super) lanes: VecDeque<(QueueId, VecDeque<Item>)>,
-    /// Puts that are on the wire and not acknowledged, in order; neighbours of a lane together.
-    pub(super) unacknowledged: VecDeque<(Lane, u32)>,
+    pub(super) streams: VecDeque<(QueueId, VecDeque<Item>)>,
+    /// Puts that are on the wire and not acknowledged, in order; neighbours of a stream together.
+    pub(super) unacknowledged: VecDeque<(Stream, u32)>,
     /// Puts acknowledged so far.
     pub(super) acknowledged: u64,
     /// Puts of the peer that have been completed, and how many of them it has been told of.
     pub(super) completed: u64,
-    pub(super) told: u64,
+    pub(super) acked: u64,
     /// Whether somebody may wait for that.
-    pub(super) awaited: bool,
+    pub(super) ack_awaited: bool,
     /// Whether nothing has been posted since the last of them; whether their acknowledgements go
     /// along with requests that are posted soon; and whether one has waited for that at a tick.
-    pub(super) fresh: bool,
-    pub(super) rides: bool,
-    pub(super) waited: bool,
+    pub(super) ack_fresh: bool,
+    pub(super) piggybacks: bool,
+    pub(super) ack_waited: bool,
     /// Whether whoever drives waits for room.
     pub(super) armed: bool,
     /// How often all has been sent, and how often it had been when a message began to wait for
@@ -183,7 +183,7 @@ pub(super) struct Out {
     pub(super) drains: u64,
     pub(super) waits_since: Option<u64>,
     /// Whether the socket is out of the set of those that are waited for.
-    pub(super) apart: bool,
+    pub(super) direct_poll: bool,
     pub(super) ending: Ending,
     /// This rank asks for nothing more.
     pub(super) released: bool,
@@ -192,9 +192,9 @@ pub(super) struct Out {
     /// some are held back.
     pub(super) posted_ns: u64,
     pub(super) streak: u32,
-    pub(super) held_since_ns: Option<u64>,
+    pub(super) corked_since_ns: Option<u64>,
     /// Whether the progress thread has been told that some are.
-    pub(super) told_held: bool,
+    pub(super) cork_announced: bool,
     /// Where payloads go page by page, and what is on this way.
     pub(super) pipes: Option<Arc<Pipes>>,
     pub(super) pipe: Option<PipeGuard>,
@@ -204,7 +204,7 @@ pub(super) struct Out {
     pub(super) asked: bool,
 }
 
-impl Out {
+impl SendQueue {
     /// Takes note of a request. Whether it may wait a moment for others: it is `small`, and
     /// requests come so quickly that a system call for each would be what takes the time. And the
     /// time, if it comes soon after the one before.
@@ -214,35 +214,35 @@ impl Out {
         self.posted_ns = now_ns;
         self.streak = if distance_ns < CLOSE_NS { self.streak.saturating_add(1) } else { 0 };
         let soon_ns = (distance_ns < SOON_NS).then_some(now_ns);
-        if std::mem::take(&mut self.fresh) {
-            self.rides = distance_ns < RIDE_NS;
-            self.waited = false;
+        if std::mem::take(&mut self.ack_fresh) {
+            self.piggybacks = distance_ns < PIGGYBACK_NS;
+            self.ack_waited = false;
         }
         if !small || self.streak < STREAK || self.armed {
             return (false, soon_ns);
         }
-        let since_ns = *self.held_since_ns.get_or_insert(now_ns);
-        let few = self.wire.len() - self.sent < HOLD_BYTES;
-        (few && now_ns - since_ns < HOLD_NS, soon_ns)
+        let since_ns = *self.corked_since_ns.get_or_insert(now_ns);
+        let few = self.wire.len() - self.sent < CORK_BYTES;
+        (few && now_ns - since_ns < CORK_NS, soon_ns)
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.wire.is_empty() && self.control.is_empty() && self.lanes.is_empty()
+        self.wire.is_empty() && self.control.is_empty() && self.streams.is_empty()
     }
 
     /// Whether no request of this rank is under way.
     pub(super) fn asks_nothing(&self) -> bool {
-        self.control.is_empty() && self.lanes.is_empty() && self.unacknowledged.is_empty()
+        self.control.is_empty() && self.streams.is_empty() && self.unacknowledged.is_empty()
     }
 
-    /// Whether requests have to go by another stream.
+    /// Whether requests have to go by another connection.
     pub(super) fn is_let_go(&self) -> bool {
         self.released || self.ending == Ending::LetGo
     }
 
     /// Whether the peer has not been told of all its puts that have been completed.
-    pub(super) fn owes(&self) -> bool {
-        self.told != self.completed
+    pub(super) fn has_unsent_ack(&self) -> bool {
+        self.acked != self.completed
     }
 
     /// Puts the next frames on the wire, of which nothing has been sent.
@@ -262,17 +262,17 @@ impl Out {
             }
         }
         self.acknowledge();
-        for _ in 0..self.lanes.len() {
+        for _ in 0..self.streams.len() {
             if self.body.is_some() || self.wire.len() >= BATCH {
                 break;
             }
-            let Some((queue, mut items)) = self.lanes.pop_front() else { break };
+            let Some((queue, mut items)) = self.streams.pop_front() else { break };
             self.take_from(&mut items);
             if !items.is_empty() {
-                self.lanes.push_back((queue, items));
+                self.streams.push_back((queue, items));
             }
         }
-        if self.ending == Ending::Goodbye && self.lanes.is_empty() && self.body.is_none() {
+        if self.ending == Ending::Goodbye && self.streams.is_empty() && self.body.is_none() {
             self.ending = Ending::ResendBuffer;
             Frame::Goodbye.append_to(&mut self.wire);
         }
@@ -281,19 +281,19 @@ impl Out {
     /// Puts the acknowledgement of what has been completed on the wire, behind the news of puts
     /// that were refused, which are counted too.
     fn acknowledge(&mut self) {
-        if self.owes() {
-            self.told = self.completed;
-            self.awaited = false;
-            Frame::Ack { puts: self.told }.append_to(&mut self.wire);
+        if self.has_unsent_ack() {
+            self.acked = self.completed;
+            self.ack_awaited = false;
+            Frame::Ack { puts: self.acked }.append_to(&mut self.wire);
         }
     }
 
-    /// Puts small requests of a lane on the wire, up to the first chunk of a large one.
+    /// Puts small requests of a stream on the wire, up to the first chunk of a large one.
     fn take_from(&mut self, items: &mut VecDeque<Item>) {
         while self.body.is_none() && self.wire.len() < BATCH {
             let Some(item) = items.front_mut() else { return };
             if !self.encode(item) {
-                // The other lanes have their turn.
+                // The other streams have their turn.
                 return;
             }
             items.pop_front();
@@ -302,15 +302,15 @@ impl Out {
 
     /// Whether a request may go to the wire at once.
     fn is_free(&self) -> bool {
-        self.body.is_none() && self.control.is_empty() && self.lanes.is_empty()
+        self.body.is_none() && self.control.is_empty() && self.streams.is_empty()
     }
 
     /// Whether a message has to wait for room, since it would have to be copied otherwise: once,
     /// until all that is in its way has been sent, and not behind what takes turns with it.
-    pub(super) fn is_full(&mut self, message: &Message<'_>) -> bool {
-        let Put { size, lane, .. } = message.put;
+    pub(super) fn is_full(&mut self, message: &ChannelMessage<'_>) -> bool {
+        let Put { size, stream, .. } = message.put;
         let in_the_way = self.armed || !self.is_free();
-        let alone = self.lanes.iter().all(|(queue, _)| *queue == lane.queue);
+        let alone = self.streams.iter().all(|(queue, _)| *queue == stream.queue);
         let waits = size > SMALL
             && in_the_way
             && alone
@@ -329,15 +329,15 @@ impl Out {
     pub(super) unsafe fn send_message(
         &mut self,
         fd: Option<BorrowedFd<'_>>,
-        hold: bool,
-        message: Message<'_>,
+        cork: bool,
+        message: ChannelMessage<'_>,
     ) -> bool {
-        let Message { put, head, mut data, ref slot, ref buffer } = message;
-        let direct = !hold && !self.armed && !self.broken && self.is_free() && put.size <= CHUNK;
+        let ChannelMessage { put, head, mut data, ref slot, ref buffer } = message;
+        let direct = !cork && !self.armed && !self.broken && self.is_free() && put.size <= CHUNK;
         let Some(fd) = fd.filter(|_| direct) else {
             // SAFETY: as the caller says.
             unsafe { message.compose() };
-            self.append_item(put.lane.queue, Item::put(put, Some(message.slot)));
+            self.append_item(put.stream.queue, Item::put(put, Some(message.slot)));
             return true;
         };
         self.acknowledge();
@@ -345,7 +345,7 @@ impl Out {
         self.wire.extend_from_slice(head);
         if let Some(buffer) = buffer {
             let (payload, size) = (Payload::of_user(Arc::clone(buffer), 0), data.len as u64);
-            self.body = Some(Body { payload, sent: 0, size, piped: true });
+            self.body = Some(OutgoingBody { payload, sent: 0, size, piped: true });
             return true;
         }
         if put.size <= SMALL {
@@ -373,7 +373,7 @@ impl Out {
             // SAFETY: inside of the slot; otherwise as the caller says.
             unsafe { payload.pointer(0).copy_from_nonoverlapping(data.pointer, data.len) };
             let size = data.len as u64;
-            self.body = Some(Body { payload, sent: 0, size, piped: size >= PIPED });
+            self.body = Some(OutgoingBody { payload, sent: 0, size, piped: size >= PIPED });
             return true;
         }
         if self.sent < self.wire.len() {
@@ -384,7 +384,7 @@ impl Out {
         false
     }
 
-    /// Appends a request of a lane: to the wire if nothing is in the way.
+    /// Appends a request of a stream: to the wire if nothing is in the way.
     pub(super) fn append_item(&mut self, queue: QueueId, mut item: Item) {
         let free = self.is_free();
         if free {
@@ -394,9 +394,9 @@ impl Out {
         if free && self.wire.len() < BATCH && self.encode(&mut item) {
             return;
         }
-        match self.lanes.iter_mut().find(|(lane, _)| *lane == queue) {
+        match self.streams.iter_mut().find(|(stream, _)| *stream == queue) {
             Some((_, items)) => items.push_back(item),
-            None => self.lanes.push_back((queue, VecDeque::from([item]))),
+            None => self.streams.push_back((queue, VecDeque::from([item]))),
         }
     }
 
@@ -415,13 +415,13 @@ impl Out {
             Item::Put { put, payload, sent } => {
                 let (skip, size) = (*sent, (put.size - *sent).min(CHUNK));
                 let last = skip + size == put.size;
-                let place = Place { offset: put.place.offset + skip, ..put.place };
-                Frame::Put(Put { place, size, last, ..*put }).append_to(&mut self.wire);
+                let remote = RemoteAddress { offset: put.remote.offset + skip, ..put.remote };
+                Frame::Put(Put { remote, size, last, ..*put }).append_to(&mut self.wire);
                 *sent += size;
                 if last {
                     match self.unacknowledged.back_mut() {
-                        Some((back, count)) if *back == put.lane => *count += 1,
-                        _ => self.unacknowledged.push_back((put.lane, 1)),
+                        Some((back, count)) if *back == put.stream => *count += 1,
+                        _ => self.unacknowledged.push_back((put.stream, 1)),
                     }
                 }
                 if let Some(payload) = payload {
@@ -437,7 +437,7 @@ impl Out {
         if size > SMALL {
             let turn = whole <= PIPED_ALL || (skip / CHUNK).is_multiple_of(2);
             let piped = turn && size >= PIPED && payload.may_be_piped();
-            self.body = Some(Body { payload: payload.behind(skip), sent: 0, size, piped });
+            self.body = Some(OutgoingBody { payload: payload.behind(skip), sent: 0, size, piped });
             return;
         }
         let start = self.wire.len();
@@ -451,13 +451,13 @@ impl Out {
         }
     }
 
-    /// The lanes of puts that have not been acknowledged, with how many; all are forgotten.
-    pub(super) fn give_up(&mut self) -> Vec<(Lane, u32)> {
-        let mut lost: Vec<(Lane, u32)> = self.unacknowledged.drain(..).collect();
-        for (_, items) in self.lanes.drain(..) {
+    /// The streams of puts that have not been acknowledged, with how many; all are forgotten.
+    pub(super) fn give_up(&mut self) -> Vec<(Stream, u32)> {
+        let mut lost: Vec<(Stream, u32)> = self.unacknowledged.drain(..).collect();
+        for (_, items) in self.streams.drain(..) {
             for item in items {
                 if let Item::Put { put, .. } = item {
-                    lost.push((put.lane, 1));
+                    lost.push((put.stream, 1));
                 }
             }
         }
@@ -470,7 +470,7 @@ impl Out {
 }
 
 /// Sends once; what was sent whole is forgotten.
-pub(super) fn send(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<()> {
+pub(super) fn send(fd: BorrowedFd<'_>, out: &mut SendQueue) -> io::Result<()> {
     let wire_left = out.wire.len() - out.sent;
     let sent = match send_by_page(fd, out)? {
         Some(sent) => sent,
@@ -495,7 +495,7 @@ pub(super) fn send(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<()> {
 }
 
 /// Sends frames and the payload behind them, which the kernel copies.
-fn send_copied(fd: BorrowedFd<'_>, out: &Out) -> io::Result<usize> {
+fn send_copied(fd: BorrowedFd<'_>, out: &SendQueue) -> io::Result<usize> {
     let head = Piece::of(&out.wire[out.sent..]);
     // Memory of the program may be gone once its segment was deleted: what is left of the payload
     // then goes out as zeroes, so that the frames behind it arrive. But where it was revoked.
@@ -519,7 +519,7 @@ fn send_copied(fd: BorrowedFd<'_>, out: &Out) -> io::Result<usize> {
 ///
 /// What is under way is not to be changed: a program that has posted it waits until the peer has
 /// it.
-fn send_by_page(fd: BorrowedFd<'_>, out: &mut Out) -> io::Result<Option<usize>> {
+fn send_by_page(fd: BorrowedFd<'_>, out: &mut SendQueue) -> io::Result<Option<usize>> {
     let Some(body) = out.body.as_ref().filter(|body| body.piped) else { return Ok(None) };
     let pipe = out.pipe.take().or_else(|| {
         out.pipes.as_ref().filter(|_| out.descriptors.is_empty()).and_then(Pipes::acquire)

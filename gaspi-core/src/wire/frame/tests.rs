@@ -3,9 +3,9 @@
 use super::*;
 use proptest::prelude::*;
 
-fn lane() -> impl Strategy<Value = Lane> {
+fn stream() -> impl Strategy<Value = Stream> {
     (any::<u8>(), any::<u32>())
-        .prop_map(|(queue, generation)| Lane { queue: QueueId(queue), generation })
+        .prop_map(|(queue, generation)| Stream { queue: QueueId(queue), generation })
 }
 
 fn message() -> impl Strategy<Value = BarrierMessage> {
@@ -15,8 +15,9 @@ fn message() -> impl Strategy<Value = BarrierMessage> {
 
 fn frames() -> impl Strategy<Value = Frame> {
     let words = prop::collection::vec(any::<u64>(), 0..=PAYLOAD_WORDS);
-    let place = (any::<u8>(), any::<u32>(), any::<u64>())
-        .prop_map(|(s, generation, offset)| Place { segment: SegmentId(s), generation, offset });
+    let remote = (any::<u8>(), any::<u32>(), any::<u64>()).prop_map(|(s, generation, offset)| {
+        RemoteAddress { segment: SegmentId(s), generation, offset }
+    });
     prop_oneof![
         (any::<u16>(), any::<[u8; 16]>())
             .prop_map(|(rank, token)| Frame::Hello { rank: Rank(rank), token }),
@@ -55,19 +56,20 @@ fn frames() -> impl Strategy<Value = Frame> {
                 reason
             }
         ),
-        (lane(), place.clone(), 0..=PAYLOAD_MAX, any::<bool>(), any::<[u32; 2]>()).prop_map(
-            |(lane, place, size, last, [id, value])| Frame::Put(Put {
-                lane,
-                place,
+        (stream(), remote.clone(), 0..=PAYLOAD_MAX, any::<bool>(), any::<[u32; 2]>()).prop_map(
+            |(stream, remote, size, last, [id, value])| Frame::Put(Put {
+                stream,
+                remote,
                 size,
                 last,
                 notification: NotificationId(id),
                 value,
             })
         ),
-        (any::<u64>(), lane(), place.clone(), 0..=PAYLOAD_MAX)
-            .prop_map(|(request, lane, place, size)| Frame::Get { request, lane, place, size }),
-        (lane(), any::<String>()).prop_map(|(lane, reason)| Frame::Refused { lane, reason }),
+        (any::<u64>(), stream(), remote.clone(), 0..=PAYLOAD_MAX).prop_map(
+            |(request, stream, remote, size)| Frame::Get { request, stream, remote, size }
+        ),
+        (stream(), any::<String>()).prop_map(|(stream, reason)| Frame::Refused { stream, reason }),
         any::<String>().prop_map(|reason| Frame::TurnedAway { reason }),
         any::<u64>().prop_map(|puts| Frame::Ack { puts }),
         (any::<u8>(), any::<[u64; 2]>(), words, any::<Vec<u8>>()).prop_map(
@@ -82,14 +84,14 @@ fn frames() -> impl Strategy<Value = Frame> {
         (any::<u64>(), any::<Vec<u8>>())
             .prop_map(|(request, message)| Frame::Passive { request, message }),
         any::<u64>().prop_map(|request| Frame::Withhold { request }),
-        (any::<u64>(), place, any::<u64>(), any::<u64>()).prop_map(
-            |(request, place, comparator, new)| Frame::Atomic {
+        (any::<u64>(), remote, any::<u64>(), any::<u64>()).prop_map(
+            |(request, remote, comparator, new)| Frame::Atomic {
                 request,
-                place,
+                remote,
                 operation: AtomicOperation::CompareSwap { comparator, new },
             }
         ),
-        any::<u64>().prop_map(|count| Frame::Losses { count }),
+        any::<u64>().prop_map(|count| Frame::Epoch { count }),
         (any::<u8>(), any::<u64>(), message()).prop_map(|(group, step, message)| Frame::Barrier {
             group: GroupId(group),
             step,
@@ -141,10 +143,10 @@ fn mutated_frames_do_no_harm() {
 
 #[test]
 fn frames_that_are_received_by_their_length_have_it() {
-    let place = Place { segment: SegmentId(0), generation: 0, offset: 0 };
-    let lane = Lane { queue: QueueId(0), generation: 0 };
+    let remote = RemoteAddress { segment: SegmentId(0), generation: 0, offset: 0 };
+    let stream = Stream { queue: QueueId(0), generation: 0 };
     let notification = NotificationId(0);
-    let put = Put { lane, place, size: 0, last: true, notification, value: 0 };
+    let put = Put { stream, remote, size: 0, last: true, notification, value: 0 };
     assert_eq!(Frame::Put(put).encode().len(), PUT_LEN);
     assert_eq!(Frame::Ack { puts: 0 }.encode().len(), ACK_LEN);
 }

@@ -13,7 +13,7 @@ const WELCOME: u8 = 1;
 
 /// One address that is being tried.
 #[derive(Debug)]
-pub(super) struct Trial {
+pub(super) struct Attempt {
     pub(super) endpoint: SocketAddr,
     pub(super) fd: OwnedFd,
     pub(super) client: Client,
@@ -26,7 +26,7 @@ pub(super) struct Trial {
     pub(super) until: Instant,
 }
 
-/// What became of a trial.
+/// What became of a attempt.
 pub(super) enum Outcome {
     Pending,
     Done,
@@ -40,13 +40,13 @@ pub(super) enum Outcome {
     },
 }
 
-/// Takes a trial further.
-pub(super) fn advance(trial: &mut Trial) -> Outcome {
-    let fd = trial.fd.as_fd();
-    if !trial.connected {
+/// Takes a attempt further.
+pub(super) fn advance(attempt: &mut Attempt) -> Outcome {
+    let fd = attempt.fd.as_fd();
+    if !attempt.connected {
         match tcp::outcome(fd) {
             Ok(false) => return Outcome::Pending,
-            Ok(true) => trial.connected = true,
+            Ok(true) => attempt.connected = true,
             Err(error) => {
                 let reason = error.to_string();
                 return match error.kind() {
@@ -62,17 +62,17 @@ pub(super) fn advance(trial: &mut Trial) -> Outcome {
             }
         }
     }
-    let open = talk(fd, &mut trial.client);
-    match trial.client.state() {
+    let open = talk(fd, &mut attempt.client);
+    match attempt.client.state() {
         State::Done(_) => {
             // The proof fits into an empty socket.
-            send_all(fd, &mut trial.client);
-            trial.proved = true;
-            if trial.welcome { hear_welcome(fd) } else { Outcome::Done }
+            send_all(fd, &mut attempt.client);
+            attempt.proved = true;
+            if attempt.welcome { hear_welcome(fd) } else { Outcome::Done }
         }
         State::Refused(reason) => Outcome::Failed { reason: reason.clone(), refused: false },
         State::Pending if open => Outcome::Pending,
-        State::Pending => Outcome::Ended { reason: trial.client.ended() },
+        State::Pending => Outcome::Ended { reason: attempt.client.ended() },
     }
 }
 

@@ -1,9 +1,9 @@
-//! Watches: idle connections whose end tells that a host is gone, or a rank.
+//! Keepalive connections: idle connections whose end tells that a host is gone, or a rank.
 //!
 //! The kernel asks the other one each second whether it is there. A rank that leaves says so on
 //! those by which others watch it, and nothing else is ever said.
 
-use super::{Aim, Attempt, Connecting};
+use super::{ConnectPurpose, Connector, Dial};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
@@ -19,37 +19,37 @@ const FAREWELL: u8 = 2;
 
 /// A connection whose end tells something.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct Keepalive {
     pub(super) fd: OwnedFd,
     /// Whom it watches; `None` for those by which others watch this rank.
     pub(super) rank: Option<Rank>,
 }
 
-impl Connecting {
+impl Connector {
     /// Whether a rank of the same node is watched already.
-    pub(super) fn is_watched(&self, inner: &Inner, rank: Rank) -> bool {
+    pub(super) fn has_keepalive(&self, inner: &Inner, rank: Rank) -> bool {
         let node = inner.cards[rank.index()].node;
         let of_node = |rank: Rank| inner.cards[rank.index()].node == node;
-        let watched = self.watches.values().filter_map(|watch| watch.rank).any(of_node);
+        let watched = self.keepalives.values().filter_map(|keepalive| keepalive.rank).any(of_node);
         let about_to =
-            |attempt: &Attempt| attempt.aim.purpose() == Purpose::Watch && of_node(attempt.rank);
-        watched || self.attempts.values().any(about_to)
+            |dial: &Dial| dial.purpose.on_wire() == Purpose::Keepalive && of_node(dial.rank);
+        watched || self.dials.values().any(about_to)
     }
 
-    /// Something came on a watch: a farewell, or its end.
-    pub(super) fn serve_watch(&mut self, inner: &Inner, token: u64) {
-        let Some(watch) = self.watches.get(&token) else { return };
-        let error = tcp::outcome(watch.fd.as_fd()).err();
-        let said = hear(watch.fd.as_fd());
-        if let (Heard::Farewell, Some(rank)) = (&said, watch.rank) {
-            inner.peers.note_farewell(rank);
+    /// Something came on a keepalive connection: a farewell, or its end.
+    pub(super) fn serve_keepalive(&mut self, inner: &Inner, token: u64) {
+        let Some(keepalive) = self.keepalives.get(&token) else { return };
+        let error = tcp::outcome(keepalive.fd.as_fd()).err();
+        let said = hear(keepalive.fd.as_fd());
+        if let (Heard::Farewell, Some(rank)) = (&said, keepalive.rank) {
+            inner.endpoints.note_farewell(rank);
         }
         if error.is_none() && said != Heard::End {
             return;
         }
-        let Some(watch) = self.watches.remove(&token) else { return };
-        inner.peers.poll.remove(watch.fd.as_fd());
-        let Some(rank) = watch.rank else { return };
+        let Some(keepalive) = self.keepalives.remove(&token) else { return };
+        inner.endpoints.poll.remove(keepalive.fd.as_fd());
+        let Some(rank) = keepalive.rank else { return };
         let silent = error.is_some_and(|error| {
             let silence = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH];
             error.raw_os_error().is_some_and(|number| silence.contains(&number))
@@ -58,30 +58,31 @@ impl Connecting {
             self.fell_silent(inner, rank);
         } else {
             // Its goodbye may still be unread, on another connection.
-            self.begin(inner, rank, Aim::Doubt);
-            self.watch_another(inner, rank);
+            self.begin(inner, rank, ConnectPurpose::Doubt);
+            self.open_another_keepalive(inner, rank);
         }
     }
 
-    /// Hears what `rank` has said on a watch of it.
+    /// Hears what `rank` has said on a keepalive connection of it.
     pub(super) fn hear_farewell(&self, inner: &Inner, rank: Rank) {
-        let mut watches = self.watches.values().filter(|watch| watch.rank == Some(rank));
-        if watches.any(|watch| hear(watch.fd.as_fd()) == Heard::Farewell) {
-            inner.peers.note_farewell(rank);
+        let mut keepalives =
+            self.keepalives.values().filter(|keepalive| keepalive.rank == Some(rank));
+        if keepalives.any(|keepalive| hear(keepalive.fd.as_fd()) == Heard::Farewell) {
+            inner.endpoints.note_farewell(rank);
         }
     }
 
-    /// A watch of the host of `rank` has not heard anything. It only asks now and then; where the
+    /// A keepalive connection to the host of `rank` has not heard anything. It only asks now and then; where the
     /// host was heard meanwhile on another connection, it is watched again.
     pub(super) fn fell_silent(&mut self, inner: &Inner, rank: Rank) {
         let node = inner.cards[rank.index()].node;
         let of_node = |peer: Rank| inner.cards[peer.index()].node == node;
         let (interval_s, probes) = probes(inner.dead_after);
         let limit = Duration::from_secs(u64::from(interval_s) * u64::from(probes));
-        if inner.peers.heard_last(of_node).is_some_and(|ago| ago < limit) {
+        if inner.endpoints.heard_last(of_node).is_some_and(|ago| ago < limit) {
             let host = &inner.cards[rank.index()].host;
             log::info!("the watch of host {host} has broken, but the host answers elsewhere");
-            self.begin(inner, rank, Aim::WatchAgain);
+            self.begin(inner, rank, ConnectPurpose::KeepaliveAgain);
         } else {
             inner.host_vanished(rank);
         }
@@ -90,24 +91,24 @@ impl Connecting {
     /// Tells those who watch this rank that it has left properly: some may have no other
     /// connection.
     pub(crate) fn say_farewell(&self) {
-        for watch in self.watches.values().filter(|watch| watch.rank.is_none()) {
+        for keepalive in self.keepalives.values().filter(|keepalive| keepalive.rank.is_none()) {
             let pieces = [Piece::of(&[FAREWELL]), Piece::of(&[])];
             // SAFETY: a slice that lives across the call. Who has gone needs to be told nothing;
             // for all others there is room, since nothing else is ever sent.
-            let _ = unsafe { socket::send(watch.fd.as_fd(), pieces, &[]) };
+            let _ = unsafe { socket::send(keepalive.fd.as_fd(), pieces, &[]) };
         }
     }
 
     /// Watches another rank of the same node, if there is one that is connected.
-    fn watch_another(&mut self, inner: &Inner, than: Rank) {
+    fn open_another_keepalive(&mut self, inner: &Inner, than: Rank) {
         let node = inner.cards[than.index()].node;
         let other = (0..inner.size).map(|rank| Rank(rank as u16)).find(|rank| {
             let same = inner.cards[rank.index()].node == node && *rank != than;
             same && inner.area.liveness(*rank) == liveness::JOINED
-                && inner.peers.is_established(*rank)
+                && inner.endpoints.is_established(*rank)
         });
         if let Some(other) = other {
-            self.begin(inner, other, Aim::Watch);
+            self.begin(inner, other, ConnectPurpose::Keepalive);
         }
     }
 }

@@ -1,18 +1,19 @@
 //! What is sent to a peer: handed to the connection with it, which is made if there is none, and
 //! what is held back there for a moment.
 
-use super::{EXPLAIN, Peers, lock, watch};
+use super::{EXPLAIN, EndpointTable, lock};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
+use crate::progress::PollOwner;
 use crate::runtime::Inner;
 use crate::sync::{Ordering, fence};
 use crate::timeout::Deadline;
 use crate::transport::tcp::connection::{Broken, Connection, Posted, Unsent};
-use crate::transport::tcp::send_queue::{Item, Message, Outgoing};
+use crate::transport::tcp::send_queue::{ChannelMessage, Item, Outgoing};
 use std::cell::Cell;
 use std::sync::Arc;
 
-impl Peers {
+impl EndpointTable {
     /// Sends a frame to `rank`.
     pub(crate) fn send(
         &self,
@@ -32,7 +33,7 @@ impl Peers {
         self.hand(inner, rank, Deadline::Now, item, |connection, item| {
             // What was lost shows before a new connection can be used.
             if inner.queues.get(queue.index()).is_some_and(|queue| queue.has_lost(rank)) {
-                return Err(Unsent::Vain);
+                return Err(Unsent::Stale);
             }
             connection.post(&self.data, queue, item)
         })
@@ -49,13 +50,13 @@ impl Peers {
         inner: &Inner,
         rank: Rank,
         losses: u64,
-        message: Message<'_>,
+        message: ChannelMessage<'_>,
     ) -> Result<bool> {
         let full = Cell::new(false);
         self.hand(inner, rank, Deadline::Now, message, |connection, message| {
             // As above.
             if inner.channels.losses(rank) != losses {
-                return Err(Unsent::Vain);
+                return Err(Unsent::Stale);
             }
             // SAFETY: as the caller says.
             let posted = unsafe { connection.post_message(&self.data, message) }?;
@@ -93,13 +94,13 @@ impl Peers {
             let connection = self.connected(inner, rank, deadline)?;
             match hand_over(&connection, item) {
                 Ok(posted) => {
-                    if posted.held {
-                        self.hold(&connection);
+                    if posted.corked {
+                        self.note_corked(&connection);
                     }
                     if let Some(now_ns) = posted.soon_ns {
                         // Who posts all the time is about to wait, most likely: the progress thread
                         // need not run for each acknowledgement.
-                        self.note_drive();
+                        self.note_caller_poll();
                         self.note_posting(now_ns);
                     }
                     return Ok(());
@@ -109,7 +110,7 @@ impl Peers {
                     return Ok(());
                 }
                 Err(Unsent::Closed(back)) => item = back,
-                Err(Unsent::Vain) => {
+                Err(Unsent::Stale) => {
                     let host = &inner.cards[rank.index()].host;
                     let reason = format!("the connection to {rank} on {host} broke");
                     return Err(inner.refused(rank, reason));
@@ -134,32 +135,31 @@ impl Peers {
     }
 
     /// Something is held back on a connection: the progress thread sends it should nobody else.
-    fn hold(&self, connection: &Arc<Connection>) {
-        lock(&self.held).push(Arc::clone(connection));
-        self.holds.store(true, Ordering::Relaxed);
+    fn note_corked(&self, connection: &Arc<Connection>) {
+        lock(&self.corked).push(Arc::clone(connection));
+        self.any_corked.store(true, Ordering::Relaxed);
         // The thread says what it does next, and looks then whether something is held back: one of
         // both sees the other. While it ticks it comes by itself.
         fence(Ordering::SeqCst);
-        if self.watch.load(Ordering::Relaxed) != watch::TICKING || self.slow.load(Ordering::Relaxed)
-        {
+        if self.poll_owner() != PollOwner::Timer || self.ticks_slowly.load(Ordering::Relaxed) {
             self.wakeup.wake();
         }
     }
 
     /// Whether something may be held back.
-    pub(crate) fn holds(&self) -> bool {
-        self.holds.load(Ordering::Relaxed)
+    pub(crate) fn has_corked(&self) -> bool {
+        self.any_corked.load(Ordering::Relaxed)
     }
 
     /// Sends what is held back; false if nothing is.
-    pub(crate) fn release(&self, inner: &Inner) -> bool {
-        if !self.holds() {
+    pub(crate) fn flush_corked(&self, inner: &Inner) -> bool {
+        if !self.has_corked() {
             return false;
         }
-        self.holds.store(false, Ordering::Relaxed);
-        let held = std::mem::take(&mut *lock(&self.held));
-        for connection in &held {
-            match connection.release_held(&self.data) {
+        self.any_corked.store(false, Ordering::Relaxed);
+        let corked = std::mem::take(&mut *lock(&self.corked));
+        for connection in &corked {
+            match connection.flush_corked(&self.data) {
                 Ok(false) => {}
                 Ok(true) => inner.area.wake(inner.rank),
                 Err(Broken) => self.broke(inner, connection),

@@ -8,7 +8,7 @@ use crate::segment::{Init, Segment, Shape};
 fn descriptors_stay_with_their_frame_while_others_queue_up_behind_it() {
     let descriptor = crate::os::event::Wakeup::new().expect("descriptor");
     let frame = Outgoing::with_descriptors(&Frame::Kill, &[descriptor.as_fd()]).expect("frame");
-    let mut out = Out::default();
+    let mut out = SendQueue::default();
     out.control.push_back(frame);
     out.refill();
     // The socket was full, and another frame came.
@@ -23,19 +23,19 @@ fn descriptors_stay_with_their_frame_while_others_queue_up_behind_it() {
 
 #[test]
 fn acknowledgements_go_out_before_a_request_that_shares_their_system_call() {
-    let mut out = Out { completed: 3, awaited: true, ..Out::default() };
+    let mut out = SendQueue { completed: 3, ack_awaited: true, ..SendQueue::default() };
     out.append_item(QueueId(0), Item::Frame(Frame::Ping { request: 1 }));
     let mut bytes = Vec::new();
     Frame::Ack { puts: 3 }.append_to(&mut bytes);
     Frame::Ping { request: 1 }.append_to(&mut bytes);
     assert_eq!(out.wire, bytes);
-    assert!(!out.owes() && !out.awaited);
+    assert!(!out.has_unsent_ack() && !out.ack_awaited);
 }
 
 const PAYLOAD: usize = 768 * 1024;
 
 /// A stream with one payload to send, by way of `pipes`, and its other end.
-fn stream(name: &str, pipes: &Arc<Pipes>, byte: u8) -> (Out, OwnedFd, OwnedFd) {
+fn stream(name: &str, pipes: &Arc<Pipes>, byte: u8) -> (SendQueue, OwnedFd, OwnedFd) {
     let name = format!("gaspi-outgoing-{name}-{}", std::process::id());
     let listener = socket::listen(&name).expect("listener");
     let client = socket::connect(&name).expect("connection");
@@ -46,13 +46,13 @@ fn stream(name: &str, pipes: &Arc<Pipes>, byte: u8) -> (Out, OwnedFd, OwnedFd) {
     // SAFETY: the memory of the segment.
     unsafe { segment.pointer().write_bytes(byte, PAYLOAD) };
     let payload = Payload::new(segment, 0);
-    let mut out = Out { pipes: Some(Arc::clone(pipes)), ..Out::default() };
+    let mut out = SendQueue { pipes: Some(Arc::clone(pipes)), ..SendQueue::default() };
     out.append_item(QueueId(0), Item::Data { request: 1, size: PAYLOAD as u64, payload });
     (out, client, server)
 }
 
 /// Sends until the socket is full, or all has been sent: then true.
-fn pump(out: &mut Out, fd: &OwnedFd) -> bool {
+fn pump(out: &mut SendQueue, fd: &OwnedFd) -> bool {
     while !out.wire.is_empty() {
         match send(fd.as_fd(), out) {
             Ok(()) => {}
@@ -132,20 +132,20 @@ fn a_message_goes_out_whole_although_its_data_changes_once_it_was_posted() {
     let slot = Segment::new(SegmentId(1), 1, 2 * PAYLOAD as u64, Init::Zeroed, shape);
     let slot = Payload::new(Arc::new(slot.expect("segment")), 64);
     let (head, mut data) = ([7u8; 64], vec![8u8; PAYLOAD]);
-    let place = Place { segment: SegmentId(1), generation: 1, offset: 0 };
+    let remote = RemoteAddress { segment: SegmentId(1), generation: 1, offset: 0 };
     let (size, notification) = ((head.len() + PAYLOAD) as u64, crate::ids::NotificationId(0));
-    let lane = Lane { queue: QueueId(0), generation: 0 };
-    let put = Put { lane, place, size, last: true, notification, value: 1 };
-    let message = Message { put, head: &head, data: Piece::of(&data), slot, buffer: None };
+    let stream = Stream { queue: QueueId(0), generation: 0 };
+    let put = Put { stream, remote, size, last: true, notification, value: 1 };
+    let message = ChannelMessage { put, head: &head, data: Piece::of(&data), slot, buffer: None };
     assert!(!out.is_full(&message));
     // Room is waited for, but not for ever, and not behind others.
     out.armed = true;
     assert!(out.is_full(&message) && out.is_full(&message));
     out.drains += 1;
     assert!(!out.is_full(&message) && out.is_full(&message));
-    out.lanes.push_back((QueueId(1), VecDeque::new()));
+    out.streams.push_back((QueueId(1), VecDeque::new()));
     assert!(!out.is_full(&message));
-    out.lanes.clear();
+    out.streams.clear();
     out.armed = false;
     // SAFETY: all of it lives here.
     let left = unsafe { out.send_message(Some(to.as_fd()), false, message) };
@@ -165,12 +165,12 @@ fn a_message_goes_out_whole_although_its_data_changes_once_it_was_posted() {
 #[test]
 fn what_was_called_back_ends_the_stream_instead_of_standing_for_data() {
     let (mut out, to, _from) = stream("called-back", &Arc::default(), 0);
-    (out.wire, out.body, out.lanes) = (vec![1], None, VecDeque::new());
+    (out.wire, out.body, out.streams) = (vec![1], None, VecDeque::new());
     let data = vec![7u8; 4 << 20];
     // SAFETY: the data outlives the stream.
     let loan = Arc::new(unsafe { UserBuffer::new(data.as_ptr()) });
     let payload = Payload::of_user(Arc::clone(&loan), 0);
-    out.body = Some(Body { payload, sent: 0, size: data.len() as u64, piped: true });
+    out.body = Some(OutgoingBody { payload, sent: 0, size: data.len() as u64, piped: true });
     assert!(!pump(&mut out, &to), "it is more than the socket takes");
     // What has been handed over goes out as it is; what has not, not at all.
     out.pipe = None;

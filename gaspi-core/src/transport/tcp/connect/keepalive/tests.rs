@@ -6,7 +6,7 @@ use crate::config::{Config, Topology};
 use crate::runtime::{PendingInit, Runtime};
 use crate::sync::Ordering;
 use crate::timeout::Timeout;
-use crate::transport::tcp::endpoint_table::WATCHES;
+use crate::transport::tcp::endpoint_table::KEEPALIVES;
 use crate::wire::handshake::{Client, Peer, Secret};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -49,7 +49,7 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
     let mut stream = connected.expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
     let secret = Secret { job: inner.token, key: inner.key };
-    let to = Peer { rank: 1, purpose: Purpose::Watch };
+    let to = Peer { rank: 1, purpose: Purpose::Keepalive };
     let mut client = Client::new(&secret, 0, to, [3; 32]);
     say(&mut stream, &mut client);
     // The challenge, which only a rank sends that has taken notice.
@@ -62,7 +62,7 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
     std::thread::scope(|scope| {
         let leaving = scope.spawn(|| b.term(LIMIT).expect("term"));
         let begin = Instant::now();
-        while !inner.peers.stop.load(Ordering::Acquire) {
+        while !inner.endpoints.stop.load(Ordering::Acquire) {
             assert!(begin.elapsed() < PATIENCE, "it does not leave");
             std::thread::yield_now();
         }
@@ -82,21 +82,23 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
 #[test]
 fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
     let [a, b] = two_ranks("unheard");
-    let (watch, mut of_watched) = UnixStream::pair().expect("sockets");
-    watch.set_nonblocking(true).expect("a socket");
+    let (keepalive, mut of_watched) = UnixStream::pair().expect("sockets");
+    keepalive.set_nonblocking(true).expect("a socket");
     of_watched.write_all(&[FAREWELL]).expect("it is heard");
     b.term(LIMIT).expect("term");
     drop(b);
     let inner = a.inner();
     assert_eq!(inner.area.liveness(Rank(1)), liveness::JOINED, "nobody has told it");
-    let mut connecting = Connecting::new(inner);
-    connecting.watches.insert(WATCHES, Watch { fd: watch.into(), rank: Some(Rank(1)) });
-    connecting.begin(inner, Rank(1), Aim::Probe);
+    let mut connecting = Connector::new(inner);
+    connecting
+        .keepalives
+        .insert(KEEPALIVES, Keepalive { fd: keepalive.into(), rank: Some(Rank(1)) });
+    connecting.begin(inner, Rank(1), ConnectPurpose::Probe);
     let begin = Instant::now();
     while connecting.is_busy() {
         assert!(begin.elapsed() < PATIENCE, "it goes on trying");
         for number in 0..=connecting.next {
-            connecting.serve_trial(inner, number);
+            connecting.serve_attempt(inner, number);
         }
         connecting.turn(inner);
     }
