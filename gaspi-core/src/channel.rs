@@ -6,8 +6,8 @@
 //! count, and its slot is used again when the receiver has said that it took it. Arrival slots
 //! ([`crate::sync::arrival_slot`]) and staging exist for members of the same node only.
 //!
-//! Invariants: each word and each arrival slot has one writer; a count is published after the bytes that it
-//! counts and read before them; nothing here waits, except [`Runtime::channel_open`] and
+//! Invariants: each word and each arrival slot has one writer; a count is published after the bytes
+//! that it counts and read before them; nothing here waits, except [`Runtime::channel_open`] and
 //! `wait_for`.
 
 mod abort_notice;

@@ -1,18 +1,18 @@
 //! Steps that all members of a group take together, and the barrier (GASPI 17.1, 11).
 //!
-//! A step is one arrival slot per member ([`crate::sync::arrival_slot`]): a rank publishes its own and
-//! waits for those of all others. The arrival slot carries a fingerprint of the call, so that ranks that
-//! called different things find out before they touch each other's data, and a small payload;
-//! behind it lies the rank's staging. Barrier, segment create and use, opening a channel and the
-//! all-reduces of the standard are built on it.
+//! A step is one arrival slot per member ([`crate::sync::arrival_slot`]): a rank publishes its own
+//! and waits for those of all others. The arrival slot carries a fingerprint of the call, so that
+//! ranks that called different things find out before they touch each other's data, and a small
+//! payload; behind it lies the rank's staging. Barrier, segment create and use, opening a channel
+//! and the all-reduces of the standard are built on it.
 //!
 //! Who knows that a member has died does not arrive: having heard of it, a program calls something
 //! else, which the others would take for a mismatch before they hear of the death.
 //!
 //! Invariants: one collective is active per group; one whose timeout ran out stays active and is
-//! continued by the same call. A rank goes from step k to k + 1 only after it has read all arrival slots of
-//! k, so two arrival slots (and two stages) alternate. After an error that is not a timeout the call has
-//! ended on this rank.
+//! continued by the same call. A rank goes from step k to k + 1 only after it has read all arrival
+//! slots of k, so two arrival slots (and two stages) alternate. After an error that is not a
+//! timeout the call has ended on this rank.
 
 mod call;
 pub(crate) mod reason;

@@ -5,9 +5,9 @@
 //! one per member and commit: a faster rank's next use of an id waits for the slower ones. Members
 //! whose lists differ find out from each other's announcement, and tell all they had announced to.
 //! The members agree on the largest incarnation that any of them proposed, which is fresh for all,
-//! so that a reused id never meets the arrival slots of its former life. A commit also waits until the
-//! members of this rank's former use of the id have read its last arrival slots there: they lie in the same
-//! place.
+//! so that a reused id never meets the arrival slots of its former life. A commit also waits until
+//! the members of this rank's former use of the id have read its last arrival slots there: they lie
+//! in the same place.
 
 mod commit;
 

@@ -2,9 +2,10 @@
 //! and of the staging behind them.
 //!
 //! A rank of this node is seen in the node area; of one of another node this rank keeps a copy of
-//! its own, written by whoever handles the frames that carry it. The order in which arrival slots are
-//! written and read is the same in both. An arrival slot that belongs to the next use of a group's id waits
-//! until this rank has committed it: the members of the former use may still be reading.
+//! its own, written by whoever handles the frames that carry it. The order in which arrival slots
+//! are written and read is the same in both. An arrival slot that belongs to the next use of a
+//! group's id waits until this rank has committed it: the members of the former use may still be
+//! reading.
 
 use crate::ids::{GroupId, Rank};
 use crate::sync::arrival_slot::ArrivalSlot;
@@ -125,15 +126,16 @@ impl RemoteArrivals {
     fn publish(&self, rank: Rank, arrival: &Arrival) {
         let (group, parity) = (arrival.group.index(), (arrival.step % 2) as usize);
         let slot = &self.peer(rank, group).arrival_slots[parity];
-        // An arrival slot of a former use would come after the present one only from a sender that is wrong.
+        // An arrival slot of a former use would come after the present one only from a sender that
+        // is wrong.
         if slot.sequence.load(crate::sync::Ordering::Relaxed) >= arrival.step {
             return;
         }
         let bytes = arrival.stage.len().min(STAGE_BYTES);
         if bytes > 0 {
             let to = self.stage(rank, group, parity);
-            // SAFETY: staging has STAGE_BYTES, consists of atomics, and is read only after the arrival slot
-            // has been published.
+            // SAFETY: staging has STAGE_BYTES, consists of atomics, and is read only after the
+            // arrival slot has been published.
             unsafe { std::ptr::copy_nonoverlapping(arrival.stage.as_ptr(), to, bytes) };
         }
         slot.publish(arrival.step, arrival.fingerprint, &arrival.words);

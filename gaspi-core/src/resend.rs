@@ -1,7 +1,7 @@
-//! What this rank has said to the members of its groups on other nodes and nobody answers to: arrivals
-//! of collectives, lists of commits. A connection that breaks may lose it, while both ranks live
-//! and wait for each other. It is kept here as long as a member may still need it, and said again
-//! to one whose connection broke.
+//! What this rank has said to the members of its groups on other nodes and nobody answers to:
+//! arrivals of collectives, lists of commits. A connection that breaks may lose it, while both
+//! ranks live and wait for each other. It is kept here as long as a member may still need it, and
+//! said again to one whose connection broke.
 //!
 //! Invariant: whoever hears something twice is as wise as before.
 
@@ -76,8 +76,8 @@ impl Inner {
     pub(crate) fn send_arrival(&self, to: Arc<[Rank]>, arrival: Arrival) {
         let (group, step, parity) = (arrival.group, arrival.step, (arrival.step % 2) as usize);
         let kept_frame = Arc::new(Kept { to, frame: Frame::Arrive(arrival) });
-        // First kept, then said: a connection may break in between. A barrier's arrival may be late,
-        // and then takes the place of none that is still needed.
+        // First kept, then said: a connection may break in between. A barrier's arrival may be
+        // late, and then takes the place of none that is still needed.
         let is_later =
             |kept: &Kept| matches!(&kept.frame, Frame::Arrive(arrival) if arrival.step > step);
         {

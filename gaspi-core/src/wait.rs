@@ -37,8 +37,8 @@ pub(crate) trait Sockets {
     fn look(&self) -> bool;
 
     /// Sleeps until something comes or `limit` is over, if nobody else looks after the sockets;
-    /// false if somebody does. `announce` is called once the sleep can be ended by a wakeup socket; if
-    /// it says so, there is no sleep.
+    /// false if somebody does. `announce` is called once the sleep can be ended by a wakeup socket;
+    /// if it says so, there is no sleep.
     fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool;
 
     /// The caller stops waiting.

@@ -16,8 +16,8 @@ use crate::transport::tcp::send_queue::{ChannelMessage, Item};
 use crate::wire::frame::{Put, RemoteAddress, Stream};
 use std::sync::Arc;
 
-/// Data from this size on is sent without a copy where it may be: less is copied as quickly as an acknowledgement
-/// comes.
+/// Data from this size on is sent without a copy where it may be: less is copied as quickly as an
+/// acknowledgement comes.
 const ZERO_COPY_BYTES: usize = 96 << 10;
 
 /// For puts that set no word: none is ever set to 0.
@@ -120,9 +120,9 @@ impl Channel {
         sent
     }
 
-    /// The receivers of messages that are sent without a copy and have not arrived, one for each, with
-    /// whether it is lost. What is lost does not use the data any more, but stays in flight until
-    /// [`withdraw`](Channel::withdraw): it shows in [`check`](Channel::check) or
+    /// The receivers of messages that are sent without a copy and have not arrived, one for each,
+    /// with whether it is lost. What is lost does not use the data any more, but stays in flight
+    /// until [`withdraw`](Channel::withdraw): it shows in [`check`](Channel::check) or
     /// [`alive`](Channel::alive).
     pub fn in_flight(&self) -> Vec<(usize, bool)> {
         self.inner.channels.zero_copy.in_flight(self.reserved.bytes.start)
@@ -191,8 +191,8 @@ impl Channel {
 
     /// Has the data of message `index` of a member of another node, of which fewer than the slots
     /// have not been taken before it, go to `to` as far as it has not come yet, if it is `len`
-    /// bytes and its head begins like this. To be asked for with [`complete_receive`](Channel::complete_receive) once
-    /// it has been received.
+    /// bytes and its head begins like this. To be asked for with
+    /// [`complete_receive`](Channel::complete_receive) once it has been received.
     ///
     /// # Safety
     /// The memory is writable, and nobody else uses it, until the message has come or

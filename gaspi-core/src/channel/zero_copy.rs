@@ -45,8 +45,9 @@ impl ZeroCopySends {
     /// Begins a zero-copy send of what begins at `start`.
     ///
     /// # Safety
-    /// As [`UserBuffer::new`]; it is cancelled when it has been [acknowledged](ZeroCopySends::acknowledged) or
-    /// [all of the channel is](ZeroCopySends::cancel).
+    /// As [`UserBuffer::new`]; it is cancelled when it has been
+    /// [acknowledged](ZeroCopySends::acknowledged) or [all of the channel
+    /// is](ZeroCopySends::cancel).
     pub(super) unsafe fn begin(
         &self,
         (channel, member): (u64, usize),

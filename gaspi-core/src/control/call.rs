@@ -130,8 +130,8 @@ impl GroupCall<'_> {
         &self.inner.arrival_slots_of(self.ranks()[member], self.group)[(step % 2) as usize]
     }
 
-    /// Publishes this rank's next arrival slot with up to [`PAYLOAD_WORDS`] words, and its staging. Does
-    /// nothing where a continued call has published it already.
+    /// Publishes this rank's next arrival slot with up to [`PAYLOAD_WORDS`] words, and its staging.
+    /// Does nothing where a continued call has published it already.
     pub fn arrive(&mut self, payload: &[u64]) {
         debug_assert!(payload.len() <= PAYLOAD_WORDS, "{payload:?} does not fit into a line");
         let step = self.step() + 1;
@@ -313,7 +313,8 @@ impl GroupCall<'_> {
         }
     }
 
-    /// Looks at the arrival slots of a step from member `next` on, which all before have arrived at.
+    /// Looks at the arrival slots of a step from member `next` on, which all before have arrived
+    /// at.
     #[inline]
     fn scan(&self, step: u64, next: &mut usize) -> Scan {
         let (mut missing, mut passed, mut differs) = (false, None, None);

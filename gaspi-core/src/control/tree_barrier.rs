@@ -8,12 +8,12 @@
 //! binomial over the members' indices: the parent of v is v without its lowest bit.
 //!
 //! It only makes what goes well quicker. A member that waits for a while, whose time runs out, that
-//! leaves, or sees that another one has called something else, sends its arrival to all, as in every
-//! other step; and so do all who have arrived once they hear such an arrival. From then on everything
-//! is as without a tree. But for one thing: who has left may have done so after the tree had told
-//! it that all have arrived, and has no arrival slot then. It is missed by those who would have heard of
-//! its arrival, and by those to whom the tree can tell nothing more, since the parent has left;
-//! they tell all.
+//! leaves, or sees that another one has called something else, sends its arrival to all, as in
+//! every other step; and so do all who have arrived once they hear such an arrival. From then on
+//! everything is as without a tree. But for one thing: who has left may have done so after the tree
+//! had told it that all have arrived, and has no arrival slot then. It is missed by those who would
+//! have heard of its arrival, and by those to whom the tree can tell nothing more, since the parent
+//! has left; they tell all.
 
 use super::BARRIER;
 use crate::bootstrap::Card;
@@ -355,8 +355,8 @@ impl Inner {
         }
     }
 
-    /// Whether `rank`, which has left without an arrival slot, cannot be heard of any more: this rank would
-    /// have heard of its arrival at `step`, or nothing more of the others'.
+    /// Whether `rank`, which has left without an arrival slot, cannot be heard of any more: this
+    /// rank would have heard of its arrival at `step`, or nothing more of the others'.
     pub(super) fn has_missed(&self, group: GroupId, step: u64, rank: Rank) -> bool {
         let state = self.tree_barriers.0[group.index()].state();
         let Some(tree) = state.tree(step) else { return false };

@@ -124,9 +124,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the members of a former use of the id have read this rank's arrival slots. Those who commit
-    /// the next use with it, and have said so, read them no more; they may never have committed the
-    /// former.
+    /// Whether the members of a former use of the id have read this rank's arrival slots. Those who
+    /// commit the next use with it, and have said so, read them no more; they may never have
+    /// committed the former.
     fn is_free(
         &self,
         group: GroupId,

@@ -142,8 +142,8 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
 }
 
 impl PendingInit {
-    /// Prepares to join `job`; other ranks can see this one from the first [`wait`](PendingInit::wait)
-    /// on.
+    /// Prepares to join `job`; other ranks can see this one from the first
+    /// [`wait`](PendingInit::wait) on.
     ///
     /// # Errors
     /// [`Error::Config`], or what the operating system refuses.

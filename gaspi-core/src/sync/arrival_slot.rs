@@ -1,9 +1,10 @@
 //! The arrival slot of one rank in one group: sequence, fingerprint and a small payload in one
 //! cache line.
 //!
-//! One writer, many readers. Two arrival slots alternate by the parity of the step: a rank writes step
-//! k + 2 into the arrival slot of step k only after everybody arrived at k + 1, and a rank arrives at
-//! k + 1 only after it read all arrival slots of step k. So an arrival slot is never overwritten while it is read.
+//! One writer, many readers. Two arrival slots alternate by the parity of the step: a rank writes
+//! step k + 2 into the arrival slot of step k only after everybody arrived at k + 1, and a rank
+//! arrives at k + 1 only after it read all arrival slots of step k. So an arrival slot is never
+//! overwritten while it is read.
 
 use super::{Ordering, Word64};
 
@@ -41,8 +42,8 @@ impl<W: Word64> ArrivalSlot<W> {
         for (word, value) in self.payload.iter().zip(payload) {
             word.store(*value, Ordering::Relaxed);
         }
-        // Release: publishes the arrival slot and whatever was staged before; pairs with the Acquire in
-        // `arrived`.
+        // Release: publishes the arrival slot and whatever was staged before; pairs with the
+        // Acquire in `arrived`.
         self.sequence.store(sequence, Ordering::Release);
     }
 

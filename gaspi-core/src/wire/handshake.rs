@@ -12,9 +12,9 @@
 //! speaks to whom, for what, in which job, and the fresh nonces of both sides, so that nothing can
 //! be replayed, reflected or passed on to another rank. What follows the proof is the caller's.
 //!
-//! Invariant: neither side keeps more than [`HELLO`] and [`CHALLENGE`] bytes of what an unauthenticated peer
-//! says, and nobody reads past the handshake: [`Client::wants`] and [`Server::wants`] tell how much
-//! to read.
+//! Invariant: neither side keeps more than [`HELLO`] and [`CHALLENGE`] bytes of what an
+//! unauthenticated peer says, and nobody reads past the handshake: [`Client::wants`] and
+//! [`Server::wants`] tell how much to read.
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};

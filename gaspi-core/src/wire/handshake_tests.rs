@@ -1,4 +1,5 @@
-//! Handshakes of the two sides with each other, in pieces of any size, and with unauthenticated peers.
+//! Handshakes of the two sides with each other, in pieces of any size, and with unauthenticated
+//! peers.
 
 use super::*;
 use crate::fuzzed::Seed;

@@ -62,9 +62,9 @@ fn until_it_waits(call: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     thread
 }
 
-/// Runs `body` on a thread that counts for nobody and may take the fast path. One whose control block
-/// lies where that of another test's thread lay counts for that test's rank while it lives; and
-/// others may have come to its chain.
+/// Runs `body` on a thread that counts for nobody and may take the fast path. One whose control
+/// block lies where that of another test's thread lay counts for that test's rank while it lives;
+/// and others may have come to its chain.
 pub(crate) fn on_a_free_thread(body: impl FnOnce() + Send) {
     fn nested(body: Box<dyn FnOnce() + Send + '_>) {
         std::thread::scope(|scope| {

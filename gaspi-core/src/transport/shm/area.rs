@@ -2,11 +2,11 @@
 //!
 //! One memory file per job and node, made by whoever hosts the meeting, sparse: only what is used
 //! takes memory. It is laid out for all ranks of the job, whichever node they are on; those of
-//! other nodes have nothing here but their place in the liveness words, where the node keeps what it
-//! knows of them. What they send to a group's members is kept in [`crate::remote_arrivals`]. Each part has
-//! one writer (a control page: its rank, but for its wakeup; a liveness word: its rank, and whoever
-//! notices a death; a passive or arrival slot: its sender), so a process that dies leaves nothing locked.
-//! Layout in bytes, for `n` ranks and `g` groups:
+//! other nodes have nothing here but their place in the liveness words, where the node keeps what
+//! it knows of them. What they send to a group's members is kept in [`crate::remote_arrivals`].
+//! Each part has one writer (a control page: its rank, but for its wakeup; a liveness word: its
+//! rank, and whoever notices a death; a passive or arrival slot: its sender), so a process that
+//! dies leaves nothing locked. Layout in bytes, for `n` ranks and `g` groups:
 //!
 //! ```text
 //! control pages    n * 4096
@@ -495,8 +495,8 @@ impl SharedArea {
         }
     }
 
-    /// While the value lives, whoever wakes this rank also sends to the wakeup socket among its sockets. To
-    /// be made before the sleeper announces itself.
+    /// While the value lives, whoever wakes this rank also sends to the wakeup socket among its
+    /// sockets. To be made before the sleeper announces itself.
     pub(crate) fn sleep_on_sockets(&self) -> OnSockets<'_> {
         let word = &self.page(self.own).wakeup.on_sockets;
         // Ordered before the second look by the fence of the announcement.
@@ -547,7 +547,8 @@ impl SharedArea {
     #[inline]
     pub(crate) fn finish_step(&self, group: usize, step: u64) {
         let mark = self.mark(self.own, group);
-        // Release: the reads of the arrival slots stay before it; pairs with the Acquire in `has_finished`.
+        // Release: the reads of the arrival slots stay before it; pairs with the Acquire in
+        // `has_finished`.
         mark.finished.store(step, Ordering::Release);
         self.light().fence();
         if mark.wanted.load(Ordering::Relaxed) != 0 {

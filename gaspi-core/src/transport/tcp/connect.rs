@@ -11,8 +11,8 @@
 //! and the higher rank that takes a connection gives up making its own. Of one dial only one
 //! attempt waits for a welcome.
 //!
-//! Invariant: an unauthenticated peer costs a fixed buffer and [`UNAUTHENTICATED_LIMIT`], and there are at most
-//! [`UNAUTHENTICATED_MAX`] of them beside two for each rank.
+//! Invariant: an unauthenticated peer costs a fixed buffer and [`UNAUTHENTICATED_LIMIT`], and there
+//! are at most [`UNAUTHENTICATED_MAX`] of them beside two for each rank.
 
 mod attempt;
 mod keepalive;
@@ -61,7 +61,8 @@ pub(crate) enum ConnectPurpose {
     Data(Arc<Connection>),
     /// To be told by its end that the peer's host is gone.
     Keepalive,
-    /// The same once the former keepalive connection has fallen silent, unlike others with that host.
+    /// The same once the former keepalive connection has fallen silent, unlike others with that
+    /// host.
     KeepaliveAgain,
     /// To find out whether the peer lives.
     Probe,
@@ -367,8 +368,8 @@ impl Connector {
         }
         if turned_away || (probed && lacking) {
             // Who ends closes what others have connected to before nobody listens any more; and who
-            // has too many unauthenticated peers at once turns some away. Nobody is dead because this side
-            // lacks descriptors.
+            // has too many unauthenticated peers at once turns some away. Nobody is dead because
+            // this side lacks descriptors.
             self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
             return;
         }

@@ -1,11 +1,12 @@
 //! One connection to a peer, as far as sending goes: frames, descriptors and payloads out.
 //!
 //! Between nodes it carries the requests of both sides, and the answers to them; within a node it
-//! carries requests of the side that opened it. Puts are acknowledged on the connection that they came
-//! on.
+//! carries requests of the side that opened it. Puts are acknowledged on the connection that they
+//! came on.
 //!
-//! What it has to send is in [`outgoing`](crate::transport::tcp::send_queue). Whoever posts sends at once what the
-//! socket takes; whoever drives the sockets later sends the rest. Nothing here waits.
+//! What it has to send is in [`outgoing`](crate::transport::tcp::send_queue). Whoever posts sends
+//! at once what the socket takes; whoever drives the sockets later sends the rest. Nothing here
+//! waits.
 
 use crate::ids::{QueueId, Rank};
 use crate::os::event::Epoll;
@@ -337,8 +338,8 @@ impl Connection {
         self.flush_unless_full(poll, &mut out)
     }
 
-    /// Takes note that `puts` puts of this connection have been completed in all; gives the streams that
-    /// they belong to.
+    /// Takes note that `puts` puts of this connection have been completed in all; gives the streams
+    /// that they belong to.
     pub(crate) fn acknowledged(&self, puts: u64) -> impl Iterator<Item = (Stream, u32)> + use<> {
         let mut out = self.out();
         let mut left = puts.saturating_sub(out.acknowledged);

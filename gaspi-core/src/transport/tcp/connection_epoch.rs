@@ -7,7 +7,8 @@
 //!
 //! Invariants: what a rank has asked for on a connection that it gave up takes no effect after
 //! anything that it asks for later; it has failed before anything is asked for on a new one, and
-//! what was to arrive behind it does not ([`Unsent::Stale`](crate::transport::tcp::connection::Unsent)).
+//! what was to arrive behind it does not
+//! ([`Unsent::Stale`](crate::transport::tcp::connection::Unsent)).
 
 use crate::ids::Rank;
 use crate::os::tcp;

@@ -126,7 +126,8 @@ pub(crate) struct EndpointTable {
     pub(crate) acks_delayed: AtomicBool,
     /// Whether one of them is out of `data`, which somebody has to look at by himself.
     pub(crate) direct_poll: AtomicBool,
-    /// The number of a [`PollOwner`]; changed while `poll_owner_lock` is held, together with what `poll` listens to.
+    /// The number of a [`PollOwner`]; changed while `poll_owner_lock` is held, together with what
+    /// `poll` listens to.
     poll_owner: AtomicU32,
     pub(crate) poll_owner_lock: Mutex<()>,
     /// Whether its ticks are so far apart that it has to be called for what is held back.

@@ -11,8 +11,8 @@ pub(crate) struct UserBuffer {
     readable: Mutex<bool>,
 }
 
-// SAFETY: the memory may be read by any thread that finds it readable, by the promise of whoever sends
-// it.
+// SAFETY: the memory may be read by any thread that finds it readable, by the promise of whoever
+// sends it.
 unsafe impl Send for UserBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for UserBuffer {}
@@ -83,8 +83,8 @@ impl Payload {
         }
     }
 
-    /// Whether the connection ends where the memory may not be read any more: the peer could take what
-    /// stands for a message's data for the data.
+    /// Whether the connection ends where the memory may not be read any more: the peer could take
+    /// what stands for a message's data for the data.
     pub(super) fn is_of_user(&self) -> bool {
         matches!(self.memory, Memory::User(_))
     }

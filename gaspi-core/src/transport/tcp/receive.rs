@@ -89,8 +89,8 @@ struct Hot {
     incoming: Incoming,
     /// How often something has come on it since something came on another one.
     served: u32,
-    /// Whether its socket is out of the set, which [`EndpointTable::direct_poll`] tells others; else how often
-    /// something has come since it was put there.
+    /// Whether its socket is out of the set, which [`EndpointTable::direct_poll`] tells others;
+    /// else how often something has come since it was put there.
     direct_poll: bool,
     since: u32,
 }

@@ -1,9 +1,9 @@
 //! What a connection to a peer has to send: frames, streams of requests, payloads.
 //!
-//! Frames that belong to no queue go first, in order. Requests travel in streams, one for each queue:
-//! a stream keeps its order, streams take turns, and a large transfer goes out in chunks, so that a
-//! small request of another queue waits for a chunk at most. Small frames share a system call.
-//! Nothing here waits.
+//! Frames that belong to no queue go first, in order. Requests travel in streams, one for each
+//! queue: a stream keeps its order, streams take turns, and a large transfer goes out in chunks, so
+//! that a small request of another queue waits for a chunk at most. Small frames share a system
+//! call. Nothing here waits.
 
 use crate::ids::QueueId;
 use crate::os::socket::{self, Piece};

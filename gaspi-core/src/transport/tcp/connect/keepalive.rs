@@ -72,8 +72,8 @@ impl Connector {
         }
     }
 
-    /// A keepalive connection to the host of `rank` has not heard anything. It only asks now and then; where the
-    /// host was heard meanwhile on another connection, it is watched again.
+    /// A keepalive connection to the host of `rank` has not heard anything. It only asks now and
+    /// then; where the host was heard meanwhile on another connection, it is watched again.
     pub(super) fn fell_silent(&mut self, inner: &Inner, rank: Rank) {
         let node = inner.cards[rank.index()].node;
         let of_node = |peer: Rank| inner.cards[peer.index()].node == node;
