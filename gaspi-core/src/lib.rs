@@ -7,7 +7,9 @@
 //! those of the GASPI standard 17.1.
 //!
 //! ```
-//! use gaspi_core::{Config, Init, Job, PendingInit, NotificationId, QueueId, SegmentId, Timeout, Transfer};
+//! use gaspi_core::{
+//!     Config, Init, Job, NotificationId, PendingInit, QueueId, SegmentId, Timeout, Transfer,
+//! };
 //!
 //! # fn main() -> gaspi_core::Result<()> {
 //! // Without a launcher this is a job of one rank.

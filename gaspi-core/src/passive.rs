@@ -14,7 +14,7 @@ use crate::sync::slots::{Passive, passive_end, passive_pending, passive_post, pa
 use crate::sync::{AtomicU32, Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::{OUTBOX_BUFFERS, liveness};
-use crate::transport::tcp::endpoint_table::RequestKey;
+use crate::transport::tcp::requests::RequestKey;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
 use crate::wire::frame::Frame;

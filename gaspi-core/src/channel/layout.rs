@@ -166,10 +166,12 @@ mod tests {
                 .rounded()
                 .expect("a small one");
             let g = Layout::new(spec, members);
-            let mut parts = vec![(g.arrival_slot(0), LINE), (g.arrival_slot(1), LINE), (g.notice(), LINE)];
+            let firsts = [g.arrival_slot(0), g.arrival_slot(1), g.notice()];
+            let mut parts: Vec<(u64, u64)> = firsts.map(|first| (first, LINE)).into();
             for member in 0..members {
                 parts.push((g.received_notice(member), LINE));
-                parts.extend((0..slots).map(|s| (g.receive_slot(member, s.into()), spec.slot_bytes())));
+                let slot = |s: u32| (g.receive_slot(member, s.into()), spec.slot_bytes());
+                parts.extend((0..slots).map(slot));
             }
             for nth in 0..remotes {
                 parts.extend((0..slots).map(|s| (g.send_slot(nth, s.into()), spec.slot_bytes())));

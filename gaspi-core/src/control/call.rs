@@ -372,7 +372,8 @@ impl GroupCall<'_> {
             (None, Some(rank)) => {
                 let kind = self.key.kind.name();
                 let difference = format!(
-                    "{kind} has failed on {rank}, which has called something else on the group since"
+                    "{kind} has failed on {rank}, which has called something else on the group \
+                     since"
                 );
                 let error = Error::Mismatch { group: self.group, difference };
                 let remote = self.state.committed.as_ref().is_some_and(|group| group.remote);

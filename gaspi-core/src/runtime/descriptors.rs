@@ -84,8 +84,8 @@ pub(super) fn prepare(job: &Job, config: &Config) -> Result<()> {
         let level = if connected { log::Level::Info } else { log::Level::Warn };
         log::log!(
             level,
-            "proc_init: {rank} may need up to {most} open files for {size} ranks and {} segments, the limit \
-             is {limit} (hard limit {hard}); raise it with ulimit -n",
+            "proc_init: {rank} may need up to {most} open files for {size} ranks and {} \
+             segments, the limit is {limit} (hard limit {hard}); raise it with ulimit -n",
             config.segment_max
         );
     }

@@ -92,7 +92,11 @@ pub fn thread_key() -> usize {
         let key: usize;
         // SAFETY: the ABI has the thread control block begin with its own address.
         unsafe {
-            std::arch::asm!("mov {}, fs:0", out(reg) key, options(pure, readonly, nostack, preserves_flags));
+            std::arch::asm!(
+                "mov {}, fs:0",
+                out(reg) key,
+                options(pure, readonly, nostack, preserves_flags)
+            );
         }
         key
     }
@@ -101,7 +105,11 @@ pub fn thread_key() -> usize {
         let key: usize;
         // SAFETY: reads the thread pointer, which every thread has.
         unsafe {
-            std::arch::asm!("mrs {}, tpidr_el0", out(reg) key, options(pure, nomem, nostack, preserves_flags));
+            std::arch::asm!(
+                "mrs {}, tpidr_el0",
+                out(reg) key,
+                options(pure, nomem, nostack, preserves_flags)
+            );
         }
         key
     }

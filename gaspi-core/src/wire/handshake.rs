@@ -2,8 +2,10 @@
 //! said on a connection: pure bytes and state, without sockets or clocks.
 //!
 //! ```text
-//! client  hello      magic u32 | version u16 | purpose u8 | 0 u8 | job 16 B | from u32 | to u32 | nonce 32 B
-//! server  challenge  magic u32 | version u16 | 1 u8 | 0 u8 | nonce 32 B | mac("gaspi server" | hello | nonce)
+//! client  hello      magic u32 | version u16 | purpose u8 | 0 u8 | job 16 B | from u32 |
+//!                    to u32 | nonce 32 B
+//! server  challenge  magic u32 | version u16 | 1 u8 | 0 u8 | nonce 32 B |
+//!                    mac("gaspi server" | hello | nonce)
 //!      or refusal    magic u32 | version u16 | 2 u8 | code u8
 //! client  proof      mac("gaspi client" | hello | challenge)
 //! ```

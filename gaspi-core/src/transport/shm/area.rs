@@ -22,12 +22,12 @@
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::memory::{Mapping, PAGE, check_sealed};
-use crate::os::{futex, memory, socket};
+use crate::os::{futex, memory};
 use crate::sync::arrival_slot::ArrivalSlot;
 use crate::sync::eventcount::EventCount;
 use crate::sync::membarrier::{self, Light};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::collections::HashMap;
+use crate::transport::shm::wakeup::WakeupSockets;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Bytes of staging for one step of a collective.
@@ -200,40 +200,6 @@ impl Layout {
 /// Bytes of the shared area for `ranks` ranks and `group_max` groups.
 pub(crate) fn shared_area_size(ranks: u32, group_max: u32) -> u64 {
     Layout { ranks: ranks.into(), groups: group_max.into() }.end()
-}
-
-/// Wakes ranks of this node that sleep on their sockets, where a futex cannot wake them.
-#[derive(Debug)]
-pub(crate) struct WakeupSockets {
-    /// A socket without a name, to send from.
-    sender: OwnedFd,
-    /// The abstract names of the ranks' wakeup sockets.
-    names: HashMap<Rank, String>,
-}
-
-impl WakeupSockets {
-    /// For ranks with listeners of these abstract names.
-    pub(crate) fn new(listeners: impl Iterator<Item = (Rank, String)>) -> Result<WakeupSockets> {
-        let sender = socket::datagram(None).map_err(|e| Error::os("making a socket", &e))?;
-        let names = listeners.map(|(rank, name)| (rank, WakeupSockets::name(&name))).collect();
-        Ok(WakeupSockets { sender, names })
-    }
-
-    /// The wakeup socket of the rank whose listener has this name.
-    pub(crate) fn bind(listener: &str) -> Result<OwnedFd> {
-        socket::datagram(Some(&WakeupSockets::name(listener)))
-            .map_err(|error| Error::os("making the doorbell of this rank", &error))
-    }
-
-    fn name(listener: &str) -> String {
-        format!("{listener}-bell")
-    }
-
-    fn wake(&self, rank: Rank) {
-        if let Some(name) = self.names.get(&rank) {
-            socket::send_to(self.sender.as_fd(), name);
-        }
-    }
 }
 
 /// The shared area as one rank maps it.

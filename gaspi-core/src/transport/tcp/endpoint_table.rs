@@ -3,12 +3,11 @@
 mod posting;
 
 use crate::error::{Error, Result};
-use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
+use crate::ids::{GroupId, Rank};
 use crate::os::event::{Epoll, Wakeup};
 use crate::os::socket;
 use crate::progress::PollOwner;
 use crate::runtime::Inner;
-use crate::segment::Segment;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connect::ConnectPurpose;
@@ -16,13 +15,14 @@ use crate::transport::tcp::connection::Connection;
 use crate::transport::tcp::connection_epoch::{ConnectionEpochs, fail_puts};
 use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::receive::Receiver;
+use crate::transport::tcp::requests::{Asked, PendingCall, RequestKey};
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
-use crate::wire::frame::{AtomicOperation, Frame, RemoteAddress};
+use crate::wire::frame::Frame;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Names of the poll sets: pidfds carry their rank, connections count from a base.
@@ -40,59 +40,6 @@ pub(crate) const CONNECTIONS: u64 = 1 << 43;
 
 /// How long a broken connection may stay unexplained: the process descriptor tells soon after.
 pub(super) const EXPLAIN: Duration = Duration::from_secs(1);
-
-/// Why a request was not carried out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum RequestFailure {
-    /// The connection ended before the answer.
-    Lost,
-    /// The peer says why.
-    Refused(String),
-}
-
-/// A call that can be continued after a timeout by calling again with the same arguments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum RequestKey {
-    Register { segment: SegmentId, generation: u32, rank: Rank },
-    Ping { rank: Rank },
-    Atomic { remote: RemoteAddress, rank: Rank, operation: AtomicOperation },
-    Passive { rank: Rank, segment: SegmentId, offset: u64, size: u64 },
-}
-
-/// A call under way.
-#[derive(Debug, Default)]
-pub(crate) struct PendingCall {
-    pub(super) outcome: OnceLock<Result<u64, RequestFailure>>,
-    /// The number of its request.
-    pub(crate) request: AtomicU64,
-}
-
-/// Where the bytes of an answer go.
-#[derive(Debug, Clone)]
-pub(crate) struct GetTarget {
-    pub(crate) segment: Arc<Segment>,
-    /// Bytes.
-    pub(crate) offset: u64,
-    /// Bytes.
-    pub(crate) size: u64,
-    pub(crate) notify: Option<(Arc<Segment>, NotificationId)>,
-}
-
-/// What an answer completes.
-#[derive(Debug)]
-pub(crate) enum Request {
-    Call(Arc<PendingCall>),
-    Get { queue: QueueId, generation: u32, get_target: GetTarget },
-}
-
-/// A request that has not been answered.
-#[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) peer: Rank,
-    /// The name of the connection that it travels on.
-    pub(super) token: u64,
-    pub(super) request: Request,
-}
 
 /// The connections of one rank.
 #[derive(Debug)]

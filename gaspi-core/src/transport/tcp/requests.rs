@@ -2,21 +2,72 @@
 //! once, by its answer or by the end of the connection that it travels on.
 
 use crate::error::{Error, Result};
-use crate::ids::{QueueId, Rank, SegmentId};
+use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::runtime::Inner;
-use crate::sync::Ordering;
+use crate::segment::Segment;
+use crate::sync::{AtomicU64, Ordering};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::{Connection, Posted, Unsent};
-use crate::transport::tcp::endpoint_table::{
-    Asked, EXPLAIN, EndpointTable, GetTarget, PendingCall, Request, RequestFailure, RequestKey,
-    lock,
-};
+use crate::transport::tcp::endpoint_table::{EXPLAIN, EndpointTable, lock};
 use crate::transport::tcp::send_queue::{Item, Outgoing};
 use crate::wait::Waiting;
-use crate::wire::frame::{Frame, RemoteAddress, Stream};
+use crate::wire::frame::{AtomicOperation, Frame, RemoteAddress, Stream};
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+/// Why a request was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RequestFailure {
+    /// The connection ended before the answer.
+    Lost,
+    /// The peer says why.
+    Refused(String),
+}
+
+/// A call that can be continued after a timeout by calling again with the same arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum RequestKey {
+    Register { segment: SegmentId, generation: u32, rank: Rank },
+    Ping { rank: Rank },
+    Atomic { remote: RemoteAddress, rank: Rank, operation: AtomicOperation },
+    Passive { rank: Rank, segment: SegmentId, offset: u64, size: u64 },
+}
+
+/// A call under way.
+#[derive(Debug, Default)]
+pub(crate) struct PendingCall {
+    pub(super) outcome: OnceLock<Result<u64, RequestFailure>>,
+    /// The number of its request.
+    pub(crate) request: AtomicU64,
+}
+
+/// Where the bytes of an answer go.
+#[derive(Debug, Clone)]
+pub(crate) struct GetTarget {
+    pub(crate) segment: Arc<Segment>,
+    /// Bytes.
+    pub(crate) offset: u64,
+    /// Bytes.
+    pub(crate) size: u64,
+    pub(crate) notify: Option<(Arc<Segment>, NotificationId)>,
+}
+
+/// What an answer completes.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Call(Arc<PendingCall>),
+    Get { queue: QueueId, generation: u32, get_target: GetTarget },
+}
+
+/// A request that has not been answered.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) peer: Rank,
+    /// The name of the connection that it travels on.
+    pub(super) token: u64,
+    pub(super) request: Request,
+}
 
 /// For how long the ends of peers are waited for whose connections broke: in all, for a call that
 /// asks several.
