@@ -5,17 +5,18 @@
 //! against the owner's own.
 
 use crate::error::{Error, Result};
-use crate::fabric::frame::{AtomicOperation, Frame, Place};
-use crate::fabric::outgoing::Outgoing;
-use crate::fabric::peers::{CallKey, waiting};
-use crate::fabric::serve::apply;
+use crate::fast_path::FastPath;
 use crate::ids::{Rank, SegmentId};
-use crate::inside::Inside;
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::PeerCounter;
 use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
+use crate::transport::tcp::endpoint_table::waiting;
+use crate::transport::tcp::handlers::apply;
+use crate::transport::tcp::requests::RequestKey;
+use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::Call;
+use crate::wire::frame::{AtomicOperation, Frame, RemoteAddress};
 
 const SIZE: u64 = size_of::<u64>() as u64;
 
@@ -55,24 +56,24 @@ impl Inner {
         if rank == self.rank {
             return Err(Error::Unaligned { offset });
         }
-        self.ask_owner(Place { segment, generation, offset }, rank, operation, timeout)
+        self.ask_owner(RemoteAddress { segment, generation, offset }, rank, operation, timeout)
     }
 
     /// Has the owner's progress do it.
     fn ask_owner(
         &self,
-        place: Place,
+        remote: RemoteAddress,
         rank: Rank,
         operation: AtomicOperation,
         timeout: Timeout,
     ) -> Result<u64> {
-        let key = CallKey::Atomic { place, rank, operation };
+        let key = RequestKey::Atomic { remote, rank, operation };
         let deadline = timeout.deadline();
-        let call = self.peers.call(self, key, rank, deadline, |request| {
-            Ok(Outgoing::new(&Frame::Atomic { request, place, operation }))
+        let call = self.endpoints.call(self, key, rank, deadline, |request| {
+            Ok(Outgoing::new(&Frame::Atomic { request, remote, operation }))
         })?;
-        let waiting = waiting(Call::Atomic, place.segment.0);
-        self.peers.finish_call(self, key, rank, call, deadline, waiting)
+        let waiting = waiting(Call::Atomic, remote.segment.0);
+        self.endpoints.finish_call(self, key, rank, call, deadline, waiting)
     }
 }
 
@@ -93,7 +94,7 @@ impl Runtime {
         add: u64,
         timeout: Timeout,
     ) -> Result<u64> {
-        match self.swiftly(|inside| inside.atomic_fetch_add(segment, offset, rank, add)) {
+        match self.try_fast(|fast| fast.atomic_fetch_add(segment, offset, rank, add)) {
             Some(old) => Ok(old),
             None => {
                 let operation = AtomicOperation::FetchAdd { add };
@@ -117,9 +118,9 @@ impl Runtime {
         new: u64,
         timeout: Timeout,
     ) -> Result<u64> {
-        let swiftly =
-            |inside: Inside<'_>| inside.atomic_compare_swap(segment, offset, rank, comparator, new);
-        match self.swiftly(swiftly) {
+        let fast =
+            |fast: FastPath<'_>| fast.atomic_compare_swap(segment, offset, rank, comparator, new);
+        match self.try_fast(fast) {
             Some(old) => Ok(old),
             None => {
                 let operation = AtomicOperation::CompareSwap { comparator, new };

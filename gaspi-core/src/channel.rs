@@ -1,44 +1,44 @@
 //! Channels: memory and signals between the members of a group, for one stream of collectives.
 //!
 //! Each member has a part of its own arena ([`arena`]) for a channel, laid out alike on all
-//! ([`geometry`]). Members of a node write into each other's parts; to others the same bytes travel
+//! ([`layout`]). Members of a node write into each other's parts; to others the same bytes travel
 //! as puts, with a notification in place of the store. A message lands in a slot, is published by a
-//! count, and its slot is used again when the receiver has said that it took it. Lines
-//! ([`crate::sync::line`]) and staging exist for members of the same node only.
+//! count, and its slot is used again when the receiver has said that it took it. Arrival slots
+//! ([`crate::sync::arrival_slot`]) and staging exist for members of the same node only.
 //!
-//! Invariants: each word and each line has one writer; a count is published after the bytes that it
-//! counts and read before them; nothing here waits, except [`Runtime::channel_open`] and
+//! Invariants: each word and each arrival slot has one writer; a count is published after the bytes
+//! that it counts and read before them; nothing here waits, except [`Runtime::channel_open`] and
 //! `wait_for`.
 
+mod abort_notice;
 mod arena;
 mod counts;
-mod expected;
-mod geometry;
-pub(crate) mod loans;
+mod free_list;
+mod layout;
 mod memory;
 mod messages;
-mod notice;
-mod opening;
-mod ranges;
+mod posted_receives;
+mod setup;
+pub(crate) mod zero_copy;
 
 pub(crate) use arena::Channels;
-pub(crate) use expected::Spot;
 pub use memory::{Location, Mapped, Reached};
-pub use opening::ChannelSpec;
-pub(crate) use opening::describe;
+pub(crate) use posted_receives::ReceiveTarget;
+pub use setup::ChannelSpec;
+pub(crate) use setup::describe;
 
-use crate::agreement::PeerSlice;
+use crate::control::PeerSlice;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
-use crate::node::{life, news};
 use crate::runtime::{Inner, Runtime};
 use crate::segment::Segment;
-use crate::sync::line::{Line, Look, PAYLOAD_WORDS};
+use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, slots};
 use crate::timeout::Deadline;
+use crate::transport::shm::area::{liveness, wake_kind};
 use crate::wait::{Call, Waiting};
 use arena::{Reserved, View};
-use geometry::Geometry;
+use layout::Layout;
 use messages::Turn;
 use std::sync::{Arc, Mutex};
 
@@ -80,11 +80,11 @@ pub(crate) const HEAD_BYTES: usize = 64;
 
 /// How long the data of a message stays as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stays {
+pub enum Lifetime {
     /// For the call that sends it, which copies it.
-    ForTheCall,
-    /// Until its receiver is no [borrower](Channel::borrowers) any more: it need not be copied.
-    UntilReturned {
+    Call,
+    /// Until it is no longer [in flight](Channel::in_flight): it need not be copied.
+    UntilAcknowledged {
         /// Whether this rank is about to wait for that, so that the receiver hurries to say so.
         awaited: bool,
     },
@@ -101,7 +101,7 @@ pub struct Channel {
     inner: Arc<Inner>,
     group: GroupId,
     spec: ChannelSpec,
-    geometry: Geometry,
+    layout: Layout,
     me: usize,
     ranks: Arc<[Rank]>,
     members: Box<[Member]>,
@@ -179,7 +179,7 @@ impl Channel {
         self.members.iter().enumerate().filter(other).map(|(_, member)| member)
     }
 
-    /// Something in the part of a member of this node. An offset of the geometry.
+    /// Something in the part of a member of this node. An offset of the layout.
     #[inline]
     fn at(&self, member: usize, offset: u64) -> *mut u8 {
         let Some(start) = self.members[member].start else { self.not_here(member) };
@@ -207,48 +207,49 @@ impl Channel {
     }
 }
 
-/// Lines and staging, of members of this node.
+/// Arrival slots and staging, of members of this node.
 impl Channel {
     #[inline]
-    fn line(&self, member: usize, sequence: u64) -> &Line<AtomicU64> {
-        let line = self.at(member, self.geometry.line(sequence)).cast::<Line<AtomicU64>>();
+    fn arrival_slot(&self, member: usize, sequence: u64) -> &ArrivalSlot<AtomicU64> {
+        let slot =
+            self.at(member, self.layout.arrival_slot(sequence)).cast::<ArrivalSlot<AtomicU64>>();
         // SAFETY: inside of the part, aligned to a line, and made of atomics.
-        unsafe { &*line }
+        unsafe { &*slot }
     }
 
     /// Publishes this rank's arrival `sequence`, counted from 1, with a fingerprint, up to
     /// [`PAYLOAD_WORDS`] words, and the staging of the same sequence.
     #[inline]
     pub fn arrive(&self, sequence: u64, fingerprint: u64, payload: &[u64]) {
-        self.line(self.me, sequence).publish(sequence, fingerprint, payload);
+        self.arrival_slot(self.me, sequence).publish(sequence, fingerprint, payload);
         for member in self.neighbours() {
-            self.inner.area.ring_for(member.rank, news::ARRIVAL);
+            self.inner.area.wake_for(member.rank, wake_kind::ARRIVAL);
         }
     }
 
     /// Whether a member has arrived.
     #[inline]
-    pub fn look(&self, member: usize, sequence: u64) -> Look {
-        self.line(member, sequence).look(sequence)
+    pub fn poll(&self, member: usize, sequence: u64) -> Poll {
+        self.arrival_slot(member, sequence).poll(sequence)
     }
 
     /// What a member's arrival carries, once it has been seen and until this rank's next one.
     #[inline]
     pub fn payload(&self, member: usize, sequence: u64) -> [u64; PAYLOAD_WORDS] {
-        self.line(member, sequence).payload()
+        self.arrival_slot(member, sequence).payload()
     }
 
     /// The same where it lies: [`PAYLOAD_WORDS`] words.
     #[inline]
     pub fn carried(&self, member: usize, sequence: u64) -> PeerSlice<'_> {
-        let payload = &raw const self.line(member, sequence).payload;
+        let payload = &raw const self.arrival_slot(member, sequence).payload;
         PeerSlice::new(payload.cast_mut().cast::<u8>(), PAYLOAD_WORDS * size_of::<u64>())
     }
 
     /// Staging of a member for its arrival `sequence`.
     #[inline]
     pub fn stage(&self, member: usize, sequence: u64) -> PeerSlice<'_> {
-        let pointer = self.at(member, self.geometry.stage(member, sequence));
+        let pointer = self.at(member, self.layout.stage(member, sequence));
         PeerSlice::new(pointer, self.spec.stage_bytes as usize)
     }
 }
@@ -302,7 +303,7 @@ impl Channel {
     pub fn has_closed(&self, member: usize) -> bool {
         member != self.me
             // Acquire: what it sent before is seen.
-            && self.own_word(self.geometry.taken(member)).load(Ordering::Acquire) == counts::CLOSED
+            && self.own_word(self.layout.taken(member)).load(Ordering::Acquire) == counts::CLOSED
     }
 
     /// Whether a member is there to do what this rank waits for. As with [`check`](Channel::check),
@@ -329,7 +330,7 @@ impl Channel {
 
     /// Wakes the threads of this rank that wait, after one of them has done what others wait for.
     pub fn rouse(&self) {
-        self.inner.area.ring(self.inner.rank);
+        self.inner.area.wake(self.inner.rank);
     }
 
     /// Looks once, and where it pays a few hundred nanoseconds longer, without a look at a clock.
@@ -351,10 +352,11 @@ impl Drop for Channel {
         self.withdraw();
         // A forked child has no right to close for its parent; nor does one write to others that
         // has ended for them.
-        if inner.process != std::process::id() || inner.area.life(inner.rank) == life::DEAD {
+        if inner.process != std::process::id() || inner.area.liveness(inner.rank) == liveness::DEAD
+        {
             return;
         }
-        let word = self.geometry.taken(self.me);
+        let word = self.layout.taken(self.me);
         let mut writers = Vec::with_capacity(self.members.len());
         for (index, member) in
             self.members.iter().enumerate().filter(|(index, _)| *index != self.me)
@@ -362,13 +364,13 @@ impl Drop for Channel {
             if member.start.is_some() {
                 // Release, in `set`: all that this rank wrote there comes before it.
                 slots::set(self.word_of(member, word), counts::CLOSED);
-                self.inner.area.ring_for(member.rank, news::ARRIVAL);
+                self.inner.area.wake_for(member.rank, wake_kind::ARRIVAL);
             } else if inner.channels.losses(member.rank) == member.losses {
                 // Else what was sent by a connection that broke might come after this. Who cannot
                 // be told has ended, and so will this rank have for it.
                 let _ = self.put(member, (0, 0, 0), (word, counts::CLOSED), Turn::Now);
             }
-            let own = self.members[self.me].words + self.geometry.taken(index);
+            let own = self.members[self.me].words + self.layout.taken(index);
             writers.push((member.rank, own));
         }
         if let Some(arena) = inner.channels.arena() {

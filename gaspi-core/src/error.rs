@@ -261,7 +261,8 @@ pub enum Error {
     },
     /// Requests of a queue failed; `reason` is the first failure. They are off the queue now.
     #[error(
-        "{queue}: {failed} requests failed, the first: {reason}; wait again for the rest, or call queue_purge"
+        "{queue}: {failed} requests failed, the first: {reason}; wait again for the rest, \
+         or call queue_purge"
     )]
     RequestFailed {
         /// The queue.

@@ -3,8 +3,8 @@
 
 use crate::bootstrap::envelope::{self, Envelope, Unpacker};
 use crate::bootstrap::message::Message;
-use crate::fabric::frame::{Frame, PREFIX};
-use crate::fabric::handshake::{Client, JOB, Peer, Purpose, SECRET, Secret, Server, State};
+use crate::wire::frame::{Frame, PREFIX};
+use crate::wire::handshake::{Client, JOB, Peer, Purpose, SECRET, Secret, Server, State};
 
 /// The frame of a peer that has proved who it is, behind its length.
 pub fn frame(bytes: &[u8]) {
@@ -62,11 +62,11 @@ fn with_length(flag: u8, bytes: &[u8]) -> Vec<u8> {
     [&len.to_le_bytes(), bytes].concat()
 }
 
-/// A stranger's words to either side, and a true handshake with changes on its way.
+/// An unauthenticated peer's words to either side, and a true handshake with changes on its way.
 pub fn handshake(bytes: &[u8]) {
     let Some((flag, rest)) = bytes.split_first() else { return };
     let secret = Secret { job: [1; JOB], key: [2; SECRET] };
-    let purposes = [Purpose::Data, Purpose::Watch, Purpose::Probe, Purpose::Meeting];
+    let purposes = [Purpose::Data, Purpose::Keepalive, Purpose::Probe, Purpose::Meeting];
     let purpose = purposes[usize::from(flag & 3)];
     let mut client = Client::new(&secret, 1, Peer { rank: 5, purpose }, [3; SECRET]);
     let mut server = Server::new(&secret, 5, 8, [4; SECRET]);

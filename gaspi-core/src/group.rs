@@ -5,21 +5,21 @@
 //! one per member and commit: a faster rank's next use of an id waits for the slower ones. Members
 //! whose lists differ find out from each other's announcement, and tell all they had announced to.
 //! The members agree on the largest incarnation that any of them proposed, which is fresh for all,
-//! so that a reused id never meets the lines of its former life. A commit also waits until the
-//! members of this rank's former use of the id have read its last lines there: they lie in the same
-//! place.
+//! so that a reused id never meets the arrival slots of its former life. A commit also waits until
+//! the members of this rank's former use of the id have read its last arrival slots there: they lie
+//! in the same place.
 
 mod commit;
 
-use crate::agreement::Active;
-use crate::agreement::tree::Tree;
 use crate::config::Config;
+use crate::control::Active;
+use crate::control::tree_barrier::Tree;
 use crate::error::{Error, Result};
-use crate::fabric::frame::Announce;
 use crate::ids::{GroupId, Rank};
 use crate::runtime::{Runtime, initial_group};
 use crate::sync::{AtomicU32, Ordering};
 use crate::timeout::Timeout;
+use crate::wire::frame::Announce;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ pub(crate) struct CallState {
     pub(crate) committed: Option<Committed>,
     pub(crate) active: Option<Active>,
     /// Members of the id's former use, and the last step that this rank finished with them: they
-    /// may still be reading its line.
+    /// may still be reading its arrival slot.
     former: Option<(Arc<[Rank]>, u64)>,
 }
 
@@ -68,7 +68,7 @@ impl CallState {
     /// The use of the id that a new one has to wait for.
     fn former(&self) -> Option<(Arc<[Rank]>, u64)> {
         match &self.committed {
-            // Without a step there is no line that anybody could be reading.
+            // Without a step there is no arrival slot that anybody could be reading.
             Some(committed) if committed.step % (1 << STEP_BITS) == 0 => None,
             Some(committed) => Some((Arc::clone(&committed.ranks), committed.step)),
             None => self.former.clone(),
@@ -290,7 +290,7 @@ impl Groups {
         let key = (announce.group, peer);
         let heard = board.heard.entry(key).or_default();
         if announce.attempt <= std::mem::replace(heard, announce.attempt.max(*heard)) {
-            // Said again, since a connection broke.
+            // ResendBuffer again, since a connection broke.
             return;
         }
         // Its sender has been told that this round failed, and fails too.

@@ -7,11 +7,13 @@
 //! those of the GASPI standard 17.1.
 //!
 //! ```
-//! use gaspi_core::{Config, Init, Job, Joining, NotificationId, QueueId, SegmentId, Timeout, Transfer};
+//! use gaspi_core::{
+//!     Config, Init, Job, NotificationId, PendingInit, QueueId, SegmentId, Timeout, Transfer,
+//! };
 //!
 //! # fn main() -> gaspi_core::Result<()> {
 //! // Without a launcher this is a job of one rank.
-//! let rank = Joining::new(Job::from_environment()?, Config::default())?.wait(Timeout::Block)?;
+//! let rank = PendingInit::new(Job::from_environment()?, Config::default())?.wait(Timeout::Block)?;
 //! let (segment, queue) = (SegmentId(0), QueueId(0));
 //! rank.segment_create(segment, 4096, gaspi_core::GroupId::ALL, Timeout::Block, Init::Zeroed)?;
 //! rank.segment_write(segment, 0, b"hello")?;
@@ -34,56 +36,57 @@
 //! # }
 //! ```
 
-mod agreement;
 mod atomic;
 mod channel;
 pub mod config;
+mod control;
 mod error;
-mod fabric;
+mod fast_path;
 #[cfg(test)]
 mod fuzzed;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod group;
 mod ids;
-mod inside;
-mod mirror;
-mod node;
 mod notification;
 mod observer;
 mod one_sided;
 mod passive;
 mod process;
+mod progress;
 mod queue;
+mod remote_arrivals;
+mod resend;
 mod runtime;
-mod said;
 mod segment;
 mod segments;
 mod state;
 mod statistics;
 mod timeout;
+mod transport;
 mod view;
 mod wait;
+mod wire;
 
 pub mod bootstrap;
+pub mod diagnostics;
 pub mod os;
-pub mod survey;
 pub mod sync;
 
-pub use agreement::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
 pub use bootstrap::{Detour, Job, Transport};
-pub use channel::{Channel, ChannelSpec, Head, Location, Mapped, Reached, Stays};
+pub use channel::{Channel, ChannelSpec, Head, Lifetime, Location, Mapped, Reached};
 pub use config::{Config, Network, QUEUE_MAX, Topology};
+pub use control::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
 pub use error::{Error, Result};
-pub use fabric::Link;
+pub use fast_path::FastPath;
 pub use ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
-pub use inside::Inside;
-pub use node::STAGE_BYTES;
 pub use observer::{Life, Observer, Wait};
 pub use one_sided::{Transfer, TransferList};
-pub use runtime::{Joining, Runtime};
+pub use runtime::{PendingInit, Runtime};
 pub use segment::Init;
 pub use state::State;
 pub use statistics::CounterInfo;
 pub use timeout::{Deadline, Timeout};
+pub use transport::Link;
+pub use transport::shm::area::STAGE_BYTES;
 pub use view::View;

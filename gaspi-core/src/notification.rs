@@ -1,8 +1,8 @@
 //! Notifications at their target (GASPI 17.1, 8.3.3 and 8.3.4). Setting them is in `one_sided`.
 
 use crate::error::{Error, Result};
+use crate::fast_path::first_set;
 use crate::ids::{NotificationId, SegmentId};
-use crate::inside::first_set;
 use crate::runtime::{Inner, Runtime};
 use crate::sync::{epoch, slots};
 use crate::timeout::Timeout;
@@ -38,7 +38,7 @@ impl Runtime {
         timeout: Timeout,
     ) -> Result<Option<NotificationId>> {
         let once = timeout == Timeout::Test;
-        match self.swiftly(|inside| inside.notify_waitsome(segment, begin, num, once)) {
+        match self.try_fast(|fast| fast.notify_waitsome(segment, begin, num, once)) {
             Some(Some(id)) => Ok(Some(id)),
             // The hot path of polling programs: no text is made for it.
             Some(None) if once => Err(Error::Timeout { pending: String::new() }),
@@ -55,7 +55,7 @@ impl Runtime {
     /// [`Error::InvalidSegment`], [`Error::NotificationRange`].
     #[inline]
     pub fn notify_reset(&self, segment: SegmentId, notification: NotificationId) -> Result<u32> {
-        if let Some(value) = self.swiftly(|inside| inside.notify_reset(segment, notification)) {
+        if let Some(value) = self.try_fast(|fast| fast.notify_reset(segment, notification)) {
             return Ok(value);
         }
         let (inner, inside) = (self.inner(), epoch::enter());
@@ -82,7 +82,7 @@ fn look_once(
     begin: u32,
     num: u32,
 ) -> Result<Option<NotificationId>> {
-    if inner.peers.remote && num > 0 {
+    if inner.endpoints.remote && num > 0 {
         inner.check_notifications(begin, num)?;
         inner.check_open()?;
         inner.look_once();

@@ -5,9 +5,9 @@
 
 use crate::error::Result;
 use crate::ids::Rank;
-use crate::node::{NodeArea, Note, life};
 use crate::sync::Ordering;
-use crate::sync::line::Look;
+use crate::sync::arrival_slot::Poll;
+use crate::transport::shm::area::{Note, SharedArea, liveness};
 use crate::wait::{Call, monotonic_ms};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub struct Wait {
 /// A view of the memory that the ranks of a job share.
 #[derive(Debug)]
 pub struct Observer {
-    area: NodeArea,
+    area: SharedArea,
     groups: u32,
 }
 
@@ -51,16 +51,16 @@ impl Observer {
     /// For the ranks of a node area.
     pub(crate) fn new(area: &OwnedFd, ranks: u32, group_max: u32) -> Result<Observer> {
         let locals = (0..ranks).map(|rank| Rank(rank as u16)).collect();
-        let area = NodeArea::map(area, ranks, group_max, Rank(0), locals)?;
+        let area = SharedArea::map(area, ranks, group_max, Rank(0), locals)?;
         Ok(Observer { area, groups: group_max })
     }
 
     /// Where `rank` is in its life.
     pub fn life(&self, rank: Rank) -> Life {
-        match self.area.life(rank) {
-            life::ABSENT => Life::Absent,
-            life::JOINED => Life::Joined,
-            life::LEFT => Life::Left,
+        match self.area.liveness(rank) {
+            liveness::ABSENT => Life::Absent,
+            liveness::JOINED => Life::Joined,
+            liveness::LEFT => Life::Left,
             _ => Life::Dead,
         }
     }
@@ -90,7 +90,7 @@ impl Observer {
 
     /// Whom `rank` waits for in a call, and whether these are all.
     fn awaited(&self, rank: Rank, call: Call, object: u32) -> (Vec<Rank>, bool) {
-        let joined = |rank: Rank| self.area.life(rank) != life::ABSENT;
+        let joined = |rank: Rank| self.area.liveness(rank) != liveness::ABSENT;
         let (ranks, all) = match call {
             Call::Init => self.area.members(rank, 0),
             Call::Barrier | Call::Collective | Call::Create | Call::Commit
@@ -110,10 +110,10 @@ impl Observer {
 
     /// Whether `member` has arrived at the step of `group` that `rank` has arrived at.
     fn has_arrived(&self, member: Rank, rank: Rank, group: usize) -> bool {
-        let lines = self.area.lines(rank, group);
-        let steps = lines.iter().map(|line| line.sequence.load(Ordering::Acquire));
+        let arrival_slots = self.area.arrival_slots(rank, group);
+        let steps = arrival_slots.iter().map(|slot| slot.sequence.load(Ordering::Acquire));
         let step = steps.max().unwrap_or(0);
-        self.area.lines(member, group)[(step % 2) as usize].look(step) != Look::Missing
+        self.area.arrival_slots(member, group)[(step % 2) as usize].poll(step) != Poll::Missing
     }
 
     /// Whether a thread of `member` waits in a commit of `group`; the commit's messages are not in
@@ -142,17 +142,23 @@ mod tests {
     const RANKS: u32 = 5;
     const GROUPS: u32 = 4;
 
-    fn areas() -> (Vec<NodeArea>, Observer) {
-        let size = crate::node::area_size(RANKS, GROUPS);
+    fn areas() -> (Vec<SharedArea>, Observer) {
+        let size = crate::transport::shm::area::shared_area_size(RANKS, GROUPS);
         let fd = memory::create(c"gaspi-test", size, false).expect("memory");
         let locals = || (0..RANKS).map(|rank| Rank(rank as u16)).collect();
-        let map = |rank| NodeArea::map(&fd, RANKS, GROUPS, Rank(rank), locals()).expect("area");
+        let map = |rank| SharedArea::map(&fd, RANKS, GROUPS, Rank(rank), locals()).expect("area");
         let observer = Observer::new(&fd, RANKS, GROUPS).expect("observer");
         ((0..RANKS as u16).map(map).collect(), observer)
     }
 
     /// What is seen of `rank` while a thread of it sleeps in `call`.
-    fn asleep(areas: &[NodeArea], observer: &Observer, rank: u16, call: Call, object: u32) -> Wait {
+    fn asleep(
+        areas: &[SharedArea],
+        observer: &Observer,
+        rank: u16,
+        call: Call,
+        object: u32,
+    ) -> Wait {
         let (area, rank) = (&areas[usize::from(rank)], Rank(rank));
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -173,7 +179,7 @@ mod tests {
                 std::thread::yield_now();
             };
             over.store(true, Ordering::SeqCst);
-            area.ring(rank);
+            area.wake(rank);
             seen
         })
     }
@@ -182,7 +188,7 @@ mod tests {
     fn who_has_not_arrived_at_a_collective_is_seen() {
         let (areas, observer) = areas();
         for (rank, step) in [(0, 7), (2, 7), (4, 5)] {
-            areas[rank].lines(Rank(rank as u16), 0)[1].publish(step, 1, &[]);
+            areas[rank].arrival_slots(Rank(rank as u16), 0)[1].publish(step, 1, &[]);
         }
         let wait = asleep(&areas, &observer, 0, Call::Barrier, 0);
         assert_eq!((wait.call, wait.object.as_str()), ("barrier", "group 0"));
@@ -191,8 +197,8 @@ mod tests {
         assert!(observer.waits(Rank(0)).is_empty() && observer.waits(Rank(1)).is_empty());
         // A group of its own: only members count.
         areas[1].set_members(3, &[Rank(0), Rank(1), Rank(4)]);
-        areas[1].lines(Rank(1), 3)[0].publish(12, 1, &[]);
-        areas[0].lines(Rank(0), 3)[0].publish(12, 1, &[]);
+        areas[1].arrival_slots(Rank(1), 3)[0].publish(12, 1, &[]);
+        areas[0].arrival_slots(Rank(0), 3)[0].publish(12, 1, &[]);
         assert_eq!(asleep(&areas, &observer, 1, Call::Create, 3).awaited, [Rank(4)]);
         // Beyond the groups that there are: nothing is read.
         assert!(asleep(&areas, &observer, 1, Call::Barrier, GROUPS).awaited.is_empty());

@@ -1,14 +1,14 @@
 //! Writes, reads, notifications, and their lists (GASPI 17.1, 8).
 //!
-//! A request whose both ends are mapped here and in whose way is nothing is posted by [`Inside`].
+//! A request whose both ends are mapped here and in whose way is nothing is posted by [`FastPath`].
 //! Everything else comes here: wrong arguments, full queues, targets that are gone, memory that is
 //! not mapped, notifications behind copies that are under way, lists.
 
-mod slowly;
+mod slow_path;
 
 use crate::error::{Error, Result};
+use crate::fast_path::FastPath;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
-use crate::inside::Inside;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{Reach, Segment, Target};
 use crate::statistics::PeerCounter;
@@ -165,11 +165,11 @@ impl Inner {
         let remote = target.reach == Reach::Remote && target.alive();
         drop(inside);
         if let (Direction::Write, true, Some(signal)) = (direction, remote, signal) {
-            self.put_remotely(t, signal, q, queue);
+            self.post_put(t, signal, q, queue);
         } else {
-            let moved = self.move_slowly(direction, t, q, queue);
+            let moved = self.copy_via_owner(direction, t, q, queue);
             if let (true, Some(signal)) = (moved, signal) {
-                self.signal_slowly(direction, t, signal, q, queue);
+                self.signal_slow(direction, t, signal, q, queue);
             }
         }
         self.look_behind_posts();
@@ -241,14 +241,14 @@ impl Inner {
             }
             // It may look after the sockets, and wait for all who are inside.
             drop(inside);
-            moved &= self.move_slowly(direction, &t, q, queue);
+            moved &= self.copy_via_owner(direction, &t, q, queue);
             inside = epoch::enter();
         }
         drop(inside);
         if let (Some(signal), Some(last), true) = (signal, last, moved) {
             // A thread that waits for the queue may have been told of the loss meanwhile.
             if losses == Some(q.losses(list.rank)) {
-                self.signal_slowly(direction, &last, signal, q, queue);
+                self.signal_slow(direction, &last, signal, q, queue);
             } else {
                 self.set_corrupt(list.rank);
                 q.fail(&format!(
@@ -291,7 +291,7 @@ impl Runtime {
     /// [`wait`](Runtime::wait).
     #[inline]
     pub fn write(&self, t: &Transfer, queue: QueueId, _timeout: Timeout) -> Result<()> {
-        match self.swiftly(|inside| inside.write(t, queue)) {
+        match self.try_fast(|fast| fast.write(t, queue)) {
             Some(()) => Ok(()),
             None => self.inner().post(Direction::Write, t, None, queue),
         }
@@ -303,7 +303,7 @@ impl Runtime {
     /// As [`write`](Runtime::write).
     #[inline]
     pub fn read(&self, t: &Transfer, queue: QueueId, _timeout: Timeout) -> Result<()> {
-        match self.swiftly(|inside| inside.read(t, queue)) {
+        match self.try_fast(|fast| fast.read(t, queue)) {
             Some(()) => Ok(()),
             None => self.inner().post(Direction::Read, t, None, queue),
         }
@@ -324,8 +324,8 @@ impl Runtime {
         queue: QueueId,
         _timeout: Timeout,
     ) -> Result<()> {
-        let swiftly = |inside: Inside<'_>| inside.write_notify(t, notification, value, queue);
-        if self.swiftly(swiftly).is_some() {
+        let fast = |fast: FastPath<'_>| fast.write_notify(t, notification, value, queue);
+        if self.try_fast(fast).is_some() {
             return Ok(());
         }
         let inner = self.inner();
@@ -427,8 +427,8 @@ impl Runtime {
         queue: QueueId,
         _timeout: Timeout,
     ) -> Result<()> {
-        let swiftly = |inside: Inside<'_>| inside.notify(rank, segment, notification, value, queue);
-        match self.swiftly(swiftly) {
+        let fast = |fast: FastPath<'_>| fast.notify(rank, segment, notification, value, queue);
+        match self.try_fast(fast) {
             Some(()) => Ok(()),
             None => self.inner().notify(Signal { rank, segment, id: notification, value }, queue),
         }

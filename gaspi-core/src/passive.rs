@@ -6,18 +6,18 @@
 //! can die holding it.
 
 use crate::error::{Error, Result};
-use crate::fabric::frame::Frame;
-use crate::fabric::outgoing::Outgoing;
-use crate::fabric::peers::CallKey;
 use crate::ids::{Rank, SegmentId};
-use crate::node::{OUTBOX_BUFFERS, life};
 use crate::runtime::{Inner, Runtime};
 use crate::segment::Segment;
 use crate::statistics::Counter;
 use crate::sync::slots::{Passive, passive_end, passive_pending, passive_post, passive_taken};
 use crate::sync::{AtomicU32, Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::shm::area::{OUTBOX_BUFFERS, liveness};
+use crate::transport::tcp::requests::RequestKey;
+use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
+use crate::wire::frame::Frame;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -30,7 +30,7 @@ struct Message {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lane {
+enum SendState {
     Idle,
     /// A thread is sending.
     Busy,
@@ -42,13 +42,13 @@ enum Lane {
     },
     /// The same to a rank of another node: a call that can be continued.
     Calling {
-        key: CallKey,
+        key: RequestKey,
     },
 }
 
 #[derive(Debug)]
 struct Sending {
-    lane: Lane,
+    state: SendState,
     /// Messages posted so far.
     number: u64,
 }
@@ -95,7 +95,7 @@ impl Mailbox {
     }
 }
 
-/// The sender's side: one lane to each receiver.
+/// The sender's side: one state to each receiver.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     lanes: Box<[Mutex<Sending>]>,
@@ -110,7 +110,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Outbox {
     pub(crate) fn new(size: u32) -> Outbox {
-        let idle = || Mutex::new(Sending { lane: Lane::Idle, number: 0 });
+        let idle = || Mutex::new(Sending { state: SendState::Idle, number: 0 });
         Outbox {
             lanes: (0..size).map(|_| idle()).collect(),
             free: Mutex::new((0..OUTBOX_BUFFERS).rev().collect()),
@@ -119,37 +119,37 @@ impl Outbox {
     }
 }
 
-/// A lane taken by this thread; given back when dropped.
+/// A state taken by this thread; given back when dropped.
 struct Taken<'a> {
     inner: &'a Inner,
     receiver: Rank,
-    /// What the lane becomes.
-    then: Lane,
+    /// What the state becomes.
+    then: SendState,
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        lock(&self.inner.outbox.lanes[self.receiver.index()]).lane = self.then;
-        // Another thread of this rank may wait for the lane.
-        self.inner.area.ring(self.inner.rank);
+        lock(&self.inner.outbox.lanes[self.receiver.index()]).state = self.then;
+        // Another thread of this rank may wait for the state.
+        self.inner.area.wake(self.inner.rank);
     }
 }
 
 impl Inner {
     fn free_buffer(&self, buffer: usize) {
         lock(&self.outbox.free).push(buffer);
-        self.area.ring(self.rank);
+        self.area.wake(self.rank);
     }
 
-    /// Takes the lane to `receiver`, and what a timed-out call left there.
-    fn take_lane(&self, receiver: Rank, deadline: Deadline) -> Result<(Taken<'_>, Lane)> {
+    /// Takes the state to `receiver`, and what a timed-out call left there.
+    fn take_lane(&self, receiver: Rank, deadline: Deadline) -> Result<(Taken<'_>, SendState)> {
         let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
         let before = self.until(deadline, waiting, || {
             let mut sending = lock(&self.outbox.lanes[receiver.index()]);
-            match sending.lane {
-                Lane::Busy => None,
+            match sending.state {
+                SendState::Busy => None,
                 before => {
-                    sending.lane = Lane::Busy;
+                    sending.state = SendState::Busy;
                     Some(before)
                 }
             }
@@ -159,7 +159,7 @@ impl Inner {
             Error::Timeout { pending }
         };
         let before = before.ok_or_else(timeout)?;
-        Ok((Taken { inner: self, receiver, then: Lane::Idle }, before))
+        Ok((Taken { inner: self, receiver, then: SendState::Idle }, before))
     }
 
     /// Posts a message; gives its number and buffer.
@@ -189,7 +189,7 @@ impl Inner {
         slot.size.store(message.size as u32, Ordering::Relaxed);
         slot.buffer.store(buffer as u32, Ordering::Relaxed);
         passive_post(&slot.word, number);
-        self.area.ring(receiver);
+        self.area.wake(receiver);
         Ok((number, buffer))
     }
 
@@ -229,16 +229,16 @@ impl Inner {
 
     fn send(&self, message: Message, receiver: Rank, deadline: Deadline) -> Result<()> {
         self.check_alive(receiver, "passive_send")?;
-        let (mut lane, before) = self.take_lane(receiver, deadline)?;
+        let (mut state, before) = self.take_lane(receiver, deadline)?;
         if !self.is_local(receiver) {
-            return self.send_remotely(message, receiver, deadline, &mut lane, before);
+            return self.send_remotely(message, receiver, deadline, &mut state, before);
         }
         let slot = self.area.passive_slot(receiver, self.rank);
         let (number, buffer) = match before {
-            Lane::TimedOut { message: pending, number, buffer } if pending == message => {
+            SendState::TimedOut { message: pending, number, buffer } if pending == message => {
                 (number, buffer)
             }
-            Lane::TimedOut { buffer, .. } => {
+            SendState::TimedOut { buffer, .. } => {
                 // Another message: take the old one back, if it is not taken.
                 if let Some(posted) = passive_pending(&slot.word) {
                     passive_end(&slot.word, posted, Passive::Empty);
@@ -246,7 +246,7 @@ impl Inner {
                 self.free_buffer(buffer);
                 self.post_passive(message, receiver, deadline)?
             }
-            Lane::Idle | Lane::Busy | Lane::Calling { .. } => {
+            SendState::Idle | SendState::Busy | SendState::Calling { .. } => {
                 self.post_passive(message, receiver, deadline)?
             }
         };
@@ -267,7 +267,7 @@ impl Inner {
                 outcome
             }
             None => {
-                lane.then = Lane::TimedOut { message, number, buffer };
+                state.then = SendState::TimedOut { message, number, buffer };
                 Err(Error::Timeout { pending: format!("{receiver} to receive a passive message") })
             }
         }
@@ -279,26 +279,26 @@ impl Inner {
         message: Message,
         rank: Rank,
         deadline: Deadline,
-        lane: &mut Taken<'_>,
-        before: Lane,
+        state: &mut Taken<'_>,
+        before: SendState,
     ) -> Result<()> {
         let Message { segment, offset, size } = message;
-        let key = CallKey::Passive { rank, segment, offset, size };
-        if let Lane::Calling { key: pending } = before
+        let key = RequestKey::Passive { rank, segment, offset, size };
+        if let SendState::Calling { key: pending } = before
             && pending != key
         {
             self.withhold(rank, &pending);
         }
         let mut bytes = vec![0; size as usize];
         self.copy_message(message, bytes.as_mut_ptr())?;
-        let call = self.peers.call(self, key, rank, deadline, |request| {
+        let call = self.endpoints.call(self, key, rank, deadline, |request| {
             Ok(Outgoing::new(&Frame::Passive { request, message: bytes }))
         })?;
         let waiting = Waiting { call: Call::PassiveSend, object: rank.0.into() };
-        match self.peers.finish_call(self, key, rank, call, deadline, waiting) {
+        match self.endpoints.finish_call(self, key, rank, call, deadline, waiting) {
             Ok(_) => Ok(()),
             Err(error) if error.is_timeout() => {
-                lane.then = Lane::Calling { key };
+                state.then = SendState::Calling { key };
                 Err(Error::Timeout { pending: format!("{rank} to receive a passive message") })
             }
             Err(error) => Err(error),
@@ -306,11 +306,11 @@ impl Inner {
     }
 
     /// Takes a message to another node back, if it was not received.
-    fn withhold(&self, rank: Rank, key: &CallKey) {
-        if let Some(request) = self.peers.give_up(key) {
+    fn withhold(&self, rank: Rank, key: &RequestKey) {
+        if let Some(request) = self.endpoints.give_up(key) {
             let frame = Frame::Withhold { request };
             // Who cannot be told any more does not receive it either.
-            let _ = self.peers.send(self, rank, Outgoing::new(&frame), Deadline::Now);
+            let _ = self.endpoints.send(self, rank, Outgoing::new(&frame), Deadline::Now);
         }
     }
 
@@ -322,8 +322,8 @@ impl Inner {
         unsafe { to.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
         let frame = Frame::Reply { request, outcome: Ok(0) };
         // If it broke, the sender knows already that its message has failed.
-        if let Some(connection) = self.peers.connection(connection) {
-            connection.answer(&self.peers.data, &frame);
+        if let Some(connection) = self.endpoints.connection(connection) {
+            connection.answer(&self.endpoints.data, &frame);
         }
         Some(sender)
     }
@@ -336,7 +336,7 @@ impl Inner {
         let to = found.pointer().wrapping_add(offset as usize);
         let first = self.outbox.next.load(Ordering::Relaxed);
         let locals = self.area.locals();
-        if self.peers.remote
+        if self.endpoints.remote
             && first.is_multiple_of(2)
             && let Some(sender) = self.receive_letter(to, size)
         {
@@ -353,7 +353,7 @@ impl Inner {
             if len > size || buffer >= OUTBOX_BUFFERS {
                 continue;
             }
-            if self.area.life(sender) != life::JOINED {
+            if self.area.liveness(sender) != liveness::JOINED {
                 continue;
             }
             // SAFETY: `len` fits into the range, which was checked and whose segment exists while
@@ -365,11 +365,11 @@ impl Inner {
             if passive_end(&slot.word, posted, Passive::Taken) {
                 let next = first.wrapping_add(step as u32 + 1);
                 self.outbox.next.store(next, Ordering::Relaxed);
-                self.area.ring(sender);
+                self.area.wake(sender);
                 return Ok(Some(sender));
             }
         }
-        Ok(if self.peers.remote { self.receive_letter(to, size) } else { None })
+        Ok(if self.endpoints.remote { self.receive_letter(to, size) } else { None })
     }
 }
 
@@ -440,18 +440,18 @@ impl Runtime {
         inner.check_open()?;
         for receiver in (0..inner.size).map(|rank| Rank(rank as u16)) {
             let mut sending = lock(&inner.outbox.lanes[receiver.index()]);
-            if let Lane::Calling { key } = sending.lane {
-                sending.lane = Lane::Idle;
+            if let SendState::Calling { key } = sending.state {
+                sending.state = SendState::Idle;
                 drop(sending);
                 inner.withhold(receiver, &key);
                 continue;
             }
-            let Lane::TimedOut { buffer, .. } = sending.lane else { continue };
+            let SendState::TimedOut { buffer, .. } = sending.state else { continue };
             let slot = inner.area.passive_slot(receiver, inner.rank);
             if let Some(posted) = passive_pending(&slot.word) {
                 passive_end(&slot.word, posted, Passive::Empty);
             }
-            sending.lane = Lane::Idle;
+            sending.state = SendState::Idle;
             drop(sending);
             inner.free_buffer(buffer);
         }

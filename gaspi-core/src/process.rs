@@ -1,16 +1,17 @@
 //! Procedures about other ranks: connect, ping, kill (GASPI 17.1, 5.3 and 5.4).
 
 use crate::error::{Error, Result};
-use crate::fabric::Link;
-use crate::fabric::frame::Frame;
-use crate::fabric::outgoing::Outgoing;
-use crate::fabric::peers::{CallKey, waiting};
 use crate::ids::Rank;
-use crate::node::life;
 use crate::os::process;
 use crate::runtime::{Inner, Runtime};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::Link;
+use crate::transport::shm::area::liveness;
+use crate::transport::tcp::endpoint_table::waiting;
+use crate::transport::tcp::requests::RequestKey;
+use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::Call;
+use crate::wire::frame::Frame;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -27,12 +28,12 @@ impl Inner {
         if rank == self.rank {
             return Ok(());
         }
-        let key = CallKey::Ping { rank };
-        let pending = self.peers.call(self, key, rank, deadline, |request| {
+        let key = RequestKey::Ping { rank };
+        let pending = self.endpoints.call(self, key, rank, deadline, |request| {
             Ok(Outgoing::new(&Frame::Ping { request }))
         })?;
         let waiting = waiting(call, rank.0);
-        self.peers.finish_call(self, key, rank, pending, deadline, waiting).map(|_| ())
+        self.endpoints.finish_call(self, key, rank, pending, deadline, waiting).map(|_| ())
     }
 
     fn end_process(&self, rank: Rank) {
@@ -83,7 +84,7 @@ impl Runtime {
     /// [`Error::InvalidRank`].
     pub fn address_of(&self, rank: Rank) -> Result<Option<SocketAddr>> {
         self.inner().check_rank(rank)?;
-        Ok(self.inner().peers.way(rank))
+        Ok(self.inner().endpoints.address(rank))
     }
 
     /// Connects to `rank`; its library answers, not its program (GASPI 17.1, 5.4.1). A success
@@ -109,7 +110,7 @@ impl Runtime {
         let waiting = waiting(Call::Connect, rank.0);
         let idle = || !inner.queues.iter().any(|queue| queue.is_pending(rank));
         let drained = inner.until(timeout.deadline(), waiting, || {
-            (idle() && inner.peers.release_connection(inner, rank)).then_some(())
+            (idle() && inner.endpoints.release_connection(inner, rank)).then_some(())
         });
         drained.ok_or_else(|| Error::Timeout { pending: format!("requests to {rank}") })
     }
@@ -136,9 +137,9 @@ impl Runtime {
             let reason = "a rank cannot kill itself by proc_kill".to_owned();
             return Err(Error::InvalidRank { rank, reason });
         }
-        let ended = || match inner.area.life(rank) {
-            life::DEAD => Some(Ok(())),
-            life::LEFT => {
+        let ended = || match inner.area.liveness(rank) {
+            liveness::DEAD => Some(Ok(())),
+            liveness::LEFT => {
                 let pending = "proc_kill".to_owned();
                 Some(Err(Error::RankLeft { rank, pending }))
             }
@@ -147,7 +148,7 @@ impl Runtime {
         if let Some(outcome) = ended() {
             return outcome;
         }
-        match inner.peers.send(inner, rank, Outgoing::new(&Frame::Kill), timeout.deadline()) {
+        match inner.endpoints.send(inner, rank, Outgoing::new(&Frame::Kill), timeout.deadline()) {
             Err(Error::RankDied { .. }) => return Ok(()),
             other => other?,
         }

@@ -77,7 +77,7 @@ impl Queue {
 
     /// Takes slots; `None` if the queue is another thread's. Only in a section.
     #[inline(always)]
-    pub(crate) fn reserve_swiftly(&self, slot: &Slot, slots: u32, limit: u32) -> Option<bool> {
+    pub(crate) fn reserve_fast(&self, slot: &Slot, slots: u32, limit: u32) -> Option<bool> {
         if !self.is_owned(slot) {
             return self.reserve_shared(slots, limit);
         }
@@ -107,7 +107,7 @@ impl Queue {
         loop {
             self.enter(guard.slot());
             // Another thread may have taken it again.
-            let reserved = guard.section(|| self.reserve_swiftly(guard.slot(), slots, limit));
+            let reserved = guard.section(|| self.reserve_fast(guard.slot(), slots, limit));
             if let Some(reserved) = reserved {
                 return reserved;
             }
@@ -116,7 +116,7 @@ impl Queue {
 
     /// Forgets what is posted, false if the queue is another thread's. Only in a section.
     #[inline(always)]
-    pub(crate) fn reset_swiftly(&self, slot: &Slot) -> bool {
+    pub(crate) fn reset_fast(&self, slot: &Slot) -> bool {
         let may = self.is_owned(slot) || self.owner.load(Ordering::Acquire) == EVERYBODY;
         if may {
             self.posted.store(0, Ordering::Relaxed);
@@ -128,7 +128,7 @@ impl Queue {
     fn reset(&self, guard: &Guard) {
         self.enter(guard.slot());
         // Another thread may have taken it again.
-        while !guard.section(|| self.reset_swiftly(guard.slot()))
+        while !guard.section(|| self.reset_fast(guard.slot()))
             && self.owner.load(Ordering::Relaxed) != DELETED
         {
             self.enter(guard.slot());
@@ -369,7 +369,7 @@ impl Runtime {
     /// call [`queue_purge`](Runtime::queue_purge).
     #[inline]
     pub fn wait(&self, queue: QueueId, timeout: Timeout) -> Result<()> {
-        if self.swiftly(|inside| inside.wait(queue)).is_some() {
+        if self.try_fast(|fast| fast.wait(queue)).is_some() {
             return Ok(());
         }
         let inner = self.inner();
@@ -404,7 +404,7 @@ impl Runtime {
         q.share();
         q.owner.store(DELETED, Ordering::Release);
         q.exists.store(false, Ordering::Release);
-        self.inner().area.ring(self.rank());
+        self.inner().area.wake(self.rank());
         Ok(())
     }
 
@@ -439,7 +439,7 @@ impl Runtime {
     pub fn queue_purge(&self, queue: QueueId, _timeout: Timeout) -> Result<()> {
         self.inner().queue(queue)?.purge();
         // Another thread may be waiting for it.
-        self.inner().area.ring(self.rank());
+        self.inner().area.wake(self.rank());
         Ok(())
     }
 }

@@ -2,33 +2,33 @@
 
 pub(crate) mod descriptors;
 mod extensions;
-mod joining;
+mod pending_init;
 
-pub use joining::Joining;
+pub use pending_init::PendingInit;
 
 use self::extensions::Extensions;
-use crate::agreement::tree::Relays;
 use crate::bootstrap::{Card, Job, KEY_BYTES, Membership};
 use crate::channel::Channels;
 use crate::config::{Config, Topology};
+use crate::control::tree_barrier::TreeBarriers;
 use crate::error::{Error, Result};
-use crate::fabric::peers::Peers;
-use crate::fabric::progress::try_drive;
-use crate::fabric::table::{Table, Tables};
+use crate::fast_path::FastPath;
 use crate::group::Groups;
 use crate::ids::{GroupId, Rank, SegmentId};
-use crate::inside::Inside;
-use crate::mirror::Mirror;
-use crate::node::{NodeArea, life};
 use crate::passive::{Mailbox, Outbox};
+use crate::progress::thread::try_receiver;
 use crate::queue::Queue;
-use crate::said::Said;
+use crate::remote_arrivals::RemoteArrivals;
+use crate::resend::ResendBuffer;
+use crate::segment::table::{Table, Tables};
 use crate::segment::{Segment, Shape, Target};
 use crate::state::States;
 use crate::statistics::Statistics;
 use crate::sync::epoch::{self, Retired};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::shm::area::{SharedArea, liveness};
+use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::wait::{Call, Sockets, Waiter, Waiting, monotonic_ns};
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -52,10 +52,10 @@ pub(crate) struct Inner {
     /// Which ranks are of this rank's node.
     pub(crate) local: Box<[bool]>,
     /// What ranks of other nodes have sent to its groups.
-    pub(crate) mirror: Mirror,
-    pub(crate) relays: Relays,
+    pub(crate) remote_arrivals: RemoteArrivals,
+    pub(crate) tree_barriers: TreeBarriers,
     /// What it has sent to them that nobody answers to.
-    pub(crate) said: Said,
+    pub(crate) resend_buffer: ResendBuffer,
     /// Passive messages that have come from other nodes.
     pub(crate) mailbox: Mailbox,
     /// Descriptors of the other ranks' processes, as far as they are watched.
@@ -66,7 +66,7 @@ pub(crate) struct Inner {
     /// How long a silent host is waited for.
     pub(crate) dead_after: Duration,
     pub(crate) shape: Shape,
-    pub(crate) area: NodeArea,
+    pub(crate) area: SharedArea,
     pub(crate) waiter: Waiter,
     pub(crate) segments: Table<Segment>,
     /// Which ids there are segments for, a bit each.
@@ -83,7 +83,7 @@ pub(crate) struct Inner {
     pub(crate) queues: [Queue; crate::config::QUEUE_MAX as usize],
     pub(crate) channels: Channels,
     pub(crate) groups: Groups,
-    pub(crate) peers: Peers,
+    pub(crate) endpoints: EndpointTable,
     pub(crate) outbox: Outbox,
     /// Which ranks are corrupt, and why.
     pub(crate) states: States,
@@ -110,7 +110,7 @@ impl Inner {
         waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        if self.peers.remote {
+        if self.endpoints.remote {
             return self.until_driving(deadline, waiting, attempt);
         }
         if deadline == Deadline::Now {
@@ -132,7 +132,7 @@ impl Inner {
         waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        self.peers.release(self);
+        self.endpoints.flush_corked(self);
         if let Some(value) = attempt() {
             return Some(value);
         }
@@ -144,7 +144,7 @@ impl Inner {
             let (found, waited) =
                 self.waiter.until(&self.area, Some(sockets), deadline, waiting, attempt);
             if self.waiter.was_brief(waited) {
-                self.peers.brief.store(true, Ordering::Relaxed);
+                self.endpoints.brief.store(true, Ordering::Relaxed);
             }
             self.count_waiting(waiting.call, waited);
             found
@@ -156,10 +156,10 @@ impl Inner {
     /// Looks after the sockets for a call that may not wait; false if somebody did so just now.
     pub(crate) fn look_once(&self) -> bool {
         let now_ns = monotonic_ns();
-        if now_ns.wrapping_sub(self.peers.looked_ns.load(Ordering::Relaxed)) < LOOK_NS {
+        if now_ns.wrapping_sub(self.endpoints.looked_ns.load(Ordering::Relaxed)) < LOOK_NS {
             return false;
         }
-        self.peers.looked_ns.store(now_ns, Ordering::Relaxed);
+        self.endpoints.looked_ns.store(now_ns, Ordering::Relaxed);
         self.look();
         self.leave();
         true
@@ -201,9 +201,9 @@ impl Inner {
         rank: Rank,
         pending: impl FnOnce() -> String,
     ) -> Result<()> {
-        match self.area.life(rank) {
-            life::DEAD => Err(self.died(rank, &pending())),
-            life::LEFT => Err(Error::RankLeft { rank, pending: pending() }),
+        match self.area.liveness(rank) {
+            liveness::DEAD => Err(self.died(rank, &pending())),
+            liveness::LEFT => Err(Error::RankLeft { rank, pending: pending() }),
             _ => Ok(()),
         }
     }
@@ -282,17 +282,17 @@ impl Inner {
         self.tell_all_of_unfinished_barriers();
         // What others have put here is acknowledged first; another thread may be about to.
         let (paid, _) = self.waiter.until(&self.area, None, limit, waiting, || {
-            try_drive(&self.peers).map(|mut drive| {
-                drive.pay(self);
-                self.peers.say_goodbye(self);
+            try_receiver(&self.endpoints).map(|mut receiver| {
+                receiver.send_acks(self);
+                self.endpoints.say_goodbye(self);
             })
         });
         if paid.is_none() {
             // Another thread still sleeps on the sockets. Without a goodbye this rank would seem
             // dead.
-            self.peers.say_goodbye(self);
+            self.endpoints.say_goodbye(self);
         }
-        self.until(limit, waiting, || (!self.peers.has_remote(self)).then_some(()));
+        self.until(limit, waiting, || (!self.endpoints.has_remote(self)).then_some(()));
     }
 }
 
@@ -334,8 +334,8 @@ impl Runtime {
 
     /// Runs what takes nanoseconds, as far as nothing is in its way.
     #[inline(always)]
-    pub fn swiftly<T>(&self, call: impl FnOnce(Inside<'_>) -> Option<T>) -> Option<T> {
-        call(Inside::new(self, epoch::enter_swiftly()?))
+    pub fn try_fast<T>(&self, call: impl FnOnce(FastPath<'_>) -> Option<T>) -> Option<T> {
+        call(FastPath::new(self, epoch::enter_fast()?))
     }
 
     /// This rank.
@@ -393,7 +393,7 @@ impl Runtime {
 
     /// How calls of this rank wait for others, and why, in words.
     pub fn waiting_mode(&self) -> String {
-        let (ranks, cores) = joining::of_machine(&self.inner.cards, self.inner.rank);
+        let (ranks, cores) = pending_init::of_machine(&self.inner.cards, self.inner.rank);
         let noun = if cores == 1 { "core" } else { "cores" };
         if self.inner.waiter.spins() {
             format!("spins, then sleeps ({ranks} ranks may use {cores} {noun})")
@@ -423,7 +423,7 @@ impl Runtime {
         let pending = || inner.queues.iter().map(Queue::pending).sum::<u32>();
         let drained = inner.until(timeout.deadline(), waiting, || {
             let peers = (0..inner.size).map(|rank| Rank(rank as u16));
-            let handed_over = peers.into_iter().all(|rank| inner.peers.is_drained(rank));
+            let handed_over = peers.into_iter().all(|rank| inner.endpoints.is_drained(rank));
             (pending() == 0 && handed_over).then_some(())
         });
         if drained.is_none() {
@@ -449,17 +449,17 @@ impl Runtime {
             inner.area.leave();
         }
         inner.end_all_segments();
-        if inner.peers.remote && !std::thread::panicking() {
+        if inner.endpoints.remote && !std::thread::panicking() {
             inner.say_goodbye();
         }
-        inner.peers.stop.store(true, Ordering::Release);
-        inner.peers.bell.ring();
+        inner.endpoints.stop.store(true, Ordering::Release);
+        inner.endpoints.wakeup.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // It does not panic; if it did, there is nothing left to do for it.
             let _ = thread.join();
         }
-        inner.peers.shut_down();
+        inner.endpoints.shut_down();
         // After the announcement: whoever hosts the job sees the connection close.
         *inner.membership() = None;
         epoch::release_counters(inner.id());

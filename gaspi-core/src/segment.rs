@@ -7,13 +7,15 @@
 //! Invariants: an access looks at the header first, so that one that comes after a delete is an
 //! error; one that races with it lands in pages that nobody reads any more.
 
+pub(crate) mod table;
+
+use crate::diagnostics::{self, CheckState};
 use crate::error::{Error, Result};
-use crate::fabric::frame::Register;
 use crate::ids::{Rank, SegmentId};
 use crate::os::cross_memory;
 use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE};
-use crate::survey::{self, State};
 use crate::sync::{AtomicU32, Ordering};
+use crate::wire::frame::Register;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -227,9 +229,11 @@ impl Segment {
             Data::Mapped { file: Some(_), .. } => "reserved huge pages".to_owned(),
             Data::Mapped { .. } if self.size < HUGE_PAGE => "small pages".to_owned(),
             Data::Mapped { .. } => {
-                let found = survey::huge_pages();
+                let found = diagnostics::huge_pages();
                 match found.state {
-                    State::Usable => format!("huge pages where there are any ({})", found.reason),
+                    CheckState::Usable => {
+                        format!("huge pages where there are any ({})", found.reason)
+                    }
                     _ => format!("small pages: {}; {}", found.reason, found.remedy),
                 }
             }

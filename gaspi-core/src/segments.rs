@@ -1,22 +1,23 @@
 //! The procedures of segments (GASPI 17.1, 7), and their memory for Rust programs.
 
-use crate::agreement::report::{has_failed, lacks_descriptors};
-use crate::agreement::{CallKey, CallKind, describe_call};
+use crate::control::reason::{has_failed, lacks_descriptors};
+use crate::control::{CallKey, CallKind, describe_call};
+use crate::diagnostics;
 use crate::error::{Error, Result};
-use crate::fabric::frame::{Frame, Register};
-use crate::fabric::outgoing::Outgoing;
-use crate::fabric::peers::{CallKey as PeerCall, PendingCall, waiting};
-use crate::fabric::requests::Patience;
 use crate::ids::{GroupId, Rank, SegmentId};
-use crate::node::life;
 use crate::os::memory::check_available;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{ARENA, Init, Segment, Target};
 use crate::statistics::Counter;
-use crate::survey;
 use crate::sync::{Ordering, epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::shm::area::liveness;
+use crate::transport::tcp::endpoint_table::waiting;
+use crate::transport::tcp::requests::Patience;
+use crate::transport::tcp::requests::{PendingCall, RequestKey};
+use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
+use crate::wire::frame::{Frame, Register};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -97,7 +98,11 @@ impl Inner {
         let claim = (init == Init::Zeroed).then(|| self.area.claim(size));
         check_available(size, self.area.claimed_by_others())?;
         let made = Segment::new(segment, self.generation(), size, init, self.shape)?;
-        log::debug!("segment_alloc: {segment} has {} in {}", survey::bytes(size), made.pages());
+        log::debug!(
+            "segment_alloc: {segment} has {} in {}",
+            diagnostics::bytes(size),
+            made.pages()
+        );
         self.insert(made);
         drop(claim);
         Ok(())
@@ -108,7 +113,7 @@ impl Inner {
         self.check_free(segment)?;
         Self::check_size(size)?;
         self.insert(Segment::bound(segment, self.generation(), pointer, size, self.shape)?);
-        log::debug!("segment_bind: {segment} is {} of the program's", survey::bytes(size));
+        log::debug!("segment_bind: {segment} is {} of the program's", diagnostics::bytes(size));
         Ok(())
     }
 
@@ -130,23 +135,25 @@ impl Inner {
         let id = segment.id;
         segment.end();
         log::debug!("segment_delete: {id} has ended");
-        self.peers.forget_registrations(id, segment.generation);
+        self.endpoints.forget_registrations(id, segment.generation);
         let frame = Frame::Revoke { segment: id, generation: segment.generation };
         let registered = segment.registered.lock().unwrap_or_else(PoisonError::into_inner);
-        for rank in registered.iter().filter(|rank| self.area.life(**rank) == life::JOINED) {
+        for rank in registered.iter().filter(|rank| self.area.liveness(**rank) == liveness::JOINED)
+        {
             // Whoever cannot be told any more does not use it any more.
-            let _ = self.peers.send(self, *rank, Outgoing::new(&frame), Deadline::Now);
+            let _ = self.endpoints.send(self, *rank, Outgoing::new(&frame), Deadline::Now);
         }
         drop(registered);
         // Threads of this rank may wait for something in it.
-        self.area.ring(self.rank);
+        self.area.wake(self.rank);
     }
 
     /// Waits until no peer copies from or to the memory of ended segments any more.
     fn await_copies(&self, ended: &[Arc<Segment>]) -> Result<()> {
         membarrier::heavy_global();
         let copied_by = || {
-            let alive = |rank: &Rank| *rank != self.rank && self.area.life(*rank) == life::JOINED;
+            let alive =
+                |rank: &Rank| *rank != self.rank && self.area.liveness(*rank) == liveness::JOINED;
             ended.iter().find_map(|segment| {
                 let ranks = (0..self.size).map(|rank| Rank(rank as u16)).filter(alive);
                 Some((segment.id, segment.copied_by(ranks)?))
@@ -208,7 +215,7 @@ impl Inner {
         let table = self.targets_of(peer);
         if table.replace_later(segment, Some(Arc::new(target)), &self.retired) {
             // The progress thread frees it.
-            self.peers.bell.ring();
+            self.endpoints.wakeup.wake();
         }
     }
 
@@ -224,11 +231,11 @@ impl Inner {
         segment: &Arc<Segment>,
         rank: Rank,
         deadline: Deadline,
-    ) -> Result<(PeerCall, Arc<PendingCall>)> {
+    ) -> Result<(RequestKey, Arc<PendingCall>)> {
         let (id, generation) = (segment.id, segment.generation);
-        let key = PeerCall::Register { segment: id, generation, rank };
+        let key = RequestKey::Register { segment: id, generation, rank };
         segment.registered.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
-        let call = self.peers.call(self, key, rank, deadline, |request| {
+        let call = self.endpoints.call(self, key, rank, deadline, |request| {
             let (register, descriptors) = segment.describe(&self.nonce);
             let frame = Frame::Register(Register { request, ..register });
             Outgoing::with_descriptors(&frame, &descriptors)
@@ -246,7 +253,7 @@ impl Inner {
         self.check_alive(rank, "segment_register")?;
         let (key, call) = self.start_register(&found, rank, deadline)?;
         let waiting = waiting(Call::Register, segment.0);
-        let answer = self.peers.finish_call(self, key, rank, call, deadline, waiting);
+        let answer = self.endpoints.finish_call(self, key, rank, call, deadline, waiting);
         answer.map(|answer| found.note_answered(rank, answer)).inspect_err(|error| {
             if !error.is_timeout() {
                 self.set_corrupt(rank);
@@ -275,7 +282,7 @@ impl Inner {
         let patience = Patience::default();
         for (key, rank, call) in calls {
             // Every call is finished or kept for the continuation, also after an error.
-            let peers = &self.peers;
+            let peers = &self.endpoints;
             match peers.finish_one_of(self, key, rank, call, deadline, course, &patience) {
                 Ok(answer) => segment.note_answered(rank, answer),
                 Err(error) => result = result.and(Err(error)),

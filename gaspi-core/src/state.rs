@@ -6,11 +6,11 @@
 
 use crate::error::{Error, Result};
 use crate::ids::Rank;
-use crate::node::life;
 use crate::os::process;
 use crate::runtime::{Inner, Runtime};
 use crate::sync::{AtomicU8, Ordering};
 use crate::timeout::Deadline;
+use crate::transport::shm::area::liveness;
 use std::time::Duration;
 
 /// How a rank has been seen.
@@ -51,11 +51,11 @@ impl States {
 
 impl Inner {
     fn state(&self, rank: Rank) -> State {
-        match self.area.life(rank) {
+        match self.area.liveness(rank) {
             // Who reads it here has been told.
-            life::DEAD => self.note_death(rank),
+            liveness::DEAD => self.note_death(rank),
             // What failed may have been on its way when it left.
-            life::LEFT => return State::Healthy,
+            liveness::LEFT => return State::Healthy,
             _ => {}
         }
         match self.states.0[rank.index()].load(Ordering::Relaxed) {
@@ -72,16 +72,16 @@ impl Inner {
 
     #[cold]
     fn find_dead(&self, ranks: &[Rank]) -> Option<Rank> {
-        ranks.iter().copied().find(|rank| self.area.life(*rank) == life::DEAD)
+        ranks.iter().copied().find(|rank| self.area.liveness(*rank) == liveness::DEAD)
     }
 
     /// A call or request failed because of `rank`: to be said before the failure can be seen. One
     /// that has left is not at fault.
     pub(crate) fn set_corrupt(&self, rank: Rank) {
-        match self.area.life(rank) {
+        match self.area.liveness(rank) {
             _ if rank == self.rank => return,
-            life::LEFT => return,
-            life::DEAD => return self.note_death(rank),
+            liveness::LEFT => return,
+            liveness::DEAD => return self.note_death(rank),
             _ => {}
         }
         // Fails where it is corrupt already, or has died.
@@ -131,7 +131,7 @@ impl Inner {
             if process::has_ended(pidfd) {
                 return self.process_has_ended(rank);
             }
-            if limit.passed() || self.area.life(rank) != life::JOINED {
+            if limit.passed() || self.area.liveness(rank) != liveness::JOINED {
                 return;
             }
             std::thread::yield_now();
@@ -148,10 +148,10 @@ impl Inner {
         if self.check_rank(rank).is_err() {
             return self.refused(reporter, "it reports the death of a rank that does not exist");
         }
-        if self.peers.is_leaving(rank) {
+        if self.endpoints.is_leaving(rank) {
             return Error::RankLeft { rank, pending: pending.to_owned() };
         }
-        if self.area.life(rank) != life::LEFT && self.area.mark_dead(rank) {
+        if self.area.liveness(rank) != liveness::LEFT && self.area.mark_dead(rank) {
             let host = &self.cards[rank.index()].host;
             log::warn!("{rank} on {host} has died, as {reporter} reports");
         }

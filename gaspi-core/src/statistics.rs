@@ -5,11 +5,11 @@
 //! transport are sums over ranks.
 
 use crate::error::{Error, Result};
-use crate::fabric::Link;
 use crate::ids::Rank;
 use crate::runtime::{Inner, Runtime};
 use crate::sync::epoch::{self, COUNTERS, Guard, PEER_COUNTERS};
 use crate::sync::{AtomicU64, Ordering};
+use crate::transport::Link;
 use crate::wait::Call;
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -17,9 +17,9 @@ use std::marker::PhantomData;
 /// Every access looks the segment up: one that was deleted meanwhile is an error, not a fault.
 ///
 /// ```
-/// # use gaspi_core::{Config, GroupId, Init, Job, Joining, SegmentId, Timeout};
+/// # use gaspi_core::{Config, GroupId, Init, Job, PendingInit, SegmentId, Timeout};
 /// # fn main() -> gaspi_core::Result<()> {
-/// # let rank = Joining::new(Job::single(), Config::default())?.wait(Timeout::Block)?;
+/// # let rank = PendingInit::new(Job::single(), Config::default())?.wait(Timeout::Block)?;
 /// rank.segment_alloc(SegmentId(3), 1024, Init::Zeroed)?;
 /// let field = rank.view::<f64>(SegmentId(3))?;
 /// assert_eq!(field.len(), 128);

@@ -6,11 +6,11 @@
 //! what is waited for, the waiting thread looks after the sockets itself, and sleeps on them if no
 //! other thread does.
 
-use crate::node::{NodeArea, Note, news};
 use crate::os::futex;
 use crate::statistics::Counter;
 use crate::sync::{Ordering, epoch, membarrier};
 use crate::timeout::Deadline;
+use crate::transport::shm::area::{Note, SharedArea, wake_kind};
 use std::time::{Duration, Instant};
 
 /// Looks that a call makes before it counts as waiting: most hand-overs are seen within them, and
@@ -37,8 +37,8 @@ pub(crate) trait Sockets {
     fn look(&self) -> bool;
 
     /// Sleeps until something comes or `limit` is over, if nobody else looks after the sockets;
-    /// false if somebody does. `announce` is called once the sleep can be ended by a doorbell; if
-    /// it says so, there is no sleep.
+    /// false if somebody does. `announce` is called once the sleep can be ended by a wakeup socket;
+    /// if it says so, there is no sleep.
     fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool;
 
     /// The caller stops waiting.
@@ -120,11 +120,11 @@ impl Call {
     }
 
     /// What ends its waiting.
-    fn news(self) -> u32 {
+    fn wake_kind(self) -> u32 {
         match self {
-            Call::WaitSome => news::NOTIFICATION,
-            Call::Barrier | Call::Collective | Call::Create | Call::Channel => news::ARRIVAL,
-            _ => news::OTHER,
+            Call::WaitSome => wake_kind::NOTIFICATION,
+            Call::Barrier | Call::Collective | Call::Create | Call::Channel => wake_kind::ARRIVAL,
+            _ => wake_kind::OTHER,
         }
     }
 }
@@ -193,7 +193,7 @@ impl Waiter {
     #[cold]
     pub(crate) fn until<T>(
         self,
-        area: &NodeArea,
+        area: &SharedArea,
         sockets: Option<&dyn Sockets>,
         deadline: Deadline,
         waiting: Waiting,
@@ -266,7 +266,7 @@ impl Waiter {
 /// A thread that has waited long enough to sleep.
 struct Sleeper<'a> {
     waiter: Waiter,
-    area: &'a NodeArea,
+    area: &'a SharedArea,
     sockets: Option<&'a dyn Sockets>,
     deadline: Deadline,
     waiting: Waiting,
@@ -277,24 +277,24 @@ impl Sleeper<'_> {
     /// Announce, look, sleep, until found or the deadline has passed.
     fn sleep<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let Sleeper { area, deadline, waiting, started, .. } = *self;
-        let bell = area.own_bell();
+        let wakeup = area.own_wakeup();
         let mut reported = started;
         loop {
             let mut found = None;
             let limit = deadline.remaining().map_or(REPORT_AFTER, |left| left.min(REPORT_AFTER));
             let on_sockets = self.sockets.is_some_and(|sockets| {
                 sockets.sleep(limit, &mut || {
-                    bell.announce(waiting.call.news(), membarrier::heavy_global);
+                    wakeup.announce(waiting.call.wake_kind(), membarrier::heavy_global);
                     found = attempt();
                     found.is_some() || deadline.passed()
                 })
             });
             if !on_sockets {
-                let ticket = bell.ticket();
-                bell.announce(waiting.call.news(), membarrier::heavy_global);
+                let ticket = wakeup.ticket();
+                wakeup.announce(waiting.call.wake_kind(), membarrier::heavy_global);
                 found = attempt();
                 if found.is_none() && !deadline.passed() {
-                    futex::wait(bell.sequence, ticket, Some(limit));
+                    futex::wait(wakeup.sequence, ticket, Some(limit));
                 }
             } else if found.is_none() {
                 // Something has come: more may follow.
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn traffic_does_not_keep_a_call_beyond_its_deadline() {
-        let area = NodeArea::single(1).expect("an area");
+        let area = SharedArea::single(1).expect("an area");
         let waiting = Waiting { call: Call::Wait, object: 0 };
         let limit = Duration::from_millis(50);
         let (tell, ended) = std::sync::mpsc::channel();

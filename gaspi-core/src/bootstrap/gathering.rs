@@ -159,7 +159,11 @@ impl Gathering {
         card.pid = std::process::id() as i32;
         Ok(Table {
             cards: vec![card],
-            area: memory::create(c"gaspi-node", crate::node::area_size(1, group_max), false)?,
+            area: memory::create(
+                c"gaspi-node",
+                crate::transport::shm::area::shared_area_size(1, group_max),
+                false,
+            )?,
             token: random()?,
             key: random()?,
             membership: Membership::none(),

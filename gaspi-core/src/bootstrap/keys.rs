@@ -5,8 +5,8 @@
 
 use super::{KEY_BYTES, random};
 use crate::error::{Error, Result};
-use crate::fabric::handshake;
 use crate::os::socket;
+use crate::wire::handshake;
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};

@@ -535,7 +535,8 @@ impl Host {
         let mut areas = HashMap::new();
         for place in places {
             if let Entry::Vacant(entry) = areas.entry(place) {
-                let size = crate::node::area_size(place.size, place.group_max);
+                let size =
+                    crate::transport::shm::area::shared_area_size(place.size, place.group_max);
                 entry.insert(Arc::new(memory::create(c"gaspi-node", size, false)?));
             }
         }

@@ -1,8 +1,8 @@
 //! A TCP connection of a meeting, from the handshake to the envelopes, without blocking.
 
-use crate::fabric::handshake::{Client, Server, State};
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
+use crate::wire::handshake::{Client, Server, State};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;

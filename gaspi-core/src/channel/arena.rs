@@ -5,20 +5,20 @@
 //! said that it has closed its end, behind all that it wrote, or has ended with all that it sent.
 
 use super::counts::CLOSED;
-use super::expected::Expectations;
-use super::geometry::PAGE;
-use super::loans::Loans;
-use super::ranges::Ranges;
+use super::free_list::FreeList;
+use super::layout::PAGE;
+use super::posted_receives::PostedReceives;
+use super::zero_copy::ZeroCopySends;
 use crate::error::{Error, Result};
-use crate::fabric::frame::{Lane, Register};
 use crate::ids::{GroupId, Rank, SegmentId};
-use crate::node::life;
 use crate::os::limits::{self, Resource};
 use crate::os::process;
 use crate::queue::CHANNELS;
 use crate::runtime::Inner;
 use crate::segment::{ARENA, ARENA_WORDS, Init, Segment, Target, may_copy};
 use crate::sync::{AtomicU64, Ordering};
+use crate::transport::shm::area::liveness;
+use crate::wire::frame::{Register, Stream};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -51,8 +51,8 @@ struct Closing {
 
 #[derive(Debug)]
 struct Space {
-    bytes: Ranges,
-    words: Ranges,
+    bytes: FreeList,
+    words: FreeList,
     closing: Vec<Closing>,
 }
 
@@ -104,9 +104,9 @@ pub(crate) struct Channels {
     /// How often requests were lost with their connection, by rank.
     losses: Box<[AtomicU64]>,
     /// Messages that are expected.
-    pub(crate) expected: Expectations,
+    pub(crate) posted_receives: PostedReceives,
     /// Memory that was lent to messages.
-    pub(crate) loans: Loans,
+    pub(crate) zero_copy: ZeroCopySends,
 }
 
 impl Channels {
@@ -119,8 +119,8 @@ impl Channels {
             troubles: AtomicU64::new(0),
             last: Mutex::default(),
             losses: (0..ranks).map(|_| AtomicU64::new(0)).collect(),
-            expected: Expectations::default(),
-            loans: Loans::default(),
+            posted_receives: PostedReceives::default(),
+            zero_copy: ZeroCopySends::default(),
         }
     }
 
@@ -249,8 +249,8 @@ impl Channels {
 
 impl Arena {
     fn new(segment: Segment) -> Arena {
-        let bytes = Ranges::new(segment.size / PAGE * PAGE);
-        let words = Ranges::new(ARENA_WORDS.into());
+        let bytes = FreeList::new(segment.size / PAGE * PAGE);
+        let words = FreeList::new(ARENA_WORDS.into());
         let space = Mutex::new(Space { bytes, words, closing: Vec::new() });
         Arena { segment: Arc::new(segment), space }
     }
@@ -353,13 +353,14 @@ impl Inner {
 
     /// Whether nothing that `rank` wrote to channels can still come.
     fn writes_no_more(&self, rank: Rank) -> bool {
-        let life = self.area.life(rank);
+        let life = self.area.liveness(rank);
         if !self.is_local(rank) {
             // What it sent may still be unread.
-            return matches!(life, life::DEAD | life::LEFT) && !self.peers.has_connection(rank);
+            return matches!(life, liveness::DEAD | liveness::LEFT)
+                && !self.endpoints.has_connection(rank);
         }
         let ended = || self.processes[rank.index()].get().is_some_and(process::has_ended);
-        life == life::DEAD || (life == life::LEFT && ended())
+        life == liveness::DEAD || (life == liveness::LEFT && ended())
     }
 
     /// The arena of a peer, as it describes it. Gives 1 if this rank may copy from its process.
@@ -395,8 +396,8 @@ impl Inner {
     }
 
     /// A request to `peer` failed; if that is not `certain`, its death may be the reason.
-    pub(crate) fn request_failed(&self, peer: Rank, lane: Lane, reason: &str, certain: bool) {
-        if lane.queue == CHANNELS {
+    pub(crate) fn request_failed(&self, peer: Rank, stream: Stream, reason: &str, certain: bool) {
+        if stream.queue == CHANNELS {
             self.channels.failed(peer, reason, certain);
         } else {
             self.set_corrupt(peer);

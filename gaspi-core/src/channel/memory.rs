@@ -2,7 +2,7 @@
 //! memory by copies between processes.
 
 use super::Channel;
-use crate::agreement::PeerSlice;
+use crate::control::PeerSlice;
 use crate::error::{Error, Result};
 use crate::ids::SegmentId;
 use crate::os::{cross_memory, process};

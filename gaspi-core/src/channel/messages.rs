@@ -1,24 +1,24 @@
 //! Messages between two members: sent into a slot, received, taken; data that is lent, data that is
 //! expected.
 
-use super::{Channel, HEAD_BYTES, Head, Member, Stays, counts, expected};
-use crate::agreement::PeerSlice;
+use super::{Channel, HEAD_BYTES, Head, Lifetime, Member, counts, posted_receives};
+use crate::control::PeerSlice;
 use crate::error::Result;
-use crate::fabric::frame::{Lane, Place, Put};
-use crate::fabric::outgoing::{Item, Message};
-use crate::fabric::payload::Payload;
 use crate::ids::NotificationId;
-use crate::node::news;
 use crate::os::socket::Piece;
 use crate::queue::CHANNELS;
 use crate::runtime::Inner;
 use crate::segment::ARENA;
 use crate::sync::{AtomicU64, Ordering, slots};
+use crate::transport::shm::area::wake_kind;
+use crate::transport::tcp::payload::Payload;
+use crate::transport::tcp::send_queue::{ChannelMessage, Item};
+use crate::wire::frame::{Put, RemoteAddress, Stream};
 use std::sync::Arc;
 
-/// Data from this size on is lent where it may be: less is copied as quickly as an acknowledgement
-/// comes.
-const LENT_BYTES: usize = 96 << 10;
+/// Data from this size on is sent without a copy where it may be: less is copied as quickly as an
+/// acknowledgement comes.
+const ZERO_COPY_BYTES: usize = 96 << 10;
 
 /// For puts that set no word: none is ever set to 0.
 pub(super) const NO_WORD: (u32, u32) = (0, 0);
@@ -56,16 +56,16 @@ impl Channel {
         index: u64,
         head: &Head,
         (data, len): (*const u8, usize),
-        stays: Stays,
+        lifetime: Lifetime,
     ) -> Result<bool> {
         debug_assert!(len as u64 <= self.spec.message_bytes, "{len} bytes do not fit into a slot");
         let member = &self.members[to];
-        let (word, value) = (self.geometry.received(self.me), counts::word(index + 1));
+        let (word, value) = (self.layout.received(self.me), counts::word(index + 1));
         let Some(start) = member.start else {
             // SAFETY: as the caller says.
-            return unsafe { self.send_far(to, index, (word, value), head, (data, len), stays) };
+            return unsafe { self.send_far(to, index, (word, value), head, (data, len), lifetime) };
         };
-        let slot = start.wrapping_add(self.geometry.landing(self.me, index) as usize);
+        let slot = start.wrapping_add(self.layout.receive_slot(self.me, index) as usize);
         // SAFETY: the slot is in the member's part, has room for both, and is this rank's until the
         // count tells.
         unsafe {
@@ -74,7 +74,7 @@ impl Channel {
         }
         // Release, in `set`: publishes the message; pairs with the Acquire in `received`.
         slots::set(self.word_of(member, word), value);
-        self.inner.area.ring_for(member.rank, news::ARRIVAL);
+        self.inner.area.wake_for(member.rank, wake_kind::ARRIVAL);
         Ok(true)
     }
 
@@ -86,14 +86,14 @@ impl Channel {
         word: (u32, u32),
         head: &Head,
         (data, len): (*const u8, usize),
-        stays: Stays,
+        lifetime: Lifetime,
     ) -> Result<bool> {
-        let (number, loan) = match stays {
-            Stays::UntilReturned { awaited } if len >= LENT_BYTES => {
+        let (number, buffer) = match lifetime {
+            Lifetime::UntilAcknowledged { awaited } if len >= ZERO_COPY_BYTES => {
                 let channel = (self.reserved.bytes.start, member);
                 // SAFETY: as the caller says.
-                let lent = unsafe { self.inner.channels.loans.lend(channel, data, awaited) };
-                (lent.0, Some(lent.1))
+                let begun = unsafe { self.inner.channels.zero_copy.begin(channel, data, awaited) };
+                (begun.0, Some(begun.1))
             }
             _ => (0, None),
         };
@@ -103,36 +103,36 @@ impl Channel {
         if 4 * (count - member.told.load(Ordering::Relaxed)) >= u64::from(self.spec.slots) {
             self.tell_taken(member, count, Turn::Ahead);
         }
-        let to = self.geometry.landing(self.me, index);
+        let to = self.layout.receive_slot(self.me, index);
         let size = (HEAD_BYTES + len) as u64;
         let sent = self.posting(member, (to, size), word, number, |inner, put| {
-            let from = self.geometry.outgoing(member.nth_remote, index);
+            let from = self.layout.send_slot(member.nth_remote, index);
             let slot = Payload::new(Arc::clone(&self.segment), self.reserved.bytes.start + from);
             let head = bytemuck::bytes_of(head);
             let data = Piece { pointer: data.cast_mut(), len };
-            let message = Message { put, head, data, slot, loan };
+            let message = ChannelMessage { put, head, data, slot, buffer };
             // SAFETY: as the caller says; the slot is this rank's until the message has been taken.
-            unsafe { inner.peers.post_message(inner, member.rank, member.losses, message) }
+            unsafe { inner.endpoints.post_message(inner, member.rank, member.losses, message) }
         });
         if !matches!(sent, Ok(true)) {
-            self.inner.channels.loans.returned(number);
+            self.inner.channels.zero_copy.acknowledged(number);
         }
         sent
     }
 
-    /// The receivers of messages that were lent their data and have not arrived, one for each, with
-    /// whether it is lost. What is lost does not use the data any more, but is a borrower until
-    /// [`withdraw`](Channel::withdraw): it shows in [`check`](Channel::check) or
+    /// The receivers of messages that are sent without a copy and have not arrived, one for each,
+    /// with whether it is lost. What is lost does not use the data any more, but stays in flight
+    /// until [`withdraw`](Channel::withdraw): it shows in [`check`](Channel::check) or
     /// [`alive`](Channel::alive).
-    pub fn borrowers(&self) -> Vec<(usize, bool)> {
-        self.inner.channels.loans.borrowers(self.reserved.bytes.start)
+    pub fn in_flight(&self) -> Vec<(usize, bool)> {
+        self.inner.channels.zero_copy.in_flight(self.reserved.bytes.start)
     }
 
     /// Messages of a member that have come so far. Messages below that may be read.
     #[inline]
     pub fn received(&self, from: usize) -> u64 {
         let member = &self.members[from];
-        self.current(&member.received, self.geometry.received(from))
+        self.current(&member.received, self.layout.received(from))
     }
 
     /// Messages to a member that it has taken, as far as this rank has been told. Their slots may
@@ -140,7 +140,7 @@ impl Channel {
     #[inline]
     pub fn taken(&self, to: usize) -> u64 {
         let member = &self.members[to];
-        self.current(&member.taken, self.geometry.taken(to))
+        self.current(&member.taken, self.layout.taken(to))
     }
 
     /// The count in a word of this rank, of which a former value is known.
@@ -161,7 +161,7 @@ impl Channel {
     }
 
     fn slot_of(&self, from: usize, index: u64) -> *mut u8 {
-        self.at(self.me, self.geometry.landing(from, index))
+        self.at(self.me, self.layout.receive_slot(from, index))
     }
 
     /// What message `index` of a member begins with, which has been received and not been taken.
@@ -171,7 +171,7 @@ impl Channel {
         unsafe { self.slot_of(from, index).cast::<Head>().read() }
     }
 
-    /// The data of such a message; of one that was [expected](Channel::expect) what had come
+    /// The data of such a message; of one that was [expected](Channel::post_receive) what had come
     /// before.
     #[inline]
     pub fn incoming(&self, from: usize, index: u64) -> PeerSlice<'_> {
@@ -181,47 +181,47 @@ impl Channel {
 
     /// Whether the data of messages of a member can be expected.
     #[inline]
-    pub fn may_expect(&self, from: usize) -> bool {
+    pub fn may_post_receive(&self, from: usize) -> bool {
         self.members[from].start.is_none()
     }
 
     fn arena_slot(&self, from: usize, index: u64) -> u64 {
-        self.reserved.bytes.start + self.geometry.landing(from, index)
+        self.reserved.bytes.start + self.layout.receive_slot(from, index)
     }
 
     /// Has the data of message `index` of a member of another node, of which fewer than the slots
     /// have not been taken before it, go to `to` as far as it has not come yet, if it is `len`
-    /// bytes and its head begins like this. To be asked for with [`landed`](Channel::landed) once
-    /// it has been received.
+    /// bytes and its head begins like this. To be asked for with
+    /// [`complete_receive`](Channel::complete_receive) once it has been received.
     ///
     /// # Safety
-    /// The memory is writable, and nobody else uses it, until the message has landed or
+    /// The memory is writable, and nobody else uses it, until the message has come or
     /// [`withdraw`](Channel::withdraw) has been called.
-    pub unsafe fn expect(
+    pub unsafe fn post_receive(
         &self,
         from: usize,
         index: u64,
-        head: [u64; expected::COMPARED],
+        head: [u64; posted_receives::COMPARED],
         (to, len): (*mut u8, u64),
     ) {
         let slot = self.arena_slot(from, index);
-        let all = &self.inner.channels.expected;
+        let all = &self.inner.channels.posted_receives;
         // SAFETY: as the caller says.
-        unsafe { all.expect(self.members[from].rank, slot, head, (to, len)) };
+        unsafe { all.post(self.members[from].rank, slot, head, (to, len)) };
     }
 
     /// Of a message that has been received: how many bytes of its data lie in its slot, the rest
     /// having gone to where it was expected; `None` for all.
     #[inline]
-    pub fn landed(&self, from: usize, index: u64) -> Option<u64> {
+    pub fn complete_receive(&self, from: usize, index: u64) -> Option<u64> {
         let slot = self.arena_slot(from, index);
-        self.inner.channels.expected.landed(self.members[from].rank, slot)
+        self.inner.channels.posted_receives.complete(self.members[from].rank, slot)
     }
 
-    /// Nothing is expected any more, and what was lent is called back.
+    /// Nothing is expected any more, and zero-copy sends are cancelled.
     pub fn withdraw(&self) {
-        self.inner.channels.expected.withdraw(self.reserved.bytes.clone());
-        self.inner.channels.loans.call_back(self.reserved.bytes.start);
+        self.inner.channels.posted_receives.cancel(self.reserved.bytes.clone());
+        self.inner.channels.zero_copy.cancel(self.reserved.bytes.start);
     }
 
     /// Messages of a member below `count` are not needed any more. Tells a member of this node at
@@ -232,15 +232,15 @@ impl Channel {
     pub fn take(&self, from: usize, count: u64) {
         let member = &self.members[from];
         if member.start.is_some() {
-            let word = self.geometry.taken(self.me);
+            let word = self.layout.taken(self.me);
             // Release, in `set`: the reads of the messages come before it; pairs with the Acquire
             // in `current`.
             slots::set(self.word_of(member, word), counts::word(count));
-            self.inner.area.ring_for(member.rank, news::ARRIVAL);
+            self.inner.area.wake_for(member.rank, wake_kind::ARRIVAL);
             return;
         }
         // What was taken before: a sender whose messages come one after the other is told in time.
-        self.inner.peers.release(&self.inner);
+        self.inner.endpoints.flush_corked(&self.inner);
         // Relaxed: one thread at a time takes messages of a member, and this orders nothing else.
         member.untold.store(count, Ordering::Relaxed);
         let waiting = count - member.told.load(Ordering::Relaxed);
@@ -252,7 +252,7 @@ impl Channel {
 
     fn tell_taken(&self, member: &Member, count: u64, turn: Turn) {
         member.told.store(count, Ordering::Relaxed);
-        let word = (self.geometry.taken(self.me), counts::word(count));
+        let word = (self.layout.taken(self.me), counts::word(count));
         // Who cannot be told any more shows in `check`.
         let _ = self.put(member, (0, 0, 0), word, turn);
     }
@@ -272,10 +272,10 @@ impl Channel {
             let payload = (size > 0).then(|| Payload::new(Arc::clone(&self.segment), start + from));
             let item = Item::put(put, payload);
             match turn {
-                Turn::Now => inner.peers.post(inner, member.rank, CHANNELS, item)?,
+                Turn::Now => inner.endpoints.post(inner, member.rank, CHANNELS, item)?,
                 Turn::Ahead | Turn::Along => {
                     let followed = turn == Turn::Ahead;
-                    inner.peers.post_along(inner, member.rank, CHANNELS, item, followed)?;
+                    inner.endpoints.post_along(inner, member.rank, CHANNELS, item, followed)?;
                 }
             }
             Ok(true)
@@ -284,7 +284,7 @@ impl Channel {
     }
 
     /// Has `post` send a put of so many bytes to an offset of the part of a member of another node,
-    /// with the number of what it was lent; false if it has not.
+    /// with the number of its zero-copy send; false if it has not.
     fn posting(
         &self,
         member: &Member,
@@ -296,10 +296,13 @@ impl Channel {
         let inner = &*self.inner;
         inner.check_open()?;
         let Some(view) = &member.view else { return Ok(true) };
-        let place =
-            Place { segment: ARENA, generation: view.target.generation, offset: member.base + to };
-        let lane = Lane { queue: CHANNELS, generation };
+        let remote = RemoteAddress {
+            segment: ARENA,
+            generation: view.target.generation,
+            offset: member.base + to,
+        };
+        let stream = Stream { queue: CHANNELS, generation };
         let notification = NotificationId(member.words + word);
-        post(inner, Put { lane, place, size, last: true, notification, value })
+        post(inner, Put { stream, remote, size, last: true, notification, value })
     }
 }

@@ -1,14 +1,14 @@
 //! What programs see of failed requests only where hosts are cut off.
 
 use super::*;
-use crate::fabric::frame::Lane;
 use crate::ids::QueueId;
 use crate::queue::CHANNELS;
-use crate::{Config, Job, Joining, Timeout};
+use crate::wire::frame::Stream;
+use crate::{Config, Job, PendingInit, Timeout};
 
 fn alone() -> Runtime {
     let id = format!("channels-{:?}", std::thread::current().id());
-    let joining = Joining::new(Job::in_process(&id, Rank(0), 1), Config::default());
+    let joining = PendingInit::new(Job::in_process(&id, Rank(0), 1), Config::default());
     joining.expect("joining").wait(Timeout::Block).expect("a rank")
 }
 
@@ -20,24 +20,23 @@ fn a_refused_request_shows_in_channels_that_were_open() {
     let spec = ChannelSpec { slots: 1, message_bytes: 0, stage_bytes: 0 };
     let open = || rank.channel_open(GroupId::ALL, spec, Timeout::Block).expect("a channel");
     let before = open();
-    let lane = Lane { queue: CHANNELS, generation: 0 };
-    rank.inner().request_failed(Rank(0), lane, "it is full", true);
+    let stream = Stream { queue: CHANNELS, generation: 0 };
+    rank.inner().request_failed(Rank(0), stream, "it is full", true);
     let after = open();
-    assert!(
-        matches!(before.check(), Err(Error::Refused { rank: Rank(0), reason }) if reason == "it is full")
-    );
+    let refused = Error::Refused { rank: Rank(0), reason: "it is full".to_owned() };
+    assert_eq!(before.check(), Err(refused));
     assert_eq!(after.check(), Ok(()));
     // Requests of the program do not show there.
-    let lane = Lane { queue: QueueId(0), generation: 0 };
-    rank.inner().request_failed(Rank(0), lane, "something else", true);
+    let stream = Stream { queue: QueueId(0), generation: 0 };
+    rank.inner().request_failed(Rank(0), stream, "something else", true);
     assert_eq!(after.check(), Ok(()));
 }
 
 #[test]
 fn a_lost_request_counts_once_its_rank_is_known_to_live() {
     let channels = Channels::new(1);
-    let lane = Lane { queue: CHANNELS, generation: 0 };
-    assert_eq!(lane.queue.0 as u32, crate::QUEUE_MAX, "none of the program's");
+    let stream = Stream { queue: CHANNELS, generation: 0 };
+    assert_eq!(stream.queue.0 as u32, crate::QUEUE_MAX, "none of the program's");
     // A connection that broke while nothing was under way.
     channels.lost(Rank(0));
     assert_eq!((channels.troubles(), channels.losses(Rank(0))), (0, 0));

@@ -1,16 +1,16 @@
 //! The commit of a group: what this rank says to the members, and waiting until all agree.
 
 use super::{Abort, Committed, DEATH_LIMIT, Standing, first_step, list, lock};
-use crate::agreement::tree::Tree;
+use crate::control::tree_barrier::Tree;
 use crate::error::{Error, Result};
-use crate::fabric::frame::Frame;
-use crate::fabric::peers::waiting_group;
 use crate::ids::{GroupId, Rank};
-use crate::node::{WatchSteps, life};
 use crate::runtime::Inner;
 use crate::sync::Ordering;
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::shm::area::{WatchSteps, liveness};
+use crate::transport::tcp::endpoint_table::waiting_group;
 use crate::wait::Call;
+use crate::wire::frame::Frame;
 use std::sync::Arc;
 
 impl Inner {
@@ -24,7 +24,7 @@ impl Inner {
     fn tell_withdrawn(&self, group: GroupId, attempt: u64, ranks: &[Rank]) {
         let frame = Frame::Withdraw { group, attempt };
         // Who cannot be told any more does not wait any more.
-        let _ = self.say_commit(attempt, group, ranks, frame, Deadline::Now);
+        let _ = self.send_commit(attempt, group, ranks, frame, Deadline::Now);
     }
 
     /// Tells the members of a commit under way that it has failed; `is_fresh` where it was to be
@@ -42,7 +42,7 @@ impl Inner {
             }
             let frame = Frame::Abort { group, attempt, round, dead, reason };
             // As above.
-            let _ = self.say_commit(attempt, group, &ranks, frame, Deadline::Now);
+            let _ = self.send_commit(attempt, group, &ranks, frame, Deadline::Now);
         }
     }
 
@@ -65,7 +65,7 @@ impl Inner {
         let deadline = timeout.deadline();
         if let Some(announce) = announce {
             let (attempt, frame) = (announce.attempt, Frame::Announce(announce));
-            if let Err(error) = self.say_commit(attempt, group, &ranks, frame, deadline) {
+            if let Err(error) = self.send_commit(attempt, group, &ranks, frame, deadline) {
                 self.abort(group, state.committed.is_none(), &error, error.to_string());
                 return Err(error);
             }
@@ -104,9 +104,9 @@ impl Inner {
             None => return Err(self.commit_timed_out(group)),
         };
         if let Some(attempt) = self.groups.agreed(group, incarnation) {
-            self.said.agreed(group, attempt);
+            self.resend_buffer.agreed(group, attempt);
         }
-        self.mirror.committed(group, incarnation);
+        self.remote_arrivals.committed(group, incarnation);
         log::debug!(
             "group_commit: {group} has ranks {}, use {incarnation} of its id",
             list(&ranks)
@@ -116,17 +116,17 @@ impl Inner {
         let remote = ranks.iter().any(|rank| !self.is_local(*rank));
         // Their lists have come by connections with all of them.
         let tree = Tree::of(&self.cards, &ranks, me).map(Arc::new);
-        self.relays.committed(group, incarnation, tree.clone());
+        self.tree_barriers.committed(group, incarnation, tree.clone());
         state.committed = Some(Committed { ranks: ranks.into(), me, step, remote, tree });
         self.groups.members(group)?.committed = true;
-        let incarnation = crate::mirror::incarnation(step);
+        let incarnation = crate::remote_arrivals::incarnation(step);
         self.groups.cell(group)?.incarnation.store(incarnation, Ordering::Release);
         Ok(())
     }
 
-    /// Whether the members of a former use of the id have read this rank's lines. Those who commit
-    /// the next use with it, and have said so, read them no more; they may never have committed the
-    /// former.
+    /// Whether the members of a former use of the id have read this rank's arrival slots. Those who
+    /// commit the next use with it, and have said so, read them no more; they may never have
+    /// committed the former.
     fn is_free(
         &self,
         group: GroupId,
@@ -134,20 +134,21 @@ impl Inner {
         members: &[Rank],
     ) -> bool {
         former.as_ref().is_none_or(|(ranks, step)| {
-            // Others keep copies of this rank's lines.
+            // Others keep copies of this rank's arrival slots.
             let is_reader =
                 |rank: &&Rank| self.is_local(**rank) && members.binary_search(*rank).is_err();
             let readers = ranks.iter().filter(is_reader);
             readers.into_iter().all(|rank| {
                 self.area.has_finished(*rank, group.index(), *step)
-                    || self.area.life(*rank) != life::JOINED
+                    || self.area.liveness(*rank) != liveness::JOINED
             })
         })
     }
 
     fn standing(&self, group: GroupId) -> Standing {
-        let is_dead =
-            |rank: Rank| self.check_rank(rank).is_ok() && self.area.life(rank) == life::DEAD;
+        let is_dead = |rank: Rank| {
+            self.check_rank(rank).is_ok() && self.area.liveness(rank) == liveness::DEAD
+        };
         self.groups.standing(group, self.rank, is_dead, |rank| !self.is_local(rank))
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// An epoll set whose entries are named by a number of the caller's.
 #[derive(Debug)]
-pub struct Poll {
+pub struct Epoll {
     epoll: OwnedFd,
 }
 
@@ -20,19 +20,19 @@ pub struct Event {
     pub writable: bool,
 }
 
-impl Poll {
+impl Epoll {
     /// An empty set.
     ///
     /// # Errors
     /// Descriptors ran out.
-    pub fn new() -> Result<Poll> {
+    pub fn new() -> Result<Epoll> {
         // SAFETY: makes a new descriptor.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(Error::last_os("epoll_create1"));
         }
         // SAFETY: the kernel has just made this descriptor for us.
-        Ok(Poll { epoll: unsafe { OwnedFd::from_raw_fd(fd) } })
+        Ok(Epoll { epoll: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
     fn control(&self, operation: i32, fd: BorrowedFd<'_>, token: u64, events: i32) -> Result<()> {
@@ -121,7 +121,7 @@ fn interest(writable: bool) -> i32 {
     if writable { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN }
 }
 
-impl std::os::fd::AsFd for Poll {
+impl std::os::fd::AsFd for Epoll {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -129,33 +129,33 @@ impl std::os::fd::AsFd for Poll {
 
 /// An eventfd: calls the sleeper of an epoll set.
 #[derive(Debug)]
-pub struct Bell {
+pub struct Wakeup {
     fd: OwnedFd,
 }
 
-impl Bell {
-    /// A silent bell.
+impl Wakeup {
+    /// A wakeup that is not pending.
     ///
     /// # Errors
     /// Descriptors ran out.
-    pub fn new() -> Result<Bell> {
+    pub fn new() -> Result<Wakeup> {
         // SAFETY: makes a new descriptor.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(Error::last_os("eventfd"));
         }
         // SAFETY: the kernel has just made this descriptor for us.
-        Ok(Bell { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        Ok(Wakeup { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Rings.
-    pub fn ring(&self) {
+    /// Wakes the sleeper.
+    pub fn wake(&self) {
         let one = 1u64;
-        // SAFETY: writes 8 bytes from this stack; a full counter rings already.
+        // SAFETY: writes 8 bytes from this stack; a full counter wakes already.
         unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Silences it.
+    /// Takes the wakeup back.
     pub fn clear(&self) {
         let mut count = 0u64;
         // SAFETY: reads 8 bytes onto this stack.
@@ -163,7 +163,7 @@ impl Bell {
     }
 }
 
-impl std::os::fd::AsFd for Bell {
+impl std::os::fd::AsFd for Wakeup {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

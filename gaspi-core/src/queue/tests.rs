@@ -13,9 +13,8 @@ fn queue() -> Queue {
 
 /// A request that takes one slot, in the way that comes first.
 fn post(queue: &Queue, limit: u32) -> bool {
-    let swiftly =
-        epoch::enter_swiftly().and_then(|section| queue.reserve_swiftly(section.slot(), 1, limit));
-    swiftly.unwrap_or_else(|| queue.reserve(&epoch::enter(), 1, limit))
+    let fast = epoch::enter_fast().and_then(|section| queue.reserve_fast(section.slot(), 1, limit));
+    fast.unwrap_or_else(|| queue.reserve(&epoch::enter(), 1, limit))
 }
 
 /// Posts until the queue is full, and says how often that went.

@@ -1,11 +1,11 @@
 //! How many descriptors a rank needs, and the limit of open files.
 //!
-//! What a rank keeps open: 7 of its own (listener, two poll sets, bell, reserve, launcher, and for
-//! a moment the node area), with ranks of other nodes some more (listeners for them, doorbells);
-//! for each other rank of its node a pidfd and a connection in each direction; for each rank of
-//! another node a connection and up to two watches, and one more while they are made; for each
-//! segment of its own a memory file, or two with reserved huge pages. Segments of others take none
-//! once they are mapped.
+//! What a rank keeps open: 7 of its own (listener, two poll sets, wakeup, reserve, launcher, and
+//! for a moment the node area), with ranks of other nodes some more (listeners for them, wakeup
+//! sockets); for each other rank of its node a pidfd and a connection in each direction; for each
+//! rank of another node a connection and up to two watches, and one more while they are made; for
+//! each segment of its own a memory file, or two with reserved huge pages. Segments of others take
+//! none once they are mapped.
 
 use super::Inner;
 use crate::bootstrap::{Job, Transport, tell_unable};
@@ -15,7 +15,8 @@ use crate::os::limits;
 
 /// Those of a rank itself, the one that reads a file of /proc included.
 const OWN: u64 = 8;
-/// The same where there are ranks of other nodes: a listener, two for doorbells, one that connects.
+/// The same where there are ranks of other nodes: a listener, two for wakeup sockets, one that
+/// connects.
 const OWN_REMOTE: u64 = OWN + 4;
 /// Pidfd and two connections.
 const LOCAL_PEER: u64 = 3;
@@ -83,8 +84,8 @@ pub(super) fn prepare(job: &Job, config: &Config) -> Result<()> {
         let level = if connected { log::Level::Info } else { log::Level::Warn };
         log::log!(
             level,
-            "proc_init: {rank} may need up to {most} open files for {size} ranks and {} segments, the limit \
-             is {limit} (hard limit {hard}); raise it with ulimit -n",
+            "proc_init: {rank} may need up to {most} open files for {size} ranks and {} \
+             segments, the limit is {limit} (hard limit {hard}); raise it with ulimit -n",
             config.segment_max
         );
     }

@@ -11,7 +11,7 @@ const LIMIT: Timeout = Timeout::Millis(60_000);
 
 fn join(id: &str, rank: u16, size: u32) -> Runtime {
     let job = Job::in_process(id, Rank(rank), size);
-    Joining::new(job, Config::default()).unwrap().wait(LIMIT).unwrap()
+    PendingInit::new(job, Config::default()).unwrap().wait(LIMIT).unwrap()
 }
 
 fn make_segment(runtime: &Runtime) {
@@ -27,7 +27,7 @@ fn a_job_on_several_hosts_cannot_do_with_shared_memory_only() {
         node: None,
         ..Job::in_process("shm-over-hosts", Rank(0), 2)
     };
-    match Joining::new(job, Config::default()) {
+    match PendingInit::new(job, Config::default()) {
         Err(Error::Environment { reason }) => assert!(reason.contains("several hosts"), "{reason}"),
         other => panic!("{other:?}"),
     }

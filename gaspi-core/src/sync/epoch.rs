@@ -2,7 +2,7 @@
 //!
 //! A thread that is about to follow a pointer which another thread may unlink enters: it stores the
 //! number of the current epoch into its own slot, and 0 when it leaves. (Epochs have odd numbers; a
-//! thread that is neither in a section nor on a swift path stores the even number after it.)
+//! thread that is neither in a section nor on a fast path stores the even number after it.)
 //! Whoever unlinks waits in [`synchronize`] until every thread that may have seen the pointer has
 //! left. The full fence that "store, then look" needs is paid by the rare side (membarrier), so
 //! entering and leaving are a plain store each.
@@ -52,7 +52,7 @@ pub struct Slot {
     /// The owner.
     thread: usize,
     /// The owner again, while it is outside and the rare side pays for its fences; else 0.
-    swift: AtomicUsize,
+    fast: AtomicUsize,
     /// The epoch in which the owner entered, plus 1 unless it may be changing by plain stores what
     /// else it owns; 0 while it is outside. Written by the owner only.
     entered: AtomicU64,
@@ -92,7 +92,11 @@ pub fn thread_key() -> usize {
         let key: usize;
         // SAFETY: the ABI has the thread control block begin with its own address.
         unsafe {
-            std::arch::asm!("mov {}, fs:0", out(reg) key, options(pure, readonly, nostack, preserves_flags));
+            std::arch::asm!(
+                "mov {}, fs:0",
+                out(reg) key,
+                options(pure, readonly, nostack, preserves_flags)
+            );
         }
         key
     }
@@ -101,7 +105,11 @@ pub fn thread_key() -> usize {
         let key: usize;
         // SAFETY: reads the thread pointer, which every thread has.
         unsafe {
-            std::arch::asm!("mrs {}, tpidr_el0", out(reg) key, options(pure, nomem, nostack, preserves_flags));
+            std::arch::asm!(
+                "mrs {}, tpidr_el0",
+                out(reg) key,
+                options(pure, nomem, nostack, preserves_flags)
+            );
         }
         key
     }
@@ -171,9 +179,9 @@ pub struct Guard {
     _not_send: PhantomData<*const ()>,
 }
 
-/// The guard of a section: what [`enter_swiftly`] gives.
+/// The guard of a section: what [`enter_fast`] gives.
 #[derive(Debug)]
-pub struct SwiftGuard {
+pub struct FastGuard {
     slot: &'static Slot,
     // The slot belongs to this thread.
     _not_send: PhantomData<*const ()>,
@@ -185,7 +193,7 @@ pub fn enter() -> Guard {
     let slot = current();
     let outermost = slot.entered.load(Ordering::Relaxed) == 0;
     if outermost {
-        slot.swift.store(0, Ordering::Relaxed);
+        slot.fast.store(0, Ordering::Relaxed);
         // Acquire: who enters in a later epoch than an unlinking sees it.
         slot.entered.store(EPOCH.load(Ordering::Acquire) + 1, Ordering::Relaxed);
         // Orders the store before the reads that follow; pairs with `heavy_private`.
@@ -197,19 +205,19 @@ pub fn enter() -> Guard {
 /// Enters if that takes a few instructions: not for the first time, not nested, and where the rare
 /// side pays for the fences. All until the guard ends is a section (see [`Guard::section`]).
 #[inline(always)]
-pub fn enter_swiftly() -> Option<SwiftGuard> {
+pub fn enter_fast() -> Option<FastGuard> {
     let thread = thread_key();
     let slot = first_of(chain(thread));
-    if slot.swift.load(Ordering::Relaxed) != thread {
+    if slot.fast.load(Ordering::Relaxed) != thread {
         return None;
     }
     // As in `enter`.
     slot.entered.store(EPOCH.load(Ordering::Acquire), Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    Some(SwiftGuard { slot, _not_send: PhantomData })
+    Some(FastGuard { slot, _not_send: PhantomData })
 }
 
-impl SwiftGuard {
+impl FastGuard {
     /// Tells this thread's queues from those of others.
     #[inline(always)]
     pub(crate) fn slot(&self) -> &'static Slot {
@@ -239,7 +247,7 @@ impl SwiftGuard {
     }
 }
 
-impl Drop for SwiftGuard {
+impl Drop for FastGuard {
     #[inline(always)]
     fn drop(&mut self) {
         // Release: the uses end before it; pairs with the Acquire in `synchronize`.
@@ -331,7 +339,7 @@ impl Drop for Guard {
         if self.outermost {
             // Release: the uses end before it; pairs with the Acquire in `synchronize`.
             self.slot.entered.store(0, Ordering::Release);
-            self.slot.swift.store(self.slot.key_of_swift(), Ordering::Relaxed);
+            self.slot.fast.store(self.slot.key_of_fast(), Ordering::Relaxed);
         }
     }
 }
@@ -340,7 +348,7 @@ impl Slot {
     const fn new(thread: usize, light: bool, next: *mut Slot) -> Slot {
         Slot {
             thread,
-            swift: AtomicUsize::new(if light { thread } else { 0 }),
+            fast: AtomicUsize::new(if light { thread } else { 0 }),
             entered: AtomicU64::new(0),
             handling: AtomicUsize::new(0),
             counts_for: AtomicU64::new(0),
@@ -351,7 +359,7 @@ impl Slot {
         }
     }
 
-    fn key_of_swift(&self) -> usize {
+    fn key_of_fast(&self) -> usize {
         if fences_are_light() { self.thread } else { 0 }
     }
 

@@ -50,7 +50,7 @@ impl<W: Word32> EventCount<'_, W> {
 
     /// Wakes whoever sleeps or is about to, announced or not: a waker may have died after it took
     /// the announcements back. The caller wakes the word.
-    pub fn rouse(&self) {
+    pub fn wake_regardless(&self) {
         self.awaited.swap(0, Ordering::AcqRel);
         // Release: as in `take_back`.
         self.sequence.fetch_add(1, Ordering::Release);

@@ -1,13 +1,13 @@
 //! The only importer of atomics, and the lock-free pieces built on them.
 //!
-//! The structures that processes share ([`eventcount`], [`slots`], [`mod@line`]) are generic over
-//! the words they live in, so that the same code runs on shared memory and under loom. Process-wide
-//! state exists in one place only, the thread slots of [`epoch`]: they belong to threads, not to
-//! ranks.
+//! The structures that processes share ([`eventcount`], [`slots`], [`mod@arrival_slot`]) are
+//! generic over the words they live in, so that the same code runs on shared memory and under loom.
+//! Process-wide state exists in one place only, the thread slots of [`epoch`]: they belong to
+//! threads, not to ranks.
 
+pub mod arrival_slot;
 pub mod epoch;
 pub mod eventcount;
-pub mod line;
 pub mod membarrier;
 pub mod slots;
 

@@ -62,9 +62,9 @@ fn until_it_waits(call: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     thread
 }
 
-/// Runs `body` on a thread that counts for nobody and may enter swiftly. One whose control block
-/// lies where that of another test's thread lay counts for that test's rank while it lives; and
-/// others may have come to its chain.
+/// Runs `body` on a thread that counts for nobody and may take the fast path. One whose control
+/// block lies where that of another test's thread lay counts for that test's rank while it lives;
+/// and others may have come to its chain.
 pub(crate) fn on_a_free_thread(body: impl FnOnce() + Send) {
     fn nested(body: Box<dyn FnOnce() + Send + '_>) {
         std::thread::scope(|scope| {
@@ -81,9 +81,9 @@ pub(crate) fn on_a_free_thread(body: impl FnOnce() + Send) {
 }
 
 /// The second time that a thread enters; `None` where the kernel refuses membarrier.
-fn swiftly() -> Option<SwiftGuard> {
+fn try_fast() -> Option<FastGuard> {
     drop(enter());
-    enter_swiftly()
+    enter_fast()
 }
 
 #[test]
@@ -120,20 +120,20 @@ fn synchronize_waits_for_who_is_inside_and_not_for_who_comes_later() {
     // A thread that goes in and out all the time does not keep it.
     while !waiter.is_finished() {
         drop(enter());
-        drop(enter_swiftly());
+        drop(enter_fast());
     }
     waiter.join().unwrap();
 }
 
 #[test]
-fn synchronize_waits_for_swift_sections_and_for_what_nests_in_them() {
+fn synchronize_waits_for_fast_sections_and_for_what_nests_in_them() {
     let _alone = alone();
     for nests in [false, true] {
         let insider = Insider::new(move || {
-            let swift = swiftly();
+            let fast = try_fast();
             // Ends before its outer one, which goes on.
-            drop((nests && swift.is_some()).then(enter));
-            swift
+            drop((nests && fast.is_some()).then(enter));
+            fast
         });
         let waiter = until_it_waits(synchronize);
         if fences_are_light() {
@@ -145,13 +145,13 @@ fn synchronize_waits_for_swift_sections_and_for_what_nests_in_them() {
 }
 
 #[test]
-fn swift_sections_do_not_nest() {
+fn fast_sections_do_not_nest() {
     let _alone = alone();
     on_a_free_thread(|| {
         let outer = enter();
-        assert!(enter_swiftly().is_none(), "it would leave the epoch of the outer guard");
+        assert!(enter_fast().is_none(), "it would leave the epoch of the outer guard");
         drop(outer);
-        assert_eq!(enter_swiftly().is_some(), fences_are_light());
+        assert_eq!(enter_fast().is_some(), fences_are_light());
     });
 }
 
@@ -227,7 +227,7 @@ fn what_is_reached_from_inside_is_whole() {
     let done = Arc::new(AtomicBool::new(false));
     let readers: Vec<_> = [true, false]
         .into_iter()
-        .map(|swift| {
+        .map(|fast| {
             let done = Arc::clone(&done);
             std::thread::spawn(move || {
                 // Stores that miss the cache, before which that of entering cannot become visible:
@@ -239,14 +239,14 @@ fn what_is_reached_from_inside_is_whole() {
                         at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         far[(at >> 40) % far.len()].store(1, Ordering::Relaxed);
                     }
-                    let swiftly = swift.then(enter_swiftly).flatten();
-                    let whole = swiftly.is_none().then(enter);
+                    let try_fast = fast.then(enter_fast).flatten();
+                    let slow = try_fast.is_none().then(enter);
                     // SAFETY: what the test is about: it is freed once this thread is outside.
                     let shared = unsafe { &*SHARED.load(Ordering::Acquire) };
                     for _ in 0..4 {
                         assert_eq!(shared.load(Ordering::Relaxed), WHOLE);
                     }
-                    drop((swiftly, whole));
+                    drop((try_fast, slow));
                 }
             })
         })

@@ -1,0 +1,193 @@
+//! Where things lie in a member's part of a channel: the same on all members.
+//!
+//! ```text
+//! slot of even arrivals, slot of odd ones    128 bytes each
+//! notice to all                              128 bytes
+//! notices of members of other nodes          n * 64
+//! staging, by turns of the arrivals
+//! landing slots                              by sender, then by message
+//! outgoing slots                             by receiver of another node, then by message
+//! ```
+//!
+//! Slots and staging are skewed: lines at the same place of several of them would all share one set
+//! of the caches.
+
+use super::ChannelSpec;
+use crate::sync::AtomicU64;
+use crate::sync::arrival_slot::ArrivalSlot;
+
+/// A cache line.
+pub(super) const LINE: u64 = size_of::<ArrivalSlot<AtomicU64>>() as u64;
+/// Neighbouring lines are fetched in pairs: what different ranks write lies in different pairs.
+const PAIR: u64 = 2 * LINE;
+/// What ranges of an arena are aligned to, and the distance at which caches begin again.
+pub(super) const PAGE: u64 = 4096;
+/// How staging of neighbouring members is shifted.
+const SKEW: u64 = 5 * LINE;
+/// Stages of a member. Two would do, but lines that are still in the cache of whoever has read them
+/// are slow to write: with some megabytes in between they have left it (64 KiB are written in 2 us
+/// instead of 7). Odd, so that operations of two arrivals, one of them staged, go through all.
+pub(super) const STAGES: u64 = 65;
+/// Words per member, in its own cache line while that is cheap.
+const WORDS: u32 = 2;
+const SPREAD_WORDS: u32 = (LINE / 4) as u32;
+/// Members up to which each has a cache line for its words.
+const SPREAD_MEMBERS: usize = 64;
+
+/// The places in the parts of a channel.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    slots: u64,
+    /// From a slot to the next one.
+    slot_stride: u64,
+    /// From the slots of a member to those of the next.
+    ring: u64,
+    stages_at: u64,
+    stage_stride: u64,
+    receive_slots_at: u64,
+    send_slots_at: u64,
+    words_per_member: u32,
+    words: u32,
+}
+
+impl Layout {
+    /// For `members` members.
+    pub(super) fn new(spec: ChannelSpec, members: usize) -> Layout {
+        let (slots, n) = (u64::from(spec.slots), members as u64);
+        // An odd number of lines, so that slots go through all sets.
+        let slot_stride = (spec.slot_bytes().div_ceil(LINE) | 1) * LINE;
+        let ring = (slots * slot_stride).next_multiple_of(PAIR);
+        let stages_at = (3 * PAIR + n * LINE).next_multiple_of(PAGE);
+        let stage_stride = (spec.stage_bytes + PAGE).next_multiple_of(PAIR) + PAIR;
+        let receive_slots_at = (stages_at + STAGES * stage_stride).next_multiple_of(PAGE);
+        let send_slots_at = receive_slots_at + n * ring;
+        let words_per_member = if members <= SPREAD_MEMBERS { SPREAD_WORDS } else { WORDS };
+        let words = words_per_member * members as u32;
+        Layout {
+            slots,
+            slot_stride,
+            ring,
+            stages_at,
+            stage_stride,
+            receive_slots_at,
+            send_slots_at,
+            words_per_member,
+            words,
+        }
+    }
+
+    /// Bytes of a member's part, `remotes` of the others being of other nodes.
+    pub(super) fn bytes(&self, remotes: usize) -> u64 {
+        (self.send_slots_at + remotes as u64 * self.ring).next_multiple_of(PAGE)
+    }
+
+    /// Words of a member's part.
+    pub(super) fn words(&self) -> u32 {
+        self.words
+    }
+
+    /// A member's slot for arrivals of this parity.
+    #[inline]
+    pub(super) fn arrival_slot(&self, sequence: u64) -> u64 {
+        (sequence % 2) * PAIR
+    }
+
+    /// A member's notice.
+    #[inline]
+    pub(super) fn notice(&self) -> u64 {
+        2 * PAIR
+    }
+
+    /// The copy of the notice of `from`, of another node.
+    #[inline]
+    pub(super) fn received_notice(&self, from: usize) -> u64 {
+        3 * PAIR + from as u64 * LINE
+    }
+
+    /// Staging of `member` for an arrival.
+    #[inline]
+    pub(super) fn stage(&self, member: usize, sequence: u64) -> u64 {
+        let skew = member as u64 * SKEW % PAGE;
+        self.stages_at + (sequence % STAGES) * self.stage_stride + skew
+    }
+
+    #[inline]
+    fn slot(&self, index: u64) -> u64 {
+        let slot = if self.slots.is_power_of_two() {
+            index & (self.slots - 1)
+        } else {
+            index % self.slots
+        };
+        slot * self.slot_stride
+    }
+
+    /// Where message `index` of `from` lands.
+    #[inline]
+    pub(super) fn receive_slot(&self, from: usize, index: u64) -> u64 {
+        self.receive_slots_at + from as u64 * self.ring + self.slot(index)
+    }
+
+    /// Where message `index` to the member `nth` of those of other nodes waits, as far as it has
+    /// not been sent.
+    #[inline]
+    pub(super) fn send_slot(&self, nth: usize, index: u64) -> u64 {
+        self.send_slots_at + nth as u64 * self.ring + self.slot(index)
+    }
+
+    /// The word, among those of a member, that counts messages of `from`.
+    #[inline]
+    pub(super) fn received(&self, from: usize) -> u32 {
+        from as u32 * self.words_per_member
+    }
+
+    /// The word, among those of a member, that counts its messages that `by` has taken.
+    #[inline]
+    pub(super) fn taken(&self, by: usize) -> u32 {
+        self.received(by) + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn nothing_overlaps_and_all_lies_inside(
+            slots in 1..9u32,
+            message in 0..9000u64,
+            stage in 0..9000u64,
+            members in 1..90usize,
+            remotes in 0..90usize,
+        ) {
+            let remotes = remotes.min(members - 1);
+            let spec = ChannelSpec { slots, message_bytes: message, stage_bytes: stage }
+                .rounded()
+                .expect("a small one");
+            let g = Layout::new(spec, members);
+            let firsts = [g.arrival_slot(0), g.arrival_slot(1), g.notice()];
+            let mut parts: Vec<(u64, u64)> = firsts.map(|first| (first, LINE)).into();
+            for member in 0..members {
+                parts.push((g.received_notice(member), LINE));
+                let slot = |s: u32| (g.receive_slot(member, s.into()), spec.slot_bytes());
+                parts.extend((0..slots).map(slot));
+            }
+            for nth in 0..remotes {
+                parts.extend((0..slots).map(|s| (g.send_slot(nth, s.into()), spec.slot_bytes())));
+            }
+            // Each member has its own in its own part.
+            let me = members / 2;
+            parts.extend((0..STAGES).map(|turn| (g.stage(me, turn), spec.stage_bytes)));
+            parts.sort_unstable();
+            for pair in parts.windows(2) {
+                prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+            }
+            let last = parts.last().expect("some");
+            prop_assert!(last.0 + last.1 <= g.bytes(remotes));
+            prop_assert!(parts.iter().all(|part| part.0 % LINE == 0));
+            prop_assert!(g.taken(members - 1) < g.words());
+            prop_assert_eq!(g.receive_slot(0, u64::from(slots) * 3), g.receive_slot(0, 0));
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! One rank in the steps of one collective: arriving, waiting for the others, what they published.
+
+use super::tree_barrier::Tree;
+use super::{CallKey, CallKind, have_arrived};
+use crate::error::{Error, Result};
+use crate::group::CallState;
+use crate::ids::{GroupId, Rank};
+use crate::remote_arrivals::Arrival;
+use crate::runtime::Inner;
+use crate::statistics::Counter;
+use crate::sync::AtomicU64;
+use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
+use crate::timeout::Deadline;
+use crate::transport::shm::area::{STAGE_BYTES, wake_kind};
+use crate::transport::tcp::endpoint_table::waiting_group;
+use crate::wait::Call;
+use std::marker::PhantomData;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long a mismatch waits for members that have not arrived.
+const MISMATCH_LIMIT: Duration = Duration::from_secs(1);
+
+/// How a step stands.
+enum Scan {
+    Done(Result<()>),
+    /// Members have not arrived.
+    Missing,
+    /// Members have not arrived, and others differ already.
+    Differs(Error),
+}
+
+/// A range of memory that a peer may read or write at any time: pointer and length, without Rust
+/// references.
+#[derive(Debug, Clone, Copy)]
+pub struct PeerSlice<'a> {
+    pointer: *mut u8,
+    len: usize,
+    _life: PhantomData<&'a u8>,
+}
+
+impl PeerSlice<'_> {
+    pub(crate) fn new(pointer: *mut u8, len: usize) -> Self {
+        PeerSlice { pointer, len, _life: PhantomData }
+    }
+
+    /// First byte, aligned to a cache line.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.pointer
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A collective under way on a group. Dropped without [`finish`](GroupCall::finish) it stays
+/// active, and the same call continues it.
+#[derive(Debug)]
+pub struct GroupCall<'r> {
+    pub(super) inner: &'r Inner,
+    pub(super) group: GroupId,
+    pub(super) state: MutexGuard<'r, CallState>,
+    pub(super) me: usize,
+    pub(super) key: CallKey,
+    /// Bytes of staging that the next arrival publishes.
+    pub(super) staged: usize,
+}
+
+impl GroupCall<'_> {
+    /// The members, ascending.
+    #[inline]
+    pub fn ranks(&self) -> &[Rank] {
+        self.state.committed.as_ref().map_or(&[], |committed| &committed.ranks)
+    }
+
+    pub(crate) fn ranks_shared(&self) -> Arc<[Rank]> {
+        self.state.committed.as_ref().map_or_else(|| [].into(), |c| Arc::clone(&c.ranks))
+    }
+
+    /// This rank's index among the members.
+    pub fn me(&self) -> usize {
+        self.me
+    }
+
+    /// How far whoever runs the call has come: 0 for a new one, kept across timeouts.
+    pub fn cursor(&self) -> u64 {
+        self.state.active.as_ref().map_or(0, |active| active.cursor)
+    }
+
+    /// Remembers how far whoever runs the call has come.
+    pub fn set_cursor(&mut self, cursor: u64) {
+        if let Some(active) = &mut self.state.active {
+            active.cursor = cursor;
+        }
+    }
+
+    /// Why this rank could not do its part of a call that is continued.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.state.active.as_ref().and_then(|active| active.failure.as_deref().cloned())
+    }
+
+    /// Remembers why this rank cannot do its part.
+    pub(crate) fn set_failure(&mut self, failure: Error) {
+        if let Some(active) = &mut self.state.active {
+            active.failure = Some(Box::new(failure));
+        }
+    }
+
+    /// The last step at which all members are known to have arrived; steps only grow.
+    #[inline]
+    pub fn step(&self) -> u64 {
+        self.state.committed.as_ref().map_or(0, |committed| committed.step)
+    }
+
+    /// The step at which this rank has arrived last: [`step`](GroupCall::step), or the next one,
+    /// which remains to be awaited.
+    pub fn arrived(&self) -> u64 {
+        let arrived = self.state.active.as_ref().is_some_and(|active| active.arrived);
+        self.step() + u64::from(arrived)
+    }
+
+    fn slot(&self, member: usize, step: u64) -> &ArrivalSlot<AtomicU64> {
+        &self.inner.arrival_slots_of(self.ranks()[member], self.group)[(step % 2) as usize]
+    }
+
+    /// Publishes this rank's next arrival slot with up to [`PAYLOAD_WORDS`] words, and its staging.
+    /// Does nothing where a continued call has published it already.
+    pub fn arrive(&mut self, payload: &[u64]) {
+        debug_assert!(payload.len() <= PAYLOAD_WORDS, "{payload:?} does not fit into a line");
+        let step = self.step() + 1;
+        match &mut self.state.active {
+            Some(active) if !active.arrived => active.arrived = true,
+            _ => return,
+        }
+        self.slot(self.me, step).publish(step, self.key.fingerprint, payload);
+        for rank in self.ranks().iter().filter(|rank| **rank != self.inner.rank) {
+            if self.inner.is_local(*rank) {
+                self.inner.area.wake_for(*rank, wake_kind::ARRIVAL);
+            }
+        }
+        if self.tree().is_some() {
+            if let Some(active) = &mut self.state.active {
+                active.at_tree_since = Some(Instant::now());
+            }
+            self.inner.arrive_at_tree(self.group, step);
+        } else if self.state.committed.as_ref().is_some_and(|committed| committed.remote) {
+            self.arrive_remotely(step, payload);
+        }
+        self.staged = 0;
+    }
+
+    /// The tree along which this call goes.
+    fn tree(&self) -> Option<&Tree> {
+        let committed = self.state.committed.as_ref()?;
+        committed.tree.as_deref().filter(|_| self.key.kind == CallKind::Barrier)
+    }
+
+    /// How long this rank waits before it tells all members that it has arrived; `None` if it has.
+    fn patience(&self, step: u64) -> Option<Duration> {
+        let (tree, active) = (self.tree()?, self.state.active.as_ref()?);
+        let since = active.at_tree_since?;
+        let left = tree.patience().saturating_sub(since.elapsed());
+        (!self.inner.tree_barriers.has_told_all(self.group, step)).then_some(left)
+    }
+
+    /// Sends this rank's arrival slot, and the staging behind it, to the members of other nodes.
+    #[cold]
+    fn arrive_remotely(&self, step: u64, words: &[u64]) {
+        let inner = self.inner;
+        let pointer = inner.area.stage(inner.rank, self.group.index(), (step % 2) as usize);
+        let mut stage = vec![0; self.staged];
+        // SAFETY: this rank's own staging, which it alone writes, has STAGE_BYTES.
+        unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(pointer, self.staged) };
+        let (fingerprint, words) = (self.key.fingerprint, words.to_vec());
+        let arrival = Arrival { group: self.group, step, fingerprint, words, stage };
+        inner.send_arrival(self.ranks_shared(), arrival);
+    }
+
+    /// Waits until all members have arrived as often as this rank.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] leaves the call active. [`Error::Mismatch`] if a member arrived with
+    /// another fingerprint; [`Error::RankDied`] and [`Error::RankLeft`] if one cannot arrive any
+    /// more: these end the call on this rank.
+    pub fn await_all(&mut self, deadline: Deadline) -> Result<()> {
+        let step = self.step() + 1;
+        let mut next = 0;
+        if self.all_arrive_briefly(deadline, step, &mut next) {
+            if let Some(committed) = &mut self.state.committed {
+                committed.step = step;
+            }
+            if let Some(active) = &mut self.state.active {
+                active.arrived = false;
+            }
+            return Ok(());
+        }
+        self.await_rest(deadline, step, &mut next)
+    }
+
+    /// Whether nothing but a brief look was needed.
+    #[inline]
+    fn all_arrive_briefly(&self, deadline: Deadline, step: u64, next: &mut usize) -> bool {
+        let (inner, fingerprint) = (self.inner, self.key.fingerprint);
+        let ranks = self.ranks();
+        if self.tree().is_some() {
+            return inner.tree_barriers.has_completed(self.group, step);
+        }
+        let remote = self.state.committed.as_ref().is_some_and(|committed| committed.remote);
+        let slot = |rank| &inner.arrival_slots_of(rank, self.group)[(step % 2) as usize];
+        let mut look = || have_arrived(ranks, slot, step, fingerprint, next).then_some(());
+        let all = match deadline {
+            Deadline::Now => look(),
+            // Nothing comes before the sockets are looked after.
+            _ if remote => look(),
+            _ => inner.waiter.briefly(look),
+        };
+        all.is_some()
+    }
+
+    /// The whole of waiting: for members that are late, differ, have died or left.
+    #[cold]
+    fn await_rest(&mut self, deadline: Deadline, step: u64, next: &mut usize) -> Result<()> {
+        let outcome = match self.scan(step, next) {
+            Scan::Done(outcome) => Some(outcome),
+            Scan::Missing if deadline == Deadline::Now => {
+                if self.patience(step) == Some(Duration::ZERO) {
+                    self.inner.tell_all_of_barrier(self.group, step);
+                }
+                None
+            }
+            Scan::Missing | Scan::Differs(_) => self.await_slowly(deadline, step, next),
+        };
+        let Some(outcome) = outcome else { return Err(self.timed_out(step)) };
+        // Others have told this rank so, not the tree: it may not be there to hear of it any more.
+        if !matches!(outcome, Err(Error::RankDied { .. }))
+            && self.patience(step).is_some()
+            && !self.inner.tree_barriers.has_completed(self.group, step)
+        {
+            self.inner.tell_all_of_barrier(self.group, step);
+        }
+        if let Some(committed) = &mut self.state.committed {
+            committed.step = step;
+        }
+        match outcome {
+            Ok(()) => {
+                if let Some(active) = &mut self.state.active {
+                    active.arrived = false;
+                }
+            }
+            Err(_) => self.end(),
+        }
+        outcome
+    }
+
+    /// Waits for members that have not arrived; `None` once the deadline has passed. A mismatch is
+    /// told when all are there, so that nobody gets ahead of a member that is still in the step
+    /// before; but a member that never comes does not keep it back for long.
+    #[cold]
+    fn await_slowly(
+        &mut self,
+        deadline: Deadline,
+        step: u64,
+        next: &mut usize,
+    ) -> Option<Result<()>> {
+        let call = match self.key.kind {
+            CallKind::Barrier => Call::Barrier,
+            CallKind::SegmentCreate | CallKind::SegmentUse => Call::Create,
+            CallKind::ChannelOpen => Call::Channel,
+            _ => Call::Collective,
+        };
+        let (inner, waiting) = (self.inner, waiting_group(call, self.group));
+        let mut seen = None;
+        if let Some(patience) = self.patience(step) {
+            seen =
+                inner.until(deadline.at_most(patience), waiting, || self.scan_arrived(step, next));
+            if !matches!(seen, Some(Scan::Done(_))) {
+                inner.tell_all_of_barrier(self.group, step);
+            }
+        }
+        let seen =
+            seen.or_else(|| inner.until(deadline, waiting, || self.scan_arrived(step, next)));
+        let error = match seen? {
+            Scan::Done(outcome) => return Some(outcome),
+            Scan::Missing => return None,
+            Scan::Differs(error) => error,
+        };
+        let now = Instant::now();
+        let since = match &mut self.state.active {
+            Some(active) => *active.differs_since.get_or_insert(now),
+            None => now,
+        };
+        let left = MISMATCH_LIMIT.saturating_sub(now - since);
+        let outcome =
+            inner.until(deadline.at_most(left), waiting, || match self.scan(step, next) {
+                Scan::Done(outcome) => Some(outcome),
+                Scan::Missing | Scan::Differs(_) => None,
+            });
+        outcome.or_else(|| (since.elapsed() >= MISMATCH_LIMIT).then_some(Err(error)))
+    }
+
+    /// The same as [`scan`](Self::scan), `None` while members are missing.
+    fn scan_arrived(&self, step: u64, next: &mut usize) -> Option<Scan> {
+        match self.scan(step, next) {
+            Scan::Missing => None,
+            seen => Some(seen),
+        }
+    }
+
+    /// Looks at the arrival slots of a step from member `next` on, which all before have arrived
+    /// at.
+    #[inline]
+    fn scan(&self, step: u64, next: &mut usize) -> Scan {
+        let (mut missing, mut passed, mut differs) = (false, None, None);
+        let at_tree = self.tree().is_some();
+        if at_tree && self.inner.tree_barriers.has_completed(self.group, step) {
+            return Scan::Done(Ok(()));
+        }
+        for member in *next..self.ranks().len() {
+            let (rank, slot) = (self.ranks()[member], self.slot(member, step));
+            let mut look = slot.poll(step);
+            if look == Poll::Missing
+                && let Err(error) = self.inner.check_alive(rank, self.key.kind.name())
+            {
+                // It may have arrived just before its end.
+                look = slot.poll(step);
+                if look == Poll::Missing && at_tree {
+                    if let Some(outcome) = self.end_at_tree(rank, step, error) {
+                        return Scan::Done(outcome);
+                    }
+                } else if look == Poll::Missing {
+                    // Who has left may have done so because of somebody's death.
+                    let dead = self.inner.dead_among(self.ranks());
+                    let died = dead.map(|rank| self.inner.died(rank, self.key.kind.name()));
+                    return Scan::Done(Err(died.unwrap_or(error)));
+                }
+            }
+            match look {
+                Poll::Arrived(other) if other != self.key.fingerprint => {
+                    differs = differs.or(Some((rank, other)));
+                }
+                Poll::Arrived(_) if missing || passed.is_some() || differs.is_some() => {}
+                Poll::Arrived(_) => *next = member + 1,
+                Poll::Passed => passed = passed.or(Some(rank)),
+                Poll::Missing => missing = true,
+            }
+        }
+        if !missing && passed.is_none() && differs.is_none() {
+            return Scan::Done(Ok(()));
+        }
+        // Another thread may have ended this rank's part in the job.
+        if let Err(error) = self.inner.check_open() {
+            return Scan::Done(Err(error));
+        }
+        if let Some(rank) = self.inner.dead_among(self.ranks()) {
+            // Also where it had arrived: survivors that know do not come any more.
+            return Scan::Done(Err(self.inner.died(rank, self.key.kind.name())));
+        }
+        if at_tree && let Some(rank) = self.departed(step) {
+            let pending = self.key.kind.name().to_owned();
+            return Scan::Done(Err(Error::RankLeft { rank, pending }));
+        }
+        match (differs, passed) {
+            (Some((rank, other)), _) if missing => Scan::Differs(self.mismatch(rank, other)),
+            (Some((rank, other)), _) => Scan::Done(Err(self.mismatch(rank, other))),
+            (None, Some(rank)) => {
+                let kind = self.key.kind.name();
+                let difference = format!(
+                    "{kind} has failed on {rank}, which has called something else on the group \
+                     since"
+                );
+                let error = Error::Mismatch { group: self.group, difference };
+                let remote = self.state.committed.as_ref().is_some_and(|group| group.remote);
+                // The death that it failed for is known on other nodes a moment later.
+                if remote { Scan::Differs(error) } else { Scan::Done(Err(error)) }
+            }
+            (None, None) => Scan::Missing,
+        }
+    }
+
+    /// The member that is known to have left without arriving.
+    fn departed(&self, step: u64) -> Option<Rank> {
+        self.inner.tree_barriers.departed(self.group, step, self.ranks())
+    }
+
+    /// What comes of it that a member which has not told this rank of its arrival has ended so;
+    /// `None` if it may have told others, so that news of the rest can still come.
+    #[cold]
+    fn end_at_tree(&self, rank: Rank, step: u64, error: Error) -> Option<Result<()>> {
+        let (inner, group) = (self.inner, self.group);
+        let missed = inner.has_missed(group, step, rank);
+        // It may have told just before its end.
+        if inner.tree_barriers.has_completed(group, step) {
+            return Some(Ok(()));
+        }
+        if let Some(rank) = inner.dead_among(self.ranks()) {
+            return Some(Err(inner.died(rank, self.key.kind.name())));
+        }
+        // One that has been told of it may have left because of it.
+        if !missed || self.departed(step).is_some() {
+            return None;
+        }
+        inner.say_departed(group, step, &error);
+        Some(Err(error))
+    }
+
+    #[cold]
+    fn mismatch(&self, rank: Rank, other: u64) -> Error {
+        let difference = format!(
+            "{} called {}, {rank} called {}",
+            self.inner.rank,
+            (self.key.describe)(self.key.fingerprint),
+            (self.key.describe)(other),
+        );
+        Error::Mismatch { group: self.group, difference }
+    }
+
+    #[cold]
+    fn timed_out(&self, step: u64) -> Error {
+        let missing: Vec<String> = (0..self.ranks().len())
+            .filter(|member| self.slot(*member, step).poll(step) == Poll::Missing)
+            .filter(|member| !self.inner.tree_barriers.has_arrived(self.group, step, *member))
+            .take(8)
+            .map(|member| self.ranks()[member].0.to_string())
+            .collect();
+        let kind = self.key.kind.name();
+        let pending = format!("rank {} to arrive at {kind} of {}", missing.join(", "), self.group);
+        Error::Timeout { pending }
+    }
+
+    /// What a member's arrival at `step` carries, which has been awaited, until this rank's next
+    /// one.
+    #[inline]
+    pub fn payload(&self, member: usize, step: u64) -> [u64; PAYLOAD_WORDS] {
+        self.slot(member, step).payload()
+    }
+
+    /// The same where it lies: [`PAYLOAD_WORDS`] words.
+    #[inline]
+    pub fn carried(&self, member: usize, step: u64) -> PeerSlice<'_> {
+        let payload = &raw const self.slot(member, step).payload;
+        PeerSlice::new(payload.cast_mut().cast::<u8>(), PAYLOAD_WORDS * size_of::<u64>())
+    }
+
+    /// Staging of a member for `step`. A step that has been awaited may be read until this rank's
+    /// next arrival: a member that has seen that may write there again.
+    #[inline]
+    pub fn stage(&self, member: usize, step: u64) -> PeerSlice<'_> {
+        let (rank, group) = (self.ranks()[member], self.group.index());
+        let parity = (step % 2) as usize;
+        let pointer = if self.inner.is_local(rank) {
+            self.inner.area.stage(rank, group, parity)
+        } else {
+            self.inner.remote_arrivals.stage(rank, group, parity)
+        };
+        PeerSlice::new(pointer, STAGE_BYTES)
+    }
+
+    /// This rank's next arrival publishes at least the first `bytes` of its staging.
+    ///
+    /// # Panics
+    /// If staging is not so long.
+    pub fn stage_used(&mut self, bytes: usize) {
+        assert!(bytes <= STAGE_BYTES, "staging has {STAGE_BYTES} bytes");
+        self.staged = self.staged.max(bytes);
+    }
+
+    /// The collective is complete, or has failed in the same way on all ranks: the group is free.
+    pub fn finish(mut self) {
+        self.end();
+        if matches!(self.key.kind, CallKind::Allreduce | CallKind::AllreduceUser) {
+            self.inner.count(Counter::Allreduces, 1);
+        }
+    }
+
+    fn end(&mut self) {
+        self.state.active = None;
+        if self.ranks().len() > 1 {
+            self.inner.area.finish_step(self.group.index(), self.step());
+        }
+    }
+}

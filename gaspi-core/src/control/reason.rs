@@ -1,0 +1,111 @@
+//! Why a member cannot do its part of a collective call, as it tells the others along with its
+//! arrival: who is at fault in two words of the payload, and the error in words in the staging.
+
+use super::GroupCall;
+use crate::error::Error;
+use crate::ids::Rank;
+use crate::timeout::Deadline;
+use crate::transport::shm::area::STAGE_BYTES;
+use crate::wait::Waiting;
+use std::time::Duration;
+
+/// The first word: the member has done its part.
+const DONE: u64 = 0;
+/// It has not, for a reason of its own or because of the rank at fault.
+const FAILED: u64 = 1;
+/// It has not, because the rank at fault has died.
+const DIED: u64 = 2;
+/// It has not, because it has no descriptors left.
+const LACKS: u64 = 3;
+/// It has not, because the rank at fault has left.
+const LEFT: u64 = 4;
+/// Bytes of the text at most.
+const TEXT_MAX: usize = 1024;
+/// The length of the text in the second word; below it the rank at fault, plus 1.
+const LEN_SHIFT: u32 = 32;
+/// How long this rank waits for its own news of a death that another one reports.
+const DEATH_LIMIT: Duration = Duration::from_secs(1);
+
+/// Two words of an arrival.
+pub(crate) type Report = [u64; 2];
+
+/// Whether a member has not done its part.
+pub(crate) fn has_failed(report: Report) -> bool {
+    report[0] != DONE
+}
+
+/// Whether it has not because it has no descriptors left.
+pub(crate) fn lacks_descriptors(report: Report) -> bool {
+    report[0] == LACKS
+}
+
+impl Error {
+    /// The rank that an error is about.
+    fn at_fault(&self) -> Option<Rank> {
+        match self {
+            Error::RankDied { rank, .. }
+            | Error::RankLeft { rank, .. }
+            | Error::Refused { rank, .. } => Some(*rank),
+            _ => None,
+        }
+    }
+}
+
+impl GroupCall<'_> {
+    /// What this rank tells with its next arrival: why it has failed, if it has.
+    pub(crate) fn report(&mut self, failure: Option<&Error>) -> Report {
+        let Some(error) = failure else { return [DONE, 0] };
+        let text = error.to_string();
+        let len = text.floor_char_boundary(TEXT_MAX.min(STAGE_BYTES));
+        // A call that is continued may have told it already, and others may be reading it.
+        if self.arrived() == self.step() {
+            let stage = self.stage(self.me(), self.step() + 1);
+            // SAFETY: this rank's own staging, which is longer, for a step at which it has not
+            // arrived.
+            unsafe { stage.as_ptr().copy_from_nonoverlapping(text.as_ptr(), len) };
+            self.stage_used(len);
+        }
+        let status = match error {
+            Error::RankDied { .. } => DIED,
+            Error::TooManyFiles { .. } => LACKS,
+            Error::RankLeft { .. } => LEFT,
+            _ => FAILED,
+        };
+        let rank = error.at_fault().map_or(0, |rank| u64::from(rank.0) + 1);
+        [status, rank | (len as u64) << LEN_SHIFT]
+    }
+
+    /// The error of this rank where a member has failed in `what`. Waits a moment for a death to be
+    /// known here too.
+    #[cold]
+    pub(crate) fn reported(
+        &self,
+        member: usize,
+        [status, details]: Report,
+        (what, waiting): (&str, Waiting),
+        deadline: Deadline,
+    ) -> Error {
+        let (inner, reporter) = (self.inner, self.ranks()[member]);
+        let rank = (details & u64::from(u32::MAX)).checked_sub(1);
+        let rank = rank.and_then(|rank| u16::try_from(rank).ok()).map(Rank);
+        let rank = rank.filter(|rank| u32::from(rank.0) < inner.size && *rank != inner.rank);
+        if let (DIED, Some(rank)) = (status, rank) {
+            let known = || inner.check_alive(rank, what).err();
+            let own = inner.until(deadline.at_most(DEATH_LIMIT), waiting, known);
+            return own.unwrap_or_else(|| inner.reported_death(rank, reporter, what));
+        }
+        if let (LEFT, Some(rank)) = (status, rank) {
+            return Error::RankLeft { rank, pending: what.to_owned() };
+        }
+        let len = (details >> LEN_SHIFT) as usize;
+        let mut text = vec![0; len.min(TEXT_MAX)];
+        let stage = self.stage(member, self.step());
+        // SAFETY: staging is longer, and its bytes are read after the arrival that published them.
+        unsafe { text.as_mut_ptr().copy_from_nonoverlapping(stage.as_ptr(), text.len()) };
+        let text = String::from_utf8_lossy(&text);
+        match rank.filter(|rank| *rank != reporter) {
+            Some(rank) => inner.refused(rank, format!("{reporter} could not do {what}: {text}")),
+            None => inner.refused(reporter, format!("it could not do {what}: {text}")),
+        }
+    }
+}

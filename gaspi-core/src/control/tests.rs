@@ -1,0 +1,75 @@
+//! Whose collective it is between a brief look and the whole of waiting; who arrives at all.
+
+use super::*;
+use crate::bootstrap::Job;
+use crate::config::Config;
+use crate::runtime::PendingInit;
+use crate::sync::Ordering;
+use std::sync::Barrier;
+
+const LIMIT: Timeout = Timeout::Millis(60_000);
+
+#[test]
+fn a_barrier_between_its_brief_look_and_the_rest_belongs_to_its_thread() {
+    let go = Barrier::new(2);
+    let (go, join) = (&go, |rank| {
+        let job = Job::in_process("between", Rank(rank), 2);
+        PendingInit::new(job, Config::default()).unwrap().wait(LIMIT).unwrap()
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let late = join(1);
+            for _ in 0..3 {
+                go.wait();
+                late.barrier(GroupId::ALL, LIMIT).unwrap();
+            }
+            late.term(LIMIT).unwrap();
+        });
+        let runtime = &join(0);
+        let barrier = |timeout| runtime.barrier(GroupId::ALL, timeout);
+        let on_another_thread =
+            |timeout| std::thread::scope(|inner| inner.spawn(|| barrier(timeout)).join().unwrap());
+        assert!(runtime.inner().barrier_briefly(GroupId::ALL, true).is_none());
+        let refused = on_another_thread(LIMIT);
+        assert!(matches!(refused, Err(Error::ActiveCollective { .. })), "{refused:?}");
+        go.wait();
+        barrier(LIMIT).unwrap();
+        // Once it has timed out, any thread may continue it.
+        assert!(barrier(Timeout::Test).is_err_and(|error| error.is_timeout()));
+        go.wait();
+        on_another_thread(LIMIT).unwrap();
+        // Nobody is one barrier ahead.
+        assert!(barrier(Timeout::Test).is_err_and(|error| error.is_timeout()));
+        go.wait();
+        barrier(LIMIT).unwrap();
+        runtime.term(LIMIT).unwrap();
+    });
+}
+
+#[test]
+fn who_knows_of_a_death_does_not_arrive() {
+    let join = |rank| {
+        let job = Job::in_process("knows", Rank(rank), 3);
+        let runtime = PendingInit::new(job, Config::default()).unwrap().wait(LIMIT).unwrap();
+        runtime.barrier(GroupId::ALL, LIMIT).unwrap();
+        runtime
+    };
+    let (_others, runtime) = std::thread::scope(|scope| {
+        let others = [1, 2].map(|rank| scope.spawn(move || join(rank)));
+        let runtime = join(0);
+        (others.map(|other| other.join().unwrap()), runtime)
+    });
+    let inner = runtime.inner();
+    inner.area.mark_dead(Rank(1));
+    let steps = || {
+        let arrival_slots = inner.arrival_slots_of(Rank(0), GroupId::ALL);
+        arrival_slots.each_ref().map(|slot| slot.sequence.load(Ordering::Relaxed))
+    };
+    let before = steps();
+    let outcome = runtime.barrier(GroupId::ALL, LIMIT);
+    assert!(matches!(outcome, Err(Error::RankDied { rank: Rank(1), .. })), "{outcome:?}");
+    let call = CallKey { arguments: 1, ..BARRIER };
+    let refused = runtime.group_call(GroupId::ALL, call).map(drop);
+    assert!(matches!(refused, Err(Error::RankDied { .. })), "{refused:?}");
+    assert_eq!(steps(), before, "it has told the others that it came");
+}

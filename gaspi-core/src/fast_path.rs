@@ -1,0 +1,365 @@
+//! The procedures that take nanoseconds, as far as nothing is in their way.
+//!
+//! Each is either done completely, or nothing has happened at all: `None`. Then the procedure of
+//! the same name of [`Runtime`] has to be called, which finds out why: wrong arguments, a full
+//! queue, a target that is gone, memory that is not mapped here, something to wait for. Only a
+//! barrier may have arrived by then, which is continued. What is here has no error paths, waits for
+//! no lock, and calls nothing but memmove and, where a peer sleeps for just this, the kernel that
+//! wakes it: a program pays for little more than the copy. docs/performance.md counts the
+//! instructions.
+
+use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
+use crate::one_sided::Transfer;
+use crate::queue::Queue;
+use crate::runtime::{Inner, Runtime};
+use crate::segment::{Segment, Target};
+use crate::statistics::{Counter, PeerCounter};
+use crate::sync::epoch::{FastGuard, PeerCounters};
+use crate::sync::{AtomicU64, Ordering, slots};
+use crate::transport::shm::area::wake_kind;
+
+const WORD: u64 = size_of::<u64>() as u64;
+/// Notifications that can be looked at again and again without keeping others from leaving an
+/// epoch.
+const SHORT_LOOK: u32 = 64;
+
+/// A rank, while the calling thread is inside an epoch for one procedure.
+#[derive(Debug)]
+pub struct FastPath<'a> {
+    runtime: &'a Runtime,
+    inner: &'a Inner,
+    guard: FastGuard,
+}
+
+/// Memory at both ends of a transfer, and who it is counted for.
+struct Ends<'a> {
+    local: *mut u8,
+    remote: *mut u8,
+    target: &'a Target,
+    peer: &'a PeerCounters,
+}
+
+/// Whether `size` bytes at `offset` lie inside of `room` bytes.
+#[inline(always)]
+fn fits(room: u64, offset: u64, size: u64) -> bool {
+    let (last, too_large) = room.overflowing_sub(size);
+    !too_large && offset <= last
+}
+
+/// Copies and leaves. Apart from the procedures, so that they need no stack.
+///
+/// # Safety
+/// As [`std::ptr::copy`].
+#[inline(never)]
+unsafe fn copy_and_leave(guard: FastGuard, from: *const u8, to: *mut u8, size: usize) {
+    // SAFETY: as promised by the caller.
+    unsafe { std::ptr::copy(from, to, size) };
+    drop(guard);
+}
+
+impl<'a> FastPath<'a> {
+    /// Of `runtime`, which the guard keeps from being freed.
+    #[inline(always)]
+    pub fn new(runtime: &'a Runtime, guard: FastGuard) -> FastPath<'a> {
+        FastPath { runtime, inner: runtime.inner(), guard }
+    }
+
+    /// The rank, for layers above that have procedures of this kind.
+    #[inline(always)]
+    pub fn runtime(&self) -> &'a Runtime {
+        self.runtime
+    }
+
+    #[inline(always)]
+    fn target(&self, rank: Rank, segment: SegmentId) -> Option<&'a Target> {
+        // SAFETY: nothing that is looked up here is used after the guard has ended.
+        unsafe { self.inner.targets.of(rank)?.get_inside(segment) }
+    }
+
+    #[inline(always)]
+    fn segment(&self, segment: SegmentId) -> Option<&'a Segment> {
+        // SAFETY: as above.
+        unsafe { self.inner.segments.get_inside(segment) }
+    }
+
+    #[inline(always)]
+    fn queue(&self, queue: QueueId) -> Option<&'a Queue> {
+        self.inner.queues.get(usize::from(queue.0))
+    }
+
+    /// Both ends of a transfer that is not empty.
+    #[inline(always)]
+    fn ends(&self, t: &Transfer) -> Option<Ends<'a>> {
+        let target = self.target(t.rank, t.remote)?;
+        let local = self.segment(t.local)?;
+        // 0 becomes the largest number.
+        if t.size.wrapping_sub(1) >= self.inner.config.transfer_size_max {
+            return None;
+        }
+        if !fits(target.mapped(), t.remote_offset, t.size) {
+            return None;
+        }
+        if !fits(local.size, t.local_offset, t.size) || !target.alive() {
+            return None;
+        }
+        let peer = self.peer(t.rank)?;
+        let local = local.pointer().wrapping_add(t.local_offset as usize);
+        Some(Ends { local, remote: target.start(t.remote_offset), target, peer })
+    }
+
+    /// The calling thread's counters for `rank`, whose targets have been looked up.
+    #[inline(always)]
+    fn peer(&self, rank: Rank) -> Option<&'a PeerCounters> {
+        if !self.guard.counts_for(self.inner.id()) {
+            return None;
+        }
+        // SAFETY: it counts for this runtime, which has targets for its ranks only.
+        Some(unsafe { self.guard.peer(usize::from(rank.0)) })
+    }
+
+    /// Takes a slot of a queue that no other thread owns.
+    #[inline(always)]
+    fn take_slot(&self, queue: QueueId) -> Option<()> {
+        let limit = self.inner.config.queue_size_max;
+        self.queue(queue)?.reserve_fast(self.guard.slot(), 1, limit)?.then_some(())
+    }
+
+    /// The same, if nothing that was posted earlier is under way.
+    #[inline(always)]
+    fn take_slot_of_idle(&self, queue: QueueId) -> Option<()> {
+        if self.queue(queue)?.is_busy() {
+            return None;
+        }
+        self.take_slot(queue)
+    }
+
+    /// Whether a notification may be set, but for its segment.
+    #[inline(always)]
+    fn check_signal(&self, notification: NotificationId, value: u32) -> Option<()> {
+        (value != 0 && notification.0 < self.inner.shape.notifications).then_some(())
+    }
+
+    #[inline(always)]
+    fn signal(&self, target: &Target, rank: Rank, notification: NotificationId, value: u32) {
+        slots::set(target.notification(notification.0 as usize), value);
+        self.inner.area.wake_for(rank, wake_kind::NOTIFICATION);
+    }
+
+    /// The last thing that a transfer does.
+    ///
+    /// # Safety
+    /// Both ranges have been checked.
+    #[inline(always)]
+    unsafe fn copy(self, from: *const u8, to: *mut u8, size: u64) -> Option<()> {
+        if size == WORD {
+            // As one word, since programs look at it as one.
+            // SAFETY: the caller vouches for 8 bytes at both ends.
+            unsafe { to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned()) };
+        } else {
+            // SAFETY: as promised by the caller; on one's own segments they may overlap.
+            unsafe { copy_and_leave(self.guard, from, to, size as usize) };
+        }
+        Some(())
+    }
+
+    /// [`Runtime::write`].
+    #[inline(always)]
+    pub fn write(self, t: &Transfer, queue: QueueId) -> Option<()> {
+        let Ends { local, remote, peer, .. } = self.ends(t)?;
+        self.take_slot(queue)?;
+        peer.add(PeerCounter::BytesWritten as usize, t.size);
+        peer.add(PeerCounter::Writes as usize, 1);
+        // SAFETY: `ends` has checked.
+        unsafe { self.copy(local, remote, t.size) }
+    }
+
+    /// [`Runtime::read`].
+    #[inline(always)]
+    pub fn read(self, t: &Transfer, queue: QueueId) -> Option<()> {
+        let Ends { local, remote, peer, .. } = self.ends(t)?;
+        self.take_slot(queue)?;
+        peer.add(PeerCounter::BytesRead as usize, t.size);
+        peer.add(PeerCounter::Reads as usize, 1);
+        // SAFETY: `ends` has checked.
+        unsafe { self.copy(remote, local, t.size) }
+    }
+
+    /// [`Runtime::write_notify`].
+    #[inline(always)]
+    pub fn write_notify(
+        self,
+        t: &Transfer,
+        notification: NotificationId,
+        value: u32,
+        queue: QueueId,
+    ) -> Option<()> {
+        self.check_signal(notification, value)?;
+        let Ends { local, remote, target, peer } = self.ends(t)?;
+        self.take_slot_of_idle(queue)?;
+        let size = t.size as usize;
+        if t.size == WORD {
+            // SAFETY: `ends` has checked 8 bytes at both ends.
+            unsafe { remote.cast::<u64>().write_unaligned(local.cast::<u64>().read_unaligned()) };
+        } else {
+            // SAFETY: `ends` has checked; on one's own segments they may overlap.
+            unsafe { std::ptr::copy(local, remote, size) };
+        }
+        self.signal(target, t.rank, notification, value);
+        peer.add(PeerCounter::BytesWritten as usize, t.size);
+        peer.add(PeerCounter::WriteNotifys as usize, 1);
+        Some(())
+    }
+
+    /// [`Runtime::notify`].
+    #[inline(always)]
+    pub fn notify(
+        self,
+        rank: Rank,
+        segment: SegmentId,
+        notification: NotificationId,
+        value: u32,
+        queue: QueueId,
+    ) -> Option<()> {
+        self.check_signal(notification, value)?;
+        let target = self.target(rank, segment)?;
+        let peer = self.peer(rank)?;
+        if !target.alive() || !target.is_notified_here() {
+            return None;
+        }
+        self.take_slot_of_idle(queue)?;
+        self.signal(target, rank, notification, value);
+        peer.add(PeerCounter::Notifys as usize, 1);
+        Some(())
+    }
+
+    /// [`Runtime::wait`].
+    #[inline(always)]
+    pub fn wait(self, queue: QueueId) -> Option<()> {
+        let q = self.queue(queue)?;
+        // Requests that are done when posted leave only their count.
+        let idle = !q.is_busy() && self.guard.counts_for(self.inner.id());
+        if !idle || !q.reset_fast(self.guard.slot()) {
+            return None;
+        }
+        self.guard.count(Counter::Waits as usize, 1);
+        Some(())
+    }
+
+    /// [`Runtime::barrier`], if all members arrive within a brief look; unless `once`, the look
+    /// takes some hundred nanoseconds where that pays. `None` may also mean that this rank has
+    /// arrived.
+    #[inline(always)]
+    pub fn barrier(self, group: GroupId, once: bool) -> Option<()> {
+        // Who knows that a member has died does not arrive; whether one has is looked up elsewhere.
+        if !self.guard.counts_for(self.inner.id()) || !self.inner.area.all_live() {
+            return None;
+        }
+        self.inner.barrier_briefly(group, once)?;
+        self.guard.count(Counter::Barriers as usize, 1);
+        Some(())
+    }
+
+    /// A look at the notifications `begin..begin + num` of this rank's `segment`: the lowest that
+    /// is set, if one is. Unless `once`, it goes on looking for some hundred nanoseconds where that
+    /// pays and a look is short. See [`Runtime::notify_waitsome`].
+    #[inline(always)]
+    pub fn notify_waitsome(
+        self,
+        segment: SegmentId,
+        begin: u32,
+        num: u32,
+        once: bool,
+    ) -> Option<Option<NotificationId>> {
+        let end = begin.checked_add(num)?;
+        if num == 0 || end > self.inner.shape.notifications {
+            return None;
+        }
+        let segment = self.segment(segment)?;
+        let found = first_set(segment, begin, end);
+        if found.is_none() && self.inner.waiter.looks_after_sockets() {
+            return None;
+        }
+        if found.is_some() || once || num > SHORT_LOOK {
+            return Some(found);
+        }
+        Some(self.inner.waiter.briefly(|| first_set(segment, begin, end)))
+    }
+
+    /// [`Runtime::notify_reset`].
+    #[inline(always)]
+    pub fn notify_reset(self, segment: SegmentId, notification: NotificationId) -> Option<u32> {
+        let segment = self.segment(segment)?;
+        let exists = notification.0 < self.inner.shape.notifications;
+        exists.then(|| slots::take(segment.notification(notification.0 as usize)))
+    }
+
+    /// The word of an atomic operation, which is counted.
+    #[inline(always)]
+    fn word(&self, segment: SegmentId, offset: u64, rank: Rank) -> Option<&'a AtomicU64> {
+        let target = self.target(rank, segment)?;
+        let peer = self.peer(rank)?;
+        let word = target.start(offset).cast::<AtomicU64>();
+        // Bound memory may begin anywhere.
+        let aligned = offset.is_multiple_of(WORD) && word.is_aligned();
+        if !fits(target.mapped(), offset, WORD) || !aligned || !target.alive() {
+            return None;
+        }
+        peer.add(PeerCounter::Atomics as usize, 1);
+        // SAFETY: inside of the mapping, which exists while the guard lives, and aligned; peers
+        // access it with atomics or as raw memory.
+        Some(unsafe { &*word })
+    }
+
+    /// [`Runtime::atomic_fetch_add`].
+    #[inline(always)]
+    pub fn atomic_fetch_add(
+        self,
+        segment: SegmentId,
+        offset: u64,
+        rank: Rank,
+        add: u64,
+    ) -> Option<u64> {
+        Some(self.word(segment, offset, rank)?.fetch_add(add, Ordering::SeqCst))
+    }
+
+    /// [`Runtime::atomic_compare_swap`].
+    #[inline(always)]
+    pub fn atomic_compare_swap(
+        self,
+        segment: SegmentId,
+        offset: u64,
+        rank: Rank,
+        comparator: u64,
+        new: u64,
+    ) -> Option<u64> {
+        let word = self.word(segment, offset, rank)?;
+        let order = Ordering::SeqCst;
+        Some(word.compare_exchange(comparator, new, order, order).unwrap_or_else(|old| old))
+    }
+}
+
+/// The lowest notification of `begin..end` that is set; the range has been checked.
+#[inline(always)]
+pub(crate) fn first_set(segment: &Segment, begin: u32, end: u32) -> Option<NotificationId> {
+    let set = |id: &u32| slots::peek(segment.notification(*id as usize));
+    (begin..end).find(set).map(NotificationId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits;
+    use proptest::prelude::*;
+
+    fn edges() -> impl Strategy<Value = u64> {
+        let near = |edge: u64| (0..16u64).prop_map(move |by| edge.wrapping_add(by).wrapping_sub(8));
+        prop_oneof![near(0), near(1 << 30), near(1 << 62), near(1 << 63), any::<u64>()]
+    }
+
+    proptest! {
+        #[test]
+        fn what_fits_ends_inside(room in edges(), offset in edges(), size in edges()) {
+            let ends_inside = offset.checked_add(size).is_some_and(|end| end <= room);
+            prop_assert_eq!(fits(room, offset, size), ends_inside);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Who makes communication progress, and when.
+//!
+//! [`caller`]: a thread that waits in a call looks after the sockets itself. [`thread`]: the
+//! progress thread does while no caller is inside, and runs what must not wait for a call, such as
+//! connecting and noticing deaths.
+
+pub(crate) mod caller;
+mod poll_owner;
+pub(crate) mod thread;
+
+pub(crate) use poll_owner::PollOwner;

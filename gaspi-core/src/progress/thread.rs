@@ -1,0 +1,481 @@
+//! The progress thread: serves other ranks while the program computes, and notices deaths.
+//!
+//! It sleeps in one poll set (listeners, connections, process descriptors, its wakeup) and never
+//! waits for anything else. Where callers look after the sockets of connections themselves, it
+//! leaves them alone: while callers come back it only looks, each 1 to 4 ms, whether they still do
+//! ([`PollOwner`]), so that taking and giving back costs no system call per message.
+
+use crate::bootstrap::{Membership, News};
+use crate::error::Result as CoreResult;
+use crate::ids::Rank;
+use crate::os::event::{Event, Wakeup};
+use crate::os::process::{self, Seen, Watched};
+use crate::os::socket::{self, Piece};
+use crate::progress::PollOwner;
+use crate::runtime::Inner;
+use crate::sync::{Ordering, epoch, fence};
+use crate::transport::shm::area::liveness;
+use crate::transport::tcp::connect::{Connector, LIMITS_MS};
+use crate::transport::tcp::endpoint_table::{
+    ATTEMPTS, CONNECTIONS, DATA, EndpointTable, LAUNCHER, LISTENER, PROCESSES, REMOTE_LISTENERS,
+    WAKEUP,
+};
+use crate::transport::tcp::handlers::KILLED;
+use crate::transport::tcp::receive::Receiver;
+use crate::wire::frame::Frame;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+/// How often to look at processes for which there is no descriptor, in milliseconds.
+const POLL_MS: i32 = 200;
+const POLL: Duration = Duration::from_millis(POLL_MS as u64);
+/// How soon to look again whether replaced targets can be freed, in milliseconds: who uses them
+/// does so for as long as a copy takes.
+const FREE_MS: i32 = 5;
+/// How often to look whether callers still come back, in milliseconds: first, and when they have
+/// for a while, for news that came soon. Each look takes 20 to 60 us of a core, most of them for
+/// its timer. Where two that wait for each other are on one core for now, looks are also what makes
+/// the kernel part them.
+const TICK_MS: i32 = 1;
+const TICK_MAX_MS: i32 = 4;
+/// For how many such looks a caller may sleep before the thread sleeps too.
+const PATIENCE: u32 = 10;
+/// While traffic comes at shorter intervals than this, the thread looks for so long before it
+/// sleeps: each wake would take about as long, and much of it the sender's time.
+const LINGER: Duration = Duration::from_micros(20);
+/// How many such intervals make traffic lively.
+const LIVELY: u32 = 3;
+/// After which time it looks after all else in between.
+const LINGER_MAX: Duration = Duration::from_millis(1);
+/// How long a rank that leaves waits for those who have connected to it to prove who they are: who
+/// is about to watch it would take it for dead otherwise.
+const LAST_UNAUTHENTICATED: Duration = Duration::from_secs(1);
+
+/// The state of the thread.
+pub(crate) struct Progress {
+    inner: Arc<Inner>,
+    /// How often callers had looked after the sockets when this thread looked last.
+    caller_polls: u64,
+    /// For how many looks in a row they had not.
+    quiet: u32,
+    /// How long it leaves the sockets to callers.
+    tick_ms: i32,
+    /// How many times in a row something has come soon.
+    lively: u32,
+    connector: Connector,
+    /// Ranks that have to be looked at, and whether it was said that one cannot be seen.
+    polled: Vec<(Rank, Watched)>,
+    unseen: bool,
+    /// Whether listeners are left alone, since not even the reserve could be had again.
+    deaf: bool,
+    /// When it looked last for what nobody tells.
+    looked: Instant,
+    /// A descriptor to give up when there are no others.
+    reserve: Option<Wakeup>,
+    /// Whether running out of descriptors was logged.
+    complained: bool,
+    /// Whether replaced targets are still to be freed.
+    retires: bool,
+}
+
+impl Progress {
+    /// Prepares to serve `inner`, and opens the descriptors of the processes to watch.
+    pub(crate) fn new(inner: Arc<Inner>) -> CoreResult<Progress> {
+        let mut progress = Progress {
+            connector: Connector::new(&inner),
+            inner,
+            caller_polls: 0,
+            quiet: 0,
+            tick_ms: TICK_MS,
+            lively: 0,
+            polled: vec![],
+            unseen: false,
+            deaf: false,
+            looked: Instant::now(),
+            reserve: Some(Wakeup::new()?),
+            complained: false,
+            retires: false,
+        };
+        progress.watch()?;
+        Ok(progress)
+    }
+
+    fn watch(&mut self) -> CoreResult<()> {
+        let inner = Arc::clone(&self.inner);
+        if let Some(launcher) = inner.membership().as_ref().and_then(Membership::as_fd) {
+            inner.endpoints.poll.add(launcher, LAUNCHER)?;
+        }
+        let mut left = inner.affordable_pidfds();
+        for step in 1..inner.size {
+            let rank = Rank(((u32::from(inner.rank.0) + step) % inner.size) as u16);
+            let card = &inner.cards[rank.index()];
+            let own = card.pid == inner.cards[inner.rank.index()].pid;
+            if !inner.is_local(rank) || own || card.pid == 0 {
+                continue;
+            }
+            match pidfd(card.pid, left) {
+                Ok(Some(fd)) => {
+                    left -= 1;
+                    let token = PROCESSES + u64::from(rank.0);
+                    inner.endpoints.poll.add(fd.as_fd(), token)?;
+                    // Set here only.
+                    let _ = inner.processes[rank.index()].set(fd);
+                }
+                Ok(None) => inner.peer_ended(rank),
+                Err(reason) => {
+                    if self.polled.is_empty() {
+                        log::info!(
+                            "proc_init: deaths are noticed by looking every {POLL_MS} ms: {reason}"
+                        );
+                    }
+                    self.polled.push((rank, Watched::new(card.pid, card.start_time)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves until the runtime stops it.
+    pub(crate) fn run(mut self) {
+        // All that it does is done for others, who wait for it.
+        let _handling = epoch::handling();
+        let _loudly = EndsLoudly;
+        // Deaths that were told along with the table have been received with it: nothing comes on
+        // the socket that would announce them.
+        self.hear_launcher();
+        let mut events = Vec::new();
+        while !self.inner.endpoints.stop.load(Ordering::Acquire) {
+            self.turn(&mut events);
+        }
+        if self.inner.area.liveness(self.inner.rank) == liveness::LEFT {
+            for index in 0..self.inner.endpoints.remote_listeners.len() {
+                self.accept_remote(index as u64);
+            }
+            let until = Instant::now() + LAST_UNAUTHENTICATED;
+            while self.connector.has_unauthenticated() && Instant::now() < until {
+                self.turn(&mut events);
+            }
+            self.connector.say_farewell();
+        }
+    }
+
+    /// Waits once, and serves what has come.
+    fn turn(&mut self, events: &mut Vec<Event>) {
+        events.clear();
+        let asleep = Instant::now();
+        self.inner.endpoints.poll.wait(events, self.limit_ms());
+        let soon = asleep.elapsed() < LINGER && events.iter().any(|event| event.token == DATA);
+        self.lively = if soon { self.lively.saturating_add(1) } else { 0 };
+        if self.has_to_look() && self.looked.elapsed() >= POLL {
+            self.looked = Instant::now();
+            self.look_for_ends();
+            self.listen_again();
+        }
+        for event in &*events {
+            match event.token {
+                WAKEUP => self.inner.endpoints.wakeup.clear(),
+                LISTENER => self.accept(),
+                LAUNCHER => self.hear_launcher(),
+
+                DATA => {}
+                token @ PROCESSES..ATTEMPTS => {
+                    self.process_ended(Rank((token - PROCESSES) as u16));
+                }
+                token @ REMOTE_LISTENERS..CONNECTIONS => {
+                    self.accept_remote(token - REMOTE_LISTENERS)
+                }
+                _ => self.connector.serve(&self.inner, event),
+            }
+        }
+        if self.inner.endpoints.remote {
+            self.connector.turn(&self.inner);
+        }
+        self.attend();
+        self.retires = !self.inner.retired.free();
+    }
+
+    /// Whether there is something that nobody tells.
+    fn has_to_look(&self) -> bool {
+        self.deaf || !self.polled.is_empty()
+    }
+
+    fn limit_ms(&self) -> i32 {
+        let ticking = self.inner.endpoints.poll_owner() == PollOwner::Timer;
+        match (ticking, self.retires, self.connector.is_busy(), self.has_to_look()) {
+            (true, _, _, _) => self.tick_ms,
+            (false, true, _, _) => FREE_MS,
+            (false, false, true, _) => LIMITS_MS,
+            (false, false, false, true) => POLL_MS,
+            (false, false, false, false) => -1,
+        }
+    }
+
+    /// Looks after the sockets unless a caller does, and settles who does from now on.
+    fn attend(&mut self) {
+        let inner = Arc::clone(&self.inner);
+        let endpoints = &inner.endpoints;
+        let corked = endpoints.flush_corked(&inner);
+        let ticked = endpoints.poll_owner() == PollOwner::Timer;
+        let mut owes = false;
+        if let Some(mut receiver) = try_receiver(endpoints) {
+            // What callers have received is not lively.
+            receiver.take_bulk();
+            receiver.turn(&inner, 0, || ());
+            if receiver.take_bulk() || self.lively >= LIVELY {
+                linger(&inner, &mut receiver);
+            }
+            // What goes along with something else, by all appearances, has until the next tick,
+            // unless that is far.
+            if ticked && self.tick_ms == TICK_MS {
+                receiver.send_acks_unless_delayed(&inner, true);
+            } else {
+                receiver.send_acks(&inner);
+            }
+            owes = receiver.has_unsent_acks();
+            endpoints.acks_delayed.store(owes, Ordering::Relaxed);
+        }
+        if !endpoints.remote {
+            return;
+        }
+        let caller_polls = endpoints.caller_polls.load(Ordering::Relaxed);
+        let lively = corked || owes || caller_polls != self.caller_polls;
+        self.quiet = if lively { 0 } else { self.quiet.saturating_add(1) };
+        let sleeps = endpoints.sleeper.load(Ordering::Relaxed);
+        let mut next = match self.quiet {
+            0 => PollOwner::Timer,
+            // It comes back all the time: then it is better not to hand over each time.
+            1..PATIENCE if sleeps => PollOwner::Timer,
+            _ if sleeps => PollOwner::Caller,
+            _ => PollOwner::Thread,
+        };
+        if next != PollOwner::Timer && !endpoints.rejoin_epoll() {
+            next = PollOwner::Timer;
+        }
+        self.caller_polls = caller_polls;
+        let brief = endpoints.brief.swap(false, Ordering::Relaxed);
+        self.tick_ms = if ticked && lively && brief && !corked {
+            (2 * self.tick_ms).min(TICK_MAX_MS)
+        } else {
+            TICK_MS
+        };
+        endpoints.ticks_slowly.store(self.tick_ms > TICK_MS, Ordering::Relaxed);
+        endpoints.set_poll_owner(next);
+        // A caller that leaves says so first and looks then at what this thread does: one of both
+        // sees the other.
+        fence(Ordering::SeqCst);
+        let changed = endpoints.caller_polls.load(Ordering::Relaxed) != caller_polls;
+        let relieved = next == PollOwner::Caller && !endpoints.sleeper.load(Ordering::Relaxed);
+        let stops = next != PollOwner::Timer;
+        let needed = stops
+            && (endpoints.is_polled_directly() || endpoints.acks_delayed.load(Ordering::Relaxed));
+        if relieved || (next == PollOwner::Thread && changed) || needed || endpoints.has_corked() {
+            self.tick_ms = TICK_MS;
+            endpoints.set_poll_owner(PollOwner::Timer);
+        }
+    }
+
+    /// The launcher tells of deaths on all hosts. A job does not outlive it.
+    fn hear_launcher(&self) {
+        let news = || self.inner.membership().as_mut().and_then(Membership::next_news);
+        while let Some(news) = news() {
+            match news {
+                News::Died { rank, .. } => self.inner.peer_ended(rank),
+                News::LauncherEnded => process::exit_now(KILLED),
+            }
+        }
+    }
+
+    /// Looks after processes for which there is no descriptor.
+    fn look_for_ends(&mut self) {
+        let (inner, unseen) = (&self.inner, &mut self.unseen);
+        self.polled.retain_mut(|(rank, process)| match process.look() {
+            Seen::Running => true,
+            Seen::Ended => {
+                inner.peer_ended(*rank);
+                false
+            }
+            Seen::Unknown(reason) => {
+                if !std::mem::replace(unseen, true) {
+                    log::warn!(
+                        "watching {rank}: {reason}: it counts as alive until its end is certain"
+                    );
+                }
+                true
+            }
+        });
+    }
+
+    fn process_ended(&self, rank: Rank) {
+        if let Some(fd) = self.inner.processes[rank.index()].get() {
+            self.inner.endpoints.poll.remove(fd.as_fd());
+        }
+        self.inner.peer_ended(rank);
+    }
+
+    fn accept(&mut self) {
+        let inner = Arc::clone(&self.inner);
+        let Some(listener) = &inner.endpoints.listener else { return };
+        loop {
+            match socket::accept(listener.as_fd()) {
+                Ok(Some(fd)) => self.admit(fd),
+                Ok(None) => return,
+                Err(error) => {
+                    if !self.refuse(listener, true, &error) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes connections of other nodes.
+    fn accept_remote(&mut self, index: u64) {
+        let inner = Arc::clone(&self.inner);
+        let Some(listener) = inner.endpoints.remote_listeners.get(index as usize) else { return };
+        while let Err(error) = self.connector.accept(&inner, listener) {
+            if !self.refuse(listener, false, &error) {
+                return;
+            }
+        }
+    }
+
+    /// Takes a connection from one of this user's processes, for whom the kernel vouches.
+    fn admit(&mut self, fd: OwnedFd) {
+        let known = socket::credentials(fd.as_fd()).is_ok_and(|peer| peer.uid == socket::own_uid());
+        if known {
+            // Without a place for it the peer sees it end.
+            let _ = self.inner.endpoints.accepted(fd);
+        }
+    }
+
+    /// Without a free descriptor: accepts and closes one connection in the place of the reserve, so
+    /// that the listener does not stay ready for ever. False if that is not possible, or none is
+    /// there.
+    fn refuse(&mut self, listener: &OwnedFd, local: bool, error: &std::io::Error) -> bool {
+        let inner = Arc::clone(&self.inner);
+        let making = inner.endpoints.making();
+        let had_reserve = self.reserve.take().is_some();
+        let refused = if had_reserve { socket::accept(listener.as_fd()) } else { Ok(None) };
+        let is_refused = matches!(refused, Ok(Some(_)));
+        let somebody = !had_reserve || !matches!(refused, Ok(None));
+        if let (Ok(Some(fd)), true) = (refused, local) {
+            turn_away(&fd);
+        }
+        self.reserve = Wakeup::new().ok();
+        drop(making);
+        if self.reserve.is_none() {
+            inner.endpoints.poll.remove(listener.as_fd());
+            self.deaf = true;
+        }
+        if somebody && !std::mem::replace(&mut self.complained, true) {
+            log::error!(
+                "accepting a connection: {error}, so that peers cannot reach this rank; raise the \
+                 limit of open files with ulimit -n"
+            );
+        }
+        is_refused
+    }
+
+    /// Takes connections again once there is a reserve.
+    fn listen_again(&mut self) {
+        if !self.deaf {
+            return;
+        }
+        self.reserve = self.reserve.take().or_else(|| Wakeup::new().ok());
+        if self.reserve.is_some() {
+            self.deaf = false;
+            let endpoints = &self.inner.endpoints;
+            let listeners = endpoints.listener.iter().map(|listener| (LISTENER, listener));
+            for (token, listener) in
+                listeners.chain((REMOTE_LISTENERS..).zip(&endpoints.remote_listeners))
+            {
+                // Those that were never removed are there already.
+                let _ = endpoints.poll.add(listener.as_fd(), token);
+            }
+        }
+    }
+}
+
+/// A descriptor of a process, where so many may be had; `None` if it has ended, else the reason why
+/// not: none is left, or there are none of this kind (valgrind, seccomp, old kernels).
+fn pidfd(pid: i32, left: u64) -> Result<Option<OwnedFd>, String> {
+    if left == 0 {
+        return Err("the limit of open files leaves no pidfd; raise it with ulimit -n".to_owned());
+    }
+    // The number is given to nobody else before the process has ended: when it was started does not
+    // matter.
+    process::open(pid, 0)
+        .map_err(|error| format!("{error}; allow pidfd_open in the container's seccomp profile"))
+}
+
+/// Tells a rank of this node why its connection ends.
+fn turn_away(fd: &OwnedFd) {
+    let reason = "it has too many open files; raise the limit with ulimit -n".to_owned();
+    let mut bytes = Vec::new();
+    Frame::TurnedAway { reason }.append_to(&mut bytes);
+    // SAFETY: slices that live across the call. A fresh socket has room; who has gone needs no
+    // word.
+    let _ = unsafe { socket::send(fd.as_fd(), [Piece::of(&bytes), Piece::of(&[])], &[]) };
+}
+
+/// A rank without a progress thread would neither answer nor die.
+struct EndsLoudly;
+
+impl Drop for EndsLoudly {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            epoch::end_loudly("the progress thread has panicked");
+        }
+    }
+}
+
+/// Looks after the sockets until nothing comes for a while, or a caller wants to.
+fn linger(inner: &Inner, receiver: &mut Receiver) {
+    let endpoints = &inner.endpoints;
+    endpoints.receiver_wanted.store(false, Ordering::Relaxed);
+    let begin = Instant::now();
+    let (mut now, mut last) = (begin, begin);
+    while now - last < LINGER && now - begin < LINGER_MAX {
+        if endpoints.receiver_wanted.load(Ordering::Relaxed) {
+            return;
+        }
+        // Without a yield in between, after which a program that computes would have the core for
+        // milliseconds.
+        let busy = receiver.look(inner);
+        now = Instant::now();
+        if busy {
+            last = now;
+        }
+    }
+}
+
+/// The sockets, if nobody looks after them.
+pub(crate) fn try_receiver(endpoints: &EndpointTable) -> Option<MutexGuard<'_, Receiver>> {
+    match endpoints.receiver.try_lock() {
+        Ok(receiver) => Some(receiver),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+impl Inner {
+    /// The process of `rank` has ended: unless it left, it is dead.
+    pub(crate) fn peer_ended(&self, rank: Rank) {
+        let marked = self.area.mark_dead(rank);
+        if self.area.liveness(rank) == liveness::DEAD {
+            let (host, pid) = (&self.cards[rank.index()].host, self.cards[rank.index()].pid);
+            if marked {
+                log::warn!(
+                    "watching {rank}: its process {pid} on {host} has died, calls that need it \
+                     will fail; go on in a group of the others"
+                );
+            }
+            self.note_death(rank);
+        }
+        self.endpoints.disconnect(self, rank);
+        self.forget_targets(rank);
+        self.channels.forget(rank, None);
+        self.area.wake(self.rank);
+    }
+}

@@ -1,0 +1,369 @@
+//! How a rank comes to be: what it tells the others about itself, and waiting until all have met,
+//! have mapped the node's memory and are connected.
+//!
+//! Invariant: a start survives timeouts; whoever waits again goes on where the last wait ended.
+
+use super::extensions::Extensions;
+use super::{Inner, NO_TARGETS, Runtime, descriptors, initial_group};
+use crate::bootstrap::addresses::{self, Audience, Restrictions};
+use crate::bootstrap::{Card, Gathering, Job, KEY_BYTES, Membership, Transport};
+use crate::channel::Channels;
+use crate::config::{Config, Topology};
+use crate::control::tree_barrier::{Tree, TreeBarriers};
+use crate::error::{Error, Result};
+use crate::group::{FIRST_INCARNATION, Groups};
+use crate::ids::Rank;
+use crate::os::{affinity, interfaces, process, socket};
+use crate::passive::{Mailbox, Outbox};
+use crate::progress::thread::Progress;
+use crate::queue::queues;
+use crate::remote_arrivals::RemoteArrivals;
+use crate::resend::ResendBuffer;
+use crate::segment::Shape;
+use crate::segment::table::{Table, Tables};
+use crate::state::States;
+use crate::statistics::Statistics;
+use crate::sync::epoch::Retired;
+use crate::sync::{AtomicBool, AtomicU32, membarrier};
+use crate::timeout::{Deadline, Timeout};
+use crate::transport::shm::area::{SharedArea, liveness};
+use crate::transport::shm::wakeup::WakeupSockets;
+use crate::transport::tcp::connect::reach::PATIENCE;
+use crate::transport::tcp::endpoint_table::EndpointTable;
+use crate::wait::{Call, Waiter, Waiting};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How far a start has come.
+#[derive(Debug)]
+enum Stage {
+    Single,
+    Gathering {
+        gathering: Box<Gathering>,
+        listener: Option<OwnedFd>,
+        endpoints: Vec<OwnedFd>,
+    },
+    /// All have met; some may not have mapped the node area yet.
+    Started(Box<Runtime>),
+    Done,
+}
+
+/// A start that is under way. It survives timeouts: wait again to continue.
+#[derive(Debug)]
+pub struct PendingInit {
+    job: Job,
+    config: Config,
+    stage: Stage,
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| Error::System {
+        call: "getrandom".to_owned(),
+        reason: error.to_string(),
+    })?;
+    Ok(bytes)
+}
+
+fn random_u64() -> Result<u64> {
+    random().map(u64::from_ne_bytes)
+}
+
+/// What only the ranks of a job know.
+#[derive(Debug, Default)]
+struct Secrets {
+    token: [u8; 16],
+    key: [u8; KEY_BYTES],
+}
+
+/// Listens for ranks of other nodes, if there may be any.
+fn listen(job: &Job) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>)> {
+    let audience = match (job.spans_hosts && job.node.is_none(), job.transport) {
+        (true, Transport::SharedMemory) => {
+            let reason = "GASPI_TRANSPORT is shm, but this job runs on several hosts, which share \
+                          no memory; leave it away, or set it to auto"
+                .to_owned();
+            return Err(Error::Environment { reason });
+        }
+        (true, _) => Audience::OtherHosts,
+        (false, Transport::Tcp) => Audience::ThisHost,
+        (false, _) if job.node.is_some() => Audience::ThisHost,
+        (false, _) => return Ok((Vec::new(), Vec::new())),
+    };
+    let restrictions = Restrictions::from_environment()?;
+    let listening = addresses::listen(&interfaces::list(), &restrictions, audience)?;
+    for reason in &listening.left_out {
+        log::debug!("proc_init: not offered to other hosts: {reason}");
+    }
+    let endpoints = match &job.detour {
+        None => listening.endpoints,
+        Some(detour) => listening.endpoints.into_iter().map(|at| detour.of(at)).collect(),
+    };
+    Ok((listening.listeners, endpoints))
+}
+
+/// GASPI_DEAD_AFTER: how long a host that does not answer is waited for.
+fn dead_after() -> Result<Duration> {
+    let Some(value) = std::env::var_os("GASPI_DEAD_AFTER") else { return Ok(DEAD_AFTER) };
+    let text = value.to_string_lossy();
+    match text.parse() {
+        Ok(seconds @ 3..=3600) => Ok(Duration::from_secs(seconds)),
+        _ => Err(Error::Environment {
+            reason: format!("GASPI_DEAD_AFTER is {text:?}; it takes 3 to 3600 seconds"),
+        }),
+    }
+}
+
+/// The default of GASPI_DEAD_AFTER.
+const DEAD_AFTER: Duration = Duration::from_secs(5);
+
+/// What the others of the job have to know about this rank.
+fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> {
+    let pid = std::process::id().cast_signed();
+    Ok(Card {
+        rank: job.rank,
+        pid,
+        start_time: process::own_start_time().unwrap_or(0),
+        instance: random_u64()?,
+        node: match (job.node, job.transport) {
+            (Some(node), _) => node,
+            // A node of its own.
+            (None, Transport::Tcp) => random_u64()?,
+            (None, _) => 0,
+        },
+        machine: 0,
+        address,
+        endpoints,
+        host: job.hosts.get(job.rank.index()).cloned().unwrap_or_default(),
+        cpus: affinity::mask(),
+    })
+}
+
+impl PendingInit {
+    /// Prepares to join `job`; other ranks can see this one from the first
+    /// [`wait`](PendingInit::wait) on.
+    ///
+    /// # Errors
+    /// [`Error::Config`], or what the operating system refuses.
+    pub fn new(job: Job, config: Config) -> Result<PendingInit> {
+        config.check()?;
+        if job.size > 1 {
+            descriptors::prepare(&job, &config)?;
+        }
+        // Before the first thread of the library.
+        membarrier::prepare();
+        let stage = if job.size == 1 {
+            Stage::Single
+        } else {
+            let address = format!("gaspi-rank-{:032x}", u128::from_ne_bytes(random()?));
+            let listener = socket::listen(&address)
+                .map_err(|error| Error::os("making the listener of this rank", &error))?;
+            let (endpoints, addresses) = listen(&job)?;
+            let card = card(&job, address, addresses)?;
+            let gathering = Box::new(Gathering::new(&job, &config, card)?);
+            Stage::Gathering { gathering, listener: Some(listener), endpoints }
+        };
+        Ok(PendingInit { job, config, stage })
+    }
+
+    /// Joins (GASPI 17.1, 5.3.1): returns once all ranks of the job have met.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] says who is missing and leaves this value usable.
+    /// [`Error::ConfigMismatch`] and [`Error::Meeting`] end the start on all ranks.
+    pub fn wait(&mut self, timeout: Timeout) -> Result<Runtime> {
+        let deadline = timeout.deadline();
+        match &mut self.stage {
+            Stage::Single => {
+                let own = card(&self.job, String::new(), Vec::new())?;
+                let area = SharedArea::single(self.config.group_max)?;
+                let endpoints = EndpointTable::new(None, None, Vec::new(), 1)?;
+                let runtime =
+                    self.assemble(vec![own], area, Secrets::default(), None, endpoints)?;
+                self.stage = Stage::Started(Box::new(runtime));
+            }
+            Stage::Gathering { gathering, listener, endpoints } => {
+                let table = gathering.poll(deadline)?;
+                let (size, rank) = (self.job.size, self.job.rank);
+                let node = table.cards[rank.index()].node;
+                let locals = table.cards.iter().filter(|card| card.node == node);
+                let ranks = locals.clone().map(|card| card.rank).collect::<Box<[Rank]>>();
+                let remote = ranks.len() < table.cards.len();
+                let groups = self.config.group_max;
+                let mut area = SharedArea::map(&table.area, size, groups, rank, ranks)?;
+                let mut wakeup_socket = None;
+                if remote {
+                    wakeup_socket = Some(WakeupSockets::bind(&table.cards[rank.index()].address)?);
+                    let listeners = locals.map(|card| (card.rank, card.address.clone()));
+                    area = area.with_wakeup_sockets(WakeupSockets::new(listeners)?);
+                }
+                let endpoints = EndpointTable::new(
+                    listener.take(),
+                    wakeup_socket,
+                    std::mem::take(endpoints),
+                    size,
+                )?;
+                let membership = Some(table.membership);
+                let secrets = Secrets { token: table.token, key: table.key };
+                let runtime = self.assemble(table.cards, area, secrets, membership, endpoints)?;
+                self.stage = Stage::Started(Box::new(runtime));
+            }
+            Stage::Started(_) | Stage::Done => {}
+        }
+        let Stage::Started(runtime) = &self.stage else { return Err(Error::NotInitialised) };
+        runtime.inner().await_all_joined(deadline)?;
+        match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Started(runtime) => Ok(*runtime),
+            _ => Err(Error::NotInitialised),
+        }
+    }
+
+    fn assemble(
+        &self,
+        cards: Vec<Card>,
+        area: SharedArea,
+        secrets: Secrets,
+        membership: Option<Membership>,
+        endpoints: EndpointTable,
+    ) -> Result<Runtime> {
+        let (config, size) = (self.config.clone(), self.job.size);
+        let node = cards[self.job.rank.index()].node;
+        let local: Box<[bool]> = cards.iter().map(|card| card.node == node).collect();
+        let (ranks, cores) = of_machine(&cards, self.job.rank);
+        let initial = initial_group(&config, size);
+        // Who is not connected with all does not hear of all that leave.
+        let connected = initial.as_ref().filter(|_| config.topology == Topology::Static);
+        let tree = connected
+            .and_then(|(_, ranks)| Tree::of(&cards, ranks, self.job.rank.index()).map(Arc::new));
+        let groups = Groups::new(&config, self.job.rank, &local, tree.clone());
+        let inner = Arc::new(Inner {
+            process: std::process::id(),
+            rank: self.job.rank,
+            job: self.job.clone(),
+            size,
+            cards,
+            local,
+            remote_arrivals: RemoteArrivals::new(size, config.group_max),
+            resend_buffer: ResendBuffer::new(config.group_max),
+            tree_barriers: TreeBarriers::new(config.group_max),
+            mailbox: Mailbox::default(),
+            processes: (0..size).map(|_| OnceLock::new()).collect(),
+            token: secrets.token,
+            key: secrets.key,
+            dead_after: dead_after()?,
+            shape: Shape { ranks: size, notifications: config.notification_num },
+            area,
+            waiter: Waiter::new(ranks, cores).on_sockets(endpoints.remote),
+            segments: Table::new(),
+            segment_ids: Default::default(),
+            targets: Tables::new(size, &NO_TARGETS),
+            retired: Retired::default(),
+            segment_changes: Mutex::default(),
+            next_generation: AtomicU32::new(1),
+            nonce: random_u64()?,
+            queues: queues(config.queue_num),
+            channels: Channels::new(size),
+            groups,
+            endpoints,
+            outbox: Outbox::new(size),
+            states: States::new(size),
+            statistics: Statistics::default(),
+            membership: Mutex::new(membership),
+            closed: AtomicBool::new(false),
+            began: Instant::now(),
+            config,
+        });
+        if let Some((group, _)) = initial {
+            inner.remote_arrivals.committed(group, FIRST_INCARNATION);
+            inner.tree_barriers.committed(group, FIRST_INCARNATION, tree);
+        }
+        for rank in (0..size).map(|rank| Rank(rank as u16)).filter(|rank| !inner.is_local(*rank)) {
+            inner.area.remote_joined(rank);
+        }
+        let thread = (size > 1).then(|| start_progress(&inner)).transpose()?;
+        inner.area.join();
+        Ok(Runtime { extensions: Extensions::default(), inner, thread: Mutex::new(thread) })
+    }
+}
+
+/// How many ranks the machine of `rank` has, of all its nodes, and how many cores they may use.
+pub(super) fn of_machine(cards: &[Card], rank: Rank) -> (u32, u32) {
+    let machine = cards[rank.index()].machine;
+    let here = || cards.iter().filter(|card| card.machine == machine);
+    (here().count() as u32, affinity::usable_cores(here().map(|card| card.cpus.as_slice())))
+}
+
+fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
+    let progress = Progress::new(Arc::clone(inner))?;
+    // A thread inherits the mask of signals: none of the program's are delivered to it.
+    process::with_signals_blocked(|| {
+        std::thread::Builder::new()
+            .name("gaspi-progress".to_owned())
+            .stack_size(256 * 1024)
+            .spawn(move || progress.run())
+    })
+    .map_err(|error| Error::os("starting the progress thread", &error))
+}
+
+impl Inner {
+    /// Makes the connections to the ranks of other nodes, unless they are made on first use.
+    fn await_all_reached(&self, deadline: Deadline) -> Result<()> {
+        if !self.endpoints.remote || self.config.topology != Topology::Static {
+            return Ok(());
+        }
+        let waiting = Waiting { call: Call::Init, object: 0 };
+        // Nothing wakes a rank when it is time to connect to lower ones that have not done so:
+        // where one of them has died before, nothing would ever come from it.
+        let patient = deadline.at_most(PATIENCE.saturating_sub(self.began.elapsed()));
+        let reached = self.until(patient, waiting, || self.reached_all());
+        let reached = reached.or_else(|| self.until(deadline, waiting, || self.reached_all()));
+        reached.unwrap_or_else(|| {
+            let unreached = |card: &&Card| {
+                !self.is_local(card.rank) && !self.endpoints.is_established(card.rank)
+            };
+            let first = self.cards.iter().find(unreached);
+            let who = first.map_or(String::new(), |card| format!("{} on {}", card.rank, card.host));
+            Err(Error::Timeout { pending: format!("the connection to {who}") })
+        })
+    }
+
+    /// Waits until every rank has mapped the node area.
+    fn await_all_joined(&self, deadline: Deadline) -> Result<()> {
+        let waiting = Waiting { call: Call::Init, object: 0 };
+        let mut next = 0;
+        let outcome = self.until(deadline, waiting, || {
+            while next < self.size {
+                match self.area.liveness(Rank(next as u16)) {
+                    liveness::ABSENT => return None,
+                    liveness::DEAD => return Some(Err(Rank(next as u16))),
+                    _ => next += 1,
+                }
+            }
+            Some(Ok(()))
+        });
+        match outcome {
+            Some(Ok(())) => {
+                self.await_all_reached(deadline)?;
+                self.area.settle_fences();
+                if !self.area.wakes_without_fence() {
+                    log::debug!(
+                        "proc_init: membarrier is refused to a rank of this machine, so that each \
+                         notification costs a fence; allow it in the container's seccomp profile"
+                    );
+                }
+                Ok(())
+            }
+            Some(Err(rank)) => {
+                let reason =
+                    format!("{rank} on {} died while joining", self.cards[rank.index()].host);
+                Err(Error::Meeting { reason })
+            }
+            None => {
+                Err(Error::Timeout { pending: format!("rank {next} to map the node's memory") })
+            }
+        }
+    }
+}

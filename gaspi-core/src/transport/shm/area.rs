@@ -1,0 +1,580 @@
+//! The memory that all ranks of a node map: control pages, passive slots, arrival slots.
+//!
+//! One memory file per job and node, made by whoever hosts the meeting, sparse: only what is used
+//! takes memory. It is laid out for all ranks of the job, whichever node they are on; those of
+//! other nodes have nothing here but their place in the liveness words, where the node keeps what
+//! it knows of them. What they send to a group's members is kept in [`crate::remote_arrivals`].
+//! Each part has one writer (a control page: its rank, but for its wakeup; a liveness word: its
+//! rank, and whoever notices a death; a passive or arrival slot: its sender), so a process that
+//! dies leaves nothing locked. Layout in bytes, for `n` ranks and `g` groups:
+//!
+//! ```text
+//! control pages    n * 4096
+//! arrival slots    n * g * 2 * 64
+//! progress marks   n * g * 64
+//! passive slots    n * n * 64             by receiver, then sender
+//! passive outbox   n * 64 * 65536         by sender
+//! staging          n * g * 2 * 16384
+//! liveness         n * 4
+//! deaths           4                      whether there may be any
+//! ```
+
+use crate::error::{Error, Result};
+use crate::ids::Rank;
+use crate::os::memory::{Mapping, PAGE, check_sealed};
+use crate::os::{futex, memory};
+use crate::sync::arrival_slot::ArrivalSlot;
+use crate::sync::eventcount::EventCount;
+use crate::sync::membarrier::{self, Light};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::transport::shm::wakeup::WakeupSockets;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Bytes of staging for one step of a collective.
+pub const STAGE_BYTES: usize = 16384;
+/// Passive messages that one rank can have under way at once.
+pub(crate) const OUTBOX_BUFFERS: usize = 64;
+/// Bytes of one of them; at least passive_transfer_size_max.
+pub(crate) const OUTBOX_BYTES: usize = 65536;
+
+/// Where a rank is in its life. Written by the rank itself, and `DEAD` by whoever notices.
+pub(crate) mod liveness {
+    /// Has not joined yet.
+    pub(crate) const ABSENT: u32 = 0;
+    /// Takes part.
+    pub(crate) const JOINED: u32 = 1;
+    /// Has left by proc_term.
+    pub(crate) const LEFT: u32 = 2;
+    /// Ended without proc_term. Final.
+    pub(crate) const DEAD: u32 = 3;
+}
+
+/// What a sleeper can wait for, one bit each, so that it is not woken for what others wait for.
+pub(crate) mod wake_kind {
+    /// A notification was set.
+    pub(crate) const NOTIFICATION: u32 = 1;
+    /// A rank has arrived at a step of a collective.
+    pub(crate) const ARRIVAL: u32 = 2;
+    /// Everything else.
+    pub(crate) const OTHER: u32 = 4;
+    /// What everybody has to look at, as for instance a death.
+    pub(crate) const ANY: u32 = NOTIFICATION | ARRIVAL | OTHER;
+}
+
+/// Threads of a rank that can tell at once what they wait for; further ones sleep untold.
+const NOTES: usize = 16;
+
+/// What a sleeping thread of a rank waits for; written before it sleeps, read by tools.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Note {
+    /// The call, 0 while the note is free, [`NOTE_TAKEN`] while it is being written.
+    pub(crate) call: AtomicU32,
+    /// Segment, group or queue of the call.
+    pub(crate) object: AtomicU32,
+    /// CLOCK_MONOTONIC in milliseconds.
+    pub(crate) since_ms: AtomicU64,
+}
+
+#[repr(C, align(64))]
+struct WakeupWords {
+    sequence: AtomicU32,
+    /// The [`wake_kind`] that somebody sleeps for.
+    awaited: AtomicU32,
+    /// How many sleep on their sockets instead of the futex.
+    on_sockets: AtomicU32,
+}
+
+#[repr(C, align(4096))]
+struct ControlPage {
+    /// Whether this process can use membarrier; valid once joined.
+    membarrier: AtomicU32,
+    /// Bytes that this rank is about to touch, for the others' checks of free memory.
+    claimed: AtomicU64,
+    wakeup: WakeupWords,
+    notes: [Note; NOTES],
+}
+
+/// No number of a call.
+pub(crate) const NOTE_TAKEN: u32 = u32::MAX;
+
+/// One passive message between two ranks: written by the sender, taken by the receiver.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct PassiveSlot {
+    pub(crate) word: AtomicU64,
+    pub(crate) size: AtomicU32,
+    pub(crate) buffer: AtomicU32,
+}
+
+/// How far a rank has come in one group: written by the rank after each step, read by members that
+/// want to use the group's id for other members.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Mark {
+    /// The last step whose arrival slots the rank no longer needs.
+    finished: AtomicU64,
+    /// How many wait for it to advance.
+    wanted: AtomicU32,
+    /// The members of its last commit, for tools.
+    members: Runs,
+}
+
+/// A set of ranks as runs of neighbours: few suffice for nearly all groups.
+#[repr(C)]
+#[derive(Debug)]
+struct Runs {
+    /// Runs that are valid; more than there are if the set did not fit.
+    count: AtomicU32,
+    /// First and last rank, in the upper and lower half.
+    runs: [AtomicU32; 12],
+}
+
+/// Memory that is about to be touched.
+#[derive(Debug)]
+pub(crate) struct Claim<'a> {
+    claimed: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.claimed.fetch_sub(self.bytes, Ordering::SeqCst);
+    }
+}
+
+/// A thread of this rank sleeps on its sockets.
+#[derive(Debug)]
+pub(crate) struct OnSockets<'a> {
+    word: &'a AtomicU32,
+}
+
+impl Drop for OnSockets<'_> {
+    fn drop(&mut self) {
+        self.word.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Keeps a rank telling that it has finished a step.
+#[derive(Debug)]
+pub(crate) struct WatchSteps<'a> {
+    wanted: &'a AtomicU32,
+}
+
+impl Drop for WatchSteps<'_> {
+    fn drop(&mut self) {
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    ranks: u64,
+    groups: u64,
+}
+
+impl Layout {
+    fn arrival_slots(self) -> u64 {
+        self.ranks * size_of::<ControlPage>() as u64
+    }
+    fn marks(self) -> u64 {
+        self.arrival_slots() + self.ranks * self.groups * 2 * 64
+    }
+    fn passive_slots(self) -> u64 {
+        self.marks() + self.ranks * self.groups * 64
+    }
+    fn outbox(self) -> u64 {
+        (self.passive_slots() + self.ranks * self.ranks * 64).next_multiple_of(PAGE)
+    }
+    fn staging(self) -> u64 {
+        self.outbox() + self.ranks * (OUTBOX_BUFFERS * OUTBOX_BYTES) as u64
+    }
+    fn liveness(self) -> u64 {
+        self.staging() + self.ranks * self.groups * 2 * STAGE_BYTES as u64
+    }
+    fn end(self) -> u64 {
+        (self.liveness() + self.ranks * 4 + 4).next_multiple_of(PAGE)
+    }
+}
+
+/// Bytes of the shared area for `ranks` ranks and `group_max` groups.
+pub(crate) fn shared_area_size(ranks: u32, group_max: u32) -> u64 {
+    Layout { ranks: ranks.into(), groups: group_max.into() }.end()
+}
+
+/// The shared area as one rank maps it.
+#[derive(Debug)]
+pub(crate) struct SharedArea {
+    mapping: Mapping,
+    layout: Layout,
+    /// Where the liveness words begin.
+    liveness: u64,
+    own: Rank,
+    /// The ranks of this node, ascending.
+    locals: Box<[Rank]>,
+    /// Which ranks of other nodes have said goodbye to this one.
+    left: Box<[AtomicBool]>,
+    /// Where ranks of this node are woken that sleep on their sockets; none where no rank does.
+    wakeup_sockets: Option<WakeupSockets>,
+    /// Set once every process of the node has said that it can use membarrier.
+    membarrier: AtomicBool,
+}
+
+impl SharedArea {
+    /// Maps the area of the node that `locals` are on, in a job of `ranks` ranks; `own` is the rank
+    /// that maps it.
+    pub(crate) fn map(
+        fd: &OwnedFd,
+        ranks: u32,
+        group_max: u32,
+        own: Rank,
+        locals: Box<[Rank]>,
+    ) -> Result<SharedArea> {
+        let layout = Layout { ranks: ranks.into(), groups: group_max.into() };
+        check_sealed(fd.as_fd(), layout.end()).map_err(|_| Error::Meeting {
+            reason: "the launcher and this program use different versions of this library"
+                .to_owned(),
+        })?;
+        let mapping = Mapping::new(fd.as_fd(), 0, layout.end())
+            .map_err(|error| Error::os("mapping the node area", &error))?;
+        let remote = if locals.len() < ranks as usize { ranks } else { 0 };
+        let left = (0..remote).map(|_| AtomicBool::new(false)).collect();
+        let membarrier = AtomicBool::new(false);
+        let liveness = layout.liveness();
+        Ok(SharedArea {
+            mapping,
+            layout,
+            liveness,
+            own,
+            locals,
+            left,
+            wakeup_sockets: None,
+            membarrier,
+        })
+    }
+
+    /// The same for ranks of which some sleep on their sockets.
+    pub(crate) fn with_wakeup_sockets(self, wakeup_sockets: WakeupSockets) -> SharedArea {
+        SharedArea { wakeup_sockets: Some(wakeup_sockets), ..self }
+    }
+
+    /// An area of its own for a job of one rank.
+    pub(crate) fn single(group_max: u32) -> Result<SharedArea> {
+        let fd = memory::create(c"gaspi-node", shared_area_size(1, group_max), false)?;
+        SharedArea::map(&fd, 1, group_max, Rank(0), [Rank(0)].into())
+    }
+
+    /// The ranks of this node, ascending.
+    pub(crate) fn locals(&self) -> &[Rank] {
+        &self.locals
+    }
+
+    fn at<T>(&self, offset: u64) -> &T {
+        debug_assert!(offset as usize + size_of::<T>() <= self.mapping.len());
+        let pointer = self.mapping.as_ptr().wrapping_add(offset as usize).cast::<T>();
+        // SAFETY: inside of the mapping and aligned by the layout; all structures of the area
+        // consist of atomics only, for which zeroes and anything that peers write are valid.
+        unsafe { &*pointer }
+    }
+
+    fn page(&self, rank: Rank) -> &ControlPage {
+        self.at(u64::from(rank.0) * size_of::<ControlPage>() as u64)
+    }
+
+    fn liveness_word(&self, rank: Rank) -> &AtomicU32 {
+        self.at(self.liveness + u64::from(rank.0) * 4)
+    }
+
+    fn deaths(&self) -> &AtomicU32 {
+        self.at(self.liveness + self.layout.ranks * 4)
+    }
+
+    /// Whether no rank is known to have died; if not, `liveness` tells which.
+    #[inline]
+    pub(crate) fn all_live(&self) -> bool {
+        // Acquire: what a rank does that has heard of a death comes after it.
+        self.deaths().load(Ordering::Acquire) == 0
+    }
+
+    /// Where `rank` is in its life, as far as this node knows.
+    #[inline]
+    pub(crate) fn liveness(&self, rank: Rank) -> u32 {
+        // Acquire: what the rank published before it joined or left is visible.
+        let known = self.liveness_word(rank).load(Ordering::Acquire);
+        // Each rank of this node has its own connections with those of others, and so its own last
+        // word of them.
+        let left = |left: &AtomicBool| left.load(Ordering::Acquire);
+        if known == liveness::JOINED && self.left.get(rank.index()).is_some_and(left) {
+            return liveness::LEFT;
+        }
+        known
+    }
+
+    fn change_liveness(&self, rank: Rank, from: u32, to: u32) -> bool {
+        let order = Ordering::AcqRel;
+        self.liveness_word(rank).compare_exchange(from, to, order, Ordering::Acquire).is_ok()
+    }
+
+    /// A rank of another node takes part: the meeting has said so.
+    pub(crate) fn remote_joined(&self, rank: Rank) {
+        self.change_liveness(rank, liveness::ABSENT, liveness::JOINED);
+    }
+
+    /// A rank of another node has said goodbye.
+    pub(crate) fn remote_left(&self, rank: Rank) {
+        if let Some(left) = self.left.get(rank.index()) {
+            left.store(true, Ordering::Release);
+            self.wake(self.own);
+        }
+    }
+
+    /// Announces that this rank takes part.
+    pub(crate) fn join(&self) {
+        let page = self.page(self.own);
+        page.membarrier.store(membarrier::register_global().into(), Ordering::Relaxed);
+        // Release: pairs with the Acquire in `liveness`.
+        self.liveness_word(self.own).store(liveness::JOINED, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Once all have joined: whether wakers can go without a fence.
+    pub(crate) fn settle_fences(&self) {
+        let usable = |rank: &Rank| self.page(*rank).membarrier.load(Ordering::Relaxed) == 1;
+        self.membarrier.store(self.locals.iter().all(usable), Ordering::Relaxed);
+    }
+
+    /// Whether wakers go without a fence.
+    pub(crate) fn wakes_without_fence(&self) -> bool {
+        self.light() == Light::Compiler
+    }
+
+    /// Announces that this rank has left.
+    pub(crate) fn leave(&self) {
+        self.liveness_word(self.own).store(liveness::LEFT, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Marks `rank` dead unless it has left; true if this call did it.
+    pub(crate) fn mark_dead(&self, rank: Rank) -> bool {
+        if self.left.get(rank.index()).is_some_and(|left| left.load(Ordering::Acquire)) {
+            return false;
+        }
+        // First: whoever marks may die before the second.
+        self.deaths().store(1, Ordering::Release);
+        let change = |from| self.change_liveness(rank, from, liveness::DEAD);
+        let marked = change(liveness::JOINED) || change(liveness::ABSENT);
+        // Also where another rank marked it: that one may not live to wake them.
+        if self.liveness(rank) == liveness::DEAD {
+            self.wake_all_regardless();
+        }
+        marked
+    }
+
+    /// Wakes all ranks of the node whether or not they have announced themselves: the dead may have
+    /// taken an announcement back without having woken anybody.
+    fn wake_all_regardless(&self) {
+        for rank in &self.locals {
+            let wakeup = self.wakeup(*rank);
+            wakeup.wake_regardless();
+            self.wake_sleepers(*rank);
+        }
+    }
+
+    fn wakeup(&self, rank: Rank) -> EventCount<'_, AtomicU32> {
+        let words = &self.page(rank).wakeup;
+        EventCount { sequence: &words.sequence, awaited: &words.awaited }
+    }
+
+    /// This rank's own eventcount, to sleep on.
+    pub(crate) fn own_wakeup(&self) -> EventCount<'_, AtomicU32> {
+        self.wakeup(self.own)
+    }
+
+    /// A note of this rank for a thread that is about to sleep, taken by writing
+    /// [`NOTE_TAKEN`] to its call; `None` if too many sleep.
+    pub(crate) fn take_note(&self) -> Option<&Note> {
+        let take = |note: &&Note| {
+            let (new, order) = (NOTE_TAKEN, Ordering::Relaxed);
+            // Acquire: what the note's former thread wrote is over.
+            note.call.compare_exchange(0, new, Ordering::Acquire, order).is_ok()
+        };
+        self.page(self.own).notes.iter().find(take)
+    }
+
+    /// What the sleeping threads of `rank` wait for; free notes are among them.
+    pub(crate) fn notes(&self, rank: Rank) -> &[Note] {
+        &self.page(rank).notes
+    }
+
+    /// Tells tools with whom this rank commits `group`; the ranks ascend.
+    pub(crate) fn set_members(&self, group: usize, ranks: &[Rank]) {
+        let members = &self.mark(self.own, group).members;
+        let mut count = 0;
+        for run in ranks.chunk_by(|one, next| one.0 + 1 == next.0) {
+            if let (Some(word), [first, ..], [.., last]) = (members.runs.get(count), run, run) {
+                word.store(u32::from(first.0) << 16 | u32::from(last.0), Ordering::Relaxed);
+            }
+            count += 1;
+        }
+        // Release: pairs with the Acquire in `members`.
+        members.count.store(count as u32, Ordering::Release);
+    }
+
+    /// With whom `rank` committed `group` last, and whether these are all.
+    pub(crate) fn members(&self, rank: Rank, group: usize) -> (Vec<Rank>, bool) {
+        if group == 0 {
+            // It is there from the start, with everybody.
+            return ((0..self.layout.ranks).map(|rank| Rank(rank as u16)).collect(), true);
+        }
+        let members = &self.mark(rank, group).members;
+        let count = members.count.load(Ordering::Acquire) as usize;
+        let words = members.runs.iter().take(count).map(|word| word.load(Ordering::Relaxed));
+        let exists = |rank: &u32| u64::from(*rank) < self.layout.ranks;
+        let ranks = words.flat_map(|word| word >> 16..=word & 0xffff).filter(exists);
+        (ranks.map(|rank| Rank(rank as u16)).collect(), count <= members.runs.len())
+    }
+
+    #[inline]
+    fn light(&self) -> Light {
+        if self.membarrier.load(Ordering::Relaxed) { Light::Compiler } else { Light::Full }
+    }
+
+    /// Wakes `rank` if somebody sleeps there for this kind of [`wake_kind`]; to be called after the
+    /// store that it waits for.
+    #[inline]
+    pub(crate) fn wake_for(&self, rank: Rank, kinds: u32) {
+        let wakeup = self.wakeup(rank);
+        if wakeup.someone_sleeps(kinds, || self.light().fence()) {
+            self.wake_sleepers(rank);
+        }
+    }
+
+    /// Wakes the threads of `rank` that sleep on its futex, and the one that sleeps on its sockets.
+    #[cold]
+    fn wake_sleepers(&self, rank: Rank) {
+        let words = &self.page(rank).wakeup;
+        futex::wake(&words.sequence);
+        if words.on_sockets.load(Ordering::Relaxed) != 0
+            && let Some(wakeup_sockets) = &self.wakeup_sockets
+        {
+            wakeup_sockets.wake(rank);
+        }
+    }
+
+    /// While the value lives, whoever wakes this rank also sends to the wakeup socket among its
+    /// sockets. To be made before the sleeper announces itself.
+    pub(crate) fn sleep_on_sockets(&self) -> OnSockets<'_> {
+        let word = &self.page(self.own).wakeup.on_sockets;
+        // Ordered before the second look by the fence of the announcement.
+        word.fetch_add(1, Ordering::Relaxed);
+        OnSockets { word }
+    }
+
+    /// Wakes whoever sleeps at `rank`.
+    pub(crate) fn wake(&self, rank: Rank) {
+        self.wake_for(rank, wake_kind::ANY);
+    }
+
+    /// Wakes all ranks of the node.
+    pub(crate) fn wake_all(&self) {
+        for rank in &self.locals {
+            self.wake(*rank);
+        }
+    }
+
+    /// While the value lives, the others count these bytes as used.
+    pub(crate) fn claim(&self, bytes: u64) -> Claim<'_> {
+        let claimed = &self.page(self.own).claimed;
+        claimed.fetch_add(bytes, Ordering::SeqCst);
+        Claim { claimed, bytes }
+    }
+
+    /// Bytes that other living ranks are about to touch.
+    pub(crate) fn claimed_by_others(&self) -> u64 {
+        self.locals
+            .iter()
+            .filter(|rank| **rank != self.own && self.liveness(**rank) == liveness::JOINED)
+            .map(|rank| self.page(*rank).claimed.load(Ordering::SeqCst))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// The two arrival slots of `rank` in `group`, by the parity of the step.
+    pub(crate) fn arrival_slots(&self, rank: Rank, group: usize) -> &[ArrivalSlot<AtomicU64>; 2] {
+        let index = u64::from(rank.0) * self.layout.groups + group as u64;
+        self.at(self.layout.arrival_slots() + index * 2 * 64)
+    }
+
+    fn mark(&self, rank: Rank, group: usize) -> &Mark {
+        let index = u64::from(rank.0) * self.layout.groups + group as u64;
+        self.at(self.layout.marks() + index * 64)
+    }
+
+    /// This rank no longer needs arrival slots of `group` up to `step`.
+    #[inline]
+    pub(crate) fn finish_step(&self, group: usize, step: u64) {
+        let mark = self.mark(self.own, group);
+        // Release: the reads of the arrival slots stay before it; pairs with the Acquire in
+        // `has_finished`.
+        mark.finished.store(step, Ordering::Release);
+        self.light().fence();
+        if mark.wanted.load(Ordering::Relaxed) != 0 {
+            self.wake_all();
+        }
+    }
+
+    /// Whether `rank` no longer needs arrival slots of `group` up to `step`.
+    pub(crate) fn has_finished(&self, rank: Rank, group: usize, step: u64) -> bool {
+        self.mark(rank, group).finished.load(Ordering::Acquire) >= step
+    }
+
+    /// While the value lives, `rank` wakes all when it finishes a step of `group`. A sleeper's
+    /// fence orders it before his last look.
+    pub(crate) fn watch_steps(&self, rank: Rank, group: usize) -> WatchSteps<'_> {
+        let wanted = &self.mark(rank, group).wanted;
+        wanted.fetch_add(1, Ordering::Relaxed);
+        WatchSteps { wanted }
+    }
+
+    /// Staging of `rank` in `group` for steps of this parity, STAGE_BYTES long.
+    pub(crate) fn stage(&self, rank: Rank, group: usize, parity: usize) -> *mut u8 {
+        let index = (u64::from(rank.0) * self.layout.groups + group as u64) * 2 + parity as u64;
+        let offset = self.layout.staging() + index * STAGE_BYTES as u64;
+        self.mapping.as_ptr().wrapping_add(offset as usize)
+    }
+
+    /// The slot of messages from `sender` to `receiver`.
+    pub(crate) fn passive_slot(&self, receiver: Rank, sender: Rank) -> &PassiveSlot {
+        let index = u64::from(receiver.0) * self.layout.ranks + u64::from(sender.0);
+        self.at(self.layout.passive_slots() + index * 64)
+    }
+
+    /// A buffer of `sender`'s outbox, OUTBOX_BYTES long.
+    pub(crate) fn outbox(&self, sender: Rank, buffer: usize) -> *mut u8 {
+        debug_assert!(buffer < OUTBOX_BUFFERS);
+        let index = u64::from(sender.0) * OUTBOX_BUFFERS as u64 + buffer as u64;
+        let offset = self.layout.outbox() + index * OUTBOX_BYTES as u64;
+        self.mapping.as_ptr().wrapping_add(offset as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_death_wakes_who_was_about_to_be_woken_by_the_dead() {
+        let fd = memory::create(c"gaspi-node", shared_area_size(2, 1), false).unwrap();
+        let [area, dying] = [0, 1]
+            .map(|own| SharedArea::map(&fd, 2, 1, Rank(own), [Rank(0), Rank(1)].into()).unwrap());
+        let sleeper = area.own_wakeup();
+        let ticket = sleeper.ticket();
+        sleeper.announce(wake_kind::NOTIFICATION, || ());
+        // What a waker does first, and then it is killed.
+        assert_ne!(dying.wakeup(Rank(0)).awaited.swap(0, Ordering::AcqRel), 0);
+        // Another rank has something for the sleeper, and nobody to wake.
+        area.wake(Rank(0));
+        assert_eq!(sleeper.ticket(), ticket);
+        assert!(area.mark_dead(Rank(1)));
+        assert_ne!(sleeper.ticket(), ticket, "it would sleep on");
+    }
+}

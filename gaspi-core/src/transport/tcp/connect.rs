@@ -1,0 +1,587 @@
+//! Connections between nodes, from the first packet to the proof that both know the job's key.
+//!
+//! The progress thread makes them. All addresses of a peer are tried, each a moment after the one
+//! before, and the first on which the right rank proves itself is taken: an address that leads
+//! elsewhere fools nobody. A peer that has to be watched, or of which it is not known whether it
+//! still lives, is connected to in the same way.
+//!
+//! A connection that is to carry frames does so once who was connected to has welcomed it, by one
+//! byte behind the handshake. Where two ranks connect to each other at once, that of the lower one
+//! counts: the lower rank does not welcome a connection while one of its own waits for the welcome,
+//! and the higher rank that takes a connection gives up making its own. Of one dial only one
+//! attempt waits for a welcome.
+//!
+//! Invariant: an unauthenticated peer costs a fixed buffer and [`UNAUTHENTICATED_LIMIT`], and there
+//! are at most [`UNAUTHENTICATED_MAX`] of them beside two for each rank.
+
+mod attempt;
+mod keepalive;
+pub(crate) mod reach;
+
+use crate::bootstrap::addresses::{Audience, Candidates};
+use crate::error::Error;
+use crate::ids::Rank;
+use crate::os::event::Event;
+use crate::os::{interfaces, tcp};
+use crate::runtime::Inner;
+use crate::transport::shm::area::liveness;
+use crate::transport::tcp::connection::Connection;
+use crate::transport::tcp::endpoint_table::{ATTEMPTS, KEEPALIVES, UNAUTHENTICATED_FROM};
+use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
+use attempt::{Attempt, Outcome, advance, say_welcome, talk};
+use keepalive::{Keepalive, has_ended, probes};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between the beginnings of two attempts of a peer's addresses.
+const STAGGER: Duration = Duration::from_millis(150);
+/// How long the last stream of a rank that leaves may take to be made.
+const DOUBT: Duration = Duration::from_millis(500);
+/// After which time a peer is connected to again that closed before anything was proved.
+const AGAIN: Duration = Duration::from_millis(50);
+/// How long a peer is connected to again that closes before the connection is used: where there are
+/// far more ranks than cores, both may take long to say their parts.
+const TURNED_AWAY: Duration = Duration::from_secs(60);
+/// How long somebody who connects may take to prove who it is.
+const UNAUTHENTICATED_LIMIT: Duration = Duration::from_secs(5);
+/// How many may be about to prove it, beside two for each rank of the job.
+const UNAUTHENTICATED_MAX: usize = 64;
+/// How often the limits are looked at while there are any, in milliseconds.
+pub(crate) const LIMITS_MS: i32 = 50;
+
+/// What a connection is wanted for.
+#[derive(Debug, Clone)]
+pub(crate) enum ConnectPurpose {
+    /// To carry frames.
+    Data(Arc<Connection>),
+    /// To be told by its end that the peer's host is gone.
+    Keepalive,
+    /// The same once the former keepalive connection has fallen silent, unlike others with that
+    /// host.
+    KeepaliveAgain,
+    /// To find out whether the peer lives.
+    Probe,
+    /// The same, but not at once.
+    Doubt,
+}
+
+impl ConnectPurpose {
+    fn on_wire(&self) -> Purpose {
+        match self {
+            ConnectPurpose::Data(_) => Purpose::Data,
+            ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => Purpose::Keepalive,
+            ConnectPurpose::Probe | ConnectPurpose::Doubt => Purpose::Probe,
+        }
+    }
+}
+
+/// A peer that is being connected to.
+#[derive(Debug)]
+struct Dial {
+    rank: Rank,
+    purpose: ConnectPurpose,
+    since: Instant,
+    /// Addresses that have not been tried.
+    left: std::vec::IntoIter<SocketAddr>,
+    /// By the number of the attempt.
+    attempts: HashMap<u64, Attempt>,
+    next_at: Instant,
+    /// Why attempts failed.
+    failures: Vec<String>,
+    /// All that failed were refused by the peer's kernel: nobody listens there any more.
+    refused: bool,
+    /// One was accepted, and closed before anything was proved.
+    ended: bool,
+    /// This side lacks what it takes, which says nothing of the peer.
+    lacking: bool,
+}
+
+#[derive(Debug)]
+struct Unauthenticated {
+    fd: OwnedFd,
+    from: SocketAddr,
+    server: Server,
+    until: Instant,
+}
+
+/// All that is under way.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    dials: HashMap<u64, Dial>,
+    /// What is to be tried again, when, and since when it was tried.
+    again: Vec<Again>,
+    unauthenticated: HashMap<u64, Unauthenticated>,
+    keepalives: HashMap<u64, Keepalive>,
+    next: u64,
+    secret: Secret,
+    complained: bool,
+}
+
+/// A peer that will be connected to again.
+#[derive(Debug)]
+struct Again {
+    at: Instant,
+    rank: Rank,
+    purpose: ConnectPurpose,
+    since: Instant,
+}
+
+impl Connector {
+    pub(crate) fn new(inner: &Inner) -> Connector {
+        Connector {
+            dials: HashMap::new(),
+            again: Vec::new(),
+            unauthenticated: HashMap::new(),
+            keepalives: HashMap::new(),
+            next: 0,
+            secret: Secret { job: inner.token, key: inner.key },
+            complained: false,
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Whether limits have to be looked at.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.dials.is_empty() || !self.unauthenticated.is_empty() || !self.again.is_empty()
+    }
+
+    /// Whether somebody who has connected has not proved yet who it is.
+    pub(crate) fn has_unauthenticated(&self) -> bool {
+        !self.unauthenticated.is_empty()
+    }
+
+    /// Begins what is wanted, and gives up what takes too long.
+    pub(crate) fn turn(&mut self, inner: &Inner) {
+        for (rank, purpose) in inner.endpoints.take_wanted() {
+            self.begin(inner, rank, purpose);
+        }
+        let now = Instant::now();
+        let due: Vec<Again> = self.again.extract_if(.., |again| again.at <= now).collect();
+        for Again { rank, purpose, since, .. } in due {
+            match purpose {
+                ConnectPurpose::Data(connection)
+                    if inner.area.liveness(rank) != liveness::JOINED =>
+                {
+                    inner.endpoints.drop_connection(inner, &connection);
+                }
+                _ if inner.area.liveness(rank) != liveness::JOINED => {}
+                ConnectPurpose::Doubt => {
+                    self.begin_since(inner, rank, ConnectPurpose::Probe, since)
+                }
+                purpose => self.begin_since(inner, rank, purpose, since),
+            }
+        }
+        let late = |attempt: &Attempt| !attempt.connected && now >= attempt.until;
+        for id in self.dials.keys().copied().collect::<Vec<_>>() {
+            let Some(dial) = self.dials.get_mut(&id) else { continue };
+            let silent: Vec<u64> =
+                dial.attempts.iter().filter(|(_, t)| late(t)).map(|(n, _)| *n).collect();
+            for number in silent {
+                self.failed(inner, id, number, "no answer".to_owned(), false);
+            }
+            self.try_next(inner, id, now);
+        }
+        let late: Vec<u64> = self
+            .unauthenticated
+            .iter()
+            .filter(|(_, pending)| now >= pending.until)
+            .map(|(token, _)| *token)
+            .collect();
+        for token in late {
+            // What it said may have come long ago: this thread may be the one that took its time.
+            self.serve_unauthenticated(inner, token);
+            self.turn_away(inner, token, "it took too long");
+        }
+    }
+
+    fn begin(&mut self, inner: &Inner, rank: Rank, purpose: ConnectPurpose) {
+        let now = Instant::now();
+        if matches!(purpose, ConnectPurpose::Doubt) {
+            self.again.push(Again { at: now + DOUBT, rank, purpose, since: now });
+        } else {
+            self.begin_since(inner, rank, purpose, now);
+        }
+    }
+
+    fn begin_since(&mut self, inner: &Inner, rank: Rank, purpose: ConnectPurpose, since: Instant) {
+        let same = |dial: &Dial| dial.rank == rank && dial.purpose.on_wire() == purpose.on_wire();
+        let again = !matches!(purpose, ConnectPurpose::Data(_)) && self.dials.values().any(same);
+        if again || (purpose.on_wire() == Purpose::Keepalive && self.has_keepalive(inner, rank)) {
+            return;
+        }
+        if let ConnectPurpose::Data(connection) = &purpose
+            && (connection.fd().is_some() || connection.is_forgotten())
+        {
+            // The peer was quicker, or nobody wants it any more.
+            return;
+        }
+        let card = &inner.cards[rank.index()];
+        let own = &inner.cards[inner.rank.index()];
+        let audience =
+            if card.machine == own.machine { Audience::ThisHost } else { Audience::OtherHosts };
+        let own_interfaces = interfaces::list();
+        let candidates = Candidates::new(&card.endpoints, &own_interfaces, audience);
+        for candidate in &candidates.dropped {
+            log::debug!("connecting to {rank} on {}: not by {candidate}", card.host);
+        }
+        let failures = candidates.lack().into_iter().collect();
+        let left: Vec<SocketAddr> = candidates.tried.iter().map(|one| one.endpoint).collect();
+        let id = self.number();
+        let dial = Dial {
+            rank,
+            purpose,
+            since,
+            refused: !left.is_empty(),
+            ended: false,
+            lacking: own_interfaces.is_empty(),
+            left: left.into_iter(),
+            attempts: HashMap::new(),
+            next_at: Instant::now(),
+            failures,
+        };
+        self.dials.insert(id, dial);
+        self.try_next(inner, id, Instant::now());
+    }
+
+    /// Begins the next attempt of an dial if it is due.
+    fn try_next(&mut self, inner: &Inner, id: u64, now: Instant) {
+        loop {
+            let number = self.number();
+            let Some(dial) = self.dials.get_mut(&id) else { return };
+            let proved = dial.attempts.values().any(|attempt| attempt.proved);
+            if proved || (!dial.attempts.is_empty() && now < dial.next_at) {
+                return;
+            }
+            let Some(endpoint) = dial.left.next() else {
+                if dial.attempts.is_empty() {
+                    self.give_up(inner, id);
+                }
+                return;
+            };
+            dial.next_at = now + STAGGER;
+            match self.start(inner, id, number, endpoint) {
+                Ok(()) => return,
+                Err(error) => {
+                    let refused = error.kind() == io::ErrorKind::ConnectionRefused;
+                    if let Some(dial) = self.dials.get_mut(&id) {
+                        dial.refused &= refused;
+                        dial.lacking |= is_lack(&error);
+                        let remedy = match error.raw_os_error() {
+                            Some(libc::EMFILE) => " on this side; raise the limit with ulimit -n",
+                            _ => "",
+                        };
+                        dial.failures.push(format!("{endpoint}: {error}{remedy}"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        inner: &Inner,
+        id: u64,
+        number: u64,
+        endpoint: SocketAddr,
+    ) -> io::Result<()> {
+        let Some(dial) = self.dials.get_mut(&id) else { return Ok(()) };
+        let fd = tcp::connect(endpoint)?;
+        tune(fd.as_fd(), inner, &dial.purpose.on_wire());
+        let to = Peer { rank: dial.rank.0.into(), purpose: dial.purpose.on_wire() };
+        let client = Client::new(&self.secret, inner.rank.0.into(), to, nonce()?);
+        inner.endpoints.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
+        let until = Instant::now() + inner.dead_after;
+        let welcome = dial.purpose.on_wire() == Purpose::Data;
+        let (connected, proved) = (false, false);
+        let attempt = Attempt { endpoint, fd, client, connected, proved, welcome, until };
+        dial.attempts.insert(number, attempt);
+        Ok(())
+    }
+
+    /// Something happened to one of the descriptors.
+    pub(crate) fn serve(&mut self, inner: &Inner, event: &Event) {
+        match event.token {
+            ATTEMPTS..UNAUTHENTICATED_FROM => self.serve_attempt(inner, event.token - ATTEMPTS),
+            UNAUTHENTICATED_FROM..KEEPALIVES => self.serve_unauthenticated(inner, event.token),
+            _ => self.serve_keepalive(inner, event.token),
+        }
+    }
+
+    fn serve_attempt(&mut self, inner: &Inner, number: u64) {
+        let holds = |(_, dial): &(&u64, &mut Dial)| dial.attempts.contains_key(&number);
+        let Some((id, dial)) = self.dials.iter_mut().find(holds) else { return };
+        let (id, Some(attempt)) = (*id, dial.attempts.get_mut(&number)) else { return };
+        let (first, unproved) = (!attempt.connected, !attempt.proved);
+        match advance(attempt) {
+            Outcome::Pending => {
+                if first && attempt.connected {
+                    // From now on only what the peer says counts.
+                    let token = ATTEMPTS + number;
+                    let _ = inner.endpoints.poll.listen(attempt.fd.as_fd(), token, true);
+                }
+                if unproved && attempt.proved {
+                    settle(inner, dial, number);
+                }
+            }
+            Outcome::Done => self.succeeded(inner, id, number),
+            Outcome::Failed { reason, refused } => self.failed(inner, id, number, reason, refused),
+            Outcome::Ended { reason } => {
+                dial.ended = true;
+                self.failed(inner, id, number, reason, false);
+            }
+        }
+    }
+
+    fn failed(&mut self, inner: &Inner, id: u64, number: u64, reason: String, refused: bool) {
+        let Some(dial) = self.dials.get_mut(&id) else { return };
+        let Some(attempt) = dial.attempts.remove(&number) else { return };
+        inner.endpoints.poll.remove(attempt.fd.as_fd());
+        dial.refused &= refused;
+        dial.failures.push(format!("{}: {reason}", attempt.endpoint));
+        dial.next_at = Instant::now();
+        self.try_next(inner, id, Instant::now());
+    }
+
+    /// All addresses have been tried in vain.
+    fn give_up(&mut self, inner: &Inner, id: u64) {
+        let Some(dial) = self.dials.remove(&id) else { return };
+        let Dial { rank, purpose, since, failures, refused, ended, lacking, .. } = dial;
+        let reason = failures.join("; ");
+        let probed = matches!(purpose, ConnectPurpose::Probe);
+        let patience = match purpose {
+            ConnectPurpose::Data(_) => inner.dead_after.max(TURNED_AWAY),
+            _ => inner.dead_after,
+        };
+        let turned_away = ended && !refused && since.elapsed() < patience;
+        if refused {
+            // What the rank said before it closed has come, but may not have been heard.
+            self.hear_farewell(inner, rank);
+        }
+        if turned_away || (probed && lacking) {
+            // Who ends closes what others have connected to before nobody listens any more; and who
+            // has too many unauthenticated peers at once turns some away. Nobody is dead because
+            // this side lacks descriptors.
+            self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
+            return;
+        }
+        // It may be that of a connection which is about to be used.
+        let early = matches!(purpose, ConnectPurpose::Keepalive) && since.elapsed() < AGAIN;
+        if refused && (early || inner.endpoints.has_connection(rank)) {
+            // Nobody listens any more; how its connections end tells whether it said goodbye.
+            self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
+            return;
+        }
+        if refused || probed {
+            inner.unreachable(rank, &reason);
+        }
+        match purpose {
+            ConnectPurpose::Data(connection) => {
+                let host = &inner.cards[rank.index()].host;
+                if inner.area.liveness(rank) == liveness::JOINED {
+                    log::warn!("connecting to {rank} on {host} failed: {reason}");
+                    inner.endpoints.set_last_error(rank, reason);
+                }
+                inner.endpoints.drop_connection(inner, &connection);
+                if inner.area.liveness(rank) == liveness::JOINED {
+                    // What waited on it will not arrive, though nobody has died.
+                    inner.channels.lost(rank);
+                    inner.area.wake(inner.rank);
+                }
+            }
+            ConnectPurpose::KeepaliveAgain if !refused && !ended && !lacking => {
+                self.fell_silent(inner, rank)
+            }
+            ConnectPurpose::Keepalive
+            | ConnectPurpose::KeepaliveAgain
+            | ConnectPurpose::Probe
+            | ConnectPurpose::Doubt => {}
+        }
+    }
+
+    fn succeeded(&mut self, inner: &Inner, id: u64, number: u64) {
+        let Some(mut dial) = self.dials.remove(&id) else { return };
+        let Some(attempt) = dial.attempts.remove(&number) else { return };
+        for other in dial.attempts.values() {
+            inner.endpoints.poll.remove(other.fd.as_fd());
+        }
+        inner.endpoints.poll.remove(attempt.fd.as_fd());
+        let rank = dial.rank;
+        match dial.purpose {
+            ConnectPurpose::Data(connection) => {
+                log::debug!(
+                    "connecting to {rank} on {}: by {}",
+                    inner.cards[rank.index()].host,
+                    attempt.endpoint
+                );
+                inner.endpoints.set_address(rank, attempt.endpoint);
+                // First: whatever is said on the connection, the peer's leaving included, comes
+                // later.
+                self.begin(inner, rank, ConnectPurpose::Keepalive);
+                inner.endpoints.made(inner, &connection, attempt.fd);
+            }
+            ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => {
+                let token = KEEPALIVES + self.number();
+                if inner.endpoints.poll.add(attempt.fd.as_fd(), token).is_ok() {
+                    self.keepalives.insert(token, Keepalive { fd: attempt.fd, rank: Some(rank) });
+                }
+            }
+            ConnectPurpose::Probe | ConnectPurpose::Doubt => {
+                inner.endpoints.note_alive(inner, rank);
+                // It may have been its keepalive connection that broke.
+                self.begin(inner, rank, ConnectPurpose::Keepalive);
+            }
+        }
+    }
+
+    /// Takes connections of others.
+    ///
+    /// # Errors
+    /// Descriptors ran out.
+    pub(crate) fn accept(&mut self, inner: &Inner, listener: &OwnedFd) -> io::Result<()> {
+        while let Some((fd, from)) = tcp::accept(listener.as_fd())? {
+            if self.unauthenticated.len() >= UNAUTHENTICATED_MAX + 2 * inner.size as usize {
+                let oldest = self.unauthenticated.iter().min_by_key(|(_, pending)| pending.until);
+                if let Some(token) = oldest.map(|(token, _)| *token) {
+                    self.turn_away(inner, token, "too many others came");
+                }
+            }
+            let server = Server::new(&self.secret, inner.rank.0.into(), inner.size, nonce()?);
+            tune(fd.as_fd(), inner, &Purpose::Data);
+            let token = UNAUTHENTICATED_FROM + self.number();
+            if inner.endpoints.poll.add(fd.as_fd(), token).is_ok() {
+                let until = Instant::now() + UNAUTHENTICATED_LIMIT;
+                self.unauthenticated.insert(token, Unauthenticated { fd, from, server, until });
+            }
+        }
+        Ok(())
+    }
+
+    fn turn_away(&mut self, inner: &Inner, token: u64, why: &str) {
+        let Some(pending) = self.unauthenticated.remove(&token) else { return };
+        inner.endpoints.poll.remove(pending.fd.as_fd());
+        if !std::mem::replace(&mut self.complained, true) {
+            log::warn!(
+                "a connection from {} was refused: {why}: {}; further ones are not logged",
+                pending.from,
+                pending.server.ended()
+            );
+        }
+    }
+
+    fn serve_unauthenticated(&mut self, inner: &Inner, token: u64) {
+        let Some(pending) = self.unauthenticated.get_mut(&token) else { return };
+        let open = talk(pending.fd.as_fd(), &mut pending.server);
+        match pending.server.state().clone() {
+            State::Pending if open => {}
+            State::Done(peer) => {
+                if let Some(pending) = self.unauthenticated.remove(&token) {
+                    inner.endpoints.poll.remove(pending.fd.as_fd());
+                    self.admit(inner, pending, peer);
+                }
+            }
+            State::Pending | State::Refused(_) => {
+                self.turn_away(inner, token, "the handshake failed");
+            }
+        }
+    }
+
+    /// A peer has proved who it is.
+    fn admit(&mut self, inner: &Inner, pending: Unauthenticated, peer: Peer) {
+        let Some(rank) = u16::try_from(peer.rank).ok().map(Rank) else { return };
+        let Unauthenticated { fd, from, .. } = pending;
+        match peer.purpose {
+            Purpose::Data => {
+                // Who is not welcome sees the connection end, and tries again unless it is
+                // connected to meanwhile.
+                let welcome = inner.rank > rank || !self.awaits_welcome(rank);
+                if !welcome || has_ended(fd.as_fd()) {
+                    return;
+                }
+                // As where a connection of this side's has been made.
+                self.begin(inner, rank, ConnectPurpose::Keepalive);
+                // Before the peer hears of the welcome: it would take what it sees of a connection
+                // that is given up for one more.
+                let given_up = self.give_way(inner, rank);
+                if !say_welcome(fd.as_fd()) {
+                    for purpose in given_up {
+                        self.begin(inner, rank, purpose);
+                    }
+                    return;
+                }
+                inner.endpoints.set_address(rank, from);
+                inner.endpoints.admitted(inner, fd, rank);
+            }
+            Purpose::Keepalive => {
+                let token = KEEPALIVES + self.number();
+                if inner.endpoints.poll.add(fd.as_fd(), token).is_ok() {
+                    self.keepalives.insert(token, Keepalive { fd, rank: None });
+                }
+            }
+            Purpose::Probe | Purpose::Meeting => {}
+        }
+    }
+
+    /// Whether a connection to `rank` will be made unless the rank does not want it.
+    fn awaits_welcome(&self, rank: Rank) -> bool {
+        let to_it = |dial: &&Dial| dial.rank == rank;
+        let mut attempts = self.dials.values().filter(to_it).flat_map(|a| a.attempts.values());
+        attempts.any(|attempt| attempt.proved && attempt.welcome)
+    }
+
+    /// Gives up making a connection to `rank`, which has made one; gives what it was wanted for.
+    fn give_way(&mut self, inner: &Inner, rank: Rank) -> Vec<ConnectPurpose> {
+        let of_it = |_: &u64, dial: &mut Dial| {
+            dial.rank == rank && matches!(dial.purpose, ConnectPurpose::Data(_))
+        };
+        let mut given_up = Vec::new();
+        for (_, dial) in self.dials.extract_if(of_it) {
+            for attempt in dial.attempts.values() {
+                inner.endpoints.poll.remove(attempt.fd.as_fd());
+            }
+            given_up.push(dial.purpose);
+        }
+        given_up
+    }
+}
+
+/// Gives up the other attempts of an dial once one waits for its welcome: the peer may welcome
+/// each that has proved itself and use the first, while this side takes the one whose welcome comes
+/// first.
+fn settle(inner: &Inner, dial: &mut Dial, number: u64) {
+    for (_, other) in dial.attempts.extract_if(|other, _| *other != number) {
+        inner.endpoints.poll.remove(other.fd.as_fd());
+    }
+}
+
+/// Whether descriptors or memory of this side have run out.
+fn is_lack(error: &io::Error) -> bool {
+    let lacks = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    error.raw_os_error().is_none_or(|number| lacks.contains(&number))
+}
+
+fn other(error: Error) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+fn nonce() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(bytes)
+}
+
+/// What the kernel can do for a connection; one that cannot be had is done without.
+fn tune(fd: BorrowedFd<'_>, inner: &Inner, purpose: &Purpose) {
+    let _ = tcp::set_no_delay(fd);
+    if *purpose == Purpose::Keepalive {
+        let (interval_s, probes) = probes(inner.dead_after);
+        let _ = tcp::set_keepalive(fd, 1, interval_s, probes);
+    }
+}

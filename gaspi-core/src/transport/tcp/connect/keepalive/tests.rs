@@ -1,0 +1,116 @@
+//! Ranks that leave while others are about to watch them, or have not listened.
+
+use super::*;
+use crate::bootstrap::Job;
+use crate::config::{Config, Topology};
+use crate::runtime::{PendingInit, Runtime};
+use crate::sync::Ordering;
+use crate::timeout::Timeout;
+use crate::transport::tcp::endpoint_table::KEEPALIVES;
+use crate::wire::handshake::{Client, Peer, Secret};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+/// Long enough for anything that is right.
+const LIMIT: Timeout = Timeout::Millis(60_000);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// After this an address does not lead there.
+const DEAD_AFTER: Duration = Duration::from_secs(10);
+
+/// Two ranks on nodes of their own, not connected with each other.
+fn two_ranks(id: &str) -> [Runtime; 2] {
+    let join = |rank: u16| {
+        let job = Job::in_process(id, Rank(rank), 2).on_node(rank.into());
+        let config = Config { topology: Topology::None, ..Config::default() };
+        PendingInit::new(job, config).expect("job").wait(LIMIT).expect("join")
+    };
+    std::thread::scope(|scope| {
+        let joining = [0, 1].map(|rank| scope.spawn(move || join(rank)));
+        joining.map(|rank| rank.join().expect("it joins"))
+    })
+}
+
+/// Says what one side of a handshake has to say now.
+fn say(stream: &mut TcpStream, client: &mut Client) {
+    let said = client.output().len();
+    stream.write_all(client.output()).expect("it is heard");
+    client.sent(said);
+}
+
+#[test]
+fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
+    let [a, b] = two_ranks("about-to-watch");
+    let inner = b.inner();
+    let mut addresses = inner.cards[1].endpoints.iter();
+    let connected =
+        addresses.find_map(|address| TcpStream::connect_timeout(address, DEAD_AFTER).ok());
+    let mut stream = connected.expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    let secret = Secret { job: inner.token, key: inner.key };
+    let to = Peer { rank: 1, purpose: Purpose::Keepalive };
+    let mut client = Client::new(&secret, 0, to, [3; 32]);
+    say(&mut stream, &mut client);
+    // The challenge, which only a rank sends that has taken notice.
+    while client.output().is_empty() {
+        let mut bytes = [0; 256];
+        let wants = client.wants();
+        let count = stream.read(&mut bytes[..wants]).expect("it answers");
+        assert!(count > 0 && client.receive(&bytes[..count]) > 0);
+    }
+    std::thread::scope(|scope| {
+        let leaving = scope.spawn(|| b.term(LIMIT).expect("term"));
+        let begin = Instant::now();
+        while !inner.endpoints.stop.load(Ordering::Acquire) {
+            assert!(begin.elapsed() < PATIENCE, "it does not leave");
+            std::thread::yield_now();
+        }
+        // Far less than it waits for this, and more than it needs to end.
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(50) && !leaving.is_finished() {
+            std::thread::yield_now();
+        }
+        say(&mut stream, &mut client);
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).expect("it closes properly");
+        assert_eq!(said, [FAREWELL]);
+    });
+    drop(a);
+}
+
+#[test]
+fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
+    let [a, b] = two_ranks("unheard");
+    let (keepalive, mut of_watched) = UnixStream::pair().expect("sockets");
+    keepalive.set_nonblocking(true).expect("a socket");
+    of_watched.write_all(&[FAREWELL]).expect("it is heard");
+    b.term(LIMIT).expect("term");
+    drop(b);
+    let inner = a.inner();
+    assert_eq!(inner.area.liveness(Rank(1)), liveness::JOINED, "nobody has told it");
+    let mut connecting = Connector::new(inner);
+    connecting
+        .keepalives
+        .insert(KEEPALIVES, Keepalive { fd: keepalive.into(), rank: Some(Rank(1)) });
+    connecting.begin(inner, Rank(1), ConnectPurpose::Probe);
+    let begin = Instant::now();
+    while connecting.is_busy() {
+        assert!(begin.elapsed() < PATIENCE, "it goes on trying");
+        for number in 0..=connecting.next {
+            connecting.serve_attempt(inner, number);
+        }
+        connecting.turn(inner);
+    }
+    assert_eq!(inner.area.liveness(Rank(1)), liveness::LEFT);
+}
+
+#[test]
+fn a_silent_host_is_asked_for_as_long_as_it_is_waited_for() {
+    for (dead_after, wanted) in [(3, (1, 1)), (5, (1, 3)), (129, (1, 127)), (3600, (29, 124))] {
+        let found = probes(Duration::from_secs(dead_after));
+        assert_eq!(found, wanted, "{dead_after} s");
+        let asked = u64::from(found.0) * u64::from(found.1);
+        assert!(asked + 2 <= dead_after && asked + 2 + u64::from(found.0) > dead_after);
+    }
+}

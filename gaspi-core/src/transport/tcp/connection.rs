@@ -1,0 +1,538 @@
+//! One connection to a peer, as far as sending goes: frames, descriptors and payloads out.
+//!
+//! Between nodes it carries the requests of both sides, and the answers to them; within a node it
+//! carries requests of the side that opened it. Puts are acknowledged on the connection that they
+//! came on.
+//!
+//! What it has to send is in [`outgoing`](crate::transport::tcp::send_queue). Whoever posts sends
+//! at once what the socket takes; whoever drives the sockets later sends the rest. Nothing here
+//! waits.
+
+use crate::ids::{QueueId, Rank};
+use crate::os::event::Epoll;
+use crate::os::socket;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::transport::tcp::pipes::Pipes;
+use crate::transport::tcp::send_queue::{
+    ChannelMessage, Ending, Item, Outgoing, SMALL, SendQueue, send,
+};
+use crate::wait::monotonic_ns;
+use crate::wire::frame::{Frame, Stream};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Who is on the other side, before it has said so.
+const UNKNOWN: u32 = u32::MAX;
+/// A connection to a peer.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Set once the peer has proved who it is.
+    fd: OnceLock<OwnedFd>,
+    /// Its name in the poll set.
+    pub(crate) token: u64,
+    /// It leads to a rank of the same node, and carries descriptors.
+    pub(crate) local: bool,
+    peer: AtomicU32,
+    /// The peer asks for nothing more on it.
+    released: AtomicBool,
+    /// How many connections with the peer this rank had lost before this one, and the peer.
+    epoch: u64,
+    epoch_of_peer: AtomicU64,
+    out: Mutex<SendQueue>,
+}
+
+/// The peer has not said yet how many connections it has lost.
+const UNSAID: u64 = u64::MAX;
+
+/// The connection has ended or failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// What became of a request.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Posted {
+    /// Requests are held back from now on, in a quick succession of small ones that share system
+    /// calls.
+    pub(crate) corked: bool,
+    /// It followed soon after another one, at this time.
+    pub(crate) soon_ns: Option<u64>,
+}
+
+/// Why something was not sent.
+#[derive(Debug)]
+pub(crate) enum Unsent<T> {
+    /// The connection has ended or failed; what was to be sent fails with the rest.
+    Broken,
+    /// The connection is not used any more: it has to go by another one.
+    Closed(T),
+    /// What it was to arrive behind has been lost with another connection.
+    Stale,
+}
+
+impl Connection {
+    /// A connection that a rank of the same node has opened; it says first who it is.
+    pub(crate) fn accepted(fd: OwnedFd, token: u64) -> Connection {
+        let connection = Connection::new(token, 0, true);
+        connection.peer.store(UNKNOWN, Ordering::Relaxed);
+        connection.established(fd);
+        connection
+    }
+
+    /// A connection to `peer` that is being made; what is sent meanwhile waits.
+    pub(crate) fn new(token: u64, peer: u16, local: bool) -> Connection {
+        Connection {
+            fd: OnceLock::new(),
+            token,
+            local,
+            peer: AtomicU32::new(peer.into()),
+            released: AtomicBool::new(false),
+            epoch: 0,
+            epoch_of_peer: AtomicU64::new(UNSAID),
+            out: Mutex::default(),
+        }
+    }
+
+    /// A connection to `peer`, of another node, with which this rank has lost so many before.
+    pub(crate) fn between_nodes(
+        token: u64,
+        peer: u16,
+        epoch: u64,
+        pipes: &Arc<Pipes>,
+    ) -> Connection {
+        let mut out = SendQueue { pipes: Some(Arc::clone(pipes)), ..SendQueue::default() };
+        Frame::Epoch { count: epoch }.append_to(&mut out.wire);
+        Connection { epoch, out: Mutex::new(out), ..Connection::new(token, peer, false) }
+    }
+
+    /// The peer can be reached by this socket.
+    pub(crate) fn established(&self, fd: OwnedFd) {
+        // Whoever makes connections sees to it that there is only one.
+        let _ = self.fd.set(fd);
+    }
+
+    /// The socket, once there is one.
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.get().map(AsFd::as_fd)
+    }
+
+    pub(crate) fn peer(&self) -> Option<u16> {
+        u16::try_from(self.peer.load(Ordering::Relaxed)).ok()
+    }
+
+    pub(crate) fn set_peer(&self, peer: Rank) {
+        self.peer.store(peer.0.into(), Ordering::Relaxed);
+    }
+
+    /// The peer asks for nothing more on it.
+    pub(crate) fn note_release(&self) {
+        self.released.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the peer asks for nothing more on it.
+    pub(crate) fn is_released_by_peer(&self) -> bool {
+        self.released.load(Ordering::Relaxed)
+    }
+
+    /// How many connections with the peer this rank had lost before this one.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// How many the peer had lost before this one; `None` before it has said so.
+    pub(crate) fn epoch_of_peer(&self) -> Option<u64> {
+        Some(self.epoch_of_peer.load(Ordering::Relaxed)).filter(|count| *count != UNSAID)
+    }
+
+    /// The peer says how many it has lost.
+    pub(crate) fn set_epoch_of_peer(&self, count: u64) {
+        self.epoch_of_peer.store(count, Ordering::Relaxed);
+    }
+
+    fn out(&self) -> MutexGuard<'_, SendQueue> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a frame that belongs to no stream, or leaves it to whoever drives.
+    pub(crate) fn send(&self, poll: &Epoll, item: Outgoing) -> Result<(), Unsent<Outgoing>> {
+        let mut out = self.out();
+        if out.is_let_go() {
+            return Err(Unsent::Closed(item));
+        }
+        out.asked = true;
+        self.send_locked(poll, &mut out, item).map_err(|Broken| Unsent::Broken)
+    }
+
+    /// The same for the answer to a frame that came on this connection; who leaves answers nobody.
+    pub(crate) fn answer(&self, poll: &Epoll, frame: &Frame) {
+        // If the connection has broken, what came before its end is still to be read.
+        let _ = self.send_locked(poll, &mut self.out(), Outgoing::new(frame));
+    }
+
+    fn send_locked(&self, poll: &Epoll, out: &mut SendQueue, item: Outgoing) -> Result<(), Broken> {
+        if out.ending != Ending::No {
+            return Ok(());
+        }
+        out.control.push_back(item);
+        self.flush_unless_full(poll, out)
+    }
+
+    /// Sends a request, or leaves it to whoever drives.
+    pub(crate) fn post(
+        &self,
+        poll: &Epoll,
+        queue: QueueId,
+        item: Item,
+    ) -> Result<Posted, Unsent<Item>> {
+        let mut out = self.out();
+        if out.is_let_go() {
+            return Err(Unsent::Closed(item));
+        }
+        out.asked = true;
+        let small = matches!(&item, Item::Put { put, .. } if put.size <= SMALL);
+        let (cork, soon_ns) = if self.local { (false, None) } else { out.follows(small) };
+        self.post_locked(poll, &mut out, queue, item, cork).map_err(|Broken| Unsent::Broken)?;
+        if !cork && !self.local {
+            out.posted_ns = monotonic_ns();
+        }
+        let corked = cork && !std::mem::replace(&mut out.cork_announced, true);
+        Ok(Posted { corked, soon_ns })
+    }
+
+    /// Sends a message of a channel to a rank of another node, or leaves it to whoever drives. Its
+    /// data is not needed any more then, unless it was lent. `None` if there is no room now;
+    /// whoever drives rings when there is.
+    ///
+    /// # Safety
+    /// The data is readable, and nobody else uses the slot until the message has been sent.
+    pub(crate) unsafe fn post_message<'m>(
+        &self,
+        poll: &Epoll,
+        message: ChannelMessage<'m>,
+    ) -> Result<Option<Posted>, Unsent<ChannelMessage<'m>>> {
+        let mut out = self.out();
+        if out.is_let_go() {
+            return Err(Unsent::Closed(message));
+        }
+        if out.ending != Ending::No {
+            return Ok(Some(Posted::default()));
+        }
+        // On one that has broken it is lost with the rest.
+        if self.fd().is_some()
+            && out.is_full(&message)
+            && self.flush_unless_full(poll, &mut out).is_ok()
+            && out.is_full(&message)
+        {
+            return Ok(None);
+        }
+        out.asked = true;
+        let (cork, soon_ns) = out.follows(message.put.size <= SMALL);
+        // SAFETY: as the caller says.
+        let left = unsafe { out.send_message(self.fd(), cork, message) };
+        if left && !cork {
+            self.flush_unless_full(poll, &mut out).map_err(|Broken| Unsent::Broken)?;
+        }
+        if !cork {
+            out.corked_since_ns = None;
+            out.posted_ns = monotonic_ns();
+        }
+        let corked = cork && !std::mem::replace(&mut out.cork_announced, true);
+        Ok(Some(Posted { corked, soon_ns }))
+    }
+
+    /// Takes a small request that goes along with whatever is sent next, to share its system call.
+    /// Whether it has to be said that something is held back, which is for a request that nothing
+    /// may follow.
+    pub(crate) fn post_along(
+        &self,
+        queue: QueueId,
+        item: Item,
+        followed: bool,
+    ) -> Result<Posted, Unsent<Item>> {
+        let mut out = self.out();
+        if out.is_let_go() {
+            return Err(Unsent::Closed(item));
+        }
+        out.asked = true;
+        if out.ending == Ending::No {
+            out.append_item(queue, item);
+        }
+        // What it goes along with may not be posted any more, since the peer has died: nobody else
+        // would find it on a connection whose end has been dealt with.
+        if out.broken {
+            return Err(Unsent::Broken);
+        }
+        let corked = !followed && !std::mem::replace(&mut out.cork_announced, true);
+        Ok(Posted { corked, soon_ns: None })
+    }
+
+    /// Sends what was held back, if that has not gone along with something. Whether there is room
+    /// now for which somebody may wait: the set does not tell of it any more.
+    pub(crate) fn flush_corked(&self, poll: &Epoll) -> Result<bool, Broken> {
+        let mut out = self.out();
+        out.cork_announced = false;
+        if out.is_idle() {
+            return Ok(false);
+        }
+        let awaited = out.armed;
+        self.flush_locked(poll, &mut out)?;
+        Ok(awaited && !out.armed)
+    }
+
+    /// Answers in a stream of the peer's.
+    pub(crate) fn answer_in_stream(&self, poll: &Epoll, queue: QueueId, item: Item) {
+        // As with other answers.
+        let _ = self.post_locked(poll, &mut self.out(), queue, item, false);
+    }
+
+    fn post_locked(
+        &self,
+        poll: &Epoll,
+        out: &mut SendQueue,
+        queue: QueueId,
+        item: Item,
+        cork: bool,
+    ) -> Result<(), Broken> {
+        if out.ending != Ending::No {
+            return Ok(());
+        }
+        out.append_item(queue, item);
+        if cork { Ok(()) } else { self.flush_unless_full(poll, out) }
+    }
+
+    /// Puts of the peer's have been completed, some of them by refusing them: their acknowledgement
+    /// travels along with what is sent next.
+    /// `answered`: as far as they have notifications, which are likely to be answered.
+    /// `awaited`: whether somebody may wait for the acknowledgement.
+    pub(crate) fn delay_ack(&self, puts: u64, answered: bool, awaited: bool) {
+        let mut out = self.out();
+        out.completed += puts;
+        out.ack_awaited |= awaited;
+        out.ack_fresh = answered;
+        out.piggybacks &= answered;
+    }
+
+    /// Whether there is an acknowledgement for which nobody waits.
+    pub(crate) fn has_unawaited_ack(&self) -> bool {
+        let out = self.out();
+        out.has_unsent_ack() && !out.ack_awaited
+    }
+
+    /// Whether an acknowledgement will go along with something soon, by all appearances, or may:
+    /// the last ones did, or nobody waits for it, and it has not waited for that at a `tick`
+    /// before.
+    pub(crate) fn may_delay_ack(&self, tick: bool) -> bool {
+        let mut out = self.out();
+        (out.piggybacks || !out.ack_awaited)
+            && out.has_unsent_ack()
+            && !(tick && std::mem::replace(&mut out.ack_waited, true))
+    }
+
+    /// Acknowledges what has been completed.
+    pub(crate) fn send_ack(&self, poll: &Epoll) -> Result<(), Broken> {
+        let mut out = self.out();
+        if !out.has_unsent_ack() {
+            return Ok(());
+        }
+        (out.piggybacks, out.ack_waited) = (false, false);
+        self.flush_unless_full(poll, &mut out)
+    }
+
+    /// Takes note that `puts` puts of this connection have been completed in all; gives the streams
+    /// that they belong to.
+    pub(crate) fn acknowledged(&self, puts: u64) -> impl Iterator<Item = (Stream, u32)> + use<> {
+        let mut out = self.out();
+        let mut left = puts.saturating_sub(out.acknowledged);
+        out.acknowledged += left;
+        // Most are of one stream, for which no memory is needed.
+        let (mut first, mut others) = (None, Vec::new());
+        while left > 0 {
+            let Some((stream, count)) = out.unacknowledged.front_mut() else { break };
+            let taken = u64::from(*count).min(left) as u32;
+            match &mut first {
+                None => first = Some((*stream, taken)),
+                Some(_) => others.push((*stream, taken)),
+            }
+            *count -= taken;
+            left -= u64::from(taken);
+            if *count == 0 {
+                out.unacknowledged.pop_front();
+            }
+        }
+        first.into_iter().chain(others)
+    }
+
+    /// Sends what there is room for.
+    pub(crate) fn flush(&self, poll: &Epoll) -> Result<(), Broken> {
+        self.flush_locked(poll, &mut self.out())
+    }
+
+    /// The same where something is to be sent in addition: once there is no room, whoever drives is
+    /// told when there is.
+    fn flush_unless_full(&self, poll: &Epoll, out: &mut SendQueue) -> Result<(), Broken> {
+        if out.armed && !out.broken { Ok(()) } else { self.flush_locked(poll, out) }
+    }
+
+    fn flush_locked(&self, poll: &Epoll, out: &mut SendQueue) -> Result<(), Broken> {
+        if out.broken {
+            return Err(Broken);
+        }
+        let Some(fd) = self.fd() else { return Ok(()) };
+        let mut blocked = false;
+        out.corked_since_ns = None;
+        loop {
+            if out.sent == 0 && out.body.is_none() {
+                out.refill();
+            }
+            if blocked || out.wire.is_empty() {
+                break;
+            }
+            match send(fd, out) {
+                Ok(()) => {}
+                Err(error) if socket::is_full(&error) => blocked = true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    out.broken = true;
+                    // So that whoever drives comes to its end, behind what was received.
+                    socket::shut_down(fd);
+                    return Err(Broken);
+                }
+            }
+        }
+        out.drains += u64::from(!blocked);
+        if !blocked && matches!(out.ending, Ending::LetGo | Ending::ResendBuffer) {
+            socket::end_sending(fd);
+        }
+        if blocked && out.direct_poll {
+            // Without a place in the set the next one that puts it back asks for room.
+            out.armed = true;
+            self.rejoin_epoll_locked(poll, out);
+        } else if blocked != out.armed && poll.change(fd, self.token, blocked).is_ok() {
+            out.armed = blocked;
+        }
+        Ok(())
+    }
+
+    /// Takes the socket out of the set, where each arrival would cost the kernel a call of it:
+    /// whoever drives looks at it by receiving. False if it has to stay.
+    pub(crate) fn leave_epoll(&self, poll: &Epoll) -> bool {
+        let mut out = self.out();
+        let Some(fd) = self.fd().filter(|_| !out.armed && !out.forgotten && !self.local) else {
+            return false;
+        };
+        poll.remove(fd);
+        out.direct_poll = true;
+        true
+    }
+
+    /// Whether something waits for room in the socket, or may: somebody is sending.
+    pub(crate) fn wants_room(&self) -> bool {
+        self.out.try_lock().map_or(true, |out| out.armed)
+    }
+
+    /// Puts it back; false if the kernel has no room for it now.
+    pub(crate) fn rejoin_epoll(&self, poll: &Epoll) -> bool {
+        self.rejoin_epoll_locked(poll, &mut self.out())
+    }
+
+    fn rejoin_epoll_locked(&self, poll: &Epoll, out: &mut SendQueue) -> bool {
+        if let Some(fd) = self.fd().filter(|_| out.direct_poll && !out.forgotten) {
+            out.direct_poll = poll.add_again(fd, self.token, out.armed).is_err();
+            return !out.direct_poll;
+        }
+        true
+    }
+
+    /// Says goodbye behind all that has been sent so far.
+    pub(crate) fn say_goodbye(&self, poll: &Epoll) {
+        let mut out = self.out();
+        if out.ending != Ending::No {
+            return;
+        }
+        out.ending = Ending::Goodbye;
+        // Where it is broken there is nobody to tell.
+        let _ = self.flush_locked(poll, &mut out);
+    }
+
+    /// Says that this rank asks for nothing more, unless something is under way; whether it did.
+    pub(crate) fn release(&self, poll: &Epoll) -> bool {
+        let mut out = self.out();
+        if !out.asks_nothing() {
+            return false;
+        }
+        out.released = true;
+        // Should it have broken, its end is dealt with like any other's.
+        let _ = self.send_locked(poll, &mut out, Outgoing::new(&Frame::Release));
+        true
+    }
+
+    /// Ends sending if nothing is under way; whether it did.
+    pub(crate) fn let_go(&self, poll: &Epoll) -> bool {
+        let mut out = self.out();
+        if out.ending != Ending::No || !out.asks_nothing() {
+            return false;
+        }
+        out.ending = Ending::LetGo;
+        // Where it is broken it ends anyway.
+        let _ = self.flush_locked(poll, &mut out);
+        true
+    }
+
+    /// Whether this rank may ask for more on it.
+    pub(crate) fn is_usable(&self) -> bool {
+        let out = self.out();
+        !out.broken && !out.is_let_go()
+    }
+
+    /// Whether one of both sides has done with it, so that its end is no surprise.
+    pub(crate) fn is_over(&self) -> bool {
+        let out = self.out();
+        out.released || out.ending != Ending::No
+    }
+
+    /// Ends the connection for both sides; gives the streams of puts that were not acknowledged.
+    pub(crate) fn shut_down(&self) -> Vec<(Stream, u32)> {
+        let mut out = self.out();
+        out.broken = true;
+        out.forgotten = true;
+        // Behind that: a socket that comes later is found broken by whoever brings it.
+        if let Some(fd) = self.fd() {
+            socket::shut_down(fd);
+        }
+        out.give_up()
+    }
+
+    /// Whether this rank has asked for something on it, which may be late.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.out().asked
+    }
+
+    /// Sends nothing more; gives the streams of puts that were not acknowledged. What the peer has
+    /// sent is still read, up to its end.
+    pub(crate) fn give_up(&self) -> Vec<(Stream, u32)> {
+        let mut out = self.out();
+        out.broken = true;
+        if let Some(fd) = self.fd() {
+            socket::shut_down(fd);
+        }
+        out.give_up()
+    }
+
+    /// Whether no request of this rank is under way on it.
+    pub(crate) fn asks_nothing(&self) -> bool {
+        self.out().asks_nothing()
+    }
+
+    /// Whether its end has been dealt with.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.out().forgotten
+    }
+
+    /// Whether everything has been handed to the kernel.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.out().is_idle()
+    }
+}
+
+#[cfg(test)]
+mod tests;

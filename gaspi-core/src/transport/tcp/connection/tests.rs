@@ -1,0 +1,80 @@
+//! What a connection acknowledges, and when its socket is in the poll set.
+
+use super::*;
+use crate::ids::{NotificationId, SegmentId};
+use crate::os::socket::Piece;
+use crate::wire::frame::{Put, RemoteAddress};
+
+#[test]
+fn what_nobody_waits_for_is_acknowledged_at_the_second_tick() {
+    let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
+    connection.delay_ack(1, true, false);
+    assert!(connection.has_unawaited_ack());
+    assert!(connection.may_delay_ack(false));
+    assert!(connection.may_delay_ack(true) && !connection.may_delay_ack(true));
+    // With something for which somebody may wait it goes out.
+    connection.delay_ack(1, false, true);
+    assert!(!connection.has_unawaited_ack() && !connection.may_delay_ack(false));
+}
+
+#[test]
+fn a_request_in_front_of_another_fails_where_the_stream_has_ended_meanwhile() {
+    let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
+    assert!(connection.shut_down().is_empty());
+    let stream = Stream { queue: QueueId(0), generation: 0 };
+    let (notification, segment) = (NotificationId(0), SegmentId(0));
+    let remote = RemoteAddress { segment, generation: 1, offset: 0 };
+    let put = Put { stream, remote, size: 0, last: true, notification, value: 1 };
+    let posted = connection.post_along(QueueId(0), Item::put(put, None), true);
+    assert!(matches!(posted, Err(Unsent::Broken)));
+    // Who is told so ends it once more, for what was posted since.
+    assert_eq!(connection.shut_down(), [(stream, 1)]);
+}
+
+/// What a set says about the connection now.
+fn told(poll: &Epoll) -> Option<(bool, bool)> {
+    let mut events = Vec::new();
+    poll.wait(&mut events, 0);
+    events.first().map(|event| (event.readable, event.writable))
+}
+
+#[test]
+fn a_socket_that_is_apart_is_in_the_set_again_once_something_waits_for_room_in_it() {
+    let name = format!("gaspi-connection-apart-{}", std::process::id());
+    let listener = socket::listen(&name).expect("listener");
+    let client = socket::connect(&name).expect("connection");
+    let server = socket::accept(listener.as_fd()).expect("accept").expect("one waits");
+    let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
+    connection.established(client);
+    let poll = Epoll::new().expect("set");
+    poll.add(connection.fd().expect("socket"), 1).expect("added");
+    connection.flush(&poll).expect("sent");
+    // SAFETY: the piece is a constant.
+    unsafe { socket::send(server.as_fd(), [Piece::of(b"news"), Piece::of(b"")], &[]) }
+        .expect("send");
+    assert_eq!(told(&poll), Some((true, false)));
+    assert!(connection.leave_epoll(&poll));
+    assert_eq!(told(&poll), None);
+    assert!(connection.rejoin_epoll(&poll));
+    assert_eq!(told(&poll), Some((true, false)));
+    assert!(connection.leave_epoll(&poll));
+    while connection.is_drained() {
+        let ping = Outgoing::new(&Frame::Ping { request: 1 });
+        connection.send(&poll, ping).expect("it is usable");
+    }
+    assert_eq!(told(&poll), Some((true, false)), "there is no room yet");
+    assert!(connection.wants_room() && !connection.leave_epoll(&poll));
+    let mut bytes = vec![0u8; 1 << 20];
+    let piece = Piece { pointer: bytes.as_mut_ptr(), len: bytes.len() };
+    // SAFETY: the piece is writable.
+    while unsafe { socket::receive_bytes(server.as_fd(), piece) }.is_ok() {}
+    assert_eq!(told(&poll), Some((true, true)));
+    assert_eq!(connection.flush_corked(&poll), Ok(true), "nobody else tells of the room");
+    assert_eq!(connection.flush_corked(&poll), Ok(false));
+    assert!(connection.is_drained() && !connection.wants_room());
+    // Nobody has it in a set who has done with it.
+    assert!(connection.leave_epoll(&poll));
+    connection.shut_down();
+    assert!(connection.rejoin_epoll(&poll));
+    assert_eq!(told(&poll), None);
+}

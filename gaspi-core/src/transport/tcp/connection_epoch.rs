@@ -1,0 +1,123 @@
+//! Connections between nodes that break: what is late on them is not to undo what came after.
+//!
+//! Who loses a connection fails all that it has asked for on it, and asks again on a new one, while
+//! the peer may not have read the old one yet. So each side counts the connections with a peer that
+//! it has lost, and says first on a new one how many there were. Who hears of more than it knew
+//! reads nothing further on older ones, before it handles anything of the new one.
+//!
+//! Invariants: what a rank has asked for on a connection that it gave up takes no effect after
+//! anything that it asks for later; it has failed before anything is asked for on a new one, and
+//! what was to arrive behind it does not
+//! ([`Unsent::Stale`](crate::transport::tcp::connection::Unsent)).
+
+use crate::ids::Rank;
+use crate::os::tcp;
+use crate::runtime::Inner;
+use crate::sync::{AtomicU64, Ordering};
+use crate::transport::tcp::connection::{Broken, Connection};
+use crate::transport::tcp::endpoint_table::{EndpointTable, lock};
+use crate::transport::tcp::requests::RequestFailure;
+use crate::wire::frame::Stream;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many connections with a peer have been lost.
+#[derive(Debug)]
+pub(super) struct ConnectionEpochs {
+    /// By this rank.
+    own: AtomicU64,
+    /// By the peer, as far as it has said so.
+    of_peer: AtomicU64,
+}
+
+impl ConnectionEpochs {
+    pub(super) fn new() -> ConnectionEpochs {
+        ConnectionEpochs { own: AtomicU64::new(0), of_peer: AtomicU64::new(0) }
+    }
+}
+
+/// Puts of these streams were lost with their connection.
+pub(super) fn fail_puts(inner: &Inner, peer: Rank, lost: Vec<(Stream, u32)>) {
+    for (stream, count) in lost {
+        inner.completed(peer, stream, count, Err(RequestFailure::Lost));
+    }
+}
+
+impl EndpointTable {
+    /// A connection with `peer`, of another node, that has no socket yet. Where it is to be used
+    /// for requests, with the lock on what is used.
+    pub(super) fn between_nodes(&self, peer: Rank) -> Arc<Connection> {
+        let epoch = self.epochs[peer.index()].own.load(Ordering::Acquire);
+        Arc::new(Connection::between_nodes(self.token(), peer.0, epoch, &self.pipes))
+    }
+
+    /// Whether this rank has lost a connection with the peer of this one since it was begun.
+    pub(super) fn is_stale(&self, connection: &Connection) -> bool {
+        let peer = connection.peer().filter(|_| !connection.local);
+        peer.is_some_and(|peer| {
+            self.epochs[Rank(peer).index()].own.load(Ordering::Acquire) != connection.epoch()
+        })
+    }
+
+    /// A connection with `peer` has broken: nothing is asked for any more on those that there are.
+    /// What `peer` has sent on them is still read, its goodbye perhaps. Only with the receiver.
+    pub(super) fn advance_epoch(&self, inner: &Inner, peer: Rank) {
+        let active = {
+            let mut active = lock(&self.active[peer.index()]);
+            // Behind that connections are begun with the new count; who brings the socket of one
+            // that was begun before looks at the count once it is among the others.
+            self.epochs[peer.index()].own.fetch_add(1, Ordering::AcqRel);
+            let active = active.take();
+            let open = self.connections_with(peer);
+            for connection in active.iter().chain(open.iter().filter(|open| self.is_stale(open))) {
+                fail_puts(inner, peer, connection.give_up());
+            }
+            active
+        };
+        for connection in active.iter().filter(|active| active.fd().is_none()) {
+            self.drop_connection(inner, connection);
+        }
+    }
+
+    /// `peer` says on a connection how many it had lost before: on those that it has lost, nothing
+    /// is read any more. Only with the receiver.
+    ///
+    /// # Errors
+    /// It has lost this one.
+    pub(super) fn note_epoch(
+        &self,
+        inner: &Inner,
+        connection: &Connection,
+        peer: Rank,
+        count: u64,
+    ) -> Result<(), Broken> {
+        connection.set_epoch_of_peer(count);
+        let newest =
+            self.epochs[peer.index()].of_peer.fetch_max(count, Ordering::AcqRel).max(count);
+        let mut stale = self.connections_with(peer);
+        // One that has not said it yet will.
+        stale.retain(|open| open.epoch_of_peer().is_some_and(|count| count < newest));
+        for connection in &stale {
+            self.drop_connection(inner, connection);
+        }
+        if !stale.is_empty() {
+            // What was on its way to the peer may be lost too.
+            self.suspect(inner, peer);
+        }
+        if count < newest { Err(Broken) } else { Ok(()) }
+    }
+
+    /// How long ago something was heard on a connection with one of these ranks of other nodes.
+    pub(super) fn heard_last(&self, of: impl Fn(Rank) -> bool) -> Option<Duration> {
+        let is_one =
+            |open: &&Arc<Connection>| !open.local && open.peer().is_some_and(|peer| of(Rank(peer)));
+        let connections = lock(&self.connections);
+        let heard = |open: &Arc<Connection>| tcp::heard_last(open.fd()?).ok();
+        connections.values().filter(is_one).filter_map(heard).min()
+    }
+
+    fn connections_with(&self, peer: Rank) -> Vec<Arc<Connection>> {
+        let of_it = |open: &&Arc<Connection>| !open.local && open.peer() == Some(peer.0);
+        lock(&self.connections).values().filter(of_it).cloned().collect()
+    }
+}

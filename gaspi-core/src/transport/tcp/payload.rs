@@ -1,0 +1,100 @@
+//! Memory that goes out to a socket straight from where it lies: of a segment, or of the program.
+
+use crate::segment::Segment;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Memory of the program that a message takes its data from while it is on its way.
+#[derive(Debug)]
+pub(crate) struct UserBuffer {
+    start: *mut u8,
+    /// Whether it may be read; held by whoever does.
+    readable: Mutex<bool>,
+}
+
+// SAFETY: the memory may be read by any thread that finds it readable, by the promise of whoever
+// sends it.
+unsafe impl Send for UserBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for UserBuffer {}
+
+impl UserBuffer {
+    /// The memory that begins at `start`.
+    ///
+    /// # Safety
+    /// What a payload takes from there is readable until it is [revoked](UserBuffer::revoke).
+    pub(crate) unsafe fn new(start: *const u8) -> UserBuffer {
+        UserBuffer { start: start.cast_mut(), readable: Mutex::new(true) }
+    }
+
+    fn accept(&self) -> MutexGuard<'_, bool> {
+        self.readable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody reads it any more, once this has returned. What the kernel has been handed by page it
+    /// still sends as it is then.
+    pub(crate) fn revoke(&self) {
+        *self.accept() = false;
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Memory {
+    Segment(Arc<Segment>),
+    User(Arc<UserBuffer>),
+}
+
+/// Bytes that go out behind a frame.
+#[derive(Debug, Clone)]
+pub(crate) struct Payload {
+    memory: Memory,
+    /// Bytes.
+    offset: u64,
+}
+
+impl Payload {
+    /// What begins at `offset` of `segment`; the caller has checked the range.
+    pub(crate) fn new(segment: Arc<Segment>, offset: u64) -> Payload {
+        Payload { memory: Memory::Segment(segment), offset }
+    }
+
+    /// What begins at `offset` of memory of the program.
+    pub(crate) fn of_user(buffer: Arc<UserBuffer>, offset: u64) -> Payload {
+        Payload { memory: Memory::User(buffer), offset }
+    }
+
+    /// What begins behind the first `skip` bytes.
+    pub(super) fn behind(&self, skip: u64) -> Payload {
+        Payload { memory: self.memory.clone(), offset: self.offset + skip }
+    }
+
+    pub(super) fn pointer(&self, skip: u64) -> *mut u8 {
+        let start = match &self.memory {
+            Memory::Segment(segment) => segment.pointer(),
+            Memory::User(buffer) => buffer.start,
+        };
+        start.wrapping_add((self.offset + skip) as usize)
+    }
+
+    /// Keeps the memory as it is meanwhile; false where it may not be read any more.
+    pub(crate) fn accept(&self) -> MutexGuard<'_, bool> {
+        match &self.memory {
+            Memory::Segment(segment) => segment.accept(),
+            Memory::User(buffer) => buffer.accept(),
+        }
+    }
+
+    /// Whether the connection ends where the memory may not be read any more: the peer could take
+    /// what stands for a message's data for the data.
+    pub(super) fn is_of_user(&self) -> bool {
+        matches!(self.memory, Memory::User(_))
+    }
+
+    /// Whether its pages may be handed to the kernel: memory of the program may serve another
+    /// purpose once its segment was deleted, but not while it is sent from.
+    pub(super) fn may_be_piped(&self) -> bool {
+        match &self.memory {
+            Memory::Segment(segment) => segment.is_mapped(),
+            Memory::User(_) => true,
+        }
+    }
+}

@@ -1,0 +1,584 @@
+//! Receiving: whoever holds the [`Receiver`] looks after the sockets of this rank.
+//!
+//! A caller that waits takes it if nobody else has it; the progress thread does while no caller is
+//! inside. What is received for a segment goes there straight from the socket.
+
+use crate::channel::HEAD_BYTES;
+use crate::ids::Rank;
+use crate::os::event::Event;
+use crate::os::socket::{self, Piece};
+use crate::os::tcp;
+use crate::progress::PollOwner;
+use crate::runtime::Inner;
+use crate::sync::{Ordering, epoch, fence};
+use crate::transport::tcp::connection::{Broken, Connection};
+use crate::transport::tcp::endpoint_table::{EndpointTable, WAKEUP_SOCKET};
+use crate::transport::tcp::handlers::IncomingBody;
+use crate::wire::frame::{ACK_LEN, FRAME_MAX, Frame, PREFIX, PUT_LEN};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Rounds of receiving before other connections get a turn.
+const ROUNDS: usize = 16;
+/// Bytes to receive at once, where small frames are expected.
+const MANY: usize = 64 * 1024;
+/// Bytes to receive at once behind a large payload: the frame of the next one, which goes to its
+/// place, not here, and where whole pages are copied as such.
+const FEW: usize = PUT_LEN;
+/// The same behind a message of a channel: the next one comes with an acknowledgement and the news
+/// of slots in front of it, and its head goes to the slot.
+const FEW_OF_CHANNEL: usize = ACK_LEN + 2 * PUT_LEN + HEAD_BYTES;
+/// How often the kernel is told to let acknowledgements wait.
+const READS_PER_DELAY: u32 = 32;
+/// One look of so many is at all connections, where all that comes comes on one.
+pub(crate) const LOOKS: u32 = 8;
+/// So many times in a row something has to come on one connection before its socket is taken out of
+/// the set: that and putting it back take as long as the kernel's calls of the set for some
+/// messages.
+const DIRECT_AFTER: u32 = 32;
+/// Looks in vain behind which acknowledgements go out: nothing follows, by all appearances.
+const IDLE: u32 = 2;
+
+/// What is to be remembered of a connection between two looks.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    /// The beginning of a frame.
+    partial: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
+    pub(crate) body: Option<IncomingBody>,
+    /// Large payloads are coming: so many bytes are received at once where a frame is expected, 0
+    /// for [`MANY`].
+    few: usize,
+    /// How often something was read.
+    reads: u32,
+    /// Puts completed since the last account, and whether the peer waits.
+    pub(crate) completed: u64,
+    pub(crate) urgent: bool,
+    /// Whether some of them had no notification, and whether some were the program's.
+    pub(crate) plain: bool,
+    pub(crate) awaited: bool,
+    /// Why an earlier part of a large put was refused, by queue of the sender.
+    pub(crate) refusals: HashMap<u8, String>,
+}
+
+/// The receiving side of all connections.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    incoming: HashMap<u64, Incoming>,
+    buffer: Vec<u8>,
+    discard: Vec<u8>,
+    events: Vec<Event>,
+    /// Connections whose peers wait for acknowledgements.
+    ack_due: Vec<Arc<Connection>>,
+    /// The connection on which something came last.
+    hot: Option<Box<Hot>>,
+    /// Looks at it alone since all were looked at.
+    looks: u32,
+    /// How many looks in a row have found nothing.
+    idle: u32,
+    /// The end of a large payload has come.
+    bulk: bool,
+}
+
+/// The liveliest connection, at hand.
+#[derive(Debug)]
+struct Hot {
+    connection: Arc<Connection>,
+    incoming: Incoming,
+    /// How often something has come on it since something came on another one.
+    served: u32,
+    /// Whether its socket is out of the set, which [`EndpointTable::direct_poll`] tells others;
+    /// else how often something has come since it was put there.
+    direct_poll: bool,
+    since: u32,
+}
+
+impl Hot {
+    /// How many looks in a row are at it alone. What waits for room in its socket is seen in the
+    /// set.
+    fn looks_alone(&self) -> u32 {
+        if self.connection.wants_room() { 0 } else { self.served.min(LOOKS - 1) }
+    }
+}
+
+impl Receiver {
+    pub(crate) fn new() -> Receiver {
+        Receiver {
+            incoming: HashMap::new(),
+            buffer: Vec::new(),
+            discard: Vec::new(),
+            events: Vec::new(),
+            ack_due: Vec::new(),
+            hot: None,
+            looks: 0,
+            idle: 0,
+            bulk: false,
+        }
+    }
+
+    /// Handles what has come without waiting; false if nothing has.
+    pub(crate) fn look(&mut self, inner: &Inner) -> bool {
+        self.forget_dropped(&inner.endpoints);
+        self.looks += 1;
+        let busy = match self.hot.take_if(|hot| self.looks <= hot.looks_alone()) {
+            Some(hot) => self.serve_hot(inner, hot, true, false),
+            None => {
+                self.looks = 0;
+                self.turn(inner, 0, || ())
+            }
+        };
+        if busy {
+            self.leave_epoll(&inner.endpoints);
+        }
+        self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
+        if self.idle == IDLE {
+            self.send_awaited_acks(inner);
+        }
+        busy
+    }
+
+    /// Waits up to `limit_ms` (-1: no limit) for something to come, says that it is `awake` and
+    /// handles it; false if nothing has.
+    pub(crate) fn turn(&mut self, inner: &Inner, limit_ms: i32, awake: impl FnOnce()) -> bool {
+        let endpoints = &inner.endpoints;
+        if self.hot.as_ref().is_some_and(|hot| hot.direct_poll && hot.connection.wants_room()) {
+            self.rejoin_epoll(endpoints);
+        }
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        endpoints.data.wait(&mut events, limit_ms);
+        awake();
+        let mut busy = !events.is_empty();
+        for event in &events {
+            // One before may have ended others.
+            self.forget_dropped(endpoints);
+            if event.token == WAKEUP_SOCKET {
+                endpoints.clear_wakeup_socket();
+            } else if let Some(hot) = self.hot.take_if(|hot| hot.connection.token == event.token) {
+                self.serve_hot(inner, hot, event.readable, event.writable);
+            } else if let Some(connection) = endpoints.connection(event.token) {
+                self.serve_other(inner, connection, event.readable, event.writable);
+            }
+        }
+        self.forget_dropped(endpoints);
+        self.events = events;
+        if let Some(hot) = self.hot.take_if(|hot| hot.direct_poll) {
+            busy |= self.serve_hot(inner, hot, true, false);
+        }
+        busy
+    }
+
+    /// Takes the socket of the liveliest connection out of the set, if all comes on it and nobody
+    /// sleeps on the set: arrivals on it then cost less. Whoever is about to sleep [puts it
+    /// back](Self::rejoin_epoll).
+    fn leave_epoll(&mut self, endpoints: &EndpointTable) {
+        let Some(hot) =
+            self.hot.as_mut().filter(|hot| !hot.direct_poll && hot.since >= DIRECT_AFTER)
+        else {
+            return;
+        };
+        hot.since = 0;
+        if endpoints.poll_owner() != PollOwner::Timer {
+            return;
+        }
+        endpoints.direct_poll.store(true, Ordering::Relaxed);
+        // The progress thread says that it ticks no longer and looks at this then: one of both sees
+        // the other.
+        fence(Ordering::SeqCst);
+        let ticking = endpoints.poll_owner() == PollOwner::Timer;
+        hot.direct_poll = ticking && hot.connection.leave_epoll(&endpoints.data);
+        if !hot.direct_poll {
+            endpoints.direct_poll.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts it back; false if the kernel has no room for it now, so that somebody has to look.
+    pub(crate) fn rejoin_epoll(&mut self, endpoints: &EndpointTable) -> bool {
+        if let Some(hot) = self.hot.as_mut().filter(|hot| hot.direct_poll) {
+            hot.direct_poll = !hot.connection.rejoin_epoll(&endpoints.data);
+            hot.since = 0;
+            endpoints.direct_poll.store(hot.direct_poll, Ordering::Relaxed);
+            return !hot.direct_poll;
+        }
+        true
+    }
+
+    /// Reads nothing more on connections that have been dropped, whatever is still there.
+    fn forget_dropped(&mut self, endpoints: &EndpointTable) {
+        if endpoints.take_dropped() {
+            self.incoming.retain(|token, _| endpoints.connection(*token).is_some());
+            let dropped = |hot: &mut Box<Hot>| endpoints.connection(hot.connection.token).is_none();
+            if self.hot.take_if(dropped).is_some_and(|hot| hot.direct_poll) {
+                endpoints.direct_poll.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether peers wait for acknowledgements.
+    pub(crate) fn has_unsent_acks(&self) -> bool {
+        !self.ack_due.is_empty()
+    }
+
+    /// Acknowledges what has been completed.
+    pub(crate) fn send_acks(&mut self, inner: &Inner) {
+        while let Some(connection) = self.ack_due.pop() {
+            inner.endpoints.send_ack(inner, &connection);
+        }
+    }
+
+    /// The same but for what nobody waits for.
+    fn send_awaited_acks(&mut self, inner: &Inner) {
+        self.ack_due.retain(|connection| {
+            let later = connection.has_unawaited_ack();
+            if !later {
+                inner.endpoints.send_ack(inner, connection);
+            }
+            later
+        });
+    }
+
+    /// The same but for what will go along with something else, by all appearances; at the second
+    /// `tick` it has not.
+    pub(crate) fn send_acks_unless_delayed(&mut self, inner: &Inner, tick: bool) {
+        self.ack_due.retain(|connection| {
+            let delayed = connection.may_delay_ack(tick);
+            if !delayed {
+                inner.endpoints.send_ack(inner, connection);
+            }
+            delayed
+        });
+    }
+
+    /// The same for a caller that stops looking after the sockets: the progress thread sends with
+    /// its next ticks what nothing goes along with. If it does not tick, all goes out.
+    pub(crate) fn send_or_delay_acks(&mut self, inner: &Inner) {
+        let endpoints = &inner.endpoints;
+        let ticks = || endpoints.poll_owner() == PollOwner::Timer;
+        if ticks() {
+            self.send_acks_unless_delayed(inner, false);
+            endpoints.acks_delayed.store(self.has_unsent_acks(), Ordering::Relaxed);
+            // The thread says that it ticks no longer and looks at this then: one of both sees the
+            // other.
+            fence(Ordering::SeqCst);
+        }
+        if !ticks() {
+            self.send_acks(inner);
+        }
+    }
+
+    /// Whether the end of a large payload has come since the last call.
+    pub(crate) fn take_bulk(&mut self) -> bool {
+        std::mem::take(&mut self.bulk)
+    }
+
+    /// Looks after the liveliest connection; false if there was nothing to do.
+    fn serve_hot(
+        &mut self,
+        inner: &Inner,
+        mut hot: Box<Hot>,
+        readable: bool,
+        writable: bool,
+    ) -> bool {
+        let _handling = epoch::handling();
+        let Hot { connection, incoming, .. } = &mut *hot;
+        match self.serve(inner, connection, incoming, readable, writable) {
+            Ok(busy) => {
+                hot.served = hot.served.saturating_add(u32::from(busy));
+                hot.since = hot.since.saturating_add(u32::from(busy));
+                self.hot = Some(hot);
+                busy
+            }
+            Err(Broken) => {
+                if hot.direct_poll {
+                    inner.endpoints.direct_poll.store(false, Ordering::Relaxed);
+                }
+                inner.endpoints.at_its_end(inner, &hot.connection);
+                true
+            }
+        }
+    }
+
+    /// Looks after another connection, which becomes the liveliest if something has come on it.
+    fn serve_other(
+        &mut self,
+        inner: &Inner,
+        connection: Arc<Connection>,
+        readable: bool,
+        writable: bool,
+    ) {
+        let _handling = epoch::handling();
+        let mut incoming = self.incoming.remove(&connection.token).unwrap_or_default();
+        match self.serve(inner, &connection, &mut incoming, readable, writable) {
+            Ok(true) if readable && self.rejoin_epoll(&inner.endpoints) => {
+                let hot = Hot { connection, incoming, served: 0, direct_poll: false, since: 0 };
+                let former = self.hot.replace(Box::new(hot));
+                if let Some(Hot { connection, incoming, .. }) = former.map(|former| *former) {
+                    self.incoming.insert(connection.token, incoming);
+                }
+            }
+            Ok(_) => {
+                self.incoming.insert(connection.token, incoming);
+            }
+            Err(Broken) => inner.endpoints.at_its_end(inner, &connection),
+        }
+    }
+
+    /// Looks after one connection; false if there was nothing to do.
+    fn serve(
+        &mut self,
+        inner: &Inner,
+        connection: &Arc<Connection>,
+        incoming: &mut Incoming,
+        readable: bool,
+        writable: bool,
+    ) -> Result<bool, Broken> {
+        let mut result = Ok(writable);
+        let mut readable = readable;
+        if writable {
+            // Where that fails, what was received before the end is still to be read.
+            readable |= connection.flush(&inner.endpoints.data).is_err();
+            // Somebody may wait until everything has been handed over.
+            inner.area.wake(inner.rank);
+        }
+        if readable {
+            result = self.read(inner, connection, incoming);
+            self.account(inner, connection, incoming);
+        }
+        result
+    }
+
+    /// Takes note of puts that have been completed.
+    fn account(&mut self, inner: &Inner, connection: &Arc<Connection>, incoming: &mut Incoming) {
+        if incoming.completed == 0 {
+            return;
+        }
+        // For all that came together: notifications may have.
+        inner.area.wake(inner.rank);
+        let answered = !std::mem::take(&mut incoming.plain);
+        let awaited = std::mem::take(&mut incoming.awaited);
+        connection.delay_ack(std::mem::take(&mut incoming.completed), answered, awaited);
+        if std::mem::take(&mut incoming.urgent) {
+            inner.endpoints.send_ack(inner, connection);
+        } else if !self.ack_due.iter().any(|ack_due| ack_due.token == connection.token) {
+            self.ack_due.push(Arc::clone(connection));
+        }
+    }
+
+    /// Receives and handles, for some rounds; false if nothing came.
+    fn read(
+        &mut self,
+        inner: &Inner,
+        connection: &Connection,
+        incoming: &mut Incoming,
+    ) -> Result<bool, Broken> {
+        let Some(fd) = connection.fd() else { return Ok(false) };
+        let mut busy = false;
+        for _ in 0..ROUNDS {
+            let drained = if incoming.body.is_some() {
+                self.body(inner, connection, fd, incoming)?
+            } else {
+                self.frames(inner, connection, fd, incoming)?
+            };
+            match drained {
+                Received::Nothing => break,
+                Received::All => {
+                    busy = true;
+                    break;
+                }
+                Received::Some => busy = true,
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Receives frames and handles those that are whole.
+    fn frames(
+        &mut self,
+        inner: &Inner,
+        connection: &Connection,
+        fd: BorrowedFd<'_>,
+        incoming: &mut Incoming,
+    ) -> Result<Received, Broken> {
+        if self.buffer.is_empty() {
+            self.buffer.resize(PREFIX + FRAME_MAX + MANY, 0);
+        }
+        let have = incoming.partial.len();
+        self.buffer[..have].copy_from_slice(&incoming.partial);
+        let want = if incoming.few == 0 { MANY } else { incoming.few };
+        let room = &mut self.buffer[have..have + want];
+        let piece = Piece { pointer: room.as_mut_ptr(), len: want };
+        // SAFETY: the piece is a part of the buffer.
+        let Some(received) =
+            (unsafe { receive(connection, fd, piece, &mut incoming.descriptors) })?
+        else {
+            return Ok(Received::Nothing);
+        };
+        if !connection.local {
+            if incoming.reads.is_multiple_of(READS_PER_DELAY) {
+                tcp::delay_acknowledgements(fd);
+            }
+            incoming.reads = incoming.reads.wrapping_add(1);
+        }
+        self.take_frames(inner, connection, incoming, have + received)?;
+        Ok(if received < want { Received::All } else { Received::Some })
+    }
+
+    /// Handles the frames that lie at the begin of the buffer, up to `end`, as far as they are
+    /// whole.
+    fn take_frames(
+        &mut self,
+        inner: &Inner,
+        connection: &Connection,
+        incoming: &mut Incoming,
+        end: usize,
+    ) -> Result<(), Broken> {
+        let mut start = 0;
+        while let Some((frame, taken)) = whole(&self.buffer[start..end])? {
+            start += taken;
+            let size = inner.handle(connection, incoming, frame)?;
+            if let Some(body) = &mut incoming.body {
+                let here = &self.buffer[start..end];
+                let here = &here[..here.len().min(usize::try_from(size).unwrap_or(usize::MAX))];
+                inner.store(body, here);
+                start += here.len();
+                if body.left > 0 {
+                    break;
+                }
+                finish(inner, connection, incoming)?;
+            }
+        }
+        incoming.few = incoming.body.as_ref().map_or(0, IncomingBody::few);
+        incoming.partial.clear();
+        incoming.partial.extend_from_slice(&self.buffer[start..end]);
+        if incoming.partial.is_empty() {
+            // Nothing is kept for a connection on which nothing is coming.
+            incoming.partial = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Receives payload straight into its place, and with the end of it what follows.
+    fn body(
+        &mut self,
+        inner: &Inner,
+        connection: &Connection,
+        fd: BorrowedFd<'_>,
+        incoming: &mut Incoming,
+    ) -> Result<Received, Broken> {
+        let Some(body) = &mut incoming.body else { return Ok(Received::Nothing) };
+        let left = usize::try_from(body.left).unwrap_or(usize::MAX);
+        let target = connection.peer().and_then(|peer| inner.receive_target(Rank(peer), body));
+        let (accepts, pointer) = match inner.wanted(&body.sink).filter(|_| target.is_none()) {
+            Some(segment) => {
+                let accepts = segment.accept();
+                let pointer = segment.pointer().wrapping_add(body.offset as usize);
+                (accepts.then_some(accepts), pointer)
+            }
+            None => (None, std::ptr::null_mut()),
+        };
+        let piece = match &target {
+            Some(target) => Piece { pointer: target.pointer, len: left },
+            None if accepts.is_some() => Piece { pointer, len: left },
+            None => {
+                self.discard.resize(MANY, 0);
+                Piece { pointer: self.discard.as_mut_ptr(), len: left.min(self.discard.len()) }
+            }
+        };
+        // Nothing of a frame is there while payload is awaited. Descriptors come within a node
+        // only.
+        let more = if connection.local || piece.len < left { 0 } else { incoming.few };
+        let behind = Piece { pointer: self.buffer.as_mut_ptr(), len: more.min(self.buffer.len()) };
+        // SAFETY: either the scratch buffer, or a checked range of a segment that exists while the
+        // lock is held, or memory that a message is expected in; behind it the buffer of frames.
+        let received = unsafe {
+            match behind.len {
+                0 => receive(connection, fd, piece, &mut Vec::new()),
+                _ => outcome(socket::receive_two(fd, [piece, behind])),
+            }
+        }?;
+        drop((accepts, target));
+        let Some(received) = received else { return Ok(Received::Nothing) };
+        let here = received.min(piece.len);
+        body.offset += here as u64;
+        body.left -= here as u64;
+        if body.left == 0 {
+            self.bulk = true;
+            finish(inner, connection, incoming)?;
+            if received > here {
+                self.take_frames(inner, connection, incoming, received - here)?;
+            }
+        }
+        let all = piece.len + behind.len;
+        Ok(if received < all { Received::All } else { Received::Some })
+    }
+}
+
+impl IncomingBody {
+    /// How many bytes to receive at once where the frame behind it is expected.
+    fn few(&self) -> usize {
+        if self.is_of_channel() { FEW_OF_CHANNEL } else { FEW }
+    }
+}
+
+/// What one receiving brought.
+enum Received {
+    Nothing,
+    /// There may be more.
+    Some,
+    /// There was no more.
+    All,
+}
+
+/// A payload is complete.
+fn finish(inner: &Inner, connection: &Connection, incoming: &mut Incoming) -> Result<(), Broken> {
+    match incoming.body.take() {
+        Some(IncomingBody { sink, .. }) => inner.arrived(connection, incoming, sink),
+        None => Ok(()),
+    }
+}
+
+/// The first frame of what has come, and how many bytes it takes.
+fn whole(bytes: &[u8]) -> Result<Option<(Frame, usize)>, Broken> {
+    let Some(prefix) = bytes.first_chunk::<PREFIX>() else { return Ok(None) };
+    let len = u32::from_le_bytes(*prefix) as usize;
+    if len > FRAME_MAX {
+        return Err(Broken);
+    }
+    let Some(body) = bytes.get(PREFIX..PREFIX + len) else { return Ok(None) };
+    Ok(Some((Frame::decode(body).ok_or(Broken)?, PREFIX + len)))
+}
+
+/// Receives straight into memory; `None` where there is nothing now.
+///
+/// # Safety
+/// The piece is writable.
+unsafe fn receive(
+    connection: &Connection,
+    fd: BorrowedFd<'_>,
+    piece: Piece,
+    descriptors: &mut Vec<OwnedFd>,
+) -> Result<Option<usize>, Broken> {
+    // SAFETY: the caller vouches for the piece.
+    let received = unsafe {
+        if connection.local {
+            socket::receive(fd, piece, descriptors)
+        } else {
+            socket::receive_bytes(fd, piece)
+        }
+    };
+    outcome(received)
+}
+
+/// What receiving comes to.
+fn outcome(received: io::Result<usize>) -> Result<Option<usize>, Broken> {
+    match received {
+        Ok(0) => Err(Broken),
+        Ok(received) => Ok(Some(received)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+            _ => Err(Broken),
+        },
+    }
+}

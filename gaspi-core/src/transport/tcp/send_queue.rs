@@ -1,0 +1,557 @@
+//! What a connection to a peer has to send: frames, streams of requests, payloads.
+//!
+//! Frames that belong to no queue go first, in order. Requests travel in streams, one for each
+//! queue: a stream keeps its order, streams take turns, and a large transfer goes out in chunks, so
+//! that a small request of another queue waits for a chunk at most. Small frames share a system
+//! call. Nothing here waits.
+
+use crate::ids::QueueId;
+use crate::os::socket::{self, Piece};
+use crate::os::splice;
+use crate::transport::tcp::payload::{Payload, UserBuffer};
+use crate::transport::tcp::pipes::{PipeGuard, Pipes};
+use crate::wait::monotonic_ns;
+use crate::wire::frame::{Frame, Put, RemoteAddress, Stream};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes of a part of a large transfer.
+pub(crate) const CHUNK: u64 = 1024 * 1024;
+/// Payloads up to this size are copied behind their frame.
+pub(super) const SMALL: u64 = 2048;
+/// Payloads from this size on are bulk data.
+pub(crate) const BULK: u64 = 64 * 1024;
+/// Payloads from this size on are handed to the kernel page by page, so that only the receiver
+/// copies.
+const PIPED: u64 = 32 * 1024;
+/// Of larger requests every second chunk is: what the caches do not hold takes one core longer than
+/// two.
+const PIPED_ALL: u64 = 4 * 1024 * 1024;
+/// Bytes of small frames that share a system call.
+const BATCH: usize = 64 * 1024;
+/// Requests that follow each other within this time are in quick succession.
+const CLOSE_NS: u64 = 1500;
+/// Requests that follow each other within this time are posted all the time.
+const SOON_NS: u64 = 100_000;
+/// Who answers at intervals below this is likely to answer again soon.
+const PIGGYBACK_NS: u64 = 2_000_000;
+/// How many have to follow each other like this before some are held back: a few are sent at once.
+const STREAK: u32 = 6;
+/// How long requests are held back at most while others follow, and how many bytes of them.
+const CORK_NS: u64 = 50_000;
+const CORK_BYTES: usize = 8 * 1024;
+/// Bytes of memory that a connection keeps for its next frames.
+const KEEP: usize = 4096;
+
+/// What travels in a stream.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// A frame that keeps its place among the requests.
+    Frame(Frame),
+    /// A put of any size, and where its payload lies if it has one.
+    Put { put: Put, payload: Option<Payload>, sent: u64 },
+    /// The answer to a get.
+    Data { request: u64, size: u64, payload: Payload },
+}
+
+impl Item {
+    /// A put that has not been sent yet.
+    pub(crate) fn put(put: Put, payload: Option<Payload>) -> Item {
+        Item::Put { put, payload, sent: 0 }
+    }
+}
+
+/// A message of a channel: a put whose payload does not lie in one piece.
+#[derive(Debug)]
+pub(crate) struct ChannelMessage<'a> {
+    pub(crate) put: Put,
+    /// What it begins with, and the rest.
+    pub(crate) head: &'a [u8],
+    pub(crate) data: Piece,
+    /// Memory for all of it, until it has been sent.
+    pub(crate) slot: Payload,
+    /// The data, if it stays as it is until the put has been acknowledged.
+    pub(crate) buffer: Option<Arc<UserBuffer>>,
+}
+
+impl ChannelMessage<'_> {
+    /// Copies all of it into its slot.
+    ///
+    /// # Safety
+    /// The data is readable, and nobody else uses the slot.
+    unsafe fn compose(&self) {
+        let slot = self.slot.pointer(0);
+        // SAFETY: the slot has room for both; otherwise as the caller says.
+        unsafe {
+            slot.copy_from_nonoverlapping(self.head.as_ptr(), self.head.len());
+            slot.wrapping_add(self.head.len())
+                .copy_from_nonoverlapping(self.data.pointer, self.data.len);
+        }
+    }
+}
+
+/// A frame that belongs to no stream.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Outgoing {
+    pub(crate) fn new(frame: &Frame) -> Outgoing {
+        let mut bytes = Vec::new();
+        frame.append_to(&mut bytes);
+        Outgoing { bytes, descriptors: Vec::new() }
+    }
+
+    pub(crate) fn with_descriptors(
+        frame: &Frame,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<Outgoing> {
+        let descriptors: io::Result<_> =
+            descriptors.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        Ok(Outgoing { descriptors: descriptors?, ..Outgoing::new(frame) })
+    }
+}
+
+/// The payload that follows the bytes on the wire.
+#[derive(Debug)]
+pub(super) struct OutgoingBody {
+    payload: Payload,
+    /// Bytes: how many have been sent, and of how many.
+    sent: u64,
+    size: u64,
+    /// Whether its pages may be handed over instead of copied.
+    piped: bool,
+}
+
+impl OutgoingBody {
+    /// What has not been sent.
+    fn rest(&self) -> Piece {
+        let pointer = self.payload.pointer(self.sent);
+        Piece { pointer, len: (self.size - self.sent) as usize }
+    }
+}
+
+/// Whether more may be sent.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    #[default]
+    No,
+    /// Neither side uses the connection any more.
+    LetGo,
+    /// This rank leaves the job: its goodbye goes behind all that waits.
+    Goodbye,
+    /// The goodbye is on the wire.
+    ResendBuffer,
+}
+
+/// Stands for a payload whose memory is gone.
+static ZEROES: [u8; 4096] = [0; 4096];
+
+#[derive(Debug, Default)]
+pub(super) struct SendQueue {
+    /// Frames on the wire: nothing can come before the rest of them.
+    pub(super) wire: Vec<u8>,
+    pub(super) sent: usize,
+    /// What goes along with the first byte of `wire`.
+    pub(super) descriptors: Vec<OwnedFd>,
+    pub(super) body: Option<OutgoingBody>,
+    pub(super) control: VecDeque<Outgoing>,
+    /// The next one first.
+    pub(super) streams: VecDeque<(QueueId, VecDeque<Item>)>,
+    /// Puts that are on the wire and not acknowledged, in order; neighbours of a stream together.
+    pub(super) unacknowledged: VecDeque<(Stream, u32)>,
+    /// Puts acknowledged so far.
+    pub(super) acknowledged: u64,
+    /// Puts of the peer that have been completed, and how many of them it has been told of.
+    pub(super) completed: u64,
+    pub(super) acked: u64,
+    /// Whether somebody may wait for that.
+    pub(super) ack_awaited: bool,
+    /// Whether nothing has been posted since the last of them; whether their acknowledgements go
+    /// along with requests that are posted soon; and whether one has waited for that at a tick.
+    pub(super) ack_fresh: bool,
+    pub(super) piggybacks: bool,
+    pub(super) ack_waited: bool,
+    /// Whether whoever drives waits for room.
+    pub(super) armed: bool,
+    /// How often all has been sent, and how often it had been when a message began to wait for
+    /// that.
+    pub(super) drains: u64,
+    pub(super) waits_since: Option<u64>,
+    /// Whether the socket is out of the set of those that are waited for.
+    pub(super) direct_poll: bool,
+    pub(super) ending: Ending,
+    /// This rank asks for nothing more.
+    pub(super) released: bool,
+    pub(super) broken: bool,
+    /// When a request was posted last, how many have followed each other closely, and since when
+    /// some are held back.
+    pub(super) posted_ns: u64,
+    pub(super) streak: u32,
+    pub(super) corked_since_ns: Option<u64>,
+    /// Whether the progress thread has been told that some are.
+    pub(super) cork_announced: bool,
+    /// Where payloads go page by page, and what is on this way.
+    pub(super) pipes: Option<Arc<Pipes>>,
+    pub(super) pipe: Option<PipeGuard>,
+    /// Nobody looks after it any more.
+    pub(super) forgotten: bool,
+    /// This rank has asked for something on it.
+    pub(super) asked: bool,
+}
+
+impl SendQueue {
+    /// Takes note of a request. Whether it may wait a moment for others: it is `small`, and
+    /// requests come so quickly that a system call for each would be what takes the time. And the
+    /// time, if it comes soon after the one before.
+    pub(super) fn follows(&mut self, small: bool) -> (bool, Option<u64>) {
+        let now_ns = monotonic_ns();
+        let distance_ns = now_ns.saturating_sub(self.posted_ns);
+        self.posted_ns = now_ns;
+        self.streak = if distance_ns < CLOSE_NS { self.streak.saturating_add(1) } else { 0 };
+        let soon_ns = (distance_ns < SOON_NS).then_some(now_ns);
+        if std::mem::take(&mut self.ack_fresh) {
+            self.piggybacks = distance_ns < PIGGYBACK_NS;
+            self.ack_waited = false;
+        }
+        if !small || self.streak < STREAK || self.armed {
+            return (false, soon_ns);
+        }
+        let since_ns = *self.corked_since_ns.get_or_insert(now_ns);
+        let few = self.wire.len() - self.sent < CORK_BYTES;
+        (few && now_ns - since_ns < CORK_NS, soon_ns)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.wire.is_empty() && self.control.is_empty() && self.streams.is_empty()
+    }
+
+    /// Whether no request of this rank is under way.
+    pub(super) fn asks_nothing(&self) -> bool {
+        self.control.is_empty() && self.streams.is_empty() && self.unacknowledged.is_empty()
+    }
+
+    /// Whether requests have to go by another connection.
+    pub(super) fn is_let_go(&self) -> bool {
+        self.released || self.ending == Ending::LetGo
+    }
+
+    /// Whether the peer has not been told of all its puts that have been completed.
+    pub(super) fn has_unsent_ack(&self) -> bool {
+        self.acked != self.completed
+    }
+
+    /// Puts the next frames on the wire, of which nothing has been sent.
+    pub(super) fn refill(&mut self) {
+        while let Some(next) = self.control.front() {
+            let alone = !next.descriptors.is_empty();
+            if !self.wire.is_empty() && (alone || self.wire.len() + next.bytes.len() > BATCH) {
+                return;
+            }
+            if let Some(next) = self.control.pop_front() {
+                self.wire.extend(next.bytes);
+                // Those of a frame that is on the wire already stay.
+                self.descriptors.extend(next.descriptors);
+            }
+            if alone {
+                return;
+            }
+        }
+        self.acknowledge();
+        for _ in 0..self.streams.len() {
+            if self.body.is_some() || self.wire.len() >= BATCH {
+                break;
+            }
+            let Some((queue, mut items)) = self.streams.pop_front() else { break };
+            self.take_from(&mut items);
+            if !items.is_empty() {
+                self.streams.push_back((queue, items));
+            }
+        }
+        if self.ending == Ending::Goodbye && self.streams.is_empty() && self.body.is_none() {
+            self.ending = Ending::ResendBuffer;
+            Frame::Goodbye.append_to(&mut self.wire);
+        }
+    }
+
+    /// Puts the acknowledgement of what has been completed on the wire, behind the news of puts
+    /// that were refused, which are counted too.
+    fn acknowledge(&mut self) {
+        if self.has_unsent_ack() {
+            self.acked = self.completed;
+            self.ack_awaited = false;
+            Frame::Ack { puts: self.acked }.append_to(&mut self.wire);
+        }
+    }
+
+    /// Puts small requests of a stream on the wire, up to the first chunk of a large one.
+    fn take_from(&mut self, items: &mut VecDeque<Item>) {
+        while self.body.is_none() && self.wire.len() < BATCH {
+            let Some(item) = items.front_mut() else { return };
+            if !self.encode(item) {
+                // The other streams have their turn.
+                return;
+            }
+            items.pop_front();
+        }
+    }
+
+    /// Whether a request may go to the wire at once.
+    fn is_free(&self) -> bool {
+        self.body.is_none() && self.control.is_empty() && self.streams.is_empty()
+    }
+
+    /// Whether a message has to wait for room, since it would have to be copied otherwise: once,
+    /// until all that is in its way has been sent, and not behind what takes turns with it.
+    pub(super) fn is_full(&mut self, message: &ChannelMessage<'_>) -> bool {
+        let Put { size, stream, .. } = message.put;
+        let in_the_way = self.armed || !self.is_free();
+        let alone = self.streams.iter().all(|(queue, _)| *queue == stream.queue);
+        let waits = size > SMALL
+            && in_the_way
+            && alone
+            && *self.waits_since.get_or_insert(self.drains) == self.drains;
+        if !waits {
+            self.waits_since = None;
+        }
+        waits
+    }
+
+    /// Sends as much of a message as there is room for, straight from where its data lies; what is
+    /// left waits in its slot, or where it was lent. Whether something is left.
+    ///
+    /// # Safety
+    /// The data is readable, and nobody else uses the slot.
+    pub(super) unsafe fn send_message(
+        &mut self,
+        fd: Option<BorrowedFd<'_>>,
+        cork: bool,
+        message: ChannelMessage<'_>,
+    ) -> bool {
+        let ChannelMessage { put, head, mut data, ref slot, ref buffer } = message;
+        let direct = !cork && !self.armed && !self.broken && self.is_free() && put.size <= CHUNK;
+        let Some(fd) = fd.filter(|_| direct) else {
+            // SAFETY: as the caller says.
+            unsafe { message.compose() };
+            self.append_item(put.stream.queue, Item::put(put, Some(message.slot)));
+            return true;
+        };
+        self.acknowledge();
+        self.encode(&mut Item::put(put, None));
+        self.wire.extend_from_slice(head);
+        if let Some(buffer) = buffer {
+            let (payload, size) = (Payload::of_user(Arc::clone(buffer), 0), data.len as u64);
+            self.body = Some(OutgoingBody { payload, sent: 0, size, piped: true });
+            return true;
+        }
+        if put.size <= SMALL {
+            // SAFETY: as the caller says.
+            self.wire.extend_from_slice(unsafe { data.bytes() });
+            data = Piece::of(&[]);
+        }
+        let whole = data.len;
+        while self.sent < self.wire.len() || data.len > 0 {
+            let wire = Piece::of(&self.wire[self.sent..]);
+            // SAFETY: the frames are owned here; the data is readable, as the caller says.
+            match unsafe { socket::send(fd, [wire, data], &[]) } {
+                Ok(sent) => {
+                    let of_wire = sent.min(wire.len);
+                    self.sent += of_wire;
+                    data = data.behind(sent - of_wire);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What is wrong, if anything is, shows when the rest is sent.
+                Err(_) => break,
+            }
+        }
+        if data.len > 0 {
+            let payload = slot.behind((head.len() + whole - data.len) as u64);
+            // SAFETY: inside of the slot; otherwise as the caller says.
+            unsafe { payload.pointer(0).copy_from_nonoverlapping(data.pointer, data.len) };
+            let size = data.len as u64;
+            self.body = Some(OutgoingBody { payload, sent: 0, size, piped: size >= PIPED });
+            return true;
+        }
+        if self.sent < self.wire.len() {
+            return true;
+        }
+        self.sent = 0;
+        self.wire.clear();
+        false
+    }
+
+    /// Appends a request of a stream: to the wire if nothing is in the way.
+    pub(super) fn append_item(&mut self, queue: QueueId, mut item: Item) {
+        let free = self.is_free();
+        if free {
+            // Before a payload of its own, behind which nothing shares its system call.
+            self.acknowledge();
+        }
+        if free && self.wire.len() < BATCH && self.encode(&mut item) {
+            return;
+        }
+        match self.streams.iter_mut().find(|(stream, _)| *stream == queue) {
+            Some((_, items)) => items.push_back(item),
+            None => self.streams.push_back((queue, VecDeque::from([item]))),
+        }
+    }
+
+    /// Puts the next part of a request on the wire; true if that was the last one.
+    fn encode(&mut self, item: &mut Item) -> bool {
+        match item {
+            Item::Frame(frame) => {
+                frame.append_to(&mut self.wire);
+                true
+            }
+            Item::Data { request, size, payload } => {
+                Frame::Data { request: *request, size: *size }.append_to(&mut self.wire);
+                self.append(payload, 0, *size, *size);
+                true
+            }
+            Item::Put { put, payload, sent } => {
+                let (skip, size) = (*sent, (put.size - *sent).min(CHUNK));
+                let last = skip + size == put.size;
+                let remote = RemoteAddress { offset: put.remote.offset + skip, ..put.remote };
+                Frame::Put(Put { remote, size, last, ..*put }).append_to(&mut self.wire);
+                *sent += size;
+                if last {
+                    match self.unacknowledged.back_mut() {
+                        Some((back, count)) if *back == put.stream => *count += 1,
+                        _ => self.unacknowledged.push_back((put.stream, 1)),
+                    }
+                }
+                if let Some(payload) = payload {
+                    self.append(payload, skip, size, put.size);
+                }
+                last
+            }
+        }
+    }
+
+    /// Appends a part of a payload of `whole` bytes: a small one to the wire, others as its body.
+    fn append(&mut self, payload: &Payload, skip: u64, size: u64, whole: u64) {
+        if size > SMALL {
+            let turn = whole <= PIPED_ALL || (skip / CHUNK).is_multiple_of(2);
+            let piped = turn && size >= PIPED && payload.may_be_piped();
+            self.body = Some(OutgoingBody { payload: payload.behind(skip), sent: 0, size, piped });
+            return;
+        }
+        let start = self.wire.len();
+        self.wire.resize(start + size as usize, 0);
+        let accepts = payload.accept();
+        if *accepts {
+            let to = self.wire[start..].as_mut_ptr();
+            // SAFETY: the range was checked when it was posted, and the segment exists while the
+            // lock is held.
+            unsafe { std::ptr::copy_nonoverlapping(payload.pointer(skip), to, size as usize) };
+        }
+    }
+
+    /// The streams of puts that have not been acknowledged, with how many; all are forgotten.
+    pub(super) fn give_up(&mut self) -> Vec<(Stream, u32)> {
+        let mut lost: Vec<(Stream, u32)> = self.unacknowledged.drain(..).collect();
+        for (_, items) in self.streams.drain(..) {
+            for item in items {
+                if let Item::Put { put, .. } = item {
+                    lost.push((put.stream, 1));
+                }
+            }
+        }
+        self.control.clear();
+        self.wire = Vec::new();
+        self.body = None;
+        self.pipe = None;
+        lost
+    }
+}
+
+/// Sends once; what was sent whole is forgotten.
+pub(super) fn send(fd: BorrowedFd<'_>, out: &mut SendQueue) -> io::Result<()> {
+    let wire_left = out.wire.len() - out.sent;
+    let sent = match send_by_page(fd, out)? {
+        Some(sent) => sent,
+        None => send_copied(fd, out)?,
+    };
+    out.descriptors.clear();
+    let of_wire = sent.min(wire_left);
+    out.sent += of_wire;
+    let body_left = out.body.as_mut().map_or(0, |body| {
+        body.sent += (sent - of_wire) as u64;
+        body.size - body.sent
+    });
+    if out.sent == out.wire.len() && body_left == 0 {
+        out.body = None;
+        out.sent = 0;
+        out.wire.clear();
+        if out.wire.capacity() > KEEP && out.is_idle() {
+            out.wire = Vec::new();
+        }
+    }
+    Ok(())
+}
+
+/// Sends frames and the payload behind them, which the kernel copies.
+fn send_copied(fd: BorrowedFd<'_>, out: &SendQueue) -> io::Result<usize> {
+    let head = Piece::of(&out.wire[out.sent..]);
+    // Memory of the program may be gone once its segment was deleted: what is left of the payload
+    // then goes out as zeroes, so that the frames behind it arrive. But where it was revoked.
+    let accepts = out.body.as_ref().map(|body| body.payload.accept());
+    let rest = match &out.body {
+        None => Piece::of(&[]),
+        Some(body) if accepts.as_ref().is_some_and(|accepts| **accepts) => body.rest(),
+        Some(body) if body.payload.is_of_user() => {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Some(body) => Piece::of(&ZEROES[..ZEROES.len().min((body.size - body.sent) as usize)]),
+    };
+    let descriptors: Vec<BorrowedFd<'_>> = out.descriptors.iter().map(AsFd::as_fd).collect();
+    // SAFETY: the frames are owned here, the payload's memory stays while its lock is held, the
+    // zeroes are constant.
+    unsafe { socket::send(fd, [head, rest], &descriptors) }
+}
+
+/// Sends a large payload, and its frames before, without copying it into the kernel; `None` where
+/// it has to be copied.
+///
+/// What is under way is not to be changed: a program that has posted it waits until the peer has
+/// it.
+fn send_by_page(fd: BorrowedFd<'_>, out: &mut SendQueue) -> io::Result<Option<usize>> {
+    let Some(body) = out.body.as_ref().filter(|body| body.piped) else { return Ok(None) };
+    let pipe = out.pipe.take().or_else(|| {
+        out.pipes.as_ref().filter(|_| out.descriptors.is_empty()).and_then(Pipes::acquire)
+    });
+    let Some(mut pipe) = pipe else { return Ok(None) };
+    if out.sent < out.wire.len() {
+        return socket::send_more(fd, &out.wire[out.sent..]).map(Some);
+    }
+    if !pipe.is_used() {
+        let accepts = body.payload.accept();
+        if !*accepts {
+            return Ok(None);
+        }
+        // SAFETY: the payload's memory stays while its lock is held.
+        let filled = unsafe { pipe.fill(body.rest()) };
+        drop(accepts);
+        if let Err(error) = filled {
+            pipe.refuse(&error);
+            return Ok(None);
+        }
+    }
+    match pipe.drain(fd) {
+        Err(error) if splice::is_refused(&error) => {
+            pipe.refuse(&error);
+            Ok(None)
+        }
+        moved => {
+            out.pipe = Some(pipe).filter(PipeGuard::is_used);
+            moved.map(Some)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

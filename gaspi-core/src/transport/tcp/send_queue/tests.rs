@@ -1,0 +1,195 @@
+//! What a stream to a peer sends, in which order and in which pieces.
+
+use super::*;
+use crate::ids::SegmentId;
+use crate::segment::{Init, Segment, Shape};
+
+#[test]
+fn descriptors_stay_with_their_frame_while_others_queue_up_behind_it() {
+    let descriptor = crate::os::event::Wakeup::new().expect("descriptor");
+    let frame = Outgoing::with_descriptors(&Frame::Kill, &[descriptor.as_fd()]).expect("frame");
+    let mut out = SendQueue::default();
+    out.control.push_back(frame);
+    out.refill();
+    // The socket was full, and another frame came.
+    out.control.push_back(Outgoing::new(&Frame::Ping { request: 1 }));
+    out.refill();
+    assert_eq!(out.descriptors.len(), 1);
+    let mut bytes = Vec::new();
+    Frame::Kill.append_to(&mut bytes);
+    Frame::Ping { request: 1 }.append_to(&mut bytes);
+    assert_eq!(out.wire, bytes);
+}
+
+#[test]
+fn acknowledgements_go_out_before_a_request_that_shares_their_system_call() {
+    let mut out = SendQueue { completed: 3, ack_awaited: true, ..SendQueue::default() };
+    out.append_item(QueueId(0), Item::Frame(Frame::Ping { request: 1 }));
+    let mut bytes = Vec::new();
+    Frame::Ack { puts: 3 }.append_to(&mut bytes);
+    Frame::Ping { request: 1 }.append_to(&mut bytes);
+    assert_eq!(out.wire, bytes);
+    assert!(!out.has_unsent_ack() && !out.ack_awaited);
+}
+
+const PAYLOAD: usize = 768 * 1024;
+
+/// A stream with one payload to send, by way of `pipes`, and its other end.
+fn stream(name: &str, pipes: &Arc<Pipes>, byte: u8) -> (SendQueue, OwnedFd, OwnedFd) {
+    let name = format!("gaspi-outgoing-{name}-{}", std::process::id());
+    let listener = socket::listen(&name).expect("listener");
+    let client = socket::connect(&name).expect("connection");
+    let server = socket::accept(listener.as_fd()).expect("accept").expect("a connection waits");
+    let shape = Shape { ranks: 1, notifications: 8 };
+    let segment = Segment::new(SegmentId(0), 1, PAYLOAD as u64, Init::Zeroed, shape);
+    let segment = Arc::new(segment.expect("segment"));
+    // SAFETY: the memory of the segment.
+    unsafe { segment.pointer().write_bytes(byte, PAYLOAD) };
+    let payload = Payload::new(segment, 0);
+    let mut out = SendQueue { pipes: Some(Arc::clone(pipes)), ..SendQueue::default() };
+    out.append_item(QueueId(0), Item::Data { request: 1, size: PAYLOAD as u64, payload });
+    (out, client, server)
+}
+
+/// Sends until the socket is full, or all has been sent: then true.
+fn pump(out: &mut SendQueue, fd: &OwnedFd) -> bool {
+    while !out.wire.is_empty() {
+        match send(fd.as_fd(), out) {
+            Ok(()) => {}
+            Err(error) if socket::is_full(&error) => return false,
+            Err(error) => panic!("sending: {error}"),
+        }
+    }
+    true
+}
+
+/// Receives what is there.
+fn take(fd: &OwnedFd, got: &mut Vec<u8>) {
+    let mut buffer = vec![0u8; 64 * 1024];
+    let piece = Piece { pointer: buffer.as_mut_ptr(), len: buffer.len() };
+    // SAFETY: the buffer is writable.
+    while let Ok(len @ 1..) = unsafe { socket::receive_bytes(fd.as_fd(), piece) } {
+        got.extend_from_slice(&buffer[..len]);
+    }
+}
+
+fn assert_whole(got: &[u8], byte: u8) {
+    let mut head = Vec::new();
+    Frame::Data { request: 1, size: PAYLOAD as u64 }.append_to(&mut head);
+    assert_eq!(got.len(), head.len() + PAYLOAD);
+    assert!(got.starts_with(&head) && got[head.len()..].iter().all(|found| *found == byte));
+}
+
+#[test]
+fn payloads_arrive_whole_while_the_pipe_is_with_another_stream_and_after_it_broke() {
+    let pipes = Arc::default();
+    let (mut first, to_first, from_first) = stream("first", &pipes, 1);
+    assert!(!pump(&mut first, &to_first));
+    assert!(first.pipe.is_some(), "the socket is full, and the pipe is not empty");
+    // By copies.
+    let (mut second, to_second, from_second) = stream("second", &pipes, 2);
+    let mut got = Vec::new();
+    while !pump(&mut second, &to_second) {
+        assert!(second.pipe.is_none());
+        take(&from_second, &mut got);
+    }
+    take(&from_second, &mut got);
+    assert_whole(&got, 2);
+    let mut got = Vec::new();
+    while !pump(&mut first, &to_first) {
+        take(&from_first, &mut got);
+    }
+    take(&from_first, &mut got);
+    assert_whole(&got, 1);
+    // One that breaks takes what is in the pipe along.
+    let (mut third, to_third, _) = stream("third", &pipes, 3);
+    assert!(send(to_third.as_fd(), &mut third).is_err());
+    let (mut third, to_third, _from_third) = stream("broken", &pipes, 3);
+    assert!(!pump(&mut third, &to_third));
+    third.give_up();
+    let (mut fourth, to_fourth, from_fourth) = stream("fourth", &pipes, 4);
+    assert!(!pump(&mut fourth, &to_fourth));
+    assert!(fourth.pipe.is_some(), "there is a pipe again");
+    let mut got = Vec::new();
+    while !pump(&mut fourth, &to_fourth) {
+        take(&from_fourth, &mut got);
+    }
+    take(&from_fourth, &mut got);
+    assert_whole(&got, 4);
+}
+
+#[test]
+fn a_message_goes_out_whole_although_its_data_changes_once_it_was_posted() {
+    let pipes = Arc::default();
+    let (mut out, to, from) = stream("message", &pipes, 0);
+    let mut got = Vec::new();
+    while !pump(&mut out, &to) {
+        take(&from, &mut got);
+    }
+    take(&from, &mut got);
+    got.clear();
+    let shape = Shape { ranks: 1, notifications: 8 };
+    let slot = Segment::new(SegmentId(1), 1, 2 * PAYLOAD as u64, Init::Zeroed, shape);
+    let slot = Payload::new(Arc::new(slot.expect("segment")), 64);
+    let (head, mut data) = ([7u8; 64], vec![8u8; PAYLOAD]);
+    let remote = RemoteAddress { segment: SegmentId(1), generation: 1, offset: 0 };
+    let (size, notification) = ((head.len() + PAYLOAD) as u64, crate::ids::NotificationId(0));
+    let stream = Stream { queue: QueueId(0), generation: 0 };
+    let put = Put { stream, remote, size, last: true, notification, value: 1 };
+    let message = ChannelMessage { put, head: &head, data: Piece::of(&data), slot, buffer: None };
+    assert!(!out.is_full(&message));
+    // Room is waited for, but not for ever, and not behind others.
+    out.armed = true;
+    assert!(out.is_full(&message) && out.is_full(&message));
+    out.drains += 1;
+    assert!(!out.is_full(&message) && out.is_full(&message));
+    out.streams.push_back((QueueId(1), VecDeque::new()));
+    assert!(!out.is_full(&message));
+    out.streams.clear();
+    out.armed = false;
+    // SAFETY: all of it lives here.
+    let left = unsafe { out.send_message(Some(to.as_fd()), false, message) };
+    assert!(left, "it is more than the socket takes");
+    data.fill(9);
+    while !pump(&mut out, &to) {
+        take(&from, &mut got);
+    }
+    take(&from, &mut got);
+    let mut expected = Vec::new();
+    Frame::Put(put).append_to(&mut expected);
+    expected.extend(head);
+    expected.resize(expected.len() + PAYLOAD, 8);
+    assert!(got == expected, "{} bytes of {}", got.len(), expected.len());
+}
+
+#[test]
+fn what_was_called_back_ends_the_stream_instead_of_standing_for_data() {
+    let (mut out, to, _from) = stream("called-back", &Arc::default(), 0);
+    (out.wire, out.body, out.streams) = (vec![1], None, VecDeque::new());
+    let data = vec![7u8; 4 << 20];
+    // SAFETY: the data outlives the stream.
+    let loan = Arc::new(unsafe { UserBuffer::new(data.as_ptr()) });
+    let payload = Payload::of_user(Arc::clone(&loan), 0);
+    out.body = Some(OutgoingBody { payload, sent: 0, size: data.len() as u64, piped: true });
+    assert!(!pump(&mut out, &to), "it is more than the socket takes");
+    // What has been handed over goes out as it is; what has not, not at all.
+    out.pipe = None;
+    loan.revoke();
+    let outcome = send(to.as_fd(), &mut out);
+    assert!(outcome.is_err_and(|error| !socket::is_full(&error)));
+}
+
+#[test]
+fn payloads_are_copied_where_pages_cannot_be_handed_over() {
+    let pipes: Arc<Pipes> = Arc::default();
+    let refused = io::Error::from_raw_os_error(libc::ENOSYS);
+    pipes.acquire().expect("pipe").refuse(&refused);
+    let (mut out, to, from) = stream("refused", &pipes, 5);
+    let mut got = Vec::new();
+    while !pump(&mut out, &to) {
+        assert!(out.pipe.is_none());
+        take(&from, &mut got);
+    }
+    take(&from, &mut got);
+    assert_whole(&got, 5);
+}

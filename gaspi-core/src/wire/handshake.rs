@@ -1,0 +1,525 @@
+//! How two processes of a job prove to each other that they know its key, before anything else is
+//! said on a connection: pure bytes and state, without sockets or clocks.
+//!
+//! ```text
+//! client  hello      magic u32 | version u16 | purpose u8 | 0 u8 | job 16 B | from u32 |
+//!                    to u32 | nonce 32 B
+//! server  challenge  magic u32 | version u16 | 1 u8 | 0 u8 | nonce 32 B |
+//!                    mac("gaspi server" | hello | nonce)
+//!      or refusal    magic u32 | version u16 | 2 u8 | code u8
+//! client  proof      mac("gaspi client" | hello | challenge)
+//! ```
+//!
+//! mac is HMAC-SHA-256 with the key of the job; numbers are little-endian. Both macs cover who
+//! speaks to whom, for what, in which job, and the fresh nonces of both sides, so that nothing can
+//! be replayed, reflected or passed on to another rank. What follows the proof is the caller's.
+//!
+//! Invariant: neither side keeps more than [`HELLO`] and [`CHALLENGE`] bytes of what an
+//! unauthenticated peer says, and nobody reads past the handshake: [`Client::wants`] and
+//! [`Server::wants`] tell how much to read.
+
+use hmac::{Hmac, Mac};
+use sha2::{Digest, Sha256};
+
+/// Bytes of a job's secret, of a nonce, and of a mac.
+pub(crate) const SECRET: usize = 32;
+/// Bytes that name a job in a hello.
+pub(crate) const JOB: usize = 16;
+/// The version of connections between hosts: the handshake and the frames that follow it.
+pub(crate) const VERSION: u16 = 4;
+/// In the place of a rank: whoever hosts the meeting of the job.
+pub(crate) const HUB: u32 = u32::MAX;
+
+const MAGIC: [u8; 4] = *b"GASP";
+const HELLO: usize = 4 + 2 + 1 + 1 + JOB + 4 + 4 + SECRET;
+const ANSWER: usize = 4 + 2 + 1 + 1;
+const CHALLENGE: usize = ANSWER + SECRET + SECRET;
+const KIND_CHALLENGE: u8 = 1;
+const KIND_REFUSAL: u8 = 2;
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Purpose {
+    /// Frames.
+    Data,
+    /// Lifetime idle: its end tells that the peer's process or host has ended.
+    Keepalive,
+    /// Finds out whether an address can be reached, then ends.
+    Probe,
+    /// Ranks of another host join the meeting.
+    Meeting,
+}
+
+impl Purpose {
+    const ALL: [Purpose; 4] = [Purpose::Data, Purpose::Keepalive, Purpose::Probe, Purpose::Meeting];
+
+    fn code(self) -> u8 {
+        match self {
+            Purpose::Data => 1,
+            Purpose::Keepalive => 2,
+            Purpose::Probe => 3,
+            Purpose::Meeting => 4,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Purpose> {
+        Purpose::ALL.into_iter().find(|purpose| purpose.code() == code)
+    }
+}
+
+/// How far a handshake is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It goes on.
+    Pending,
+    /// Both have proved to know the key. What [`Client::output`] still holds has to be sent first.
+    Done(Peer),
+    /// It has failed, for this reason. What [`Server::output`] still holds tells the other side.
+    Refused(String),
+}
+
+/// Whom a completed handshake is with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// The rank, or [`HUB`].
+    pub(crate) rank: u32,
+    /// What it wants.
+    pub(crate) purpose: Purpose,
+}
+
+/// What both sides of a connection have to know alike.
+#[derive(Clone)]
+pub(crate) struct Secret {
+    /// Names the job: [`job_name`] of its id, or random bytes that its ranks share.
+    pub(crate) job: [u8; JOB],
+    /// Known to its ranks only.
+    pub(crate) key: [u8; SECRET],
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the key.
+        f.debug_struct("Secret").field("job", &self.job).finish_non_exhaustive()
+    }
+}
+
+impl Secret {
+    fn mac(&self, label: &[u8], parts: [&[u8]; 2]) -> Hmac<Sha256> {
+        let mut mac = keyed(&self.key);
+        mac.update(label);
+        mac.update(parts[0]);
+        mac.update(parts[1]);
+        mac
+    }
+
+    fn of_server(&self, hello: &[u8; HELLO], nonce: &[u8]) -> Hmac<Sha256> {
+        self.mac(b"gaspi server", [hello, nonce])
+    }
+
+    fn of_client(&self, hello: &[u8; HELLO], challenge: &[u8]) -> Hmac<Sha256> {
+        self.mac(b"gaspi client", [hello, challenge])
+    }
+}
+
+/// HMAC takes keys of any length, so this one too.
+fn keyed(key: &[u8; SECRET]) -> Hmac<Sha256> {
+    let mut block = hmac::digest::Key::<Hmac<Sha256>>::default();
+    block[..SECRET].copy_from_slice(key);
+    Hmac::new(&block)
+}
+
+/// What names the job `id` in a hello.
+pub(crate) fn job_name(id: &str) -> [u8; JOB] {
+    let digest: [u8; 32] = Sha256::new_with_prefix(b"gaspi job").chain_update(id).finalize().into();
+    std::array::from_fn(|i| digest[i])
+}
+
+/// The key of a job, made from a secret that its user keeps and what names the job.
+pub(crate) fn derived_key(secret: &[u8], job: &[u8; JOB]) -> [u8; SECRET] {
+    let digest: [u8; SECRET] = Sha256::digest(secret).into();
+    keyed(&digest).chain_update(b"gaspi job key").chain_update(job).finalize().into_bytes().into()
+}
+
+/// Why a server refuses, as its refusal says it: no more than an unauthenticated peer may know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Code {
+    Version,
+    Job,
+    Rank,
+    Purpose,
+}
+
+impl Code {
+    const ALL: [Code; 4] = [Code::Version, Code::Job, Code::Rank, Code::Purpose];
+}
+
+/// Bytes to send, a fixed buffer.
+#[derive(Debug, Clone)]
+struct Out {
+    bytes: [u8; CHALLENGE],
+    len: usize,
+    sent: usize,
+}
+
+impl Out {
+    const EMPTY: Out = Out { bytes: [0; CHALLENGE], len: 0, sent: 0 };
+
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.sent..self.len]
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Starts over with these.
+    fn replace(&mut self, bytes: &[u8]) {
+        (self.len, self.sent) = (0, 0);
+        self.push(bytes);
+    }
+
+    fn sent(&mut self, count: usize) {
+        self.sent = (self.sent + count).min(self.len);
+    }
+}
+
+/// Bytes that have come, a fixed buffer.
+#[derive(Debug, Clone)]
+struct In {
+    bytes: [u8; CHALLENGE],
+    len: usize,
+}
+
+impl In {
+    const EMPTY: In = In { bytes: [0; CHALLENGE], len: 0 };
+
+    /// Takes from `bytes` until `wanted` have come; how many it took.
+    fn take(&mut self, bytes: &[u8], wanted: usize) -> usize {
+        let count = bytes.len().min(wanted.saturating_sub(self.len));
+        self.bytes[self.len..self.len + count].copy_from_slice(&bytes[..count]);
+        self.len += count;
+        count
+    }
+}
+
+/// Whom a client has met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Met {
+    /// No process of this library, or none that answered.
+    Nobody,
+    /// One of another version, whose job is not known.
+    OtherVersion,
+    /// One of another job.
+    OtherJob,
+    /// One that has or claims the name of the same job.
+    SameJob,
+}
+
+/// The side that connects.
+#[derive(Debug)]
+pub(crate) struct Client {
+    secret: Secret,
+    hello: [u8; HELLO],
+    to: Peer,
+    out: Out,
+    came: In,
+    state: State,
+}
+
+impl Client {
+    /// A connection of rank `from` to the one that `to` names. `nonce` is fresh and random.
+    pub(crate) fn new(secret: &Secret, from: u32, to: Peer, nonce: [u8; SECRET]) -> Client {
+        let mut out = Out::EMPTY;
+        out.push(&MAGIC);
+        out.push(&VERSION.to_le_bytes());
+        out.push(&[to.purpose.code(), 0]);
+        out.push(&secret.job);
+        out.push(&from.to_le_bytes());
+        out.push(&to.rank.to_le_bytes());
+        out.push(&nonce);
+        let hello = std::array::from_fn(|i| out.bytes[i]);
+        let (secret, came, state) = (secret.clone(), In::EMPTY, State::Pending);
+        Client { secret, hello, to, out, came, state }
+    }
+
+    /// Bytes to send now.
+    pub(crate) fn output(&self) -> &[u8] {
+        self.out.rest()
+    }
+
+    /// So many of them were sent.
+    pub(crate) fn sent(&mut self, count: usize) {
+        self.out.sent(count);
+    }
+
+    /// How many bytes to read at most; 0 once the handshake is over.
+    pub(crate) fn wants(&self) -> usize {
+        match self.state {
+            State::Pending if self.came.len < ANSWER => ANSWER - self.came.len,
+            State::Pending => CHALLENGE - self.came.len,
+            _ => 0,
+        }
+    }
+
+    /// Takes bytes that have come, at most [`Client::wants`] at a time, and returns how many it
+    /// took: the rest belongs to whatever follows.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        while taken < bytes.len() && self.wants() > 0 {
+            let wanted = self.came.len + self.wants();
+            taken += self.came.take(&bytes[taken..], wanted);
+            self.look();
+        }
+        taken
+    }
+
+    /// How far it is.
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Why it failed, if the other side closed the connection now.
+    pub(crate) fn ended(&self) -> String {
+        match &self.state {
+            State::Refused(reason) => reason.clone(),
+            _ => "whoever listens there closed the connection during the handshake: no rank of \
+                  this job, or one that is ending or has too many connections"
+                .to_owned(),
+        }
+    }
+
+    /// Whom it has met, as far as the answer tells.
+    pub(crate) fn met(&self) -> Met {
+        let came = &self.came.bytes[..self.came.len];
+        let version = VERSION.to_le_bytes();
+        match *came {
+            [b'G', b'A', b'S', b'P', low, high, kind, code, ..] => match kind {
+                KIND_REFUSAL if code == Code::Job as u8 => Met::OtherJob,
+                KIND_REFUSAL if code == Code::Version as u8 => Met::OtherVersion,
+                _ if [low, high] != version => Met::OtherVersion,
+                _ => Met::SameJob,
+            },
+            _ => Met::Nobody,
+        }
+    }
+
+    fn look(&mut self) {
+        let came = &self.came.bytes[..self.came.len];
+        if came.len() < ANSWER {
+            return;
+        }
+        let version = u16::from_le_bytes([came[4], came[5]]);
+        if came[..4] != MAGIC {
+            let reason = "whoever listens there is no gaspi process";
+            self.state = State::Refused(reason.to_owned());
+        } else if came[6] == KIND_REFUSAL {
+            self.state = State::Refused(refusal(came[7], version));
+        } else if version != VERSION || came[6] != KIND_CHALLENGE {
+            self.state = State::Refused(other_version(version));
+        } else if came.len() == CHALLENGE {
+            let (nonce, mac) = came[ANSWER..].split_at(SECRET);
+            if self.secret.of_server(&self.hello, nonce).verify_slice(mac).is_err() {
+                let reason = "whoever listens there does not know the key of this job";
+                self.state = State::Refused(reason.to_owned());
+                return;
+            }
+            let proof = self.secret.of_client(&self.hello, came).finalize().into_bytes();
+            // The hello has been answered, so it was sent.
+            self.out.replace(&proof);
+            self.state = State::Done(self.to);
+        }
+    }
+}
+
+fn other_version(version: u16) -> String {
+    format!(
+        "the other side speaks version {version} of connections between hosts, this one version \
+         {VERSION}; use one version of the library on all hosts"
+    )
+}
+
+/// What a refusal tells the client.
+fn refusal(code: u8, version: u16) -> String {
+    match Code::ALL.into_iter().find(|known| *known as u8 == code) {
+        Some(Code::Version) => other_version(version),
+        Some(Code::Job) => "a process of another job listens there".to_owned(),
+        Some(Code::Rank) => "another rank of the job listens there".to_owned(),
+        Some(Code::Purpose) | None => format!("it was refused (code {code})"),
+    }
+}
+
+/// The side that listens.
+#[derive(Debug)]
+pub(crate) struct Server {
+    secret: Secret,
+    rank: u32,
+    size: u32,
+    nonce: [u8; SECRET],
+    hello: [u8; HELLO],
+    /// Who says to have connected, once its hello has come.
+    peer: Option<Peer>,
+    challenge: [u8; CHALLENGE],
+    out: Out,
+    came: In,
+    state: State,
+}
+
+impl Server {
+    /// Somebody has connected to `rank` (or [`HUB`]) of a job of `size` ranks. `nonce` is fresh and
+    /// random.
+    pub(crate) fn new(secret: &Secret, rank: u32, size: u32, nonce: [u8; SECRET]) -> Server {
+        Server {
+            secret: secret.clone(),
+            rank,
+            size,
+            nonce,
+            hello: [0; HELLO],
+            peer: None,
+            challenge: [0; CHALLENGE],
+            out: Out::EMPTY,
+            came: In::EMPTY,
+            state: State::Pending,
+        }
+    }
+
+    /// Bytes to send now, also after a refusal: it tells the client why.
+    pub(crate) fn output(&self) -> &[u8] {
+        self.out.rest()
+    }
+
+    /// So many of them were sent.
+    pub(crate) fn sent(&mut self, count: usize) {
+        self.out.sent(count);
+    }
+
+    /// How many bytes to read at most; 0 once the handshake is over.
+    pub(crate) fn wants(&self) -> usize {
+        match (&self.state, self.peer) {
+            (State::Pending, None) => HELLO - self.came.len,
+            (State::Pending, Some(_)) => SECRET - self.came.len,
+            _ => 0,
+        }
+    }
+
+    /// Takes bytes that have come, at most [`Server::wants`] at a time, and returns how many it
+    /// took: the rest belongs to whatever follows.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        while taken < bytes.len() && self.wants() > 0 {
+            let wanted = self.came.len + self.wants();
+            taken += self.came.take(&bytes[taken..], wanted);
+            match self.peer {
+                None => self.look_at_hello(),
+                Some(peer) if self.came.len == SECRET => self.look_at_proof(peer),
+                Some(_) => {}
+            }
+        }
+        taken
+    }
+
+    /// How far it is.
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Why it failed, if the other side closed the connection, or did not go on in time.
+    pub(crate) fn ended(&self) -> String {
+        match (&self.state, self.peer) {
+            (State::Refused(reason), _) => reason.clone(),
+            (_, None) if self.came.len == 0 => "it did not say anything".to_owned(),
+            (_, None) => "it did not say who it is".to_owned(),
+            (_, Some(peer)) => format!(
+                "who says to be {} did not prove to know the key of this job",
+                Side(peer.rank)
+            ),
+        }
+    }
+
+    /// Whether it has named the job, rightly.
+    pub(crate) fn knows_job(&self) -> bool {
+        self.peer.is_some()
+    }
+
+    fn look_at_hello(&mut self) {
+        let came = &self.came.bytes[..self.came.len];
+        let expected = &MAGIC[..came.len().min(MAGIC.len())];
+        if !came.starts_with(expected) {
+            // A port scan, or another protocol: nobody would understand an answer.
+            self.state = State::Refused("it is no gaspi process".to_owned());
+            return;
+        }
+        // The version comes first, so that hellos of other versions may have another length.
+        if came.len() >= 6 {
+            let version = u16::from_le_bytes([came[4], came[5]]);
+            if version != VERSION {
+                return self.refuse(Code::Version, other_version(version));
+            }
+        }
+        if came.len() < HELLO {
+            return;
+        }
+        self.hello.copy_from_slice(came);
+        let number =
+            |at: usize| u32::from_le_bytes([came[at], came[at + 1], came[at + 2], came[at + 3]]);
+        let (purpose, from, to) = (came[6], number(8 + JOB), number(8 + JOB + 4));
+        if came[8..8 + JOB] != self.secret.job {
+            return self.refuse(Code::Job, "it belongs to another job".to_owned());
+        }
+        if to != self.rank {
+            let reason = format!("it looks for {}, and this is {}", Side(to), Side(self.rank));
+            return self.refuse(Code::Rank, reason);
+        }
+        if from != HUB && from >= self.size {
+            let reason = format!(
+                "it says to be {}, and the job has ranks 0 to {}",
+                Side(from),
+                self.size.saturating_sub(1)
+            );
+            return self.refuse(Code::Rank, reason);
+        }
+        let Some(purpose) = Purpose::from_code(purpose) else {
+            return self.refuse(Code::Purpose, format!("it wants something unknown ({purpose})"));
+        };
+        self.came.len = 0;
+        self.peer = Some(Peer { rank: from, purpose });
+        let mac = self.secret.of_server(&self.hello, &self.nonce).finalize().into_bytes();
+        self.out.push(&MAGIC);
+        self.out.push(&VERSION.to_le_bytes());
+        self.out.push(&[KIND_CHALLENGE, 0]);
+        self.out.push(&self.nonce);
+        self.out.push(&mac);
+        self.challenge = self.out.bytes;
+    }
+
+    fn refuse(&mut self, code: Code, reason: String) {
+        self.out.push(&MAGIC);
+        self.out.push(&VERSION.to_le_bytes());
+        self.out.push(&[KIND_REFUSAL, code as u8]);
+        self.state = State::Refused(reason);
+    }
+
+    fn look_at_proof(&mut self, peer: Peer) {
+        let expected = self.secret.of_client(&self.hello, &self.challenge);
+        self.state = match expected.verify_slice(&self.came.bytes[..SECRET]) {
+            Ok(()) => State::Done(peer),
+            Err(_) => State::Refused(self.ended()),
+        };
+    }
+}
+
+/// A side of a connection, in words.
+struct Side(u32);
+
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            HUB => write!(f, "the host of the meeting"),
+            rank => write!(f, "rank {rank}"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "handshake_tests.rs"]
+mod tests;
