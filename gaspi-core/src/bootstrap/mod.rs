@@ -363,4 +363,6 @@ fn random<const N: usize>() -> Result<[u8; N]> {
 }
 
 #[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
 pub(crate) mod tests;
