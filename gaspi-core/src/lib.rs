@@ -71,7 +71,7 @@ pub mod survey;
 pub mod sync;
 
 pub use agreement::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
-pub use bootstrap::{Detour, Job, Transport};
+pub use bootstrap::{Job, TestProxy, Transport};
 pub use channel::{Channel, ChannelSpec, Head, Location, Mapped, Reached, Stays};
 pub use config::{Config, Network, QUEUE_MAX, Topology};
 pub use error::{Error, Result};

@@ -7,7 +7,7 @@
 //! Invariant: a loopback address is never offered to another host, and an address that this host
 //! has itself is never tried for a peer on another one (every docker host has 172.17.0.1).
 
-use super::ENDPOINTS_MAX;
+use super::card::ENDPOINTS_MAX;
 use crate::error::{Error, Result};
 use crate::os::interfaces::Interface;
 use crate::os::tcp;

@@ -1,5 +1,5 @@
-//! System calls that only the meeting needs: waiting for a few descriptors until a deadline, an
-//! epoll set that can be looked at without waiting.
+//! System calls that only the start of a job needs: waiting for a few descriptors until a deadline,
+//! an epoll set that can be looked at without waiting, random bytes.
 
 use crate::error::{Error, Result};
 use crate::timeout::Deadline;
@@ -169,4 +169,14 @@ pub(crate) fn host_name() -> String {
         return "localhost".to_owned();
     }
     String::from_utf8_lossy(&buffer[..len]).into_owned()
+}
+
+/// Random bytes of the kernel.
+pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| Error::System {
+        call: "getrandom".to_owned(),
+        reason: error.to_string(),
+    })?;
+    Ok(bytes)
 }

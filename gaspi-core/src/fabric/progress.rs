@@ -12,7 +12,7 @@ use super::peers::{
     ATTEMPTS, BELL, CONNECTIONS, DATA, ENDPOINTS, LAUNCHER, LISTENER, PROCESSES, Peers, watch,
 };
 use super::serve::KILLED;
-use crate::bootstrap::{Membership, News};
+use crate::bootstrap::{LauncherEvent, Membership};
 use crate::error::Result as CoreResult;
 use crate::ids::Rank;
 use crate::node::life;
@@ -272,11 +272,11 @@ impl Progress {
 
     /// The launcher tells of deaths on all hosts. A job does not outlive it.
     fn hear_launcher(&self) {
-        let news = || self.inner.membership().as_mut().and_then(Membership::next_news);
+        let news = || self.inner.membership().as_mut().and_then(Membership::next_event);
         while let Some(news) = news() {
             match news {
-                News::Died { rank, .. } => self.inner.peer_ended(rank),
-                News::LauncherEnded => process::exit_now(KILLED),
+                LauncherEvent::Died { rank, .. } => self.inner.peer_ended(rank),
+                LauncherEvent::LauncherEnded => process::exit_now(KILLED),
             }
         }
     }

@@ -7,7 +7,7 @@ use super::extensions::Extensions;
 use super::{Inner, NO_TARGETS, Runtime, descriptors, initial_group};
 use crate::agreement::tree::{Relays, Tree};
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
-use crate::bootstrap::{Card, Gathering, Job, KEY_BYTES, Membership, Transport};
+use crate::bootstrap::{Card, Client, Job, KEY_BYTES, Membership, Transport};
 use crate::channel::Channels;
 use crate::config::{Config, Topology};
 use crate::error::{Error, Result};
@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 enum Stage {
     Single,
     Gathering {
-        gathering: Box<Gathering>,
+        gathering: Box<Client>,
         listener: Option<OwnedFd>,
         endpoints: Vec<OwnedFd>,
     },
@@ -97,9 +97,9 @@ fn listen(job: &Job) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>)> {
     for reason in &listening.left_out {
         log::debug!("proc_init: not offered to other hosts: {reason}");
     }
-    let endpoints = match &job.detour {
+    let endpoints = match &job.proxy {
         None => listening.endpoints,
-        Some(detour) => listening.endpoints.into_iter().map(|at| detour.of(at)).collect(),
+        Some(proxy) => listening.endpoints.into_iter().map(|at| proxy.of(at)).collect(),
     };
     Ok((listening.listeners, endpoints))
 }
@@ -162,7 +162,7 @@ impl Joining {
                 .map_err(|error| Error::os("making the listener of this rank", &error))?;
             let (endpoints, addresses) = listen(&job)?;
             let card = card(&job, address, addresses)?;
-            let gathering = Box::new(Gathering::new(&job, &config, card)?);
+            let gathering = Box::new(Client::new(&job, &config, card)?);
             Stage::Gathering { gathering, listener: Some(listener), endpoints }
         };
         Ok(Joining { job, config, stage })

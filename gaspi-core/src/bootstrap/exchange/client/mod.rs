@@ -4,17 +4,22 @@
 //! In a job started by hand the first rank to take the meeting's name hosts it inside its own
 //! calls, and joins it like everybody else.
 
-use super::hosting::Hosting;
+mod state;
+
+use super::embedded::EmbeddedServer;
+use super::local_connection::LocalConnection;
+use super::membership::Membership;
 use super::message::{Join, Message};
-use super::system;
-use super::wire::Wire;
-use super::{Card, Job, KEY_BYTES, MeetingPlace, Membership, Table, random};
+use super::server::areas;
+use super::table::Table;
+use crate::bootstrap::job::{Job, ServerLocation};
+use crate::bootstrap::system::{self, random};
+use crate::bootstrap::{Card, KEY_BYTES};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::ids::Rank;
-use crate::os::{memory, socket};
+use crate::os::socket;
 use crate::timeout::Deadline;
-use std::fmt::Write;
+use state::{ClientState, Progress};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -28,19 +33,19 @@ const TELL_LIMIT: Duration = Duration::from_secs(1);
 
 /// A rank on its way into its job.
 #[derive(Debug)]
-pub struct Gathering {
+pub struct Client {
     job: Job,
     join: Join,
-    host: Option<Hosting>,
-    stage: Stage,
+    server: Option<EmbeddedServer>,
+    phase: Phase,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum Phase {
     /// Nobody answers yet.
-    Seeking { pause: Duration },
+    Connecting { pause: Duration },
     /// Connected to the host.
-    Waiting(Waiting),
+    Registered(Registered),
     /// The table is here, but this rank still hosts those that have not got theirs.
     Serving(Option<Table>),
     /// It ended with this error, or the table was handed out.
@@ -48,35 +53,34 @@ enum Stage {
 }
 
 #[derive(Debug)]
-struct Waiting {
-    wire: Wire,
+struct Registered {
+    connection: LocalConnection,
     /// The host's process, 0 where it is not visible.
     pid: i32,
     /// Readable when it has ended.
     process: Option<OwnedFd>,
-    missing: Option<(u32, Vec<Rank>, String)>,
-    cards: Vec<Card>,
+    state: ClientState,
 }
 
 /// What one look at the connection brought.
-enum News {
+enum Outcome {
     Nothing,
     Table(Table),
     Over,
 }
 
-impl Gathering {
-    /// Prepares to join `job`; [`Gathering::poll`] does it.
+impl Client {
+    /// Prepares to join `job`; [`Client::poll`] does it.
     ///
     /// # Errors
     /// The configuration is out of its limits.
-    pub fn new(job: &Job, config: &Config, mut card: Card) -> Result<Gathering> {
+    pub fn new(job: &Job, config: &Config, mut card: Card) -> Result<Client> {
         config.check()?;
         card.rank = job.rank;
         let agreed = config.agreed().into_iter().map(|(field, value)| (field.to_owned(), value));
         let join = Join { job: job.id.clone(), size: job.size, agreed: agreed.collect(), card };
-        let stage = Stage::Seeking { pause: RETRY_FIRST };
-        Ok(Gathering { job: job.clone(), join, host: None, stage })
+        let phase = Phase::Connecting { pause: RETRY_FIRST };
+        Ok(Client { job: job.clone(), join, server: None, phase })
     }
 
     /// Continues until all ranks of the job have met.
@@ -88,14 +92,14 @@ impl Gathering {
         loop {
             match self.step() {
                 Ok(Some(table)) => {
-                    self.host = None;
-                    self.stage = Stage::Ended(None);
+                    self.server = None;
+                    self.phase = Phase::Ended(None);
                     return Ok(table);
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    self.host = None;
-                    self.stage = Stage::Ended(Some(error.clone()));
+                    self.server = None;
+                    self.phase = Phase::Ended(Some(error.clone()));
                     return Err(error);
                 }
             }
@@ -108,42 +112,42 @@ impl Gathering {
 
     /// Does what can be done without waiting.
     fn step(&mut self) -> Result<Option<Table>> {
-        if let Stage::Ended(error) = &self.stage {
+        if let Phase::Ended(error) = &self.phase {
             let handed_out = || Error::Meeting { reason: "the table was handed out".to_owned() };
             return Err(error.clone().unwrap_or_else(handed_out));
         }
-        if self.job.place == MeetingPlace::Nowhere {
+        if self.job.server == ServerLocation::NotNeeded {
             return self.alone().map(Some);
         }
-        if let Stage::Seeking { .. } = self.stage {
-            self.seek()?;
+        if let Phase::Connecting { .. } = self.phase {
+            self.connect()?;
         }
-        if let Some(host) = &mut self.host {
-            host.serve();
+        if let Some(server) = &mut self.server {
+            server.serve();
         }
-        if let Stage::Waiting(waiting) = &mut self.stage {
-            match waiting.look(&self.job)? {
-                News::Nothing => return Ok(None),
-                News::Over => {
+        if let Phase::Registered(registered) = &mut self.phase {
+            match registered.look(&self.job)? {
+                Outcome::Nothing => return Ok(None),
+                Outcome::Over => {
                     // If it was held here, it has found that there is another one.
-                    self.host = None;
-                    self.stage = Stage::Seeking { pause: RETRY_FIRST };
+                    self.server = None;
+                    self.phase = Phase::Connecting { pause: RETRY_FIRST };
                 }
-                News::Table(mut table) => {
-                    let stage = std::mem::replace(&mut self.stage, Stage::Serving(None));
-                    if let (Stage::Waiting(old), MeetingPlace::Launcher(_)) =
-                        (stage, &self.job.place)
+                Outcome::Table(mut table) => {
+                    let phase = std::mem::replace(&mut self.phase, Phase::Serving(None));
+                    if let (Phase::Registered(old), ServerLocation::Launcher(_)) =
+                        (phase, &self.job.server)
                     {
-                        table.membership = Membership::new(old.wire);
+                        table.membership = Membership::new(old.connection);
                     }
-                    self.stage = Stage::Serving(Some(table));
+                    self.phase = Phase::Serving(Some(table));
                 }
             }
         }
-        if let Stage::Serving(table) = &mut self.stage {
-            if let Some(host) = &mut self.host {
-                host.serve();
-                if !host.finished() {
+        if let Phase::Serving(table) = &mut self.phase {
+            if let Some(server) = &mut self.server {
+                server.serve();
+                if !server.finished() {
                     return Ok(None);
                 }
             }
@@ -159,7 +163,7 @@ impl Gathering {
         card.pid = std::process::id() as i32;
         Ok(Table {
             cards: vec![card],
-            area: memory::create(c"gaspi-node", crate::node::area_size(1, group_max), false)?,
+            area: areas::create(1, group_max)?,
             token: random()?,
             key: random()?,
             membership: Membership::none(),
@@ -167,15 +171,17 @@ impl Gathering {
     }
 
     /// Connects to the host, or becomes it.
-    fn seek(&mut self) -> Result<()> {
-        let (name, launched) = match &self.job.place {
-            MeetingPlace::Launcher(name) => (name.clone(), true),
-            MeetingPlace::Agreed(name) | MeetingPlace::Hosts { name, .. } => (name.clone(), false),
-            MeetingPlace::Nowhere => return Ok(()),
+    fn connect(&mut self) -> Result<()> {
+        let (name, launched) = match &self.job.server {
+            ServerLocation::Launcher(name) => (name.clone(), true),
+            ServerLocation::FirstRank(name) | ServerLocation::OverHosts { name, .. } => {
+                (name.clone(), false)
+            }
+            ServerLocation::NotNeeded => return Ok(()),
         };
-        if !launched && self.host.is_none() {
+        if !launched && self.server.is_none() {
             match socket::listen(&name) {
-                Ok(fd) => self.host = Some(Hosting::new(&self.job, &name, fd)?),
+                Ok(fd) => self.server = Some(EmbeddedServer::new(&self.job, &name, fd)?),
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {}
                 Err(error) => return Err(Error::os("listening for the ranks of the job", &error)),
             }
@@ -212,14 +218,14 @@ impl Gathering {
             );
             return Err(Error::Meeting { reason });
         }
-        let mut wire = Wire::new(fd);
-        wire.queue(Message::Join(self.join.clone()).encode().into(), None);
-        wire.flush();
-        let own = self.host.is_some();
+        let mut connection = LocalConnection::new(fd);
+        connection.queue(Message::Join(self.join.clone()).encode().into(), None);
+        connection.flush();
+        let own = self.server.is_some();
         let process = if own { None } else { system::watch_process(host.pid) };
         let pid = host.pid;
-        let waiting = Waiting { wire, pid, process, missing: None, cards: Vec::new() };
-        self.stage = Stage::Waiting(waiting);
+        let registered = Registered { connection, pid, process, state: ClientState::default() };
+        self.phase = Phase::Registered(registered);
         Ok(())
     }
 
@@ -227,71 +233,54 @@ impl Gathering {
     fn sleep(&mut self, deadline: Deadline) {
         let mut fds = Vec::new();
         let mut limit = None;
-        if let Some(host) = &self.host {
-            (fds, limit) = host.watches();
+        if let Some(server) = &self.server {
+            (fds, limit) = server.watches();
         }
-        match &mut self.stage {
-            Stage::Seeking { pause } => {
+        match &mut self.phase {
+            Phase::Connecting { pause } => {
                 limit = Some(limit.map_or(*pause, |limit| limit.min(*pause)));
                 *pause = (*pause * 2).min(RETRY_LAST);
             }
-            Stage::Waiting(waiting) => {
-                let unsent = !waiting.wire.flush();
-                fds.push((waiting.wire.as_fd(), unsent));
-                if let Some(process) = &waiting.process {
+            Phase::Registered(registered) => {
+                let unsent = !registered.connection.flush();
+                fds.push((registered.connection.as_fd(), unsent));
+                if let Some(process) = &registered.process {
                     fds.push((process.as_fd(), false));
                 }
             }
-            Stage::Serving(_) | Stage::Ended(_) => {}
+            Phase::Serving(_) | Phase::Ended(_) => {}
         }
         system::wait(&fds, deadline, limit);
     }
 
     fn pending(&self) -> String {
         let text = self.awaited();
-        match self.host.as_ref().and_then(Hosting::trouble) {
-            Some(trouble) if !text.contains(&trouble) => format!("{text}; {trouble}"),
+        match self.server.as_ref().and_then(EmbeddedServer::last_error) {
+            Some(error) if !text.contains(&error) => format!("{text}; {error}"),
             _ => text,
         }
     }
 
     fn awaited(&self) -> String {
-        let job = &self.job.id;
-        match &self.stage {
-            // Nobody knows who is missing, but why.
-            Stage::Waiting(Waiting { missing: Some((0, _, words)), .. }) => {
-                format!("the meeting of the {} ranks of job {job}; {words}", self.job.size)
-            }
-            Stage::Waiting(Waiting { missing: Some((_, _, words)), .. }) if !words.is_empty() => {
-                format!("{words} to join job {job} ({} ranks)", self.job.size)
-            }
-            Stage::Waiting(Waiting { missing: Some((count, first, _)), .. }) => {
-                let mut text = String::from(if *count == 1 { "rank" } else { "ranks" });
-                for (i, rank) in first.iter().enumerate() {
-                    // Writing to a string cannot fail.
-                    let _ = write!(text, "{} {}", if i > 0 { "," } else { "" }, rank.0);
-                }
-                if *count as usize > first.len() {
-                    let _ = write!(text, " and {} more", *count as usize - first.len());
-                }
-                format!("{text} of job {job} ({} ranks) to call proc_init", self.job.size)
-            }
-            Stage::Serving(_) => format!("the other ranks of job {job} to take their tables"),
-            _ => format!("the meeting of the {} ranks of job {job}", self.job.size),
+        let job = &self.job;
+        match &self.phase {
+            Phase::Registered(registered) => registered.state.awaited(&job.id, job.size),
+            Phase::Serving(_) => format!("the other ranks of job {} to take their tables", job.id),
+            _ => state::nothing_heard(&job.id, job.size),
         }
     }
 }
 
 /// Tells the others of `job` that this rank cannot join, as far as anybody is there to be told.
-pub(crate) fn tell_unable(job: &Job, error: &Error) {
-    let (MeetingPlace::Launcher(name)
-    | MeetingPlace::Agreed(name)
-    | MeetingPlace::Hosts { name, .. }) = &job.place
+pub(crate) fn report_unable(job: &Job, error: &Error) {
+    let (ServerLocation::Launcher(name)
+    | ServerLocation::FirstRank(name)
+    | ServerLocation::OverHosts { name, .. }) = &job.server
     else {
         return;
     };
     let limit = Deadline::Never.at_most(TELL_LIMIT);
-    let launched = matches!(job.place, MeetingPlace::Launcher(_));
+    let launched = matches!(job.server, ServerLocation::Launcher(_));
     loop {
         match socket::connect(name) {
             Ok(fd) => {
@@ -299,9 +288,9 @@ pub(crate) fn tell_unable(job: &Job, error: &Error) {
                 if host.is_ok_and(|host| host.uid == socket::own_uid()) {
                     let (job, rank) = (job.id.clone(), job.rank);
                     let unable = Message::Unable { job, rank, reason: error.to_string() };
-                    let mut wire = Wire::new(fd);
-                    wire.queue(unable.encode().into(), None);
-                    wire.flush();
+                    let mut connection = LocalConnection::new(fd);
+                    connection.queue(unable.encode().into(), None);
+                    connection.flush();
                 }
                 return;
             }
@@ -319,18 +308,20 @@ pub(crate) fn tell_unable(job: &Job, error: &Error) {
     }
 }
 
-impl Waiting {
+impl Registered {
     /// Reads what the host says.
-    fn look(&mut self, job: &Job) -> Result<News> {
+    fn look(&mut self, job: &Job) -> Result<Outcome> {
         // Asked before reading: what a host said before it ended can then be read.
-        let host_ended = self.process.as_ref().is_some_and(|fd| system::readable(fd.as_fd()));
-        self.wire.flush();
+        let server_ended = self.process.as_ref().is_some_and(|fd| system::readable(fd.as_fd()));
+        self.connection.flush();
         loop {
-            let message = match self.wire.next() {
+            let message = match self.connection.next() {
                 Ok(Some(message)) => message,
-                Ok(None) if self.wire.fill() => continue,
-                Ok(None) if host_ended || self.wire.ended() => return Err(self.host_ended(job)),
-                Ok(None) => return Ok(News::Nothing),
+                Ok(None) if self.connection.fill() => continue,
+                Ok(None) if server_ended || self.connection.ended() => {
+                    return Err(self.server_ended(job));
+                }
+                Ok(None) => return Ok(Outcome::Nothing),
                 Err(_) => {
                     let text = "a frame that this rank does not understand; use one version of \
                                 the library and of gaspi_run";
@@ -338,30 +329,20 @@ impl Waiting {
                     return Err(Error::Meeting { reason });
                 }
             };
-            match message {
-                Message::Missing { count, first, words } => {
-                    self.missing = Some((count, first, words));
+            match self.state.receive(message)? {
+                Progress::Pending => {}
+                Progress::Over => return Ok(Outcome::Over),
+                Progress::Complete { token, key } => {
+                    return self.table(job, token, key).map(Outcome::Table);
                 }
-                Message::Cards(cards) => self.cards.extend(cards),
-                Message::Failed(failure) => return Err(failure.into()),
-                Message::Over => return Ok(News::Over),
-                Message::Area { token, key } => {
-                    return self.table(job, token, key).map(News::Table);
-                }
-                Message::Join(_)
-                | Message::Kill(_)
-                | Message::Leave
-                | Message::Unable { .. }
-                | Message::Died { .. } => {}
             }
         }
     }
 
     fn table(&mut self, job: &Job, token: [u8; 16], key: [u8; KEY_BYTES]) -> Result<Table> {
-        let mut cards = std::mem::take(&mut self.cards);
-        self.check_numbers(job.rank, &mut cards);
+        let cards = self.state.take_cards(job.rank, self.pid);
         let in_order = cards.iter().enumerate().all(|(i, card)| card.rank.index() == i);
-        let area = self.wire.take_descriptor();
+        let area = self.connection.take_descriptor();
         match area {
             Some(area) if in_order && cards.len() == job.size as usize => {
                 Ok(Table { cards, area, token, key, membership: Membership::none() })
@@ -374,28 +355,9 @@ impl Waiting {
         }
     }
 
-    /// The host has put down the number that each process of its machine has in the pid namespace
-    /// of the host. To somebody in another one they mean nothing, or somebody else: he sees no
-    /// process.
-    fn check_numbers(&self, own: Rank, cards: &mut [Card]) {
-        let Some((machine, pid)) = cards.get(own.index()).map(|card| (card.machine, card.pid))
-        else {
-            return;
-        };
-        // Each names the other only if the other is in the same namespace or in one below.
-        if self.pid != 0 && pid != 0 {
-            return;
-        }
-        log::info!(
-            "proc_init: the meeting was held in another pid namespace, so that the processes of the other \
-             ranks cannot be seen; deaths are known where gaspi_run or a connection tells of them"
-        );
-        cards.iter_mut().filter(|card| card.machine == machine).for_each(|card| card.pid = 0);
-    }
-
-    fn host_ended(&self, job: &Job) -> Error {
-        let who = match job.place {
-            MeetingPlace::Launcher(_) => "the launcher",
+    fn server_ended(&self, job: &Job) -> Error {
+        let who = match job.server {
+            ServerLocation::Launcher(_) => "the launcher",
             _ => "the rank that hosted the meeting",
         };
         let reason =

@@ -1,10 +1,12 @@
 //! The bytes of every kind of message, byte for byte: ranks of one version may run beside a
 //! launcher that was built earlier.
 
-use super::envelope::{Down, Up};
 use super::message::{Failure, Join, Message};
-use super::*;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use super::relay_protocol::{ToHub, ToRelay};
+use crate::bootstrap::Card;
+use crate::ids::Rank;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 fn sample_card() -> Card {
     Card {
@@ -63,20 +65,20 @@ fn relayed() -> Vec<Arc<[u8]>> {
     let [failure, ..] = failures();
     let cards = Message::Cards(vec![sample_card()]).encode();
     vec![
-        Up::Hello { version: 4 }.encode(),
-        Up::Said { connection: 0x0102_0304_0506_0708, message: message() }.encode(),
-        Up::Closed { connection: 9 }.encode(),
-        Up::Failed { rank: Rank(2), failure }.encode(),
-        Up::Started { rank: Rank(3), pid: -7 }.encode(),
-        Up::Gone { rank: Rank(4), how: "exit status 1".to_owned() }.encode(),
-        Down::Hello { version: 4 }.encode(),
-        Down::Send { connections: vec![1, 2], message: message() }.encode(),
-        Down::Refuse { connections: vec![3], message: message() }.encode(),
-        Down::Cards(cards.into()).encode(),
-        Down::Table { connections: vec![4], token: [5; 16], key: [6; 32], last: true }.encode(),
-        Down::Kill(Rank(8)).encode(),
-        Down::Died { rank: Rank(9), how: "d".to_owned() }.encode(),
-        Down::Over.encode(),
+        ToHub::Hello { version: 4 }.encode(),
+        ToHub::Relayed { connection: 0x0102_0304_0506_0708, message: message() }.encode(),
+        ToHub::Closed { connection: 9 }.encode(),
+        ToHub::Failed { rank: Rank(2), failure }.encode(),
+        ToHub::Started { rank: Rank(3), pid: -7 }.encode(),
+        ToHub::Gone { rank: Rank(4), how: "exit status 1".to_owned() }.encode(),
+        ToRelay::Hello { version: 4 }.encode(),
+        ToRelay::Send { connections: vec![1, 2], message: message() }.encode(),
+        ToRelay::Refuse { connections: vec![3], message: message() }.encode(),
+        ToRelay::Cards(cards.into()).encode(),
+        ToRelay::Table { connections: vec![4], token: [5; 16], key: [6; 32], last: true }.encode(),
+        ToRelay::Kill(Rank(8)).encode(),
+        ToRelay::Died { rank: Rank(9), how: "d".to_owned() }.encode(),
+        ToRelay::Over.encode(),
     ]
 }
 

@@ -1,8 +1,11 @@
 //! The fields of the frames of a meeting: little-endian numbers, texts and lists with bounded
 //! counts.
 
-use super::Card;
-use super::message::{AGREED_MAX, CPU_WORDS_MAX, ENDPOINTS_MAX, Failure, Join, TEXT_MAX, VERSION};
+use super::message::{
+    AGREED_MAX, CPU_WORDS_MAX, FRAME_MAX, Failure, Join, MISSING_MAX, Message, TEXT_MAX, VERSION,
+};
+use crate::bootstrap::Card;
+use crate::bootstrap::card::ENDPOINTS_MAX;
 use crate::ids::Rank;
 use std::net::{IpAddr, SocketAddr};
 
@@ -219,3 +222,144 @@ pub(super) fn encode_failure(writer: &mut Writer, failure: &Failure) {
         }
     }
 }
+
+impl Message {
+    /// The message as one frame.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self {
+            Message::Join(join) => {
+                let mut writer = Writer::frame(1);
+                writer.u16(VERSION);
+                writer.text(&join.job);
+                writer.u32(join.size);
+                let agreed = &join.agreed[..join.agreed.len().min(AGREED_MAX)];
+                writer.u16(agreed.len() as u16);
+                for (field, value) in agreed {
+                    writer.text(field);
+                    writer.u64(*value);
+                }
+                writer.card(&join.card);
+                writer.finish()
+            }
+            Message::Kill(rank) => {
+                let mut writer = Writer::frame(2);
+                writer.u16(rank.0);
+                writer.finish()
+            }
+            Message::Missing { count, first, words } => {
+                let mut writer = Writer::frame(3);
+                writer.u32(*count);
+                let first = &first[..first.len().min(MISSING_MAX)];
+                writer.u16(first.len() as u16);
+                for rank in first {
+                    writer.u16(rank.0);
+                }
+                writer.text(words);
+                writer.finish()
+            }
+            Message::Cards(cards) => {
+                let mut writer = Writer::frame(4);
+                writer.u16(cards.len() as u16);
+                for card in cards {
+                    writer.card(card);
+                }
+                writer.finish()
+            }
+            Message::Area { token, key } => {
+                let mut writer = Writer::frame(5);
+                writer.0.extend_from_slice(token);
+                writer.0.extend_from_slice(key);
+                writer.finish()
+            }
+            Message::Failed(failure) => {
+                let mut writer = Writer::frame(6);
+                encode_failure(&mut writer, failure);
+                writer.finish()
+            }
+            Message::Over => Writer::frame(7).finish(),
+            Message::Leave => Writer::frame(8).finish(),
+            Message::Died { rank, how } => {
+                let mut writer = Writer::frame(9);
+                writer.u16(rank.0);
+                writer.text(how);
+                writer.finish()
+            }
+            Message::Unable { job, rank, reason } => {
+                let mut writer = Writer::frame(10);
+                writer.text(job);
+                writer.u16(rank.0);
+                writer.text(reason);
+                writer.finish()
+            }
+        }
+    }
+
+    /// The first frame of `bytes` and how many bytes it took, `None` if more bytes are needed.
+    pub(crate) fn decode(bytes: &[u8]) -> Decoded<Option<(Message, usize)>> {
+        let Some((len, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
+        let len = u32::from_le_bytes(*len) as usize;
+        if len == 0 || len > FRAME_MAX - 4 {
+            return Err(DecodeError::Malformed("frame too long or empty"));
+        }
+        let Some(body) = rest.get(..len) else { return Ok(None) };
+        let mut reader = Reader(body);
+        let message = match reader.u8()? {
+            1 => Message::Join(reader.join()?),
+            2 => Message::Kill(reader.rank()?),
+            3 => Message::Missing {
+                count: reader.u32()?,
+                first: {
+                    let count = reader.count(MISSING_MAX)?;
+                    (0..count).map(|_| reader.rank()).collect::<Decoded<_>>()?
+                },
+                words: reader.text()?,
+            },
+            4 => {
+                let count = reader.count(usize::from(u16::MAX))?;
+                Message::Cards((0..count).map(|_| reader.card()).collect::<Decoded<_>>()?)
+            }
+            5 => Message::Area { token: reader.bytes()?, key: reader.bytes()? },
+            6 => Message::Failed(reader.failure()?),
+            7 => Message::Over,
+            8 => Message::Leave,
+            9 => Message::Died { rank: reader.rank()?, how: reader.text()? },
+            10 => {
+                let (job, rank) = (reader.text()?, reader.rank()?);
+                Message::Unable { job, rank, reason: reader.text()? }
+            }
+            _ => return Err(DecodeError::Malformed("unknown kind")),
+        };
+        if !reader.0.is_empty() {
+            return Err(DecodeError::Malformed("bytes left over"));
+        }
+        Ok(Some((message, 4 + len)))
+    }
+}
+
+/// Bytes that a card takes in a frame, at most.
+fn card_bytes(card: &Card) -> usize {
+    let texts = card.address.len().min(TEXT_MAX) + card.host.len().min(TEXT_MAX);
+    let endpoints = 19 * card.endpoints.len().min(ENDPOINTS_MAX);
+    46 + texts + endpoints + 8 * card.cpus.len().min(CPU_WORDS_MAX)
+}
+
+/// The cards as frames of bounded size.
+pub(crate) fn encode_cards(cards: &[Card]) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let mut part = Vec::new();
+    let mut bytes = 0;
+    for card in cards {
+        if !part.is_empty() && bytes + card_bytes(card) > FRAME_MAX - 16 {
+            frames.push(Message::Cards(std::mem::take(&mut part)).encode());
+            bytes = 0;
+        }
+        bytes += card_bytes(card);
+        part.push(card.clone());
+    }
+    frames.push(Message::Cards(part).encode());
+    frames
+}
+
+#[cfg(test)]
+#[path = "message_tests.rs"]
+pub(crate) mod tests;

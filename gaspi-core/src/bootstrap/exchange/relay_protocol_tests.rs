@@ -1,47 +1,49 @@
 //! Envelopes survive the way through bytes, in pieces of any size; nothing else does harm.
 
 use super::*;
-use crate::bootstrap::message::{self, tests as messages};
+use crate::bootstrap::exchange::encoding::tests as messages;
+use crate::bootstrap::exchange::message;
 use proptest::prelude::*;
 
-fn up() -> impl Strategy<Value = Up> {
+fn up() -> impl Strategy<Value = ToHub> {
     prop_oneof![
         (any::<u64>(), messages::message())
-            .prop_map(|(connection, message)| Up::Said { connection, message }),
-        any::<u64>().prop_map(|connection| Up::Closed { connection }),
+            .prop_map(|(connection, message)| ToHub::Relayed { connection, message }),
+        any::<u64>().prop_map(|connection| ToHub::Closed { connection }),
         (any::<u16>(), messages::failure())
-            .prop_map(|(rank, failure)| Up::Failed { rank: Rank(rank), failure }),
-        (any::<u16>(), any::<i32>()).prop_map(|(rank, pid)| Up::Started { rank: Rank(rank), pid }),
-        (any::<u16>(), ".{0,60}").prop_map(|(rank, how)| Up::Gone { rank: Rank(rank), how }),
+            .prop_map(|(rank, failure)| ToHub::Failed { rank: Rank(rank), failure }),
+        (any::<u16>(), any::<i32>())
+            .prop_map(|(rank, pid)| ToHub::Started { rank: Rank(rank), pid }),
+        (any::<u16>(), ".{0,60}").prop_map(|(rank, how)| ToHub::Gone { rank: Rank(rank), how }),
     ]
 }
 
-fn down() -> impl Strategy<Value = Down> {
+fn down() -> impl Strategy<Value = ToRelay> {
     let to = || prop::collection::vec(any::<u64>(), 0..9);
     prop_oneof![
         (to(), messages::message())
-            .prop_map(|(connections, message)| Down::Send { connections, message }),
+            .prop_map(|(connections, message)| ToRelay::Send { connections, message }),
         (to(), messages::message())
-            .prop_map(|(connections, message)| Down::Refuse { connections, message }),
+            .prop_map(|(connections, message)| ToRelay::Refuse { connections, message }),
         prop::collection::vec(messages::card(), 0..5)
-            .prop_map(|cards| Down::Cards(message::Message::Cards(cards).encode().into())),
+            .prop_map(|cards| ToRelay::Cards(message::Message::Cards(cards).encode().into())),
         (to(), any::<[u8; 16]>(), any::<[u8; 32]>(), any::<bool>()).prop_map(
-            |(connections, token, key, last)| Down::Table { connections, token, key, last }
+            |(connections, token, key, last)| ToRelay::Table { connections, token, key, last }
         ),
-        any::<u16>().prop_map(|rank| Down::Kill(Rank(rank))),
-        (any::<u16>(), ".{0,60}").prop_map(|(rank, how)| Down::Died { rank: Rank(rank), how }),
-        Just(Down::Over),
+        any::<u16>().prop_map(|rank| ToRelay::Kill(Rank(rank))),
+        (any::<u16>(), ".{0,60}").prop_map(|(rank, how)| ToRelay::Died { rank: Rank(rank), how }),
+        Just(ToRelay::Over),
     ]
 }
 
-fn through<T: Envelope>(hello: Arc<[u8]>, frames: &[Arc<[u8]>], piece: usize) -> Decoded<Vec<T>> {
+fn through<T: RelayFrame>(hello: Arc<[u8]>, frames: &[Arc<[u8]>], piece: usize) -> Decoded<Vec<T>> {
     let bytes: Vec<u8> =
         std::iter::once(&hello).chain(frames).flat_map(|frame| frame.to_vec()).collect();
-    let mut unpacker = Unpacker::default();
+    let mut decoder = RelayDecoder::default();
     let mut got = Vec::new();
     for piece in bytes.chunks(piece) {
-        unpacker.feed(piece);
-        while let Some(frame) = unpacker.next()? {
+        decoder.feed(piece);
+        while let Some(frame) = decoder.next()? {
             got.push(frame);
         }
     }
@@ -49,7 +51,7 @@ fn through<T: Envelope>(hello: Arc<[u8]>, frames: &[Arc<[u8]>], piece: usize) ->
 }
 
 fn hellos() -> (Arc<[u8]>, Arc<[u8]>) {
-    (Up::Hello { version: VERSION }.encode(), Down::Hello { version: VERSION }.encode())
+    (ToHub::Hello { version: VERSION }.encode(), ToRelay::Hello { version: VERSION }.encode())
 }
 
 proptest! {
@@ -60,18 +62,18 @@ proptest! {
         downs in prop::collection::vec(down(), 0..6),
         piece in 1usize..300,
     ) {
-        let frames: Vec<Arc<[u8]>> = ups.iter().map(Up::encode).collect();
+        let frames: Vec<Arc<[u8]>> = ups.iter().map(ToHub::encode).collect();
         prop_assert_eq!(through(hellos().0, &frames, piece), Ok(ups));
-        let frames: Vec<Arc<[u8]>> = downs.iter().map(Down::encode).collect();
+        let frames: Vec<Arc<[u8]>> = downs.iter().map(ToRelay::encode).collect();
         prop_assert_eq!(through(hellos().1, &frames, piece), Ok(downs));
     }
 }
 
 #[test]
 fn the_greeting_comes_first_and_once() {
-    let closed = Up::Closed { connection: 1 }.encode();
-    let other = Up::Hello { version: VERSION + 1 }.encode();
-    let run = |hello: &Arc<[u8]>, frames: &[Arc<[u8]>]| through::<Up>(hello.clone(), frames, 3);
+    let closed = ToHub::Closed { connection: 1 }.encode();
+    let other = ToHub::Hello { version: VERSION + 1 }.encode();
+    let run = |hello: &Arc<[u8]>, frames: &[Arc<[u8]>]| through::<ToHub>(hello.clone(), frames, 3);
     assert_eq!(run(&other, &[]), Err(DecodeError::Version(VERSION + 1)));
     assert_eq!(run(&closed, &[]), Err(DecodeError::Malformed("no greeting")));
     let hello = hellos().0;
@@ -80,7 +82,7 @@ fn the_greeting_comes_first_and_once() {
         Err(DecodeError::Malformed("a second greeting"))
     );
     // The directions are told apart.
-    assert!(through::<Down>(hello, &[], 3).is_err());
+    assert!(through::<ToRelay>(hello, &[], 3).is_err());
 }
 
 #[test]
@@ -89,10 +91,11 @@ fn the_largest_frames_fit() {
     let cards: Vec<u8> = vec![1; FRAME_MAX];
     let connections = vec![u64::MAX; CONNECTIONS_MAX + 1];
     let message = Message::Failed(Failure::Meeting(text));
-    let frames = [Down::Cards(cards.into()).encode(), Down::Send { connections, message }.encode()];
-    assert!(frames.iter().all(|frame| frame.len() <= ENVELOPE_MAX));
-    let sent = through::<Down>(hellos().1, &frames[1..], 1000).expect("understood");
-    assert!(matches!(&sent[..], [Down::Send { connections, .. }] if connections.len() == 4096));
+    let frames =
+        [ToRelay::Cards(cards.into()).encode(), ToRelay::Send { connections, message }.encode()];
+    assert!(frames.iter().all(|frame| frame.len() <= RELAY_FRAME_MAX));
+    let sent = through::<ToRelay>(hellos().1, &frames[1..], 1000).expect("understood");
+    assert!(matches!(&sent[..], [ToRelay::Send { connections, .. }] if connections.len() == 4096));
 }
 
 #[test]
@@ -115,9 +118,9 @@ fn mutated_envelopes_do_no_harm() {
             bytes[..4].copy_from_slice(&len.to_le_bytes());
         }
         if sample.is_multiple_of(2) {
-            let _ = through::<Up>(up.clone(), &[bytes.into()], 4096);
+            let _ = through::<ToHub>(up.clone(), &[bytes.into()], 4096);
         } else {
-            let _ = through::<Down>(down.clone(), &[bytes.into()], 4096);
+            let _ = through::<ToRelay>(down.clone(), &[bytes.into()], 4096);
         }
     });
 }

@@ -5,9 +5,9 @@
 //! [`Message`]; messages of ranks travel inside as whole frames. The first frame of both sides is
 //! Hello. Connections are numbered by the relay.
 
-use super::KEY_BYTES;
-use super::fields::{DecodeError, Decoded, Reader, Writer, encode_failure};
+use super::encoding::{DecodeError, Decoded, Reader, Writer, encode_failure};
 use super::message::{FRAME_MAX, Failure, Message};
+use crate::bootstrap::KEY_BYTES;
 use crate::ids::Rank;
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ pub(crate) const VERSION: u16 = super::message::VERSION;
 /// Connections in one frame.
 pub(crate) const CONNECTIONS_MAX: usize = 4096;
 /// Bytes of the largest frame, its length included.
-pub(crate) const ENVELOPE_MAX: usize = 2 * FRAME_MAX;
+pub(crate) const RELAY_FRAME_MAX: usize = 2 * FRAME_MAX;
 
 /// What a relay says to the hub.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Up {
+pub(crate) enum ToHub {
     /// First.
     Hello { version: u16 },
     /// A rank's message.
-    Said { connection: u64, message: Message },
+    Relayed { connection: u64, message: Message },
     /// A rank's connection has ended.
     Closed { connection: u64 },
     /// This rank's machine cannot take part in the round; the rank's join follows.
@@ -37,7 +37,7 @@ pub(crate) enum Up {
 
 /// What the hub says to a relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Down {
+pub(crate) enum ToRelay {
     /// First.
     Hello { version: u16 },
     /// Say this to these.
@@ -64,39 +64,39 @@ fn connections(writer: &mut Writer, connections: &[u64]) {
     }
 }
 
-impl Up {
+impl ToHub {
     /// As one frame.
     pub(crate) fn encode(&self) -> Arc<[u8]> {
         let writer = match self {
-            Up::Hello { version } => {
+            ToHub::Hello { version } => {
                 let mut writer = Writer::frame(1);
                 writer.u16(*version);
                 writer
             }
-            Up::Said { connection, message } => {
+            ToHub::Relayed { connection, message } => {
                 let mut writer = Writer::frame(2);
                 writer.u64(*connection);
                 writer.0.extend(message.encode());
                 writer
             }
-            Up::Closed { connection } => {
+            ToHub::Closed { connection } => {
                 let mut writer = Writer::frame(3);
                 writer.u64(*connection);
                 writer
             }
-            Up::Failed { rank, failure } => {
+            ToHub::Failed { rank, failure } => {
                 let mut writer = Writer::frame(4);
                 writer.u16(rank.0);
                 encode_failure(&mut writer, failure);
                 writer
             }
-            Up::Started { rank, pid } => {
+            ToHub::Started { rank, pid } => {
                 let mut writer = Writer::frame(5);
                 writer.u16(rank.0);
                 writer.u32(pid.cast_unsigned());
                 writer
             }
-            Up::Gone { rank, how } => {
+            ToHub::Gone { rank, how } => {
                 let mut writer = Writer::frame(6);
                 writer.u16(rank.0);
                 writer.text(how);
@@ -107,33 +107,33 @@ impl Up {
     }
 }
 
-impl Down {
+impl ToRelay {
     /// As one frame.
     pub(crate) fn encode(&self) -> Arc<[u8]> {
         let writer = match self {
-            Down::Hello { version } => {
+            ToRelay::Hello { version } => {
                 let mut writer = Writer::frame(65);
                 writer.u16(*version);
                 writer
             }
-            Down::Send { connections: to, message } => {
+            ToRelay::Send { connections: to, message } => {
                 let mut writer = Writer::frame(66);
                 connections(&mut writer, to);
                 writer.0.extend(message.encode());
                 writer
             }
-            Down::Refuse { connections: to, message } => {
+            ToRelay::Refuse { connections: to, message } => {
                 let mut writer = Writer::frame(67);
                 connections(&mut writer, to);
                 writer.0.extend(message.encode());
                 writer
             }
-            Down::Cards(frame) => {
+            ToRelay::Cards(frame) => {
                 let mut writer = Writer::frame(68);
                 writer.0.extend_from_slice(frame);
                 writer
             }
-            Down::Table { connections: to, token, key, last } => {
+            ToRelay::Table { connections: to, token, key, last } => {
                 let mut writer = Writer::frame(69);
                 connections(&mut writer, to);
                 writer.0.extend_from_slice(token);
@@ -141,25 +141,25 @@ impl Down {
                 writer.u8(u8::from(*last));
                 writer
             }
-            Down::Kill(rank) => {
+            ToRelay::Kill(rank) => {
                 let mut writer = Writer::frame(70);
                 writer.u16(rank.0);
                 writer
             }
-            Down::Died { rank, how } => {
+            ToRelay::Died { rank, how } => {
                 let mut writer = Writer::frame(71);
                 writer.u16(rank.0);
                 writer.text(how);
                 writer
             }
-            Down::Over => Writer::frame(72),
+            ToRelay::Over => Writer::frame(72),
         };
         writer.finish().into()
     }
 }
 
 /// A frame of one direction.
-pub(crate) trait Envelope: Sized {
+pub(crate) trait RelayFrame: Sized {
     /// From its kind and fields.
     fn fields(kind: u8, reader: &mut Reader<'_>) -> Decoded<Self>;
 
@@ -167,49 +167,49 @@ pub(crate) trait Envelope: Sized {
     fn version(&self) -> Option<u16>;
 }
 
-impl Envelope for Up {
-    fn fields(kind: u8, reader: &mut Reader<'_>) -> Decoded<Up> {
+impl RelayFrame for ToHub {
+    fn fields(kind: u8, reader: &mut Reader<'_>) -> Decoded<ToHub> {
         Ok(match kind {
-            1 => Up::Hello { version: reader.u16()? },
-            2 => Up::Said { connection: reader.u64()?, message: message(reader)?.0 },
-            3 => Up::Closed { connection: reader.u64()? },
-            4 => Up::Failed { rank: reader.rank()?, failure: reader.failure()? },
-            5 => Up::Started { rank: reader.rank()?, pid: reader.u32()?.cast_signed() },
-            6 => Up::Gone { rank: reader.rank()?, how: reader.text()? },
+            1 => ToHub::Hello { version: reader.u16()? },
+            2 => ToHub::Relayed { connection: reader.u64()?, message: message(reader)?.0 },
+            3 => ToHub::Closed { connection: reader.u64()? },
+            4 => ToHub::Failed { rank: reader.rank()?, failure: reader.failure()? },
+            5 => ToHub::Started { rank: reader.rank()?, pid: reader.u32()?.cast_signed() },
+            6 => ToHub::Gone { rank: reader.rank()?, how: reader.text()? },
             _ => return Err(DecodeError::Malformed("unknown kind of envelope")),
         })
     }
 
     fn version(&self) -> Option<u16> {
-        if let Up::Hello { version } = self { Some(*version) } else { None }
+        if let ToHub::Hello { version } = self { Some(*version) } else { None }
     }
 }
 
-impl Envelope for Down {
-    fn fields(kind: u8, reader: &mut Reader<'_>) -> Decoded<Down> {
+impl RelayFrame for ToRelay {
+    fn fields(kind: u8, reader: &mut Reader<'_>) -> Decoded<ToRelay> {
         Ok(match kind {
-            65 => Down::Hello { version: reader.u16()? },
-            66 => Down::Send { connections: numbers(reader)?, message: message(reader)?.0 },
-            67 => Down::Refuse { connections: numbers(reader)?, message: message(reader)?.0 },
+            65 => ToRelay::Hello { version: reader.u16()? },
+            66 => ToRelay::Send { connections: numbers(reader)?, message: message(reader)?.0 },
+            67 => ToRelay::Refuse { connections: numbers(reader)?, message: message(reader)?.0 },
             68 => match message(reader)? {
-                (Message::Cards(_), frame) => Down::Cards(frame.into()),
+                (Message::Cards(_), frame) => ToRelay::Cards(frame.into()),
                 _ => return Err(DecodeError::Malformed("no cards")),
             },
-            69 => Down::Table {
+            69 => ToRelay::Table {
                 connections: numbers(reader)?,
                 token: reader.bytes()?,
                 key: reader.bytes()?,
                 last: reader.u8()? != 0,
             },
-            70 => Down::Kill(reader.rank()?),
-            71 => Down::Died { rank: reader.rank()?, how: reader.text()? },
-            72 => Down::Over,
+            70 => ToRelay::Kill(reader.rank()?),
+            71 => ToRelay::Died { rank: reader.rank()?, how: reader.text()? },
+            72 => ToRelay::Over,
             _ => return Err(DecodeError::Malformed("unknown kind of envelope")),
         })
     }
 
     fn version(&self) -> Option<u16> {
-        if let Down::Hello { version } = self { Some(*version) } else { None }
+        if let ToRelay::Hello { version } = self { Some(*version) } else { None }
     }
 }
 
@@ -232,14 +232,14 @@ fn message<'a>(reader: &mut Reader<'a>) -> Decoded<(Message, &'a [u8])> {
 
 /// Takes bytes in pieces of any size and gives frames; the first has to be a Hello of our version.
 #[derive(Debug, Default)]
-pub(crate) struct Unpacker {
+pub(crate) struct RelayDecoder {
     bytes: Vec<u8>,
     /// Where the next frame begins.
     at: usize,
     greeted: bool,
 }
 
-impl Unpacker {
+impl RelayDecoder {
     /// Adds bytes that have come.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.at);
@@ -248,12 +248,12 @@ impl Unpacker {
     }
 
     /// The next frame behind the Hello that has come whole.
-    pub(crate) fn next<T: Envelope>(&mut self) -> Decoded<Option<T>> {
+    pub(crate) fn next<T: RelayFrame>(&mut self) -> Decoded<Option<T>> {
         loop {
             let rest = &self.bytes[self.at..];
             let Some((len, rest)) = rest.split_first_chunk::<4>() else { return Ok(None) };
             let len = u32::from_le_bytes(*len) as usize;
-            if len == 0 || len > ENVELOPE_MAX - 4 {
+            if len == 0 || len > RELAY_FRAME_MAX - 4 {
                 return Err(DecodeError::Malformed("envelope too long or empty"));
             }
             let Some(fields) = rest.get(..len) else { return Ok(None) };
@@ -275,5 +275,5 @@ impl Unpacker {
 }
 
 #[cfg(test)]
-#[path = "envelope_tests.rs"]
+#[path = "relay_protocol_tests.rs"]
 mod tests;
