@@ -69,6 +69,7 @@ pub mod bootstrap;
 pub mod os;
 pub mod survey;
 pub mod sync;
+pub mod wire;
 
 pub use agreement::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
 pub use bootstrap::{Job, TestProxy, Transport};

@@ -1,6 +1,6 @@
 //! One connection of a meeting: frames in and out, without blocking.
 
-use super::encoding::DecodeError;
+use super::encoding::ProtocolError;
 use super::message::{FRAME_MAX, Message};
 use crate::os::socket::{self, Piece};
 use std::collections::VecDeque;
@@ -91,7 +91,7 @@ impl LocalConnection {
     }
 
     /// The next message that has come whole.
-    pub(crate) fn next(&mut self) -> Result<Option<Message>, DecodeError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Message>, ProtocolError> {
         let Some((message, len)) = Message::decode(&self.incoming)? else { return Ok(None) };
         self.incoming.drain(..len);
         Ok(Some(message))

@@ -1,8 +1,4 @@
-//! What is said at a meeting, as bytes: pure, versioned, every length bounded before use.
-//!
-//! A frame is a 32-bit length (of what follows), one byte of kind, and the fields in little-endian
-//! order; strings and lists carry a 16-bit count. Nothing here knows sockets, so that all of it is
-//! property-tested, and a frame that is not understood is an error in words, never a panic.
+//! What rank and server say to each other: the messages and their limits.
 
 use crate::bootstrap::{Card, KEY_BYTES};
 use crate::error::Error;

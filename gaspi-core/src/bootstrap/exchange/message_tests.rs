@@ -169,8 +169,8 @@ fn many_cards_take_several_bounded_frames() {
 
 #[test]
 fn another_version_is_told_apart() {
-    let mut writer = Writer::frame(1);
-    writer.u16(VERSION + 1);
-    writer.u64(0);
-    assert_eq!(Message::decode(&writer.finish()), Err(DecodeError::Version(VERSION + 1)));
+    let bytes = frame(|writer| {
+        writer.u8(1).u16(VERSION + 1).u64(0);
+    });
+    assert_eq!(Message::decode(&bytes), Err(ProtocolError::Version(VERSION + 1)));
 }

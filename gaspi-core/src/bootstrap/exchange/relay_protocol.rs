@@ -5,10 +5,13 @@
 //! [`Message`]; messages of ranks travel inside as whole frames. The first frame of both sides is
 //! Hello. Connections are numbered by the relay.
 
-use super::encoding::{DecodeError, Decoded, Reader, Writer, encode_failure};
+use super::encoding::{
+    Decoded, Field, ProtocolError, Reader, Writer, frame, malformed, write_list,
+};
 use super::message::{FRAME_MAX, Failure, Message};
 use crate::bootstrap::KEY_BYTES;
 use crate::ids::Rank;
+use crate::wire::codec::{self, Limit};
 use std::sync::Arc;
 
 /// The version of the envelopes; changes with that of the messages too.
@@ -56,105 +59,77 @@ pub(crate) enum ToRelay {
     Over,
 }
 
-fn connections(writer: &mut Writer, connections: &[u64]) {
-    let connections = &connections[..connections.len().min(CONNECTIONS_MAX)];
-    writer.u16(connections.len() as u16);
-    for connection in connections {
-        writer.u64(*connection);
-    }
-}
+/// How many connections one frame names.
+const CONNECTIONS: Limit = Limit::u16(CONNECTIONS_MAX as u16);
 
 impl ToHub {
     /// As one frame.
     pub(crate) fn encode(&self) -> Arc<[u8]> {
-        let writer = match self {
+        frame(|writer| self.write(writer)).into()
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        match self {
             ToHub::Hello { version } => {
-                let mut writer = Writer::frame(1);
-                writer.u16(*version);
-                writer
+                writer.u8(1).u16(*version);
             }
             ToHub::Relayed { connection, message } => {
-                let mut writer = Writer::frame(2);
-                writer.u64(*connection);
-                writer.0.extend(message.encode());
-                writer
+                writer.u8(2).u64(*connection).raw(&message.encode());
             }
             ToHub::Closed { connection } => {
-                let mut writer = Writer::frame(3);
-                writer.u64(*connection);
-                writer
+                writer.u8(3).u64(*connection);
             }
             ToHub::Failed { rank, failure } => {
-                let mut writer = Writer::frame(4);
-                writer.u16(rank.0);
-                encode_failure(&mut writer, failure);
-                writer
+                rank.write(writer.u8(4));
+                failure.write(writer);
             }
             ToHub::Started { rank, pid } => {
-                let mut writer = Writer::frame(5);
-                writer.u16(rank.0);
-                writer.u32(pid.cast_unsigned());
-                writer
+                rank.write(writer.u8(5));
+                writer.i32(*pid);
             }
             ToHub::Gone { rank, how } => {
-                let mut writer = Writer::frame(6);
-                writer.u16(rank.0);
-                writer.text(how);
-                writer
+                rank.write(writer.u8(6));
+                how.write(writer);
             }
-        };
-        writer.finish().into()
+        }
     }
 }
 
 impl ToRelay {
     /// As one frame.
     pub(crate) fn encode(&self) -> Arc<[u8]> {
-        let writer = match self {
+        frame(|writer| self.write(writer)).into()
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        match self {
             ToRelay::Hello { version } => {
-                let mut writer = Writer::frame(65);
-                writer.u16(*version);
-                writer
+                writer.u8(65).u16(*version);
             }
-            ToRelay::Send { connections: to, message } => {
-                let mut writer = Writer::frame(66);
-                connections(&mut writer, to);
-                writer.0.extend(message.encode());
-                writer
+            ToRelay::Send { connections, message } => {
+                write_list(writer.u8(66), connections, CONNECTIONS);
+                writer.raw(&message.encode());
             }
-            ToRelay::Refuse { connections: to, message } => {
-                let mut writer = Writer::frame(67);
-                connections(&mut writer, to);
-                writer.0.extend(message.encode());
-                writer
+            ToRelay::Refuse { connections, message } => {
+                write_list(writer.u8(67), connections, CONNECTIONS);
+                writer.raw(&message.encode());
             }
             ToRelay::Cards(frame) => {
-                let mut writer = Writer::frame(68);
-                writer.0.extend_from_slice(frame);
-                writer
+                writer.u8(68).raw(frame);
             }
-            ToRelay::Table { connections: to, token, key, last } => {
-                let mut writer = Writer::frame(69);
-                connections(&mut writer, to);
-                writer.0.extend_from_slice(token);
-                writer.0.extend_from_slice(key);
-                writer.u8(u8::from(*last));
-                writer
+            ToRelay::Table { connections, token, key, last } => {
+                write_list(writer.u8(69), connections, CONNECTIONS);
+                writer.array(token).array(key).bool(*last);
             }
-            ToRelay::Kill(rank) => {
-                let mut writer = Writer::frame(70);
-                writer.u16(rank.0);
-                writer
-            }
+            ToRelay::Kill(rank) => rank.write(writer.u8(70)),
             ToRelay::Died { rank, how } => {
-                let mut writer = Writer::frame(71);
-                writer.u16(rank.0);
-                writer.text(how);
-                writer
+                rank.write(writer.u8(71));
+                how.write(writer);
             }
-            ToRelay::Over => Writer::frame(72),
-        };
-        writer.finish().into()
+            ToRelay::Over => {
+                writer.u8(72);
+            }
+        }
     }
 }
 
@@ -173,10 +148,10 @@ impl RelayFrame for ToHub {
             1 => ToHub::Hello { version: reader.u16()? },
             2 => ToHub::Relayed { connection: reader.u64()?, message: message(reader)?.0 },
             3 => ToHub::Closed { connection: reader.u64()? },
-            4 => ToHub::Failed { rank: reader.rank()?, failure: reader.failure()? },
-            5 => ToHub::Started { rank: reader.rank()?, pid: reader.u32()?.cast_signed() },
-            6 => ToHub::Gone { rank: reader.rank()?, how: reader.text()? },
-            _ => return Err(DecodeError::Malformed("unknown kind of envelope")),
+            4 => ToHub::Failed { rank: Field::read(reader)?, failure: Field::read(reader)? },
+            5 => ToHub::Started { rank: Field::read(reader)?, pid: reader.i32()? },
+            6 => ToHub::Gone { rank: Field::read(reader)?, how: Field::read(reader)? },
+            _ => return malformed("unknown kind of envelope"),
         })
     }
 
@@ -189,22 +164,28 @@ impl RelayFrame for ToRelay {
     fn fields(kind: u8, reader: &mut Reader<'_>) -> Decoded<ToRelay> {
         Ok(match kind {
             65 => ToRelay::Hello { version: reader.u16()? },
-            66 => ToRelay::Send { connections: numbers(reader)?, message: message(reader)?.0 },
-            67 => ToRelay::Refuse { connections: numbers(reader)?, message: message(reader)?.0 },
+            66 => ToRelay::Send {
+                connections: reader.list(CONNECTIONS, Field::read)?,
+                message: message(reader)?.0,
+            },
+            67 => ToRelay::Refuse {
+                connections: reader.list(CONNECTIONS, Field::read)?,
+                message: message(reader)?.0,
+            },
             68 => match message(reader)? {
                 (Message::Cards(_), frame) => ToRelay::Cards(frame.into()),
-                _ => return Err(DecodeError::Malformed("no cards")),
+                _ => return malformed("no cards"),
             },
             69 => ToRelay::Table {
-                connections: numbers(reader)?,
-                token: reader.bytes()?,
-                key: reader.bytes()?,
+                connections: reader.list(CONNECTIONS, Field::read)?,
+                token: reader.array()?,
+                key: reader.array()?,
                 last: reader.u8()? != 0,
             },
-            70 => ToRelay::Kill(reader.rank()?),
-            71 => ToRelay::Died { rank: reader.rank()?, how: reader.text()? },
+            70 => ToRelay::Kill(Field::read(reader)?),
+            71 => ToRelay::Died { rank: Field::read(reader)?, how: Field::read(reader)? },
             72 => ToRelay::Over,
-            _ => return Err(DecodeError::Malformed("unknown kind of envelope")),
+            _ => return malformed("unknown kind of envelope"),
         })
     }
 
@@ -213,20 +194,11 @@ impl RelayFrame for ToRelay {
     }
 }
 
-fn numbers(reader: &mut Reader<'_>) -> Decoded<Vec<u64>> {
-    let count = reader.count(CONNECTIONS_MAX)?;
-    (0..count).map(|_| reader.u64()).collect()
-}
-
 /// A message of a rank and the frame that it came as.
 fn message<'a>(reader: &mut Reader<'a>) -> Decoded<(Message, &'a [u8])> {
-    let bytes = reader.0;
-    match Message::decode(bytes)? {
-        Some((message, len)) => {
-            reader.0 = &bytes[len..];
-            Ok((message, &bytes[..len]))
-        }
-        None => Err(DecodeError::Malformed("short message")),
+    match Message::decode(reader.rest())? {
+        Some((message, len)) => Ok((message, reader.raw(len)?)),
+        None => malformed("short message"),
     }
 }
 
@@ -250,25 +222,25 @@ impl RelayDecoder {
     /// The next frame behind the Hello that has come whole.
     pub(crate) fn next<T: RelayFrame>(&mut self) -> Decoded<Option<T>> {
         loop {
-            let rest = &self.bytes[self.at..];
-            let Some((len, rest)) = rest.split_first_chunk::<4>() else { return Ok(None) };
-            let len = u32::from_le_bytes(*len) as usize;
-            if len == 0 || len > RELAY_FRAME_MAX - 4 {
-                return Err(DecodeError::Malformed("envelope too long or empty"));
+            let rest = self.bytes.get(self.at..).unwrap_or_default();
+            let Ok(body) = codec::first_frame(rest, RELAY_FRAME_MAX - 4) else {
+                return malformed("envelope too long or empty");
+            };
+            let Some(body) = body else { return Ok(None) };
+            let mut reader = Reader::new(body);
+            let frame = T::fields(reader.u8()?, &mut reader)?;
+            // What follows the version in a Hello of another version is not for this one.
+            if frame.version().is_none() {
+                reader.finish()?;
             }
-            let Some(fields) = rest.get(..len) else { return Ok(None) };
-            let mut reader = Reader(&fields[1..]);
-            let frame = T::fields(fields[0], &mut reader)?;
-            if !reader.0.is_empty() && frame.version().is_none() {
-                return Err(DecodeError::Malformed("bytes left over"));
-            }
+            let len = body.len();
             self.at += 4 + len;
             match (frame.version(), self.greeted) {
                 (None, true) => return Ok(Some(frame)),
                 (Some(VERSION), false) => self.greeted = true,
-                (Some(version), false) => return Err(DecodeError::Version(version)),
-                (Some(_), true) => return Err(DecodeError::Malformed("a second greeting")),
-                (None, false) => return Err(DecodeError::Malformed("no greeting")),
+                (Some(version), false) => return Err(ProtocolError::Version(version)),
+                (Some(_), true) => return malformed("a second greeting"),
+                (None, false) => return malformed("no greeting"),
             }
         }
     }

@@ -4,7 +4,7 @@ use super::areas::{AreaKey, Areas};
 use super::relay::LINK_SHIFT;
 use super::state::{Action, ConnectionId, Joined};
 use super::{Registration, Role, Server};
-use crate::bootstrap::exchange::encoding::DecodeError;
+use crate::bootstrap::exchange::encoding::ProtocolError;
 use crate::bootstrap::exchange::message::{Failure, Join, Message, VERSION};
 use crate::bootstrap::system;
 use std::collections::HashMap;
@@ -92,13 +92,15 @@ impl Server {
         }
     }
 
-    fn misheard(&mut self, connection: ConnectionId, error: &DecodeError) {
+    fn misheard(&mut self, connection: ConnectionId, error: &ProtocolError) {
         let reason = match error {
-            DecodeError::Version(version) => format!(
+            ProtocolError::Version(version) => format!(
                 "this rank speaks version {version} of the meeting, its host version {VERSION}; \
                  use one version of the library and of gaspi_run"
             ),
-            DecodeError::Malformed(what) => format!("the host did not understand a frame: {what}"),
+            ProtocolError::Malformed(what) => {
+                format!("the host did not understand a frame: {what}")
+            }
         };
         self.forget(connection);
         self.refuse(connection, &Message::Failed(Failure::Meeting(reason)));

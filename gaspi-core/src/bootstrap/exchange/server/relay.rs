@@ -8,7 +8,7 @@
 use super::areas::{self, AreaKey};
 use super::state::{ConnectionId, ServerState};
 use super::{Peer, Request, Role, Server};
-use crate::bootstrap::exchange::encoding::{DecodeError, encode_cards};
+use crate::bootstrap::exchange::encoding::{ProtocolError, encode_cards};
 use crate::bootstrap::exchange::message::{Failure, Join, Message};
 use crate::bootstrap::exchange::relay_protocol::{
     self, CONNECTIONS_MAX, RelayDecoder, RelayFrame, ToHub, ToRelay,
@@ -170,12 +170,12 @@ impl Server {
         };
         understood.map_err(|error| Error::Meeting {
             reason: match error {
-                DecodeError::Version(version) => format!(
+                ProtocolError::Version(version) => format!(
                     "the other host speaks version {version} of the meeting, this one version {}; \
                      use one version of the library and of gaspi_run on all hosts",
                     relay_protocol::VERSION
                 ),
-                DecodeError::Malformed(what) => {
+                ProtocolError::Malformed(what) => {
                     format!("the other host sent what is not understood: {what}")
                 }
             },
@@ -253,7 +253,7 @@ impl Server {
         &mut self,
         link: RelayId,
         mut handle: impl FnMut(&mut Server, T),
-    ) -> std::result::Result<(), DecodeError> {
+    ) -> std::result::Result<(), ProtocolError> {
         // A frame may end the link.
         while let Some(channel) = self.channel(link) {
             match channel.came.next()? {

@@ -1,0 +1,3 @@
+//! Bytes on their way between processes: no sockets here.
+
+pub mod codec;
