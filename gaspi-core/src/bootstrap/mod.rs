@@ -1,9 +1,9 @@
 //! From the environment to a connected job: find out who this process is, exchange addresses with
 //! the other ranks.
 //!
-//! [`launcher`] tells rank, size and where to meet, for each way to start a job. [`exchange`] is
-//! the out-of-band exchange: each rank registers its [`Card`] with a server, and gets the
-//! [`Table`] of all cards once all ranks have registered. [`auth`] makes the key that protects the
+//! [`launcher`] tells rank, size and the place of the server, for each way to start a job.
+//! [`exchange`] is the out-of-band exchange: each rank registers its [`Card`] with a server, and
+//! gets the [`Table`] of all cards once all ranks have registered. [`auth`] makes the key that protects the
 //! exchange between hosts. [`addresses`] chooses what to offer to peers and what to try.
 //!
 //! Invariant: no wait here outlives its deadline, and the end of any rank before the table went

@@ -141,7 +141,7 @@ pub(crate) fn readable(fd: BorrowedFd<'_>) -> bool {
     unsafe { libc::poll(&raw mut entry, 1, 0) > 0 }
 }
 
-/// Ends both directions of a socket, whoever else still holds a copy of the descriptor.
+/// Ends both directions of a socket, also if other processes hold copies of the descriptor.
 pub(crate) fn shut_down(fd: BorrowedFd<'_>) {
     // SAFETY: the descriptor is open; that the other side has gone already does not matter.
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };

@@ -1,4 +1,4 @@
-//! How the host of a machine finds the hub of a job that was started by hand: it tries all
+//! How the server of a machine finds the hub of a job that was started by hand: it tries all
 //! addresses of the hub's machine at all ports that the hub may have, until one answers that knows
 //! the job and its key.
 //!
@@ -95,7 +95,7 @@ impl Discovery {
         }
     }
 
-    /// Goes on; what the hub and the ranks of this machine say passes through `host`.
+    /// Goes on; what the hub and the ranks of this machine say passes through `server`.
     pub(super) fn serve(&mut self, server: &mut Server) {
         if self.stream.is_none() && !server.is_over() {
             self.connect(server);
@@ -205,7 +205,7 @@ impl Discovery {
         }
     }
 
-    /// Why there will be no meeting.
+    /// Why there will be no exchange.
     fn refusal(&self, to: SocketAddr, client: &handshake::Client, reason: &str) -> String {
         let remedy = match client.met() {
             Met::SameJob => self.access.key_remedy(),

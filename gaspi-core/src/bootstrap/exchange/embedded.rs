@@ -13,7 +13,7 @@ use crate::error::Result;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The meeting of a machine.
+/// The server of a machine, and its way to the others.
 #[derive(Debug)]
 pub(super) struct EmbeddedServer {
     pub(super) server: Server,
@@ -30,7 +30,7 @@ enum Others {
 }
 
 impl EmbeddedServer {
-    /// Begins to host behind `listener`, which has the name that the machine's ranks know.
+    /// Begins to serve behind `listener`, which has the name that the machine's ranks know.
     pub(super) fn new(job: &Job, name: &str, listener: OwnedFd) -> Result<EmbeddedServer> {
         let (role, others) = match &job.server {
             ServerLocation::OverHosts { hub, .. } => {
@@ -69,7 +69,7 @@ impl EmbeddedServer {
         }
     }
 
-    /// Whether everybody has been sent the outcome of the round.
+    /// Whether all have been sent the outcome of the round.
     pub(super) fn finished(&self) -> bool {
         let farewell = match &self.others {
             Others::Hub(listener) => listener.is_done(),

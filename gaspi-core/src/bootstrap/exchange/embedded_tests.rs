@@ -261,7 +261,7 @@ fn strangers_do_not_disturb_the_meeting() {
             client(&local(0)).poll(GUARD.deadline()).expect("table");
             other.join().expect("rank").expect("table");
         });
-        // Whoever did not speak our language was closed without an answer, another version told.
+        // Nonsense was closed without an answer; another version was told.
         let mut answer = Vec::new();
         let _ = strangers[0].read_to_end(&mut answer);
         assert_eq!(answer, b"");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// How long a peer may take for its part of a handshake.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// Ports that a meeting may be at where none is named: above those that services use, below those
+/// Ports that the hub may be at where none is named: above those that services use, below those
 /// that the kernel hands out.
 pub(super) const PORTS: (u16, u16) = (20480, 28671);
 /// How many of them a job tries, so that jobs do not stand in each other's way.

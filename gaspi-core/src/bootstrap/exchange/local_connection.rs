@@ -1,4 +1,4 @@
-//! One connection of a meeting: frames in and out, without blocking.
+//! A connection between a rank and its server: frames in and out, without blocking.
 
 use super::encoding::ProtocolError;
 use super::message::{FRAME_MAX, Message};

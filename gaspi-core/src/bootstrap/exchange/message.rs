@@ -17,7 +17,7 @@ pub(crate) const AGREED_MAX: usize = 64;
 /// Ranks that are named as missing.
 pub(crate) const MISSING_MAX: usize = 8;
 
-/// A rank's wish to take part.
+/// A rank registers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Join {
     /// The job that it believes to belong to.
@@ -26,7 +26,7 @@ pub(crate) struct Join {
     pub(crate) size: u32,
     /// What must be equal on all ranks, by name.
     pub(crate) agreed: Vec<(String, u64)>,
-    /// Who it is.
+    /// What the others need to know about it.
     pub(crate) card: Card,
 }
 
@@ -38,14 +38,14 @@ impl Join {
     }
 }
 
-/// Why a meeting, or the part of one rank in it, failed.
+/// Why an exchange, or the part of one rank in it, failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Failure {
     /// Two ranks differ in what must agree.
     Mismatch { field: String, left: Rank, left_value: String, right: Rank, right_value: String },
     /// The environment of this one rank makes no sense.
     Environment(String),
-    /// Some rank ended, or the host cannot go on.
+    /// Some rank ended, or the server cannot go on.
     Meeting(String),
     /// There is no memory for the node area.
     Memory { needed: u64, available: u64, reason: String },
@@ -84,11 +84,11 @@ impl From<Error> for Failure {
 /// Everything that is said.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Message {
-    /// Rank to host: the first word.
+    /// Rank to server: the first word.
     Join(Join),
-    /// Rank to host: end that rank.
+    /// Rank to server: end that rank.
     Kill(Rank),
-    /// Rank to host: it leaves the job, so that the end of its process is no death.
+    /// Rank to server: it leaves the job, so that the end of its process is no death.
     Leave,
     /// Server to rank: so many are missing, the first of them by number; where the job spans hosts
     /// also in words, with hosts and how far each has come.
@@ -99,9 +99,9 @@ pub(crate) enum Message {
     Area { token: [u8; 16], key: [u8; KEY_BYTES] },
     /// Server to rank: it ends here.
     Failed(Failure),
-    /// Server to rank: this meeting is over, look for the next one.
+    /// Server to rank: this exchange is over, look for the next one.
     Over,
-    /// Rank to host, instead of a join: it cannot take part in its next meeting.
+    /// Rank to server, instead of a join: it cannot take part in its next exchange.
     Unable { job: String, rank: Rank, reason: String },
     /// Server to rank, after the table: that rank's process has ended without leaving.
     Died { rank: Rank, how: String },

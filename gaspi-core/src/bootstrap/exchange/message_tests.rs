@@ -78,7 +78,10 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
 
 proptest! {
     #[test]
-    fn what_is_said_is_understood(message in message(), tail in prop::collection::vec(any::<u8>(), 0..9)) {
+    fn what_is_said_is_understood(
+        message in message(),
+        tail in prop::collection::vec(any::<u8>(), 0..9),
+    ) {
         let mut bytes = message.encode();
         let len = bytes.len();
         for cut in 0..len {
@@ -97,7 +100,11 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_never_panics(message in message(), at in any::<prop::sample::Index>(), bit in 0..8u32) {
+    fn a_flipped_bit_never_panics(
+        message in message(),
+        at in any::<prop::sample::Index>(),
+        bit in 0..8u32,
+    ) {
         let mut bytes = message.encode();
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;

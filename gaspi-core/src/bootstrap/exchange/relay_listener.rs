@@ -21,7 +21,7 @@ pub(super) const UNAUTHENTICATED_MAX: usize = 64;
 /// How long the last words to a machine that does not close may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Somebody who has connected and not proved anything yet.
+/// A connection that has not proved anything yet.
 #[derive(Debug)]
 struct Unauthenticated {
     fd: OwnedFd,
@@ -36,13 +36,13 @@ pub(super) struct RelayListener {
     access: HubAccess,
     size: u32,
     pub(super) listeners: Vec<OwnedFd>,
-    /// Given up to turn somebody away when descriptors have run out.
+    /// Given up to turn a connection away when descriptors have run out.
     reserve: Option<OwnedFd>,
     unauthenticated: Vec<Unauthenticated>,
     streams: Vec<(RelayId, TcpConnection)>,
-    /// Who was refused last, and why.
+    /// Which connection was refused last, and why.
     pub(super) last_error: Option<String>,
-    /// Since when the meeting is over and all was sent.
+    /// Since when the exchange is over and all was sent.
     quiet: Option<Instant>,
 }
 
@@ -84,7 +84,7 @@ impl RelayListener {
 
     pub(super) fn serve(&mut self, server: &mut Server) {
         if server.is_over() {
-            // Who comes now looks for the next meeting.
+            // A relay that comes now looks for the next exchange.
             self.listeners.clear();
             self.reserve = None;
             self.unauthenticated.clear();
@@ -144,7 +144,7 @@ impl RelayListener {
         }
     }
 
-    /// Makes links of the unauthenticated who have proved to belong to the job.
+    /// Makes links of the connections that have proved to belong to the job.
     fn welcome(&mut self, server: &mut Server) {
         let now = Instant::now();
         for mut peer in std::mem::take(&mut self.unauthenticated) {
@@ -163,7 +163,7 @@ impl RelayListener {
 
     fn refused(&mut self, peer: &Unauthenticated, reason: &str) {
         log::info!("proc_init: {} was refused: {reason}", peer.from);
-        // Scans and other programs are no trouble of this job.
+        // Scans and other programs are no error of this job.
         if peer.server.knows_job() {
             let remedy = self.access.key_remedy();
             self.last_error =

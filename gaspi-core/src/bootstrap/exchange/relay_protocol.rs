@@ -1,5 +1,5 @@
-//! What passes between the hosts of a meeting: the place on each machine (a relay) tells the one
-//! that decides (the hub) what its ranks say, and does what comes back. Pure bytes, bounded.
+//! What passes between the servers of an exchange: the relay on each machine tells the hub, which
+//! decides, what its ranks say, and does what comes back. Pure bytes, bounded.
 //!
 //! A frame is a 32-bit length (of what follows), one byte of kind, and the fields as in a
 //! [`Message`]; messages of ranks travel inside as whole frames. The first frame of both sides is
@@ -14,7 +14,7 @@ use crate::ids::Rank;
 use crate::wire::codec::{self, Limit};
 use std::sync::Arc;
 
-/// The version of the envelopes; changes with that of the messages too.
+/// The version of this protocol; changes with that of the messages too.
 pub(crate) const VERSION: u16 = super::message::VERSION;
 /// Connections in one frame.
 pub(crate) const CONNECTIONS_MAX: usize = 4096;
@@ -55,7 +55,7 @@ pub(crate) enum ToRelay {
     Kill(Rank),
     /// This rank's process has ended without leaving.
     Died { rank: Rank, how: String },
-    /// This meeting is over, look for the next one.
+    /// This exchange is over: look for the next one.
     Over,
 }
 

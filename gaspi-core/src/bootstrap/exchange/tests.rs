@@ -286,7 +286,7 @@ fn a_rank_that_ends_during_init_ends_it_for_all() {
         drop(leaving);
         let text = waiting.join().expect("rank").to_string();
         assert!(text.contains("rank 1") && text.contains("ended during init"), "{text}");
-        // Who comes late hears the same.
+        // A rank that comes late hears the same.
         let job = launcher.job(&id, 2, 3);
         assert_eq!(meet(&job, &Config::default(), GUARD).expect_err("late").to_string(), text);
     });

@@ -89,8 +89,8 @@ fn host_and_port(named: &str) -> Result<(String, u16)> {
     match parts {
         Some((host, Ok(port))) if !host.is_empty() && port > 0 => Ok((host.to_owned(), port)),
         _ => wrong(format!(
-            "GASPI_MEETING is \"tcp:{named}\"; write tcp:HOST:PORT, the machine of one of the ranks \
-             and a free port there"
+            "GASPI_MEETING is \"tcp:{named}\"; write tcp:HOST:PORT, the machine of one of the \
+             ranks and a free port there"
         )),
     }
 }

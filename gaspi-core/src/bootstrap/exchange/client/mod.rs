@@ -1,7 +1,7 @@
-//! A rank's way into its job: find the meeting, join, wait for the table. Resumable: a call that
+//! A rank's way into its job: find the server, register, wait for the table. Resumable: a call that
 //! runs out of time leaves the registration in place, and the next one continues.
 //!
-//! In a job started by hand the first rank to take the meeting's name hosts it inside its own
+//! In a job started by hand the first rank to take the server's name serves inside its own
 //! calls, and joins it like everybody else.
 
 mod state;
@@ -24,11 +24,11 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Between two attempts to reach a host that is just starting or just ending: its name exists, but
-/// nothing can be waited for.
+/// Between two attempts to reach a server that is just starting or just ending: its name exists,
+/// but nothing can be waited for.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(16);
-/// How long a rank that cannot join looks for somebody to tell.
+/// How long a rank that cannot join looks for a server to tell.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
 
 /// A rank on its way into its job.
@@ -44,9 +44,9 @@ pub struct Client {
 enum Phase {
     /// Nobody answers yet.
     Connecting { pause: Duration },
-    /// Connected to the host.
+    /// Connected to the server.
     Registered(Registered),
-    /// The table is here, but this rank still hosts those that have not got theirs.
+    /// The table is here, but this rank still serves those that have not got theirs.
     Serving(Option<Table>),
     /// It ended with this error, or the table was handed out.
     Ended(Option<Error>),
@@ -55,7 +55,7 @@ enum Phase {
 #[derive(Debug)]
 struct Registered {
     connection: LocalConnection,
-    /// The host's process, 0 where it is not visible.
+    /// The server's process, 0 where it is not visible.
     pid: i32,
     /// Readable when it has ended.
     process: Option<OwnedFd>,
@@ -83,11 +83,11 @@ impl Client {
         Ok(Client { job: job.clone(), join, server: None, phase })
     }
 
-    /// Continues until all ranks of the job have met.
+    /// Continues until all ranks of the job have registered.
     ///
     /// # Errors
-    /// [`Error::Timeout`] says who is missing; call again to continue. Any other error is final and
-    /// the same on every further call.
+    /// [`Error::Timeout`] names the missing ranks; call again to continue. Any other error is final
+    /// and the same on every further call.
     pub fn poll(&mut self, deadline: Deadline) -> Result<Table> {
         loop {
             match self.step() {
@@ -129,7 +129,7 @@ impl Client {
             match registered.look(&self.job)? {
                 Outcome::Nothing => return Ok(None),
                 Outcome::Over => {
-                    // If it was held here, it has found that there is another one.
+                    // A server of this process has found that there is another exchange.
                     self.server = None;
                     self.phase = Phase::Connecting { pause: RETRY_FIRST };
                 }
@@ -170,7 +170,7 @@ impl Client {
         })
     }
 
-    /// Connects to the host, or becomes it.
+    /// Connects to the server, or becomes it.
     fn connect(&mut self) -> Result<()> {
         let (name, launched) = match &self.job.server {
             ServerLocation::Launcher(name) => (name.clone(), true),
@@ -271,7 +271,7 @@ impl Client {
     }
 }
 
-/// Tells the others of `job` that this rank cannot join, as far as anybody is there to be told.
+/// Tells the others of `job` that this rank cannot join, if there is a server.
 pub(crate) fn report_unable(job: &Job, error: &Error) {
     let (ServerLocation::Launcher(name)
     | ServerLocation::FirstRank(name)
@@ -295,7 +295,7 @@ pub(crate) fn report_unable(job: &Job, error: &Error) {
                 return;
             }
             Err(error) => match error.kind() {
-                // Too many are in line, or nobody hosts yet.
+                // Too many are in line, or there is no server yet.
                 ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
                 ErrorKind::ConnectionRefused if !launched => {}
                 _ => return,
@@ -309,9 +309,9 @@ pub(crate) fn report_unable(job: &Job, error: &Error) {
 }
 
 impl Registered {
-    /// Reads what the host says.
+    /// Reads what the server says.
     fn look(&mut self, job: &Job) -> Result<Outcome> {
-        // Asked before reading: what a host said before it ended can then be read.
+        // Asked before reading: what a server said before it ended can then be read.
         let server_ended = self.process.as_ref().is_some_and(|fd| system::readable(fd.as_fd()));
         self.connection.flush();
         loop {

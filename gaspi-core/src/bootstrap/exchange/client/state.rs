@@ -73,8 +73,9 @@ impl ClientState {
             return cards;
         }
         log::info!(
-            "proc_init: the meeting was held in another pid namespace, so that the processes of the other \
-             ranks cannot be seen; deaths are known where gaspi_run or a connection tells of them"
+            "proc_init: the meeting was held in another pid namespace, so that the processes \
+             of the other ranks cannot be seen; deaths are known where gaspi_run or a connection \
+             tells of them"
         );
         cards.iter_mut().filter(|card| card.machine == machine).for_each(|card| card.pid = 0);
         cards

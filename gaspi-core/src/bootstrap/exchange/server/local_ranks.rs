@@ -52,7 +52,7 @@ impl Server {
         }
     }
 
-    /// A rank of this machine wants to take part.
+    /// A rank of this machine wants to register.
     fn come(&mut self, connection: ConnectionId, join: Join) {
         match &mut self.role {
             Role::Hub(_) => self.join(connection, join),
@@ -71,7 +71,7 @@ impl Server {
         }
     }
 
-    /// Somebody wants to take part, here or at the other end of a link.
+    /// A rank wants to register, here or at the other end of a link.
     pub(super) fn join(&mut self, connection: ConnectionId, join: Join) {
         let rank = join.card.rank;
         let Role::Hub(hub) = &mut self.role else { return };
@@ -176,7 +176,7 @@ impl Server {
     }
 
     /// Ends the listening before the table goes out, so that a rank which is fast to init again
-    /// starts a new meeting. Who is not a member is sent there too.
+    /// starts a new exchange. Connections that are no members are sent there too.
     pub(super) fn close_meeting(&mut self, members: &[ConnectionId]) {
         if let Some(listener) = &self.listener {
             // From now on connecting is refused; those in line can still be accepted.
@@ -186,11 +186,11 @@ impl Server {
         self.accept();
         self.listener = None;
         self.reserve = None;
-        let strangers: Vec<ConnectionId> =
+        let others: Vec<ConnectionId> =
             self.peers.keys().copied().filter(|peer| !members.contains(peer)).collect();
-        for stranger in strangers {
-            if !self.peers[&stranger].leaving {
-                self.refuse(stranger, &Message::Over);
+        for other in others {
+            if !self.peers[&other].leaving {
+                self.refuse(other, &Message::Over);
             }
         }
     }

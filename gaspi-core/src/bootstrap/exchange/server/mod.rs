@@ -1,10 +1,10 @@
-//! The place where the ranks of one machine meet, with its sockets.
+//! The exchange server of one machine, with its sockets.
 //!
 //! In a job of one machine, and where the launcher itself runs, it is the *hub*: it drives the
-//! state machine of [`super::host`]. On the other machines of a job it is a *relay*: it tells the
-//! hub what its ranks say and does what the hub wants ([`super::links`]). gaspi_run and its agents
-//! host for their whole life and for every round; a rank of a job started by hand hosts one round
-//! inside its own init. Nothing here blocks: the owner waits for [`Server::as_fd`] and calls
+//! state machine of [`state`]. On the other machines of a job it is a *relay*: it tells the
+//! hub what its ranks say and does what the hub wants ([`relay`]). gaspi_run and its agents serve
+//! every round for their whole life; a rank of a job started by hand serves one round inside its
+//! own init. Nothing here blocks: the owner waits for [`Server::as_fd`] and calls
 //! [`Server::serve`].
 
 pub(super) mod areas;
@@ -38,7 +38,7 @@ const PASSES_MAX: usize = 64;
 /// How often an incomplete start says who is missing.
 const REMINDER: Duration = Duration::from_secs(5);
 
-/// What a host has to ask of its owner.
+/// What a server asks of its owner.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Request {
@@ -90,12 +90,12 @@ pub(super) enum Role {
     Relay(Relay),
 }
 
-/// The place where the ranks of a machine meet.
+/// The exchange server of a machine.
 #[derive(Debug)]
 pub struct Server {
     name: String,
     set: Set,
-    /// `None` once a meeting for one round is over.
+    /// `None` once the only round is over.
     listener: Option<OwnedFd>,
     /// Given up to refuse a newcomer in words when descriptors have run out.
     reserve: Option<OwnedFd>,
@@ -103,16 +103,16 @@ pub struct Server {
     pub(super) peers: HashMap<ConnectionId, Peer>,
     next: ConnectionId,
     pub(super) role: Role,
-    /// One round only, as the host of a job started by hand.
+    /// One round only, as in a job started by hand.
     pub(super) once: bool,
     pub(super) requests: Vec<Request>,
-    /// Ranks can share memory only if they met here.
+    /// Ranks can share memory only if they registered here.
     instance: u64,
     /// What the ranks of the last round share.
     areas: Option<Areas>,
 }
 
-/// A rank that has come to the meeting and is still in the job.
+/// A rank that has registered and is still in the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Presence {
     /// The process that joined, as the kernel vouches.
@@ -122,7 +122,7 @@ pub struct Presence {
 }
 
 impl Server {
-    /// A meeting place with a name of its own for all rounds of the job `job_id` of one machine.
+    /// A server with a name of its own for all rounds of the job `job_id` of one machine.
     ///
     /// # Errors
     /// Descriptors or random numbers are not to be had.
@@ -138,7 +138,7 @@ impl Server {
         Server::own(Role::Hub(Hub::new(ServerState::over_hosts(job_id, hosts))))
     }
 
-    /// The place on another machine of a job; [`Server::UPSTREAM`] leads to its hub.
+    /// The relay on another machine of a job; [`Server::UPSTREAM`] leads to its hub.
     ///
     /// # Errors
     /// Descriptors or random numbers are not to be had.
@@ -154,7 +154,7 @@ impl Server {
         Server::new(name, listener, role, false)
     }
 
-    /// The host of one round behind a listener that this process could bind.
+    /// The server of one round behind a listener that this process could bind.
     pub(super) fn once(name: &str, listener: OwnedFd, role: Role) -> Result<Server> {
         Server::new(name.to_owned(), listener, role, true)
     }
@@ -233,7 +233,7 @@ impl Server {
         self.arm();
     }
 
-    /// Whether `rank` is in the meeting or in the job; `None` before it joined and after it left. A
+    /// Whether `rank` has registered or is in the job; `None` before it joined and after it left. A
     /// relay knows the ranks of its machine.
     pub fn presence(&self, rank: Rank) -> Option<Presence> {
         match &self.role {
@@ -266,12 +266,12 @@ impl Server {
         Some((areas.by_key.get(key)?, *key))
     }
 
-    /// Whether the one round of this host is over and everybody here has been sent its outcome.
+    /// Whether the one round of this server is over and all ranks here were sent its outcome.
     pub(crate) fn finished(&self) -> bool {
         self.once && self.listener.is_none() && self.peers.is_empty()
     }
 
-    /// Whether the one round of this host has an outcome, so that nobody can join any more.
+    /// Whether the one round of this server has an outcome, so that no rank can join any more.
     pub(super) fn is_over(&self) -> bool {
         self.listener.is_none()
     }
@@ -352,7 +352,7 @@ impl Server {
                 Action::Table { connections, cards, group_max } => {
                     self.send_table(&connections, &cards, group_max);
                 }
-                // A meeting of one round has no members.
+                // A server of one round has no members.
                 Action::Died(..) if self.once => {}
                 Action::Died(rank, how) => self.died(rank, &how),
             }

@@ -1,9 +1,9 @@
-//! Meetings over several machines: what the hub does with its links to the relays on the other
+//! Exchanges over several machines: what the hub does with its links to the relays on the other
 //! machines, and a relay with its one link to the hub.
 //!
-//! A link carries [envelopes](super::envelope) over whatever the owner has: pipes of ssh, a TCP
-//! stream after the handshake. [`Server::feed`] takes the bytes that came, [`Server::take`] gives those
-//! that have to go; nothing here knows sockets.
+//! A link carries the [relay protocol](relay_protocol) over what the owner has: pipes of ssh, a TCP
+//! stream after the handshake. [`Server::feed`] takes the bytes that came, [`Server::take`] gives
+//! those that have to go; nothing here knows sockets.
 
 use super::areas::{self, AreaKey};
 use super::state::{ConnectionId, ServerState};
@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A link to another host of the meeting.
+/// A link of the hub to a relay.
 pub type RelayId = u32;
 
 /// Where the number of the link begins in the number of a connection; link 0 is this machine.
@@ -49,11 +49,11 @@ struct Link {
     channel: Channel,
     /// The ranks that the launcher starts there.
     ranks: Vec<Rank>,
-    /// The connections that have asked to take part, and when.
+    /// The connections that have registered, and when.
     since: HashMap<ConnectionId, Instant>,
 }
 
-/// What decides about all rounds, and its links.
+/// The server that decides about all rounds, and its links.
 #[derive(Debug)]
 pub(crate) struct Hub {
     pub(super) state: ServerState,
@@ -83,16 +83,16 @@ impl Hub {
     }
 }
 
-/// What a machine of its own knows of a meeting that is decided elsewhere.
+/// The server of a machine whose exchange is decided by the hub.
 #[derive(Debug)]
 pub(crate) struct Relay {
     channel: Channel,
-    /// Areas for those who wait, so that a lack of memory is known before the table comes.
+    /// Areas for the ranks that wait, so that a lack of memory is known before the table comes.
     prepared: HashMap<AreaKey, Arc<OwnedFd>>,
     /// Of the table that is coming: its frames, and who gets them.
     cards: Vec<Arc<[u8]>>,
     members: Vec<ConnectionId>,
-    /// For whom those here wait, as far as the hub has said.
+    /// The ranks that those here wait for, as far as the hub has said.
     pub(super) missing: Vec<Rank>,
 }
 
@@ -189,7 +189,7 @@ impl Server {
     }
 
     /// A link has ended; `how` says it in words. On the hub the ranks behind it are gone; on a
-    /// relay those who wait are told that there will be no meeting.
+    /// relay those who wait are told that the exchange has failed.
     pub fn cut(&mut self, link: RelayId, how: &str) {
         match &mut self.role {
             Role::Hub(hub) => {
@@ -223,8 +223,9 @@ impl Server {
         }
     }
 
-    /// The process of `rank` has ended; `how` says it as in "exit status 1". Whoever waits for it
-    /// to join is told, and in a job over several hosts also those with whom it was in the job.
+    /// The process of `rank` has ended; `how` says it as in "exit status 1". The ranks
+    /// that wait for it to join are told, and in a job over several hosts also those with which
+    /// it was in the job.
     pub fn gone(&mut self, rank: Rank, how: &str) {
         // A moment before its end it may have said that it leaves, or that it cannot come.
         self.accept();
@@ -319,7 +320,7 @@ impl Server {
         }
     }
 
-    /// Somebody wants `rank` to be ended, wherever it is.
+    /// A member wants `rank` to be ended, on any machine.
     pub(super) fn kill(&mut self, rank: Rank) {
         if let Role::Hub(hub) = &mut self.role {
             let claimed = hub.state.connection_of(rank.0).map(link_of);
@@ -360,7 +361,7 @@ impl Server {
         }
     }
 
-    /// All have met: sends the table to all machines; of the hub.
+    /// All have registered: sends the table to all machines; of the hub.
     pub(super) fn send_table(&mut self, to: &[ConnectionId], cards: &[Card], group_max: u32) {
         let parts = by_link(to);
         let local: Vec<ConnectionId> =
@@ -420,7 +421,7 @@ impl Server {
             .collect()
     }
 
-    /// A rank of this machine wants to take part in a meeting that is decided elsewhere.
+    /// A rank of this machine wants to register, and the hub decides.
     pub(super) fn pass_on(&mut self, connection: ConnectionId, join: Join) {
         // The one that held this rank may have left a moment ago: its end goes first.
         for other in self.holders(join.card.rank).into_iter().filter(|other| *other != connection) {
@@ -495,7 +496,7 @@ impl Server {
         self.hand_out(&members, &cards, &last.encode().into(), areas);
     }
 
-    /// Tells all who wait here why they wait.
+    /// Tells all ranks that wait here the reason.
     pub(in crate::bootstrap::exchange) fn explain(&mut self, words: &str) {
         let words = words.to_owned();
         let message = Message::Missing { count: 0, first: Vec::new(), words };
@@ -506,7 +507,7 @@ impl Server {
         waiting.into_iter().for_each(|to| self.send(to, bytes.clone(), None));
     }
 
-    /// Sends all who wait here away with this message.
+    /// Sends all ranks that wait here away with this message.
     pub(super) fn dismiss(&mut self, message: &Message) {
         let waits = |peer: &Peer| {
             !peer.leaving && !peer.joined.is_some_and(|registration| registration.in_job)

@@ -1,8 +1,8 @@
-//! Who takes part in a meeting: the pure state machine of the host.
+//! The state of the server, pure: which ranks have registered, and what each of them hears.
 //!
 //! Fed with what happened on numbered connections, it answers with what to do. It knows neither
-//! sockets nor clocks. A job may meet several times (init, term, init again): each rank takes part
-//! in round 0, 1, 2, ... of its own count, and a round ends for all ranks together.
+//! sockets nor clocks. A job may have several exchanges (init, term, init again). Each rank
+//! takes part in round 0, 1, 2, ... of its own count, and a round ends for all ranks together.
 //!
 //! Invariant: a rank hears of exactly one outcome per round, the table or one failure; a failure
 //! is kept until every rank that can still ask has been told.
@@ -13,7 +13,7 @@ use crate::bootstrap::exchange::start_status::StartStatus;
 use crate::ids::Rank;
 use std::collections::{BTreeMap, HashMap};
 
-/// A connection, numbered by whoever owns the sockets; never reused.
+/// A connection, numbered by the owner of the sockets. A number is never reused.
 pub(crate) type ConnectionId = u64;
 
 /// What the owner of the sockets has to do.
@@ -76,7 +76,7 @@ enum Life {
     Left,
 }
 
-/// The host's view of all rounds.
+/// The server's view of all rounds.
 #[derive(Debug)]
 pub(crate) struct ServerState {
     job: String,
@@ -130,7 +130,7 @@ impl ServerState {
         self.start_status.is_some()
     }
 
-    /// Somebody wants to take part.
+    /// A rank wants to register.
     pub(crate) fn join(&mut self, connection: ConnectionId, join: Join) -> Joined {
         let rank = join.card.rank;
         if join.job != self.job {
@@ -190,9 +190,9 @@ impl ServerState {
         }
     }
 
-    /// `rank` says itself that it cannot take part in its next round: that counts as its outcome.
+    /// `rank` itself says that it cannot take part in its next round. That counts as its outcome.
     fn unable(&mut self, job: &str, rank: Rank, reason: &str) -> Vec<Action> {
-        // Somebody else may hold the rank, and then it is that one's round.
+        // Another process may hold the rank; then it is the round of that process.
         if job != self.job || !matches!(self.claims.get(rank.index()), Some(None)) {
             return Vec::new();
         }
@@ -291,7 +291,7 @@ impl ServerState {
         Some((claim.pid, claim.start_time))
     }
 
-    /// Whom `rank` waits for in a round; `None` if it waits in none.
+    /// The ranks that `rank` waits for in a round; `None` if it waits in none.
     pub(crate) fn missing(&self, rank: Rank) -> Option<Vec<Rank>> {
         let round = self.rounds.get(self.told.get(rank.index())?)?;
         round.joined.get(&rank.0)?;
@@ -370,7 +370,7 @@ impl ServerState {
         self.complete(number)
     }
 
-    /// Tells the newcomer who is missing, and all others when it is worth while: a message to all
+    /// Tells the newcomer which ranks are missing, and the others now and then: a message to all
     /// whenever the number has halved, and for each of the last few.
     fn announce(&self, number: u64, newcomer: ConnectionId, missing: usize) -> Vec<Action> {
         let Some((message, waiting)) = self.incomplete(number) else { return Vec::new() };
@@ -380,7 +380,7 @@ impl ServerState {
         vec![Action::Send(waiting, message)]
     }
 
-    /// Who is missing in a round, and the connections that wait for them.
+    /// The ranks that are missing in a round, and the connections that wait for them.
     fn incomplete(&self, number: u64) -> Option<(Message, Vec<ConnectionId>)> {
         let round = self.rounds.get(&number).filter(|round| round.failure.is_none())?;
         let absent = |rank: &u16| !round.joined.contains_key(rank);
