@@ -2,11 +2,11 @@
 
 #![no_main]
 
-use gaspi_core::bootstrap::machines;
+use gaspi_core::bootstrap::host_file;
 use gaspi_tools::hosts;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    for host in machines::parse(bytes) {
+    for host in host_file::parse(bytes) {
         assert!(!host.is_empty() && host.trim() == host, "{host:?}");
         assert!(!host.contains(['\n', '\r', '#']), "{host:?}");
         hosts::is_loopback(&host);

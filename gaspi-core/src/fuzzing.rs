@@ -1,8 +1,8 @@
 //! Decoders of what comes from outside, for cargo-fuzz: only compiled with `--cfg fuzzing`, which
 //! that tool sets. Each function takes what the fuzzer made up and panics if something is wrong.
 
-use crate::bootstrap::envelope::{self, Envelope, Unpacker};
-use crate::bootstrap::message::Message;
+use crate::bootstrap::exchange::message::Message;
+use crate::bootstrap::exchange::relay_protocol::{self, RelayDecoder, RelayFrame};
 use crate::wire::frame::{Frame, PREFIX};
 use crate::wire::handshake::{Client, JOB, Peer, Purpose, SECRET, Secret, Server, State};
 
@@ -30,20 +30,20 @@ pub fn envelopes(bytes: &[u8]) {
     let bytes = with_length(*flag, rest);
     let piece = 1 + usize::from(flag >> 2);
     if flag & 2 == 0 {
-        let hello = envelope::Up::Hello { version: envelope::VERSION }.encode();
-        unpack::<envelope::Up>(&hello, &bytes, piece);
+        let hello = relay_protocol::ToHub::Hello { version: relay_protocol::VERSION }.encode();
+        unpack::<relay_protocol::ToHub>(&hello, &bytes, piece);
     } else {
-        let hello = envelope::Down::Hello { version: envelope::VERSION }.encode();
-        unpack::<envelope::Down>(&hello, &bytes, piece);
+        let hello = relay_protocol::ToRelay::Hello { version: relay_protocol::VERSION }.encode();
+        unpack::<relay_protocol::ToRelay>(&hello, &bytes, piece);
     }
 }
 
-fn unpack<T: Envelope>(hello: &[u8], bytes: &[u8], piece: usize) {
-    let mut unpacker = Unpacker::default();
+fn unpack<T: RelayFrame>(hello: &[u8], bytes: &[u8], piece: usize) {
+    let mut decoder = RelayDecoder::default();
     for piece in std::iter::once(hello).chain(bytes.chunks(piece)) {
-        unpacker.feed(piece);
+        decoder.feed(piece);
         loop {
-            match unpacker.next::<T>() {
+            match decoder.next::<T>() {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(_) => return,
@@ -62,11 +62,11 @@ fn with_length(flag: u8, bytes: &[u8]) -> Vec<u8> {
     [&len.to_le_bytes(), bytes].concat()
 }
 
-/// An unauthenticated peer's words to either side, and a true handshake with changes on its way.
+/// A stranger's words to either side, and a true handshake with changes on its way.
 pub fn handshake(bytes: &[u8]) {
     let Some((flag, rest)) = bytes.split_first() else { return };
     let secret = Secret { job: [1; JOB], key: [2; SECRET] };
-    let purposes = [Purpose::Data, Purpose::Keepalive, Purpose::Probe, Purpose::Meeting];
+    let purposes = [Purpose::Data, Purpose::Watch, Purpose::Probe, Purpose::Meeting];
     let purpose = purposes[usize::from(flag & 3)];
     let mut client = Client::new(&secret, 1, Peer { rank: 5, purpose }, [3; SECRET]);
     let mut server = Server::new(&secret, 5, 8, [4; SECRET]);

@@ -66,14 +66,14 @@ mod timeout;
 mod transport;
 mod view;
 mod wait;
-mod wire;
 
 pub mod bootstrap;
 pub mod diagnostics;
 pub mod os;
 pub mod sync;
+pub mod wire;
 
-pub use bootstrap::{Detour, Job, Transport};
+pub use bootstrap::{Job, TestProxy, Transport};
 pub use channel::{Channel, ChannelSpec, Head, Lifetime, Location, Mapped, Reached};
 pub use config::{Config, Network, QUEUE_MAX, Topology};
 pub use control::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};

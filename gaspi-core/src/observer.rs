@@ -3,6 +3,7 @@
 //! It only reads what the ranks write down before they sleep, so it asks nobody, and a rank that is
 //! stopped or hangs is seen like any other. What it tells is a moment's picture.
 
+use crate::bootstrap::Server;
 use crate::error::Result;
 use crate::ids::Rank;
 use crate::sync::Ordering;
@@ -48,6 +49,16 @@ pub struct Observer {
 }
 
 impl Observer {
+    /// A look at what `rank` does since the last complete exchange at `server`; `None` before one
+    /// was complete, and for ranks of other machines.
+    ///
+    /// # Errors
+    /// What the ranks share could not be mapped.
+    pub fn of(server: &Server, rank: Rank) -> Option<Result<Observer>> {
+        let (area, key) = server.area(rank)?;
+        Some(Observer::new(area, key.size, key.group_max))
+    }
+
     /// For the ranks of a node area.
     pub(crate) fn new(area: &OwnedFd, ranks: u32, group_max: u32) -> Result<Observer> {
         let locals = (0..ranks).map(|rank| Rank(rank as u16)).collect();

@@ -1,6 +1,7 @@
 //! The hosts that a command line names, and which of them are this machine.
 
-use gaspi_core::bootstrap::machines::{self, ThisMachine};
+use gaspi_core::bootstrap::host_file;
+use gaspi_core::bootstrap::this_machine::ThisMachine;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -12,7 +13,7 @@ const RANKS_MAX: u64 = 65535;
 /// # Errors
 /// It cannot be read, is empty, or names something that cannot be a host.
 pub fn read(file: &Path) -> Result<Vec<String>, String> {
-    let hosts = machines::read(file).map_err(|error| {
+    let hosts = host_file::read(file).map_err(|error| {
         // The library speaks of the environment; here the file came from the command line.
         let text = error.to_string();
         text.strip_prefix("environment: ").unwrap_or(&text).to_owned()

@@ -4,7 +4,7 @@
 
 mod harness;
 
-use gaspi_core::bootstrap::{Card, Gathering, News, Table};
+use gaspi_core::bootstrap::{Card, Client, LauncherEvent, Table};
 use gaspi_core::{Config, Error, Job, Joining, Result, Timeout};
 use harness::far::Far;
 use harness::{GUARD, Outcome, Run, gaspi_run};
@@ -16,7 +16,7 @@ const PART: &str = "GASPI_TEST_PART";
 /// Far beyond what a meeting takes.
 const LIMIT: Timeout = Timeout::Millis(30_000);
 
-fn gathering(config: &Config) -> Result<Gathering> {
+fn gathering(config: &Config) -> Result<Client> {
     let job = Job::from_environment()?;
     let pid = std::process::id() as i32;
     let card = Card {
@@ -31,7 +31,7 @@ fn gathering(config: &Config) -> Result<Gathering> {
         host: job.hosts[job.rank.index()].clone(),
         cpus: vec![1],
     };
-    Gathering::new(&job, config, card)
+    Client::new(&job, config, card)
 }
 
 fn meet(config: &Config, timeout: Timeout) -> Result<Table> {
@@ -114,8 +114,8 @@ fn as_a_rank() {
 fn news(mut table: Table) -> String {
     let deadline = Instant::now() + GUARD;
     loop {
-        match table.membership.next_news() {
-            Some(News::Died { rank, how }) => return format!("{rank} died: {how}"),
+        match table.membership.next_event() {
+            Some(LauncherEvent::Died { rank, how }) => return format!("{rank} died: {how}"),
             Some(other) => return format!("{other:?}"),
             None => assert!(Instant::now() < deadline, "no news"),
         }

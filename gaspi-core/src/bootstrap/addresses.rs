@@ -7,7 +7,7 @@
 //! Invariant: a loopback address is never offered to another host, and an address that this host
 //! has itself is never tried for a peer on another one (every docker host has 172.17.0.1).
 
-use super::ENDPOINTS_MAX;
+use super::card::ENDPOINTS_MAX;
 use crate::error::{Error, Result};
 use crate::os::interfaces::Interface;
 use crate::os::tcp;
@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Where the ranks that have to reach this one are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// All on this host, in this network namespace: loopback is enough, and nobody else gets in.
+    /// All on this host, in this network namespace: loopback is enough, and keeps all others out.
     ThisHost,
     /// Also on others.
     OtherHosts,
@@ -172,7 +172,7 @@ fn wrong<T>(reason: String) -> Result<T> {
     Err(Error::Environment { reason })
 }
 
-/// The addresses of this host that peers are told, and in words why not the others.
+/// The addresses of this host that peers are told, and in words why the others are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) addresses: Vec<IpAddr>,
@@ -189,7 +189,7 @@ pub(crate) fn offered(
     audience: Audience,
 ) -> Result<Offer> {
     let mut offer = Offer { addresses: Vec::new(), left_out: Vec::new() };
-    // Where all are on this host and nothing else was asked for, nobody else gets in.
+    // If all are on this host and nothing else was asked for, all others are kept out.
     let loopback_only = audience == Audience::ThisHost
         && !restrictions.restricts_addresses()
         && interfaces.iter().any(|interface| interface.running && interface.address.is_loopback());

@@ -1,5 +1,5 @@
-//! System calls that only the meeting needs: waiting for a few descriptors until a deadline, an
-//! epoll set that can be looked at without waiting.
+//! System calls that only the start of a job needs: waiting for a few descriptors until a deadline,
+//! an epoll set that can be looked at without waiting, random bytes.
 
 use crate::error::{Error, Result};
 use crate::timeout::Deadline;
@@ -141,7 +141,7 @@ pub(crate) fn readable(fd: BorrowedFd<'_>) -> bool {
     unsafe { libc::poll(&raw mut entry, 1, 0) > 0 }
 }
 
-/// Ends both directions of a socket, whoever else still holds a copy of the descriptor.
+/// Ends both directions of a socket, also if other processes hold copies of the descriptor.
 pub(crate) fn shut_down(fd: BorrowedFd<'_>) {
     // SAFETY: the descriptor is open; that the other side has gone already does not matter.
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
@@ -169,4 +169,14 @@ pub(crate) fn host_name() -> String {
         return "localhost".to_owned();
     }
     String::from_utf8_lossy(&buffer[..len]).into_owned()
+}
+
+/// Random bytes of the kernel.
+pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| Error::System {
+        call: "getrandom".to_owned(),
+        reason: error.to_string(),
+    })?;
+    Ok(bytes)
 }

@@ -5,7 +5,7 @@
 //! leaves them alone: while callers come back it only looks, each 1 to 4 ms, whether they still do
 //! ([`PollOwner`]), so that taking and giving back costs no system call per message.
 
-use crate::bootstrap::{Membership, News};
+use crate::bootstrap::{LauncherEvent, Membership};
 use crate::error::Result as CoreResult;
 use crate::ids::Rank;
 use crate::os::event::{Event, Wakeup};
@@ -277,11 +277,11 @@ impl Progress {
 
     /// The launcher tells of deaths on all hosts. A job does not outlive it.
     fn hear_launcher(&self) {
-        let news = || self.inner.membership().as_mut().and_then(Membership::next_news);
+        let news = || self.inner.membership().as_mut().and_then(Membership::next_event);
         while let Some(news) = news() {
             match news {
-                News::Died { rank, .. } => self.inner.peer_ended(rank),
-                News::LauncherEnded => process::exit_now(KILLED),
+                LauncherEvent::Died { rank, .. } => self.inner.peer_ended(rank),
+                LauncherEvent::LauncherEnded => process::exit_now(KILLED),
             }
         }
     }

@@ -8,7 +8,7 @@
 //! none once they are mapped.
 
 use super::Inner;
-use crate::bootstrap::{Job, Transport, tell_unable};
+use crate::bootstrap::{Job, Transport, report_unable};
 use crate::config::{Config, Topology};
 use crate::error::{Error, Result};
 use crate::os::limits;
@@ -74,7 +74,7 @@ pub(super) fn prepare(job: &Job, config: &Config) -> Result<()> {
              {hard})"
         );
         let error = Error::TooManyFiles { call: call.into() };
-        tell_unable(job, &error);
+        report_unable(job, &error);
         return Err(error);
     }
     let most = open + need.most;

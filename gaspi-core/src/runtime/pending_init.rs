@@ -6,7 +6,7 @@
 use super::extensions::Extensions;
 use super::{Inner, NO_TARGETS, Runtime, descriptors, initial_group};
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
-use crate::bootstrap::{Card, Gathering, Job, KEY_BYTES, Membership, Transport};
+use crate::bootstrap::{Card, Client, Job, KEY_BYTES, Membership, Transport};
 use crate::channel::Channels;
 use crate::config::{Config, Topology};
 use crate::control::tree_barrier::{Tree, TreeBarriers};
@@ -41,8 +41,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 enum Stage {
     Single,
-    Gathering {
-        gathering: Box<Gathering>,
+    Client {
+        gathering: Box<Client>,
         listener: Option<OwnedFd>,
         endpoints: Vec<OwnedFd>,
     },
@@ -98,9 +98,9 @@ fn listen(job: &Job) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>)> {
     for reason in &listening.left_out {
         log::debug!("proc_init: not offered to other hosts: {reason}");
     }
-    let endpoints = match &job.detour {
+    let endpoints = match &job.proxy {
         None => listening.endpoints,
-        Some(detour) => listening.endpoints.into_iter().map(|at| detour.of(at)).collect(),
+        Some(proxy) => listening.endpoints.into_iter().map(|at| proxy.of(at)).collect(),
     };
     Ok((listening.listeners, endpoints))
 }
@@ -163,8 +163,8 @@ impl PendingInit {
                 .map_err(|error| Error::os("making the listener of this rank", &error))?;
             let (endpoints, addresses) = listen(&job)?;
             let card = card(&job, address, addresses)?;
-            let gathering = Box::new(Gathering::new(&job, &config, card)?);
-            Stage::Gathering { gathering, listener: Some(listener), endpoints }
+            let gathering = Box::new(Client::new(&job, &config, card)?);
+            Stage::Client { gathering, listener: Some(listener), endpoints }
         };
         Ok(PendingInit { job, config, stage })
     }
@@ -185,7 +185,7 @@ impl PendingInit {
                     self.assemble(vec![own], area, Secrets::default(), None, endpoints)?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
-            Stage::Gathering { gathering, listener, endpoints } => {
+            Stage::Client { gathering, listener, endpoints } => {
                 let table = gathering.poll(deadline)?;
                 let (size, rank) = (self.job.size, self.job.rank);
                 let node = table.cards[rank.index()].node;

@@ -35,7 +35,7 @@ fn seeds(few: u64) -> impl Iterator<Item = u64> {
 
 /// Ranks as threads, which reach those of other nodes through this network.
 fn run_through(network: &Network, nodes: Nodes, ranks: u32, body: impl Fn(Runtime) + Sync) {
-    let job = |id: &str, rank| nodes.job(id, rank, ranks).by_detour(network.detour(rank));
+    let job = |id: &str, rank| nodes.job(id, rank, ranks).via_proxy(network.proxy(rank));
     run_jobs(ranks, &Config::default(), job, body);
 }
 

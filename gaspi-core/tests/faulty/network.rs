@@ -5,7 +5,7 @@
 //! rank behind it is the network's: it answers as long as the network is there, as that of a
 //! stopped process does.
 
-use gaspi_core::{Detour, Rank};
+use gaspi_core::{Rank, TestProxy};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -141,9 +141,9 @@ impl Network {
     }
 
     /// What others are told of the addresses of `rank`.
-    pub(crate) fn detour(&self, rank: Rank) -> Detour {
+    pub(crate) fn proxy(&self, rank: Rank) -> TestProxy {
         let shared = Arc::clone(&self.0);
-        Detour::new(move |at| shared.open_door(rank, at).expect("a free port"))
+        TestProxy::new(move |at| shared.open_door(rank, at).expect("a free port"))
     }
 
     /// Lets nothing pass from now on until [`open`](Network::open). Connections stay.

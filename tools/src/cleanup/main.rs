@@ -8,7 +8,7 @@ mod far;
 mod processes;
 
 use clap::Parser;
-use gaspi_core::bootstrap::machines::ThisMachine;
+use gaspi_core::bootstrap::this_machine::ThisMachine;
 use gaspi_tools::hosts::{self, Machine};
 use gaspi_tools::remote_agent;
 use gaspi_tools::system;

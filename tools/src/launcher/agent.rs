@@ -14,7 +14,7 @@ use crate::protocol::{self, Down, Up};
 use crate::ssh_liveness::SshLiveness;
 use crate::{Refusal, environment, identity, limits};
 use gaspi_core::Rank;
-use gaspi_core::bootstrap::Host;
+use gaspi_core::bootstrap::Server;
 use gaspi_tools::signals::Signals;
 use gaspi_tools::system::{self, Watch};
 use std::fs::File;
@@ -44,7 +44,7 @@ enum Leave {
 #[derive(Debug)]
 struct Job {
     local_ranks: LocalRanks,
-    host: Host,
+    host: Server,
     setting: Setting,
     /// The ranks were started.
     begun: bool,
@@ -209,7 +209,7 @@ impl Agent {
             (Down::Show, Some(job)) => self.channel.say(&Up::Rows(job.local_ranks.rows(&job.host))),
             (Down::Taken(count), _) => self.window = (self.window + count as usize).min(WINDOW),
             (Down::Meeting(bytes), Some(job)) => {
-                if let Err(error) = job.host.feed(Host::UPSTREAM, &bytes) {
+                if let Err(error) = job.host.feed(Server::UPSTREAM, &bytes) {
                     eprintln!("gaspi_run: the agent did not understand the meeting: {error}");
                     self.lost = true;
                 }
@@ -247,7 +247,7 @@ impl Agent {
             .set_patience(crate::plan::dead_after(named("GASPI_DEAD_AFTER").as_deref())?);
         plan.check_programs()?;
         crate::plan::check_descriptors(plan.ranks.len(), 0)?;
-        let host = Host::relay().map_err(|error| Refusal::launcher(error.to_string()))?;
+        let host = Server::relay().map_err(|error| Refusal::launcher(error.to_string()))?;
         let setting = Setting {
             meeting: host.name().to_owned(),
             signal_mask: self.signals.before,
@@ -321,7 +321,7 @@ impl Agent {
     /// What the meeting here says to the one at gaspi_run.
     fn pass_on(&mut self) {
         let Some(job) = &mut self.job else { return };
-        let parts: Vec<Arc<[u8]>> = job.host.take(Host::UPSTREAM);
+        let parts: Vec<Arc<[u8]>> = job.host.take(Server::UPSTREAM);
         parts.iter().for_each(|bytes| self.channel.say(&Up::Meeting(bytes.to_vec())));
     }
 

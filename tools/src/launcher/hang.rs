@@ -3,7 +3,7 @@
 use crate::process::Ending;
 use crate::report;
 use crate::topology::as_list;
-use gaspi_core::bootstrap::Host;
+use gaspi_core::bootstrap::Server;
 use gaspi_core::{Life, Observer, Rank, Wait};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -51,9 +51,9 @@ impl Row {
 }
 
 /// What a rank of this machine does, whose process runs or has ended so.
-pub(crate) fn row(host: &Host, rank: u32, pid: i32, ending: Option<Ending>) -> Row {
+pub(crate) fn row(host: &Server, rank: u32, pid: i32, ending: Option<Ending>) -> Row {
     let rank = Rank(rank as u16);
-    let observer = host.observer(rank);
+    let observer = Observer::of(host, rank);
     let seen = observer.as_ref().and_then(|observer| observer.as_ref().ok());
     match ending {
         None => {
@@ -71,15 +71,15 @@ pub(crate) fn row(host: &Host, rank: u32, pid: i32, ending: Option<Ending>) -> R
 }
 
 /// A rank whose process runs.
-fn running(host: &Host, observer: Option<&Observer>, rank: Rank, started: i32) -> Row {
+fn running(host: &Server, observer: Option<&Observer>, rank: Rank, started: i32) -> Row {
     let presence = host.presence(rank);
     let life = observer.map_or(Life::Absent, |observer| observer.life(rank));
     // The process that joined may be a child of the one that was started.
     let pid = presence.as_ref().map_or(started, |presence| presence.pid);
     let mut waits = observer.map_or(Vec::new(), |observer| observer.waits(rank));
     let (mut state, doing) = match (&presence, life) {
-        (Some(presence), _) if presence.meeting.is_some() => {
-            if let Some((since, awaited)) = presence.meeting.clone() {
+        (Some(presence), _) if presence.missing.is_some() => {
+            if let Some((since, awaited)) = presence.missing.clone() {
                 let (call, object) = ("proc_init", String::new());
                 waits = vec![Wait { call, object, since, awaited, in_part: false }];
             }

@@ -9,7 +9,7 @@ use crate::process::{self, Ending, Process, Setting};
 use crate::topology::Topology;
 use crate::{Refusal, report};
 use gaspi_core::Rank;
-use gaspi_core::bootstrap::{Host, Request};
+use gaspi_core::bootstrap::{Request, Server};
 use gaspi_tools::signals::Signals;
 use gaspi_tools::system::{self, Watch};
 use std::fs::File;
@@ -173,7 +173,7 @@ impl LocalRanks {
     }
 
     /// What the ranks are doing.
-    pub(crate) fn rows(&self, host: &Host) -> Vec<(u32, Row)> {
+    pub(crate) fn rows(&self, host: &Server) -> Vec<(u32, Row)> {
         let pairs = self.plan.ranks.iter().zip(&self.members);
         let row = |member: &Member, rank| hang::row(host, rank, member.pid, member.ending);
         pairs.map(|(rank, member)| (*rank, row(member, *rank))).collect()
@@ -211,7 +211,7 @@ impl LocalRanks {
 }
 
 /// Tells the meeting that a rank has ended.
-pub(crate) fn tell(host: &mut Host, rank: u32, ending: Ending) {
+pub(crate) fn tell(host: &mut Server, rank: u32, ending: Ending) {
     host.gone(Rank(rank as u16), &report::phrase(ending));
 }
 

@@ -3,7 +3,7 @@
 use crate::arguments::Arguments;
 use crate::assignment::{Assignment, Command};
 use crate::{Refusal, environment, program};
-use gaspi_core::bootstrap::machines::ThisMachine;
+use gaspi_core::bootstrap::this_machine::ThisMachine;
 use gaspi_tools::hosts::{self, Machine};
 use gaspi_tools::remote_agent::{Ssh, Tool};
 use gaspi_tools::system;

@@ -7,7 +7,7 @@ use crate::channel::Channel;
 use crate::process::{Ending, Process};
 use crate::protocol::{self, Down, Up};
 use crate::ssh_liveness::Silence;
-use gaspi_core::bootstrap::LinkId;
+use gaspi_core::bootstrap::RelayId;
 use gaspi_tools::remote_agent::{self, Opened, Opening, Ssh, Tool};
 use gaspi_tools::signals;
 use gaspi_tools::system;
@@ -75,7 +75,7 @@ pub(crate) struct Remote {
     pub(crate) name: String,
     pub(crate) ranks: Vec<u32>,
     /// Of the meeting, once there is something to do.
-    pub(crate) link: Option<LinkId>,
+    pub(crate) link: Option<RelayId>,
     pub(crate) step: Step,
     /// What tells its machine from others, if that is known.
     pub(crate) machine: Option<String>,
@@ -158,7 +158,7 @@ impl Remote {
     }
 
     /// Tells the agent what there is to do, in a job of so many machines.
-    pub(crate) fn assign(&mut self, link: LinkId, machines: u32) {
+    pub(crate) fn assign(&mut self, link: RelayId, machines: u32) {
         self.link = Some(link);
         if let Some(plan) = self.plan.take() {
             self.channel.say(&Down::Plan(Box::new(Assignment { machines, ..plan })));

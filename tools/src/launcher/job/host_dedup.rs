@@ -25,7 +25,7 @@ impl Running {
         self.local_ranks = LocalRanks::new(self.plan.own.clone());
         for remote in self.remotes.iter_mut().filter(|remote| remote.plan.is_some()) {
             let ranks: Vec<Rank> = remote.ranks.iter().map(|rank| Rank(*rank as u16)).collect();
-            remote.assign(self.host.add_link(&ranks), machines as u32);
+            remote.assign(self.host.add_relay(&ranks), machines as u32);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::report::End;
 use crate::topology::as_list;
 use crate::{EXIT_HOST, Refusal};
 use gaspi_core::Rank;
-use gaspi_core::bootstrap::Stage;
+use gaspi_core::bootstrap::StartStage;
 use std::time::{Duration, Instant};
 
 /// How often is said which machines are not ready.
@@ -25,7 +25,7 @@ impl Running {
         if let Some(way) = &self.plan.way {
             for plan in std::mem::take(&mut self.plan.others) {
                 let ranks: Vec<Rank> = plan.ranks.iter().map(|rank| Rank(*rank as u16)).collect();
-                self.host.stage(&ranks, Stage::Reaching);
+                self.host.stage(&ranks, StartStage::Reaching);
                 let only_ping = self.plan.only_ping;
                 let how = (way.patience, self.signals.before);
                 match Remote::start(&way.ssh, &way.tool, plan, only_ping, how) {
@@ -108,7 +108,7 @@ impl Running {
     fn is_up(&mut self, index: usize) {
         let remote = &self.remotes[index];
         let ranks: Vec<Rank> = remote.ranks.iter().map(|rank| Rank(*rank as u16)).collect();
-        self.host.stage(&ranks, Stage::AgentUp);
+        self.host.stage(&ranks, StartStage::AgentUp);
         if self.plan.ping {
             self.printer.say(&format!("gaspi_run: {} answers\n", remote.name));
         }

@@ -20,7 +20,7 @@ use crate::remote::Remote;
 use crate::report::End;
 use crate::{EXIT_TIMEOUT, Refusal, report};
 use gaspi_core::Rank;
-use gaspi_core::bootstrap::{Host, Request};
+use gaspi_core::bootstrap::{Request, Server};
 use gaspi_tools::signals::Signals;
 use gaspi_tools::system::{self, Watch};
 use show::Show;
@@ -46,7 +46,7 @@ pub(crate) struct Running {
     plan: Plan,
     signals: Signals,
     setting: Setting,
-    host: Host,
+    host: Server,
     /// The ranks of this machine.
     local_ranks: LocalRanks,
     /// For the ranks of this machine, as they are started.
@@ -105,9 +105,9 @@ impl Running {
         process::adopt_orphans();
         let refuse = |error: gaspi_core::Error| Refusal::launcher(error.to_string());
         let host = if plan.own.machines > 1 || !plan.others.is_empty() {
-            Host::hub(&plan.own.job, plan.hosts.clone()).map_err(refuse)?
+            Server::hub(&plan.own.job, plan.hosts.clone()).map_err(refuse)?
         } else {
-            Host::bind(&plan.own.job, plan.own.size).map_err(refuse)?
+            Server::bind(&plan.own.job, plan.own.size).map_err(refuse)?
         };
         let meeting = host.name().to_owned();
         let setting = Setting { meeting, signal_mask: signals.before, descriptors };

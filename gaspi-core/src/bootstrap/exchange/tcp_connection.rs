@@ -1,8 +1,9 @@
-//! A TCP connection of a meeting, from the handshake to the envelopes, without blocking.
+//! A TCP connection between the servers of an exchange, from the handshake to the frames of the
+//! relay protocol, without blocking.
 
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
-use crate::wire::handshake::{Client, Server, State};
+use crate::wire::handshake::{self, State};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ const READ: usize = 16 * 1024;
 
 /// A connection that carries bytes in both directions.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct TcpConnection {
     fd: OwnedFd,
     /// Where the other end is.
     pub(super) peer: SocketAddr,
@@ -25,12 +26,12 @@ pub(super) struct Stream {
     ended: Option<String>,
 }
 
-impl Stream {
-    pub(super) fn new(fd: OwnedFd, peer: SocketAddr) -> Stream {
+impl TcpConnection {
+    pub(super) fn new(fd: OwnedFd, peer: SocketAddr) -> TcpConnection {
         // What cannot be set is a matter of speed, and of how soon an end is noticed.
         let _ = tcp::set_no_delay(fd.as_fd());
         let _ = tcp::set_keepalive(fd.as_fd(), 1, 1, 4);
-        Stream { fd, peer, out: VecDeque::new(), sent: 0, ended: None }
+        TcpConnection { fd, peer, out: VecDeque::new(), sent: 0, ended: None }
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -84,7 +85,7 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for TcpConnection {
     fn drop(&mut self) {
         // The last word shall arrive: closing with unread bytes would take it back.
         self.flush();
@@ -119,7 +120,7 @@ fn receive(fd: BorrowedFd<'_>, limit: usize, to: &mut Vec<u8>) -> io::Result<Opt
 }
 
 /// Either side of a handshake.
-pub(super) trait Side {
+pub(super) trait HandshakeSide {
     fn output(&self) -> &[u8];
     fn sent(&mut self, count: usize);
     fn wants(&self) -> usize;
@@ -130,7 +131,7 @@ pub(super) trait Side {
 
 macro_rules! side {
     ($side:ty) => {
-        impl Side for $side {
+        impl HandshakeSide for $side {
             fn output(&self) -> &[u8] {
                 <$side>::output(self)
             }
@@ -153,11 +154,14 @@ macro_rules! side {
     };
 }
 
-side!(Client);
-side!(Server);
+side!(handshake::Client);
+side!(handshake::Server);
 
 /// Continues a handshake as far as it goes without waiting; the outcome once there is one.
-pub(super) fn shake(fd: BorrowedFd<'_>, side: &mut impl Side) -> Option<State> {
+pub(super) fn continue_handshake(
+    fd: BorrowedFd<'_>,
+    side: &mut impl HandshakeSide,
+) -> Option<State> {
     loop {
         while !side.output().is_empty() {
             match send(fd, side.output()) {

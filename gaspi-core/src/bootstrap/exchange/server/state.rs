@@ -1,32 +1,32 @@
-//! Who takes part in a meeting: the pure state machine of the host.
+//! The state of the server, pure: which ranks have registered, and what each of them hears.
 //!
 //! Fed with what happened on numbered connections, it answers with what to do. It knows neither
-//! sockets nor clocks. A job may meet several times (init, term, init again): each rank takes part
-//! in round 0, 1, 2, ... of its own count, and a round ends for all ranks together.
+//! sockets nor clocks. A job may have several exchanges (init, term, init again). Each rank
+//! takes part in round 0, 1, 2, ... of its own count, and a round ends for all ranks together.
 //!
 //! Invariant: a rank hears of exactly one outcome per round, the table or one failure; a failure
 //! is kept until every rank that can still ask has been told.
 
-use super::Card;
-use super::message::{Failure, Join, MISSING_MAX, Message};
-use super::roster::Roster;
+use crate::bootstrap::Card;
+use crate::bootstrap::exchange::message::{Failure, Join, MISSING_MAX, Message};
+use crate::bootstrap::exchange::start_status::StartStatus;
 use crate::ids::Rank;
 use std::collections::{BTreeMap, HashMap};
 
-/// A connection, numbered by whoever owns the sockets; never reused.
-pub(crate) type Connection = u64;
+/// A connection, numbered by the owner of the sockets. A number is never reused.
+pub(crate) type ConnectionId = u64;
 
 /// What the owner of the sockets has to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Say this to these.
-    Send(Vec<Connection>, Message),
+    Send(Vec<ConnectionId>, Message),
     /// Say this, then close the connection.
-    Refuse(Connection, Message),
+    Refuse(ConnectionId, Message),
     /// All are here: send the table, with a fresh node area, to these connections.
     Table {
         /// By rank.
-        connections: Vec<Connection>,
+        connections: Vec<ConnectionId>,
         /// By rank.
         cards: Vec<Card>,
         /// The `group_max` that all agreed on.
@@ -44,8 +44,8 @@ pub(crate) enum Joined {
     /// These have to be done.
     Done(Vec<Action>),
     /// The rank is claimed by that connection: see whether it has ended, then ask again or call
-    /// [`Rounds::refuse`].
-    Claimed(Connection),
+    /// [`ServerState::refuse`].
+    Claimed(ConnectionId),
 }
 
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ struct Round {
 
 #[derive(Debug)]
 struct Claim {
-    connection: Connection,
+    connection: ConnectionId,
     pid: i32,
     start_time: u64,
     /// Its host, as it says.
@@ -76,16 +76,16 @@ enum Life {
     Left,
 }
 
-/// The host's view of all rounds.
+/// The server's view of all rounds.
 #[derive(Debug)]
-pub(crate) struct Rounds {
+pub(crate) struct ServerState {
     job: String,
     size: u32,
     claims: Vec<Option<Claim>>,
     /// The ranks of the connections that hold a claim.
-    ranks: HashMap<Connection, Rank>,
+    ranks: HashMap<ConnectionId, Rank>,
     /// Where the job spans hosts.
-    roster: Option<Roster>,
+    start_status: Option<StartStatus>,
     /// Members whose connection has closed without a word: their processes, which their launcher
     /// will tell about.
     lost: BTreeMap<u16, i32>,
@@ -97,16 +97,16 @@ pub(crate) struct Rounds {
     rounds: BTreeMap<u64, Round>,
 }
 
-impl Rounds {
+impl ServerState {
     /// The job `job` of `size` ranks, before anybody has come.
-    pub(crate) fn new(job: &str, size: u32) -> Rounds {
+    pub(crate) fn new(job: &str, size: u32) -> ServerState {
         let count = size as usize;
-        Rounds {
+        ServerState {
             job: job.to_owned(),
             size,
             claims: (0..count).map(|_| None).collect(),
             ranks: HashMap::new(),
-            roster: None,
+            start_status: None,
             lost: BTreeMap::new(),
             told: vec![0; count],
             gone: BTreeMap::new(),
@@ -115,23 +115,23 @@ impl Rounds {
     }
 
     /// The job `job` whose ranks run on these hosts, by rank.
-    pub(crate) fn over_hosts(job: &str, hosts: Vec<String>) -> Rounds {
+    pub(crate) fn over_hosts(job: &str, hosts: Vec<String>) -> ServerState {
         let size = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
-        Rounds { roster: Some(Roster::new(hosts)), ..Rounds::new(job, size) }
+        ServerState { start_status: Some(StartStatus::new(hosts)), ..ServerState::new(job, size) }
     }
 
     /// Where the ranks of a job over several hosts are.
-    pub(crate) fn roster(&mut self) -> Option<&mut Roster> {
-        self.roster.as_mut()
+    pub(crate) fn start_status(&mut self) -> Option<&mut StartStatus> {
+        self.start_status.as_mut()
     }
 
     /// Whether it does.
     pub(crate) fn spans_hosts(&self) -> bool {
-        self.roster.is_some()
+        self.start_status.is_some()
     }
 
-    /// Somebody wants to take part.
-    pub(crate) fn join(&mut self, connection: Connection, join: Join) -> Joined {
+    /// A rank wants to register.
+    pub(crate) fn join(&mut self, connection: ConnectionId, join: Join) -> Joined {
         let rank = join.card.rank;
         if join.job != self.job {
             let reason = format!(
@@ -156,10 +156,10 @@ impl Rounds {
     }
 
     /// The answer to a join for a rank whose other process is still there.
-    pub(crate) fn refuse(&self, connection: Connection, rank: Rank) -> Vec<Action> {
+    pub(crate) fn refuse(&self, connection: ConnectionId, rank: Rank) -> Vec<Action> {
         let claim = self.claims.get(rank.index()).and_then(Option::as_ref);
         let mut holder = claim.map_or(0, |claim| claim.pid).to_string();
-        if let (Some(claim), Some(_)) = (claim, &self.roster) {
+        if let (Some(claim), Some(_)) = (claim, &self.start_status) {
             holder = format!("{holder} on {}", claim.host);
         }
         let reason = format!(
@@ -171,7 +171,7 @@ impl Rounds {
     }
 
     /// A message other than a join came from this connection.
-    pub(crate) fn hear(&mut self, connection: Connection, message: &Message) -> Vec<Action> {
+    pub(crate) fn hear(&mut self, connection: ConnectionId, message: &Message) -> Vec<Action> {
         if let Message::Unable { job, rank, reason } = message {
             return self.unable(job, *rank, reason);
         }
@@ -190,9 +190,9 @@ impl Rounds {
         }
     }
 
-    /// `rank` says itself that it cannot take part in its next round: that counts as its outcome.
+    /// `rank` itself says that it cannot take part in its next round. That counts as its outcome.
     fn unable(&mut self, job: &str, rank: Rank, reason: &str) -> Vec<Action> {
-        // Somebody else may hold the rank, and then it is that one's round.
+        // Another process may hold the rank; then it is the round of that process.
         if job != self.job || !matches!(self.claims.get(rank.index()), Some(None)) {
             return Vec::new();
         }
@@ -217,7 +217,7 @@ impl Rounds {
     }
 
     /// Forgets a connection without a word to anybody.
-    pub(crate) fn dismiss(&mut self, connection: Connection) {
+    pub(crate) fn dismiss(&mut self, connection: ConnectionId) {
         if let Some(rank) = self.ranks.get(&connection).copied() {
             self.release(rank);
         }
@@ -232,7 +232,7 @@ impl Rounds {
 
     /// The connection has ended. Its rank is free again; if it was waiting for a round, that round
     /// cannot be completed.
-    pub(crate) fn closed(&mut self, connection: Connection) -> Vec<Action> {
+    pub(crate) fn closed(&mut self, connection: ConnectionId) -> Vec<Action> {
         let Some(rank) = self.ranks.get(&connection).copied() else { return Vec::new() };
         let Some(claim) = self.release(rank) else { return Vec::new() };
         let (pid, number) = (claim.pid, self.told[rank.index()]);
@@ -254,7 +254,7 @@ impl Rounds {
     fn lose(&mut self, rank: Rank, pid: i32) -> Vec<Action> {
         // On one host the ranks watch each other too: the launcher only tells what it knows for
         // certain.
-        if self.roster.as_ref().is_none_or(|roster| roster.process(rank) == Some(pid)) {
+        if self.start_status.as_ref().is_none_or(|status| status.process(rank) == Some(pid)) {
             self.lost.insert(rank.0, pid);
             return Vec::new();
         }
@@ -291,7 +291,7 @@ impl Rounds {
         Some((claim.pid, claim.start_time))
     }
 
-    /// Whom `rank` waits for in a round; `None` if it waits in none.
+    /// The ranks that `rank` waits for in a round; `None` if it waits in none.
     pub(crate) fn missing(&self, rank: Rank) -> Option<Vec<Rank>> {
         let round = self.rounds.get(self.told.get(rank.index())?)?;
         round.joined.get(&rank.0)?;
@@ -301,7 +301,7 @@ impl Rounds {
 
     /// " on HOST" where the job spans hosts and that of `rank` is known.
     fn place(&self, rank: Rank) -> String {
-        let host = self.roster.as_ref().map_or("", |roster| roster.host(rank));
+        let host = self.start_status.as_ref().map_or("", |status| status.host(rank));
         if host.is_empty() { String::new() } else { format!(" on {host}") }
     }
 
@@ -314,7 +314,7 @@ impl Rounds {
     }
 
     /// A rank that counts the job's ranks differently: no round can be complete for both.
-    fn other_size(&mut self, connection: Connection, join: &Join) -> Vec<Action> {
+    fn other_size(&mut self, connection: ConnectionId, join: &Join) -> Vec<Action> {
         let open = self.rounds.iter().find(|(_, round)| round.failure.is_none());
         let first = open.and_then(|(n, round)| Some((*n, Rank(*round.joined.keys().next()?))));
         let Some((number, left)) = first else {
@@ -340,7 +340,7 @@ impl Rounds {
         actions
     }
 
-    fn admit(&mut self, connection: Connection, join: Join) -> Vec<Action> {
+    fn admit(&mut self, connection: ConnectionId, join: Join) -> Vec<Action> {
         let rank = join.card.rank;
         let number = self.told[rank.index()];
         let gone = self.gone.keys().next().map(|rank| self.missing_for_good(Rank(*rank)));
@@ -370,9 +370,9 @@ impl Rounds {
         self.complete(number)
     }
 
-    /// Tells the newcomer who is missing, and all others when it is worth while: a message to all
+    /// Tells the newcomer which ranks are missing, and the others now and then: a message to all
     /// whenever the number has halved, and for each of the last few.
-    fn announce(&self, number: u64, newcomer: Connection, missing: usize) -> Vec<Action> {
+    fn announce(&self, number: u64, newcomer: ConnectionId, missing: usize) -> Vec<Action> {
         let Some((message, waiting)) = self.incomplete(number) else { return Vec::new() };
         if missing > MISSING_MAX && !missing.is_power_of_two() {
             return vec![Action::Send(vec![newcomer], message)];
@@ -380,12 +380,13 @@ impl Rounds {
         vec![Action::Send(waiting, message)]
     }
 
-    /// Who is missing in a round, and the connections that wait for them.
-    fn incomplete(&self, number: u64) -> Option<(Message, Vec<Connection>)> {
+    /// The ranks that are missing in a round, and the connections that wait for them.
+    fn incomplete(&self, number: u64) -> Option<(Message, Vec<ConnectionId>)> {
         let round = self.rounds.get(&number).filter(|round| round.failure.is_none())?;
         let absent = |rank: &u16| !round.joined.contains_key(rank);
         let missing: Vec<Rank> = (0..self.size as u16).filter(absent).map(Rank).collect();
-        let words = self.roster.as_ref().map_or(String::new(), |roster| roster.words(&missing));
+        let words =
+            self.start_status.as_ref().map_or(String::new(), |status| status.words(&missing));
         let first = missing.iter().copied().take(MISSING_MAX).collect();
         let waiting = round.joined.keys().filter_map(|rank| self.connection_of(*rank)).collect();
         Some((Message::Missing { count: missing.len() as u32, first, words }, waiting))
@@ -394,14 +395,14 @@ impl Rounds {
     /// What is to be said, now and then, while the job's start is incomplete: in words, and to
     /// those who wait. Nothing for a job of one host.
     pub(crate) fn remind(&self) -> Option<(String, Vec<Action>)> {
-        let roster = self.roster.as_ref()?;
-        let open: Vec<(Message, Vec<Connection>)> =
+        let start_status = self.start_status.as_ref()?;
+        let open: Vec<(Message, Vec<ConnectionId>)> =
             self.rounds.keys().filter_map(|number| self.incomplete(*number)).collect();
         let text = match open.first() {
             Some((Message::Missing { words, .. }, _)) => words.clone(),
-            _ if roster.is_starting() => {
+            _ if start_status.is_starting() => {
                 let all: Vec<Rank> = (0..self.size as u16).map(Rank).collect();
-                roster.words(&all)
+                start_status.words(&all)
             }
             _ => return None,
         };
@@ -409,13 +410,13 @@ impl Rounds {
         Some((text, actions))
     }
 
-    /// Whether [`Rounds::remind`] has something to say.
+    /// Whether [`ServerState::remind`] has something to say.
     pub(crate) fn is_incomplete(&self) -> bool {
         let waits = || self.rounds.values().any(|round| !round.joined.is_empty());
-        self.roster.as_ref().is_some_and(|roster| roster.is_starting() || waits())
+        self.start_status.as_ref().is_some_and(|status| status.is_starting() || waits())
     }
 
-    pub(crate) fn connection_of(&self, rank: u16) -> Option<Connection> {
+    pub(crate) fn connection_of(&self, rank: u16) -> Option<ConnectionId> {
         self.claims[usize::from(rank)].as_ref().map(|claim| claim.connection)
     }
 
@@ -463,7 +464,7 @@ impl Rounds {
     }
 }
 
-fn refusal(connection: Connection, failure: Failure) -> Vec<Action> {
+fn refusal(connection: ConnectionId, failure: Failure) -> Vec<Action> {
     vec![Action::Refuse(connection, Message::Failed(failure))]
 }
 
@@ -495,5 +496,5 @@ fn difference(round: &Round) -> Option<Failure> {
 }
 
 #[cfg(test)]
-#[path = "host_tests.rs"]
+#[path = "state_tests.rs"]
 mod tests;

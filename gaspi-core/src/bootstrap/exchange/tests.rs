@@ -1,9 +1,14 @@
 //! Meetings of threads through real sockets, and of ranks with a launcher's host.
 
-use super::*;
+use crate::bootstrap::job::{Job, ServerLocation};
+use crate::bootstrap::system::{self, random};
+use crate::bootstrap::{Card, Client, Request, Server, Table};
 use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::ids::Rank;
+use crate::os::socket::{self, Piece};
 use crate::timeout::{Deadline, Timeout};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,7 +32,7 @@ pub(crate) fn card(job: &Job) -> Card {
 }
 
 fn meet(job: &Job, config: &Config, timeout: Timeout) -> Result<Table> {
-    Gathering::new(job, config, card(job))?.poll(timeout.deadline())
+    Client::new(job, config, card(job))?.poll(timeout.deadline())
 }
 
 fn unique(what: &str) -> String {
@@ -35,9 +40,9 @@ fn unique(what: &str) -> String {
 }
 
 /// A rank of a job hosted by a launcher.
-fn launched(host: &Host, id: &str, rank: u16, size: u32) -> Job {
-    let place = MeetingPlace::Launcher(host.name().to_owned());
-    Job { place, ..Job::in_process(id, Rank(rank), size) }
+fn launched(host: &Server, id: &str, rank: u16, size: u32) -> Job {
+    let server = ServerLocation::Launcher(host.name().to_owned());
+    Job { server, ..Job::in_process(id, Rank(rank), size) }
 }
 
 /// Serves `host` in a thread until the receiver of its requests is told to stop.
@@ -50,7 +55,7 @@ struct Launcher {
 
 impl Launcher {
     fn start(id: &str, size: u32) -> Launcher {
-        let mut host = Host::bind(id, size).expect("host");
+        let mut host = Server::bind(id, size).expect("host");
         let (commands, orders) = std::sync::mpsc::channel::<(Rank, String)>();
         let (tell, requests) = std::sync::mpsc::channel();
         let name = host.name().to_owned();
@@ -72,8 +77,8 @@ impl Launcher {
     }
 
     fn job(&self, id: &str, rank: u16, size: u32) -> Job {
-        let place = MeetingPlace::Launcher(self.name.clone());
-        Job { place, ..Job::in_process(id, Rank(rank), size) }
+        let server = ServerLocation::Launcher(self.name.clone());
+        Job { server, ..Job::in_process(id, Rank(rank), size) }
     }
 
     fn stop(self) {
@@ -164,9 +169,9 @@ fn without_a_launcher_nobody_kills() {
 fn a_timeout_names_the_missing_and_continues() {
     let id = unique("late");
     let jobs: Vec<Job> = (0..3).map(|rank| Job::in_process(&id, Rank(rank), 3)).collect();
-    let mut ranks: Vec<Gathering> = jobs
+    let mut ranks: Vec<Client> = jobs
         .iter()
-        .map(|job| Gathering::new(job, &Config::default(), card(job)).expect("gathering"))
+        .map(|job| Client::new(job, &Config::default(), card(job)).expect("client"))
         .collect();
     let error = ranks[0].poll(Deadline::Now).expect_err("alone");
     assert!(error.is_timeout(), "{error}");
@@ -226,7 +231,7 @@ fn a_second_claim_fails_alone() {
     let id = unique("twice");
     let job = |rank| Job::in_process(&id, Rank(rank), 2);
     let config = Config::default();
-    let mut host = Gathering::new(&job(0), &config, card(&job(0))).expect("gathering");
+    let mut host = Client::new(&job(0), &config, card(&job(0))).expect("client");
     assert!(host.poll(Deadline::Now).expect_err("alone").is_timeout());
     thread::scope(|scope| {
         let second = scope.spawn(|| meet(&job(0), &config, GUARD).expect_err("claimed"));
@@ -267,7 +272,7 @@ fn a_rank_that_ends_during_init_ends_it_for_all() {
         let job = launcher.job(&id, 0, 3);
         let ready = &ready;
         let waiting = scope.spawn(move || {
-            let mut rank = Gathering::new(&job, &Config::default(), card(&job)).expect("gathering");
+            let mut rank = Client::new(&job, &Config::default(), card(&job)).expect("client");
             while !matches!(rank.poll(Timeout::Millis(1).deadline()),
                 Err(Error::Timeout { pending }) if pending.contains("rank 2 "))
             {}
@@ -275,13 +280,13 @@ fn a_rank_that_ends_during_init_ends_it_for_all() {
             rank.poll(Deadline::Never).expect_err("ended")
         });
         let job = launcher.job(&id, 1, 3);
-        let mut leaving = Gathering::new(&job, &Config::default(), card(&job)).expect("gathering");
+        let mut leaving = Client::new(&job, &Config::default(), card(&job)).expect("client");
         assert!(leaving.poll(Timeout::Millis(1).deadline()).expect_err("alone").is_timeout());
         ready.wait();
         drop(leaving);
         let text = waiting.join().expect("rank").to_string();
         assert!(text.contains("rank 1") && text.contains("ended during init"), "{text}");
-        // Who comes late hears the same.
+        // A rank that comes late hears the same.
         let job = launcher.job(&id, 2, 3);
         assert_eq!(meet(&job, &Config::default(), GUARD).expect_err("late").to_string(), text);
     });
@@ -311,9 +316,9 @@ fn a_host_that_ends_is_named() {
     let id = unique("host");
     let (zero, one) = (Job::in_process(&id, Rank(0), 3), Job::in_process(&id, Rank(1), 3));
     let config = Config::default();
-    let mut host = Gathering::new(&zero, &config, card(&zero)).expect("gathering");
+    let mut host = Client::new(&zero, &config, card(&zero)).expect("client");
     assert!(host.poll(Deadline::Now).expect_err("alone").is_timeout());
-    let mut rank = Gathering::new(&one, &config, card(&one)).expect("gathering");
+    let mut rank = Client::new(&one, &config, card(&one)).expect("client");
     assert!(rank.poll(Deadline::Now).expect_err("not served").is_timeout());
     drop(host);
     let error = rank.poll(GUARD.deadline()).expect_err("host ended");
@@ -321,13 +326,13 @@ fn a_host_that_ends_is_named() {
     assert!(matches!(error, Error::Meeting { .. }), "{text}");
     assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
     // The name is free at once.
-    let mut next = Gathering::new(&zero, &config, card(&zero)).expect("gathering");
+    let mut next = Client::new(&zero, &config, card(&zero)).expect("client");
     assert!(next.poll(Deadline::Now).expect_err("alone").is_timeout());
 }
 
 #[test]
 fn a_launcher_that_is_not_there_is_named() {
-    let host = Host::bind("j", 2).expect("host");
+    let host = Server::bind("j", 2).expect("host");
     let job = launched(&host, "j", 0, 2);
     drop(host);
     let error = meet(&job, &Config::default(), Timeout::Block).expect_err("no launcher");
@@ -339,9 +344,9 @@ fn nonsense_on_the_socket_hurts_only_its_sender() {
     let id = unique("nonsense");
     let job = |rank| Job::in_process(&id, Rank(rank), 2);
     let config = Config::default();
-    let mut host = Gathering::new(&job(0), &config, card(&job(0))).expect("gathering");
+    let mut host = Client::new(&job(0), &config, card(&job(0))).expect("client");
     assert!(host.poll(Deadline::Now).expect_err("alone").is_timeout());
-    let MeetingPlace::Agreed(name) = job(0).place else { panic!("a job by hand") };
+    let ServerLocation::FirstRank(name) = job(0).server else { panic!("a job by hand") };
     let mut strangers = Vec::new();
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 64], &[255; 64], b"\x03\0\0\0\x01\x09\x09"] {
         let fd = socket::connect(&name).expect("connect");

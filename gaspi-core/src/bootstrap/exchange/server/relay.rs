@@ -1,16 +1,20 @@
-//! Meetings over several machines: what the hub does with its links to the relays on the other
+//! Exchanges over several machines: what the hub does with its links to the relays on the other
 //! machines, and a relay with its one link to the hub.
 //!
-//! A link carries [envelopes](super::envelope) over whatever the owner has: pipes of ssh, a TCP
-//! stream after the handshake. [`Host::feed`] takes the bytes that came, [`Host::take`] gives those
-//! that have to go; nothing here knows sockets.
+//! A link carries the [relay protocol](relay_protocol) over what the owner has: pipes of ssh, a TCP
+//! stream after the handshake. [`Server::feed`] takes the bytes that came, [`Server::take`] gives
+//! those that have to go; nothing here knows sockets.
 
-use super::envelope::{self, CONNECTIONS_MAX, Down, Envelope, Unpacker, Up};
-use super::fields::DecodeError;
-use super::host::{Connection, Rounds};
-use super::message::{Failure, Join, Message, encode_cards};
-use super::server::{Host, Peer, Place, Request, Role};
-use super::{Card, KEY_BYTES, random};
+use super::areas::{self, AreaKey};
+use super::state::{ConnectionId, ServerState};
+use super::{Peer, Request, Role, Server};
+use crate::bootstrap::exchange::encoding::{ProtocolError, encode_cards};
+use crate::bootstrap::exchange::message::{Failure, Join, Message};
+use crate::bootstrap::exchange::relay_protocol::{
+    self, CONNECTIONS_MAX, RelayDecoder, RelayFrame, ToHub, ToRelay,
+};
+use crate::bootstrap::system::random;
+use crate::bootstrap::{Card, KEY_BYTES};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::process;
@@ -19,8 +23,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A link to another host of the meeting.
-pub type LinkId = u32;
+/// A link of the hub to a relay.
+pub type RelayId = u32;
 
 /// Where the number of the link begins in the number of a connection; link 0 is this machine.
 pub(super) const LINK_SHIFT: u32 = 40;
@@ -29,13 +33,13 @@ const LOCAL: u64 = (1 << LINK_SHIFT) - 1;
 /// Bytes of both directions of a link.
 #[derive(Debug)]
 struct Channel {
-    came: Unpacker,
+    came: RelayDecoder,
     out: Vec<Arc<[u8]>>,
 }
 
 impl Channel {
     fn new(hello: Arc<[u8]>) -> Channel {
-        Channel { came: Unpacker::default(), out: vec![hello] }
+        Channel { came: RelayDecoder::default(), out: vec![hello] }
     }
 }
 
@@ -45,56 +49,56 @@ struct Link {
     channel: Channel,
     /// The ranks that the launcher starts there.
     ranks: Vec<Rank>,
-    /// The connections that have asked to take part, and when.
-    since: HashMap<Connection, Instant>,
+    /// The connections that have registered, and when.
+    since: HashMap<ConnectionId, Instant>,
 }
 
-/// What decides about all rounds, and its links.
+/// The server that decides about all rounds, and its links.
 #[derive(Debug)]
-pub(super) struct Hub {
-    pub(super) rounds: Rounds,
-    links: BTreeMap<LinkId, Link>,
-    next: LinkId,
+pub(crate) struct Hub {
+    pub(super) state: ServerState,
+    links: BTreeMap<RelayId, Link>,
+    next: RelayId,
 }
 
 impl Hub {
-    pub(super) fn new(rounds: Rounds) -> Hub {
-        Hub { rounds, links: BTreeMap::new(), next: 1 }
+    pub(crate) fn new(state: ServerState) -> Hub {
+        Hub { state, links: BTreeMap::new(), next: 1 }
     }
 
     pub(super) fn spans_hosts(&self) -> bool {
-        self.rounds.spans_hosts()
+        self.state.spans_hosts()
     }
 
     /// When a connection of another machine asked to take part.
-    pub(super) fn since(&self, connection: Connection) -> Option<Instant> {
+    pub(super) fn since(&self, connection: ConnectionId) -> Option<Instant> {
         let link = self.links.get(&link_of(connection))?;
         link.since.get(&connection).copied()
     }
 
-    fn push(&mut self, link: LinkId, frame: &Down) {
+    fn push(&mut self, link: RelayId, frame: &ToRelay) {
         if let Some(link) = self.links.get_mut(&link) {
             link.channel.out.push(frame.encode());
         }
     }
 }
 
-/// What a machine of its own knows of a meeting that is decided elsewhere.
+/// The server of a machine whose exchange is decided by the hub.
 #[derive(Debug)]
-pub(super) struct Relay {
+pub(crate) struct Relay {
     channel: Channel,
-    /// Areas for those who wait, so that a lack of memory is known before the table comes.
-    prepared: HashMap<Place, Arc<OwnedFd>>,
+    /// Areas for the ranks that wait, so that a lack of memory is known before the table comes.
+    prepared: HashMap<AreaKey, Arc<OwnedFd>>,
     /// Of the table that is coming: its frames, and who gets them.
     cards: Vec<Arc<[u8]>>,
-    members: Vec<Connection>,
-    /// For whom those here wait, as far as the hub has said.
+    members: Vec<ConnectionId>,
+    /// The ranks that those here wait for, as far as the hub has said.
     pub(super) missing: Vec<Rank>,
 }
 
 impl Relay {
-    pub(super) fn new() -> Relay {
-        let hello = Up::Hello { version: envelope::VERSION }.encode();
+    pub(crate) fn new() -> Relay {
+        let hello = ToHub::Hello { version: relay_protocol::VERSION }.encode();
         Relay {
             channel: Channel::new(hello),
             prepared: HashMap::new(),
@@ -104,31 +108,31 @@ impl Relay {
         }
     }
 
-    fn push(&mut self, frame: &Up) {
+    fn push(&mut self, frame: &ToHub) {
         self.channel.out.push(frame.encode());
     }
 
-    pub(super) fn say(&mut self, connection: Connection, message: Message) {
-        self.push(&Up::Said { connection, message });
+    pub(super) fn say(&mut self, connection: ConnectionId, message: Message) {
+        self.push(&ToHub::Relayed { connection, message });
     }
 
-    pub(super) fn closed(&mut self, connection: Connection) {
-        self.push(&Up::Closed { connection });
+    pub(super) fn closed(&mut self, connection: ConnectionId) {
+        self.push(&ToHub::Closed { connection });
     }
 }
 
-fn link_of(connection: Connection) -> LinkId {
+fn link_of(connection: ConnectionId) -> RelayId {
     // Links have far fewer numbers than there is room for.
-    (connection >> LINK_SHIFT) as LinkId
+    (connection >> LINK_SHIFT) as RelayId
 }
 
 /// The connections of each link, in frames of bounded size; those of this machine under 0.
-fn by_link(connections: &[Connection]) -> Vec<(LinkId, Vec<u64>)> {
-    let mut all: BTreeMap<LinkId, Vec<u64>> = BTreeMap::new();
+fn by_link(connections: &[ConnectionId]) -> Vec<(RelayId, Vec<u64>)> {
+    let mut all: BTreeMap<RelayId, Vec<u64>> = BTreeMap::new();
     for connection in connections {
         all.entry(link_of(*connection)).or_default().push(connection & LOCAL);
     }
-    let chunks = |(link, numbers): (LinkId, Vec<u64>)| {
+    let chunks = |(link, numbers): (RelayId, Vec<u64>)| {
         let chunks: Vec<_> =
             numbers.chunks(CONNECTIONS_MAX).map(|chunk| (link, chunk.to_vec())).collect();
         chunks
@@ -136,16 +140,16 @@ fn by_link(connections: &[Connection]) -> Vec<(LinkId, Vec<u64>)> {
     all.into_iter().flat_map(chunks).collect()
 }
 
-impl Host {
+impl Server {
     /// The only link of a relay, to its hub.
-    pub const UPSTREAM: LinkId = 0;
+    pub const UPSTREAM: RelayId = 0;
 
     /// A link of the hub to another machine, on which the launcher starts these ranks.
-    pub fn add_link(&mut self, ranks: &[Rank]) -> LinkId {
-        let Role::Hub(hub) = &mut self.role else { return Host::UPSTREAM };
+    pub fn add_relay(&mut self, ranks: &[Rank]) -> RelayId {
+        let Role::Hub(hub) = &mut self.role else { return Server::UPSTREAM };
         let id = hub.next;
         hub.next += 1;
-        let channel = Channel::new(Down::Hello { version: envelope::VERSION }.encode());
+        let channel = Channel::new(ToRelay::Hello { version: relay_protocol::VERSION }.encode());
         let link = Link { channel, ranks: ranks.to_vec(), since: HashMap::new() };
         hub.links.insert(id, link);
         id
@@ -154,24 +158,24 @@ impl Host {
     /// Takes bytes that came from the other end of a link.
     ///
     /// # Errors
-    /// The other end speaks another version or nonsense: end it, and call [`Host::cut`].
-    pub fn feed(&mut self, link: LinkId, bytes: &[u8]) -> Result<()> {
+    /// The other end speaks another version or nonsense: end it, and call [`Server::cut`].
+    pub fn feed(&mut self, link: RelayId, bytes: &[u8]) -> Result<()> {
         match self.channel(link) {
             Some(channel) => channel.came.feed(bytes),
             None => return Ok(()),
         }
         let understood = match self.role {
             Role::Hub(_) => self.unpack(link, |host, frame| host.heard(link, frame)),
-            Role::Relay(_) => self.unpack(link, Host::told),
+            Role::Relay(_) => self.unpack(link, Server::told),
         };
         understood.map_err(|error| Error::Meeting {
             reason: match error {
-                DecodeError::Version(version) => format!(
+                ProtocolError::Version(version) => format!(
                     "the other host speaks version {version} of the meeting, this one version {}; \
                      use one version of the library and of gaspi_run on all hosts",
-                    envelope::VERSION
+                    relay_protocol::VERSION
                 ),
-                DecodeError::Malformed(what) => {
+                ProtocolError::Malformed(what) => {
                     format!("the other host sent what is not understood: {what}")
                 }
             },
@@ -180,13 +184,13 @@ impl Host {
 
     /// What has to go to the other end of a link, in this order. To be asked for after every call
     /// that may have something to say.
-    pub fn take(&mut self, link: LinkId) -> Vec<Arc<[u8]>> {
+    pub fn take(&mut self, link: RelayId) -> Vec<Arc<[u8]>> {
         self.channel(link).map_or(Vec::new(), |channel| std::mem::take(&mut channel.out))
     }
 
     /// A link has ended; `how` says it in words. On the hub the ranks behind it are gone; on a
-    /// relay those who wait are told that there will be no meeting.
-    pub fn cut(&mut self, link: LinkId, how: &str) {
+    /// relay those who wait are told that the exchange has failed.
+    pub fn cut(&mut self, link: RelayId, how: &str) {
         match &mut self.role {
             Role::Hub(hub) => {
                 let Some(ended) = hub.links.remove(&link) else { return };
@@ -195,7 +199,7 @@ impl Host {
                 }
                 for connection in ended.since.into_keys() {
                     let Role::Hub(hub) = &mut self.role else { return };
-                    let actions = hub.rounds.closed(connection);
+                    let actions = hub.state.closed(connection);
                     self.act(actions);
                 }
             }
@@ -210,46 +214,47 @@ impl Host {
     pub fn started(&mut self, rank: Rank, pid: i32) {
         match &mut self.role {
             Role::Hub(hub) => {
-                if let Some(roster) = hub.rounds.roster() {
-                    roster.started(rank, pid);
+                if let Some(start_status) = hub.state.start_status() {
+                    start_status.started(rank, pid);
                 }
                 self.act(Vec::new());
             }
-            Role::Relay(relay) => relay.push(&Up::Started { rank, pid }),
+            Role::Relay(relay) => relay.push(&ToHub::Started { rank, pid }),
         }
     }
 
-    /// The process of `rank` has ended; `how` says it as in "exit status 1". Whoever waits for it
-    /// to join is told, and in a job over several hosts also those with whom it was in the job.
+    /// The process of `rank` has ended; `how` says it as in "exit status 1". The ranks
+    /// that wait for it to join are told, and in a job over several hosts also those with which
+    /// it was in the job.
     pub fn gone(&mut self, rank: Rank, how: &str) {
         // A moment before its end it may have said that it leaves, or that it cannot come.
         self.accept();
         let new = self.peers.iter().filter(|(_, peer)| peer.joined.is_none() && !peer.leaving);
-        let new: Vec<Connection> = new.map(|(connection, _)| *connection).collect();
+        let new: Vec<ConnectionId> = new.map(|(connection, _)| *connection).collect();
         for connection in self.holders(rank).into_iter().chain(new) {
             self.hear(connection);
         }
         match &mut self.role {
             Role::Hub(hub) => {
-                let actions = hub.rounds.gone(rank, how);
+                let actions = hub.state.gone(rank, how);
                 self.act(actions);
             }
-            Role::Relay(relay) => relay.push(&Up::Gone { rank, how: how.to_owned() }),
+            Role::Relay(relay) => relay.push(&ToHub::Gone { rank, how: how.to_owned() }),
         }
     }
 
-    fn channel(&mut self, link: LinkId) -> Option<&mut Channel> {
+    fn channel(&mut self, link: RelayId) -> Option<&mut Channel> {
         match &mut self.role {
             Role::Hub(hub) => hub.links.get_mut(&link).map(|link| &mut link.channel),
             Role::Relay(relay) => Some(&mut relay.channel),
         }
     }
 
-    fn unpack<T: Envelope>(
+    fn unpack<T: RelayFrame>(
         &mut self,
-        link: LinkId,
-        mut handle: impl FnMut(&mut Host, T),
-    ) -> std::result::Result<(), DecodeError> {
+        link: RelayId,
+        mut handle: impl FnMut(&mut Server, T),
+    ) -> std::result::Result<(), ProtocolError> {
         // A frame may end the link.
         while let Some(channel) = self.channel(link) {
             match channel.came.next()? {
@@ -261,88 +266,92 @@ impl Host {
     }
 
     /// The hub hears from a relay.
-    fn heard(&mut self, link: LinkId, frame: Up) {
+    fn heard(&mut self, link: RelayId, frame: ToHub) {
         let Role::Hub(hub) = &mut self.role else { return };
         let number = |connection: u64| u64::from(link) << LINK_SHIFT | connection & LOCAL;
         let actions = match frame {
-            Up::Said { connection, message: Message::Join(join) } => {
+            ToHub::Relayed { connection, message: Message::Join(join) } => {
                 let connection = number(connection);
                 if let Some(link) = hub.links.get_mut(&link) {
                     link.since.insert(connection, Instant::now());
                 }
                 return self.join(connection, join);
             }
-            Up::Said { connection, message } => hub.rounds.hear(number(connection), &message),
-            Up::Closed { connection } => {
+            ToHub::Relayed { connection, message } => hub.state.hear(number(connection), &message),
+            ToHub::Closed { connection } => {
                 let connection = number(connection);
                 if let Some(link) = hub.links.get_mut(&link) {
                     link.since.remove(&connection);
                 }
-                hub.rounds.closed(connection)
+                hub.state.closed(connection)
             }
-            Up::Failed { rank, failure } => hub.rounds.failed(rank, failure),
-            Up::Started { rank, pid } => return self.started(rank, pid),
-            Up::Gone { rank, how } => return self.gone(rank, &how),
-            Up::Hello { .. } => Vec::new(),
+            ToHub::Failed { rank, failure } => hub.state.failed(rank, failure),
+            ToHub::Started { rank, pid } => return self.started(rank, pid),
+            ToHub::Gone { rank, how } => return self.gone(rank, &how),
+            ToHub::Hello { .. } => Vec::new(),
         };
         self.act(actions);
     }
 
     /// Says this to ranks of any machine; of the hub.
-    pub(super) fn tell(&mut self, to: &[Connection], message: &Message) {
+    pub(super) fn tell(&mut self, to: &[ConnectionId], message: &Message) {
         let bytes: Arc<[u8]> = message.encode().into();
         for (link, connections) in by_link(to) {
-            if link == Host::UPSTREAM {
+            if link == Server::UPSTREAM {
                 connections.iter().for_each(|to| self.send(*to, bytes.clone(), None));
             } else if let Role::Hub(hub) = &mut self.role {
-                hub.push(link, &Down::Send { connections, message: message.clone() });
+                hub.push(link, &ToRelay::Send { connections, message: message.clone() });
             }
         }
     }
 
     /// Says this to a rank of any machine and closes its connection; of the hub.
-    pub(super) fn turn_down(&mut self, to: Connection, message: &Message) {
+    pub(super) fn turn_down(&mut self, to: ConnectionId, message: &Message) {
         let link = link_of(to);
         match &mut self.role {
-            Role::Hub(hub) if link != Host::UPSTREAM => {
+            Role::Hub(hub) if link != Server::UPSTREAM => {
                 if let Some(link) = hub.links.get_mut(&link) {
                     link.since.remove(&to);
                 }
                 let connections = vec![to & LOCAL];
-                hub.push(link, &Down::Refuse { connections, message: message.clone() });
+                hub.push(link, &ToRelay::Refuse { connections, message: message.clone() });
             }
             _ => self.refuse(to, message),
         }
     }
 
-    /// Somebody wants `rank` to be ended, wherever it is.
+    /// A member wants `rank` to be ended, on any machine.
     pub(super) fn kill(&mut self, rank: Rank) {
         if let Role::Hub(hub) = &mut self.role {
-            let claimed = hub.rounds.connection_of(rank.0).map(link_of);
+            let claimed = hub.state.connection_of(rank.0).map(link_of);
             let starts = || {
                 let found = hub.links.iter().find(|(_, link)| link.ranks.contains(&rank));
                 found.map(|(id, _)| *id)
             };
-            let link = claimed.or_else(starts).unwrap_or(Host::UPSTREAM);
-            if link != Host::UPSTREAM {
-                return hub.push(link, &Down::Kill(rank));
+            let link = claimed.or_else(starts).unwrap_or(Server::UPSTREAM);
+            if link != Server::UPSTREAM {
+                return hub.push(link, &ToRelay::Kill(rank));
             }
         }
-        let seat = |peer: &Peer| peer.joined.filter(|seat| seat.rank == rank);
-        let member = self.peers.values().find_map(|peer| Some((peer.pid, seat(peer)?.start_time)));
+        let registration =
+            |peer: &Peer| peer.joined.filter(|registration| registration.rank == rank);
+        let member =
+            self.peers.values().find_map(|peer| Some((peer.pid, registration(peer)?.start_time)));
         let process = member.and_then(|(pid, start)| process::open(pid, start).ok()).flatten();
         self.requests.push(Request::Kill { rank, process });
     }
 
     /// Tells all that are in the job that `rank` has died.
     pub(super) fn died(&mut self, rank: Rank, how: &str) {
-        let in_job = |peer: &Peer| peer.joined.is_some_and(|seat| seat.in_job && seat.rank != rank);
-        let members: Vec<Connection> =
+        let in_job = |peer: &Peer| {
+            peer.joined.is_some_and(|registration| registration.in_job && registration.rank != rank)
+        };
+        let members: Vec<ConnectionId> =
             self.peers.iter().filter(|(_, peer)| in_job(peer)).map(|(to, _)| *to).collect();
         let message: Arc<[u8]> = Message::Died { rank, how: how.to_owned() }.encode().into();
         members.into_iter().for_each(|to| self.send(to, message.clone(), None));
         if let Role::Hub(hub) = &mut self.role {
-            let frame = Down::Died { rank, how: how.to_owned() };
+            let frame = ToRelay::Died { rank, how: how.to_owned() };
             hub.links
                 .keys()
                 .copied()
@@ -352,25 +361,25 @@ impl Host {
         }
     }
 
-    /// All have met: sends the table to all machines; of the hub.
-    pub(super) fn send_table(&mut self, to: &[Connection], cards: &[Card], group_max: u32) {
+    /// All have registered: sends the table to all machines; of the hub.
+    pub(super) fn send_table(&mut self, to: &[ConnectionId], cards: &[Card], group_max: u32) {
         let parts = by_link(to);
-        let local: Vec<Connection> =
-            to.iter().copied().filter(|to| link_of(*to) == Host::UPSTREAM).collect();
+        let local: Vec<ConnectionId> =
+            to.iter().copied().filter(|to| link_of(*to) == Server::UPSTREAM).collect();
         if self.once {
             self.close_meeting(&local);
         }
         let size = cards.len() as u32;
-        let own = to.iter().zip(cards).filter(|(to, _)| link_of(**to) == Host::UPSTREAM);
-        let places = own.map(|(_, card)| Place { node: card.node, size, group_max });
-        let made = Host::make_areas(places).and_then(|areas| Ok((areas, random()?, random()?)));
+        let own = to.iter().zip(cards).filter(|(to, _)| link_of(**to) == Server::UPSTREAM);
+        let keys = own.map(|(_, card)| AreaKey { node: card.node, size, group_max });
+        let made = areas::create_all(keys).and_then(|areas| Ok((areas, random()?, random()?)));
         let (areas, token, key): (_, [u8; 16], [u8; KEY_BYTES]) = match made {
             Ok(made) => made,
             Err(error) => {
                 let message = Message::Failed(error.into());
                 for to in to {
                     if let Role::Hub(hub) = &mut self.role {
-                        hub.rounds.dismiss(*to);
+                        hub.state.dismiss(*to);
                     }
                     self.turn_down(*to, &message);
                 }
@@ -380,22 +389,22 @@ impl Host {
         let frames: Vec<Arc<[u8]>> = encode_cards(cards).into_iter().map(Arc::from).collect();
         if let Role::Hub(hub) = &mut self.role {
             let packed: Vec<Arc<[u8]>> =
-                frames.iter().map(|frame| Down::Cards(frame.clone()).encode()).collect();
+                frames.iter().map(|frame| ToRelay::Cards(frame.clone()).encode()).collect();
             for (number, (id, connections)) in parts.iter().enumerate() {
                 let is =
-                    |other: Option<&(LinkId, Vec<u64>)>| other.is_some_and(|(link, _)| link == id);
+                    |other: Option<&(RelayId, Vec<u64>)>| other.is_some_and(|(link, _)| link == id);
                 let first = number == 0 || !is(parts.get(number - 1));
                 let Some(link) = hub.links.get_mut(id) else { continue };
                 if first {
                     link.channel.out.extend(packed.iter().cloned());
                 }
                 let (connections, last) = (connections.clone(), !is(parts.get(number + 1)));
-                link.channel.out.push(Down::Table { connections, token, key, last }.encode());
+                link.channel.out.push(ToRelay::Table { connections, token, key, last }.encode());
             }
             if self.once {
-                let idle = |id: &&LinkId| !parts.iter().any(|(link, _)| link == *id);
-                let idle: Vec<LinkId> = hub.links.keys().filter(idle).copied().collect();
-                idle.into_iter().for_each(|id| hub.push(id, &Down::Over));
+                let idle = |id: &&RelayId| !parts.iter().any(|(link, _)| link == *id);
+                let idle: Vec<RelayId> = hub.links.keys().filter(idle).copied().collect();
+                idle.into_iter().for_each(|id| hub.push(id, &ToRelay::Over));
             }
         }
         let last: Arc<[u8]> = Message::Area { token, key }.encode().into();
@@ -403,8 +412,8 @@ impl Host {
     }
 
     /// The connections of this machine that take part as `rank`, or did until a moment ago.
-    fn holders(&self, rank: Rank) -> Vec<Connection> {
-        let is_it = |peer: &Peer| peer.joined.is_some_and(|seat| seat.rank == rank);
+    fn holders(&self, rank: Rank) -> Vec<ConnectionId> {
+        let is_it = |peer: &Peer| peer.joined.is_some_and(|registration| registration.rank == rank);
         self.peers
             .iter()
             .filter(|(_, peer)| is_it(peer) && !peer.leaving)
@@ -412,54 +421,58 @@ impl Host {
             .collect()
     }
 
-    /// A rank of this machine wants to take part in a meeting that is decided elsewhere.
-    pub(super) fn pass_on(&mut self, connection: Connection, join: Join) {
+    /// A rank of this machine wants to register, and the hub decides.
+    pub(super) fn pass_on(&mut self, connection: ConnectionId, join: Join) {
         // The one that held this rank may have left a moment ago: its end goes first.
         for other in self.holders(join.card.rank).into_iter().filter(|other| *other != connection) {
             self.hear(other);
         }
-        let Some(place) = self.peers.get(&connection).and_then(|peer| peer.joined) else { return };
-        let (rank, place) = (place.rank, place.place);
+        let Some(registration) = self.peers.get(&connection).and_then(|peer| peer.joined) else {
+            return;
+        };
+        let (rank, area) = (registration.rank, registration.area);
         let Role::Relay(relay) = &mut self.role else { return };
         // What was prepared for those who were refused since then is not needed.
-        let held = |place: &Place| {
-            self.peers.values().any(|peer| peer.joined.is_some_and(|seat| seat.place == *place))
+        let held = |area: &AreaKey| {
+            self.peers
+                .values()
+                .any(|peer| peer.joined.is_some_and(|registration| registration.area == *area))
         };
-        relay.prepared.retain(|place, _| held(place));
-        if !relay.prepared.contains_key(&place) {
-            match Host::make_areas(std::iter::once(place)) {
+        relay.prepared.retain(|area, _| held(area));
+        if !relay.prepared.contains_key(&area) {
+            match areas::create_all(std::iter::once(area)) {
                 Ok(areas) => relay.prepared.extend(areas),
-                Err(error) => relay.push(&Up::Failed { rank, failure: error.into() }),
+                Err(error) => relay.push(&ToHub::Failed { rank, failure: error.into() }),
             }
         }
         relay.say(connection, Message::Join(join));
     }
 
     /// A relay is told something by its hub.
-    fn told(&mut self, frame: Down) {
+    fn told(&mut self, frame: ToRelay) {
         let Role::Relay(relay) = &mut self.role else { return };
         match frame {
-            Down::Send { connections, message } => {
+            ToRelay::Send { connections, message } => {
                 if let Message::Missing { first, .. } = &message {
                     relay.missing.clone_from(first);
                 }
                 let bytes: Arc<[u8]> = message.encode().into();
                 connections.into_iter().for_each(|to| self.send(to & LOCAL, bytes.clone(), None));
             }
-            Down::Refuse { connections, message } => {
+            ToRelay::Refuse { connections, message } => {
                 connections.into_iter().for_each(|to| self.refuse(to & LOCAL, &message));
             }
-            Down::Cards(frame) => relay.cards.push(frame),
-            Down::Table { connections, token, key, last } => {
+            ToRelay::Cards(frame) => relay.cards.push(frame),
+            ToRelay::Table { connections, token, key, last } => {
                 relay.members.extend(connections.into_iter().map(|to| to & LOCAL));
                 if last {
                     self.table_came(&Message::Area { token, key });
                 }
             }
-            Down::Kill(rank) => self.kill(rank),
-            Down::Died { rank, how } => self.died(rank, &how),
-            Down::Over => self.dismiss(&Message::Over),
-            Down::Hello { .. } => {}
+            ToRelay::Kill(rank) => self.kill(rank),
+            ToRelay::Died { rank, how } => self.died(rank, &how),
+            ToRelay::Over => self.dismiss(&Message::Over),
+            ToRelay::Hello { .. } => {}
         }
     }
 
@@ -469,12 +482,12 @@ impl Host {
         let (cards, members) =
             (std::mem::take(&mut relay.cards), std::mem::take(&mut relay.members));
         relay.missing.clear();
-        let seats = members.iter().filter_map(|to| self.peers.get(to)?.joined);
+        let registrations = members.iter().filter_map(|to| self.peers.get(to)?.joined);
         let mut areas = HashMap::new();
-        for seat in seats {
+        for registration in registrations {
             // Used once only: the next round needs a fresh one.
-            if let Some(area) = relay.prepared.remove(&seat.place) {
-                areas.insert(seat.place, area);
+            if let Some(area) = relay.prepared.remove(&registration.area) {
+                areas.insert(registration.area, area);
             }
         }
         if self.once {
@@ -483,21 +496,23 @@ impl Host {
         self.hand_out(&members, &cards, &last.encode().into(), areas);
     }
 
-    /// Tells all who wait here why they wait.
-    pub(super) fn explain(&mut self, words: &str) {
+    /// Tells all ranks that wait here the reason.
+    pub(in crate::bootstrap::exchange) fn explain(&mut self, words: &str) {
         let words = words.to_owned();
         let message = Message::Missing { count: 0, first: Vec::new(), words };
         let bytes: Arc<[u8]> = message.encode().into();
         let waits = |peer: &Peer| !peer.leaving && peer.joined.is_some();
-        let waiting: Vec<Connection> =
+        let waiting: Vec<ConnectionId> =
             self.peers.iter().filter(|(_, peer)| waits(peer)).map(|(to, _)| *to).collect();
         waiting.into_iter().for_each(|to| self.send(to, bytes.clone(), None));
     }
 
-    /// Sends all who wait here away with this message.
+    /// Sends all ranks that wait here away with this message.
     pub(super) fn dismiss(&mut self, message: &Message) {
-        let waits = |peer: &Peer| !peer.leaving && !peer.joined.is_some_and(|seat| seat.in_job);
-        let waiting: Vec<Connection> =
+        let waits = |peer: &Peer| {
+            !peer.leaving && !peer.joined.is_some_and(|registration| registration.in_job)
+        };
+        let waiting: Vec<ConnectionId> =
             self.peers.iter().filter(|(_, peer)| waits(peer)).map(|(to, _)| *to).collect();
         if self.once {
             self.close_meeting(&waiting);
@@ -507,5 +522,5 @@ impl Host {
 }
 
 #[cfg(test)]
-#[path = "links_tests.rs"]
+#[path = "relay_tests.rs"]
 mod tests;

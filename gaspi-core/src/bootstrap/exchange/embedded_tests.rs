@@ -2,13 +2,22 @@
 //! meet over TCP on loopback.
 
 use super::*;
-use crate::bootstrap::{Gathering, Key, Table, system, tests as meetings};
+use crate::bootstrap::addresses::Audience;
+use crate::bootstrap::auth::Key;
+use crate::bootstrap::exchange::hub_access::{PATIENCE, PORTS, TRIES, derived_ports};
+use crate::bootstrap::exchange::relay_listener::UNAUTHENTICATED_MAX;
+use crate::bootstrap::exchange::tests as exchanges;
+use crate::bootstrap::job::HubLocation;
+use crate::bootstrap::system::{self, random};
+use crate::bootstrap::{Client, Table};
 use crate::config::Config;
 use crate::ids::Rank;
-use crate::os::socket;
+use crate::os::{socket, tcp};
 use crate::timeout::{Deadline, Timeout};
+use crate::wire::handshake::{self, HUB, Secret, job_name};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::thread;
 
 /// Far beyond what anything here takes.
@@ -20,31 +29,31 @@ fn unique(what: &str) -> String {
 
 /// A rank of the job `id` on the machine `host`; machine 0 has the hub.
 fn job(id: &str, (rank, size): (u16, u32), host: usize, port: Option<u16>) -> Job {
-    let hub = HubPlace {
+    let hub = HubLocation {
         host: "127.0.0.1".to_owned(),
         port,
         here: host == 0,
         audience: Audience::ThisHost,
         key: Some(Key([7; 32])),
     };
-    let place = MeetingPlace::Hosts { name: format!("gaspi-test-{id}-{host}"), hub };
+    let server = ServerLocation::OverHosts { name: format!("gaspi-test-{id}-{host}"), hub };
     let hosts = (0..size).map(|rank| format!("host{}", rank % 3)).collect();
-    Job { place, hosts, spans_hosts: true, ..Job::in_process(id, Rank(rank), size) }
+    Job { server, hosts, spans_hosts: true, ..Job::in_process(id, Rank(rank), size) }
 }
 
 fn with_key(mut job: Job, byte: u8) -> Job {
-    if let MeetingPlace::Hosts { hub, .. } = &mut job.place {
+    if let ServerLocation::OverHosts { hub, .. } = &mut job.server {
         hub.key = Some(Key([byte; 32]));
     }
     job
 }
 
-fn gathering(job: &Job) -> Gathering {
-    Gathering::new(job, &Config::default(), meetings::card(job)).expect("gathering")
+fn client(job: &Job) -> Client {
+    Client::new(job, &Config::default(), exchanges::card(job)).expect("client")
 }
 
 fn refusal(job: &Job) -> String {
-    gathering(job).poll(GUARD.deadline()).expect_err("refused").to_string()
+    client(job).poll(GUARD.deadline()).expect_err("refused").to_string()
 }
 
 #[test]
@@ -55,7 +64,7 @@ fn machines_meet_over_tcp_again_and_again() {
             .map(|rank| {
                 let job = job(&id, (rank, 6), usize::from(rank) % 3, None);
                 scope.spawn(move || {
-                    let once = |_| gathering(&job).poll(GUARD.deadline()).expect("table");
+                    let once = |_| client(&job).poll(GUARD.deadline()).expect("table");
                     (0..5).map(once).collect::<Vec<Table>>()
                 })
             })
@@ -86,8 +95,8 @@ fn a_difference_is_told_on_all_machines() {
                 let segment_max = if rank == 2 { 7 } else { 255 };
                 let config = Config { segment_max, ..Config::default() };
                 scope.spawn(move || {
-                    let card = meetings::card(&job);
-                    let mut rank = Gathering::new(&job, &config, card).expect("gathering");
+                    let card = exchanges::card(&job);
+                    let mut rank = Client::new(&job, &config, card).expect("client");
                     rank.poll(GUARD.deadline()).expect_err("mismatch").to_string()
                 })
             })
@@ -102,7 +111,7 @@ fn a_difference_is_told_on_all_machines() {
 #[test]
 fn a_rank_that_is_claimed_on_two_machines_is_refused_once() {
     let id = unique("twice");
-    let mut first = gathering(&job(&id, (0, 2), 0, None));
+    let mut first = client(&job(&id, (0, 2), 0, None));
     thread::scope(|scope| {
         let wrong = scope.spawn(|| refusal(&job(&id, (0, 2), 1, None)));
         while !wrong.is_finished() {
@@ -113,7 +122,7 @@ fn a_rank_that_is_claimed_on_two_machines_is_refused_once() {
             text.contains("already claimed by process") && text.contains(" on host0"),
             "{text}"
         );
-        let other = scope.spawn(|| gathering(&job(&id, (1, 2), 2, None)).poll(GUARD.deadline()));
+        let other = scope.spawn(|| client(&job(&id, (1, 2), 2, None)).poll(GUARD.deadline()));
         first.poll(GUARD.deadline()).expect("table");
         other.join().expect("rank").expect("table");
     });
@@ -122,7 +131,7 @@ fn a_rank_that_is_claimed_on_two_machines_is_refused_once() {
 #[test]
 fn another_key_is_told_to_both_sides() {
     let id = unique("key");
-    let mut hub = gathering(&job(&id, (0, 2), 0, None));
+    let mut hub = client(&job(&id, (0, 2), 0, None));
     thread::scope(|scope| {
         let wrong = scope.spawn(|| refusal(&with_key(job(&id, (1, 2), 1, None), 8)));
         while !wrong.is_finished() {
@@ -134,7 +143,7 @@ fn another_key_is_told_to_both_sides() {
         let text = hub.poll(Deadline::Now).expect_err("alone").to_string();
         assert!(text.contains("rank 1 on host1 (not seen yet)"), "{text}");
         assert!(text.contains("127.0.0.1 was refused: who says to be rank 1"), "{text}");
-        let other = scope.spawn(|| gathering(&job(&id, (1, 2), 1, None)).poll(GUARD.deadline()));
+        let other = scope.spawn(|| client(&job(&id, (1, 2), 1, None)).poll(GUARD.deadline()));
         hub.poll(GUARD.deadline()).expect("table");
         other.join().expect("rank").expect("table");
     });
@@ -143,8 +152,8 @@ fn another_key_is_told_to_both_sides() {
 #[test]
 fn a_hub_that_is_not_there_is_named_and_may_come_late() {
     let id = unique("late");
-    let mut early = gathering(&job(&id, (1, 2), 1, None));
-    let pending = |early: &mut Gathering| {
+    let mut early = client(&job(&id, (1, 2), 1, None));
+    let pending = |early: &mut Client| {
         let error = early.poll(Timeout::Millis(30).deadline()).expect_err("alone");
         assert!(error.is_timeout(), "{error}");
         error.to_string()
@@ -162,7 +171,7 @@ fn a_hub_that_is_not_there_is_named_and_may_come_late() {
     );
     assert!(text.contains(&format!("{}", ports[0])), "{text}");
     thread::scope(|scope| {
-        let hub = scope.spawn(|| gathering(&job(&id, (0, 2), 0, None)).poll(GUARD.deadline()));
+        let hub = scope.spawn(|| client(&job(&id, (0, 2), 0, None)).poll(GUARD.deadline()));
         early.poll(GUARD.deadline()).expect("table");
         hub.join().expect("rank").expect("table");
     });
@@ -182,7 +191,7 @@ fn answered(answer: impl FnOnce(TcpStream) + Send) -> String {
 fn whoever_listens_at_a_named_port_is_told_apart() {
     let shake_hands = |secret: Secret| {
         move |mut stream: TcpStream| {
-            let mut server = Server::new(&secret, HUB, 2, [1; 32]);
+            let mut server = handshake::Server::new(&secret, HUB, 2, [1; 32]);
             let mut byte = [0];
             while server.wants() > 0 && stream.read(&mut byte).is_ok_and(|count| count > 0) {
                 server.receive(&byte);
@@ -208,21 +217,22 @@ fn whoever_listens_at_a_named_port_is_told_apart() {
 fn with_hub(id: &str, size: u32, test: impl FnOnce(SocketAddr, &(dyn Fn(u16) -> Job + Sync))) {
     let name = format!("gaspi-test-{id}-hub");
     let listener = socket::listen(&name).expect("listener");
-    let mut hosting = Hosting::new(&job(id, (0, size), 0, None), &name, listener).expect("hub");
-    let Reach::Hub(gate) = &hosting.reach else { panic!("no hub") };
-    let place = tcp::local_address(gate.listeners[0].as_fd()).expect("address");
+    let mut embedded =
+        EmbeddedServer::new(&job(id, (0, size), 0, None), &name, listener).expect("hub");
+    let Others::Hub(relays) = &embedded.others else { panic!("no hub") };
+    let place = tcp::local_address(relays.listeners[0].as_fd()).expect("address");
     thread::scope(|scope| {
         let server = scope.spawn(move || {
-            while !hosting.finished() {
-                hosting.serve();
-                let (fds, limit) = hosting.watches();
+            while !embedded.finished() {
+                embedded.serve();
+                let (fds, limit) = embedded.watches();
                 let tick = limit.unwrap_or(PATIENCE).min(Duration::from_millis(20));
                 system::wait(&fds, Deadline::Never, Some(tick));
             }
         });
         test(place, &|rank| {
-            let place = MeetingPlace::Launcher(name.clone());
-            Job { place, ..job(id, (rank, size), 0, None) }
+            let server = ServerLocation::Launcher(name.clone());
+            Job { server, ..job(id, (rank, size), 0, None) }
         });
         server.join().expect("hub");
     });
@@ -240,19 +250,18 @@ fn strangers_do_not_disturb_the_meeting() {
             strangers.push(stream);
         }
         // Others connect, and go at once or say nothing at all: all places are taken for a while.
-        for number in 0..2 * STRANGERS_MAX {
+        for number in 0..2 * UNAUTHENTICATED_MAX {
             let stream = TcpStream::connect(place).expect("connection");
             if number % 2 == 0 {
                 strangers.push(stream);
             }
         }
         thread::scope(|scope| {
-            let other =
-                scope.spawn(|| gathering(&job(&id, (1, 2), 1, None)).poll(GUARD.deadline()));
-            gathering(&local(0)).poll(GUARD.deadline()).expect("table");
+            let other = scope.spawn(|| client(&job(&id, (1, 2), 1, None)).poll(GUARD.deadline()));
+            client(&local(0)).poll(GUARD.deadline()).expect("table");
             other.join().expect("rank").expect("table");
         });
-        // Whoever did not speak our language was closed without an answer, another version told.
+        // Nonsense was closed without an answer; another version was told.
         let mut answer = Vec::new();
         let _ = strangers[0].read_to_end(&mut answer);
         assert_eq!(answer, b"");
@@ -267,7 +276,7 @@ fn a_machine_whose_ranks_end_ends_the_start() {
     with_hub(&id, 3, |_, local| {
         thread::scope(|scope| {
             let waiting = scope.spawn(|| refusal(&local(0)));
-            let mut leaving = gathering(&job(&id, (1, 3), 1, None));
+            let mut leaving = client(&job(&id, (1, 3), 1, None));
             // It has reached the hub once the missing one is named.
             while !leaving
                 .poll(Timeout::Millis(5).deadline())
@@ -286,10 +295,10 @@ fn a_machine_whose_ranks_end_ends_the_start() {
             let ranks: Vec<_> = (1..3)
                 .map(|rank| {
                     let job = job(&id, (rank, 3), usize::from(rank), None);
-                    scope.spawn(move || gathering(&job).poll(GUARD.deadline()).expect("table"))
+                    scope.spawn(move || client(&job).poll(GUARD.deadline()).expect("table"))
                 })
                 .collect();
-            gathering(&local(0)).poll(GUARD.deadline()).expect("table");
+            client(&local(0)).poll(GUARD.deadline()).expect("table");
             ranks.into_iter().for_each(|rank| drop(rank.join().expect("rank")));
         });
     });

@@ -12,7 +12,7 @@ const RANGES_MAX: usize = 6;
 /// How far the launcher has come with the start of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Stage {
+pub enum StartStage {
     /// Its host is being reached.
     Reaching,
     /// The launcher's agent on its host answers.
@@ -23,26 +23,26 @@ pub enum Stage {
 enum Reached {
     /// Nobody has told; in a job by hand nobody will.
     Unseen,
-    Stage(Stage),
+    Stage(StartStage),
     /// As this process.
     Started(i32),
 }
 
 /// The hosts and stages of all ranks.
 #[derive(Debug)]
-pub(crate) struct Roster {
+pub(crate) struct StartStatus {
     hosts: Vec<String>,
     reached: Vec<Reached>,
 }
 
-impl Roster {
+impl StartStatus {
     /// Of the ranks on `hosts`, by rank.
-    pub(crate) fn new(hosts: Vec<String>) -> Roster {
+    pub(crate) fn new(hosts: Vec<String>) -> StartStatus {
         let reached = vec![Reached::Unseen; hosts.len()];
-        Roster { hosts, reached }
+        StartStatus { hosts, reached }
     }
 
-    pub(crate) fn stage(&mut self, rank: Rank, stage: Stage) {
+    pub(crate) fn stage(&mut self, rank: Rank, stage: StartStage) {
         if let Some(reached) = self.reached.get_mut(rank.index()) {
             *reached = Reached::Stage(stage);
         }
@@ -92,8 +92,10 @@ impl Roster {
         for (number, (host, reached, ranks)) in groups.iter().enumerate() {
             let how = match (reached, ranks.as_slice()) {
                 (Reached::Unseen, _) => "not seen yet".to_owned(),
-                (Reached::Stage(Stage::Reaching), _) => "the host has not answered yet".to_owned(),
-                (Reached::Stage(Stage::AgentUp), _) => {
+                (Reached::Stage(StartStage::Reaching), _) => {
+                    "the host has not answered yet".to_owned()
+                }
+                (Reached::Stage(StartStage::AgentUp), _) => {
                     "the host answers, the process has not started yet".to_owned()
                 }
                 (Reached::Started(_), [rank]) => {
@@ -147,37 +149,42 @@ mod tests {
     #[test]
     fn the_missing_are_named_with_host_and_stage() {
         let hosts = ["a", "a", "b", "b", "b", "c"].map(str::to_owned).to_vec();
-        let mut roster = Roster::new(hosts);
+        let mut start_status = StartStatus::new(hosts);
         let missing: Vec<Rank> = (1..6).map(Rank).collect();
         assert_eq!(
-            roster.words(&missing),
+            start_status.words(&missing),
             "rank 1 on a (not seen yet), ranks 2-4 on b (not seen yet), rank 5 on c (not seen yet)"
         );
         for rank in 2..5 {
-            roster.stage(Rank(rank), Stage::Reaching);
+            start_status.stage(Rank(rank), StartStage::Reaching);
         }
-        assert!(roster.is_starting());
-        assert!(roster.words(&missing).contains("ranks 2-4 on b (the host has not answered yet)"));
-        roster.stage(Rank(3), Stage::AgentUp);
-        roster.started(Rank(2), 71);
-        roster.started(Rank(4), 72);
+        assert!(start_status.is_starting());
+        assert!(
+            start_status.words(&missing).contains("ranks 2-4 on b (the host has not answered yet)")
+        );
+        start_status.stage(Rank(3), StartStage::AgentUp);
+        start_status.started(Rank(2), 71);
+        start_status.started(Rank(4), 72);
         assert_eq!(
-            roster.words(&missing[1..4]),
+            start_status.words(&missing[1..4]),
             "ranks 2, 4 on b (started, have not called proc_init), rank 3 on b (the host answers, \
              the process has not started yet)"
         );
-        assert_eq!(roster.words(&[Rank(4)]), "rank 4 on b (process 72 has not called proc_init)");
-        roster.started(Rank(3), 73);
-        assert!(!roster.is_starting());
-        assert_eq!(roster.process(Rank(3)), Some(73));
+        assert_eq!(
+            start_status.words(&[Rank(4)]),
+            "rank 4 on b (process 72 has not called proc_init)"
+        );
+        start_status.started(Rank(3), 73);
+        assert!(!start_status.is_starting());
+        assert_eq!(start_status.process(Rank(3)), Some(73));
     }
 
     #[test]
     fn the_text_of_a_large_job_is_short() {
         let hosts = (0..65535).map(|rank| format!("node{}", rank / 16)).collect();
-        let roster = Roster::new(hosts);
+        let start_status = StartStatus::new(hosts);
         let odd: Vec<Rank> = (0..65535).filter(|rank| rank % 2 == 1).map(Rank).collect();
-        let text = roster.words(&odd);
+        let text = start_status.words(&odd);
         assert!(text.len() < 1000, "{text}");
         assert!(text.starts_with("ranks 1, 3, 5, 7, 9, 11 and 2 more on node0"), "{text}");
         assert!(text.ends_with("and 32703 more"), "{text}");

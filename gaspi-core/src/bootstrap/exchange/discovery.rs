@@ -1,18 +1,17 @@
-//! How the host of a machine finds the hub of a job that was started by hand: it tries all
+//! How the server of a machine finds the hub of a job that was started by hand: it tries all
 //! addresses of the hub's machine at all ports that the hub may have, until one answers that knows
 //! the job and its key.
 //!
 //! Connections are made side by side, handshakes one after the other, so that the hub sees one.
 
-use super::HubPlace;
-use super::Job;
-use super::addresses::{Audience, Candidates};
-use super::hosting::{PATIENCE, Shared};
-use super::random;
-use super::server::Host;
-use super::stream::{Stream, shake};
+use super::hub_access::{HubAccess, PATIENCE};
+use super::server::Server;
+use super::tcp_connection::{TcpConnection, continue_handshake};
+use crate::bootstrap::addresses::{Audience, Candidates};
+use crate::bootstrap::job::{HubLocation, Job};
+use crate::bootstrap::system::random;
 use crate::os::{interfaces, process, tcp};
-use crate::wire::handshake::{Client, HUB, Met, Peer, Purpose, State};
+use crate::wire::handshake::{self, HUB, Met, Peer, Purpose, State};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,12 +42,12 @@ struct Attempt {
 
 /// The way to the hub.
 #[derive(Debug)]
-pub(super) struct Seeker {
+pub(super) struct Discovery {
     rank: u32,
     hub: String,
     named_port: bool,
     audience: Audience,
-    shared: Shared,
+    access: HubAccess,
     addresses: Vec<IpAddr>,
     looked_up: Option<Instant>,
     /// The resolver, which takes its time, while it is at work.
@@ -57,37 +56,37 @@ pub(super) struct Seeker {
     /// When the attempts of this round have taken too long.
     until: Instant,
     /// The handshake that is under way.
-    talk: Option<(Attempt, Client, Instant)>,
+    handshake: Option<(Attempt, handshake::Client, Instant)>,
     /// When the next round begins.
     again: Instant,
     pause: Duration,
     /// Why the hub was not reached, by address.
-    troubles: BTreeMap<SocketAddr, String>,
+    failures: BTreeMap<SocketAddr, String>,
     unresolved: Option<String>,
     other_versions: u32,
-    stream: Option<Stream>,
+    stream: Option<TcpConnection>,
     since: Instant,
     reported: Instant,
 }
 
-impl Seeker {
-    pub(super) fn new(job: &Job, hub: &HubPlace, shared: Shared) -> Seeker {
+impl Discovery {
+    pub(super) fn new(job: &Job, hub: &HubLocation, access: HubAccess) -> Discovery {
         let now = Instant::now();
-        Seeker {
+        Discovery {
             rank: u32::from(job.rank.0),
             hub: hub.host.clone(),
             named_port: hub.port.is_some(),
             audience: hub.audience,
-            shared,
+            access,
             addresses: Vec::new(),
             looked_up: None,
             resolver: None,
             attempts: Vec::new(),
             until: now,
-            talk: None,
+            handshake: None,
             again: now,
             pause: PAUSE_FIRST,
-            troubles: BTreeMap::new(),
+            failures: BTreeMap::new(),
             unresolved: None,
             other_versions: 0,
             stream: None,
@@ -96,16 +95,16 @@ impl Seeker {
         }
     }
 
-    /// Goes on; what the hub and the ranks of this machine say passes through `host`.
-    pub(super) fn serve(&mut self, host: &mut Host) {
-        if self.stream.is_none() && !host.is_over() {
-            self.seek(host);
+    /// Goes on; what the hub and the ranks of this machine say passes through `server`.
+    pub(super) fn serve(&mut self, server: &mut Server) {
+        if self.stream.is_none() && !server.is_over() {
+            self.connect(server);
         }
         let Some(stream) = &mut self.stream else { return };
         let mut bytes = Vec::new();
         while stream.read(&mut bytes) {}
-        let understood = host.feed(Host::UPSTREAM, &bytes);
-        stream.queue(host.take(Host::UPSTREAM));
+        let understood = server.feed(Server::UPSTREAM, &bytes);
+        stream.queue(server.take(Server::UPSTREAM));
         stream.flush();
         let end = match (understood, stream.ended()) {
             (Err(error), _) => Some(error.to_string()),
@@ -117,25 +116,25 @@ impl Seeker {
         };
         if let Some(why) = end {
             self.stream = None;
-            host.cut(Host::UPSTREAM, &why);
+            server.cut(Server::UPSTREAM, &why);
         }
     }
 
     /// Why the hub has not been reached yet.
-    pub(super) fn trouble(&self) -> Option<String> {
+    pub(super) fn last_error(&self) -> Option<String> {
         if self.stream.is_some() {
             return None;
         }
         let mut reasons: Vec<String> = self.unresolved.iter().cloned().collect();
         // Ports at which nobody listens say the same.
         let mut told: Vec<(IpAddr, &str)> = Vec::new();
-        for (to, reason) in &self.troubles {
+        for (to, reason) in &self.failures {
             if !told.contains(&(to.ip(), reason)) {
                 told.push((to.ip(), reason));
                 reasons.push(format!("{to}: {reason}"));
             }
         }
-        let ports: Vec<String> = self.shared.ports.iter().map(u16::to_string).collect();
+        let ports: Vec<String> = self.access.ports.iter().map(u16::to_string).collect();
         let plural = if ports.len() == 1 { "port" } else { "ports" };
         let mut text = format!(
             "the host of the meeting on {} has not answered at {plural} {}",
@@ -148,52 +147,52 @@ impl Seeker {
         Some(text)
     }
 
-    fn seek(&mut self, host: &mut Host) {
+    fn connect(&mut self, server: &mut Server) {
         let now = Instant::now();
         self.resolved();
-        if self.attempts.is_empty() && self.talk.is_none() && now >= self.again {
+        if self.attempts.is_empty() && self.handshake.is_none() && now >= self.again {
             self.begin(now);
         }
-        self.look_at_attempts(now);
-        while let Some((attempt, mut client, until)) = self.talk.take() {
-            match shake(attempt.fd.as_fd(), &mut client) {
+        self.take_connected(now);
+        while let Some((attempt, mut client, until)) = self.handshake.take() {
+            match continue_handshake(attempt.fd.as_fd(), &mut client) {
                 None if now < until => {
-                    self.talk = Some((attempt, client, until));
+                    self.handshake = Some((attempt, client, until));
                     break;
                 }
                 None => self.failed(attempt.to, "no answer to the handshake"),
                 Some(State::Done(_)) => {
                     self.attempts.clear();
-                    self.stream = Some(Stream::new(attempt.fd, attempt.to));
+                    self.stream = Some(TcpConnection::new(attempt.fd, attempt.to));
                     return;
                 }
                 Some(State::Refused(reason)) => {
                     self.failed(attempt.to, &reason);
                     if self.is_final(&client) {
                         let why = self.refusal(attempt.to, &client, &reason);
-                        return host.cut(Host::UPSTREAM, &why);
+                        return server.cut(Server::UPSTREAM, &why);
                     }
                 }
                 Some(State::Pending) => {}
             }
-            self.look_at_attempts(now);
+            self.take_connected(now);
         }
-        if self.attempts.is_empty() && self.talk.is_none() && self.again <= now {
+        if self.attempts.is_empty() && self.handshake.is_none() && self.again <= now {
             self.again = now + self.pause;
             self.pause = (self.pause * 2).min(PAUSE_LAST);
         }
         if now >= self.reported + REPORT
-            && let Some(trouble) = self.trouble()
+            && let Some(last_error) = self.last_error()
         {
             self.reported = now;
             let waited = self.since.elapsed().as_secs();
-            log::error!("proc_init: {waited} s have passed, {trouble}");
-            host.explain(&trouble);
+            log::error!("proc_init: {waited} s have passed, {last_error}");
+            server.explain(&last_error);
         }
     }
 
     /// Whether trying again cannot help: it is the hub that refuses, or that we refuse.
-    fn is_final(&mut self, client: &Client) -> bool {
+    fn is_final(&mut self, client: &handshake::Client) -> bool {
         match client.met() {
             Met::SameJob => true,
             Met::OtherJob => self.named_port,
@@ -206,10 +205,10 @@ impl Seeker {
         }
     }
 
-    /// Why there will be no meeting.
-    fn refusal(&self, to: SocketAddr, client: &Client, reason: &str) -> String {
+    /// Why there will be no exchange.
+    fn refusal(&self, to: SocketAddr, client: &handshake::Client, reason: &str) -> String {
         let remedy = match client.met() {
-            Met::SameJob => self.shared.key_remedy(),
+            Met::SameJob => self.access.key_remedy(),
             Met::OtherJob => "check GASPI_JOB_ID and GASPI_MEETING on all hosts".to_owned(),
             Met::OtherVersion | Met::Nobody => return format!("{to} on {}: {reason}", self.hub),
         };
@@ -218,7 +217,7 @@ impl Seeker {
 
     fn failed(&mut self, to: SocketAddr, reason: &str) {
         log::debug!("proc_init: {to} is not the host of the meeting: {reason}");
-        self.troubles.insert(to, reason.to_owned());
+        self.failures.insert(to, reason.to_owned());
     }
 
     /// Starts to connect to all places where the hub may be.
@@ -231,7 +230,7 @@ impl Seeker {
         let places: Vec<SocketAddr> = self
             .addresses
             .iter()
-            .flat_map(|ip| self.shared.ports.iter().map(|port| SocketAddr::new(*ip, *port)))
+            .flat_map(|ip| self.access.ports.iter().map(|port| SocketAddr::new(*ip, *port)))
             .collect();
         for to in places {
             match tcp::connect(to) {
@@ -285,7 +284,7 @@ impl Seeker {
     }
 
     /// Takes the next connection that was made for a handshake.
-    fn look_at_attempts(&mut self, now: Instant) {
+    fn take_connected(&mut self, now: Instant) {
         for mut attempt in std::mem::take(&mut self.attempts) {
             if !attempt.connected {
                 match tcp::outcome(attempt.fd.as_fd()) {
@@ -298,11 +297,11 @@ impl Seeker {
             }
             if !attempt.connected && now >= self.until {
                 self.failed(attempt.to, "no answer");
-            } else if attempt.connected && self.talk.is_none() {
+            } else if attempt.connected && self.handshake.is_none() {
                 let Ok(nonce) = random() else { continue };
                 let to = Peer { rank: HUB, purpose: Purpose::Meeting };
-                let client = Client::new(&self.shared.secret, self.rank, to, nonce);
-                self.talk = Some((attempt, client, now + PATIENCE));
+                let client = handshake::Client::new(&self.access.secret, self.rank, to, nonce);
+                self.handshake = Some((attempt, client, now + PATIENCE));
             } else {
                 self.attempts.push(attempt);
             }
@@ -314,13 +313,13 @@ impl Seeker {
             fds.push((stream.as_fd(), stream.is_pending()));
             return None;
         }
-        if let Some((attempt, client, _)) = &self.talk {
+        if let Some((attempt, client, _)) = &self.handshake {
             fds.push((attempt.fd.as_fd(), !client.output().is_empty()));
         }
         let open = self.attempts.iter().filter(|attempt| !attempt.connected);
         fds.extend(open.map(|attempt| (attempt.fd.as_fd(), true)));
-        let idle = self.attempts.is_empty() && self.talk.is_none();
-        let next = match &self.talk {
+        let idle = self.attempts.is_empty() && self.handshake.is_none();
+        let next = match &self.handshake {
             _ if idle => self.again,
             Some((_, _, until)) => *until,
             None => self.until,

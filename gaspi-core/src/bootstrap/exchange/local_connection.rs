@@ -1,6 +1,6 @@
-//! One connection of a meeting: frames in and out, without blocking.
+//! A connection between a rank and its server: frames in and out, without blocking.
 
-use super::fields::DecodeError;
+use super::encoding::ProtocolError;
 use super::message::{FRAME_MAX, Message};
 use crate::os::socket::{self, Piece};
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ struct Outgoing {
 
 /// A non-blocking connection that speaks [`Message`]s.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(crate) struct LocalConnection {
     fd: OwnedFd,
     incoming: Vec<u8>,
     descriptors: Vec<OwnedFd>,
@@ -26,9 +26,9 @@ pub(crate) struct Wire {
     ended: bool,
 }
 
-impl Wire {
-    pub(crate) fn new(fd: OwnedFd) -> Wire {
-        Wire {
+impl LocalConnection {
+    pub(crate) fn new(fd: OwnedFd) -> LocalConnection {
+        LocalConnection {
             fd,
             incoming: Vec::new(),
             descriptors: Vec::new(),
@@ -91,7 +91,7 @@ impl Wire {
     }
 
     /// The next message that has come whole.
-    pub(crate) fn next(&mut self) -> Result<Option<Message>, DecodeError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Message>, ProtocolError> {
         let Some((message, len)) = Message::decode(&self.incoming)? else { return Ok(None) };
         self.incoming.drain(..len);
         Ok(Some(message))

@@ -1,7 +1,8 @@
 //! A hub and its relays, joined by bytes in memory, with ranks on real sockets.
 
 use super::*;
-use crate::bootstrap::{Gathering, Job, MeetingPlace, News, Stage, Table, system};
+use crate::bootstrap::job::{Job, ServerLocation};
+use crate::bootstrap::{Client, LauncherEvent, StartStage, Table, system};
 use crate::config::Config;
 use crate::timeout::{Deadline, Timeout};
 use std::os::fd::AsFd;
@@ -30,16 +31,16 @@ struct Machines {
 }
 
 /// Carries what has to go between the hub and relay `host`, in pieces of `piece` bytes.
-fn carry(hosts: &mut [Host], host: usize, link: LinkId, piece: usize) {
+fn carry(hosts: &mut [Server], host: usize, link: RelayId, piece: usize) {
     loop {
         let down: Vec<u8> = hosts[0].take(link).iter().flat_map(|frame| frame.to_vec()).collect();
         let up: Vec<u8> =
-            hosts[host].take(Host::UPSTREAM).iter().flat_map(|frame| frame.to_vec()).collect();
+            hosts[host].take(Server::UPSTREAM).iter().flat_map(|frame| frame.to_vec()).collect();
         if down.is_empty() && up.is_empty() {
             return;
         }
         for piece in down.chunks(piece) {
-            hosts[host].feed(Host::UPSTREAM, piece).expect("the hub is understood");
+            hosts[host].feed(Server::UPSTREAM, piece).expect("the hub is understood");
         }
         for piece in up.chunks(piece) {
             hosts[0].feed(link, piece).expect("the relay is understood");
@@ -49,10 +50,10 @@ fn carry(hosts: &mut [Host], host: usize, link: LinkId, piece: usize) {
 
 impl Machines {
     fn start(id: &str) -> Machines {
-        let hub = Host::hub(id, HOSTS.map(str::to_owned).to_vec()).expect("hub");
-        let mut hosts = vec![hub, Host::relay().expect("relay"), Host::relay().expect("relay")];
+        let hub = Server::hub(id, HOSTS.map(str::to_owned).to_vec()).expect("hub");
+        let mut hosts = vec![hub, Server::relay().expect("relay"), Server::relay().expect("relay")];
         let ranks = [&[Rank(1), Rank(2)][..], &[Rank(3), Rank(4)]];
-        let links = ranks.map(|ranks| hosts[0].add_link(ranks));
+        let links = ranks.map(|ranks| hosts[0].add_relay(ranks));
         let names = hosts.iter().map(|host| host.name().to_owned()).collect();
         let (orders, taken) = mpsc::channel();
         let (tell, requests) = mpsc::channel();
@@ -99,9 +100,9 @@ impl Machines {
     }
 
     fn job(&self, id: &str, rank: u16) -> Job {
-        let place = MeetingPlace::Launcher(self.names[Machines::host_of(rank)].clone());
+        let server = ServerLocation::Launcher(self.names[Machines::host_of(rank)].clone());
         let hosts = HOSTS.map(str::to_owned).to_vec();
-        Job { place, hosts, spans_hosts: true, ..Job::in_process(id, Rank(rank), 5) }
+        Job { server, hosts, spans_hosts: true, ..Job::in_process(id, Rank(rank), 5) }
     }
 
     fn order(&self, order: Order) {
@@ -118,9 +119,9 @@ fn unique(what: &str) -> String {
     format!("{what}-{:x}", u64::from_le_bytes(random().expect("random")))
 }
 
-fn gathering(job: &Job) -> Gathering {
-    let card = crate::bootstrap::tests::card(job);
-    Gathering::new(job, &Config::default(), card).expect("gathering")
+fn client(job: &Job) -> Client {
+    let card = crate::bootstrap::exchange::tests::card(job);
+    Client::new(job, &Config::default(), card).expect("client")
 }
 
 /// All ranks meet, each in a thread of its own.
@@ -129,7 +130,7 @@ fn meet(machines: &Machines, id: &str) -> Vec<Table> {
         let ranks: Vec<_> = (0..5)
             .map(|rank| {
                 let job = machines.job(id, rank);
-                scope.spawn(move || gathering(&job).poll(GUARD.deadline()).expect("table"))
+                scope.spawn(move || client(&job).poll(GUARD.deadline()).expect("table"))
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().expect("rank")).collect()
@@ -170,9 +171,9 @@ fn ranks_of_several_machines_meet_and_meet_again() {
     machines.stop();
 }
 
-fn next_news(table: &mut Table) -> News {
+fn next_event(table: &mut Table) -> LauncherEvent {
     loop {
-        if let Some(news) = table.membership.next_news() {
+        if let Some(news) = table.membership.next_event() {
             return news;
         }
         let fd = table.membership.as_fd().expect("a launcher");
@@ -193,16 +194,16 @@ fn a_death_is_told_on_all_machines_and_leaving_is_not() {
     drop(tables.pop());
     machines.order(Order::Gone { host: 2, rank: Rank(4), how: "exit status 0" });
     machines.order(Order::Gone { host: 1, rank: Rank(2), how: "signal 9" });
-    let died = News::Died { rank: Rank(2), how: "signal 9".to_owned() };
+    let died = LauncherEvent::Died { rank: Rank(2), how: "signal 9".to_owned() };
     for rank in [0, 1, 3] {
-        assert_eq!(next_news(&mut tables[rank]), died, "rank {rank}");
-        assert_eq!(tables[rank].membership.next_news(), None);
+        assert_eq!(next_event(&mut tables[rank]), died, "rank {rank}");
+        assert_eq!(tables[rank].membership.next_event(), None);
     }
     // A machine is lost with all its ranks.
     machines.order(Order::Cut { host: 1 });
     for rank in [0, 3] {
         let how = "the connection to host b was lost".to_owned();
-        assert_eq!(next_news(&mut tables[rank]), News::Died { rank: Rank(1), how });
+        assert_eq!(next_event(&mut tables[rank]), LauncherEvent::Died { rank: Rank(1), how });
     }
     machines.stop();
 }
@@ -228,8 +229,7 @@ fn an_incomplete_meeting_names_hosts_and_stages_everywhere() {
     let id = unique("incomplete");
     let machines = Machines::start(&id);
     machines.order(Order::Started { host: 2, rank: Rank(4), pid: 4711 });
-    let mut ranks: Vec<Gathering> =
-        (0..4).map(|rank| gathering(&machines.job(&id, rank))).collect();
+    let mut ranks: Vec<Client> = (0..4).map(|rank| client(&machines.job(&id, rank))).collect();
     for rank in &mut ranks {
         assert!(rank.poll(Deadline::Now).expect_err("incomplete").is_timeout());
     }
@@ -255,14 +255,14 @@ fn an_incomplete_meeting_names_hosts_and_stages_everywhere() {
 
 #[test]
 fn a_host_that_cannot_be_reached_ends_the_start() {
-    let mut hub = Host::hub("j", HOSTS.map(str::to_owned).to_vec()).expect("hub");
-    let link = hub.add_link(&[Rank(1), Rank(2)]);
-    hub.stage(&[Rank(1), Rank(2)], Stage::Reaching);
+    let mut hub = Server::hub("j", HOSTS.map(str::to_owned).to_vec()).expect("hub");
+    let link = hub.add_relay(&[Rank(1), Rank(2)]);
+    hub.stage(&[Rank(1), Rank(2)], StartStage::Reaching);
     hub.cut(link, "ssh: connect to host b port 22: No route to host");
     assert!(hub.take(link).is_empty(), "there is no link any more");
-    let place = MeetingPlace::Launcher(hub.name().to_owned());
-    let job = Job { place, ..Job::in_process("j", Rank(0), 5) };
-    let mut rank = gathering(&job);
+    let server = ServerLocation::Launcher(hub.name().to_owned());
+    let job = Job { server, ..Job::in_process("j", Rank(0), 5) };
+    let mut rank = client(&job);
     assert!(rank.poll(Deadline::Now).expect_err("not served").is_timeout());
     hub.serve();
     let text = rank.poll(GUARD.deadline()).expect_err("ended").to_string();
@@ -272,38 +272,38 @@ fn a_host_that_cannot_be_reached_ends_the_start() {
 
 #[test]
 fn other_versions_and_nonsense_on_a_link_are_told() {
-    let mut hub = Host::hub("j", HOSTS.map(str::to_owned).to_vec()).expect("hub");
-    let mut relay = Host::relay().expect("relay");
-    let other = Up::Hello { version: envelope::VERSION + 1 }.encode();
-    let link = hub.add_link(&[]);
+    let mut hub = Server::hub("j", HOSTS.map(str::to_owned).to_vec()).expect("hub");
+    let mut relay = Server::relay().expect("relay");
+    let other = ToHub::Hello { version: relay_protocol::VERSION + 1 }.encode();
+    let link = hub.add_relay(&[]);
     let text = hub.feed(link, &other).expect_err("another version").to_string();
     assert!(text.contains("use one version of the library and of gaspi_run"), "{text}");
-    let link = hub.add_link(&[]);
+    let link = hub.add_relay(&[]);
     let text = hub.feed(link, b"Welcome to host b!\n").expect_err("no agent").to_string();
     assert!(text.contains("not understood"), "{text}");
-    assert!(relay.feed(Host::UPSTREAM, &[1; 64]).is_err());
+    assert!(relay.feed(Server::UPSTREAM, &[1; 64]).is_err());
     // The link of a number that there is not.
     assert_eq!(hub.feed(77, b"anything"), Ok(()));
 }
 
 #[test]
 fn a_relay_that_loses_its_hub_tells_those_who_wait() {
-    let mut relay = Host::relay().expect("relay");
-    let place = MeetingPlace::Launcher(relay.name().to_owned());
-    let mut rank = gathering(&Job { place, ..Job::in_process("j", Rank(0), 5) });
+    let mut relay = Server::relay().expect("relay");
+    let server = ServerLocation::Launcher(relay.name().to_owned());
+    let mut rank = client(&Job { server, ..Job::in_process("j", Rank(0), 5) });
     assert!(rank.poll(Deadline::Now).expect_err("not served").is_timeout());
     relay.serve();
-    assert!(!relay.take(Host::UPSTREAM).is_empty());
-    relay.cut(Host::UPSTREAM, "gaspi_run has ended");
+    assert!(!relay.take(Server::UPSTREAM).is_empty());
+    relay.cut(Server::UPSTREAM, "gaspi_run has ended");
     let text = rank.poll(GUARD.deadline()).expect_err("no hub").to_string();
     assert!(text.contains("gaspi_run has ended"), "{text}");
 }
 
 #[test]
 fn waiting_ranks_are_reminded_of() {
-    let mut hub = Host::hub("j", HOSTS.map(str::to_owned).to_vec()).expect("hub");
-    let place = MeetingPlace::Launcher(hub.name().to_owned());
-    let mut rank = gathering(&Job { place, ..Job::in_process("j", Rank(0), 5) });
+    let mut hub = Server::hub("j", HOSTS.map(str::to_owned).to_vec()).expect("hub");
+    let server = ServerLocation::Launcher(hub.name().to_owned());
+    let mut rank = client(&Job { server, ..Job::in_process("j", Rank(0), 5) });
     assert!(rank.poll(Deadline::Now).expect_err("not served").is_timeout());
     assert!(hub.serve().is_empty());
     let text = loop {

@@ -3,7 +3,8 @@
 //!
 //! Invariant: a file that others can read or that belongs to another user is never used.
 
-use super::{KEY_BYTES, random};
+use super::KEY_BYTES;
+use crate::bootstrap::system::random;
 use crate::error::{Error, Result};
 use crate::os::socket;
 use crate::wire::handshake;
@@ -20,7 +21,7 @@ const SECRET_MAX: u64 = 4096;
 
 /// Where the secret of this user lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct AreaKey {
     path: PathBuf,
     /// Named by GASPI_KEY_FILE, so never made.
     named: bool,
@@ -32,7 +33,7 @@ type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 ///
 /// # Errors
 /// [`Error::Environment`] if there is no secret to be had, with the ways to give one.
-pub(super) fn of_job(id: &str) -> Result<([u8; KEY_BYTES], PathBuf)> {
+pub(in crate::bootstrap) fn of_job(id: &str) -> Result<([u8; KEY_BYTES], PathBuf)> {
     let place = place(&|name| std::env::var_os(name))?;
     let secret = secret(&place)?;
     Ok((handshake::derived_key(&secret, &handshake::job_name(id)), place.path))
@@ -42,14 +43,14 @@ fn wrong<T>(reason: String) -> Result<T> {
     Err(Error::Environment { reason })
 }
 
-fn place(get: Lookup<'_>) -> Result<Place> {
+fn place(get: Lookup<'_>) -> Result<AreaKey> {
     let set = |name| get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = set("GASPI_KEY_FILE") {
-        return Ok(Place { path, named: true });
+        return Ok(AreaKey { path, named: true });
     }
     let config = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
     match config.or_else(|| set("HOME").map(|home| home.join(".config"))) {
-        Some(config) => Ok(Place { path: config.join("gaspi").join("key"), named: false }),
+        Some(config) => Ok(AreaKey { path: config.join("gaspi").join("key"), named: false }),
         None => wrong(
             "ranks on several hosts need a key, and there is no HOME to keep one in; set \
              GASPI_KEY_FILE to a file with at least 16 random bytes and mode 0600, the same on all \
@@ -59,7 +60,7 @@ fn place(get: Lookup<'_>) -> Result<Place> {
     }
 }
 
-fn secret(place: &Place) -> Result<Vec<u8>> {
+fn secret(place: &AreaKey) -> Result<Vec<u8>> {
     let path = &place.path;
     if !place.named && !path.exists() {
         make(path).or_else(|error| {

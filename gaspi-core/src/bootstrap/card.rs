@@ -1,0 +1,36 @@
+//! What a rank tells the others about itself.
+
+use crate::ids::Rank;
+use std::net::SocketAddr;
+
+/// Addresses of one rank, at most.
+pub(crate) const ENDPOINTS_MAX: usize = 64;
+
+/// What the other ranks need to know about a rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Card {
+    /// The rank. The exchange sets it from the job.
+    pub rank: Rank,
+    /// Its process as the kernel of the server vouches, 0 where it is not visible. The exchange
+    /// sets it.
+    pub pid: i32,
+    /// When that process was started (field 22 of /proc/PID/stat): with the pid it names one
+    /// process.
+    pub start_time: u64,
+    /// Random; tells ranks that are threads of one process apart.
+    pub instance: u64,
+    /// Ranks of the same node share memory. The exchange makes sure that they can.
+    pub node: u64,
+    /// Ranks of the same machine registered with the same server: one kernel and one network
+    /// namespace, so that their process ids mean the same and their addresses are each other's
+    /// own. The exchange sets it.
+    pub machine: u64,
+    /// The abstract name of the rank's own listener, for ranks of its node.
+    pub address: String,
+    /// Where its listener for other nodes answers; empty where there are none.
+    pub endpoints: Vec<SocketAddr>,
+    /// Its machine.
+    pub host: String,
+    /// The cores that it may use, as a mask.
+    pub cpus: Vec<u64>,
+}

@@ -1,0 +1,193 @@
+//! The TCP side of the hub in a job that was started by hand: it lets relays in.
+//!
+//! Invariant: nothing is kept of a connection that has not proved to know the key beyond a
+//! handshake's fixed buffers, for at most [`PATIENCE`], and never of more than
+//! [`UNAUTHENTICATED_MAX`] connections at once.
+
+use super::hub_access::{HubAccess, PATIENCE};
+use super::server::{RelayId, Server};
+use super::tcp_connection::{TcpConnection, continue_handshake};
+use crate::bootstrap::addresses::{self, Audience};
+use crate::bootstrap::system::random;
+use crate::error::{Error, Result};
+use crate::os::{interfaces, tcp};
+use crate::wire::handshake::{self, HUB, Purpose, State};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Connections that have not proved anything yet.
+pub(super) const UNAUTHENTICATED_MAX: usize = 64;
+/// How long the last words to a machine that does not close may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A connection that has not proved anything yet.
+#[derive(Debug)]
+struct Unauthenticated {
+    fd: OwnedFd,
+    from: SocketAddr,
+    server: handshake::Server,
+    until: Instant,
+}
+
+/// The TCP side of the hub.
+#[derive(Debug)]
+pub(super) struct RelayListener {
+    access: HubAccess,
+    size: u32,
+    pub(super) listeners: Vec<OwnedFd>,
+    /// Given up to turn a connection away when descriptors have run out.
+    reserve: Option<OwnedFd>,
+    unauthenticated: Vec<Unauthenticated>,
+    streams: Vec<(RelayId, TcpConnection)>,
+    /// Which connection was refused last, and why.
+    pub(super) last_error: Option<String>,
+    /// Since when the exchange is over and all was sent.
+    quiet: Option<Instant>,
+}
+
+impl RelayListener {
+    pub(super) fn new(access: HubAccess, audience: Audience, size: u32) -> Result<RelayListener> {
+        let mut last = None;
+        for port in &access.ports {
+            let at = access.restrictions.at_port(*port);
+            match addresses::listen(&interfaces::list(), &at, audience) {
+                Ok(listening) => {
+                    log::info!(
+                        "proc_init: the hosts of the job meet here, at {:?}",
+                        listening.endpoints
+                    );
+                    return Ok(RelayListener {
+                        access,
+                        size,
+                        reserve: listening.listeners[0].try_clone().ok(),
+                        listeners: listening.listeners,
+                        unauthenticated: Vec::new(),
+                        streams: Vec::new(),
+                        last_error: None,
+                        quiet: None,
+                    });
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        let ports: Vec<String> = access.ports.iter().map(u16::to_string).collect();
+        let why = last.map_or(String::new(), |error| format!(" ({error})"));
+        Err(Error::Environment {
+            reason: format!(
+                "none of the ports {} for the meeting of the hosts can be listened on{why}; set \
+                 another GASPI_JOB_ID or GASPI_MEETING=tcp:HOST:PORT on all ranks",
+                ports.join(", ")
+            ),
+        })
+    }
+
+    pub(super) fn serve(&mut self, server: &mut Server) {
+        if server.is_over() {
+            // A relay that comes now looks for the next exchange.
+            self.listeners.clear();
+            self.reserve = None;
+            self.unauthenticated.clear();
+        }
+        self.accept();
+        self.welcome(server);
+        let mut bytes = Vec::new();
+        for (link, stream) in &mut self.streams {
+            bytes.clear();
+            while stream.read(&mut bytes) {}
+            if let Err(error) = server.feed(*link, &bytes) {
+                log::warn!("proc_init: {} was sent away: {error}", stream.peer);
+                server.cut(*link, &error.to_string());
+            }
+            if let Some(why) = stream.ended() {
+                server.cut(*link, &format!("the connection to {} has ended: {why}", stream.peer));
+            }
+        }
+        for (link, stream) in &mut self.streams {
+            stream.queue(server.take(*link));
+            stream.flush();
+        }
+        self.streams.retain(|(_, stream)| stream.ended().is_none());
+        let sent = self.streams.iter().all(|(_, stream)| !stream.is_pending());
+        if server.is_over() && sent {
+            self.quiet.get_or_insert_with(Instant::now);
+        }
+    }
+
+    fn accept(&mut self) {
+        for listener in &self.listeners {
+            while self.unauthenticated.len() < UNAUTHENTICATED_MAX {
+                let (fd, from) = match tcp::accept(listener.as_fd()) {
+                    Ok(Some(found)) => found,
+                    Ok(None) => break,
+                    Err(error) => {
+                        self.last_error = Some(format!(
+                            "a host could not be let in: {error}; raise the limit of open files \
+                             with ulimit -n"
+                        ));
+                        // Turned away by the last descriptor, so that the listener does not stay
+                        // ready for ever; it comes again.
+                        self.reserve = None;
+                        let turned_away = matches!(tcp::accept(listener.as_fd()), Ok(Some(_)));
+                        self.reserve = listener.try_clone().ok();
+                        if turned_away {
+                            continue;
+                        }
+                        break;
+                    }
+                };
+                let Ok(nonce) = random() else { continue };
+                let server = handshake::Server::new(&self.access.secret, HUB, self.size, nonce);
+                let until = Instant::now() + PATIENCE;
+                self.unauthenticated.push(Unauthenticated { fd, from, server, until });
+            }
+        }
+    }
+
+    /// Makes links of the connections that have proved to belong to the job.
+    fn welcome(&mut self, server: &mut Server) {
+        let now = Instant::now();
+        for mut peer in std::mem::take(&mut self.unauthenticated) {
+            match continue_handshake(peer.fd.as_fd(), &mut peer.server) {
+                None if now < peer.until => self.unauthenticated.push(peer),
+                None => self.refused(&peer, &peer.server.ended()),
+                Some(State::Done(relay)) if relay.purpose == Purpose::Meeting => {
+                    let stream = TcpConnection::new(peer.fd, peer.from);
+                    self.streams.push((server.add_relay(&[]), stream));
+                }
+                Some(State::Refused(reason)) => self.refused(&peer, &reason),
+                Some(State::Done(_) | State::Pending) => {}
+            }
+        }
+    }
+
+    fn refused(&mut self, peer: &Unauthenticated, reason: &str) {
+        log::info!("proc_init: {} was refused: {reason}", peer.from);
+        // Scans and other programs are no error of this job.
+        if peer.server.knows_job() {
+            let remedy = self.access.key_remedy();
+            self.last_error =
+                Some(format!("a process at {} was refused: {reason}; {remedy}", peer.from.ip()));
+        }
+    }
+
+    /// Whether the other machines have their outcome. One that is stopped is not waited for long.
+    pub(super) fn is_done(&self) -> bool {
+        self.streams.is_empty() || self.quiet.is_some_and(|since| since.elapsed() >= FAREWELL)
+    }
+
+    pub(super) fn watches<'a>(&'a self, fds: &mut Vec<(BorrowedFd<'a>, bool)>) -> Option<Duration> {
+        if self.unauthenticated.len() < UNAUTHENTICATED_MAX {
+            fds.extend(self.listeners.iter().map(|listener| (listener.as_fd(), false)));
+        }
+        for peer in &self.unauthenticated {
+            fds.push((peer.fd.as_fd(), !peer.server.output().is_empty()));
+        }
+        fds.extend(self.streams.iter().map(|(_, stream)| (stream.as_fd(), stream.is_pending())));
+        let now = Instant::now();
+        let unauthenticated = self.unauthenticated.iter().map(|peer| peer.until);
+        let farewell = self.quiet.map(|since| since + FAREWELL);
+        let next = unauthenticated.chain(farewell).min()?;
+        Some(next.saturating_duration_since(now).max(Duration::from_millis(1)))
+    }
+}

@@ -1,0 +1,46 @@
+//! The node areas of the ranks of a machine: the memory files that the server makes for them.
+
+use crate::error::Result;
+use crate::ids::Rank;
+use crate::os::memory;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What a node area is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct AreaKey {
+    pub(crate) node: u64,
+    pub(crate) size: u32,
+    pub(crate) group_max: u32,
+}
+
+/// The node areas of the ranks of this machine.
+#[derive(Debug, Default)]
+pub(super) struct Areas {
+    pub(super) by_key: HashMap<AreaKey, Arc<OwnedFd>>,
+    pub(super) keys: HashMap<Rank, AreaKey>,
+}
+
+/// A node area for `ranks` ranks of which each can have `group_max` groups.
+pub(in crate::bootstrap::exchange) fn create(ranks: u32, group_max: u32) -> Result<OwnedFd> {
+    memory::create(
+        c"gaspi-node",
+        crate::transport::shm::area::shared_area_size(ranks, group_max),
+        false,
+    )
+}
+
+/// An area for each of these.
+pub(super) fn create_all(
+    keys: impl Iterator<Item = AreaKey>,
+) -> Result<HashMap<AreaKey, Arc<OwnedFd>>> {
+    let mut areas = HashMap::new();
+    for key in keys {
+        if let Entry::Vacant(entry) = areas.entry(key) {
+            entry.insert(Arc::new(create(key.size, key.group_max)?));
+        }
+    }
+    Ok(areas)
+}

@@ -1,0 +1,176 @@
+//! Which job this process belongs to, as what, and where its exchange server is.
+
+use super::addresses::Audience;
+use super::auth::Key;
+use super::system;
+use crate::ids::Rank;
+use crate::os::socket;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Ranks of the largest job: rank numbers have 16 bits.
+pub const RANKS_MAX: u32 = 65535;
+
+/// Which job this process belongs to, and as what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Names the job in messages and in its processes' environment.
+    pub id: String,
+    /// This rank.
+    pub rank: Rank,
+    /// Ranks of the job, 1..=65535.
+    pub size: u32,
+    /// This rank's number among those on its machine.
+    pub local_rank: u16,
+    /// The machine of each rank, as far as this process knows before the exchange: the right one
+    /// for this rank.
+    pub hosts: Vec<String>,
+    /// What may carry bytes between ranks.
+    pub transport: Transport,
+    /// Whether ranks may be on several hosts, so that each has to listen on sockets.
+    pub spans_hosts: bool,
+    /// The node to belong to, where it is not the machine: see [`Job::on_node`].
+    pub(crate) node: Option<u64>,
+    /// Where others find the listeners of this rank, where that is not where they are.
+    pub(crate) proxy: Option<TestProxy>,
+    pub(crate) server: ServerLocation,
+}
+
+/// Gives for the address of a listener the one at which others find it: see [`Job::via_proxy`].
+#[derive(Clone)]
+pub struct TestProxy(Arc<dyn Fn(SocketAddr) -> SocketAddr + Send + Sync>);
+
+impl TestProxy {
+    /// A proxy; `of` is asked once for each listener, before anybody knows of it.
+    pub fn new(of: impl Fn(SocketAddr) -> SocketAddr + Send + Sync + 'static) -> TestProxy {
+        TestProxy(Arc::new(of))
+    }
+
+    pub(crate) fn of(&self, listener: SocketAddr) -> SocketAddr {
+        (self.0)(listener)
+    }
+}
+
+impl std::fmt::Debug for TestProxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TestProxy")
+    }
+}
+
+impl PartialEq for TestProxy {
+    fn eq(&self, other: &TestProxy) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for TestProxy {}
+
+/// What may carry bytes between ranks (GASPI_TRANSPORT).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// Shared memory between ranks of a machine, TCP between machines.
+    #[default]
+    Auto,
+    /// Shared memory only.
+    SharedMemory,
+    /// TCP, also between ranks of one machine.
+    Tcp,
+}
+
+/// Where the exchange server of this rank is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ServerLocation {
+    /// A job of one rank exchanges nothing.
+    NotNeeded,
+    /// The launcher serves under this abstract name.
+    Launcher(String),
+    /// All ranks know this abstract name; the first to take it serves.
+    FirstRank(String),
+    /// The job spans machines: the first rank of each to take this abstract name serves there, and
+    /// the servers connect to the hub.
+    OverHosts {
+        /// The same on all machines.
+        name: String,
+        hub: HubLocation,
+    },
+}
+
+/// Where the hub of a job is that was started by hand on several machines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HubLocation {
+    /// The machine of the hub: a name or an address.
+    pub(super) host: String,
+    /// Its port, where the user has named one.
+    pub(super) port: Option<u16>,
+    /// Whether that is this machine.
+    pub(super) here: bool,
+    /// Where the other machines are.
+    pub(super) audience: Audience,
+    /// The key, where it is not made from the user's secret.
+    pub(super) key: Option<Key>,
+}
+
+impl Job {
+    /// A job of one rank, without a launcher.
+    pub fn single() -> Job {
+        Job {
+            id: format!("single-{}", std::process::id()),
+            rank: Rank(0),
+            size: 1,
+            local_rank: 0,
+            hosts: vec![system::host_name()],
+            transport: Transport::Auto,
+            spans_hosts: false,
+            node: None,
+            proxy: None,
+            server: ServerLocation::NotNeeded,
+        }
+    }
+
+    /// A rank of which nothing else is known yet.
+    pub(super) fn of(rank: Rank, size: u32) -> Job {
+        Job {
+            rank,
+            size,
+            local_rank: rank.0,
+            hosts: vec![system::host_name(); size as usize],
+            ..Job::single()
+        }
+    }
+
+    /// A rank of a job whose ranks are threads of this process and share `id`.
+    pub fn in_process(id: &str, rank: Rank, size: u32) -> Job {
+        let name = format!("thread-{}-{id}", std::process::id());
+        Job {
+            id: id.to_owned(),
+            server: ServerLocation::FirstRank(derived_name(name.as_bytes())),
+            ..Job::of(rank, size)
+        }
+    }
+
+    /// The same rank as if it were on a machine of its own together with those of the same `node`:
+    /// they share memory with each other only, and reach all others by TCP.
+    #[must_use]
+    pub fn on_node(self, node: u64) -> Job {
+        Job { node: Some(node), spans_hosts: true, ..self }
+    }
+
+    /// The same rank, which others reach through a proxy that may delay, hold back or cut what
+    /// passes: for tests of what a network can do.
+    #[must_use]
+    pub fn via_proxy(self, proxy: TestProxy) -> Job {
+        Job { proxy: Some(proxy), ..self }
+    }
+}
+
+/// An abstract socket name that all processes of this user derive from the same bytes. It has to
+/// stay the same from one version of the library to the next, so the hash is fixed: FNV-1a.
+pub(super) fn derived_name(shared: &[u8]) -> String {
+    let hash = |start: u64| {
+        shared
+            .iter()
+            .fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    };
+    let (one, two) = (hash(0xcbf2_9ce4_8422_2325), hash(0x6c62_272e_07bb_0142));
+    format!("gaspi-{}-{one:016x}{two:016x}", socket::own_uid())
+}

@@ -1,0 +1,48 @@
+//! gaspi_run, or its agent on this machine: it serves the exchange itself and names its socket in
+//! GASPI_MEETING.
+
+use super::{Launcher, Task, incomplete, rank_and_size};
+use crate::bootstrap::job::{Job, ServerLocation};
+use crate::bootstrap::system;
+use crate::bootstrap::variables::Variables;
+use crate::error::Result;
+use std::os::unix::ffi::OsStrExt;
+
+pub(super) struct GaspiRun;
+
+impl Launcher for GaspiRun {
+    fn variables(&self) -> &'static [&'static str] {
+        &[
+            "GASPI_RANK",
+            "GASPI_NRANKS",
+            "GASPI_SOCKET",
+            "GASPI_MFILE",
+            "GASPI_MEETING",
+            "GASPI_JOB_ID",
+            "GASPI_HOSTS",
+            "GASPI_HOST",
+            "GASPI_BIND",
+        ]
+    }
+
+    fn task(&self, variables: &Variables<'_>) -> Result<Option<Task>> {
+        // With "tcp:" in front it names the hub of a job that was started by hand.
+        match variables.raw("GASPI_MEETING") {
+            Some(name) if !name.as_bytes().starts_with(b"tcp:") => rank_and_size(variables),
+            _ => Ok(None),
+        }
+    }
+
+    fn job(&self, variables: &Variables<'_>, Task { rank, size }: Task) -> Result<Job> {
+        let name = variables.text("GASPI_MEETING")?.unwrap_or_default();
+        let Some(id) = variables.text("GASPI_JOB_ID")? else {
+            return incomplete(variables, &["GASPI_MEETING"], &["GASPI_JOB_ID"]);
+        };
+        // The launcher has checked the machine file, and it may be gone by now.
+        let own = variables.text("GASPI_HOST")?.unwrap_or_else(system::host_name);
+        let hosts = vec![own; size as usize];
+        let spans_hosts = variables.number("GASPI_HOSTS")?.is_some_and(|hosts| hosts > 1);
+        let server = ServerLocation::Launcher(name);
+        Ok(Job { id, server, hosts, spans_hosts, ..Job::of(rank, size) })
+    }
+}
