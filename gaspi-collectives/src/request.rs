@@ -7,8 +7,7 @@ use gaspi_core::Rank;
 
 use crate::algorithms::{Algorithm, Collective};
 use crate::datatype::{DataType, Operation};
-
-use crate::user::ReductionFailed;
+use crate::user_reduction::{Function, ReductionFailed};
 
 /// A reduction of the program: combines elements of the first and the second into the third; all
 /// have the given number of elements, aligned to 16 bytes, and are copies that nobody else sees.
@@ -34,6 +33,22 @@ impl fmt::Debug for Reducer {
         f.debug_struct("Reducer")
             .field("element_bytes", &self.element_bytes)
             .finish_non_exhaustive()
+    }
+}
+
+impl Function for Reducer {
+    fn element_bytes(&self) -> u64 {
+        self.element_bytes.into()
+    }
+
+    fn apply(
+        &self,
+        one: &[u8],
+        two: &[u8],
+        result: &mut [u8],
+        count: u64,
+    ) -> std::result::Result<(), ReductionFailed> {
+        (self.reduce)(one, two, result, count)
     }
 }
 
@@ -97,5 +112,47 @@ impl Combination {
             Combination::BuiltIn(ty, _) => ty.bytes().into(),
             Combination::User(reducer) => reducer.element_bytes.into(),
         }
+    }
+}
+
+/// A request of the simple kind: without blocks that differ, elements of a built-in type.
+#[derive(Clone, Copy, Debug)]
+pub struct SimpleRequest {
+    /// Which operation.
+    pub collective: Collective,
+    /// As in [`Request`].
+    pub send: *const u8,
+    /// As in [`Request`].
+    pub receive: *mut u8,
+    /// Elements.
+    pub count: u64,
+    /// Their type.
+    pub ty: DataType,
+    /// How they are combined.
+    pub op: Operation,
+    /// The rank that has or gets everything.
+    pub root: Rank,
+    /// The algorithm; `None` leaves the choice to the library.
+    pub algorithm: Option<Algorithm>,
+}
+
+impl SimpleRequest {
+    /// `None` if the request is not of this kind.
+    #[inline]
+    pub fn of(request: &Request) -> Option<SimpleRequest> {
+        let Request { collective, send, receive, count, root, algorithm, .. } = *request;
+        let Combination::BuiltIn(ty, op) = request.combination else { return None };
+        let whole = request.blocks.is_empty();
+        whole.then_some(SimpleRequest { collective, send, receive, count, ty, op, root, algorithm })
+    }
+
+    /// All but the buffers and the count.
+    #[inline]
+    pub(crate) fn kind(&self) -> u64 {
+        self.collective as u64
+            | (self.ty as u64) << 8
+            | (self.op as u64) << 16
+            | self.algorithm.map_or(0, |algorithm| 1 + algorithm as u64) << 24
+            | u64::from(self.root.0) << 32
     }
 }

@@ -2,15 +2,15 @@
 //! that starts, one that prepares.
 
 use crate::coll_arguments::{
-    Buffers, InPlace, Lists, Members, Used, beginning, brief, bytes, combined, moved, optioned,
-    request, total,
+    Buffers, InPlace, Lists, Members, Used, beginning, bytes, combined, moved, optioned, request,
+    simple, total,
 };
 use crate::error::Outcome;
 use crate::pointers::Out;
 use crate::runtime::timeout;
 use crate::types::*;
 use gaspi_collectives::algorithms::Collective;
-use gaspi_collectives::{Brief, Combination, Request};
+use gaspi_collectives::{Combination, Request, SimpleRequest};
 use gaspi_core::{GroupId, Inside, Rank, Runtime};
 use std::ffi::c_void;
 
@@ -72,13 +72,13 @@ impl Call {
 }
 
 /// Defines each operation from how its arguments become a request. `group` and the options, which
-/// all have, are added, and so is what the forms differ in. `briefly` says the same in short for
+/// all have, are added, and so is what the forms differ in. `simple` says the same in short for
 /// what is often done swiftly.
 macro_rules! operations {
     ($(
         $(#[$doc:meta])*
         fn $run:ident, $start:ident, $prepare:ident($($argument:ident: $type:ty),* $(,)?)
-        $(briefly $inside:ident $brief:block)? of $group:ident on $rt:ident $body:block
+        $(simple $inside:ident $simple:block)? of $group:ident on $rt:ident $body:block
     )*) => {
         procedures! {
             $(
@@ -92,11 +92,11 @@ macro_rules! operations {
                     if !options.is_null() {
                         return None;
                     }
-                    let brief: Brief = $brief?;
+                    let simple: SimpleRequest = $simple?;
                     let (group, once) = (GroupId($group), milliseconds == GASPI_TEST);
                     // SAFETY: what the header asks for.
                     let done = unsafe {
-                        gaspi_collectives::run_swiftly(&$inside, group, &brief, once)
+                        gaspi_collectives::try_run_fast(&$inside, group, &simple, once)
                     };
                     done.map(|()| GASPI_SUCCESS)
                 })? holding $rt {
@@ -182,9 +182,9 @@ operations! {
         count: u64,
         datatype: gaspi_coll_datatype_t,
         op: gaspi_coll_op_t,
-    ) briefly inside {
+    ) simple inside {
         let (used, buffers) = (Used { send: count, receive: count }, Buffers { send, receive });
-        brief(Collective::Allreduce, (buffers, used), count, (datatype, op), NO_ROOT)
+        simple(Collective::Allreduce, (buffers, used), count, (datatype, op), NO_ROOT)
     } of group on rt {
         let combination = combined(rt, datatype, op)?;
         bytes(count, 1, combination.element_bytes())?;
@@ -201,10 +201,10 @@ operations! {
         datatype: gaspi_coll_datatype_t,
         op: gaspi_coll_op_t,
         root: gaspi_rank_t,
-    ) briefly inside {
+    ) simple inside {
         let receives = if is_root_inside(&inside, root) { count } else { 0 };
         let used = Used { send: count, receive: receives };
-        brief(Collective::Reduce, (Buffers { send, receive }, used), count, (datatype, op), root)
+        simple(Collective::Reduce, (Buffers { send, receive }, used), count, (datatype, op), root)
     } of group on rt {
         let combination = combined(rt, datatype, op)?;
         bytes(count, 1, combination.element_bytes())?;
@@ -220,10 +220,10 @@ operations! {
         count: u64,
         datatype: gaspi_coll_datatype_t,
         root: gaspi_rank_t,
-    ) briefly inside {
+    ) simple inside {
         let sends = if is_root_inside(&inside, root) { count } else { 0 };
         let (used, buffers) = (Used { send: sends, receive: count }, Buffers { send, receive });
-        brief(Collective::Broadcast, (buffers, used), count, (datatype, MOVED), root)
+        simple(Collective::Broadcast, (buffers, used), count, (datatype, MOVED), root)
     } of group on rt {
         let combination = moved(datatype)?;
         bytes(count, 1, combination.element_bytes())?;
@@ -358,8 +358,8 @@ operations! {
     }
 
     /// gaspi_collectives.h: waits until all ranks of a group are there.
-    fn coll_barrier, coll_barrier_start, coll_barrier_init() briefly inside {
-        Brief::of(&request(Collective::Barrier))
+    fn coll_barrier, coll_barrier_start, coll_barrier_init() simple inside {
+        SimpleRequest::of(&request(Collective::Barrier))
     } of group on rt {
         request(Collective::Barrier)
     }

@@ -7,7 +7,7 @@ use crate::coll_reductions::Reductions;
 use crate::error::Failure;
 use crate::types::*;
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::{Blocks, Brief, Combination, DataType, Operation, Request};
+use gaspi_collectives::{Blocks, Combination, DataType, Operation, Request, SimpleRequest};
 use gaspi_core::{Error, GroupId, Rank, Runtime};
 use std::ffi::{CStr, c_void};
 use std::mem::offset_of;
@@ -118,17 +118,17 @@ pub(crate) fn request(collective: Collective) -> Request {
 /// A request without options, of buffers that are used whole; `None` if something is wrong with it,
 /// or it is of another kind.
 #[inline]
-pub(crate) fn brief(
+pub(crate) fn simple(
     collective: Collective,
     (buffers, used): (Buffers, Used),
     count: u64,
     (datatype, op): (gaspi_coll_datatype_t, gaspi_coll_op_t),
     root: gaspi_rank_t,
-) -> Option<Brief> {
+) -> Option<SimpleRequest> {
     let (ty, op) = (data_type(datatype)?, operation(op)?);
     let Buffers { send, receive } = buffers.resolve(used, InPlace::Same).ok()?;
     let (send, receive, root) = (send.cast(), receive.cast(), Rank(root));
-    Some(Brief { collective, send, receive, count, ty, op, root, algorithm: None })
+    Some(SimpleRequest { collective, send, receive, count, ty, op, root, algorithm: None })
 }
 
 fn data_type(number: gaspi_coll_datatype_t) -> Option<DataType> {

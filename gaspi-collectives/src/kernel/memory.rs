@@ -100,7 +100,7 @@ pub(crate) fn send(
 }
 
 /// Has the data of a message go to `to`, if its head begins like this.
-pub(crate) fn expect(
+pub(crate) fn post_receive(
     channel: &Channel,
     (from, index): (usize, u64),
     head: [u64; 3],

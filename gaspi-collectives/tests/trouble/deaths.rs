@@ -202,7 +202,7 @@ fn who_knows_of_a_death_is_told_of_that_whatever_the_others_are_in() {
     let died = Barrier::new(3);
     let dead = Rank(2);
     // Of one arrival, so that it is done swiftly once it is known, and in several steps.
-    for (elements, algorithm) in [(SMALL, None), (LARGE, Some(Algorithm::Direct))] {
+    for (elements, algorithm) in [(SMALL, None), (LARGE, Some(Algorithm::SingleCopy))] {
         ranks::run_owned(3, &Config::default(), |rt| {
             let mut memory = Memory::new(rt.rank(), LARGE);
             let mut sum = memory.request(Collective::Allreduce, elements as u64);

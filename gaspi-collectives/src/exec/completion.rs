@@ -1,0 +1,82 @@
+//! How an operation stands, for the threads that started it and that wait for it.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use gaspi_core::{Error, Result};
+
+use crate::lock::lock;
+
+/// States of an [`Completion`].
+mod status {
+    /// Not started yet.
+    pub(super) const IDLE: u8 = 0;
+    pub(super) const ACTIVE: u8 = 1;
+    pub(super) const DONE: u8 = 2;
+    pub(super) const FAILED: u8 = 3;
+}
+
+/// An operation as whoever started it knows it.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    status: AtomicU8,
+    error: Mutex<Option<Error>>,
+    /// What it is, for messages.
+    pub(crate) signature: u64,
+    /// A thread of the library looks after it.
+    pub(crate) background: bool,
+    /// It failed while others may still get at its memory, which then is never free.
+    pub(super) still_used: AtomicBool,
+}
+
+impl Completion {
+    pub(crate) fn new(signature: u64, background: bool) -> Completion {
+        let status = AtomicU8::new(status::IDLE);
+        let still_used = AtomicBool::new(false);
+        Completion { status, error: Mutex::default(), signature, background, still_used }
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.status.load(Ordering::Acquire) == status::ACTIVE
+    }
+
+    /// Whether it was never started.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.status.load(Ordering::Acquire) == status::IDLE
+    }
+
+    /// How it ended, once it has.
+    pub(crate) fn outcome(&self) -> Option<Result<()>> {
+        // Acquire: the results were written before; pairs with the Release in `end`.
+        match self.status.load(Ordering::Acquire) {
+            status::DONE => Some(Ok(())),
+            status::FAILED => {
+                let error = lock(&self.error).clone();
+                Some(Err(error.unwrap_or(Error::NotInitialised)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether others may get at its memory although it has ended.
+    pub(crate) fn is_still_used(&self) -> bool {
+        self.still_used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn begin(&self) {
+        *lock(&self.error) = None;
+        self.still_used.store(false, Ordering::Relaxed);
+        self.status.store(status::ACTIVE, Ordering::Release);
+    }
+
+    pub(super) fn end(&self, outcome: Result<()>) {
+        let status = match outcome {
+            Ok(()) => status::DONE,
+            Err(error) => {
+                *lock(&self.error) = Some(error);
+                status::FAILED
+            }
+        };
+        self.status.store(status, Ordering::Release);
+    }
+}

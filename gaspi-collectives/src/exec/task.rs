@@ -1,0 +1,533 @@
+//! One operation under way: its steps, and how far this rank has come.
+//!
+//! A task never waits. [`Task::advance`] runs steps until one needs something that is not there
+//! yet, and says what; whoever waits calls it again. A step has happened completely or not at all,
+//! so a task can be left at any time and be continued by any thread.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::sync::Arc;
+
+use gaspi_core::sync::line::{Look, PAYLOAD_WORDS as WORDS};
+use gaspi_core::{Channel, Error, Head, Rank, Result, Stays};
+
+use super::buffer_location::BufferLocation;
+use super::buffers::{Arithmetic, Buffers};
+use super::counters::Counters;
+use super::notice::{self, Cause, What};
+use super::peer_access::PeerAccess;
+use super::substrate::Substrate;
+use crate::datatype::Operation;
+use crate::kernel::{self, Buffer, Source, Target};
+use crate::plan::Plan;
+use crate::request::Reducer;
+use crate::signature;
+use crate::steps::{Carry, Kind, LINE_BYTES, Place, Span, Step};
+use crate::user_reduction::{Arguments, Function};
+
+/// Bits of a sequence that go into the stamp of a line.
+const STAMP_SHIFT: u32 = 60;
+
+/// What a task waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Blocked {
+    /// A message of this member.
+    Message(usize),
+    /// Room for a message to this member: on the way, or it has to take one.
+    Room(usize),
+    /// The line of this member.
+    Line(usize),
+    /// Data that a message to this member was lent.
+    ZeroCopy(usize),
+}
+
+impl Blocked {
+    /// Whom it waits for.
+    pub(crate) fn member(self) -> usize {
+        match self {
+            Blocked::Message(member)
+            | Blocked::Room(member)
+            | Blocked::Line(member)
+            | Blocked::ZeroCopy(member) => member,
+        }
+    }
+}
+
+/// Where a member's input and output lie, as its line tells.
+type Accesses = [PeerAccess; 2];
+
+/// An operation under way, which may combine by a function of the program.
+#[derive(Debug)]
+pub(crate) struct Task<F = Reducer> {
+    pub(super) plan: Arc<Plan>,
+    /// The plan that it began with, where it has taken the fallback.
+    pub(super) replaced: Option<Arc<Plan>>,
+    /// Which operation of the channel it is, from 1.
+    pub(crate) sequence: u64,
+    pub(crate) signature: u64,
+    pub(super) arithmetic: Arithmetic<F>,
+    pub(super) buffers: Buffers<'static>,
+    pub(super) scratch: Buffer,
+    /// Memory for what is copied from other processes, and for sums that are made apart.
+    pub(super) pulled: OnceCell<Buffer>,
+    pub(super) sums: OnceCell<Buffer>,
+    /// What a function of the program is handed.
+    pub(super) arguments: RefCell<Arguments>,
+    pub(super) cursor: usize,
+    /// Steps before this one have been looked at for messages to expect, last at this step.
+    pub(super) posted: usize,
+    pub(super) looked_at: Option<usize>,
+    /// Members whose lines of the last arrival have been seen.
+    pub(super) seen: usize,
+    /// Arrivals of this task.
+    pub(super) arrived: u64,
+    /// What it waited for when it was left.
+    pub(super) blocked: Option<Blocked>,
+    /// By member, once their lines have told; empty before.
+    pub(super) peers: Vec<Accesses>,
+    /// A reduction has failed on this rank, or on one whose elements it has combined: 1 + that
+    /// rank. Whatever is sent says so, and lines that carry nothing else.
+    pub(super) failed: Cell<u64>,
+    /// Why the members do not agree.
+    pub(super) cause: Cell<Cause>,
+}
+
+/// What a step came to.
+pub(super) enum Stepped {
+    Done,
+    Blocked(Blocked),
+    /// The steps are others now, and begin anew.
+    Again,
+}
+
+impl Task {
+    /// Whether it calls a function of the program that may not be called by every thread.
+    pub(crate) fn is_private(&self) -> bool {
+        matches!(&self.arithmetic, Arithmetic::User(reducer) if !reducer.background)
+    }
+}
+
+/// What the lines of an operation carry: the signature, and which operation of the channel it is,
+/// so that the same one called earlier is told from it.
+#[inline]
+pub(crate) fn stamp(signature: u64, sequence: u64) -> u64 {
+    signature ^ sequence << STAMP_SHIFT
+}
+
+impl<F: Function> Task<F> {
+    pub(crate) fn new(
+        plan: Arc<Plan>,
+        sequence: u64,
+        signature: u64,
+        arithmetic: Arithmetic<F>,
+        buffers: Buffers<'static>,
+    ) -> Task<F> {
+        let scratch = Buffer::new(plan.scratch_bytes);
+        Task {
+            plan,
+            replaced: None,
+            sequence,
+            signature,
+            arithmetic,
+            buffers,
+            scratch,
+            pulled: OnceCell::new(),
+            sums: OnceCell::new(),
+            arguments: RefCell::default(),
+            cursor: 0,
+            posted: 0,
+            looked_at: None,
+            seen: 0,
+            arrived: 0,
+            blocked: None,
+            peers: Vec::new(),
+            failed: Cell::new(0),
+            cause: Cell::default(),
+        }
+    }
+
+    /// The same operation again.
+    pub(crate) fn restart(&mut self, sequence: u64, buffers: Buffers<'static>) {
+        (self.cursor, self.seen, self.arrived) = (0, 0, 0);
+        (self.posted, self.looked_at) = (0, None);
+        self.blocked = None;
+        self.failed.set(0);
+        self.sequence = sequence;
+        self.buffers = buffers;
+        self.peers.clear();
+        if let Some(plan) = self.replaced.take() {
+            self.plan = plan;
+        }
+    }
+
+    /// Whether it has run this plan, in this operation, before.
+    pub(crate) fn is_like(&self, plan: &Arc<Plan>, signature: u64) -> bool {
+        let own = self.replaced.as_ref().unwrap_or(&self.plan);
+        Arc::ptr_eq(own, plan) && self.signature == signature && !self.is_of_user()
+    }
+
+    fn is_of_user(&self) -> bool {
+        matches!(self.arithmetic, Arithmetic::User(_))
+    }
+
+    /// What it waited for when it was left.
+    pub(crate) fn blocked(&self) -> Option<Blocked> {
+        self.blocked
+    }
+
+    /// Why the members do not agree, after [`Error::Mismatch`].
+    pub(crate) fn cause(&self) -> Cause {
+        self.cause.get()
+    }
+
+    /// The member is in another operation.
+    #[cold]
+    fn differs(
+        &self,
+        channel: &Channel,
+        member: usize,
+        (signature, sequence): (u64, u64),
+    ) -> Error {
+        self.cause.set(Cause { what: What::Signature, member, words: [signature, sequence] });
+        signature::mismatch(channel, [(channel.me(), self.signature), (member, signature)])
+    }
+
+    /// What its lines carry.
+    pub(crate) fn stamp(&self) -> u64 {
+        stamp(self.signature, self.sequence)
+    }
+
+    /// All steps before this one have been done.
+    pub(crate) fn continue_at(&mut self, cursor: usize) {
+        self.cursor = cursor;
+    }
+
+    /// The step that comes next.
+    pub(crate) fn cursor(&self) -> usize {
+        self.cursor
+    }
+
+    /// The first arrival after which other members may use this rank's buffers, and the one with
+    /// which a member says that it does not use others' any more; `None` while nobody may, or ever
+    /// will.
+    pub(crate) fn exposure(&self, counters: &Counters) -> Option<(u64, u64)> {
+        if !self.plan.is_direct() || self.arrived == 0 {
+            return None;
+        }
+        let first = counters.arrivals + 1 - self.arrived;
+        let arrivals = self.plan.steps.iter().filter(|step| matches!(step, Step::Arrive(_)));
+        Some((first, first + arrivals.count() as u64 - 1))
+    }
+
+    /// Whom it waits for.
+    pub(crate) fn waits_for(&self, channel: &Channel) -> Option<Rank> {
+        self.blocked.map(|blocked| channel.ranks()[blocked.member()])
+    }
+
+    /// Runs steps until all are done, which is `None`, or one has to wait.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] when a member is in another operation, [`Error::Reduction`] at the end,
+    /// and those of the channel. All end the operation.
+    pub(crate) fn advance<C: Substrate>(
+        &mut self,
+        on: &mut C,
+        counters: &mut Counters,
+    ) -> Result<Option<Blocked>> {
+        while let Some(step) = self.plan.steps.get(self.cursor).copied() {
+            match self.run(on, counters, step)? {
+                Stepped::Done => {
+                    self.cursor += 1;
+                    if let Step::Receive { .. } = step {
+                        self.look_ahead(on, counters);
+                    }
+                }
+                Stepped::Blocked(blocked) => {
+                    self.look_ahead(on, counters);
+                    self.blocked = Some(blocked);
+                    return Ok(Some(blocked));
+                }
+                Stepped::Again => self.cursor = 0,
+            }
+        }
+        // What messages were lent is not the program's before it has come back.
+        if !self.plan.zero_copy_sends.is_empty()
+            && let Some((member, _)) = on.channel().borrowers().first()
+        {
+            self.blocked = Some(Blocked::ZeroCopy(*member));
+            return Ok(self.blocked);
+        }
+        match self.failed.get() {
+            0 => Ok(None),
+            rank => Err(Error::Reduction { rank: Rank((rank - 1) as u16) }),
+        }
+    }
+
+    fn run<C: Substrate>(
+        &mut self,
+        on: &mut C,
+        counters: &mut Counters,
+        step: Step,
+    ) -> Result<Stepped> {
+        match step {
+            Step::Copy { dst, src } => {
+                self.copy(on, counters, dst, src)?;
+                if let Place::Stage(_) = dst.place {
+                    on.stage_used(dst.offset + dst.bytes);
+                }
+            }
+            Step::Combine { dst, left, right } => {
+                let (left, right) =
+                    (self.operand(on, counters, left), self.operand(on, counters, right));
+                self.combine(on, self.target(on, counters, dst), left, right);
+            }
+            Step::Send { to, src, copied } => {
+                return self.send(on, counters, to as usize, src, copied);
+            }
+            Step::Receive { from, dst } => {
+                return self.receive(on, counters, from as usize, dst, None);
+            }
+            Step::ReceiveReduce { from, dst, with, theirs_first } => {
+                let with = Some((with, theirs_first));
+                return self.receive(on, counters, from as usize, dst, with);
+            }
+            Step::Arrive(carry) => self.arrive(on, counters, carry),
+            Step::AwaitAll => return self.await_all(on, counters),
+            Step::Reduce { dsts, srcs, bytes } => {
+                self.reduce(on, counters, dsts, srcs, bytes)?;
+                if dsts.kind == Kind::Stage {
+                    on.stage_used(dsts.offset + bytes);
+                }
+            }
+            Step::Finish { span } => self.finish(on, counters, span),
+        }
+        Ok(Stepped::Done)
+    }
+
+    /// Own memory to read. Staging is what the last arrival has published.
+    pub(super) fn source<'a, C: Substrate>(
+        &'a self,
+        on: &'a C,
+        counters: &Counters,
+        span: Span,
+    ) -> Source<'a> {
+        let me = on.me();
+        let memory = match span.place {
+            Place::Input(member) if member as usize == me => self.buffers.input,
+            Place::Output(member) if member as usize == me => self.buffers.output.source(),
+            Place::Scratch => self.scratch.target(self.scratch.len()).source(),
+            Place::Stage(member) if member as usize == me => {
+                Source::of_peer(on.stage(me, counters.arrivals))
+            }
+            place => unreachable!("{place:?} is not member {me}'s own"),
+        };
+        memory.part(span.offset, span.bytes)
+    }
+
+    /// Own memory to write. Staging is what the next arrival will publish.
+    pub(super) fn target<'a, C: Substrate>(
+        &'a self,
+        on: &'a C,
+        counters: &Counters,
+        span: Span,
+    ) -> Target<'a> {
+        let me = on.me();
+        let memory = match span.place {
+            Place::Output(member) if member as usize == me => self.buffers.output,
+            Place::Scratch => self.scratch.target(self.scratch.len()),
+            Place::Stage(member) if member as usize == me => {
+                Target::of_peer(on.stage(me, counters.arrivals + 1))
+            }
+            place => unreachable!("{place:?} may not be written by member {me}"),
+        };
+        memory.part(span.offset, span.bytes)
+    }
+
+    /// `dst = left op right`; `dst` may be the same memory as either.
+    fn combine<C: Substrate>(&self, on: &C, dst: Target<'_>, left: Source<'_>, right: Source<'_>) {
+        if dst.is_empty() || self.failed.get() != 0 {
+            return;
+        }
+        match &self.arithmetic {
+            Arithmetic::BuiltIn(op, ty) => kernel::fold(*op, *ty, &[dst], &[left, right]),
+            Arithmetic::User(function) => {
+                self.apply(on, function, dst, [left, right].into_iter());
+            }
+        }
+    }
+
+    /// Has a function of the program combine the sources, in their order.
+    pub(super) fn apply<'s, C: Substrate>(
+        &self,
+        on: &C,
+        function: &F,
+        dst: Target<'_>,
+        sources: impl Iterator<Item = Source<'s>>,
+    ) {
+        if self.arguments.borrow_mut().fold(function, dst, sources).is_err() {
+            self.failed.set(1 + u64::from(on.ranks()[on.me()].0));
+        }
+    }
+
+    /// A member has told that a reduction has failed, unless this is 0. The lowest rank is
+    /// remembered, so that all name the same one.
+    fn hear_of_failure(&self, told: u64) {
+        let known = self.failed.get();
+        if told != 0 && (known == 0 || told < known) {
+            self.failed.set(told);
+        }
+    }
+
+    fn finish<C: Substrate>(&self, on: &C, counters: &Counters, span: Span) {
+        let Arithmetic::BuiltIn(Operation::Average, ty) = self.arithmetic else { return };
+        if span.bytes > 0 {
+            let members = on.ranks().len() as u32;
+            kernel::divide(ty, self.target(on, counters, span), members);
+        }
+    }
+
+    fn send<C: Substrate>(
+        &self,
+        on: &C,
+        counters: &mut Counters,
+        to: usize,
+        src: Span,
+        copied: bool,
+    ) -> Result<Stepped> {
+        let channel = on.channel();
+        let index = counters.sent[to];
+        let slots = u64::from(channel.spec().slots);
+        if index - counters.room[to] >= slots {
+            counters.room[to] = channel.taken(to);
+            if index - counters.room[to] >= slots {
+                return Ok(Stepped::Blocked(Blocked::Room(to)));
+            }
+        }
+        let mut head = Head::default();
+        head[..4].copy_from_slice(&[self.sequence, self.signature, src.bytes, self.failed.get()]);
+        let lasts = &self.plan.zero_copy_sends;
+        let stays = match copied || lasts.is_empty() {
+            true => Stays::ForTheCall,
+            false => Stays::UntilReturned { awaited: lasts.binary_search(&self.cursor).is_ok() },
+        };
+        if !kernel::send(channel, to, index, &head, self.source(on, counters, src), stays)? {
+            return Ok(Stepped::Blocked(Blocked::Room(to)));
+        }
+        counters.sent[to] = index + 1;
+        Ok(Stepped::Done)
+    }
+
+    fn receive<C: Substrate>(
+        &self,
+        on: &C,
+        counters: &mut Counters,
+        from: usize,
+        dst: Span,
+        with: Option<(Span, bool)>,
+    ) -> Result<Stepped> {
+        let channel = on.channel();
+        let index = counters.taken[from];
+        if channel.received(from) <= index {
+            return Ok(Stepped::Blocked(Blocked::Message(from)));
+        }
+        let [sequence, signature, bytes, failed, ..] = channel.head(from, index);
+        if (sequence, signature) != (self.sequence, self.signature) {
+            return Err(self.differs(channel, from, (signature, sequence)));
+        }
+        if bytes != dst.bytes {
+            return Err(self.uneven(channel, from, bytes, dst.bytes));
+        }
+        self.hear_of_failure(failed);
+        let message = Source::of_peer(channel.incoming(from, index)).part(0, bytes);
+        let to = self.target(on, counters, dst);
+        match with {
+            None => {
+                // The rest is in its place.
+                let here = channel.landed(from, index).unwrap_or(bytes);
+                kernel::copy(to.part(0, here), message.part(0, here));
+            }
+            Some((with, theirs_first)) => {
+                let with = self.source(on, counters, with);
+                let (left, right) = if theirs_first { (message, with) } else { (with, message) };
+                self.combine(on, to, left, right);
+            }
+        }
+        counters.taken[from] = index + 1;
+        channel.take(from, index + 1);
+        Ok(Stepped::Done)
+    }
+
+    fn arrive<C: Substrate>(&mut self, on: &mut C, counters: &mut Counters, carry: Carry) {
+        let arrival = counters.arrive();
+        self.arrived += 1;
+        let mut words = [0u64; WORDS];
+        let mut used = 0;
+        match carry {
+            Carry::Data(span) => {
+                assert!(span.bytes <= LINE_BYTES, "{} bytes do not fit into a line", span.bytes);
+                let data: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+                let data = &mut data[..span.bytes as usize];
+                used = data.len().div_ceil(size_of::<u64>());
+                kernel::copy(Target::of(data), self.source(on, counters, span));
+            }
+            Carry::Nothing if self.plan.is_direct() && self.peers.is_empty() => {
+                let takes_fallback =
+                    self.plan.fallback.as_ref().is_some_and(|fallback| fallback.always);
+                words = BufferLocation::of(on.channel(), self.buffers).words(takes_fallback);
+                used = WORDS;
+            }
+            Carry::Nothing if self.is_of_user() => (words[0], used) = (self.failed.get(), 1),
+            Carry::Nothing => {}
+        }
+        self.seen = 0;
+        on.arrive(arrival, self.stamp(), &words[..used]);
+    }
+
+    fn await_all<C: Substrate>(&mut self, on: &C, counters: &mut Counters) -> Result<Stepped> {
+        let (members, stamp) = (on.ranks().len(), self.stamp());
+        while self.seen < members {
+            match on.look(self.seen, counters.arrivals, stamp) {
+                Look::Arrived(there) if there == stamp => self.seen += 1,
+                Look::Arrived(there) => {
+                    let differ = there ^ stamp;
+                    // The same operation, but not as the same one of the channel.
+                    let signature = if differ << (64 - STAMP_SHIFT) == 0 { 0 } else { differ };
+                    let there = (self.signature ^ signature, self.sequence);
+                    return Err(self.differs(on.channel(), self.seen, there));
+                }
+                Look::Missing => return Ok(Stepped::Blocked(Blocked::Line(self.seen))),
+                Look::Passed => {
+                    let group = on.channel().group();
+                    let rank = on.ranks()[self.seen];
+                    let difference = format!("{rank} is in a later operation already");
+                    return Err(Error::Mismatch { group, difference });
+                }
+            }
+        }
+        if self.plan.is_direct() && self.peers.is_empty() {
+            // Whoever has failed since it arrived waits only for those who may use its memory by
+            // now.
+            let channel = on.channel();
+            let notices = channel.notices();
+            if notices != counters.notices {
+                let failed = (0..members).find(|member| notice::has_failed(channel, *member));
+                if let Some(member) = failed {
+                    return Ok(Stepped::Blocked(Blocked::Line(member)));
+                }
+                counters.notices = notices;
+            }
+            return self.find_peers(channel, counters);
+        }
+        if self.is_of_user() {
+            for member in 0..members {
+                self.hear_of_failure(on.payload(member, counters.arrivals)[0]);
+            }
+        }
+        Ok(Stepped::Done)
+    }
+
+    #[cold]
+    fn uneven(&self, channel: &Channel, member: usize, found: u64, expected: u64) -> Error {
+        self.cause.set(Cause { what: What::Bytes, member, words: [found, expected] });
+        signature::uneven(channel, [member, channel.me()], [found, expected])
+    }
+}

@@ -1,0 +1,59 @@
+//! Steps around those of an algorithm, so that a result is written only where all members agree.
+
+use super::extents::extents;
+use crate::algorithms::{Algorithm, Collective};
+use crate::steps::{Shape, Step};
+
+/// Bytes of a result, of all members together, that is kept apart until all of it is there: copying
+/// more takes longer than it takes all to meet before. Measured for four members.
+const BUFFERED_OUTPUT_MAX: u64 = 512 << 10;
+
+/// What is done so that no result is seen where the members do not agree, or where a function of
+/// the program fails on one of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AgreementGuard {
+    /// All meet before: whoever gets through knows that all others are in the same operation.
+    meets_before: bool,
+    /// All meet afterwards: each hears of a reduction that has failed anywhere.
+    meets_after: bool,
+    /// The result is written when all steps have been done, since they have brought the same
+    /// knowledge.
+    pub(super) buffers_output: bool,
+}
+
+impl AgreementGuard {
+    pub(super) fn of(
+        collective: Collective,
+        shape: &Shape,
+        algorithm: Algorithm,
+        user: bool,
+    ) -> AgreementGuard {
+        use Collective::{Allgather, Allreduce, Alltoall, ReduceScatter};
+        // Lines bring all members together by themselves.
+        if algorithm.requires_one_node() {
+            return AgreementGuard::default();
+        }
+        let meets_after = user && collective.reduces();
+        // Of two members the one hears of the other with the first message. Who only sends never
+        // waits.
+        let depends_on_all = matches!(collective, Allreduce | ReduceScatter | Allgather | Alltoall);
+        if shape.size <= 2 || !depends_on_all {
+            return AgreementGuard { meets_after, ..AgreementGuard::default() };
+        }
+        // What members exchange pair by pair the others do not know.
+        let small = shape.sends.is_empty()
+            && extents(collective, shape)
+                .iter()
+                .all(|[input, output]| input.max(output) <= &BUFFERED_OUTPUT_MAX);
+        AgreementGuard { meets_before: !small, meets_after, buffers_output: small }
+    }
+
+    /// The steps with all that comes before and after them.
+    pub(super) fn around(self, shape: &Shape, steps: Vec<Step>) -> Vec<Step> {
+        let meet = |wanted: bool| {
+            let steps = || Algorithm::Dissemination.steps(Collective::Barrier, shape);
+            wanted.then(steps).flatten().unwrap_or_default()
+        };
+        [meet(self.meets_before), steps, meet(self.meets_after)].concat()
+    }
+}
