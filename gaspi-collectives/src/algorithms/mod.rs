@@ -2,7 +2,7 @@
 //! file.
 //!
 //! A file opens with its steps and its bytes on the wire. [`crate::proof`] proves them all,
-//! [`crate::choice`] says which one is used where.
+//! [`crate::plan::select`] says which one is used where.
 
 use std::fmt;
 use std::str::FromStr;
@@ -153,10 +153,10 @@ impl Algorithm {
     /// Its name, as in `GASPI_COLL_ALGORITHM`.
     pub const fn name(self) -> &'static str {
         match self {
-            Algorithm::Inline => "line",
-            Algorithm::CopyInCopyOut => "staged",
-            Algorithm::SlicedCopy => "sliced",
-            Algorithm::SingleCopy => "direct",
+            Algorithm::Inline => "inline",
+            Algorithm::CopyInCopyOut => "copy_in_copy_out",
+            Algorithm::SlicedCopy => "sliced_copy",
+            Algorithm::SingleCopy => "single_copy",
             Algorithm::Ring => "ring",
             Algorithm::RecursiveDoubling => "recursive_doubling",
             Algorithm::HalvingDoubling => "halving_doubling",
@@ -167,6 +167,17 @@ impl Algorithm {
             Algorithm::Dissemination => "dissemination",
             Algorithm::Linear => "linear",
             Algorithm::Hierarchical => "hierarchical",
+        }
+    }
+
+    /// The name that it had in earlier versions, which is still accepted.
+    const fn former_name(self) -> Option<&'static str> {
+        match self {
+            Algorithm::Inline => Some("line"),
+            Algorithm::CopyInCopyOut => Some("staged"),
+            Algorithm::SlicedCopy => Some("sliced"),
+            Algorithm::SingleCopy => Some("direct"),
+            _ => None,
         }
     }
 
@@ -297,7 +308,36 @@ impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
     fn from_str(name: &str) -> Result<Algorithm, UnknownAlgorithm> {
-        let named = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name);
-        named.ok_or_else(|| UnknownAlgorithm(name.to_owned()))
+        let is_named = |algorithm: &Algorithm| {
+            algorithm.name() == name || algorithm.former_name() == Some(name)
+        };
+        Algorithm::ALL.into_iter().find(is_named).ok_or_else(|| UnknownAlgorithm(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_parsed() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(algorithm.name().parse(), Ok(algorithm));
+        }
+        assert!("no such thing".parse::<Algorithm>().is_err());
+    }
+
+    #[test]
+    fn former_names_are_parsed() {
+        let former = [
+            ("line", Algorithm::Inline),
+            ("staged", Algorithm::CopyInCopyOut),
+            ("sliced", Algorithm::SlicedCopy),
+            ("direct", Algorithm::SingleCopy),
+        ];
+        for (name, algorithm) in former {
+            assert_eq!(name.parse(), Ok(algorithm));
+            assert_ne!(algorithm.name(), name);
+        }
     }
 }

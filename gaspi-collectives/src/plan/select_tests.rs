@@ -85,9 +85,9 @@ fn what_is_asked_for_is_used_or_refused_with_the_reason() {
         Err(why) => why.to_string(),
         Ok(chosen) => panic!("{chosen}"),
     };
-    assert_eq!(why(Algorithm::Inline), "algorithm line needs all members on one node");
+    assert_eq!(why(Algorithm::Inline), "algorithm inline needs all members on one node");
     let ring = why(Algorithm::Ring);
-    assert!(ring.starts_with("algorithm ring does not serve barrier; there are line, "), "{ring}");
+    assert!(ring.starts_with("algorithm ring does not serve barrier; there are inline, "), "{ring}");
     let long = Shape { element_bytes: 1 << 20, ..small };
     assert_eq!(
         choose(Collective::Broadcast, &long, None).unwrap_err().to_string(),
