@@ -1,6 +1,6 @@
 //! Requests of collective operations: start, test, wait, free; and what algorithms there are.
 
-use crate::coll_arguments::{algorithms, collective};
+use super::arguments::{algorithms, collective};
 use crate::error::Failure;
 use crate::runtime::timeout;
 use crate::types::*;

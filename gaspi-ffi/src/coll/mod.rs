@@ -1,7 +1,11 @@
 //! The collective operations of gaspi_collectives.h, each in its three forms: one that waits, one
 //! that starts, one that prepares.
 
-use crate::coll_arguments::{
+mod arguments;
+pub(crate) mod reductions;
+pub(crate) mod requests;
+
+use self::arguments::{
     Buffers, InPlace, Lists, Members, Used, beginning, bytes, combined, moved, optioned, request,
     simple, total,
 };
@@ -276,7 +280,8 @@ operations! {
         let members = Members::of(rt, group)?;
         // SAFETY: the caller of the C function passes a number for each member.
         let blocks = unsafe { Lists { counts, displacements }.read(members.size, "counts") }?;
-        let used = Used { send: blocks.counts[members.me], receive: total(&blocks, element_bytes)? };
+        let receives = total(&blocks, element_bytes)?;
+        let used = Used { send: blocks.counts[members.me], receive: receives };
         let own = beginning(&blocks, members.me, element_bytes)?;
         let buffers = Buffers { send, receive }.resolve(used, InPlace::OwnBlockOfReceive(own))?;
         let request = even(Collective::Allgather, combination, 0, buffers, NO_ROOT);

@@ -3,7 +3,7 @@
 //! Checked here is what has to be known before a pointer can be used or an address computed; all
 //! else is checked below, for Rust programs too.
 
-use crate::coll_reductions::Reductions;
+use super::reductions::Reductions;
 use crate::error::Failure;
 use crate::types::*;
 use gaspi_collectives::algorithms::{Algorithm, Collective};
@@ -212,7 +212,8 @@ pub(crate) fn bytes(count: u64, blocks: u64, element_bytes: u64) -> Result<u64, 
             Failure::Core(Error::Number {
                 number: count,
                 reason: format!(
-                    "{blocks} x so many elements of {element_bytes} bytes are more than memory can be"
+                    "{blocks} x so many elements of {element_bytes} bytes are more than memory \
+                     can be"
                 ),
             })
         })
