@@ -433,8 +433,8 @@ fn still_used(error: &mut Error, ranks: &str) {
         _ => return,
     };
     *words = format!(
-        "{words}, whose buffers have to stay as they are, because {ranks} may still use them and has \
-         not answered for {} s,",
+        "{words}, whose buffers have to stay as they are, because {ranks} may still use them and \
+         has not answered for {} s,",
         QUIESCE_LIMIT.as_secs()
     );
 }

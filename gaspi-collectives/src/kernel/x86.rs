@@ -31,7 +31,10 @@ macro_rules! by_intrinsics {
 /// tells in which lanes one of two is NaN, `any` whether there are such, `select` takes the second
 /// there.
 macro_rules! operations {
-    ($vector:ty, $module:ident: $add:ident, $multiply:ident, $divide:ident, $min:ident, $max:ident, $unordered:expr, $any:expr, $select:expr, $nan:expr) => {
+    (
+        $vector:ty, $module:ident: $add:ident, $multiply:ident, $divide:ident, $min:ident,
+        $max:ident, $unordered:expr, $any:expr, $select:expr, $nan:expr
+    ) => {
         mod $module {
             use super::*;
 

@@ -87,7 +87,8 @@ fn what_is_asked_for_is_used_or_refused_with_the_reason() {
     };
     assert_eq!(why(Algorithm::Inline), "algorithm inline needs all members on one node");
     let ring = why(Algorithm::Ring);
-    assert!(ring.starts_with("algorithm ring does not serve barrier; there are inline, "), "{ring}");
+    let begins = "algorithm ring does not serve barrier; there are inline, ";
+    assert!(ring.starts_with(begins), "{ring}");
     let long = Shape { element_bytes: 1 << 20, ..small };
     assert_eq!(
         choose(Collective::Broadcast, &long, None).unwrap_err().to_string(),
