@@ -320,14 +320,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_parsed() {
-        for algorithm in Algorithm::ALL {
-            assert_eq!(algorithm.name().parse(), Ok(algorithm));
-        }
-        assert!("no such thing".parse::<Algorithm>().is_err());
-    }
-
-    #[test]
     fn former_names_are_parsed() {
         let former = [
             ("line", Algorithm::Inline),

@@ -102,7 +102,10 @@ fn names_are_read_as_they_are_written() {
         assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
     }
     let unknown = "quick".parse::<Algorithm>().unwrap_err().to_string();
-    assert!(unknown.starts_with("no algorithm is called \"quick\"; there are line, "), "{unknown}");
+    assert!(
+        unknown.starts_with("no algorithm is called \"quick\"; there are inline, "),
+        "{unknown}"
+    );
 }
 
 #[test]

@@ -15,7 +15,13 @@ enum Change {
 
 /// The steps that a step might have been by mistake.
 fn mistakes(step: Step, size: u32, element: u64) -> Vec<Step> {
-    let other = |member: u32| (member + 1) % size;
+    let mut mistakes = wrong_spans(step, element);
+    mistakes.extend(wrong_members(step, size));
+    mistakes
+}
+
+/// The same step on memory that begins or ends elsewhere.
+fn wrong_spans(step: Step, element: u64) -> Vec<Step> {
     let mut mistakes = Vec::new();
     for span_mistake in [0, 1, 2] {
         let wrong = |span: Span| match span_mistake {
@@ -64,6 +70,13 @@ fn mistakes(step: Step, size: u32, element: u64) -> Vec<Step> {
             Step::Arrive(Carry::Nothing) | Step::AwaitAll => (),
         }
     }
+    mistakes
+}
+
+/// The same step with other members, or with operands that have changed places.
+fn wrong_members(step: Step, size: u32) -> Vec<Step> {
+    let other = |member: u32| (member + 1) % size;
+    let mut mistakes = Vec::new();
     match step {
         Step::Send { to, src, copied } => {
             mistakes.push(Step::Send { to: other(to), src, copied });
