@@ -1,4 +1,4 @@
-//! A request that fits its group: what can be checked without the other members has been.
+//! A request that was checked against its group, as far as possible without the other members.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::request::{Blocks, Combination, Request};
 use crate::signature::{Description, mix};
 use crate::steps::Shape;
 
-/// A request that fits its group.
+/// A request that was checked against its group.
 pub(crate) struct CheckedRequest<'a> {
     request: &'a Request,
     executor: &'a Arc<Executor>,
@@ -79,7 +79,7 @@ impl CheckedRequest<'_> {
 }
 
 impl<'a> CheckedRequest<'a> {
-    /// Finds the root among the members and checks what can be checked without the others.
+    /// Finds the root among the members and checks the request.
     pub(crate) fn new(
         request: &'a Request,
         executor: &'a Arc<Executor>,
@@ -111,7 +111,7 @@ impl<'a> CheckedRequest<'a> {
         Ok(CheckedRequest { request, executor, root: root as u32 })
     }
 
-    /// The plan, made or kept.
+    /// The plan, cached or made.
     pub(crate) fn cached_plan(&self, engine: &Engine, context: &GroupContext) -> Result<Arc<Plan>> {
         lock(&context.plans).get(self.key(), |key| key.plan(&self.shape(key), engine.preferred()?))
     }
@@ -119,7 +119,7 @@ impl<'a> CheckedRequest<'a> {
     pub(crate) fn signature(&self, plan: &Plan) -> u64 {
         let Request { collective, ref combination, root, count, ref blocks, .. } = *self.request;
         let counts = match collective {
-            // What each pair exchanges is its own affair.
+            // Each pair has its own counts, which the others do not know.
             Collective::Alltoall => &[][..],
             _ => blocks.first().map_or(&[][..], |blocks| &blocks.counts),
         };
@@ -137,7 +137,7 @@ impl<'a> CheckedRequest<'a> {
             words.push(Arc::as_ptr(&reducer.reduce).addr() as u64);
         }
         if words.is_empty() {
-            // As of a call that was begun swiftly.
+            // The same as for a call that the fast path has begun.
             return blocking::arguments_hash(signature, send, receive);
         }
         words.extend([signature, send as u64, receive as u64]);
@@ -151,11 +151,10 @@ impl<'a> CheckedRequest<'a> {
         }
     }
 
-    /// The memory of the request. Blocks that do not follow each other, and the input of an
-    /// all-to-all in place, get own memory.
+    /// The memory of the request. Blocks that do not follow each other are packed, and the input of
+    /// an all-to-all in place.
     ///
-    /// # Safety
-    /// That of [`start`]; `packed` lives as long as the operation.
+    /// # Safety That of [`start`](crate::start); `packed` lives as long as the operation.
     pub(crate) unsafe fn buffers(
         &self,
         plan: &Plan,
@@ -194,9 +193,9 @@ impl<'a> CheckedRequest<'a> {
                 "send and receive overlap; use the same memory, or different memory".to_owned();
             return Err(Error::Size { size: input.max(output), reason });
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that the request's memory is readable.
         let input = unsafe { Source::new(send, input_end as usize) };
-        // SAFETY: as above.
+        // SAFETY: the caller promises that the request's memory is writable.
         let output = unsafe { Target::new(receive, output_end as usize) };
         let overwritten = in_place && collective == Collective::Alltoall && !input.is_empty();
         Ok(Buffers {

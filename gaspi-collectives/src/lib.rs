@@ -5,12 +5,16 @@
 //! - [`allreduce()`], [`allreduce_slice`], [`allreduce_in_place`] and [`allreduce_user`] are the
 //!   all-reduces of the standard (GASPI 17.1, 11.3 and 11.4), over the lines and stages of the
 //!   group itself.
-//! - Algorithms are data: [`steps`] says what they are made of, [`algorithms`] has a file for each,
-//!   a task runs them, over a channel or a group, and [`proof`] proves them.
+//! - Algorithms are data: [`steps`] defines what they consist of, [`algorithms`] has a file for
+//!   each, [`plan`] selects one, a task runs it over a channel or a group, and [`proof`] proves
+//!   them.
+//!
+//! The modules form layers, of which each imports lower ones only: `datatype` and `steps`,
+//! `algorithms` and `kernel`, `plan`, `exec`, `engine`, procedures.
 //!
 //! Invariant: algorithms know no pointers, the task knows no algorithm, nothing here knows a
-//! transport. `unsafe` is in [`kernel`], where memory of programs is taken in, and where contexts are
-//! found without a lock.
+//! transport. `unsafe` is in [`kernel`], where memory of programs is taken in, and where contexts
+//! are found without a lock.
 
 pub mod algorithms;
 mod checked_request;

@@ -1,5 +1,4 @@
-//! The procedures of collective operations: arguments checked, algorithm chosen, operation started,
-//! continued, waited for.
+//! The procedures of collective operations: start, continue, wait, free.
 
 use std::sync::{Arc, Mutex, TryLockError};
 
@@ -22,22 +21,21 @@ pub struct Handle(pub u64);
 ///
 /// # Errors
 /// - [`Error::Timeout`]: the operation goes on when it is called again.
-/// - [`Error::Mismatch`]: the ranks called different operations, on all that called; a rank that
-///   had only to send, over messages, is told by its next operation of the group.
-/// - [`Error::RankDied`], [`Error::RankLeft`]: a member is gone that is needed.
+/// - [`Error::Mismatch`]: the ranks called different operations; all that called get it. A rank
+///   that only sends messages gets it from its next operation of the group.
+/// - [`Error::RankDied`], [`Error::RankLeft`]: a member that is needed is gone.
 /// - [`Error::ActiveCollective`]: another one was interrupted by its timeout, or runs in another
 ///   thread.
 /// - [`Error::InvalidRank`], [`Error::Number`], [`Error::Size`], [`Error::Null`],
-///   [`Error::Unsupported`]: what the arguments say cannot be; nothing has happened.
+///   [`Error::Unsupported`]: the arguments are invalid; nothing has happened.
 ///
-/// # Safety
-/// The memory that the request names is readable (send) and writable (receive), and nobody else
-/// writes to the one or uses the other until the operation has ended.
+/// # Safety The memory of the request is readable (send) and writable (receive). Until the
+/// operation has ended, nobody else writes to the former or uses the latter.
 pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Timeout) -> Result<()> {
     let simple = SimpleRequest::of(request);
     if let Some(simple) = &simple {
         let no_wait = timeout == Timeout::Test;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller makes the promises of `run`.
         let done = rt.swiftly(|inside| unsafe { try_run_fast(&inside, group, simple, no_wait) });
         if done.is_some() {
             return Ok(());
@@ -49,7 +47,8 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
     let mut packed = match context.blocking.try_lock() {
         Ok(packed) => packed,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        // Another thread holds it only for a moment, to find that this one's is under way.
+        // The other thread holds it only for a moment, until it finds this thread's operation
+        // active.
         Err(TryLockError::WouldBlock) if context.executor.is_own_call_active() => {
             lock(&context.blocking)
         }
@@ -66,7 +65,8 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
         Some(completion) => completion,
         None => {
             *packed = PackBuffers::default();
-            // SAFETY: as the caller promises; own memory stays until the operation has ended.
+            // SAFETY: the caller makes the promises; packed memory lives until the operation has
+            // ended.
             let buffers = unsafe { call.buffers(&plan, &mut packed) }?;
             packed.pack();
             if let Some(simple) = &simple {
@@ -91,9 +91,9 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
     outcome
 }
 
-/// What [`run`] does for a request of the simple kind, as far as nothing is in the way. `None` says
-/// that it has to be called then, with the same arguments: nothing has happened, or the operation
-/// is under way. `no_wait` is for a call that may not wait at all.
+/// The fast path of [`run`], for simple requests. After `None`, call [`run`] with the same
+/// arguments: nothing has happened, or the operation is active. `no_wait` is for a call that may
+/// not wait at all.
 ///
 /// # Safety
 /// That of [`run`].
@@ -105,13 +105,13 @@ pub unsafe fn try_run_fast(
     no_wait: bool,
 ) -> Option<()> {
     let context = Engine::known_context(inside, group)?;
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller makes the promises of `run`.
     unsafe { context.executor.try_run_fast(simple, no_wait) }
 }
 
-/// Starts an operation. Operations of a group are started in the same order on all members, and run
-/// in that order. Only the first one of a group waits, `timeout` at most, until all members have
-/// started one; after a timeout, call again.
+/// Starts an operation. All members start the operations of a group in the same order, in which
+/// they run. Only the first one of a group waits, at most `timeout`, until all members have started
+/// one; after a timeout, call again.
 ///
 /// # Errors
 /// Those of [`run`] that come from arguments.
@@ -129,7 +129,7 @@ pub unsafe fn start(
     let call = CheckedRequest::new(request, &context.executor)?;
     let plan = call.cached_plan(engine, &context)?;
     let mut packed = PackBuffers::default();
-    // SAFETY: as the caller promises; own memory goes along.
+    // SAFETY: the caller makes the promises; packed memory lives as long as the operation.
     let buffers = unsafe { call.buffers(&plan, &mut packed) }?;
     packed.pack();
     let completion = Arc::new(Completion::new(call.signature(&plan), request.background));
@@ -150,15 +150,14 @@ pub unsafe fn start(
     })))
 }
 
-/// Prepares an operation that is to be started again and again, on a channel of its own: it
+/// Prepares an operation that can be started repeatedly. It has a channel of its own, so it
 /// overlaps with all others, in any order. All members of the group prepare it together; after a
 /// timeout, call again.
 ///
 /// # Errors
 /// As [`start`].
 ///
-/// # Safety
-/// That of [`run`], for as long as the handle lives and whenever the operation is under way.
+/// # Safety That of [`run`], as long as the handle lives and whenever the operation is active.
 pub unsafe fn prepare(
     rt: &Runtime,
     group: GroupId,
@@ -173,7 +172,7 @@ pub unsafe fn prepare(
         let key = call.key();
         let plan = key.plan(&call.shape(&key), engine.preferred()?)?;
         let mut packed = PackBuffers::default();
-        // SAFETY: as the caller promises; own memory goes along.
+        // SAFETY: the caller makes the promises; packed memory lives as long as the operation.
         let buffers = unsafe { call.buffers(&plan, &mut packed) }?;
         let completion = Arc::new(Completion::new(call.signature(&plan), request.background));
         let arithmetic = call.arithmetic();
@@ -191,11 +190,10 @@ pub unsafe fn prepare(
     }
 }
 
-/// Starts a prepared operation that is not under way.
+/// Starts a prepared operation that is not active.
 ///
-/// # Errors
-/// [`Error::InvalidOperation`]: the handle is not one of a prepared operation, or it is under way;
-/// [`Error::RankDied`]; and those that ended an earlier run.
+/// # Errors [`Error::InvalidOperation`]: the handle is not that of a prepared operation, or it is
+/// active; [`Error::RankDied`]; and those that ended an earlier run.
 pub fn restart(rt: &Runtime, handle: Handle) -> Result<()> {
     let engine = Engine::of(rt);
     let entry = engine.entry(handle.0)?;
@@ -222,11 +220,10 @@ pub fn restart(rt: &Runtime, handle: Handle) -> Result<()> {
     Ok(())
 }
 
-/// Whether an operation has ended, which it is helped to. A prepared one that is not under way has.
-/// The handle of one that runs once is free when this says true or gives an error.
+/// Drives an operation, and returns whether it has ended. A prepared operation that is not active
+/// has ended. The handle of one that runs once is released when this returns true or an error.
 ///
-/// # Errors
-/// [`Error::InvalidOperation`], and how the operation failed.
+/// # Errors [`Error::InvalidOperation`], and the error of the operation.
 pub fn test(rt: &Runtime, handle: Handle) -> Result<bool> {
     match wait(rt, handle, Timeout::Test) {
         Ok(()) => Ok(true),
@@ -237,8 +234,8 @@ pub fn test(rt: &Runtime, handle: Handle) -> Result<bool> {
 
 /// Waits until an operation has ended. Otherwise like [`test`].
 ///
-/// # Errors
-/// [`Error::Timeout`]: it goes on, and can be waited for again; and those of [`test`].
+/// # Errors [`Error::Timeout`]: the operation goes on and can be waited for again; and those of
+/// [`test`].
 pub fn wait(rt: &Runtime, handle: Handle, timeout: Timeout) -> Result<()> {
     let engine = Engine::of(rt);
     let entry = engine.entry(handle.0)?;
@@ -263,10 +260,9 @@ pub fn wait(rt: &Runtime, handle: Handle, timeout: Timeout) -> Result<()> {
     outcome
 }
 
-/// Frees a prepared operation that is not under way.
+/// Frees a prepared operation that is not active.
 ///
-/// # Errors
-/// [`Error::InvalidOperation`]: it is under way, or there is none.
+/// # Errors [`Error::InvalidOperation`]: it is active, or there is none.
 pub fn free(rt: &Runtime, handle: Handle) -> Result<()> {
     let engine = Engine::of(rt);
     let entry = engine.entry(handle.0)?;
@@ -279,8 +275,8 @@ pub fn free(rt: &Runtime, handle: Handle) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is an operation of this handle: neither has it ended, unless it is a prepared one,
-/// nor was it freed.
+/// Whether the handle is valid: the operation was not freed and, unless it is prepared, has not
+/// ended.
 pub fn exists(rt: &Runtime, handle: Handle) -> bool {
     Engine::of(rt).entry(handle.0).is_ok()
 }

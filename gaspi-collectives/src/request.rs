@@ -1,4 +1,4 @@
-//! What a rank asks for: operation, buffers, counts, type; checked before anything happens.
+//! Requests: operation, buffers, counts, type.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Reducer {
     pub element_bytes: u32,
     /// Combines in the order of the ranks.
     pub ordered: bool,
-    /// Whether threads may call it that look after operations in the background.
+    /// Whether the background thread may call it.
     pub background: bool,
 }
 
@@ -52,7 +52,7 @@ impl Function for Reducer {
     }
 }
 
-/// What is combined, and how.
+/// The elements and the operation that combines them.
 #[derive(Clone, Debug)]
 pub enum Combination {
     /// Elements of a type, by a built-in operation. Where nothing is combined the operation does
@@ -62,12 +62,12 @@ pub enum Combination {
     User(Reducer),
 }
 
-/// Counts and places of the blocks of an all-to-all, in elements.
+/// Counts and displacements of blocks, in elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
     /// Elements of each member's block.
     pub counts: Vec<u64>,
-    /// Where each begins; empty where they follow each other.
+    /// The first element of each block; empty where they follow each other.
     pub displacements: Vec<u64>,
 }
 
@@ -77,9 +77,9 @@ pub struct Blocks {
 pub struct Request {
     /// Which operation.
     pub collective: Collective,
-    /// What this rank contributes; may be null where it contributes nothing.
+    /// The contribution of this rank; may be null if there is none.
     pub send: *const u8,
-    /// Where its result goes; may be null where it gets none. In place: the same memory as `send`
+    /// The result of this rank; may be null if there is none. In place: the same memory as `send`
     /// (all-reduce, reduce, broadcast, all-to-all), or `send` lies where this rank's block is in
     /// `receive` (all-gather, gather), or `receive` where it is in `send` (scatter,
     /// reduce-scatter).
@@ -95,12 +95,12 @@ pub struct Request {
     pub root: Rank,
     /// The algorithm; `None` leaves the choice to the library.
     pub algorithm: Option<Algorithm>,
-    /// Whether a thread of the library looks after it while nobody tests or waits.
+    /// Whether a thread of the library drives it while no thread tests or waits.
     pub background: bool,
 }
 
-// SAFETY: the pointers are only used by whoever runs the operation, under the promises that its
-// start asks for.
+// SAFETY: the pointers are only used by the thread that runs the operation, under the promises of
+// its start.
 unsafe impl Send for Request {}
 // SAFETY: as above.
 unsafe impl Sync for Request {}

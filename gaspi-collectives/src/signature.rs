@@ -1,4 +1,5 @@
-//! What the members of a channel must agree on, in 64 bits that can be turned back into words.
+//! The signature of an operation of a channel: what its members must agree on, in 64 bits that can
+//! be turned back into words.
 //!
 //! | bits | what |
 //! |---|---|
@@ -21,7 +22,7 @@ const HASHED: u64 = 1 << 34;
 const COUNT_SHIFT: u32 = 35;
 const COUNT_MAX: u64 = (1 << (64 - COUNT_SHIFT)) - 1;
 
-/// What goes into a signature.
+/// The description of an operation, from which its signature is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Description<'a> {
     pub(crate) collective: Collective,
@@ -89,7 +90,7 @@ fn algorithm(bits: u64, words: String) -> String {
     }
 }
 
-/// Two members are in different operations, or in different ones of the same kind.
+/// The error for two members in different operations, or in different ones of the same kind.
 #[cold]
 pub(crate) fn mismatch(channel: &Channel, [one, two]: [(usize, u64); 2]) -> Error {
     let rank = |member: usize| channel.ranks()[member];
@@ -105,7 +106,7 @@ pub(crate) fn mismatch(channel: &Channel, [one, two]: [(usize, u64); 2]) -> Erro
     Error::Mismatch { group: channel.group(), difference }
 }
 
-/// A block that one member sent has another size than the other expects.
+/// The error for a block of another size than the receiver expects.
 #[cold]
 pub(crate) fn uneven(
     channel: &Channel,
@@ -120,7 +121,7 @@ pub(crate) fn uneven(
     Error::Mismatch { group: channel.group(), difference }
 }
 
-/// A hash of what a rank passed, to recognise a call that continues with other arguments.
+/// A hash of arguments, to recognise a call that continues with other ones.
 pub(crate) fn mix(values: &[u64]) -> u64 {
     // The finaliser of splitmix64: every bit of the input reaches every bit of the output.
     values.iter().fold(0, |hash, value| {

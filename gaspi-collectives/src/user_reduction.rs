@@ -1,14 +1,14 @@
-//! Reductions by a function of the program: what the function is, and how it is applied.
+//! Reductions by a function of the program.
 //!
-//! It is handed private copies of the elements: nothing that it does to its arguments reaches
-//! another rank, and it may take its time.
+//! The function gets private copies of the elements: its writes to them reach no other rank, and it
+//! may take long.
 
 use std::cell::RefCell;
 use std::fmt;
 
 use crate::kernel::{self, Source, Target};
 
-/// What a failed [`UserReduce`] returns; all ranks then get [`gaspi_core::Error::Reduction`].
+/// Returned by a failed [`UserReduce`]; all ranks then get [`gaspi_core::Error::Reduction`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReductionFailed;
 
@@ -16,7 +16,7 @@ pub struct ReductionFailed;
 /// commutative, the same function on all ranks. It is called on the thread that called the
 /// collective, and contributions are combined in the order of the ranks.
 ///
-/// Closures `FnMut(&[u8], &[u8], &mut [u8]) -> Result<(), ReductionFailed>` are ones.
+/// Closures `FnMut(&[u8], &[u8], &mut [u8]) -> Result<(), ReductionFailed>` implement it.
 pub trait UserReduce {
     /// Combines `one` and `two` into `result`: `count` elements each, aligned to 16 bytes.
     ///
@@ -30,8 +30,8 @@ pub trait UserReduce {
         count: u64,
     ) -> std::result::Result<(), ReductionFailed>;
 
-    /// What tells this function from others of this process, so that a call that continues with
-    /// another one after a timeout is refused: in C the function and its state.
+    /// An identity of this function within the process. A call that continues with another function
+    /// after a timeout is refused. In C: the function and its state.
     fn identity(&self) -> u64 {
         0
     }

@@ -1,4 +1,4 @@
-//! The thread that carries on what was started for the background.
+//! The background thread, which drives operations while no thread of the program does.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -11,19 +11,18 @@ use super::{Engine, Shared};
 use crate::exec::executor::{Driver, Executor};
 use crate::lock::{lock, read};
 
-/// How long the background waits for news before it looks whether it still has something to do.
+/// How long the background waits on a channel before it checks for other work.
 const BACKGROUND_LIMIT: Duration = Duration::from_millis(250);
 
 impl Engine {
-    /// Makes the thread for what is started for the background, unless it is there.
+    /// Starts the background thread, unless it runs.
     ///
-    /// # Errors
-    /// [`Error::System`]: there can be none.
+    /// # Errors [`Error::System`]: it cannot be started.
     pub(crate) fn start_background_thread(&self) -> Result<()> {
         let mut background = lock(&self.background);
         if background.is_none() {
             let shared = Arc::clone(&self.shared);
-            // A thread inherits the mask of signals: none of the program's are delivered to it.
+            // The thread inherits the mask of signals: none of the program's are delivered to it.
             let thread = process::with_signals_blocked(|| {
                 std::thread::Builder::new()
                     .name("gaspi-collective".to_owned())
@@ -37,7 +36,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Has that thread carry on what was started on an executor.
+    /// Tells the thread of a new operation on an executor.
     pub(crate) fn notify_background(&self, executor: &Executor) {
         *lock(&self.shared.work) = true;
         self.shared.started.notify_one();
@@ -47,13 +46,13 @@ impl Engine {
 }
 
 impl Shared {
-    /// An executor with operations for the background.
+    /// An executor with background operations.
     fn background_executor(&self) -> Option<Arc<Executor>> {
         let executors = read(&self.executors);
         executors.iter().find(|executor| executor.has_background()).cloned()
     }
 
-    /// What the background thread does.
+    /// The loop of the background thread.
     fn run_background(&self) {
         while !self.ending.load(Ordering::Acquire) {
             let Some(executor) = self.background_executor() else {
@@ -92,7 +91,7 @@ impl Drop for Engine {
             if let Some(executor) = executor {
                 executor.channel.rouse();
             }
-            // It ends within its limit; its panic would have been reported when it happened.
+            // It ends within its limit. A panic was reported when it happened.
             let _ = thread.join();
         }
     }

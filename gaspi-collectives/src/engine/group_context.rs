@@ -14,22 +14,22 @@ use crate::lock::{read, write};
 use crate::plan::PlanKey;
 use crate::plan::cache::PlanCache;
 
-/// Ids that a group can have.
+/// Number of possible group ids.
 const GROUPS: usize = 1 << u8::BITS;
 
-/// The operations of a group that have no channel of their own.
+/// The executor of a group, shared by all operations that were not prepared.
 #[derive(Debug)]
 pub(crate) struct GroupContext {
     group_use: u64,
     pub(crate) executor: Arc<Executor>,
-    /// Held by the thread that is in a blocking operation, which may have its own memory, where the
-    /// program's does not suit.
+    /// Held by the thread that is in a blocking operation; the memory is for blocks that need
+    /// packing.
     pub(crate) blocking: Mutex<PackBuffers>,
     pub(crate) plans: Mutex<PlanCache<PlanKey>>,
 }
 
-/// Desks by group, to be found without a lock: whoever follows a pointer is inside of an epoch, and
-/// whoever lets go of a context takes it away before and waits for the end of that epoch.
+/// Contexts by group, found without a lock. A reader follows a pointer inside of an epoch. A
+/// context is dropped after its pointer was removed and that epoch has ended.
 #[derive(Debug)]
 pub(super) struct LookupTable([AtomicPtr<GroupContext>; GROUPS]);
 
@@ -40,7 +40,7 @@ impl Default for LookupTable {
 }
 
 impl Engine {
-    /// The context of a group, opened by the first operation on it, which waits for the other members.
+    /// The context of a group. The first operation opens it, which waits for the other members.
     pub(crate) fn context(
         &self,
         rt: &Runtime,
@@ -84,7 +84,7 @@ impl Engine {
         Ok(context)
     }
 
-    /// The context of a committed group, if there is one.
+    /// The context of a committed group, if it is open.
     #[inline]
     pub(crate) fn known_context<'a>(
         inside: &'a Inside<'_>,
@@ -100,7 +100,7 @@ impl Engine {
         (context.group_use == group_use).then_some(context)
     }
 
-    /// Lets go of the contexts of groups that have been deleted.
+    /// Drops the contexts of groups that have been deleted.
     fn forget_former(&self, rt: &Runtime) {
         let mut contexts = write(&self.shared.contexts);
         let former = |group: &GroupId, context: &mut Arc<GroupContext>| {

@@ -17,9 +17,9 @@ use crate::plan::Plan;
 pub(crate) struct Entry {
     pub(crate) completion: Arc<Completion>,
     pub(crate) executor: Arc<Executor>,
-    /// What it takes to start it again; `None` for one that runs once.
+    /// What a restart needs; `None` for an operation that runs once.
     pub(crate) prepared: Option<Prepared>,
-    /// Its own memory, where the program's does not suit. Held while it is started and while its
+    /// Memory for blocks that need packing. Held while the operation is started and while its
     /// result is unpacked.
     pub(crate) packed: Mutex<PackBuffers>,
     /// Whether there is a result to unpack.
@@ -66,8 +66,7 @@ impl Engine {
 
     /// The operation of a handle.
     ///
-    /// # Errors
-    /// [`Error::InvalidOperation`] if there is none (any more).
+    /// # Errors [`Error::InvalidOperation`] if there is none, or it was released.
     pub(crate) fn entry(&self, handle: u64) -> Result<Arc<Entry>> {
         let handles = lock(&self.shared.handles);
         let slot = handles.slots.get(handle as u32 as usize);
@@ -75,7 +74,7 @@ impl Engine {
         slot.and_then(|slot| slot.1.clone()).ok_or_else(|| no_operation(handle))
     }
 
-    /// Takes a handle back; `None` if another thread has done so.
+    /// Releases a handle; `None` if another thread has done so.
     pub(crate) fn release(&self, handle: u64) -> Option<Arc<Entry>> {
         let mut handles = lock(&self.shared.handles);
         let index = handle as u32 as usize;

@@ -1,5 +1,5 @@
-//! What a rank keeps for its collectives: an executor for each group and each prepared operation, the
-//! operations that have handles, and the thread that looks after them in the background.
+//! What a rank keeps for its collectives: an executor for each group and each prepared operation,
+//! the table of handles, and the background thread.
 
 mod background;
 mod group_context;
@@ -27,26 +27,26 @@ pub(crate) use handles::{Entry, Prepared};
 
 /// The variable that names the algorithm to prefer where it serves an operation.
 const ALGORITHM: &str = "GASPI_COLL_ALGORITHM";
-/// Messages between two members that may be under way on a channel.
+/// Slots for messages between two members of a channel.
 const SLOTS: u32 = 8;
-/// Bytes of a message at most, where there are few members.
+/// Largest message, where there are few members.
 const MESSAGE_BYTES: u64 = 512 << 10;
-/// The least that a message can be limited to.
+/// Smallest limit of a message.
 const MESSAGE_BYTES_MIN: u64 = 4 << 10;
-/// Bytes of a channel's messages that a rank makes room for.
+/// Memory of a rank for the messages of a channel.
 const ROOM_BYTES: u64 = 64 << 20;
-/// Bytes that a member publishes with one arrival at most.
+/// Bytes of staging for one arrival.
 const STAGE_BYTES: u64 = 64 << 10;
-/// How long a thread waits for members to open a channel before it looks after what was started.
+/// How long a thread waits for members to open a channel before it drives active operations.
 const OPENING_SLICE: Duration = Duration::from_millis(1);
-/// The same while nothing has been started.
+/// The same while no operation is active.
 const IDLE_SLICE: Duration = Duration::from_millis(50);
 
-/// What a channel between so many members looks like: the same on all of them.
+/// The layout of a channel between so many members: the same on all of them.
 fn spec(members: usize, prepared: bool) -> ChannelSpec {
     let share = ROOM_BYTES / (members as u64 * u64::from(SLOTS));
     let message_bytes = share.next_power_of_two().clamp(MESSAGE_BYTES_MIN, MESSAGE_BYTES);
-    // Not the same for both kinds, so that nobody takes one for the other.
+    // The two kinds differ, so that opening one never pairs with opening the other.
     let stage_bytes = if prepared { STAGE_BYTES + 64 } else { STAGE_BYTES };
     ChannelSpec { slots: SLOTS, message_bytes, stage_bytes }
 }
@@ -65,13 +65,13 @@ struct Shared {
     lookup: LookupTable,
     executors: RwLock<Vec<Arc<Executor>>>,
     handles: Mutex<Handles>,
-    /// Whether something has been started for the background since it looked last.
+    /// Whether work for the background was started since the thread last looked.
     work: Mutex<bool>,
     started: Condvar,
     ending: AtomicBool,
-    /// Groups whose members a thread of this rank is waiting for, to open a channel.
+    /// Groups for which a thread of this rank is opening a channel.
     opening: Mutex<HashSet<GroupId>>,
-    /// Operations that have not ended.
+    /// Number of active operations.
     active: Arc<AtomicUsize>,
 }
 
@@ -82,9 +82,9 @@ pub(crate) struct Engine {
     background: Mutex<Option<JoinHandle<()>>>,
     /// Plans of the standard's all-reduces.
     pub(crate) standard_plans: Mutex<PlanCache<StandardKey>>,
-    /// What GASPI_COLL_ALGORITHM says.
+    /// The value of GASPI_COLL_ALGORITHM.
     preferred: std::result::Result<Option<Algorithm>, String>,
-    /// A forked child has no such thread.
+    /// The process that made the thread: a forked child has none.
     process: u32,
 }
 
@@ -125,7 +125,8 @@ impl Engine {
         self.open_reserved(rt, group, true, timeout.deadline())
     }
 
-    /// As [`open`](Engine::open), by the only thread that does so for this group.
+    /// As [`open`](Engine::open). The caller is the only thread that opens a channel for this
+    /// group.
     fn open_reserved(
         &self,
         rt: &Runtime,
@@ -135,8 +136,8 @@ impl Engine {
     ) -> Result<Arc<Executor>> {
         let members = rt.group_ranks(group)?.len();
         let channel = loop {
-            // Others may need what this rank has started, or another thread is to start, before
-            // they can join in.
+            // Other members may wait for operations that this rank has started or is about to
+            // start.
             let slice = deadline.at_most(match self.shared.active.load(Ordering::Relaxed) {
                 0 => IDLE_SLICE,
                 _ => OPENING_SLICE,
@@ -162,13 +163,13 @@ impl Engine {
         Ok(executor)
     }
 
-    /// No operation will be started on it any more.
+    /// Removes an executor on which no operation will be started any more.
     pub(crate) fn close(&self, executor: &Arc<Executor>) {
         let mut executors = write(&self.shared.executors);
         executors.retain(|other| !Arc::ptr_eq(other, executor));
     }
 
-    /// Carries on the operations of all executors but this one.
+    /// Drives the operations of all executors but this one.
     pub(crate) fn progress_others(&self, own: &Arc<Executor>) {
         if own.active() == self.shared.active.load(Ordering::Relaxed) {
             return;
@@ -176,7 +177,7 @@ impl Engine {
         self.shared.progress(Driver::Other, |executor| !Arc::ptr_eq(executor, own));
     }
 
-    /// Looks whether the operations of all executors but this one have failed elsewhere.
+    /// Checks the notices of all executors but this one.
     #[cold]
     fn look_around_others(&self, own: &Arc<Executor>) {
         self.shared.look_around(|executor| executor.active() > 0 && !Arc::ptr_eq(executor, own));
@@ -210,14 +211,14 @@ fn remaining(deadline: Deadline) -> Timeout {
     }
 }
 
-/// The only thread that opens a channel with the members of a group.
+/// A guard that lets one thread at a time open a channel with the members of a group.
 struct Opening<'a> {
     shared: &'a Shared,
     group: GroupId,
 }
 
 impl<'a> Opening<'a> {
-    /// `None` while there is another one.
+    /// `None` while another thread holds it.
     fn begin(shared: &'a Shared, group: GroupId) -> Option<Opening<'a>> {
         lock(&shared.opening).insert(group).then(|| Opening { shared, group })
     }
@@ -239,7 +240,7 @@ impl Shared {
         }
     }
 
-    /// What threads that wait do for theirs now and then.
+    /// Checks the notices of these executors, as threads that wait do for their own.
     fn look_around(&self, wanted: impl Fn(&Arc<Executor>) -> bool) {
         let executors = read(&self.executors);
         executors.iter().filter(|s| wanted(s)).for_each(|executor| executor.look_around());

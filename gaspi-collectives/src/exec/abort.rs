@@ -1,4 +1,4 @@
-//! What goes wrong with the operations of a channel: why, who is told, and when the memory is free.
+//! Failure of operations: its cause, the notices of the members, and when the memory is free again.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,23 +13,21 @@ use super::task::Blocked;
 use crate::plan::Plan;
 use crate::signature;
 
-/// How long news of the cause may take behind the news of a failure.
+/// How long the cause of a failure may become known after the failure itself.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
-/// How long an operation that has failed waits for members that may still use its memory.
+/// How long a failed operation waits for members that may still use its memory.
 const QUIESCE_LIMIT: Duration = Duration::from_secs(2);
 
 impl Executor {
-    /// Looks whether an operation may begin. Who knows that a member has died does not: what it
-    /// calls now differs from what others are still in, who would take that for a mismatch. Before
-    /// one of messages, also what has become of the operations before, with which this rank may
-    /// have been done before others were: who only sends messages does not wait for those who take
-    /// them.
+    /// Checks whether an operation may begin. After a death it may not, since members that are
+    /// still in an earlier operation would report a mismatch. Before an operation of messages the
+    /// earlier ones are checked too: a rank that only sends does not wait for its receivers.
     ///
-    /// # Errors
-    /// [`Error::RankDied`] of a member, and why another one has failed in an earlier operation.
+    /// # Errors [`Error::RankDied`] of a member; and the failure of a member in an earlier
+    /// operation.
     pub(super) fn look_back(&self, state: &mut State, plan: &Plan) -> Result<()> {
         let channel = &self.channel;
-        // What waits before it will have to say so itself.
+        // Operations in the queue report it themselves.
         if !state.queue.is_empty() {
             return Ok(());
         }
@@ -48,7 +46,7 @@ impl Executor {
         Err(error)
     }
 
-    /// Why another member has failed in an operation that this rank has done its part of.
+    /// The failure of another member in an operation of which this rank has done its part.
     #[cold]
     fn failure_before(&self, state: &mut State) -> Option<(Error, Notice)> {
         let notices = self.channel.notices();
@@ -57,7 +55,7 @@ impl Executor {
         let mut waits_only = true;
         for member in others {
             let Some(notice) = Notice::of(&self.channel, member) else {
-                // None yet, or one that is being told.
+                // There is none yet, or it is being published.
                 waits_only &= !self.channel.is_telling(member);
                 continue;
             };
@@ -82,8 +80,8 @@ impl Executor {
         None
     }
 
-    /// What a member has told of its failure, as an error; `None` where that is to be seen
-    /// otherwise.
+    /// The failure that a member has published, as an error; `None` if this rank has to find the
+    /// cause itself.
     #[cold]
     fn reported(&self, member: usize, signature: u64, cause: Cause) -> Option<Error> {
         let channel = &self.channel;
@@ -104,7 +102,7 @@ impl Executor {
                 );
                 Some(channel.refused(about, reason))
             }
-            // From here it is the other end of the same connection.
+            // Seen from here, the other end of the same connection refused.
             What::Refused => {
                 let reason = "it reports that it cannot reach this rank any more";
                 Some(channel.refused(member, reason))
@@ -129,7 +127,7 @@ impl Executor {
         }
     }
 
-    /// A member is in another operation, or has been: a message of it may be of an earlier one, of
+    /// A member is, or was, in another operation: its message may belong to an earlier one, in
     /// which this rank took none.
     #[cold]
     pub(super) fn disagree(&self, state: &mut State, error: Error, cause: Cause) {
@@ -146,8 +144,8 @@ impl Executor {
         self.abort_telling(state, error, notice);
     }
 
-    /// The error, or why it came to that; `None` while that may still turn out: a request fails
-    /// before it is known that its target has died or left.
+    /// The error, or its cause; `None` while the cause may still become known: a request fails
+    /// before its target is known to have died or left.
     #[cold]
     pub(super) fn settled(&self, state: &mut State, error: Error) -> Option<Error> {
         let Error::Refused { rank, .. } = error else { return Some(error) };
@@ -159,14 +157,14 @@ impl Executor {
         (since.elapsed() >= CAUSE_LIMIT).then_some(error)
     }
 
-    /// What the others are told of an error that is about a member.
+    /// The cause of an error that is about a member, for the notice.
     #[cold]
     pub(super) fn cause_of(&self, error: &Error) -> Cause {
         let (what, rank) = match error {
             Error::RankDied { rank, .. } => (What::Died, rank),
             Error::RankLeft { rank, .. } => (What::Left, rank),
             Error::Refused { rank, .. } => (What::Refused, rank),
-            // It is this rank that leaves.
+            // This rank leaves.
             Error::NotInitialised => (What::Left, &self.channel.ranks()[self.channel.me()]),
             _ => return Cause::default(),
         };
@@ -174,13 +172,13 @@ impl Executor {
         member.map_or_else(Cause::default, |member| Cause { what, member, words: [0; 2] })
     }
 
-    /// Errors if the task waits for nothing that may still come.
+    /// Errors if what the task waits for can never arrive.
     pub(super) fn check_peers(&self, blocked: Blocked) -> Result<()> {
         self.channel.check()?;
         self.channel.alive(blocked.member())
     }
 
-    /// The first operation has failed, and with it all that follow.
+    /// Ends the first operation with an error, and all that follow.
     #[cold]
     pub(super) fn abort(&self, state: &mut State, error: Error, cause: Cause) {
         let Some((_, task)) = state.queue.front() else { return };
@@ -191,15 +189,14 @@ impl Executor {
     #[cold]
     fn abort_telling(&self, state: &mut State, error: Error, notice: Notice) {
         notice.tell(&self.channel);
-        // Between telling and looking who has arrived; the others' fence is in `Channel::arrive`.
+        // Orders the notice before the look at arrivals; pairs with the fence in `Channel::arrive`.
         membarrier::heavy_global();
         state.broken = Some(error.clone());
         state.quiescing = Some((error, Instant::now()));
         self.quiesce(state);
     }
 
-    /// Ends the operation that has failed, and with it all that follow, once no other member uses
-    /// its memory.
+    /// Ends the failed operation, and all that follow, once no other member uses its memory.
     #[cold]
     pub(super) fn quiesce(&self, state: &mut State) {
         let Some((mut error, since)) = state.quiescing.take() else { return };
@@ -223,13 +220,13 @@ impl Executor {
         state.spare = None;
     }
 
-    /// Members that may still use this rank's buffers in the operation that has failed here.
+    /// Members that may still use this rank's buffers in the failed operation.
     #[cold]
     fn users(&self, state: &State) -> Vec<Rank> {
         let (channel, me) = (&self.channel, self.channel.me());
         let Some((_, task)) = state.queue.front() else { return Vec::new() };
         if channel.alive(me).is_err() {
-            // It has left, so nobody would be seen to.
+            // This rank has left, so it sees no member finish.
             return Vec::new();
         }
         let on_its_way = |(member, lost): &(usize, bool)| !lost && channel.alive(*member).is_ok();
@@ -243,7 +240,7 @@ impl Executor {
         let Some((first, last)) = task.exposure(&state.counters) else { return Vec::new() };
         let stamp = task.stamp();
         let others = (0..channel.ranks().len()).filter(|member| *member != me);
-        // Whoever arrives from now on sees the notice of this rank, and so does who waits for it.
+        // A member that arrives from now on, or waits for this rank, sees its notice.
         let has_arrived = |member| channel.look(member, first) != Look::Missing;
         let agrees = |member| match channel.look(member, first) {
             Look::Arrived(there) => there == stamp,
@@ -262,7 +259,7 @@ impl Executor {
         others.filter(uses).map(|member| channel.ranks()[member]).collect()
     }
 
-    /// Looks whether other members wait in another operation, or have failed in this one.
+    /// Reads the notices: other members may wait in another operation, or have failed in this one.
     #[cold]
     pub(super) fn look_at_notices(&self) {
         let mut state = self.hold();
@@ -280,7 +277,7 @@ impl Executor {
         for member in (0..self.channel.ranks().len()).filter(|member| *member != me) {
             let Some(notice) = Notice::of(&self.channel, member) else { continue };
             let Notice { sequence: there, signature: other, failure } = notice;
-            // Those that wait behind it have signatures as well.
+            // Operations in the queue behind it have signatures as well.
             let remembered = there < sequence && there + (REMEMBERED as u64) > state.sequence;
             let own = match there == sequence {
                 true => signature,
@@ -290,7 +287,7 @@ impl Executor {
                 let error = signature::mismatch(&self.channel, [(me, own), (member, other)]);
                 let error = if there < sequence { former(error) } else { error };
                 let cause = Cause { what: What::Signature, member, words: [other, there] };
-                // What the other one has to compare itself with.
+                // The other member compares its own with this signature.
                 let failure = Some(cause);
                 let notice = Notice { sequence: there, signature: own, failure };
                 return self.abort_telling(state, error, notice);
@@ -320,7 +317,7 @@ impl Executor {
         is_former: bool,
     ) {
         let rank = self.channel.ranks()[member];
-        // This rank's own news of it may be on its way, and tell more.
+        // This rank may soon learn the cause itself, with more details.
         let may_wait = matches!(cause.what, What::Unknown | What::Died | What::Refused);
         let (_, since) = state.failed_elsewhere.get_or_insert((rank, Instant::now()));
         if may_wait && since.elapsed() < CAUSE_LIMIT {
@@ -343,8 +340,8 @@ impl Executor {
         self.abort_telling(state, error, Notice { failure, ..notice });
     }
 
-    /// What this rank tells of a cause that a member has told: of this rank's end of a connection
-    /// the other end, and not that it has died itself.
+    /// The cause that this rank passes on. For its own end of a connection it names the other end,
+    /// and it never reports its own death.
     fn seen_from_here(&self, cause: Cause, member: usize) -> Cause {
         let is_own = cause.member == self.channel.me();
         match cause.what {
@@ -353,8 +350,8 @@ impl Executor {
         }
     }
 
-    /// Looks whether whom the first operation waits for has done its part and gone on, so that
-    /// nothing comes of it any more.
+    /// Checks whether the member that the first operation waits for has gone on, so that nothing
+    /// more can arrive from it.
     #[cold]
     fn look_for_stall(&self, state: &mut State) {
         let Some((_, task)) = state.queue.front() else { return };
@@ -363,16 +360,16 @@ impl Executor {
         let rank = self.channel.ranks()[member];
         let closed = self.channel.has_closed(member);
         let ahead = Notice::of(&self.channel, member).is_some_and(|n| n.sequence > sequence);
-        // What makes room, or gives back what was lent, may lag behind.
+        // Room in the ring, and acknowledgements of zero-copy sends, may arrive later.
         let lags = matches!(blocked, Blocked::Room(_) | Blocked::ZeroCopy(_));
         if !closed && (!ahead || lags) {
             state.stalled = None;
             return;
         }
-        // What it did before may not have been looked at yet.
+        // This rank may not have looked at all that the member did before.
         match state.stalled {
             Some((before, looks, since)) if before == blocked => {
-                // Who leaves or dies may have closed its end before.
+                // A member that leaves or dies may have closed its end before.
                 if state.looks == looks || since.elapsed() < CAUSE_LIMIT {
                     return;
                 }
@@ -397,11 +394,11 @@ impl Executor {
     }
 }
 
-/// What this rank, which was in `own`, tells others of a failure that a member has told it of.
+/// The cause that this rank, which was in `own`, passes on after a member has published a failure.
 #[cold]
 fn passed_on(cause: Cause, told: Notice, member: usize, own: u64) -> Cause {
     match cause.what {
-        // It is this rank that differs, from whoever told it.
+        // This rank differs from the member that published the failure.
         What::Signature if told.signature != own => {
             Cause { what: What::Signature, member, words: [told.signature, told.sequence] }
         }
@@ -409,7 +406,7 @@ fn passed_on(cause: Cause, told: Notice, member: usize, own: u64) -> Cause {
     }
 }
 
-/// Says in an error that it is about an operation that this rank has done its part of before.
+/// Adds to an error that it is about an earlier operation.
 #[cold]
 fn former(error: Error) -> Error {
     match error {
@@ -423,7 +420,7 @@ fn former(error: Error) -> Error {
     }
 }
 
-/// Says in an error that these ranks may still use the buffers.
+/// Adds to an error that these ranks may still use the buffers.
 #[cold]
 fn still_used(error: &mut Error, ranks: &str) {
     let words = match error {

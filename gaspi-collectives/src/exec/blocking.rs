@@ -12,13 +12,13 @@ use crate::plan::Plan;
 use crate::signature::{self, mix};
 
 impl State {
-    /// Whether an operation may begin that is not put into the queue.
+    /// Whether an operation may begin without the queue.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.blocking.is_none() && self.broken.is_none()
     }
 
-    /// An operation, that of the last blocking one if that is over.
+    /// A completion: the one of the last blocking operation, if it is free.
     pub(super) fn completion(&mut self, signature: u64) -> Arc<Completion> {
         if let Some(mut last) = self.idle.take()
             && let Some(own) = Arc::get_mut(&mut last)
@@ -33,8 +33,7 @@ impl State {
 impl Executor {
     /// The blocking operation that this call continues; `None` if there is none.
     ///
-    /// # Errors
-    /// [`Error::ActiveCollective`] if another one is under way, or another thread is in it.
+    /// # Errors [`Error::ActiveCollective`] if another one is active, or another thread is in it.
     pub(crate) fn continued(&self, arguments: u64) -> Result<Option<Arc<Completion>>> {
         let mut state = self.hold();
         let Some(call) = &mut state.blocking else { return Ok(None) };
@@ -55,7 +54,7 @@ impl Executor {
         Error::ActiveCollective { group: self.channel.group(), active }
     }
 
-    /// Whether the blocking operation is one that this thread has begun and is to continue.
+    /// Whether this thread has begun the blocking operation and is to continue it.
     pub(crate) fn is_own_call_active(&self) -> bool {
         let key = epoch::thread_key();
         self.hold().blocking.as_ref().is_some_and(|call| call.continued_by == key)

@@ -1,5 +1,5 @@
-//! Where a member's buffers are, as the line of its first arrival says: two words for the input,
-//! two for the output.
+//! Locations of a member's buffers in the line of its first arrival: two words for the input, two
+//! for the output.
 
 use gaspi_core::{Channel, Location};
 
@@ -13,11 +13,11 @@ pub(crate) struct BufferLocation {
     pub(crate) output: Location,
 }
 
-/// Memory of no bytes, that nobody will ask for.
+/// The location of memory of no bytes, which is never accessed.
 const NOWHERE: Location = Location::Address(0);
 
 impl BufferLocation {
-    /// Those of this rank.
+    /// The locations of this rank's buffers.
     pub(crate) fn of(channel: &Channel, buffers: Buffers<'_>) -> BufferLocation {
         let find = |memory: Source<'_>| match memory.len() {
             0 => NOWHERE,
@@ -29,18 +29,19 @@ impl BufferLocation {
         BufferLocation { input: found, output: if same { found } else { find(output) } }
     }
 
-    /// As they ride in a line, and whether the member `detours` where memory is not mapped.
+    /// The words of a line. The member says too whether it `takes_fallback` where memory is not
+    /// mapped.
     pub(crate) fn words(&self, takes_fallback: bool) -> [u64; 6] {
         let ([a, b], [c, d]) = (self.input.encode(), self.output.encode());
         [a, b, c, d, takes_fallback.into(), 0]
     }
 
-    /// Whether the member whose line says this detours.
+    /// Whether the member of this line takes the fallback.
     pub(crate) fn takes_fallback([.., takes_fallback, _]: [u64; 6]) -> bool {
         takes_fallback != 0
     }
 
-    /// What a member's line says.
+    /// The locations in a member's line.
     pub(crate) fn of_words([a, b, c, d, ..]: [u64; 6]) -> BufferLocation {
         BufferLocation { input: Location::decode([a, b]), output: Location::decode([c, d]) }
     }

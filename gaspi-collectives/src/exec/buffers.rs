@@ -1,16 +1,16 @@
-//! The memory that an operation uses and what it does with elements, as steps are handed both.
+//! The buffers and the arithmetic of an operation.
 
 use crate::algorithms::Collective;
 use crate::datatype::{DataType, Operation};
 use crate::kernel::{Source, Target};
 use crate::request::Reducer;
 
-/// What the caller handed in: the same memory or disjoint, as the operation allows.
+/// The caller's buffers: the same memory or disjoint, as the operation allows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffers<'a> {
-    /// What this rank contributes.
+    /// The contribution of this rank.
     pub(crate) input: Source<'a>,
-    /// Where its result goes.
+    /// The result of this rank.
     pub(crate) output: Target<'a>,
 }
 
@@ -21,7 +21,7 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// What a reduction does with elements.
+/// How a reduction combines elements.
 #[derive(Clone, Debug)]
 pub(crate) enum Arithmetic<F = Reducer> {
     BuiltIn(Operation, DataType),

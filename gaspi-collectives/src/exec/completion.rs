@@ -1,4 +1,4 @@
-//! How an operation stands, for the threads that started it and that wait for it.
+//! The completion of an operation, for the threads that started it and that wait for it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -7,7 +7,7 @@ use gaspi_core::{Error, Result};
 
 use crate::lock::lock;
 
-/// States of an [`Completion`].
+/// States of a [`Completion`].
 mod status {
     /// Not started yet.
     pub(super) const IDLE: u8 = 0;
@@ -16,16 +16,16 @@ mod status {
     pub(super) const FAILED: u8 = 3;
 }
 
-/// An operation as whoever started it knows it.
+/// Whether an operation has ended, and how.
 #[derive(Debug)]
 pub(crate) struct Completion {
     status: AtomicU8,
     error: Mutex<Option<Error>>,
-    /// What it is, for messages.
+    /// The signature of the operation, for messages.
     pub(crate) signature: u64,
-    /// A thread of the library looks after it.
+    /// The background thread drives it.
     pub(crate) background: bool,
-    /// It failed while others may still get at its memory, which then is never free.
+    /// It failed, and other members may still access its memory, which is then never freed.
     pub(super) still_used: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ impl Completion {
         self.status.load(Ordering::Acquire) == status::IDLE
     }
 
-    /// How it ended, once it has.
+    /// The outcome, once it has ended.
     pub(crate) fn outcome(&self) -> Option<Result<()>> {
         // Acquire: the results were written before; pairs with the Release in `end`.
         match self.status.load(Ordering::Acquire) {
@@ -58,7 +58,7 @@ impl Completion {
         }
     }
 
-    /// Whether others may get at its memory although it has ended.
+    /// Whether other members may access its memory although it has ended.
     pub(crate) fn is_still_used(&self) -> bool {
         self.still_used.load(Ordering::Relaxed)
     }

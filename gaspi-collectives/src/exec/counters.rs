@@ -1,16 +1,16 @@
-//! How far messages and arrivals are.
+//! Counters of messages and arrivals.
 
-/// How far messages and lines are: what this rank has done on its substrate.
+/// Messages and arrivals of this rank on its substrate.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    /// Messages sent to each member, and how many of them it is known to have taken.
+    /// Messages sent to each member, and the number that it is known to have taken.
     pub(super) sent: Vec<u64>,
     pub(super) room: Vec<u64>,
     /// Messages taken from each member.
     pub(super) taken: Vec<u64>,
     /// Lines published.
     pub(super) arrivals: u64,
-    /// Notices that members have told of which none says that it has failed.
+    /// Notices that have been read; none of them reports a failure.
     pub(super) notices: u64,
 }
 
@@ -20,7 +20,7 @@ impl Counters {
         Counters { sent: zeroes(), room: zeroes(), taken: zeroes(), arrivals: 0, notices: 0 }
     }
 
-    /// That of a substrate of nothing but lines, of which so many have been published.
+    /// Counters of a substrate without messages, after so many arrivals.
     pub(crate) fn of_lines(arrivals: u64) -> Counters {
         Counters { arrivals, ..Counters::new(0) }
     }

@@ -1,12 +1,12 @@
 //! One channel and the operations on it, which run in the order in which they were started.
 //!
-//! Any thread may carry them on: whoever gets the lock runs the first one until it has to wait. A
-//! thread that waits does so for its own operation, and carries on all others of its rank
-//! meanwhile, so that two ranks that wait for different operations both get there.
+//! Any thread may drive them: the thread that gets the lock runs the first operation until it
+//! blocks. A thread that waits for its own operation also drives all others of its rank, so that
+//! two ranks that wait for different operations both finish.
 //!
-//! An operation that fails ends all that follow on its channel: members could no longer agree which
-//! message belongs to what. The other members are told by a notice. Where they use each other's
-//! buffers it stays under way until nobody does any more.
+//! A failed operation ends all that follow on its channel, because members could no longer agree
+//! which message belongs to which operation. A notice tells the other members. If they access each
+//! other's buffers, the operation stays active until no member does so any more.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -24,17 +24,17 @@ use super::task::{Blocked, Task};
 use crate::lock::lock;
 use crate::plan::Plan;
 
-/// Prints of former operations that are remembered.
+/// Number of former operations whose signatures are kept.
 pub(super) const REMEMBERED: usize = 16;
 
-/// Who carries on the operations of an executor.
+/// The kind of thread that drives an executor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Driver {
     /// A thread of the program that waits for one of them.
     Waiter,
     /// A thread of the program that waits for something else.
     Other,
-    /// The library's own.
+    /// The background thread of the library.
     Background,
 }
 
@@ -44,43 +44,43 @@ pub(super) struct State {
     /// Operations started so far.
     pub(super) sequence: u64,
     pub(super) queue: VecDeque<(Arc<Completion>, Box<Task>)>,
-    /// Why no operation can run any more.
+    /// The error after which no operation can run any more.
     pub(super) broken: Option<Error>,
-    /// Prints of the last operations, by sequence.
+    /// Signatures of the last operations, by sequence.
     pub(super) signatures: [u64; REMEMBERED],
-    /// The task that ended last, whose memory the next one may use.
+    /// The task that ended last; the next one may reuse its memory.
     pub(super) spare: Option<Box<Task>>,
-    /// Since when another member is known to have failed in the operation that runs.
+    /// The member that failed in the current operation, and since when this is known.
     pub(super) failed_elsewhere: Option<(Rank, Instant)>,
-    /// The operation that this rank has told the others it waits in.
+    /// The operation for which this rank has published that it waits.
     pub(super) announced: u64,
-    /// The operation that was first when nobody waited for it, and since when.
+    /// The first operation when no thread waited for it, and since when.
     pub(super) quiet: (u64, Option<Instant>),
-    /// What the first operation waits for in vain, unless it had come by now.
+    /// What the first operation seems to wait for in vain, with the number of drives and the time.
     pub(super) stalled: Option<(Blocked, u64, Instant)>,
     /// Since when a request of the first operation is known to have failed.
     pub(super) refused: Option<Instant>,
-    /// How often operations have been carried on.
+    /// How often operations have been driven.
     pub(super) looks: u64,
-    /// The blocking operation that has not ended, and the one that ended last, for the next one.
+    /// The active blocking operation, and the completion of the last one, which the next one
+    /// reuses.
     pub(super) blocking: Option<BlockingCall>,
     pub(super) idle: Option<Arc<Completion>>,
-    /// What is done swiftly.
+    /// Operations that the fast path may carry out.
     pub(super) recents: Vec<Recent>,
-    /// Notices that members have told of which none says that it has failed.
+    /// Notices that have been read; none of them reports a failure.
     pub(super) notices: u64,
-    /// Why the first operation has failed, and since when it waits for others to let go of its
-    /// memory.
+    /// The failure of the first operation, and since when it waits until no member uses its memory.
     pub(super) quiescing: Option<(Error, Instant)>,
 }
 
-/// A blocking operation that has not ended, or whose end has not been reported.
+/// A blocking operation that is active, or whose end has not been reported.
 #[derive(Debug)]
 pub(super) struct BlockingCall {
     /// A hash of its arguments.
     pub(super) arguments: u64,
     pub(super) completion: Arc<Completion>,
-    /// The thread that is just about to continue it, 0 if any may.
+    /// The thread that is about to continue it; 0 if any may.
     pub(super) continued_by: usize,
 }
 
@@ -89,20 +89,20 @@ pub(super) struct BlockingCall {
 pub(crate) struct Executor {
     pub(crate) channel: Channel,
     pub(super) state: Mutex<State>,
-    /// Operations that have not ended, here and on all executors of the rank.
+    /// Active operations, here and on all executors of the rank.
     pub(super) active: AtomicUsize,
     pub(super) of_all: Arc<AtomicUsize>,
-    /// Of those, how many the background looks after.
+    /// Of those, the number that the background drives.
     pub(super) background: AtomicUsize,
-    /// Threads that wait.
+    /// Number of threads that wait.
     pub(super) waiting: AtomicUsize,
-    /// A thread has found the state held by another one, and looks again when it is roused.
+    /// A thread found the state locked, and tries again when it is woken.
     pub(super) again: AtomicBool,
 }
 
-/// The state, held by this thread.
+/// The state, locked by this thread.
 pub(super) struct Held<'a> {
-    // The order matters: the state is let go of before others are called.
+    // The order matters: the state is unlocked before other threads are woken.
     state: MutexGuard<'a, State>,
     _wake: WakeOnDrop<'a>,
 }
@@ -121,14 +121,14 @@ impl DerefMut for Held<'_> {
     }
 }
 
-/// Wakes who has looked in vain meanwhile: what it waits for may have come just after this thread
-/// looked for it.
+/// Wakes threads that found the state locked: what they wait for may have arrived just after this
+/// thread looked for it.
 struct WakeOnDrop<'a>(&'a Executor);
 
 impl Drop for WakeOnDrop<'_> {
     fn drop(&mut self) {
-        // AcqRel: pairs with the swap in `try_hold`. If that one comes later, it sees that the
-        // state is free.
+        // AcqRel: pairs with the swap in `try_hold`. If that one is later, it sees that the state
+        // is free.
         if self.0.again.swap(false, Ordering::AcqRel) {
             self.0.channel.rouse();
         }
@@ -137,7 +137,7 @@ impl Drop for WakeOnDrop<'_> {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        // What has not ended does not count any more.
+        // Operations that have not ended are no longer counted.
         self.of_all.fetch_sub(self.active(), Ordering::Relaxed);
     }
 }
@@ -183,7 +183,7 @@ impl Executor {
         self.held(lock(&self.state))
     }
 
-    /// `None` while another thread holds it, which rouses this one when it has let go.
+    /// `None` while another thread holds it, which wakes this one when it unlocks.
     pub(super) fn try_hold(&self) -> Option<Held<'_>> {
         for _ in 0..2 {
             match self.state.try_lock() {
@@ -191,27 +191,26 @@ impl Executor {
                 Err(TryLockError::Poisoned(poisoned)) => {
                     return Some(self.held(poisoned.into_inner()));
                 }
-                // AcqRel: pairs with the swap of the holder. If that one comes later, it sees this.
+                // AcqRel: pairs with the swap of the holder. If that one is later, it sees this.
                 Err(TryLockError::WouldBlock) => self.again.swap(true, Ordering::AcqRel),
             };
         }
         None
     }
 
-    /// Operations that have not ended.
+    /// Number of active operations.
     pub(crate) fn active(&self) -> usize {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Whether some of them are for the background.
+    /// Whether some of them are background operations.
     pub(crate) fn has_background(&self) -> bool {
         self.background.load(Ordering::Relaxed) > 0
     }
 
     /// Starts an operation behind those that were started before.
     ///
-    /// # Errors
-    /// Why an earlier one failed: the channel is of no use any more.
+    /// # Errors The failure of an earlier operation: the channel cannot be used any more.
     pub(crate) fn start(
         &self,
         completion: &Arc<Completion>,
@@ -242,7 +241,7 @@ impl Executor {
         Ok(())
     }
 
-    /// A task that stands at its beginning.
+    /// A task at its first step.
     pub(super) fn task(
         &self,
         state: &mut State,
@@ -272,10 +271,10 @@ impl Executor {
         state.queue.push_back((Arc::clone(completion), task));
     }
 
-    /// Carries on what can be carried on. Functions of the program are called by its own threads,
-    /// unless they are said to be fit for others.
+    /// Drives all operations that can go on. Reductions of the program are called by its own
+    /// threads, unless they allow the background.
     pub(crate) fn progress(&self, driver: Driver) {
-        // Else another thread does it.
+        // Otherwise another thread drives them.
         if let Some(mut state) = self.try_hold() {
             self.carry_on(&mut state, driver);
         }
@@ -296,7 +295,7 @@ impl Executor {
                 // All its steps have been run.
                 Err(error @ Error::Reduction { .. }) => self.ended(state, Err(error), driver),
                 Ok(Some(blocked)) => {
-                    // Whoever is gone may have done its part just before: one more look.
+                    // A member that is gone may have done its part just before: look once more.
                     if let Some((before, error)) = gone.take()
                         && before == blocked
                     {
@@ -326,7 +325,7 @@ impl Executor {
     pub(super) fn ended(&self, state: &mut State, outcome: Result<()>, driver: Driver) {
         let Some((completion, task)) = state.queue.pop_front() else { return };
         if outcome.is_err() {
-            // Its memory is the program's again.
+            // The memory belongs to the program again.
             self.channel.withdraw();
         }
         state.spare = Some(task);
@@ -335,7 +334,7 @@ impl Executor {
         self.of_all.fetch_sub(1, Ordering::Relaxed);
         self.background.fetch_sub(usize::from(completion.background), Ordering::Relaxed);
         completion.end(outcome);
-        // A thread that waits for it may sleep, while another one carried it on.
+        // A thread that waits for it may sleep while another one drove it.
         if self.waiting.load(Ordering::Relaxed) > usize::from(driver == Driver::Waiter) {
             self.channel.rouse();
         }
@@ -391,7 +390,7 @@ mod tests {
             drop(held);
             assert!(waiter.join().expect("no panic").is_some());
         });
-        // Else it has only looked at the end of its time.
+        // Otherwise it has only looked at the end of its time.
         assert!(tell.elapsed() < Duration::from_secs(35), "{:?}", tell.elapsed());
     }
 }

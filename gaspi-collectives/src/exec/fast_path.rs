@@ -1,10 +1,10 @@
-//! Blocking operations on one node, as far as nothing is in their way.
+//! The fast path of blocking operations on one node.
 //!
-//! An operation is either done completely, or nothing has happened, or it is under way like any
-//! other, for the same call to continue: `None`. What is here has no error paths, reads no clock
-//! and allocates nothing unless it hands over. All-reduces, reductions, broadcasts and barriers of
-//! one arrival are done without their steps: the same on the same lines, so members that do it this
-//! way and members that do not get along. For all others a task runs the steps.
+//! It either completes an operation, or does nothing, or leaves the operation in the queue for the
+//! same call to continue; the last two return `None`. It has no error paths, reads no clock and
+//! allocates nothing unless it hands over. All-reduces, reductions, broadcasts and barriers of one
+//! arrival run without their steps: they publish and read the same lines, so members on either path
+//! work together. For all others a task runs the steps.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,14 +20,13 @@ use super::task::{self, Task};
 use crate::plan::Plan;
 use crate::request::SimpleRequest;
 
-/// Operations that are remembered.
+/// Number of operations that are remembered.
 const RECENT: usize = 16;
 
 impl Executor {
-    /// Carries out an operation. See the module.
+    /// Carries out an operation, see the module.
     ///
-    /// # Safety
-    /// That of [`run`](crate::run), with which `None` has to be followed.
+    /// # Safety That of [`run`](crate::run), which has to be called after `None`.
     #[inline]
     pub(crate) unsafe fn try_run_fast(&self, simple: &SimpleRequest, no_wait: bool) -> Option<()> {
         let mut state = self.state.try_lock().ok()?;
@@ -35,10 +34,10 @@ impl Executor {
         let kind = simple.kind();
         let is_it = |recent: &Recent| recent.kind == kind && recent.count == simple.count;
         let at = state.recents.iter().position(is_it)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller makes the promises of `run`.
         let buffers = unsafe { state.recents[at].buffers(simple) }?;
-        // Whoever waits carries on the operations of all channels; who knows of a death does not
-        // begin.
+        // A thread that waits has to drive the operations of all channels. After a death nothing
+        // begins.
         let others = self.of_all.load(Ordering::Relaxed) > 0;
         if !state.is_idle() || others || !self.channel.all_live() {
             return None;
@@ -75,7 +74,7 @@ impl Executor {
         Some(())
     }
 
-    /// The same by its steps.
+    /// The same by running its steps.
     #[inline(never)]
     fn run_task_fast(
         &self,
@@ -86,7 +85,7 @@ impl Executor {
         no_wait: bool,
     ) -> Option<()> {
         let mut task = self.recent_task(state, at, buffers);
-        // What goes wrong does so again when it is continued.
+        // An error occurs again when the slow path continues.
         let mut look = || match task.advance(&mut &self.channel, &mut state.counters) {
             Ok(None) => Some(Ok(())),
             Ok(Some(_)) => None,
@@ -101,7 +100,7 @@ impl Executor {
         None
     }
 
-    /// The task of an operation that has got its number.
+    /// The task of an operation that has its sequence number.
     fn recent_task(&self, state: &mut State, at: usize, buffers: Buffers<'static>) -> Box<Task> {
         let Recent { ref plan, signature, op, ty, .. } = state.recents[at];
         let (plan, arithmetic) = (Arc::clone(plan), Arithmetic::BuiltIn(op, ty));
@@ -120,7 +119,7 @@ impl Executor {
         state.blocking = Some(BlockingCall { arguments, completion, continued_by });
     }
 
-    /// Has operations like this one done swiftly from now on, if they can be.
+    /// Lets the fast path carry out operations like this one, if it can.
     pub(crate) fn remember(&self, simple: &SimpleRequest, plan: &Arc<Plan>, signature: u64) {
         let Some(recent) = Recent::of(simple, plan, signature, &self.channel) else { return };
         let mut state = self.hold();

@@ -19,8 +19,8 @@ use crate::plan::FallbackPlan;
 use crate::steps::{Kind, Members, Place, Span, Spread};
 use crate::user_reduction::Function;
 
-/// Bytes that are combined at once where they have to be copied first: a system call each, and all
-/// in a core's second cache.
+/// Bytes that are copied by one system call and then combined: they fit a core's second-level
+/// cache.
 const PULL_BYTES: u64 = 128 << 10;
 
 /// Memory that a step reads.
@@ -37,8 +37,8 @@ enum Writable<'a> {
 }
 
 impl<F: Function> Task<F> {
-    /// The lines of the first arrival have told where everybody's memory is. Where somebody's is
-    /// not mapped by all, all know so and take the other way.
+    /// Opens the memory of all members, whose locations are in the lines of the first arrival. If
+    /// some memory is not mapped, all members know it and switch to the fallback plan.
     pub(super) fn find_peers(&mut self, channel: &Channel, counters: &Counters) -> Result<Stepped> {
         let members = 0..channel.ranks().len();
         let told = |member| BufferLocation::of_words(channel.payload(member, counters.arrivals));
@@ -65,7 +65,7 @@ impl<F: Function> Task<F> {
             match found {
                 Ok(peers) => self.peers.push(peers),
                 Err(error) => {
-                    // This may be looked at again.
+                    // The step may run again.
                     self.peers.clear();
                     return Err(error);
                 }
@@ -145,7 +145,7 @@ impl<F: Function> Task<F> {
     ) -> Result<()> {
         match (self.readable(on, counters, src), self.writable(on, counters, dst)) {
             (Readable::Here(from), Writable::Here(to)) => {
-                // In place there is nothing to do.
+                // In place there is nothing to copy.
                 if !from.is_at(to) {
                     kernel::copy(to, from);
                 }
@@ -163,7 +163,7 @@ impl<F: Function> Task<F> {
         }
     }
 
-    /// Combines what lies at several members into what lies at several members.
+    /// Combines memory of several members into memory of several members.
     pub(super) fn reduce<C: Substrate>(
         &self,
         on: &C,
@@ -182,8 +182,8 @@ impl<F: Function> Task<F> {
         let divided = op == Operation::Average && srcs.members == Members::All;
         let size = on.ranks().len();
         let whole = (dsts, srcs, bytes);
-        // What goes to others is divided before it does. An own result is rounded as often as where
-        // steps are not walked.
+        // Results for other members are divided before they are copied. An own result is rounded as
+        // often as in a single phase.
         let own = dsts.members == Members::One(on.me() as u32);
         let at_once = if divided && !own || size > MANY {
             false
@@ -264,7 +264,7 @@ impl<F: Function> Task<F> {
         true
     }
 
-    /// Combines the sources into `sum`, in their order, whatever that takes.
+    /// Combines the sources into `sum`, in their order; memory that is not mapped is copied first.
     fn gather<C: Substrate>(
         &self,
         on: &C,
@@ -303,7 +303,7 @@ impl<F: Function> Task<F> {
         Ok(())
     }
 
-    /// Has a function of the program combine what members have staged, into memory of this rank.
+    /// Combines what members have staged, by a function of the program, into memory of this rank.
     fn reduce_by<C: Substrate>(
         &self,
         function: &F,

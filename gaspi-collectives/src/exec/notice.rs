@@ -1,5 +1,5 @@
-//! What a member tells all others of an operation, in the six words of a notice: that it waits in
-//! it, or that it has failed in it, and why.
+//! A notice of six words to all other members: the sender waits in an operation, or has failed in
+//! it, with the cause.
 //!
 //! | word | what |
 //! |---|---|
@@ -13,7 +13,7 @@ use gaspi_core::Channel;
 const WAITS: u64 = 1;
 const FAILED: u64 = 2;
 
-/// Why a task failed, for the other members: what, and two words about it.
+/// The cause of a failure, for the other members, with two words about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cause {
     pub(crate) what: What,
@@ -24,7 +24,7 @@ pub(crate) struct Cause {
 /// Kinds of causes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum What {
-    /// The error says why.
+    /// Unknown; the error has the details.
     #[default]
     Unknown,
     /// The member was in another operation: its signature, and which one of the channel.
@@ -50,12 +50,12 @@ impl What {
 pub(crate) struct Notice {
     pub(crate) sequence: u64,
     pub(crate) signature: u64,
-    /// Why it has failed; `None` if it waits.
+    /// The cause of the failure; `None` if the member waits.
     pub(crate) failure: Option<Cause>,
 }
 
 impl Notice {
-    /// That of a member, if it has told any.
+    /// The last notice of a member, if it has published one.
     pub(crate) fn of(channel: &Channel, member: usize) -> Option<Notice> {
         let mut notice = channel.told(member).map(Notice::of_words)?;
         if notice.failure.is_some_and(|cause| cause.member >= channel.ranks().len()) {
@@ -64,7 +64,7 @@ impl Notice {
         Some(notice)
     }
 
-    /// Tells all others.
+    /// Publishes it to all others.
     pub(crate) fn tell(&self, channel: &Channel) {
         channel.tell(self.words());
     }
@@ -87,8 +87,8 @@ impl Notice {
     }
 }
 
-/// Whether a member has told that it has failed in this operation or in an earlier one. It does not
-/// use other members' memory any more.
+/// Whether a member has published a failure in this operation or an earlier one. It does not use
+/// other members' memory any more.
 #[cold]
 pub(crate) fn has_failed(channel: &Channel, member: usize) -> bool {
     Notice::of(channel, member).is_some_and(|notice| notice.failure.is_some())

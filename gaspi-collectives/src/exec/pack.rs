@@ -1,22 +1,21 @@
-//! Memory of an operation's own where the program's does not lie as algorithms want it: blocks one
-//! behind the other, and the input of an all-to-all apart from its output.
+//! Packing of blocks that do not follow each other, and of the input of an all-to-all in place.
 //!
-//! What is not so is packed into own memory before the operation starts, and unpacked by the call
-//! that reports its end. Algorithms and other members know nothing of it.
+//! Input is packed before the operation starts; the call that reports its end unpacks the output.
+//! Algorithms and other members do not notice.
 
 use gaspi_core::{Error, Result};
 
 use crate::kernel::{self, Buffer, Source, Target};
 use crate::request::Blocks;
 
-/// Bytes of a block, and where it begins in the program's memory.
+/// A block in the program's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
 }
 
-/// The blocks where they lie; `None` where they follow each other.
+/// The blocks of a list; `None` where they follow each other.
 ///
 /// # Errors
 /// [`Error::Number`] unless there is a displacement for each count, and all can be computed with.
@@ -74,40 +73,40 @@ pub(crate) fn check_disjoint(pieces: &[Piece]) -> Result<()> {
     }
 }
 
-/// Own memory in place of the program's.
+/// The packed input and output of an operation.
 #[derive(Debug, Default)]
 pub(crate) struct PackBuffers {
     input: Option<(Buffer, Vec<Source<'static>>)>,
     output: Option<(Buffer, Vec<Target<'static>>)>,
-    /// Whether the result has still to be unpacked, which is done once.
+    /// Whether the result has still to be unpacked.
     is_pending: bool,
 }
 
 impl PackBuffers {
-    /// Has the input packed from these parts.
+    /// Packs the input from these parts.
     pub(crate) fn take_input(&mut self, parts: Vec<Source<'static>>) -> Source<'static> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let (own, _) = self.input.insert((Buffer::new(bytes as u64), parts));
-        // SAFETY: on the heap, where it stays as long as the operation, whose memory this is.
+        // SAFETY: the memory is on the heap and lives as long as the operation, which owns it.
         unsafe { Source::new(own.target(bytes as u64).source().start(), bytes) }
     }
 
-    /// Has the output unpacked to these parts.
+    /// Unpacks the output to these parts.
     pub(crate) fn take_output(&mut self, parts: Vec<Target<'static>>) -> Target<'static> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let (own, _) = self.output.insert((Buffer::new(bytes as u64), parts));
         let start = own.target(bytes as u64).source().start().cast_mut();
-        // SAFETY: as in `take_input`; it came from memory that may be written.
+        // SAFETY: the memory is on the heap, lives as long as the operation and may be written.
         unsafe { Target::new(start, bytes) }
     }
 
-    /// Leaves the memory to whoever may still get at it.
+    /// Leaks the memory, because other members may still access it.
     #[cold]
     pub(crate) fn abandon(self) {
         std::mem::forget(self);
     }
 
-    /// Before the operation starts.
+    /// Packs the input, before the operation starts.
     pub(crate) fn pack(&mut self) {
         self.is_pending = self.has_output();
         let Some((own, parts)) = &self.input else { return };
@@ -118,12 +117,12 @@ impl PackBuffers {
         }
     }
 
-    /// Whether there is something to unpack.
+    /// Whether there is an output to unpack.
     pub(crate) fn has_output(&self) -> bool {
         self.output.is_some()
     }
 
-    /// After the operation has ended.
+    /// Unpacks the output, after the operation has ended.
     pub(crate) fn unpack(&mut self) {
         let Some((own, parts)) = &self.output else { return };
         if !std::mem::take(&mut self.is_pending) {
@@ -180,7 +179,7 @@ mod tests {
         packed.pack();
         kernel::copy(result, own);
         packed.unpack();
-        // SAFETY: eight bytes that were leaked, and nobody else writes.
+        // SAFETY: eight bytes that were leaked and are not written by others.
         let seen = unsafe { std::slice::from_raw_parts(seen, 8) };
         assert_eq!(seen, b".ghab.f.");
     }

@@ -1,4 +1,4 @@
-//! Messages whose data goes straight to its place, because the task says where before they come.
+//! Posted receives: a task says ahead where data goes, so that it is received in place.
 
 use super::counters::Counters;
 use super::substrate::Substrate;
@@ -25,7 +25,7 @@ fn used(step: &Step) -> Option<[Option<Span>; 3]> {
 }
 
 impl<F: Function> Task<F> {
-    /// Expects messages of steps to come, as far as no step before uses the memory that they go to.
+    /// Posts receives for the next steps, as far as no step before uses their memory.
     pub(super) fn look_ahead<C: Substrate>(&mut self, on: &C, counters: &Counters) {
         if !self.plan.posts_receives || self.looked_at == Some(self.cursor) {
             return;
@@ -38,8 +38,8 @@ impl<F: Function> Task<F> {
         }
     }
 
-    /// Expects the message of the next step that has not been looked at, if it is worth it; false
-    /// if steps from `cursor` on have to be done first.
+    /// Posts the receive of the next step, if that pays; false if steps from `cursor` on have to be
+    /// done first.
     fn post<C: Substrate>(&self, on: &C, counters: &Counters, cursor: usize) -> bool {
         let (before, step) = (&self.plan.steps[cursor..self.posted], self.plan.steps[self.posted]);
         let Step::Receive { from, dst } = step else { return used(&step).is_some() };

@@ -1,4 +1,4 @@
-//! What is remembered of operations that may be carried out by the fast path.
+//! Recent operations that the fast path may carry out.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::plan::single_phase::{Origin, SinglePhase};
 use crate::request::SimpleRequest;
 use crate::steps::Step;
 
-/// Bytes of an input or output at most: what is longer pays for the general way.
+/// Largest input or output: for longer ones the slow path costs little in comparison.
 const LONGEST: u64 = 1 << 20;
 
-/// What is remembered of an operation.
+/// A recent operation, with its plan.
 #[derive(Debug)]
 pub(super) struct Recent {
     pub(super) kind: u64,
@@ -26,12 +26,12 @@ pub(super) struct Recent {
     pub(super) plan: Arc<Plan>,
     pub(super) op: Operation,
     pub(super) ty: DataType,
-    /// The same in short, and the step that waits, where it is of one arrival.
+    /// Its single phase, and the step that waits, where it is of one arrival.
     pub(super) single_phase: Option<(SinglePhase, usize)>,
 }
 
 impl Recent {
-    /// `None` if it may take longer.
+    /// `None` if the fast path does not serve it.
     pub(super) fn of(
         simple: &SimpleRequest,
         plan: &Arc<Plan>,
@@ -48,7 +48,7 @@ impl Recent {
         Some(Recent { kind: simple.kind(), count, signature, plan, op, ty, single_phase })
     }
 
-    /// The memory of a request; `None` if something is wrong with it, or it needs other memory.
+    /// The memory of a request; `None` if it is invalid or needs packing.
     ///
     /// # Safety
     /// That of [`start`](crate::start).
@@ -68,15 +68,15 @@ impl Recent {
                 return None;
             }
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that the request's memory is readable.
         let input = unsafe { Source::new(send, input as usize) };
-        // SAFETY: as above.
+        // SAFETY: the caller promises that the request's memory is writable.
         let output = unsafe { Target::new(receive, output as usize) };
         Some(Buffers { input, output })
     }
 }
 
-/// A plan of one arrival, and the step that waits; `None` if it has another form.
+/// The single phase of a plan of one arrival, and the step that waits; `None` for other plans.
 fn single_phase(
     simple: &SimpleRequest,
     plan: &Plan,

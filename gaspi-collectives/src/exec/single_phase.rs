@@ -1,6 +1,6 @@
-//! Operations of one arrival, without walking their steps: the same on the same lines and stages,
-//! for messages so small that the walk would take as long as the hand-over. Members that do it this
-//! way and members that run the steps get along.
+//! Operations of one arrival, without walking their steps. For small data the walk would take as
+//! long as the transfer. Lines and stages are used as the steps would, so members of both kinds
+//! work together.
 
 use super::buffers::Buffers;
 use super::substrate::Substrate;
@@ -9,16 +9,16 @@ use crate::kernel::{self, Source, Target};
 use crate::plan::single_phase::{Origin, SinglePhase};
 use crate::steps::LINE_BYTES;
 
-/// Members whose contributions are combined in one pass, as the steps do too: what is kept of each
-/// on the stack costs time for few.
+/// Members whose contributions are combined in one pass. A small array on the stack saves time for
+/// few members.
 pub(super) const FEW: usize = 4;
 pub(super) const MANY: usize = 64;
-/// Bytes of each stage that are asked for while lines are awaited. What comes first hides what
-/// comes later.
+/// Bytes of each stage that are prefetched while lines are awaited. Later bytes arrive while the
+/// first ones are used.
 const PREFETCH_BYTES: u64 = 2048;
 
 impl SinglePhase {
-    /// Arrives with the input.
+    /// Publishes the input with an arrival.
     #[inline]
     pub(crate) fn publish(
         self,
@@ -46,7 +46,7 @@ impl SinglePhase {
         on.arrive(arrival, stamp, &words[..used]);
     }
 
-    /// Asks for what the other members stage, which comes while it is awaited.
+    /// Prefetches the stages of the other members.
     #[inline]
     pub(crate) fn prefetch(self, on: &impl Substrate, arrival: u64, bytes: u64) {
         if !self.staged {
@@ -58,7 +58,7 @@ impl SinglePhase {
         }
     }
 
-    /// Takes the result out of what all have published.
+    /// Makes the result of what all members have published.
     #[inline]
     pub(crate) fn collect(
         self,
@@ -86,15 +86,15 @@ impl SinglePhase {
             Origin::Member(member) => kernel::copy(output, published(member)),
             Origin::All => {
                 let members = on.ranks().len();
-                // What this rank has stored may still be on its way to memory, and in other pieces
-                // than it is loaded in: it would be waited for.
+                // The own stage may still be in the store buffer, in pieces of other sizes: loading
+                // it would stall.
                 let source = |member| if member == on.me() { input } else { published(member) };
                 if members <= FEW {
                     fold::<FEW>((op, ty), output, members, source);
                 } else if members <= MANY {
                     fold::<MANY>((op, ty), output, members, source);
                 } else {
-                    // In place the input is lost after the first pass.
+                    // In place, the first pass overwrites the input.
                     fold::<MANY>((op, ty), output, members, published);
                 }
                 if op == Operation::Average {

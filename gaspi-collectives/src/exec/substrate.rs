@@ -1,11 +1,10 @@
-//! What steps run on: a channel, or a call on a group. Arrivals have numbers, of which each is one
-//! more than the last; lines, and stages, are used by turns, so that those of the one before can
-//! still be read.
+//! The substrate of steps: a channel, or a call on a group. Arrivals are numbered. Lines and stages
+//! alternate, so that those of the arrival before can still be read.
 
 use gaspi_core::sync::line::{Look, PAYLOAD_WORDS};
 use gaspi_core::{Channel, GroupCall, PeerSlice, Rank};
 
-/// Lines and stages of members, and for a channel all the rest.
+/// Lines and stages of members; a channel also has messages and access to buffers.
 pub(crate) trait Substrate {
     /// The members.
     fn ranks(&self) -> &[Rank];
@@ -13,13 +12,13 @@ pub(crate) trait Substrate {
     /// This rank's index among them.
     fn me(&self) -> usize;
 
-    /// Whether a member has arrived, and with which stamp: this one if all is well.
+    /// Whether a member has arrived, and with which stamp, which should be this one.
     fn look(&self, member: usize, arrival: u64, stamp: u64) -> Look;
 
     /// What a member's arrival carries, once it has been seen and until this rank's next one.
     fn payload(&self, member: usize, arrival: u64) -> [u64; PAYLOAD_WORDS];
 
-    /// The same where it lies.
+    /// The same in place.
     fn carried(&self, member: usize, arrival: u64) -> PeerSlice<'_>;
 
     /// Staging of a member for an arrival.
@@ -31,7 +30,7 @@ pub(crate) trait Substrate {
     /// Publishes this rank's line, and its staging of the same arrival.
     fn arrive(&mut self, arrival: u64, stamp: u64, payload: &[u64]);
 
-    /// The channel, which messages and the use of other members' buffers need.
+    /// The channel, for messages and access to other members' buffers.
     fn channel(&self) -> &Channel;
 }
 
@@ -66,7 +65,7 @@ impl Substrate for &Channel {
         Channel::stage(self, member, arrival)
     }
 
-    /// Members that have lines share all of the stage.
+    /// Members that have lines share the whole stage.
     #[inline]
     fn stage_used(&mut self, _: u64) {}
 
@@ -81,8 +80,8 @@ impl Substrate for &Channel {
     }
 }
 
-/// Steps of the group are the arrivals. Its lines carry the fingerprint of the call, and
-/// [`GroupCall::await_all`] is the only one who looks at them: what it has not seen is missing.
+/// Steps of the group are the arrivals. [`GroupCall::await_all`] compares the signatures in its
+/// lines; an arrival that it has not seen is missing.
 impl Substrate for GroupCall<'_> {
     #[inline]
     fn ranks(&self) -> &[Rank] {

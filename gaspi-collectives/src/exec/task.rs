@@ -1,8 +1,8 @@
-//! One operation under way: its steps, and how far this rank has come.
+//! An active operation: its steps, and how far this rank has come.
 //!
-//! A task never waits. [`Task::advance`] runs steps until one needs something that is not there
-//! yet, and says what; whoever waits calls it again. A step has happened completely or not at all,
-//! so a task can be left at any time and be continued by any thread.
+//! A task never waits. [`Task::advance`] runs steps until one is blocked, and returns the reason; a
+//! thread that waits calls it again. A step happens completely or not at all, so a task can be left
+//! at any time and be continued by any thread.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::signature;
 use crate::steps::{Carry, Kind, LINE_BYTES, Place, Span, Step};
 use crate::user_reduction::{Arguments, Function};
 
-/// Bits of a sequence that go into the stamp of a line.
+/// The bits of the stamp of a line from here on hold the sequence.
 const STAMP_SHIFT: u32 = 60;
 
 /// What a task waits for.
@@ -32,16 +32,16 @@ const STAMP_SHIFT: u32 = 60;
 pub(crate) enum Blocked {
     /// A message of this member.
     Message(usize),
-    /// Room for a message to this member: on the way, or it has to take one.
+    /// Room for a message to this member.
     Room(usize),
     /// The line of this member.
     Line(usize),
-    /// Data that a message to this member was lent.
+    /// The acknowledgement of a zero-copy send to this member.
     ZeroCopy(usize),
 }
 
 impl Blocked {
-    /// Whom it waits for.
+    /// The member that it waits for.
     pub(crate) fn member(self) -> usize {
         match self {
             Blocked::Message(member)
@@ -52,14 +52,14 @@ impl Blocked {
     }
 }
 
-/// Where a member's input and output lie, as its line tells.
+/// Access to a member's input and output, from the locations in its line.
 type Accesses = [PeerAccess; 2];
 
-/// An operation under way, which may combine by a function of the program.
+/// An active operation; `F` is the function of the program that combines, if one does.
 #[derive(Debug)]
 pub(crate) struct Task<F = Reducer> {
     pub(super) plan: Arc<Plan>,
-    /// The plan that it began with, where it has taken the fallback.
+    /// The plan that it began with, after it has switched to the fallback.
     pub(super) replaced: Option<Arc<Plan>>,
     /// Which operation of the channel it is, from 1.
     pub(crate) sequence: u64,
@@ -67,47 +67,48 @@ pub(crate) struct Task<F = Reducer> {
     pub(super) arithmetic: Arithmetic<F>,
     pub(super) buffers: Buffers<'static>,
     pub(super) scratch: Buffer,
-    /// Memory for what is copied from other processes, and for sums that are made apart.
+    /// Memory for copies from other processes, and for sums that are then copied to several
+    /// members.
     pub(super) pulled: OnceCell<Buffer>,
     pub(super) sums: OnceCell<Buffer>,
-    /// What a function of the program is handed.
+    /// The arguments of a function of the program.
     pub(super) arguments: RefCell<Arguments>,
     pub(super) cursor: usize,
-    /// Steps before this one have been looked at for messages to expect, last at this step.
+    /// Receives are posted up to this step; the cursor when this was done last.
     pub(super) posted: usize,
     pub(super) looked_at: Option<usize>,
-    /// Members whose lines of the last arrival have been seen.
+    /// Number of members whose lines of the last arrival have been seen.
     pub(super) seen: usize,
-    /// Arrivals of this task.
+    /// Number of arrivals of this task.
     pub(super) arrived: u64,
     /// What it waited for when it was left.
     pub(super) blocked: Option<Blocked>,
-    /// By member, once their lines have told; empty before.
+    /// By member, after the first arrival; empty before.
     pub(super) peers: Vec<Accesses>,
-    /// A reduction has failed on this rank, or on one whose elements it has combined: 1 + that
-    /// rank. Whatever is sent says so, and lines that carry nothing else.
+    /// 1 + the rank on which a reduction has failed, 0 if none has. Messages carry it, and lines
+    /// without data.
     pub(super) failed: Cell<u64>,
-    /// Why the members do not agree.
+    /// The cause of a mismatch.
     pub(super) cause: Cell<Cause>,
 }
 
-/// What a step came to.
+/// The outcome of a step.
 pub(super) enum Stepped {
     Done,
     Blocked(Blocked),
-    /// The steps are others now, and begin anew.
+    /// The plan has changed, and its steps begin anew.
     Again,
 }
 
 impl Task {
-    /// Whether it calls a function of the program that may not be called by every thread.
+    /// Whether it calls a function of the program that only the program's threads may call.
     pub(crate) fn is_private(&self) -> bool {
         matches!(&self.arithmetic, Arithmetic::User(reducer) if !reducer.background)
     }
 }
 
-/// What the lines of an operation carry: the signature, and which operation of the channel it is,
-/// so that the same one called earlier is told from it.
+/// The stamp of an operation's lines: its signature and some bits of its sequence, so that an
+/// earlier operation with the same signature differs.
 #[inline]
 pub(crate) fn stamp(signature: u64, sequence: u64) -> u64 {
     signature ^ sequence << STAMP_SHIFT
@@ -145,7 +146,7 @@ impl<F: Function> Task<F> {
         }
     }
 
-    /// The same operation again.
+    /// Starts the same operation again.
     pub(crate) fn restart(&mut self, sequence: u64, buffers: Buffers<'static>) {
         (self.cursor, self.seen, self.arrived) = (0, 0, 0);
         (self.posted, self.looked_at) = (0, None);
@@ -159,7 +160,7 @@ impl<F: Function> Task<F> {
         }
     }
 
-    /// Whether it has run this plan, in this operation, before.
+    /// Whether it can be restarted for this plan and signature.
     pub(crate) fn is_like(&self, plan: &Arc<Plan>, signature: u64) -> bool {
         let own = self.replaced.as_ref().unwrap_or(&self.plan);
         Arc::ptr_eq(own, plan) && self.signature == signature && !self.is_of_user()
@@ -174,12 +175,12 @@ impl<F: Function> Task<F> {
         self.blocked
     }
 
-    /// Why the members do not agree, after [`Error::Mismatch`].
+    /// The cause of the mismatch, after [`Error::Mismatch`].
     pub(crate) fn cause(&self) -> Cause {
         self.cause.get()
     }
 
-    /// The member is in another operation.
+    /// The error for a member that is in another operation.
     #[cold]
     fn differs(
         &self,
@@ -191,12 +192,12 @@ impl<F: Function> Task<F> {
         signature::mismatch(channel, [(channel.me(), self.signature), (member, signature)])
     }
 
-    /// What its lines carry.
+    /// The stamp of its lines.
     pub(crate) fn stamp(&self) -> u64 {
         stamp(self.signature, self.sequence)
     }
 
-    /// All steps before this one have been done.
+    /// Continues at this step: all before have been done.
     pub(crate) fn continue_at(&mut self, cursor: usize) {
         self.cursor = cursor;
     }
@@ -206,9 +207,8 @@ impl<F: Function> Task<F> {
         self.cursor
     }
 
-    /// The first arrival after which other members may use this rank's buffers, and the one with
-    /// which a member says that it does not use others' any more; `None` while nobody may, or ever
-    /// will.
+    /// The arrival after which other members may use this rank's buffers, and the one with which a
+    /// member says that it no longer does; `None` if the buffers are not exposed.
     pub(crate) fn exposure(&self, counters: &Counters) -> Option<(u64, u64)> {
         if !self.plan.is_direct() || self.arrived == 0 {
             return None;
@@ -218,12 +218,12 @@ impl<F: Function> Task<F> {
         Some((first, first + arrivals.count() as u64 - 1))
     }
 
-    /// Whom it waits for.
+    /// The rank that it waits for.
     pub(crate) fn waits_for(&self, channel: &Channel) -> Option<Rank> {
         self.blocked.map(|blocked| channel.ranks()[blocked.member()])
     }
 
-    /// Runs steps until all are done, which is `None`, or one has to wait.
+    /// Runs steps until all are done, which is `None`, or one is blocked.
     ///
     /// # Errors
     /// [`Error::Mismatch`] when a member is in another operation, [`Error::Reduction`] at the end,
@@ -249,7 +249,7 @@ impl<F: Function> Task<F> {
                 Stepped::Again => self.cursor = 0,
             }
         }
-        // What messages were lent is not the program's before it has come back.
+        // The data of zero-copy sends belongs to the transport until it is acknowledged.
         if !self.plan.zero_copy_sends.is_empty()
             && let Some((member, _)) = on.channel().borrowers().first()
         {
@@ -303,7 +303,7 @@ impl<F: Function> Task<F> {
         Ok(Stepped::Done)
     }
 
-    /// Own memory to read. Staging is what the last arrival has published.
+    /// Own memory to read. Staging is that of the last arrival.
     pub(super) fn source<'a, C: Substrate>(
         &'a self,
         on: &'a C,
@@ -323,7 +323,7 @@ impl<F: Function> Task<F> {
         memory.part(span.offset, span.bytes)
     }
 
-    /// Own memory to write. Staging is what the next arrival will publish.
+    /// Own memory to write. Staging is that of the next arrival.
     pub(super) fn target<'a, C: Substrate>(
         &'a self,
         on: &'a C,
@@ -355,7 +355,7 @@ impl<F: Function> Task<F> {
         }
     }
 
-    /// Has a function of the program combine the sources, in their order.
+    /// Combines the sources in their order by a function of the program.
     pub(super) fn apply<'s, C: Substrate>(
         &self,
         on: &C,
@@ -368,8 +368,8 @@ impl<F: Function> Task<F> {
         }
     }
 
-    /// A member has told that a reduction has failed, unless this is 0. The lowest rank is
-    /// remembered, so that all name the same one.
+    /// Notes the failure that a member reports, unless it is 0. The lowest rank is kept, so that
+    /// all members report the same one.
     fn hear_of_failure(&self, told: u64) {
         let known = self.failed.get();
         if told != 0 && (known == 0 || told < known) {
@@ -441,7 +441,7 @@ impl<F: Function> Task<F> {
         let to = self.target(on, counters, dst);
         match with {
             None => {
-                // The rest is in its place.
+                // The rest was received in place.
                 let here = channel.landed(from, index).unwrap_or(bytes);
                 kernel::copy(to.part(0, here), message.part(0, here));
             }
@@ -489,7 +489,7 @@ impl<F: Function> Task<F> {
                 Look::Arrived(there) if there == stamp => self.seen += 1,
                 Look::Arrived(there) => {
                     let differ = there ^ stamp;
-                    // The same operation, but not as the same one of the channel.
+                    // The same signature, but another sequence.
                     let signature = if differ << (64 - STAMP_SHIFT) == 0 { 0 } else { differ };
                     let there = (self.signature ^ signature, self.sequence);
                     return Err(self.differs(on.channel(), self.seen, there));
@@ -504,8 +504,8 @@ impl<F: Function> Task<F> {
             }
         }
         if self.plan.is_direct() && self.peers.is_empty() {
-            // Whoever has failed since it arrived waits only for those who may use its memory by
-            // now.
+            // A member that fails after its arrival waits only for members that may already use its
+            // memory: do not begin to.
             let channel = on.channel();
             let notices = channel.notices();
             if notices != counters.notices {

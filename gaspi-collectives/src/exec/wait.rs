@@ -1,4 +1,4 @@
-//! Waiting for an operation of an executor, and what a thread tells and asks others meanwhile.
+//! Waiting for an operation, and the notices that a waiting thread publishes and reads.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,19 +10,18 @@ use super::executor::{Driver, Executor};
 use super::notice::Notice;
 use crate::signature;
 
-/// How long a rank waits before it tells the others what it waits in.
+/// How long a rank waits before it publishes what it waits for.
 const QUIET: Duration = Duration::from_millis(10);
-/// How often a rank that waits long looks around without having been woken.
+/// How often a rank that waits long checks notices without having been woken.
 const LOOK_AROUND: Duration = Duration::from_millis(250);
-/// Members whom the text of a timeout names.
+/// Number of members that the text of a timeout names.
 const NAMED: usize = 4;
 
 impl Executor {
-    /// Waits for an operation, carrying on whatever `others` carries on besides; now and then it is
-    /// also to look around there.
+    /// Waits for an operation. `others` drives other executors; called with true it also checks
+    /// their notices.
     ///
-    /// # Errors
-    /// [`Error::Timeout`], which leaves it under way, and how it failed.
+    /// # Errors [`Error::Timeout`], the operation stays active; and the error that ended it.
     pub(crate) fn wait(
         &self,
         completion: &Completion,
@@ -51,7 +50,7 @@ impl Executor {
             return outcome;
         }
         if deadline.passed() {
-            // Whoever comes again and again hears of others by and by.
+            // A caller that polls reads the notices here.
             self.look_around();
             others(true);
             return match completion.outcome() {
@@ -76,13 +75,13 @@ impl Executor {
         Err(self.timed_out(completion))
     }
 
-    /// Tells the others what this rank waits in.
+    /// Publishes what this rank waits for.
     #[cold]
     fn announce(&self) {
         let mut state = self.hold();
         let state = &mut *state;
         let Some((_, task)) = state.queue.front() else { return };
-        // What has failed has been told.
+        // A failure has been published already.
         if state.broken.is_none() && state.announced != task.sequence {
             state.announced = task.sequence;
             let (sequence, signature) = (task.sequence, task.signature);
@@ -90,7 +89,7 @@ impl Executor {
         }
     }
 
-    /// What a thread that waits does besides, for operations that are only looked at now and then.
+    /// Publishes and reads notices for an operation that is only polled now and then.
     #[cold]
     pub(crate) fn look_around(&self) {
         {
@@ -111,7 +110,7 @@ impl Executor {
         self.look_at_notices();
     }
 
-    /// Members that have not told that they are in the operation, or behind it.
+    /// Members that have not published that they are in the operation or behind it.
     #[cold]
     fn silent(&self, sequence: u64) -> String {
         let told = |member: &usize| {

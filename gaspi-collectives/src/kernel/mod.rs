@@ -1,5 +1,5 @@
-//! What touches user data: copying, and combining elements of several sources. With the two types
-//! that stand for memory, [`Source`] and [`Target`], it holds most of the `unsafe` of the crate.
+//! Access to user data: copying, and combining elements of several sources. With the two types for
+//! memory, [`Source`] and [`Target`], it holds most of the `unsafe` of the crate.
 
 mod chunk;
 mod combine;
@@ -38,9 +38,8 @@ pub struct Target<'a> {
 impl<'a> Source<'a> {
     /// `len` bytes from `start`, of any alignment.
     ///
-    /// # Safety
-    /// The bytes stay readable for `'a`. Whoever else writes to them is ordered with the reads
-    /// through this value, as proved steps do.
+    /// # Safety The bytes stay readable for `'a`. Other writes to them are ordered with the reads
+    /// through this value, as in proved steps.
     pub unsafe fn new(start: *const u8, len: usize) -> Source<'a> {
         Source { start, len, lifetime: PhantomData }
     }
@@ -71,9 +70,8 @@ impl<'a> Source<'a> {
 impl<'a> Target<'a> {
     /// `len` bytes from `start`, of any alignment.
     ///
-    /// # Safety
-    /// The bytes stay readable and writable for `'a`. Whoever else reads or writes them is ordered
-    /// with the accesses through this value, as proved steps do.
+    /// # Safety The bytes stay readable and writable for `'a`. Other accesses to them are ordered
+    /// with those through this value, as in proved steps.
     pub unsafe fn new(start: *mut u8, len: usize) -> Target<'a> {
         Target { start, len, lifetime: PhantomData }
     }
@@ -83,7 +81,7 @@ impl<'a> Target<'a> {
         Target { start: slice.as_ptr(), len: slice.len(), lifetime: PhantomData }
     }
 
-    /// These bytes, which nobody else sees.
+    /// These bytes, which no other thread sees.
     pub fn of(bytes: &'a mut [u8]) -> Target<'a> {
         Target { start: bytes.as_mut_ptr(), len: bytes.len(), lifetime: PhantomData }
     }
@@ -129,7 +127,7 @@ pub fn copy(dst: Target<'_>, src: Source<'_>) {
     unsafe { std::ptr::copy(src.start, dst.start, src.len) };
 }
 
-/// Asks for the cache lines of `src`, without waiting for them.
+/// Prefetches the cache lines of `src`.
 pub(crate) fn prefetch(src: Source<'_>) {
     #[cfg(target_arch = "x86_64")]
     for offset in (0..src.len).step_by(64) {

@@ -4,20 +4,19 @@ use super::extents::extents;
 use crate::algorithms::{Algorithm, Collective};
 use crate::steps::{Shape, Step};
 
-/// Bytes of a result, of all members together, that is kept apart until all of it is there: copying
-/// more takes longer than it takes all to meet before. Measured for four members.
+/// Largest result, of all members together, that is buffered until it is complete: copying more
+/// takes longer than a barrier before. Measured for four members.
 const BUFFERED_OUTPUT_MAX: u64 = 512 << 10;
 
-/// What is done so that no result is seen where the members do not agree, or where a function of
+/// Guards against results that are visible although the members disagree, or although a function of
 /// the program fails on one of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AgreementGuard {
-    /// All meet before: whoever gets through knows that all others are in the same operation.
+    /// A barrier before: a member that leaves it knows that all others are in the same operation.
     meets_before: bool,
-    /// All meet afterwards: each hears of a reduction that has failed anywhere.
+    /// A barrier afterwards: each member learns of a reduction that has failed anywhere.
     meets_after: bool,
-    /// The result is written when all steps have been done, since they have brought the same
-    /// knowledge.
+    /// The result is written when all steps have been done, which prove agreement as well.
     pub(super) buffers_output: bool,
 }
 
@@ -29,18 +28,18 @@ impl AgreementGuard {
         user: bool,
     ) -> AgreementGuard {
         use Collective::{Allgather, Allreduce, Alltoall, ReduceScatter};
-        // Lines bring all members together by themselves.
+        // Lines bring all members together anyway.
         if algorithm.requires_one_node() {
             return AgreementGuard::default();
         }
         let meets_after = user && collective.reduces();
-        // Of two members the one hears of the other with the first message. Who only sends never
+        // The first message between two members proves agreement. A member that only sends never
         // waits.
         let depends_on_all = matches!(collective, Allreduce | ReduceScatter | Allgather | Alltoall);
         if shape.size <= 2 || !depends_on_all {
             return AgreementGuard { meets_after, ..AgreementGuard::default() };
         }
-        // What members exchange pair by pair the others do not know.
+        // The other members do not know what a pair exchanges.
         let small = shape.sends.is_empty()
             && extents(collective, shape)
                 .iter()
@@ -48,7 +47,7 @@ impl AgreementGuard {
         AgreementGuard { meets_before: !small, meets_after, buffers_output: small }
     }
 
-    /// The steps with all that comes before and after them.
+    /// The steps with the barriers before and after them.
     pub(super) fn around(self, shape: &Shape, steps: Vec<Step>) -> Vec<Step> {
         let meet = |wanted: bool| {
             let steps = || Algorithm::Dissemination.steps(Collective::Barrier, shape);

@@ -6,7 +6,7 @@ use gaspi_core::Result;
 
 use super::Plan;
 
-/// Plans that are kept in one place.
+/// Number of plans in a cache.
 const CACHED_PLANS: usize = 16;
 
 /// The plans that were used last, by what they depend on.
@@ -20,7 +20,7 @@ impl<K> Default for PlanCache<K> {
 }
 
 impl<K: PartialEq> PlanCache<K> {
-    /// The plan, kept or made.
+    /// The plan of a key, cached or made.
     pub(crate) fn get(
         &mut self,
         key: K,
@@ -28,7 +28,7 @@ impl<K: PartialEq> PlanCache<K> {
     ) -> Result<Arc<Plan>> {
         let plans = &mut self.0;
         if let Some(found) = plans.iter().position(|(known, _)| *known == key) {
-            // The last ones used stand first.
+            // The most recently used plan comes first.
             plans[..=found].rotate_right(1);
             return Ok(Arc::clone(&plans[0].1));
         }

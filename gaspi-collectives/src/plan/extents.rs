@@ -1,9 +1,9 @@
-//! How many bytes members contribute and get.
+//! Lengths of the members' inputs and outputs.
 
 use crate::algorithms::Collective;
 use crate::steps::Shape;
 
-/// Bytes of input and output of every member: nothing where a member has none.
+/// Bytes of input and output of every member.
 pub(super) fn extents(collective: Collective, shape: &Shape) -> Vec<[u64; 2]> {
     let whole = shape.bytes();
     let blocks = |member: u32| {
@@ -30,7 +30,7 @@ pub(super) fn extents(collective: Collective, shape: &Shape) -> Vec<[u64; 2]> {
     (0..shape.size).map(of).collect()
 }
 
-/// Bytes of the blocks before that of this member.
+/// Bytes of the blocks before the one of this member.
 pub(super) fn before(shape: &Shape) -> u64 {
     let elements: u64 = match shape.counts.is_empty() {
         true => u64::from(shape.me) * shape.count,

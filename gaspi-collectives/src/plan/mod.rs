@@ -1,5 +1,4 @@
-//! Plans: which algorithm carries out an operation of a channel, with what comes before and after
-//! its steps, and the plans that are kept.
+//! Plans: the algorithm of an operation, its steps, and the steps around them.
 
 mod agreement;
 pub(crate) mod cache;
@@ -24,33 +23,32 @@ pub(crate) struct Plan {
     pub(crate) algorithm: Algorithm,
     pub(crate) steps: Vec<Step>,
     pub(crate) scratch_bytes: u64,
-    /// What all run instead where not all of them map all memory.
+    /// The plan that all members run where some memory is not mapped.
     pub(crate) fallback: Option<FallbackPlan>,
-    /// Bytes of input and output by member, where the operation is direct.
+    /// Bytes of input and output by member, for single-copy plans; else empty.
     pub(crate) extents: Vec<[u64; 2]>,
-    /// Bytes of this member's input and output, and before its block where there are blocks.
+    /// Bytes of this member's input and output, and of the blocks before its own.
     pub(crate) own: [u64; 2],
     pub(crate) before: u64,
-    /// Whether data that steps take may go straight to its place.
+    /// Whether receives are posted ahead.
     pub(crate) posts_receives: bool,
-    /// The last step that sends to a member, of each, where messages are lent their data; else
-    /// none.
+    /// The last step that sends to each member, where sends are zero-copy; else empty.
     pub(crate) zero_copy_sends: Vec<usize>,
-    /// Whether the result is written when all steps have been done.
+    /// Whether the result is written only when all steps have been done.
     pub(crate) buffers_output: bool,
 }
 
-/// What members run in place of a direct operation.
+/// The plan that members run in place of a single-copy plan.
 #[derive(Debug)]
 pub(crate) struct FallbackPlan {
     pub(crate) plan: Arc<Plan>,
-    /// Whether also where the kernel would copy between processes, because this is faster: not
-    /// where the call asks for the direct way, as it may on some members only. Lines tell.
+    /// Whether it is also faster than copies between processes by the kernel. Not if the call asks
+    /// for single_copy, which some members may do alone; lines tell the others.
     pub(crate) always: bool,
 }
 
 impl Plan {
-    /// Whether members hear of each other by messages only.
+    /// Whether members communicate by messages only.
     pub(crate) fn is_of_messages(&self) -> bool {
         !self.algorithm.requires_one_node()
     }
@@ -61,7 +59,7 @@ impl Plan {
     }
 }
 
-/// What a plan depends on.
+/// The key of a plan: all that it depends on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PlanKey {
     pub(crate) collective: Collective,
@@ -69,7 +67,7 @@ pub(crate) struct PlanKey {
     pub(crate) element_bytes: u64,
     pub(crate) root: Rank,
     pub(crate) algorithm: Option<Algorithm>,
-    /// Whether a function of the program combines, and in the order of the members.
+    /// Some if a function of the program combines; true if it needs the order of the members.
     pub(crate) user: Option<bool>,
     pub(crate) counts: Vec<u64>,
     pub(crate) receives: Vec<u64>,
@@ -78,8 +76,7 @@ pub(crate) struct PlanKey {
 impl PlanKey {
     /// Chooses the algorithm and writes its steps.
     ///
-    /// # Errors
-    /// [`Error::Unsupported`]: there is none that serves.
+    /// # Errors [`Error::Unsupported`]: no algorithm serves.
     pub(crate) fn plan(&self, shape: &Shape, preferred: Option<Algorithm>) -> Result<Arc<Plan>> {
         let algorithm = choose(self, shape, preferred)?;
         let build = |algorithm: Algorithm, fallback| {
@@ -128,13 +125,13 @@ impl PlanKey {
     }
 }
 
-/// The algorithm that was asked for, the one that the environment prefers where it serves, or that
+/// The algorithm of the request, else the one that the environment prefers if it serves, else that
 /// of the table.
 fn choose(key: &PlanKey, shape: &Shape, preferred: Option<Algorithm>) -> Result<Algorithm> {
     let collective = key.collective;
     let may = |algorithm: Algorithm| match key.user {
         None => true,
-        // Functions of the program get private copies of elements, which messages are.
+        // Functions of the program get private copies of elements, as in messages.
         Some(ordered) => {
             !algorithm.requires_one_node() && (!ordered || algorithm.keeps_order(collective, shape))
         }
@@ -167,10 +164,10 @@ fn choose(key: &PlanKey, shape: &Shape, preferred: Option<Algorithm>) -> Result<
     Ok(chosen)
 }
 
-/// Data from this size on is expected: less is copied as quickly.
+/// Receives are posted for data from this size on: less is copied as quickly.
 pub(crate) const POSTED_BYTES_MIN: u64 = 8 << 10;
 
-/// Whether some of these steps take data worth expecting.
+/// Whether some of these steps receive enough data to be posted.
 fn posts_receives(steps: &[Step]) -> bool {
     steps
         .iter()

@@ -1,8 +1,7 @@
-//! Which algorithm is used: a table by operation, place, members and bytes.
+//! Selection of an algorithm: a table by operation, place, members and bytes.
 //!
-//! It uses only what all members know, so that all choose the same. Rows are tried from the first
-//! on; the first that fits and has steps for the shape is taken. Each operation ends with a row
-//! that serves every shape.
+//! It depends only on what all members know, so that all select the same. The first row that fits
+//! and has steps for the shape is taken. Each operation ends with a row that serves every shape.
 
 use std::fmt;
 
@@ -47,12 +46,12 @@ const fn row(
     Row { collective, algorithm, place, size_min, size_max: u32::MAX, bytes_max }
 }
 
-/// A row for so many members at most, anywhere.
+/// A row for at most so many members, anywhere.
 const fn few(size_max: u32, collective: Collective, algorithm: Algorithm, bytes_max: u64) -> Row {
     Row { collective, algorithm, place: Place::Any, size_min: 1, size_max, bytes_max }
 }
 
-/// A row for so many members at most, each a node of the same machine.
+/// A row for at most so many members, each a node of the same machine.
 const fn beside(size_max: u32, collective: Collective, algorithm: Algorithm) -> Row {
     let place = Place::OneMachine;
     Row { collective, algorithm, place, size_min: 1, size_max, bytes_max: ALL }
@@ -60,28 +59,27 @@ const fn beside(size_max: u32, collective: Collective, algorithm: Algorithm) -> 
 
 const KIB: u64 = 1 << 10;
 
-/// Up to where copying to a stage and reading it costs less than a second arrival: measured for two
-/// members, where both ways meet at 2 KiB (all-reduce) to 4 KiB (broadcast).
+/// Up to this size, two copies through a stage cost less than a second arrival. Measured for two
+/// members: break-even at 2 KiB (all-reduce) to 4 KiB (broadcast).
 const STAGED: u64 = 3 * KIB / 2;
 
-/// The same where ranks share cores, and a second arrival takes some switches between them: bytes
-/// of all members together, since each reads what all have staged. Measured for four members on two
-/// cores.
+/// The same where ranks share cores, so that a second arrival takes some context switches. Bytes of
+/// all members together, since each reads all stages. Measured for four members on two cores.
 const STAGED_SHARING: u64 = 48 * KIB;
 
-/// Up to where two copies through stages cost less than one by the kernel, which first looks up
-/// every page: measured.
+/// Up to this size, two copies through stages cost less than one by the kernel, which looks up
+/// every page. Measured.
 const UNMAPPED: u64 = 64 * KIB;
 
-/// The same where two members reduce: as long as much of the data stays in their caches.
+/// The same for two members that reduce, as long as much of the data stays in their caches.
 const UNMAPPED_TWO_MEMBERS: u64 = 4096 * KIB;
 
 use Algorithm as A;
 use Collective as C;
 use Place::{Any, OneNode, SharedNodes};
 
-/// Limits between messages are where the time of another round meets that of the bytes that it
-/// saves, for rounds of some microseconds and some gigabytes a second.
+/// Limits between algorithms of messages: another round takes some microseconds and saves bytes, of
+/// which a second moves some gigabytes.
 static TABLE: &[Row] = &[
     row(C::Barrier, A::Inline, OneNode, 1, ALL),
     row(C::Barrier, A::Hierarchical, SharedNodes, 1, ALL),
@@ -89,9 +87,9 @@ static TABLE: &[Row] = &[
     row(C::Allreduce, A::Inline, OneNode, 1, ALL),
     row(C::Allreduce, A::CopyInCopyOut, OneNode, 1, STAGED),
     row(C::Allreduce, A::SingleCopy, OneNode, 1, ALL),
-    // A ring crosses from node to node no more often, and each member carries its share.
+    // A ring crosses between nodes as rarely, and each member carries its share.
     row(C::Allreduce, A::Hierarchical, SharedNodes, 4, 256 * KIB),
-    // As many bytes as a ring of two sends, in one round; of four a third more, in two rounds
+    // For two members as many bytes as a ring, in one round; for four a third more, in two rounds
     // instead of four.
     few(2, C::Allreduce, A::RecursiveDoubling, 512 * KIB),
     few(3, C::Allreduce, A::RecursiveDoubling, 128 * KIB),
@@ -110,8 +108,8 @@ static TABLE: &[Row] = &[
     row(C::Broadcast, A::CopyInCopyOut, OneNode, 1, STAGED),
     row(C::Broadcast, A::SingleCopy, OneNode, 1, ALL),
     row(C::Broadcast, A::Hierarchical, SharedNodes, 4, 1024 * KIB),
-    // The root lends its pages to all; who passes on what it has received copies it once more.
-    // Measured for three to eight members on two cores.
+    // The root sends zero-copy; a member that passes data on copies it once more. Measured for
+    // three to eight members on two cores.
     beside(8, C::Broadcast, A::Linear),
     row(C::Broadcast, A::BinomialTree, Any, 1, 64 * KIB),
     row(C::Broadcast, A::DoubleTree, Any, 3, ALL),
@@ -143,8 +141,8 @@ static TABLE: &[Row] = &[
     row(C::Alltoall, A::Pairwise, Any, 1, ALL),
 ];
 
-/// What the table goes by: the bytes of one contribution (all-reduce, reduce, broadcast), otherwise
-/// those of all blocks.
+/// The bytes that the table compares: of one contribution (all-reduce, reduce, broadcast),
+/// otherwise of all blocks.
 fn bytes(collective: Collective, shape: &Shape) -> u64 {
     use Collective::{Allreduce, Barrier, Broadcast, Reduce};
     match collective {
@@ -154,7 +152,7 @@ fn bytes(collective: Collective, shape: &Shape) -> u64 {
     }
 }
 
-/// Why there is no choice.
+/// The reason why no algorithm was selected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Unserved {
@@ -194,11 +192,9 @@ impl fmt::Display for Unserved {
 
 impl std::error::Error for Unserved {}
 
-/// The algorithm for a shape: `wanted`, if one is, else that of the table. All members get the
-/// same.
+/// The algorithm for a shape: `wanted` if given, else that of the table. All members get the same.
 ///
-/// # Errors
-/// Why the wanted one cannot serve it.
+/// # Errors The reason why the wanted one cannot serve it.
 pub fn choose(
     collective: Collective,
     shape: &Shape,
@@ -218,10 +214,10 @@ pub fn choose(
     choose_where(collective, shape, |_| true)
 }
 
-/// The first of the table that serves the shape and of which `may` says yes. Without
-/// [`Algorithm::requires_reach`] for memory that members cannot reach, with
-/// [`Algorithm::keeps_order`] for reductions that are not commutative; `may` has to say the same to
-/// all members. Behind the table come all others, so that there is one if any will do.
+/// The first algorithm of the table that serves the shape and that `may` allows; then all others
+/// are tried. `may` excludes [`Algorithm::requires_reach`] for memory that members cannot reach,
+/// and demands [`Algorithm::keeps_order`] for reductions that are not commutative. It has to return
+/// the same on all members.
 ///
 /// # Errors
 /// If none does.
@@ -256,15 +252,14 @@ pub fn choose_where(
         .ok_or(Unserved::Element(shape.element_bytes))
 }
 
-/// What members of a node do where somebody's memory is not mapped by all, in place of having the
-/// kernel copy between processes; none if that is faster. All hear of such memory before they
-/// decide.
+/// The algorithm within a node where some memory is not mapped by all, in place of copies by the
+/// kernel; `None` if those are faster. All members know of such memory before they select.
 pub(crate) fn choose_unmapped(collective: Collective, shape: &Shape) -> Option<Algorithm> {
     let bytes = bytes(collective, shape);
     let allreduce = collective == Collective::Allreduce;
     let (algorithm, bytes_max) = match shape.size {
         2 if allreduce => (Algorithm::CopyInCopyOut, UNMAPPED_TWO_MEMBERS),
-        // A slice for each member takes less work than everything for everybody, but more arrivals.
+        // A slice for each member takes less work than all data for each, but more arrivals.
         3.. if allreduce && bytes > STAGED => (Algorithm::SlicedCopy, UNMAPPED),
         _ => (Algorithm::CopyInCopyOut, UNMAPPED),
     };

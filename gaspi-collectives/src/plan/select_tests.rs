@@ -1,4 +1,4 @@
-//! The choice serves every shape, is the same for all members, and obeys.
+//! The selection serves every shape, is the same for all members, and obeys requests.
 
 use super::*;
 

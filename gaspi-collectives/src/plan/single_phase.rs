@@ -1,6 +1,6 @@
 //! Operations of one arrival, which are carried out without walking their steps.
 
-/// Where the result comes from.
+/// The source of the result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// There is none.
@@ -10,10 +10,10 @@ pub(crate) enum Origin {
     Member(usize),
 }
 
-/// An operation of one arrival, in short.
+/// An operation of one arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SinglePhase {
-    /// Whether data is staged, or else rides in the line.
+    /// Whether data is staged; otherwise it is inline in the line.
     pub(crate) staged: bool,
     pub(crate) from: Origin,
 }

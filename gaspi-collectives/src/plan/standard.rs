@@ -9,13 +9,13 @@ use super::single_phase::{Origin, SinglePhase};
 use crate::algorithms::{Algorithm, Collective};
 use crate::steps::{LINE_BYTES, Shape, Step};
 
-/// Where slicing begins to pay: a rank saves reading its bytes (n - 3) times, and has one more
-/// arrival to wait for. With two or three members there is nothing to save.
+/// From this size on slicing pays: a rank saves reading its bytes (n - 3) times, and waits for one
+/// more arrival. With two or three members there is nothing to save.
 const SLICED_SAVES_BYTES_MIN: u64 = 128 << 10;
-/// Steps of a plan, about: what takes more is carried out in pieces, one after the other.
+/// Approximate limit of a plan's steps: longer operations are carried out in pieces.
 const STEPS_MAX: u64 = 1 << 14;
 
-/// What a plan depends on.
+/// The key of a plan: all that it depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StandardKey {
     pub(crate) me: u32,
@@ -31,8 +31,8 @@ impl StandardKey {
         self.count * self.element_bytes
     }
 
-    /// Uses nothing but what all members know. A function is handed what has been staged, and its
-    /// failures ride in the lines.
+    /// Depends only on what all members know. A function of the program gets staged data, and lines
+    /// carry its failures.
     pub(crate) fn algorithm(&self) -> Algorithm {
         let saved = self.bytes().saturating_mul(u64::from(self.size).saturating_sub(3));
         if self.user {
@@ -82,7 +82,7 @@ impl StandardKey {
         }
     }
 
-    /// The steps. Where a function may fail all meet once more, so that all hear of it.
+    /// The steps. Where a function may fail, a barrier follows, so that all members learn of it.
     pub(crate) fn steps(&self) -> Option<Vec<Step>> {
         let shape = self.shape();
         let mut steps = self.algorithm().steps(Collective::Allreduce, &shape)?;

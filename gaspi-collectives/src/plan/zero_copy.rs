@@ -1,4 +1,4 @@
-//! Which messages are sent without copying their data first.
+//! The messages that are sent without copying their data first.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! The memory that steps name: whether a member may use it, and what it holds.
+//! Access to the memory that steps name: whether a member may use it, and its values.
 
 use super::Checked;
 use super::memory::{Area, Knowledge};
@@ -45,7 +45,7 @@ impl Run<'_> {
         self.piece(me, me, area, (span.offset, span.bytes))
     }
 
-    /// What a combination reads: own memory, or what a member has published.
+    /// The operand of a combination: own memory, or a published stage.
     pub(super) fn operand(&self, me: u32, span: Span) -> Checked<Piece> {
         match span.place {
             Place::Stage(_) => self.source(me, span),
@@ -53,7 +53,7 @@ impl Run<'_> {
         }
     }
 
-    /// What a copy reads.
+    /// The source of a copy.
     pub(super) fn source(&self, me: u32, span: Span) -> Checked<Piece> {
         let awaited = self.at(me).awaited;
         let (member, area) = match span.place {
@@ -65,7 +65,7 @@ impl Run<'_> {
         self.piece(me, member, area, (span.offset, span.bytes))
     }
 
-    /// What a copy writes.
+    /// The target of a copy.
     pub(super) fn target(&self, me: u32, span: Span) -> Checked<Piece> {
         let arrivals = self.at(me).arrivals;
         let (member, area) = match span.place {
@@ -103,7 +103,7 @@ impl Run<'_> {
         Ok(Piece { member, area, offset: offset / element, len: bytes / element })
     }
 
-    /// Whether both are the same memory; to overlap in part is wrong.
+    /// Whether both are the same memory; an error if they overlap in part.
     pub(super) fn overlap(&self, a: Piece, b: Piece) -> Checked<bool> {
         if a.member != b.member || a.len == 0 || b.len == 0 {
             return Ok(false);

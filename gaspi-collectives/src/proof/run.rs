@@ -1,5 +1,4 @@
-//! The symbolic run: each step of each member on what its memory holds, with what it knows of the
-//! time of the others.
+//! The symbolic run of all steps of all members, with vector clocks.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -16,7 +15,7 @@ pub(super) struct Message {
     call: usize,
     values: Vec<Value>,
     sent: Stamp,
-    /// What the sender knew.
+    /// The clock of the sender.
     clock: Rc<Clock>,
 }
 
@@ -28,16 +27,16 @@ pub(super) struct Member {
     pub(super) time: u32,
     pub(super) arrivals: u64,
     pub(super) awaited: u64,
-    /// What it knows of the time of each other.
+    /// Its clock: the time of each other member, as it knows it.
     pub(super) clock: Rc<Clock>,
     /// When each of its calls began.
     pub(super) began: Vec<u32>,
     pub(super) memory: Memory,
-    /// What it knew at its last arrival, itself included.
+    /// Its clock at its last arrival, itself included.
     published: Rc<Clock>,
 }
 
-/// A piece of somebody's memory, in elements.
+/// A piece of a member's memory, in elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
     pub(super) member: u32,
@@ -56,9 +55,9 @@ pub(super) struct Run<'a> {
     /// When each message was taken, by its number.
     pub(super) taken: Vec<u32>,
     pub(super) values: Values,
-    /// How each element of a call is combined, by the first who has it.
+    /// The combination of each element of a call, at the first member that has it.
     pub(super) combined: Vec<Vec<Option<Value>>>,
-    /// What all know together after an arrival, with its number.
+    /// The joined clocks of all members after an arrival, with its number.
     pub(super) joined: (u64, Rc<Clock>),
 }
 
@@ -152,7 +151,7 @@ impl<'a> Run<'a> {
         Ok(done)
     }
 
-    /// The caller fills its input and does not care what is in its output.
+    /// The caller fills its input. Its output may hold anything.
     fn begin_call(&mut self, me: u32) -> Checked {
         let number = self.at(me).call;
         let Some(call) = self.calls.get(number) else { return Ok(()) };
@@ -208,7 +207,7 @@ impl<'a> Run<'a> {
         self.begin_call(me)
     }
 
-    /// A barrier ends where everybody is known to have begun it.
+    /// A barrier ends when all members are known to have begun it.
     fn all_have_come(&self, me: u32, call: usize) -> Checked {
         let knows = |peer: u32| {
             let began = self.at(peer).began.get(call);
@@ -355,7 +354,7 @@ impl<'a> Run<'a> {
         if self.members.iter().any(|peer| peer.arrivals < arrivals) {
             return Ok(false);
         }
-        // The first to see that all have come notes what they know; nobody arrives again before.
+        // The first member that sees all arrivals joins the clocks; no member arrives again before.
         if self.joined.0 != arrivals {
             let mut all = vec![0; self.size as usize];
             self.members.iter().for_each(|peer| join(&mut all, &peer.published));
@@ -432,7 +431,7 @@ pub(super) fn parity(arrivals: u64) -> usize {
     (arrivals % 2) as usize
 }
 
-/// Learns what another knew.
+/// Joins another clock.
 fn join(clock: &mut Clock, other: &Clock) {
     for (mine, theirs) in clock.iter_mut().zip(other) {
         *mine = (*theirs).max(*mine);

@@ -1,4 +1,4 @@
-//! The all-reduces of the standard: arguments checked, the call on the group begun or continued.
+//! The all-reduces of the standard: checks of arguments, and the call on the group.
 
 mod run;
 mod signature;

@@ -1,9 +1,9 @@
-//! All-reduces of the standard, planned: by lines and stages of the group, which carry its barriers
-//! too, so that ranks that call different ones find out, and which members of several nodes have as
-//! well.
+//! Execution of the standard's all-reduces on lines and stages of the group. Its barriers use the
+//! same lines, so ranks that call different collectives find out. Members of several nodes have
+//! them too.
 //!
-//! What is kept of a call that times out is how far it has come, see [`GroupCall::set_cursor`]. A
-//! step that waits is the only one at which it can be left, and all before it has happened.
+//! A call that times out keeps only its cursor, see [`GroupCall::set_cursor`]. It is left at a step
+//! that waits, and all steps before have happened.
 
 use gaspi_core::{Deadline, GroupCall, Result, Runtime};
 
@@ -19,7 +19,7 @@ use crate::plan::standard::StandardKey;
 use crate::request::Reducer;
 use crate::user_reduction::{Function, OfTheCall};
 
-/// Bits of the cursor that tell the step; those above tell the piece.
+/// Bits of the cursor for the step; those above hold the piece.
 const STEP_BITS: u32 = u32::BITS;
 
 /// Carries out a call of a built-in operation, or what is left of it.

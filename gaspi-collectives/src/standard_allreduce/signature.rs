@@ -1,4 +1,5 @@
-//! What ranks must agree on, in 64 bits that can be turned back into words.
+//! Signatures of the standard's all-reduces: what ranks must agree on, in 64 bits that can be
+//! turned back into words. gaspi-core calls them fingerprints.
 //!
 //! | bits | all-reduce | user-defined |
 //! |---|---|---|
@@ -8,8 +9,8 @@
 //! | 12..28 | count, bits 0..16 | bits 8..24 |
 //! | 28..64 | bits 16..52 | count, 36 bits |
 //!
-//! The signatures of other kinds are made by gaspi-core, but this module's words are asked for
-//! when a rank that called an all-reduce meets one.
+//! gaspi-core makes the signatures of other kinds. This module describes them for a rank that
+//! called an all-reduce.
 
 use gaspi_core::CallKind;
 

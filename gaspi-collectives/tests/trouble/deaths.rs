@@ -130,7 +130,7 @@ fn prepared_and_waiting_ones_are_told_as_well() {
         if rt.rank() == Rank(1) {
             return ranks::die(rt);
         }
-        // Whoever knows already is told at the start.
+        // A rank that already knows of it gets the error at the start.
         let begun: Vec<_> = handles.iter().map(|handle| restart(&rt, *handle)).collect();
         for (handle, begun) in handles.iter().zip(begun).rev() {
             let outcome = begun.and_then(|()| wait(&rt, *handle, Timeout::Block));
