@@ -8,8 +8,8 @@ use gaspi_core::{Error, Job, Joining, Link, Rank, Runtime, State, Timeout};
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// A start that ran into its timeout and will be continued by the next `proc_init`. Locked by
-/// whoever starts or ends the rank.
+/// A start that ran into its timeout; the next `proc_init` continues it. Locked by the thread that
+/// starts or ends the rank.
 static LIFECYCLE: Mutex<Option<Joining>> = Mutex::new(None);
 
 /// Only one thread starts or ends the rank; another one is told instead of made to wait past its
