@@ -102,7 +102,7 @@ pub struct Request {
 // SAFETY: the pointers are only used by the thread that runs the operation, under the promises of
 // its start.
 unsafe impl Send for Request {}
-// SAFETY: as above.
+// SAFETY: the pointers are only used by the thread that runs the operation.
 unsafe impl Sync for Request {}
 
 impl Combination {

@@ -113,9 +113,9 @@ pub(crate) fn post_receive(
 
 // SAFETY: an address and a length. Its maker promised that any thread may use the memory.
 unsafe impl Send for Source<'_> {}
-// SAFETY: as above.
+// SAFETY: its maker promised that any thread may use the memory.
 unsafe impl Sync for Source<'_> {}
-// SAFETY: as above.
+// SAFETY: its maker promised that any thread may use the memory.
 unsafe impl Send for Target<'_> {}
-// SAFETY: as above.
+// SAFETY: its maker promised that any thread may use the memory.
 unsafe impl Sync for Target<'_> {}

@@ -1,7 +1,7 @@
-//! Arguments of the collective operations: from what C passes to what the library below takes.
+//! Arguments of the collective operations: from C's to those of gaspi-collectives.
 //!
-//! Checked here is what has to be known before a pointer can be used or an address computed; all
-//! else is checked below, for Rust programs too.
+//! This file checks what has to be known before a pointer is used or an address computed.
+//! gaspi-collectives checks the rest, for Rust programs too.
 
 use super::reductions::Reductions;
 use crate::error::Failure;
@@ -23,7 +23,7 @@ pub(crate) struct Buffers {
     pub(crate) receive: *mut c_void,
 }
 
-/// How the buffers of an operation lie where the program asks for "in place".
+/// The layout of the buffers of an operation in place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum InPlace {
     /// Contribution and result are the same memory.
@@ -41,7 +41,7 @@ pub(crate) struct Lists {
     pub(crate) displacements: *const u64,
 }
 
-/// Which buffers this rank uses, in elements.
+/// The elements of each buffer that this rank uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
     pub(crate) send: u64,
@@ -54,8 +54,7 @@ impl Buffers {
         pointer.addr() == GASPI_COLL_IN_PLACE
     }
 
-    /// The buffers that the operation is to use: those that it does not use are null, those that
-    /// it uses are not.
+    /// The buffers of the operation: null exactly where it uses none.
     pub(crate) fn resolve(self, used: Used, in_place: InPlace) -> Result<Buffers, Failure> {
         let Buffers { mut send, mut receive } = self;
         if used.send == 0 {
@@ -100,7 +99,7 @@ impl Buffers {
     }
 }
 
-/// A request of this kind without anything else.
+/// A request of this kind with all else empty.
 pub(crate) fn request(collective: Collective) -> Request {
     Request {
         collective,
@@ -115,8 +114,8 @@ pub(crate) fn request(collective: Collective) -> Request {
     }
 }
 
-/// A request without options, of buffers that are used whole; `None` if something is wrong with it,
-/// or it is of another kind.
+/// A request without options, for buffers that are used whole; `None` if it is invalid or not
+/// simple.
 #[inline]
 pub(crate) fn simple(
     collective: Collective,
@@ -163,7 +162,7 @@ fn operation(number: gaspi_coll_op_t) -> Option<Operation> {
     })
 }
 
-/// Why there is no such type.
+/// The error for an unknown type.
 fn strange_type(number: gaspi_coll_datatype_t) -> Failure {
     Failure::Rejected(match number {
         GASPI_COLL_TYPE_USER => "GASPI_COLL_TYPE_USER is the type of elements that an operation \
@@ -243,10 +242,9 @@ impl Members {
 }
 
 impl Lists {
-    /// Reads lists of one number for each of `members`.
+    /// Reads lists of one number per member.
     ///
-    /// # Safety
-    /// Each is null or points to so many numbers.
+    /// # Safety Each list is null or points to `members` numbers.
     pub(crate) unsafe fn read(self, members: u64, name: &'static str) -> Result<Blocks, Failure> {
         let list = |pointer: *const u64| {
             (0..members as usize)
@@ -289,9 +287,9 @@ pub(crate) fn beginning(
     bytes(first, 1, element_bytes)
 }
 
-/// The operation of a name, as in gaspi_coll_X.
+/// The operation of a name, the X of gaspi_coll_X.
 pub(crate) fn collective(name: &str) -> Result<Collective, Failure> {
-    // Blocks that differ are not an operation of their own below.
+    // Operations with blocks that differ are not kinds of their own in gaspi-collectives.
     let base = match name {
         "allgatherv" | "alltoallv" => name.trim_end_matches('v'),
         _ => name,
@@ -341,7 +339,7 @@ pub(crate) unsafe fn optioned(
         return Err(refuse("gaspi_coll_options_t does not have so many bytes"));
     }
     for at in known..size {
-        // SAFETY: inside of what its first word says.
+        // SAFETY: inside of the size in its first word.
         if unsafe { options.cast::<u8>().add(at).read() } != 0 {
             return Err(refuse(&format!(
                 "byte {at} of the options is set, which this version of the library does not know"
@@ -429,7 +427,7 @@ mod tests {
         assert_eq!((total(&blocks, 4).unwrap(), beginning(&blocks, 0, 4).unwrap()), (5, 28));
     }
 
-    /// What these bytes of options, of which the first eight are replaced by `size`, come to.
+    /// The request of these bytes of options, with the first eight replaced by `size`.
     fn read(size: u64, tail: &[u8]) -> Result<Request, Failure> {
         let mut bytes = vec![0; size_of::<gaspi_coll_options_t>()];
         bytes.extend_from_slice(tail);
@@ -460,12 +458,12 @@ mod tests {
         let read = unsafe { optioned(request(Collective::Allreduce), &raw const options) };
         let read = read.unwrap();
         assert_eq!((read.algorithm, read.background), (Some(Algorithm::Ring), true));
-        // SAFETY: as above.
+        // SAFETY: the options are whole.
         let other = unsafe { optioned(request(Collective::Barrier), &raw const options) };
         let Err(Failure::Rejected(words)) = other else { panic!("a ring is no barrier") };
         assert!(words.contains("\"ring\"") && words.contains("dissemination"), "{words}");
         options.reserved = 1;
-        // SAFETY: as above.
+        // SAFETY: the options are whole.
         assert!(unsafe { optioned(request(Collective::Allreduce), &raw const options) }.is_err());
     }
 

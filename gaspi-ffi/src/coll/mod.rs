@@ -28,13 +28,13 @@ struct Call {
 impl Call {
     /// Carries out the request.
     ///
-    /// # Safety
-    /// The caller of the C function passes options, and buffers that are its own until the end.
+    /// # Safety The caller of the C function passes valid options, and buffers that only the
+    /// operation uses until its end.
     unsafe fn run(self, rt: &Runtime, request: Request) -> Outcome {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller of the C function passes valid options.
         let request = unsafe { optioned(request, self.options) }?;
         let (group, timeout) = (GroupId(self.group), timeout(self.milliseconds));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller of the C function passes valid buffers.
         Ok(unsafe { gaspi_collectives::run(rt, group, &request, timeout) }?)
     }
 
@@ -48,10 +48,10 @@ impl Call {
         request: Request,
         out: Out<gaspi_coll_request_t>,
     ) -> Outcome {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller of the C function passes valid options.
         let request = unsafe { optioned(request, self.options) }?;
         let (group, timeout) = (GroupId(self.group), timeout(self.milliseconds));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller of the C function passes valid buffers.
         out.set(unsafe { gaspi_collectives::start(rt, group, &request, timeout) }?.0);
         Ok(())
     }
@@ -66,18 +66,17 @@ impl Call {
         request: Request,
         out: Out<gaspi_coll_request_t>,
     ) -> Outcome {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller of the C function passes valid options.
         let request = unsafe { optioned(request, self.options) }?;
         let (group, timeout) = (GroupId(self.group), timeout(self.milliseconds));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller of the C function passes valid buffers.
         out.set(unsafe { gaspi_collectives::prepare(rt, group, &request, timeout) }?.0);
         Ok(())
     }
 }
 
-/// Defines each operation from how its arguments become a request. `group` and the options, which
-/// all have, are added, and so is what the forms differ in. `simple` says the same in short for
-/// what is often done swiftly.
+/// Defines each operation from the code that makes a request of its arguments. `group`, the options
+/// and the arguments of the forms are added. `simple` makes a request for the fast path.
 macro_rules! operations {
     ($(
         $(#[$doc:meta])*
@@ -98,7 +97,7 @@ macro_rules! operations {
                     }
                     let simple: SimpleRequest = $simple?;
                     let (group, once) = (GroupId($group), milliseconds == GASPI_TEST);
-                    // SAFETY: what the header asks for.
+                    // SAFETY: the header asks for valid options and buffers.
                     let done = unsafe {
                         gaspi_collectives::try_run_fast(&$inside, group, &simple, once)
                     };
@@ -106,7 +105,7 @@ macro_rules! operations {
                 })? holding $rt {
                     let call = Call { group: $group, options, milliseconds };
                     let request: Request = $body;
-                    // SAFETY: what the header asks for.
+                    // SAFETY: the header asks for valid options and buffers.
                     unsafe { call.run($rt, request) }
                 }
 
@@ -121,7 +120,7 @@ macro_rules! operations {
                     let out = out!(request);
                     let call = Call { group: $group, options, milliseconds };
                     let request: Request = $body;
-                    // SAFETY: what the header asks for.
+                    // SAFETY: the header asks for valid options and buffers.
                     unsafe { call.start($rt, request, out) }
                 }
 
@@ -136,7 +135,7 @@ macro_rules! operations {
                     let out = out!(request);
                     let call = Call { group: $group, options, milliseconds };
                     let request: Request = $body;
-                    // SAFETY: what the header asks for.
+                    // SAFETY: the header asks for valid options and buffers.
                     unsafe { call.prepare($rt, request, out) }
                 }
             )*
@@ -149,7 +148,7 @@ fn is_root(rt: &Runtime, root: gaspi_rank_t) -> bool {
     rt.rank() == Rank(root)
 }
 
-/// The same, as far as it has got.
+/// The same on the fast path.
 #[inline(always)]
 fn is_root_inside(inside: &Inside<'_>, root: gaspi_rank_t) -> bool {
     is_root(inside.runtime(), root)
@@ -351,7 +350,7 @@ operations! {
         // SAFETY: the caller of the C function passes a number for each member.
         let sent = unsafe { sent.read(members.size, "send_counts") }?;
         let received = Lists { counts: receive_counts, displacements: receive_displacements };
-        // SAFETY: as above.
+        // SAFETY: the caller of the C function passes a number for each member.
         let received = unsafe { received.read(members.size, "receive_counts") }?;
         let used = Used {
             send: total(&sent, element_bytes)?,

@@ -1,4 +1,4 @@
-//! Reductions of the program: functions that `gaspi_coll_op_create` has given numbers.
+//! Reductions of the program, numbered by `gaspi_coll_op_create`.
 
 use crate::error::Failure;
 use crate::types::*;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The first number that is given: beyond all that the header names.
+/// The first number of a reduction: above all constants of the header.
 const FIRST: gaspi_coll_op_t = 1 << 32;
 
 /// The flags that there are.
@@ -21,7 +21,7 @@ pub(crate) struct Reductions(Mutex<Table>);
 #[derive(Debug)]
 struct Table {
     known: HashMap<gaspi_coll_op_t, Reducer>,
-    /// Numbers are not used again, so that one that was freed is noticed.
+    /// Numbers are not reused, so that the use of a freed one is noticed.
     next: gaspi_coll_op_t,
 }
 
@@ -53,7 +53,7 @@ impl Reductions {
     }
 }
 
-/// Why there is no such operation.
+/// The error for an unknown operation.
 fn strange(op: gaspi_coll_op_t) -> Failure {
     const LAST: gaspi_coll_op_t = GASPI_OP_SUM as gaspi_coll_op_t;
     Failure::Rejected(match op {
@@ -65,7 +65,7 @@ fn strange(op: gaspi_coll_op_t) -> Failure {
     })
 }
 
-/// A function of the program and what it is handed besides the elements.
+/// A function of the program with its state.
 struct Callback {
     function: unsafe extern "C" fn(
         *const c_void,
@@ -79,9 +79,9 @@ struct Callback {
     element_size: gaspi_size_t,
 }
 
-// SAFETY: the header says that any thread may call the function, and with it use the state.
+// SAFETY: the header says that any thread may call the function with its state.
 unsafe impl Send for Callback {}
-// SAFETY: the header says that several may do so at once.
+// SAFETY: the header says that several threads may do so at once.
 unsafe impl Sync for Callback {}
 
 impl Callback {

@@ -1,4 +1,4 @@
-//! Requests of collective operations: start, test, wait, free; and what algorithms there are.
+//! Requests of collective operations: start, test, wait, free; and the names of the algorithms.
 
 use super::arguments::{algorithms, collective};
 use crate::error::Failure;
@@ -8,20 +8,19 @@ use gaspi_collectives::Handle;
 use gaspi_core::{Deadline, Error, Runtime, Timeout};
 use std::ffi::CStr;
 
-/// What is left until the deadline.
+/// The time until the deadline.
 fn remaining(deadline: Deadline) -> Timeout {
     match deadline.remaining() {
         None => Timeout::Block,
         Some(left) if left.is_zero() => Timeout::Test,
-        // Rounded up, so that less than a millisecond is not nothing.
+        // Rounded up, so that less than a millisecond does not become 0.
         Some(left) => Timeout::Millis(left.as_millis() as u64 + 1),
     }
 }
 
-/// Waits for each of `num` requests; those that do not exist afterwards become 0.
+/// Waits for each of `num` requests; released ones become 0.
 ///
-/// # Safety
-/// `requests` points to so many requests that nobody else uses.
+/// # Safety `requests` points to `num` requests that no other thread uses.
 unsafe fn wait_all(
     rt: &Runtime,
     num: usize,
@@ -31,9 +30,9 @@ unsafe fn wait_all(
     let mut first = None;
     let mut pending = None;
     for at in 0..num {
-        // SAFETY: inside of what the caller promises; C does not promise alignment.
+        // SAFETY: one of the `num` requests; C does not promise alignment.
         let entry = unsafe { requests.add(at) };
-        // SAFETY: as above.
+        // SAFETY: one of the `num` requests.
         let request = unsafe { entry.read_unaligned() };
         if request == GASPI_COLL_REQUEST_NULL {
             continue;
@@ -50,7 +49,7 @@ unsafe fn wait_all(
             Ok(()) => {}
         }
         if !gaspi_collectives::exists(rt, handle) {
-            // SAFETY: as above.
+            // SAFETY: one of the `num` requests.
             unsafe { entry.write_unaligned(GASPI_COLL_REQUEST_NULL) };
         }
     }
