@@ -10,7 +10,7 @@
 //!   them.
 //!
 //! The modules form layers, of which each imports lower ones only: `datatype` and `steps`,
-//! `algorithms` and `kernel`, `plan`, `exec`, `engine`, procedures.
+//! `algorithms` and `kernel`, `request` and `signature`, `plan`, `exec`, `engine`, the procedures.
 //!
 //! Invariant: algorithms know no pointers, the task knows no algorithm, nothing here knows a
 //! transport. `unsafe` is in [`kernel`], where memory of programs is taken in, and where contexts
