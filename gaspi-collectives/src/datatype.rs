@@ -1,7 +1,7 @@
 //! Element types and reduction operations, by name.
 //!
 //! The numbers that C programs use for them belong to gaspi-ffi. The codes here travel in the
-//! fingerprint of a call (four bits each), so that ranks that disagree can say in what.
+//! signature of a call (four bits each), so that ranks that disagree can say in what.
 
 use std::fmt;
 
@@ -80,12 +80,12 @@ impl DataType {
         }
     }
 
-    /// The type's place in a fingerprint, below 16.
+    /// The type's place in a signature, below 16.
     pub(crate) const fn code(self) -> u64 {
         self as u64
     }
 
-    /// The type of a fingerprint; `None` where another version of the library knows more.
+    /// The type of a signature; `None` where another version of the library knows more.
     pub(crate) fn from_code(code: u64) -> Option<DataType> {
         DataType::ALL.into_iter().find(|ty| ty.code() == code)
     }
@@ -171,12 +171,12 @@ impl Operation {
         }
     }
 
-    /// The operation's place in a fingerprint, below 16.
+    /// The operation's place in a signature, below 16.
     pub(crate) const fn code(self) -> u64 {
         self as u64
     }
 
-    /// The operation of a fingerprint; `None` where another version of the library knows more.
+    /// The operation of a signature; `None` where another version of the library knows more.
     pub(crate) fn from_code(code: u64) -> Option<Operation> {
         Operation::ALL.into_iter().find(|op| op.code() == code)
     }
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_fit_the_fingerprint_and_name_their_item() {
+    fn codes_fit_the_signature_and_name_their_item() {
         let codes: HashSet<u64> = DataType::ALL.into_iter().map(DataType::code).collect();
         assert_eq!(codes, (0..12).collect());
         for ty in DataType::ALL {

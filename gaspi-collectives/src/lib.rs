@@ -5,40 +5,38 @@
 //! - [`allreduce()`], [`allreduce_slice`], [`allreduce_in_place`] and [`allreduce_user`] are the
 //!   all-reduces of the standard (GASPI 17.1, 11.3 and 11.4), over the lines and stages of the
 //!   group itself.
-//! - Algorithms are data: [`steps`] says what they are made of, [`algorithms`] has a file for each,
-//!   a task runs them, over a channel or a group, and [`proof`] proves them.
+//! - Algorithms are data: [`steps`] defines what they consist of, [`algorithms`] has a file for
+//!   each, [`plan`] selects one, a task runs it over a channel or a group, and [`proof`] proves
+//!   them.
+//!
+//! The modules form layers, of which each imports lower ones only: `datatype` and `steps`,
+//! `algorithms` and `kernel`, `request` and `signature`, `plan`, `exec`, `engine`, the procedures.
 //!
 //! Invariant: algorithms know no pointers, the task knows no algorithm, nothing here knows a
-//! transport. `unsafe` is in [`kernel`], where memory of programs is taken in, and where desks are
-//! found without a lock.
+//! transport. `unsafe` is in [`kernel`], where memory of programs is taken in, and where contexts
+//! are found without a lock.
 
 pub mod algorithms;
-mod allreduce;
-mod apart;
-mod carrier;
-pub mod choice;
+mod checked_request;
 mod datatype;
 mod engine;
-mod fingerprint;
+mod exec;
 pub mod kernel;
-mod lines;
-mod notice;
-mod once;
-mod operation;
-mod plan;
-mod print;
+mod lock;
+pub mod plan;
+mod procedures;
 pub mod proof;
 mod request;
-mod station;
+mod signature;
+mod standard_allreduce;
 pub mod steps;
-mod task;
-mod user;
-mod whereabouts;
+mod user_reduction;
 
-pub use allreduce::{allreduce, allreduce_in_place, allreduce_slice, allreduce_user};
 pub use datatype::{DataType, Element, Operation};
 pub use half::{bf16, f16};
-pub use operation::{Handle, exists, free, prepare, restart, run, run_swiftly, start, test, wait};
-pub use request::{Blocks, Combination, Reduce, Reducer, Request};
-pub use station::Brief;
-pub use user::{ReductionFailed, UserReduce};
+pub use procedures::{
+    Handle, exists, free, prepare, restart, run, start, test, try_run_fast, wait,
+};
+pub use request::{Blocks, Combination, Reduce, Reducer, Request, SimpleRequest};
+pub use standard_allreduce::{allreduce, allreduce_in_place, allreduce_slice, allreduce_user};
+pub use user_reduction::{ReductionFailed, UserReduce};

@@ -1,4 +1,4 @@
-//! What a rank asks for: operation, buffers, counts, type; checked before anything happens.
+//! Requests: operation, buffers, counts, type.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +7,7 @@ use gaspi_core::Rank;
 
 use crate::algorithms::{Algorithm, Collective};
 use crate::datatype::{DataType, Operation};
-
-use crate::user::ReductionFailed;
+use crate::user_reduction::{Function, ReductionFailed};
 
 /// A reduction of the program: combines elements of the first and the second into the third; all
 /// have the given number of elements, aligned to 16 bytes, and are copies that nobody else sees.
@@ -25,7 +24,7 @@ pub struct Reducer {
     pub element_bytes: u32,
     /// Combines in the order of the ranks.
     pub ordered: bool,
-    /// Whether threads may call it that look after operations in the background.
+    /// Whether the background thread may call it.
     pub background: bool,
 }
 
@@ -37,7 +36,23 @@ impl fmt::Debug for Reducer {
     }
 }
 
-/// What is combined, and how.
+impl Function for Reducer {
+    fn element_bytes(&self) -> u64 {
+        self.element_bytes.into()
+    }
+
+    fn apply(
+        &self,
+        one: &[u8],
+        two: &[u8],
+        result: &mut [u8],
+        count: u64,
+    ) -> std::result::Result<(), ReductionFailed> {
+        (self.reduce)(one, two, result, count)
+    }
+}
+
+/// The elements and the operation that combines them.
 #[derive(Clone, Debug)]
 pub enum Combination {
     /// Elements of a type, by a built-in operation. Where nothing is combined the operation does
@@ -47,12 +62,12 @@ pub enum Combination {
     User(Reducer),
 }
 
-/// Counts and places of the blocks of an all-to-all, in elements.
+/// Counts and displacements of blocks, in elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
     /// Elements of each member's block.
     pub counts: Vec<u64>,
-    /// Where each begins; empty where they follow each other.
+    /// The first element of each block; empty where they follow each other.
     pub displacements: Vec<u64>,
 }
 
@@ -62,9 +77,9 @@ pub struct Blocks {
 pub struct Request {
     /// Which operation.
     pub collective: Collective,
-    /// What this rank contributes; may be null where it contributes nothing.
+    /// The contribution of this rank; may be null if there is none.
     pub send: *const u8,
-    /// Where its result goes; may be null where it gets none. In place: the same memory as `send`
+    /// The result of this rank; may be null if there is none. In place: the same memory as `send`
     /// (all-reduce, reduce, broadcast, all-to-all), or `send` lies where this rank's block is in
     /// `receive` (all-gather, gather), or `receive` where it is in `send` (scatter,
     /// reduce-scatter).
@@ -80,14 +95,14 @@ pub struct Request {
     pub root: Rank,
     /// The algorithm; `None` leaves the choice to the library.
     pub algorithm: Option<Algorithm>,
-    /// Whether a thread of the library looks after it while nobody tests or waits.
+    /// Whether a thread of the library drives it while no thread tests or waits.
     pub background: bool,
 }
 
-// SAFETY: the pointers are only used by whoever runs the operation, under the promises that its
-// start asks for.
+// SAFETY: the pointers are only used by the thread that runs the operation, under the promises of
+// its start.
 unsafe impl Send for Request {}
-// SAFETY: as above.
+// SAFETY: the pointers are only used by the thread that runs the operation.
 unsafe impl Sync for Request {}
 
 impl Combination {
@@ -97,5 +112,47 @@ impl Combination {
             Combination::BuiltIn(ty, _) => ty.bytes().into(),
             Combination::User(reducer) => reducer.element_bytes.into(),
         }
+    }
+}
+
+/// A request of the simple kind: without blocks that differ, elements of a built-in type.
+#[derive(Clone, Copy, Debug)]
+pub struct SimpleRequest {
+    /// Which operation.
+    pub collective: Collective,
+    /// As in [`Request`].
+    pub send: *const u8,
+    /// As in [`Request`].
+    pub receive: *mut u8,
+    /// Elements.
+    pub count: u64,
+    /// Their type.
+    pub ty: DataType,
+    /// How they are combined.
+    pub op: Operation,
+    /// The rank that has or gets everything.
+    pub root: Rank,
+    /// The algorithm; `None` leaves the choice to the library.
+    pub algorithm: Option<Algorithm>,
+}
+
+impl SimpleRequest {
+    /// `None` if the request is not of this kind.
+    #[inline]
+    pub fn of(request: &Request) -> Option<SimpleRequest> {
+        let Request { collective, send, receive, count, root, algorithm, .. } = *request;
+        let Combination::BuiltIn(ty, op) = request.combination else { return None };
+        let whole = request.blocks.is_empty();
+        whole.then_some(SimpleRequest { collective, send, receive, count, ty, op, root, algorithm })
+    }
+
+    /// All but the buffers and the count.
+    #[inline]
+    pub(crate) fn kind(&self) -> u64 {
+        self.collective as u64
+            | (self.ty as u64) << 8
+            | (self.op as u64) << 16
+            | self.algorithm.map_or(0, |algorithm| 1 + algorithm as u64) << 24
+            | u64::from(self.root.0) << 32
     }
 }

@@ -1,4 +1,4 @@
-//! What a collective consists of: the steps of one rank, over memory that is named by its role.
+//! The steps of a collective on one rank, over memory that is named by its role.
 //!
 //! An algorithm is a pure function from [`Shape`] to the steps of one member. It knows no
 //! transport, no pointer, no clock; the executor runs the steps, [`crate::proof`] proves them.
@@ -7,14 +7,14 @@
 //!
 //! Two families of steps exist. **Messages** go between any two members: a channel has a ring of
 //! slots for each ordered pair of members, messages of a pair arrive in the order in which they
-//! were sent, and a sender waits while the ring is full. **Lines** exist where all members are of
-//! one node: each says that it has arrived, and everybody may then use everybody's memory directly.
-//! A group has lines and stages, but no messages and no direct use, for members of several nodes
-//! too.
+//! were sent, and a sender waits while the ring is full. **Lines** exist where all members are on
+//! one node: a line says that its member has arrived, and then all members may access each other's
+//! memory. A group has lines and stages, also for members of several nodes, but no messages and no
+//! access to buffers.
 
 use gaspi_core::sync::line::PAYLOAD_WORDS;
 
-/// What steps are made for. All but `me`, `sends` and `receives` are the same on every member.
+/// The shape of an operation. All but `me`, `sends` and `receives` are the same on every member.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Shape {
     /// Index of this rank among the members.
@@ -45,9 +45,9 @@ pub struct Shape {
     pub slots: u32,
     /// Bytes of staging that a member publishes with an arrival.
     pub stage_bytes: u64,
-    /// Whether ranks of this node share cores: an arrival then takes switches between them.
+    /// Whether ranks of this node share cores: an arrival then takes context switches.
     pub shares_cores: bool,
-    /// Whether all members are on one machine: what goes from node to node then costs its cores.
+    /// Whether all members are on one machine: messages between nodes then cost its cores.
     pub one_machine: bool,
 }
 
@@ -66,19 +66,18 @@ impl Shape {
 /// Memory, by its role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Place {
-    /// What a member contributes.
+    /// The contribution of a member.
     Input(u32),
-    /// Where a member gets its result; in place it is the same memory as its input (of all-gather
-    /// and gather: the input is the member's own block of the output; of scatter and
-    /// reduce-scatter: the output is the member's own block of the input).
+    /// The result of a member; in place it is the same memory as its input (of all-gather and
+    /// gather: the input is the member's own block of the output; of scatter and reduce-scatter:
+    /// the output is the member's own block of the input).
     Output(u32),
     /// Memory of this member for partial results, which no other member can reach. As long as the
-    /// algorithm says (`scratch_bytes`). Its content is lost
-    /// between calls.
+    /// algorithm says (`scratch_bytes`). Its content is lost between calls.
     Scratch,
-    /// As a target: what this member publishes with its next arrival. As a source: what a member
-    /// has published with the arrival awaited last, to be read until the reader's next arrival. Up
-    /// to `stage_bytes`; a member writes only its own. Only where lines exist.
+    /// As a target: this member's stage of its next arrival. As a source: a member's stage of the
+    /// arrival awaited last, readable until the reader's next arrival. Up to `stage_bytes`; a
+    /// member writes only its own. Only where lines exist.
     Stage(u32),
 }
 
@@ -104,7 +103,7 @@ pub enum Members {
     AllBut(u32),
 }
 
-/// The kinds of memory that a direct step uses at several members at once.
+/// The kinds of memory that a step uses at several members at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Kind {
     /// [`Place::Input`].
@@ -120,7 +119,7 @@ pub enum Kind {
 /// The same bytes of several members' memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Spread {
-    /// Whose.
+    /// The members.
     pub members: Members,
     /// Which memory.
     pub kind: Kind,
@@ -128,7 +127,7 @@ pub struct Spread {
     pub offset: u64,
 }
 
-/// What an arrival carries.
+/// The content of an arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Carry {
     /// Nothing but staging written since the arrival before.
@@ -137,7 +136,7 @@ pub enum Carry {
     Data(Span),
 }
 
-/// Bytes of payload that ride in a line.
+/// Bytes of payload in a line.
 pub const LINE_BYTES: u64 = (PAYLOAD_WORDS * size_of::<u64>()) as u64;
 
 /// One step of one member.
@@ -164,12 +163,12 @@ pub enum Step {
     },
     /// Sends own memory (input, output, scratch) to another member: at most `message_bytes`. Unless
     /// `copied`, the span is not written again before the step that received the message is known
-    /// to have been done; the executor sees to it that the message has left before the operation
-    /// ends. Waits while the ring is full.
+    /// to have been done; the executor ends the operation only when the message has left. Waits
+    /// while the ring is full.
     Send {
-        /// Whom to.
+        /// The receiver.
         to: u32,
-        /// What.
+        /// The data.
         src: Span,
         /// Whether the span may be written by the very next step.
         copied: bool,
@@ -177,7 +176,7 @@ pub enum Step {
     /// Takes the next message of a member, whose length must be that of `dst` (own memory). Waits
     /// for it.
     Receive {
-        /// Whose.
+        /// The sender.
         from: u32,
         /// Where to.
         dst: Span,
@@ -186,17 +185,17 @@ pub enum Step {
     /// `theirs_first`, `dst = message op with`. `dst` and `with` are own memory, may be the same,
     /// and have the message's length.
     ReceiveReduce {
-        /// Whose.
+        /// The sender.
         from: u32,
         /// Where to.
         dst: Span,
-        /// What it is combined with.
+        /// The other operand.
         with: Span,
         /// Whether the message is the left operand.
         theirs_first: bool,
     },
-    /// Says that this member has arrived, publishing its stage. Only where lines exist. Each
-    /// arrival is awaited before the next one.
+    /// Publishes that this member has arrived, with its stage. Only where lines exist. Each arrival
+    /// is awaited before the next one.
     Arrive(Carry),
     /// Waits until all members have arrived as often as this one.
     AwaitAll,
@@ -216,7 +215,7 @@ pub enum Step {
     /// Average: divides own memory by the number of members. No-op for other operations. Once for
     /// each element, when all contributions are in it.
     Finish {
-        /// What, in own memory.
+        /// The elements, in own memory.
         span: Span,
     },
 }

@@ -35,7 +35,8 @@ procedures! {
         milliseconds: gaspi_timeout_t,
     ) swiftly rt {
         let out = wanted!(value_old)?;
-        out.set(rt.atomic_compare_swap(SegmentId(segment_id), offset, Rank(rank), comparator, value_new)?);
+        let (segment, target) = (SegmentId(segment_id), Rank(rank));
+        out.set(rt.atomic_compare_swap(segment, offset, target, comparator, value_new)?);
         Some(GASPI_SUCCESS)
     } holding rt {
         let out = out!(value_old);

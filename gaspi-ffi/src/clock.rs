@@ -73,8 +73,8 @@ fn ticks() -> u64 {
     }
 }
 
-/// MHz of the counter. Nobody spins to measure it: where neither the processor nor the kernel tell,
-/// it is what went by since the start, once that is long enough to divide by.
+/// MHz of the counter, without spinning. If neither the processor nor the kernel knows it, it is
+/// measured from the start on, once enough time has passed.
 fn frequency() -> Option<f64> {
     static TOLD: OnceLock<Option<f64>> = OnceLock::new();
     static MEASURED: OnceLock<f64> = OnceLock::new();

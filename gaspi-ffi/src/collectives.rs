@@ -42,7 +42,7 @@ type ReduceFunction = unsafe extern "C" fn(
     gaspi_timeout_t,
 ) -> gaspi_return_t;
 
-/// A reduction of the program, with what it is handed besides the elements.
+/// A reduction of the program, with its state.
 struct Callback {
     function: ReduceFunction,
     state: gaspi_reduce_state_t,

@@ -22,7 +22,7 @@ static LIMITER: Mutex<Option<Limiter>> = Mutex::new(None);
 /// Lines that were not printed since the last one that was.
 static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
 
-/// Who writes from now on, or nobody after term.
+/// Sets the rank and host of further lines; none after `proc_term`.
 pub(crate) fn identify(identity: Option<(u16, String)>) {
     *IDENTITY.write().unwrap_or_else(PoisonError::into_inner) = identity;
 }

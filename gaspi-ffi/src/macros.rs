@@ -29,7 +29,8 @@ macro_rules! procedures {
     ($(
         $(#[$doc:meta])*
         fn $name:ident($($argument:ident: $type:ty),* $(,)?)
-        $(swiftly $swift:ident $swift_body:block)? $(with $guarded:ident)? $(holding $held:ident)? $body:block
+        $(swiftly $swift:ident $swift_body:block)?
+        $(with $guarded:ident)? $(holding $held:ident)? $body:block
     )*) => {
         $(
             $(#[$doc])*

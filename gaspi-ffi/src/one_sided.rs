@@ -303,7 +303,8 @@ procedures! {
     } holding rt {
         let out = out!(first_id);
         let (segment, limit) = (SegmentId(segment_id_local), timeout(milliseconds));
-        if let Some(id) = rt.notify_waitsome(segment, notification_begin, notification_num, limit)? {
+        let found = rt.notify_waitsome(segment, notification_begin, notification_num, limit)?;
+        if let Some(id) = found {
             out.set(id.0);
         }
         Ok(())

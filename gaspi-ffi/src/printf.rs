@@ -74,7 +74,7 @@ std::arch::global_asm!(
 unsafe extern "C" fn deliver_from_c(rank: u32, text: *const u8, size: usize) {
     // SAFETY: printf.c passes its buffer, which holds `size` bytes and which nobody else knows.
     let text = unsafe { std::slice::from_raw_parts(text, size) };
-    // Nobody to tell: the C procedure returns nothing.
+    // The error cannot be reported: the C procedure returns nothing.
     let _ = catch_unwind(AssertUnwindSafe(|| deliver(rank as u16, text)));
 }
 

@@ -8,11 +8,11 @@ use gaspi_core::{Error, Job, Joining, Link, Rank, Runtime, State, Timeout};
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// A start that ran into its timeout and will be continued by the next `proc_init`. Locked by
-/// whoever starts or ends the rank.
+/// A start that ran into its timeout; the next `proc_init` continues it. Locked by the thread that
+/// starts or ends the rank.
 static LIFECYCLE: Mutex<Option<Joining>> = Mutex::new(None);
 
-/// Only one thread starts or ends the rank; another one is told instead of made to wait past its
+/// Only one thread starts or ends the rank; another one gets an error instead of waiting past its
 /// timeout.
 fn lifecycle() -> Result<MutexGuard<'static, Option<Joining>>, Failure> {
     match LIFECYCLE.try_lock() {
@@ -31,14 +31,14 @@ pub(crate) fn is_starting() -> bool {
 
 fn joining() -> Result<Joining, Failure> {
     let job = Job::from_environment()?;
-    // What goes wrong from here on says whose start it is.
+    // Errors from here on name the rank.
     let host = job.hosts.get(job.rank.index()).cloned().unwrap_or_else(logging::host_name);
     logging::identify(Some((job.rank.0, host)));
     topology::bind_as_launched();
     Ok(Joining::new(job, config::for_core()?)?)
 }
 
-/// What carries the data of this rank, for `net_info`.
+/// The transports of this rank, for `net_info`.
 fn transports(runtime: &Runtime) -> String {
     let (rank, host) = (runtime.rank().0, runtime.host());
     let (ranks, local) = (runtime.size(), runtime.local_size());
@@ -56,7 +56,7 @@ fn transports(runtime: &Runtime) -> String {
     text
 }
 
-/// What this rank is and how it works, for the log.
+/// A description of this rank, for the log.
 fn introduction(runtime: &Runtime) -> String {
     let (ranks, local) = (runtime.size(), runtime.local_size());
     let binding = match std::env::var("GASPI_BIND") {
@@ -125,7 +125,7 @@ procedures! {
                 runtime::publish(runtime);
                 Err(error.into())
             }
-            // The rank has left, whatever did not go well on the way out.
+            // The rank has left, whether or not an error occurred.
             outcome => {
                 runtime::retire(runtime);
                 runtime::engage(false);

@@ -36,7 +36,7 @@ pub(crate) fn refuse_fork() -> Outcome {
     if FORKED.load(Ordering::Relaxed) { Err(Failure::Forked) } else { Ok(()) }
 }
 
-/// Why there is no runtime.
+/// The error without a runtime.
 #[cold]
 fn absent() -> Failure {
     refuse_fork().err().unwrap_or(Failure::NotInitialised)
@@ -103,7 +103,7 @@ pub(crate) fn unlink() -> Result<Arc<Runtime>, Failure> {
     owned().take().ok_or_else(absent)
 }
 
-/// Gives up an unlinked runtime once nobody can reach it without a count of his own.
+/// Gives up an unlinked runtime once no thread can reach it without holding a count.
 pub(crate) fn retire(runtime: Arc<Runtime>) {
     epoch::synchronize();
     drop(runtime);

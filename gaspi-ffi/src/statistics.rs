@@ -154,8 +154,8 @@ fn head(name: &str) -> String {
     ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name).to_owned()
 }
 
-/// What the rank did, for a person: counters that are not 0, with what they count, and a table of
-/// the ranks that it communicated with.
+/// The summary: counters that are not 0, with their texts, and a table of the ranks that it
+/// communicated with.
 pub(crate) fn summary(rt: &Runtime) -> String {
     let (rank, size) = (rt.rank().0, rt.size());
     let mut text = format!("statistics of rank {rank} of {size}\n");

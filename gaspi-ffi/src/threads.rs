@@ -3,8 +3,8 @@
 //! Invariant: the lock is never held while a function of the program runs or a rank is waited for.
 //! A barrier counts the registered threads and those that were given a function and have not
 //! registered yet. Programs fill the pool thread by thread while the first ones already run into
-//! their barrier, so a barrier of a pool that is not full completes only once nobody has joined
-//! for [`SETTLING`]; a full pool never waits for that.
+//! their barrier, so a barrier of a pool that is not full completes only after no thread has joined
+//! for [`SETTLING`]. A full pool does not wait.
 
 use crate::error::Failure;
 use crate::runtime::{self, timeout};
@@ -21,11 +21,11 @@ use std::{mem, ptr};
 /// Threads of the largest pool.
 const THREADS_MAX: u32 = 4096;
 
-/// How long nobody has to have joined before a pool that is not full counts as complete. Programs
-/// start their threads in a loop without pauses. (Tests run on machines that are busy.)
+/// A pool that is not full counts as complete after this time without a new thread. Programs start
+/// their threads in a loop without pauses. (Tests run on busy machines.)
 const SETTLING: Duration = Duration::from_millis(if cfg!(test) { 1000 } else { 100 });
 
-/// A function of the program and what it is handed.
+/// A function of the program and its argument.
 struct Task {
     function: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
     argument: *mut c_void,
@@ -35,7 +35,7 @@ struct Task {
 unsafe impl Send for Task {}
 
 struct Pool {
-    /// Which pool this is: what a thread remembers of an earlier one does not count.
+    /// The number of this pool: a thread's registration with an earlier one is void.
     generation: u64,
     /// One entry per number; true while a thread has it. Empty without a pool.
     numbers: Vec<bool>,
@@ -122,14 +122,14 @@ impl Pool {
         registered + self.unregistered + self.tasks.len()
     }
 
-    /// A thread registered or was given something to run.
+    /// A thread registered or got a task.
     fn join(&mut self) {
         let full = self.participants() >= self.numbers.len();
         self.joined = if full { None } else { Some(Instant::now()) };
         CHANGED.notify_all();
     }
 
-    /// When it is settled who takes part, `None` if it is.
+    /// When the set of threads becomes final; `None` if it is.
     fn settled_at(&mut self) -> Option<Instant> {
         let at = self.joined? + SETTLING;
         if Instant::now() < at {
@@ -208,7 +208,7 @@ fn start(size: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lets the workers finish what they have and ends them.
+/// Lets the workers finish their tasks and ends them.
 fn stop(mut pool: MutexGuard<'static, Pool>) -> MutexGuard<'static, Pool> {
     pool.closing = true;
     let workers = mem::take(&mut pool.workers);
@@ -245,7 +245,7 @@ fn sleep(
     }
 }
 
-/// What is left of a deadline, as the timeout of a call.
+/// The time until a deadline, as the timeout of a call.
 fn remaining(deadline: Deadline) -> Timeout {
     match (deadline, deadline.remaining()) {
         (Deadline::Now, _) => Timeout::Test,
@@ -305,7 +305,7 @@ fn meet(
         let lead = Lead;
         let outcome = last();
         mem::forget(lead);
-        // The lead ends together with the phase: nobody may do `last` for it once more.
+        // The lead ends together with the phase, so that `last` runs only once for it.
         pool = lock();
         pool.leading = false;
         CHANGED.notify_all();

@@ -82,7 +82,7 @@ pub(crate) type gaspi_coll_reduce_function_t = Option<
     ) -> gaspi_return_t,
 >;
 
-/// What `gaspi_threads_run` runs: `void *(*)(void *)`; NULL is `None`.
+/// The function of `gaspi_threads_run`: `void *(*)(void *)`; NULL is `None`.
 pub(crate) type thread_function = Option<unsafe extern "C" fn(*mut c_void) -> *mut c_void>;
 
 pub(crate) const GASPI_TEST: gaspi_timeout_t = 0;

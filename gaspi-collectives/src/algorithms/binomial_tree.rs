@@ -44,7 +44,7 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
     Some(program.into_steps())
 }
 
-/// Who is above and below a place.
+/// The parent and the children of a place.
 pub(super) struct Family {
     pub(super) parent: Option<u32>,
     /// From the nearest and smallest to the farthest.

@@ -63,7 +63,7 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
     Some(program.into_steps())
 }
 
-/// Who is above and below a place in one of the trees.
+/// The parent and the children of a place in one of the trees.
 struct Family {
     parent: Option<u32>,
     left: Option<u32>,

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! folded members send what they have to the member behind
-//! for distance 1, 2, 4, ... below p:   with active member number ^ distance: send it its half of the
-//!                                      own window, keep and combine the other half
+//! for distance 1, 2, 4, ... below p:   with active member number ^ distance: send it its half of
+//!                                      the own window, keep and combine the other half
 //! for distance p/2, ... 4, 2, 1:       exchange windows, which doubles them
 //! folded members get the result
 //! ```

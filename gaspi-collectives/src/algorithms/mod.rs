@@ -2,7 +2,7 @@
 //! file.
 //!
 //! A file opens with its steps and its bytes on the wire. [`crate::proof`] proves them all,
-//! [`crate::choice`] says which one is used where.
+//! [`crate::plan::select`] says which one is used where.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,21 +11,21 @@ use crate::steps::{Shape, Step};
 
 mod binomial_tree;
 mod blocks;
-mod direct;
+mod copy_in_copy_out;
 mod dissemination;
 mod double_tree;
 mod fold;
 mod halving_doubling;
 mod hierarchical;
-mod line;
+mod inline;
 mod linear;
 mod pairwise;
 mod program;
 mod recursive_doubling;
 mod reduce_scatter_allgather;
 mod ring;
-mod sliced;
-mod staged;
+mod single_copy;
+mod sliced_copy;
 
 /// What members do together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
@@ -102,13 +102,13 @@ impl fmt::Display for Collective {
 #[non_exhaustive]
 pub enum Algorithm {
     /// One node: everything in the lines of one arrival.
-    Line,
+    Inline,
     /// One node: through staging, each takes what it needs.
-    Staged,
+    CopyInCopyOut,
     /// One node: through staging, each combines a slice.
-    Sliced,
+    SlicedCopy,
     /// One node: straight out of all inputs into all outputs.
-    Direct,
+    SingleCopy,
     /// Segmented ring.
     Ring,
     /// Recursive doubling.
@@ -134,10 +134,10 @@ pub enum Algorithm {
 impl Algorithm {
     /// All there are.
     pub const ALL: [Algorithm; 14] = [
-        Algorithm::Line,
-        Algorithm::Staged,
-        Algorithm::Sliced,
-        Algorithm::Direct,
+        Algorithm::Inline,
+        Algorithm::CopyInCopyOut,
+        Algorithm::SlicedCopy,
+        Algorithm::SingleCopy,
         Algorithm::Ring,
         Algorithm::RecursiveDoubling,
         Algorithm::HalvingDoubling,
@@ -153,10 +153,10 @@ impl Algorithm {
     /// Its name, as in `GASPI_COLL_ALGORITHM`.
     pub const fn name(self) -> &'static str {
         match self {
-            Algorithm::Line => "line",
-            Algorithm::Staged => "staged",
-            Algorithm::Sliced => "sliced",
-            Algorithm::Direct => "direct",
+            Algorithm::Inline => "inline",
+            Algorithm::CopyInCopyOut => "copy_in_copy_out",
+            Algorithm::SlicedCopy => "sliced_copy",
+            Algorithm::SingleCopy => "single_copy",
             Algorithm::Ring => "ring",
             Algorithm::RecursiveDoubling => "recursive_doubling",
             Algorithm::HalvingDoubling => "halving_doubling",
@@ -170,6 +170,17 @@ impl Algorithm {
         }
     }
 
+    /// The name that it had in earlier versions, which is still accepted.
+    const fn former_name(self) -> Option<&'static str> {
+        match self {
+            Algorithm::Inline => Some("line"),
+            Algorithm::CopyInCopyOut => Some("staged"),
+            Algorithm::SlicedCopy => Some("sliced"),
+            Algorithm::SingleCopy => Some("direct"),
+            _ => None,
+        }
+    }
+
     /// Whether there is a shape of that operation for which it has steps.
     pub const fn serves(self, collective: Collective) -> bool {
         use Collective::{
@@ -177,8 +188,8 @@ impl Algorithm {
             Scatter,
         };
         match self {
-            Algorithm::Line | Algorithm::Staged | Algorithm::Direct => true,
-            Algorithm::Sliced => matches!(collective, Allreduce),
+            Algorithm::Inline | Algorithm::CopyInCopyOut | Algorithm::SingleCopy => true,
+            Algorithm::SlicedCopy => matches!(collective, Allreduce),
             Algorithm::Ring => matches!(collective, Allreduce | ReduceScatter | Allgather),
             Algorithm::RecursiveDoubling => matches!(collective, Allreduce | Allgather | Barrier),
             Algorithm::HalvingDoubling => matches!(collective, Allreduce),
@@ -202,20 +213,23 @@ impl Algorithm {
 
     /// Whether all members have to be of one node, because it consists of lines.
     pub const fn requires_one_node(self) -> bool {
-        use Algorithm::{Direct, Line, Sliced, Staged};
-        matches!(self, Line | Staged | Sliced | Direct)
+        use Algorithm::{CopyInCopyOut, Inline, SingleCopy, SlicedCopy};
+        matches!(self, Inline | CopyInCopyOut | SlicedCopy | SingleCopy)
     }
 
     /// Whether members use each other's inputs and outputs, not only lines, stages and messages.
     pub const fn requires_reach(self) -> bool {
-        matches!(self, Algorithm::Direct)
+        matches!(self, Algorithm::SingleCopy)
     }
 
     /// Whether contributions are combined as they would be one after the other in the order of the
     /// members, but for parentheses: only neighbours, the lower ones' operand on the left.
     pub fn keeps_order(self, collective: Collective, shape: &Shape) -> bool {
         match self {
-            Algorithm::Line | Algorithm::Staged | Algorithm::Sliced | Algorithm::Direct => true,
+            Algorithm::Inline
+            | Algorithm::CopyInCopyOut
+            | Algorithm::SlicedCopy
+            | Algorithm::SingleCopy => true,
             Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling | Algorithm::Linear => true,
             Algorithm::BinomialTree | Algorithm::DoubleTree => {
                 collective != Collective::Reduce || shape.root == 0
@@ -229,10 +243,10 @@ impl Algorithm {
     pub fn fits(self, collective: Collective, shape: &Shape) -> bool {
         let v = !shape.sends.is_empty();
         let serves = match self {
-            Algorithm::Line => !v && line::fits(collective, shape),
-            Algorithm::Staged => !v && staged::fits(collective, shape),
-            Algorithm::Sliced => sliced::fits(shape),
-            Algorithm::Direct => !v,
+            Algorithm::Inline => !v && inline::fits(collective, shape),
+            Algorithm::CopyInCopyOut => !v && copy_in_copy_out::fits(collective, shape),
+            Algorithm::SlicedCopy => sliced_copy::fits(shape),
+            Algorithm::SingleCopy => !v,
             _ => true,
         };
         // Blocks that differ are all-to-all v, with `sends` and `receives`.
@@ -250,10 +264,10 @@ impl Algorithm {
             return None;
         }
         match self {
-            Algorithm::Line => line::steps(collective, shape),
-            Algorithm::Staged => staged::steps(collective, shape),
-            Algorithm::Sliced => sliced::steps(shape),
-            Algorithm::Direct => direct::steps(collective, shape),
+            Algorithm::Inline => inline::steps(collective, shape),
+            Algorithm::CopyInCopyOut => copy_in_copy_out::steps(collective, shape),
+            Algorithm::SlicedCopy => sliced_copy::steps(shape),
+            Algorithm::SingleCopy => single_copy::steps(collective, shape),
             Algorithm::Ring => ring::steps(collective, shape),
             Algorithm::RecursiveDoubling => recursive_doubling::steps(collective, shape),
             Algorithm::HalvingDoubling => halving_doubling::steps(shape),
@@ -294,7 +308,28 @@ impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
     fn from_str(name: &str) -> Result<Algorithm, UnknownAlgorithm> {
-        let named = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name);
-        named.ok_or_else(|| UnknownAlgorithm(name.to_owned()))
+        let is_named = |algorithm: &Algorithm| {
+            algorithm.name() == name || algorithm.former_name() == Some(name)
+        };
+        Algorithm::ALL.into_iter().find(is_named).ok_or_else(|| UnknownAlgorithm(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn former_names_are_parsed() {
+        let former = [
+            ("line", Algorithm::Inline),
+            ("staged", Algorithm::CopyInCopyOut),
+            ("sliced", Algorithm::SlicedCopy),
+            ("direct", Algorithm::SingleCopy),
+        ];
+        for (name, algorithm) in former {
+            assert_eq!(name.parse(), Ok(algorithm));
+            assert_ne!(algorithm.name(), name);
+        }
     }
 }

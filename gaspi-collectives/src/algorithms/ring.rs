@@ -7,8 +7,8 @@
 //!   be.
 //!
 //! ```text
-//! reduce-scatter:  in round r send block me - 1 - r to the next member, while block me - 2 - r comes
-//!                  from the member before and is combined with the own one
+//! reduce-scatter:  in round r send block me - 1 - r to the next member, while block me - 2 - r
+//!                  comes from the member before and is combined with the own one
 //! all-gather:      in round r send block me - r, while block me - 1 - r comes
 //! ```
 //!

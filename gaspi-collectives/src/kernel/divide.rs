@@ -48,7 +48,7 @@ fn integers<T>(dst: Target<'_>, quotient: impl Fn(T) -> T) {
     for i in 0..dst.len / size_of::<T>() {
         // SAFETY: element `i` is inside; every bit pattern is a number.
         let value = unsafe { dst.start.cast::<T>().add(i).read_unaligned() };
-        // SAFETY: as above.
+        // SAFETY: element `i` is inside.
         unsafe { dst.start.cast::<T>().add(i).write_unaligned(quotient(value)) };
     }
 }
@@ -113,7 +113,7 @@ where
         if lanes.is_unsettled::<Quotient>() {
             lanes = lanes.settle::<Quotient>();
         }
-        // SAFETY: as above.
+        // SAFETY: the chunk is inside.
         unsafe { C::store(dst.start.add(at), C::pack(lanes)) };
         at += C::BYTES;
     }

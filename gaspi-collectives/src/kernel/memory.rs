@@ -1,4 +1,4 @@
-//! Memory of this rank's own for partial results, and copies from and to other processes.
+//! Memory for partial results, and copies from and to other processes.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -80,8 +80,8 @@ pub(crate) fn push(channel: &Channel, member: usize, address: u64, from: Source<
     unsafe { channel.push(member, address, from.start, from.len) }
 }
 
-/// Sends a message, whose data stays as it is for the call, or until the channel has given it back
-/// or [withdraws](Channel::withdraw); false if there is no room for it now.
+/// Sends a message; false if there is no room for it now. Its data does not change during the call,
+/// or until the channel has returned it or [withdraws](Channel::withdraw).
 ///
 /// # Errors
 /// Those of [`Channel::send`].
@@ -94,28 +94,28 @@ pub(crate) fn send(
     data: Source<'_>,
     stays: Stays,
 ) -> Result<bool> {
-    // SAFETY: valid for its length by the promise of its maker, until the operation has ended;
-    // before it does, what was lent comes back.
+    // SAFETY: valid for its length by the promise of its maker, until the operation has ended.
+    // Zero-copy sends are acknowledged before.
     unsafe { channel.send(to, index, head, (data.start, data.len), stays) }
 }
 
-/// Has the data of a message go to `to`, if its head begins like this.
-pub(crate) fn expect(
+/// Posts a receive: the data of a message goes to `to` if its head begins like this.
+pub(crate) fn post_receive(
     channel: &Channel,
     (from, index): (usize, u64),
     head: [u64; 3],
     to: Target<'_>,
 ) {
-    // SAFETY: valid for its length by the promise of its maker, until the operation has ended; with
-    // it ends that the message is expected.
+    // SAFETY: valid for its length by the promise of its maker, until the operation has ended,
+    // which withdraws the receive.
     unsafe { channel.expect(from, index, head, (to.start, to.len as u64)) }
 }
 
-// SAFETY: an address and a length; whoever made it promised that they may be used, by any thread.
+// SAFETY: an address and a length. Its maker promised that any thread may use the memory.
 unsafe impl Send for Source<'_> {}
-// SAFETY: as above.
+// SAFETY: its maker promised that any thread may use the memory.
 unsafe impl Sync for Source<'_> {}
-// SAFETY: as above.
+// SAFETY: its maker promised that any thread may use the memory.
 unsafe impl Send for Target<'_> {}
-// SAFETY: as above.
+// SAFETY: its maker promised that any thread may use the memory.
 unsafe impl Sync for Target<'_> {}

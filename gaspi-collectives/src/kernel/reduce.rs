@@ -269,7 +269,7 @@ fn pieces<C: Chunk, O: Combine<C::Lane>>(
         // SAFETY: `Pass::run` checked that all are as long as the first; the chunk is inside.
         let mut lanes = unsafe { C::load(first.start.add(at)) };
         for src in rest {
-            // SAFETY: as above.
+            // SAFETY: it is as long as the first one.
             let more = unsafe { C::load(src.start.add(at)) };
             lanes = lanes.combine::<O>(more);
         }
@@ -279,7 +279,7 @@ fn pieces<C: Chunk, O: Combine<C::Lane>>(
         let packed = C::pack(lanes);
         let packed = C::hold(packed);
         for dst in dsts {
-            // SAFETY: as above.
+            // SAFETY: it is as long as the first one.
             unsafe { C::store(dst.start.add(at), packed) };
         }
         at += C::BYTES;

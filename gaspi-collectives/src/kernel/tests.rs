@@ -154,7 +154,7 @@ fn case() -> impl Strategy<Value = Case> {
 impl Case {
     /// The same numbers for the same seed.
     fn of_seed(seed: u64, ty: DataType, op: Operation, sources: usize, count: usize) -> Case {
-        let next = |state: &u64| Some(crate::fingerprint::mix(&[*state]));
+        let next = |state: &u64| Some(crate::signature::mix(&[*state]));
         let mut numbers = successors(next(&seed), next);
         let mut number = || numbers.next().unwrap();
         let special = special(ty);

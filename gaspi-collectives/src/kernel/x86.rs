@@ -20,8 +20,8 @@ macro_rules! by_intrinsics {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty $body:block)*) => {$(
         #[inline(always)]
         fn $name($($argument: $kind),*) -> $result {
-            // SAFETY: whoever takes a type of this module knows that the processor has the
-            // instruction set that its name tells; no memory is touched.
+            // SAFETY: types of this module are only used on processors with the instruction set of
+            // their name; no memory is touched.
             unsafe { $body }
         }
     )*};
@@ -31,7 +31,10 @@ macro_rules! by_intrinsics {
 /// tells in which lanes one of two is NaN, `any` whether there are such, `select` takes the second
 /// there.
 macro_rules! operations {
-    ($vector:ty, $module:ident: $add:ident, $multiply:ident, $divide:ident, $min:ident, $max:ident, $unordered:expr, $any:expr, $select:expr, $nan:expr) => {
+    (
+        $vector:ty, $module:ident: $add:ident, $multiply:ident, $divide:ident, $min:ident,
+        $max:ident, $unordered:expr, $any:expr, $select:expr, $nan:expr
+    ) => {
         mod $module {
             use super::*;
 

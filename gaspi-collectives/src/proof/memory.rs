@@ -1,12 +1,11 @@
-//! The memory of one member, element by element: what is in it, who wrote it, who may be reading
-//! it.
+//! The memory of one member, element by element: value, writer, possible readers.
 
 use super::value::{Value, Wanted};
 use super::{Call, Checked};
 use crate::algorithms::Collective;
 use crate::steps::Shape;
 
-/// What a member knows of the time of each.
+/// The time of each member, as one member knows it.
 pub(super) type Clock = Vec<u32>;
 
 /// A member and its time.
@@ -16,7 +15,7 @@ pub(super) struct Stamp {
     pub(super) time: u32,
 }
 
-/// What a member knows: its own time, and of all others.
+/// The knowledge of a member: its own time, and that of all others.
 #[derive(Clone, Copy)]
 pub(super) struct Knowledge<'a> {
     pub(super) now: Stamp,
@@ -180,7 +179,7 @@ fn starts(counts: &[u64], count: u64, size: u32) -> Vec<u64> {
     starts
 }
 
-/// What each element of the output of a member should be.
+/// The wanted value of each element of a member's output.
 pub(super) fn wanted(call: &Call, me: u32) -> Vec<Wanted> {
     let Shape { count, root, ref counts, ref receives, size, .. } = call.shapes[me as usize];
     let blocks = starts(counts, count, size);
@@ -230,7 +229,7 @@ impl Memory {
         Memory { owner, ..Memory::default() }
     }
 
-    /// The caller fills its input and does not care what is in its output.
+    /// The caller fills its input. Its output may hold anything.
     pub(super) fn enter(&mut self, layout: Layout, call: u32, with: Knowledge<'_>) -> Checked {
         self.layout = layout;
         let grow = |cells: &mut Vec<Cell>, len: u64| {
@@ -254,8 +253,8 @@ impl Memory {
         Ok(())
     }
 
-    /// The caller has its buffers back: nobody else uses them, and the input is as it was. Messages
-    /// that are still to be taken have left, since the executor sees to that.
+    /// The caller has its buffers back: no other member uses them, and the input is unchanged. The
+    /// executor has seen to it that messages which are still to be taken have left.
     pub(super) fn leave(&mut self, call: u32, with: Knowledge<'_>) -> Checked {
         let Layout { input, output, .. } = self.layout;
         let (owner, out_of_place) = (self.owner, input.buffer != output.buffer);

@@ -1,29 +1,29 @@
-//! What an element holds: whose contribution, or how contributions were combined. Combinations are
-//! interned: equal numbers mean equal trees of operands, and so equal bits.
+//! The value of an element: the contribution of a member, or a combination of contributions.
+//! Combinations are interned: equal numbers mean equal trees of operands, and so equal bits.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// What an element of memory holds.
+/// The value of an element of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Value {
     /// The call that it belongs to.
     pub(super) call: u32,
-    /// Its place in the input of whoever contributed it.
+    /// Its place in the input of its contributor.
     pub(super) element: u32,
-    /// How it is combined; below the number of members: the contribution of one.
+    /// The combination; below the number of members: the contribution of one.
     tree: u32,
     finished: bool,
 }
 
 impl Value {
-    /// What `member` contributes.
+    /// The contribution of `member`.
     pub(super) fn input(call: u32, member: u32, element: u32) -> Value {
         Value { call, element, tree: member, finished: false }
     }
 }
 
-/// What an element should hold in the end.
+/// The value that an element should have in the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wanted {
     /// All contributions to that element.
@@ -36,7 +36,7 @@ pub(super) enum Wanted {
 type Runs = Rc<[(u32, u32)]>;
 
 struct Tree {
-    /// Who is in it, sorted and joined.
+    /// The members in it, sorted and joined.
     runs: Runs,
     /// Whether only neighbours were combined, the lower ones on the left.
     in_order: bool,
@@ -80,7 +80,7 @@ impl Values {
         Ok(Value { tree, ..left })
     }
 
-    /// What finishing makes of it.
+    /// The finished value.
     pub(super) fn finish(&self, value: Value) -> Result<Value, String> {
         if value.finished || !self.is_whole(value) {
             return Err(format!("finishes {}", self.name(value)));
@@ -88,7 +88,7 @@ impl Values {
         Ok(Value { finished: true, ..value })
     }
 
-    /// Whether it is what is wanted; otherwise what it is.
+    /// Checks that it is the wanted value; the error describes it.
     pub(super) fn check(
         &self,
         value: Value,
@@ -125,7 +125,7 @@ impl Values {
     }
 }
 
-/// Both together; refuses a second helping.
+/// Both together; an error if a member is in both.
 fn joined(left: &Runs, right: &Runs) -> Result<Runs, String> {
     let mut all: Vec<(u32, u32)> = left.iter().chain(right.iter()).copied().collect();
     all.sort_unstable();

@@ -172,7 +172,7 @@ fn can(algorithm: Algorithm, case: &Case, n: usize) -> bool {
     let bytes = case.count * n * case.ty.bytes() as usize;
     algorithm.serves(case.collective)
         && (one_node || !algorithm.requires_one_node())
-        && (algorithm != Algorithm::Line || bytes <= 48 && case.counts.is_empty())
+        && (algorithm != Algorithm::Inline || bytes <= 48 && case.counts.is_empty())
         && (!case.uneven || [Algorithm::Pairwise, Algorithm::Linear].contains(&algorithm))
 }
 

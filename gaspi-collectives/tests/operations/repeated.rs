@@ -124,7 +124,7 @@ fn averages_of_halves_have_the_same_bits_whoever_is_late() {
             // SAFETY: the buffers live until it has ended.
             let average = |timeout| unsafe { run(rt, GroupId::ALL, &request, timeout) };
             for turn in 0..6 {
-                // Who has looked in vain goes the long way.
+                // After a look in vain the call takes the slow path.
                 let early = usize::from(me) != turn % 4;
                 if early && turn > 1 {
                     assert!(average(Timeout::Test).unwrap_err().is_timeout());

@@ -128,7 +128,7 @@ fn prepared_and_waiting_ones_are_told_as_well() {
         if rt.rank() == Rank(1) {
             return ranks::die(rt);
         }
-        // Whoever knows already is told at the start.
+        // A rank that already knows of it gets the error at the start.
         let begun: Vec<_> = handles.iter().map(|handle| restart(&rt, *handle)).collect();
         for (handle, begun) in handles.iter().zip(begun).rev() {
             let outcome = begun.and_then(|()| wait(&rt, *handle, Timeout::Block));
@@ -197,7 +197,7 @@ fn who_knows_of_a_death_is_told_of_that_whatever_the_others_are_in() {
     let died = Barrier::new(3);
     let dead = Rank(2);
     // Of one arrival, so that it is done swiftly once it is known, and in several steps.
-    for (elements, algorithm) in [(SMALL, None), (LARGE, Some(Algorithm::Direct))] {
+    for (elements, algorithm) in [(SMALL, None), (LARGE, Some(Algorithm::SingleCopy))] {
         ranks::run_owned(3, &Config::default(), |rt| {
             let mut memory = Memory::new(rt.rank(), LARGE);
             let mut sum = memory.request(Collective::Allreduce, elements as u64);

@@ -127,7 +127,7 @@ fn serves(algorithm: Algorithm, collective: Collective, size: u32) -> bool {
     let one_node = size == 1 || Nodes::of_this_test() == Nodes::One;
     algorithm.serves(collective)
         && (one_node || !algorithm.requires_one_node())
-        && algorithm != Algorithm::Line
+        && algorithm != Algorithm::Inline
 }
 
 /// Numbers by a seed: the same ones in each run.

@@ -44,7 +44,7 @@ fn outcome(rt: &Runtime, memory: &mut Memory, request: &Request, way: Way) -> Re
         },
         Way::Blocking => call(rt, ALL, request, Timeout::Block),
     };
-    // Who sends only is done before anybody can object.
+    // A rank that only sends is done before any other can object.
     first?;
     let ways = [Algorithm::Ring, Algorithm::RecursiveDoubling];
     for algorithm in ways.into_iter().cycle().take(4) {
@@ -77,7 +77,7 @@ fn all_are_told(what: &str, way: Way, ask: impl Fn(&mut Request, bool) + Sync) {
         };
         assert!(difference.contains("rank "), "{difference}");
         assert!(difference.contains("called") || difference.contains("expects"), "{difference}");
-        // Whoever is named, the odd one is among them.
+        // The odd rank is among those named.
         assert!(difference.contains("rank 2"), "{what}, {way:?}: rank {rank}: {difference}");
     }
 }
@@ -344,7 +344,7 @@ fn what_the_library_would_choose_may_be_named_by_some_only() {
                 let mut memory = Memory::new(rt.rank(), count);
                 let mut request = memory.request(Collective::Allreduce, count as u64);
                 let names = (turn / 3 + rt.rank().index()) % 2 == 0;
-                request.algorithm = names.then_some(Algorithm::Direct);
+                request.algorithm = names.then_some(Algorithm::SingleCopy);
                 call(&rt, ALL, &request, LIMIT).expect("allreduce");
                 let members = rt.group_ranks(ALL).expect("members");
                 check_sum(&memory.output, &members);

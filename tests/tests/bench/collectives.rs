@@ -139,8 +139,8 @@ fn the_choice_beside_all_algorithms() -> Result<()> {
         demand(choice["algorithm"].is_null(), "the choice comes first", choice)?;
         let named = |name: &str| others.iter().find(|row| row["algorithm"] == name);
         // What needs one node serves there only.
-        let direct = named("direct").is_some();
-        demand(direct == (transport == "shm"), "the algorithms that serve", choice)?;
+        let single_copy = named("single_copy").is_some();
+        demand(single_copy == (transport == "shm"), "the algorithms that serve", choice)?;
         demand(named("ring").is_some() && others.len() > 4, "all algorithms", choice)?;
         let times = others.iter().map(|row| number(row, "p50_us")).collect::<Result<Vec<f64>>>()?;
         let best = times.iter().copied().fold(f64::INFINITY, f64::min);

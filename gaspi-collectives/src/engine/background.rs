@@ -1,0 +1,98 @@
+//! The background thread, which drives operations while no thread of the program does.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use gaspi_core::os::process;
+use gaspi_core::{Deadline, Error, Result};
+
+use super::{Engine, Shared};
+use crate::exec::executor::{Driver, Executor};
+use crate::lock::{lock, read};
+
+/// How long the background waits on a channel before it checks for other work.
+const BACKGROUND_LIMIT: Duration = Duration::from_millis(250);
+
+impl Engine {
+    /// Starts the background thread, unless it runs.
+    ///
+    /// # Errors [`Error::System`]: it cannot be started.
+    pub(crate) fn start_background_thread(&self) -> Result<()> {
+        let mut background = lock(&self.background);
+        if background.is_none() {
+            let shared = Arc::clone(&self.shared);
+            // The thread inherits the mask of signals: none of the program's are delivered to it.
+            let thread = process::with_signals_blocked(|| {
+                std::thread::Builder::new()
+                    .name("gaspi-collective".to_owned())
+                    .spawn(move || shared.run_background())
+            });
+            *background = Some(thread.map_err(|error| Error::System {
+                call: "starting the thread for operations in the background".to_owned(),
+                reason: error.to_string(),
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Tells the thread of a new operation on an executor.
+    pub(crate) fn notify_background(&self, executor: &Executor) {
+        *lock(&self.shared.work) = true;
+        self.shared.started.notify_one();
+        // It may be waiting for something else.
+        executor.channel.rouse();
+    }
+}
+
+impl Shared {
+    /// An executor with background operations.
+    fn background_executor(&self) -> Option<Arc<Executor>> {
+        let executors = read(&self.executors);
+        executors.iter().find(|executor| executor.has_background()).cloned()
+    }
+
+    /// The loop of the background thread.
+    fn run_background(&self) {
+        while !self.ending.load(Ordering::Acquire) {
+            let Some(executor) = self.background_executor() else {
+                let mut work = lock(&self.work);
+                while !*work && !self.ending.load(Ordering::Acquire) {
+                    work = self.started.wait(work).unwrap_or_else(PoisonError::into_inner);
+                }
+                *work = false;
+                continue;
+            };
+            let limit = Deadline::Never.at_most(BACKGROUND_LIMIT);
+            let ended = executor.channel.wait_for(limit, || {
+                self.progress(Driver::Background, |executor| executor.has_background());
+                (!executor.has_background() || self.ending.load(Ordering::Acquire)).then_some(())
+            });
+            if ended.is_none() {
+                self.look_around(|executor| executor.has_background());
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let thread = lock(&self.background).take();
+        if self.process != std::process::id() {
+            // A forked child: the thread is the parent's.
+            std::mem::forget(thread);
+            return;
+        }
+        if let Some(thread) = thread {
+            self.shared.ending.store(true, Ordering::Release);
+            drop(lock(&self.shared.work));
+            self.shared.started.notify_one();
+            let executor = self.shared.background_executor();
+            if let Some(executor) = executor {
+                executor.channel.rouse();
+            }
+            // It ends within its limit. A panic was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}

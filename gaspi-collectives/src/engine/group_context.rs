@@ -1,0 +1,120 @@
+//! What a rank keeps for each group, found by a lock or, in an epoch, without one.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex};
+
+use gaspi_core::sync::epoch;
+use gaspi_core::{Error, GroupId, Inside, Result, Runtime, Timeout};
+
+use super::{Engine, Opening};
+use crate::exec::executor::{Driver, Executor};
+use crate::exec::pack::PackBuffers;
+use crate::lock::{read, write};
+use crate::plan::PlanKey;
+use crate::plan::cache::PlanCache;
+
+/// Number of possible group ids.
+const GROUPS: usize = 1 << u8::BITS;
+
+/// The executor of a group, shared by all operations that were not prepared.
+#[derive(Debug)]
+pub(crate) struct GroupContext {
+    group_use: u64,
+    pub(crate) executor: Arc<Executor>,
+    /// Held by the thread that is in a blocking operation; the memory is for blocks that need
+    /// packing.
+    pub(crate) blocking: Mutex<PackBuffers>,
+    pub(crate) plans: Mutex<PlanCache<PlanKey>>,
+}
+
+/// Contexts by group, found without a lock. A reader follows a pointer inside of an epoch. A
+/// context is dropped after its pointer was removed and that epoch has ended.
+#[derive(Debug)]
+pub(super) struct LookupTable([AtomicPtr<GroupContext>; GROUPS]);
+
+impl Default for LookupTable {
+    fn default() -> LookupTable {
+        LookupTable([const { AtomicPtr::new(ptr::null_mut()) }; GROUPS])
+    }
+}
+
+impl Engine {
+    /// The context of a group. The first operation opens it, which waits for the other members.
+    pub(crate) fn context(
+        &self,
+        rt: &Runtime,
+        group: GroupId,
+        timeout: Timeout,
+    ) -> Result<Arc<GroupContext>> {
+        let group_use = rt.group_use(group)?;
+        let known = || {
+            let contexts = read(&self.shared.contexts);
+            contexts.get(&group).filter(|context| context.group_use == group_use).cloned()
+        };
+        if let Some(context) = known() {
+            return Ok(context);
+        }
+        // Another thread may be opening it.
+        let deadline = timeout.deadline();
+        let opening = rt.wait_for(group, deadline, || {
+            self.shared.progress(Driver::Other, |_| true);
+            Opening::begin(&self.shared, group)
+        });
+        let Some(_opening) = opening else {
+            let pending = format!("another thread that opens a channel of {group}");
+            return Err(Error::Timeout { pending });
+        };
+        if let Some(context) = known() {
+            return Ok(context);
+        }
+        self.forget_former(rt);
+        let executor = self.open_reserved(rt, group, false, deadline)?;
+        let context = Arc::new(GroupContext {
+            group_use,
+            executor,
+            blocking: Mutex::default(),
+            plans: Mutex::default(),
+        });
+        let mut contexts = write(&self.shared.contexts);
+        contexts.insert(group, Arc::clone(&context));
+        let pointer = Arc::as_ptr(&context).cast_mut();
+        // Release: the context was made before; pairs with the Acquire in `known_context`.
+        self.shared.lookup.0[group.index()].store(pointer, Ordering::Release);
+        Ok(context)
+    }
+
+    /// The context of a committed group, if it is open.
+    #[inline]
+    pub(crate) fn known_context<'a>(
+        inside: &'a Inside<'_>,
+        group: GroupId,
+    ) -> Option<&'a GroupContext> {
+        let group_use = inside.runtime().group_use(group).ok()?;
+        // Acquire: pairs with the Release in `context`.
+        let pointer =
+            Engine::of(inside.runtime()).shared.lookup.0[group.index()].load(Ordering::Acquire);
+        // SAFETY: it was found inside of the epoch, whose end `forget_former` waits for before it
+        // lets go of the context; the engine itself does not end during a call of its rank.
+        let context = unsafe { pointer.as_ref() }?;
+        (context.group_use == group_use).then_some(context)
+    }
+
+    /// Drops the contexts of groups that have been deleted.
+    fn forget_former(&self, rt: &Runtime) {
+        let mut contexts = write(&self.shared.contexts);
+        let former = |group: &GroupId, context: &mut Arc<GroupContext>| {
+            rt.group_use(*group).ok() != Some(context.group_use)
+        };
+        let former: Vec<(GroupId, Arc<GroupContext>)> = contexts.extract_if(former).collect();
+        for (group, context) in &former {
+            // Relaxed: ordered by `synchronize`.
+            self.shared.lookup.0[group.index()].store(ptr::null_mut(), Ordering::Relaxed);
+            self.close(&context.executor);
+        }
+        drop(contexts);
+        if !former.is_empty() {
+            epoch::synchronize();
+        }
+    }
+}

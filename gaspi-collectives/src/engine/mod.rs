@@ -1,0 +1,248 @@
+//! What a rank keeps for its collectives: an executor for each group and each prepared operation,
+//! the table of handles, and the background thread.
+
+mod background;
+mod group_context;
+mod handles;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gaspi_core::{ChannelSpec, Deadline, Error, GroupId, Result, Runtime, Timeout};
+
+use crate::algorithms::Algorithm;
+use crate::exec::completion::Completion;
+use crate::exec::executor::{Driver, Executor};
+use crate::lock::{lock, read, write};
+use crate::plan::cache::PlanCache;
+use crate::plan::standard::StandardKey;
+use handles::Handles;
+
+pub(crate) use group_context::GroupContext;
+use group_context::LookupTable;
+pub(crate) use handles::{Entry, Prepared};
+
+/// The variable that names the algorithm to prefer where it serves an operation.
+const ALGORITHM: &str = "GASPI_COLL_ALGORITHM";
+/// Slots for messages between two members of a channel.
+const SLOTS: u32 = 8;
+/// Largest message, where there are few members.
+const MESSAGE_BYTES: u64 = 512 << 10;
+/// Smallest limit of a message.
+const MESSAGE_BYTES_MIN: u64 = 4 << 10;
+/// Memory of a rank for the messages of a channel.
+const ROOM_BYTES: u64 = 64 << 20;
+/// Bytes of staging for one arrival.
+const STAGE_BYTES: u64 = 64 << 10;
+/// How long a thread waits for members to open a channel before it drives active operations.
+const OPENING_SLICE: Duration = Duration::from_millis(1);
+/// The same while no operation is active.
+const IDLE_SLICE: Duration = Duration::from_millis(50);
+
+/// The layout of a channel between so many members: the same on all of them.
+fn spec(members: usize, prepared: bool) -> ChannelSpec {
+    let share = ROOM_BYTES / (members as u64 * u64::from(SLOTS));
+    let message_bytes = share.next_power_of_two().clamp(MESSAGE_BYTES_MIN, MESSAGE_BYTES);
+    // The two kinds differ, so that opening one never pairs with opening the other.
+    let stage_bytes = if prepared { STAGE_BYTES + 64 } else { STAGE_BYTES };
+    ChannelSpec { slots: SLOTS, message_bytes, stage_bytes }
+}
+
+fn preferred() -> std::result::Result<Option<Algorithm>, String> {
+    match std::env::var(ALGORITHM) {
+        Err(_) => Ok(None),
+        Ok(name) if name.is_empty() => Ok(None),
+        Ok(name) => name.parse().map(Some).map_err(|reason| format!("{ALGORITHM}: {reason}")),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    contexts: RwLock<HashMap<GroupId, Arc<GroupContext>>>,
+    lookup: LookupTable,
+    executors: RwLock<Vec<Arc<Executor>>>,
+    handles: Mutex<Handles>,
+    /// Whether work for the background was started since the thread last looked.
+    work: Mutex<bool>,
+    started: Condvar,
+    ending: AtomicBool,
+    /// Groups for which a thread of this rank is opening a channel.
+    opening: Mutex<HashSet<GroupId>>,
+    /// Number of active operations.
+    active: Arc<AtomicUsize>,
+}
+
+/// The collectives of one rank.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    shared: Arc<Shared>,
+    background: Mutex<Option<JoinHandle<()>>>,
+    /// Plans of the standard's all-reduces.
+    pub(crate) standard_plans: Mutex<PlanCache<StandardKey>>,
+    /// The value of GASPI_COLL_ALGORITHM.
+    preferred: std::result::Result<Option<Algorithm>, String>,
+    /// The process that made the thread: a forked child has none.
+    process: u32,
+}
+
+impl Engine {
+    fn new() -> Engine {
+        Engine {
+            shared: Arc::default(),
+            background: Mutex::default(),
+            standard_plans: Mutex::default(),
+            preferred: preferred(),
+            process: std::process::id(),
+        }
+    }
+
+    /// The algorithm that the environment prefers.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] if it names none that exists.
+    pub(crate) fn preferred(&self) -> Result<Option<Algorithm>> {
+        self.preferred.clone().map_err(|reason| Error::Environment { reason })
+    }
+
+    pub(crate) fn of(rt: &Runtime) -> &Engine {
+        rt.extension(Engine::new)
+    }
+
+    /// Opens a channel with the members of a group, for a prepared operation.
+    pub(crate) fn open(
+        &self,
+        rt: &Runtime,
+        group: GroupId,
+        timeout: Timeout,
+    ) -> Result<Arc<Executor>> {
+        let Some(_opening) = Opening::begin(&self.shared, group) else {
+            let active = "the first collective of another thread".to_owned();
+            return Err(Error::ActiveCollective { group, active });
+        };
+        self.open_reserved(rt, group, true, timeout.deadline())
+    }
+
+    /// As [`open`](Engine::open). The caller is the only thread that opens a channel for this
+    /// group.
+    fn open_reserved(
+        &self,
+        rt: &Runtime,
+        group: GroupId,
+        prepared: bool,
+        deadline: Deadline,
+    ) -> Result<Arc<Executor>> {
+        let members = rt.group_ranks(group)?.len();
+        let channel = loop {
+            // Other members may wait for operations that this rank has started or is about to
+            // start.
+            let slice = deadline.at_most(match self.shared.active.load(Ordering::Relaxed) {
+                0 => IDLE_SLICE,
+                _ => OPENING_SLICE,
+            });
+            match rt.channel_open(group, spec(members, prepared), remaining(slice)) {
+                Err(Error::Timeout { .. }) if slice != deadline && !deadline.passed() => {
+                    self.shared.progress(Driver::Other, |_| true);
+                    self.shared.look_around(|executor| executor.active() > 0);
+                }
+                Err(Error::Mismatch { group, difference }) => {
+                    let difference = format!(
+                        "{difference}; channels are opened by the first operation of a group, with \
+                         more staging by each that is prepared"
+                    );
+                    return Err(Error::Mismatch { group, difference });
+                }
+                opened => break opened?,
+            }
+        };
+        let executor = Arc::new(Executor::new(channel, Arc::clone(&self.shared.active)));
+        let mut executors = write(&self.shared.executors);
+        executors.push(Arc::clone(&executor));
+        Ok(executor)
+    }
+
+    /// Removes an executor on which no operation will be started any more.
+    pub(crate) fn close(&self, executor: &Arc<Executor>) {
+        let mut executors = write(&self.shared.executors);
+        executors.retain(|other| !Arc::ptr_eq(other, executor));
+    }
+
+    /// Drives the operations of all executors but this one.
+    pub(crate) fn progress_others(&self, own: &Arc<Executor>) {
+        if own.active() == self.shared.active.load(Ordering::Relaxed) {
+            return;
+        }
+        self.shared.progress(Driver::Other, |executor| !Arc::ptr_eq(executor, own));
+    }
+
+    /// Checks the notices of all executors but this one.
+    #[cold]
+    fn look_around_others(&self, own: &Arc<Executor>) {
+        self.shared.look_around(|executor| executor.active() > 0 && !Arc::ptr_eq(executor, own));
+    }
+
+    /// Waits for an operation of an executor.
+    pub(crate) fn wait(
+        &self,
+        executor: &Arc<Executor>,
+        completion: &Completion,
+        deadline: Deadline,
+    ) -> Result<()> {
+        executor.wait(completion, deadline, |around| {
+            self.progress_others(executor);
+            if around {
+                self.look_around_others(executor);
+            }
+        })
+    }
+}
+
+/// The time that is left, as a timeout.
+fn remaining(deadline: Deadline) -> Timeout {
+    match deadline {
+        Deadline::Now => Timeout::Test,
+        Deadline::Never => Timeout::Block,
+        Deadline::At(_) => {
+            let left = deadline.remaining().unwrap_or_default();
+            Timeout::Millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1))
+        }
+    }
+}
+
+/// A guard that lets one thread at a time open a channel with the members of a group.
+struct Opening<'a> {
+    shared: &'a Shared,
+    group: GroupId,
+}
+
+impl<'a> Opening<'a> {
+    /// `None` while another thread holds it.
+    fn begin(shared: &'a Shared, group: GroupId) -> Option<Opening<'a>> {
+        lock(&shared.opening).insert(group).then(|| Opening { shared, group })
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        lock(&self.shared.opening).remove(&self.group);
+    }
+}
+
+impl Shared {
+    fn progress(&self, driver: Driver, wanted: impl Fn(&Arc<Executor>) -> bool) {
+        let executors = read(&self.executors);
+        for executor in
+            executors.iter().filter(|executor| executor.active() > 0 && wanted(executor))
+        {
+            executor.progress(driver);
+        }
+    }
+
+    /// Checks the notices of these executors, as threads that wait do for their own.
+    fn look_around(&self, wanted: impl Fn(&Arc<Executor>) -> bool) {
+        let executors = read(&self.executors);
+        executors.iter().filter(|s| wanted(s)).for_each(|executor| executor.look_around());
+    }
+}

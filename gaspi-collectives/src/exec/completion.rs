@@ -1,0 +1,82 @@
+//! The completion of an operation, for the threads that started it and that wait for it.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use gaspi_core::{Error, Result};
+
+use crate::lock::lock;
+
+/// States of a [`Completion`].
+mod status {
+    /// Not started yet.
+    pub(super) const IDLE: u8 = 0;
+    pub(super) const ACTIVE: u8 = 1;
+    pub(super) const DONE: u8 = 2;
+    pub(super) const FAILED: u8 = 3;
+}
+
+/// Whether an operation has ended, and how.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    status: AtomicU8,
+    error: Mutex<Option<Error>>,
+    /// The signature of the operation, for messages.
+    pub(crate) signature: u64,
+    /// The background thread drives it.
+    pub(crate) background: bool,
+    /// It failed, and other members may still access its memory, which is then never freed.
+    pub(super) still_used: AtomicBool,
+}
+
+impl Completion {
+    pub(crate) fn new(signature: u64, background: bool) -> Completion {
+        let status = AtomicU8::new(status::IDLE);
+        let still_used = AtomicBool::new(false);
+        Completion { status, error: Mutex::default(), signature, background, still_used }
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.status.load(Ordering::Acquire) == status::ACTIVE
+    }
+
+    /// Whether it was never started.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.status.load(Ordering::Acquire) == status::IDLE
+    }
+
+    /// The outcome, once it has ended.
+    pub(crate) fn outcome(&self) -> Option<Result<()>> {
+        // Acquire: the results were written before; pairs with the Release in `end`.
+        match self.status.load(Ordering::Acquire) {
+            status::DONE => Some(Ok(())),
+            status::FAILED => {
+                let error = lock(&self.error).clone();
+                Some(Err(error.unwrap_or(Error::NotInitialised)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether other members may access its memory although it has ended.
+    pub(crate) fn is_still_used(&self) -> bool {
+        self.still_used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn begin(&self) {
+        *lock(&self.error) = None;
+        self.still_used.store(false, Ordering::Relaxed);
+        self.status.store(status::ACTIVE, Ordering::Release);
+    }
+
+    pub(super) fn end(&self, outcome: Result<()>) {
+        let status = match outcome {
+            Ok(()) => status::DONE,
+            Err(error) => {
+                *lock(&self.error) = Some(error);
+                status::FAILED
+            }
+        };
+        self.status.store(status, Ordering::Release);
+    }
+}

@@ -1,0 +1,20 @@
+//! Execution of plans: tasks that run steps, and executors that run tasks over a channel.
+
+mod abort;
+pub(crate) mod blocking;
+mod buffer_location;
+pub(crate) mod buffers;
+pub(crate) mod completion;
+pub(crate) mod counters;
+pub(crate) mod executor;
+mod fast_path;
+mod member_memory;
+mod notice;
+pub(crate) mod pack;
+mod peer_access;
+mod posted;
+mod recent;
+pub(crate) mod single_phase;
+mod substrate;
+pub(crate) mod task;
+mod wait;

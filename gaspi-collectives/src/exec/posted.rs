@@ -1,0 +1,77 @@
+//! Posted receives: a task says ahead where data goes, so that it is received in place.
+
+use super::counters::Counters;
+use super::substrate::Substrate;
+use super::task::Task;
+use crate::kernel;
+use crate::plan::POSTED_BYTES_MIN;
+use crate::steps::{Span, Step};
+use crate::user_reduction::Function;
+
+/// How many steps a task looks ahead.
+const AHEAD: usize = 24;
+
+/// The own memory that a step of messages uses; `None` for other steps.
+fn used(step: &Step) -> Option<[Option<Span>; 3]> {
+    Some(match *step {
+        Step::Copy { dst, src } => [Some(dst), Some(src), None],
+        Step::Combine { dst, left, right } => [Some(dst), Some(left), Some(right)],
+        Step::Send { src, .. } => [Some(src), None, None],
+        Step::Receive { dst, .. } => [Some(dst), None, None],
+        Step::ReceiveReduce { dst, with, .. } => [Some(dst), Some(with), None],
+        Step::Finish { span } => [Some(span), None, None],
+        Step::Arrive(_) | Step::AwaitAll | Step::Reduce { .. } => return None,
+    })
+}
+
+impl<F: Function> Task<F> {
+    /// Posts receives for the next steps, as far as no step before uses their memory.
+    pub(super) fn look_ahead<C: Substrate>(&mut self, on: &C, counters: &Counters) {
+        if !self.plan.posts_receives || self.looked_at == Some(self.cursor) {
+            return;
+        }
+        self.looked_at = Some(self.cursor);
+        let (cursor, end) = (self.cursor, self.plan.steps.len().min(self.cursor + AHEAD));
+        self.posted = self.posted.max(cursor);
+        while self.posted < end && self.post(on, counters, cursor) {
+            self.posted += 1;
+        }
+    }
+
+    /// Posts the receive of the next step, if that pays; false if steps from `cursor` on have to be
+    /// done first.
+    fn post<C: Substrate>(&self, on: &C, counters: &Counters, cursor: usize) -> bool {
+        let (before, step) = (&self.plan.steps[cursor..self.posted], self.plan.steps[self.posted]);
+        let Step::Receive { from, dst } = step else { return used(&step).is_some() };
+        let (channel, member) = (on.channel(), from as usize);
+        if dst.bytes < POSTED_BYTES_MIN || !channel.may_expect(member) {
+            return true;
+        }
+        let comes_from = |step: &&Step| match step {
+            Step::Receive { from: other, .. } | Step::ReceiveReduce { from: other, .. } => {
+                *other == from
+            }
+            _ => false,
+        };
+        let messages = before.iter().filter(comes_from).count() as u64;
+        if messages >= u64::from(channel.spec().slots) {
+            return false;
+        }
+        let range = |span: Span| {
+            let start = self.source(on, counters, span).start() as usize;
+            start..start + span.bytes as usize
+        };
+        let to = range(dst);
+        let overlaps = |span: Span| {
+            let other = range(span);
+            other.start < to.end && to.start < other.end
+        };
+        if before.iter().filter_map(used).flatten().flatten().any(overlaps) {
+            return false;
+        }
+        let head = [self.sequence, self.signature, dst.bytes];
+        let index = counters.taken[member] + messages;
+        kernel::post_receive(channel, (member, index), head, self.target(on, counters, dst));
+        true
+    }
+}

@@ -1,0 +1,130 @@
+//! The substrate of steps: a channel, or a call on a group. Arrivals are numbered. Lines and stages
+//! alternate, so that those of the arrival before can still be read.
+
+use gaspi_core::sync::line::{Look, PAYLOAD_WORDS};
+use gaspi_core::{Channel, GroupCall, PeerSlice, Rank};
+
+/// Lines and stages of members; a channel also has messages and access to buffers.
+pub(crate) trait Substrate {
+    /// The members.
+    fn ranks(&self) -> &[Rank];
+
+    /// This rank's index among them.
+    fn me(&self) -> usize;
+
+    /// Whether a member has arrived, and with which stamp, which should be this one.
+    fn look(&self, member: usize, arrival: u64, stamp: u64) -> Look;
+
+    /// What a member's arrival carries, once it has been seen and until this rank's next one.
+    fn payload(&self, member: usize, arrival: u64) -> [u64; PAYLOAD_WORDS];
+
+    /// The same in place.
+    fn carried(&self, member: usize, arrival: u64) -> PeerSlice<'_>;
+
+    /// Staging of a member for an arrival.
+    fn stage(&self, member: usize, arrival: u64) -> PeerSlice<'_>;
+
+    /// The next arrival publishes at least the first `bytes` of this rank's staging.
+    fn stage_used(&mut self, bytes: u64);
+
+    /// Publishes this rank's line, and its staging of the same arrival.
+    fn arrive(&mut self, arrival: u64, stamp: u64, payload: &[u64]);
+
+    /// The channel, for messages and access to other members' buffers.
+    fn channel(&self) -> &Channel;
+}
+
+impl Substrate for &Channel {
+    #[inline]
+    fn ranks(&self) -> &[Rank] {
+        Channel::ranks(self)
+    }
+
+    #[inline]
+    fn me(&self) -> usize {
+        Channel::me(self)
+    }
+
+    #[inline]
+    fn look(&self, member: usize, arrival: u64, _: u64) -> Look {
+        Channel::look(self, member, arrival)
+    }
+
+    #[inline]
+    fn payload(&self, member: usize, arrival: u64) -> [u64; PAYLOAD_WORDS] {
+        Channel::payload(self, member, arrival)
+    }
+
+    #[inline]
+    fn carried(&self, member: usize, arrival: u64) -> PeerSlice<'_> {
+        Channel::carried(self, member, arrival)
+    }
+
+    #[inline]
+    fn stage(&self, member: usize, arrival: u64) -> PeerSlice<'_> {
+        Channel::stage(self, member, arrival)
+    }
+
+    /// Members that have lines share the whole stage.
+    #[inline]
+    fn stage_used(&mut self, _: u64) {}
+
+    #[inline]
+    fn arrive(&mut self, arrival: u64, stamp: u64, payload: &[u64]) {
+        Channel::arrive(self, arrival, stamp, payload);
+    }
+
+    #[inline]
+    fn channel(&self) -> &Channel {
+        self
+    }
+}
+
+/// Steps of the group are the arrivals. [`GroupCall::await_all`] compares the signatures in its
+/// lines; an arrival that it has not seen is missing.
+impl Substrate for GroupCall<'_> {
+    #[inline]
+    fn ranks(&self) -> &[Rank] {
+        GroupCall::ranks(self)
+    }
+
+    #[inline]
+    fn me(&self) -> usize {
+        GroupCall::me(self)
+    }
+
+    #[inline]
+    fn look(&self, _: usize, arrival: u64, stamp: u64) -> Look {
+        if self.step() >= arrival { Look::Arrived(stamp) } else { Look::Missing }
+    }
+
+    #[inline]
+    fn payload(&self, member: usize, arrival: u64) -> [u64; PAYLOAD_WORDS] {
+        GroupCall::payload(self, member, arrival)
+    }
+
+    #[inline]
+    fn carried(&self, member: usize, arrival: u64) -> PeerSlice<'_> {
+        GroupCall::carried(self, member, arrival)
+    }
+
+    #[inline]
+    fn stage(&self, member: usize, arrival: u64) -> PeerSlice<'_> {
+        GroupCall::stage(self, member, arrival)
+    }
+
+    #[inline]
+    fn stage_used(&mut self, bytes: u64) {
+        GroupCall::stage_used(self, bytes as usize);
+    }
+
+    #[inline]
+    fn arrive(&mut self, arrival: u64, _: u64, payload: &[u64]) {
+        debug_assert_eq!(arrival, self.step() + 1, "each arrival is awaited before the next one");
+        GroupCall::arrive(self, payload);
+    }
+
+    fn channel(&self) -> &Channel {
+        unreachable!("a group has lines and stages only, and its plans need no more")
+    }
+}

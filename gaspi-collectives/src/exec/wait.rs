@@ -1,0 +1,155 @@
+//! Waiting for an operation, and the notices that a waiting thread publishes and reads.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use gaspi_core::{Deadline, Error, Result};
+
+use super::completion::Completion;
+use super::executor::{Driver, Executor};
+use super::notice::Notice;
+use crate::signature;
+
+/// How long a rank waits before it publishes what it waits for.
+const QUIET: Duration = Duration::from_millis(10);
+/// How often a rank that waits long checks notices without having been woken.
+const LOOK_AROUND: Duration = Duration::from_millis(250);
+/// Number of members that the text of a timeout names.
+const NAMED: usize = 4;
+
+impl Executor {
+    /// Waits for an operation. `others` drives other executors; called with true it also checks
+    /// their notices.
+    ///
+    /// # Errors [`Error::Timeout`], the operation stays active; and the error that ended it.
+    pub(crate) fn wait(
+        &self,
+        completion: &Completion,
+        deadline: Deadline,
+        mut others: impl FnMut(bool),
+    ) -> Result<()> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let outcome = self.wait_counted(completion, deadline, &mut others);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        outcome
+    }
+
+    fn wait_counted(
+        &self,
+        completion: &Completion,
+        deadline: Deadline,
+        others: &mut impl FnMut(bool),
+    ) -> Result<()> {
+        let quiet = if deadline == Deadline::Now { deadline } else { deadline.at_most(QUIET) };
+        let ended = self.channel.wait_for(quiet, || {
+            self.progress(Driver::Waiter);
+            others(false);
+            completion.outcome()
+        });
+        if let Some(outcome) = ended {
+            return outcome;
+        }
+        if deadline.passed() {
+            // A caller that polls reads the notices here.
+            self.look_around();
+            others(true);
+            return match completion.outcome() {
+                Some(outcome) => outcome,
+                None if deadline == Deadline::Now => Err(Error::Timeout { pending: String::new() }),
+                None => Err(self.timed_out(completion)),
+            };
+        }
+        while !deadline.passed() {
+            self.announce();
+            others(true);
+            let ended = self.channel.wait_for(deadline.at_most(LOOK_AROUND), || {
+                self.progress(Driver::Waiter);
+                others(false);
+                self.look_at_notices();
+                completion.outcome()
+            });
+            if let Some(outcome) = ended {
+                return outcome;
+            }
+        }
+        Err(self.timed_out(completion))
+    }
+
+    /// Publishes what this rank waits for.
+    #[cold]
+    fn announce(&self) {
+        let mut state = self.hold();
+        let state = &mut *state;
+        let Some((_, task)) = state.queue.front() else { return };
+        // A failure has been published already.
+        if state.broken.is_none() && state.announced != task.sequence {
+            state.announced = task.sequence;
+            let (sequence, signature) = (task.sequence, task.signature);
+            Notice { sequence, signature, failure: None }.tell(&self.channel);
+        }
+    }
+
+    /// Publishes and reads notices for an operation that is only polled now and then.
+    #[cold]
+    pub(crate) fn look_around(&self) {
+        {
+            let Some(mut state) = self.try_hold() else { return };
+            let Some((_, task)) = state.queue.front() else { return };
+            let (sequence, now) = (task.sequence, Instant::now());
+            match state.quiet {
+                (known, Some(since)) if known == sequence && now - since < QUIET => return,
+                (known, _) => {
+                    state.quiet = (sequence, Some(now));
+                    if known != sequence {
+                        return;
+                    }
+                }
+            }
+        }
+        self.announce();
+        self.look_at_notices();
+    }
+
+    /// Members that have not published that they are in the operation or behind it.
+    #[cold]
+    fn silent(&self, sequence: u64) -> String {
+        let told = |member: &usize| {
+            Notice::of(&self.channel, *member).is_some_and(|notice| notice.sequence >= sequence)
+        };
+        let others = (0..self.channel.ranks().len()).filter(|member| *member != self.channel.me());
+        let silent: Vec<usize> = others.filter(|member| !told(member)).collect();
+        let ranks =
+            silent.iter().take(NAMED).map(|member| self.channel.ranks()[*member].to_string());
+        let mut words = ranks.collect::<Vec<_>>().join(", ");
+        if silent.len() > NAMED {
+            words = format!("{words} and {} more", silent.len() - NAMED);
+        }
+        words
+    }
+
+    #[cold]
+    fn timed_out(&self, completion: &Completion) -> Error {
+        let mut state = self.hold();
+        let state = &mut *state;
+        let what = signature::describe(completion.signature);
+        let pending = match state.queue.front_mut() {
+            Some((first, _)) if first.signature != completion.signature => {
+                format!("{what}, behind {}", signature::describe(first.signature))
+            }
+            Some((_, task)) => match task.waits_for(&self.channel) {
+                Some(rank) => {
+                    let silent = self.silent(task.sequence);
+                    let group = self.channel.group();
+                    if silent.is_empty() || silent == rank.to_string() {
+                        format!("{rank} in {what} of {group}")
+                    } else {
+                        format!("{rank} in {what} of {group} (not heard of in it: {silent})")
+                    }
+                }
+                None => what,
+            },
+            None => what,
+        };
+        Error::Timeout { pending }
+    }
+}

@@ -1,0 +1,58 @@
+//! Steps around those of an algorithm, so that a result is written only where all members agree.
+
+use super::extents::extents;
+use crate::algorithms::{Algorithm, Collective};
+use crate::steps::{Shape, Step};
+
+/// Largest result, of all members together, that is buffered until it is complete: copying more
+/// takes longer than a barrier before. Measured for four members.
+const BUFFERED_OUTPUT_MAX: u64 = 512 << 10;
+
+/// Guards against results that are visible although the members disagree, or although a function of
+/// the program fails on one of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AgreementGuard {
+    /// A barrier before: a member that leaves it knows that all others are in the same operation.
+    meets_before: bool,
+    /// A barrier afterwards: each member learns of a reduction that has failed anywhere.
+    meets_after: bool,
+    /// The result is written when all steps have been done, which prove agreement as well.
+    pub(super) buffers_output: bool,
+}
+
+impl AgreementGuard {
+    pub(super) fn of(
+        collective: Collective,
+        shape: &Shape,
+        algorithm: Algorithm,
+        user: bool,
+    ) -> AgreementGuard {
+        use Collective::{Allgather, Allreduce, Alltoall, ReduceScatter};
+        // Lines bring all members together anyway.
+        if algorithm.requires_one_node() {
+            return AgreementGuard::default();
+        }
+        let meets_after = user && collective.reduces();
+        // The first message between two members proves agreement. A member that only sends never
+        // waits.
+        let depends_on_all = matches!(collective, Allreduce | ReduceScatter | Allgather | Alltoall);
+        if shape.size <= 2 || !depends_on_all {
+            return AgreementGuard { meets_after, ..AgreementGuard::default() };
+        }
+        // The other members do not know what a pair exchanges.
+        let small = shape.sends.is_empty()
+            && extents(collective, shape)
+                .iter()
+                .all(|[input, output]| input.max(output) <= &BUFFERED_OUTPUT_MAX);
+        AgreementGuard { meets_before: !small, meets_after, buffers_output: small }
+    }
+
+    /// The steps with the barriers before and after them.
+    pub(super) fn around(self, shape: &Shape, steps: Vec<Step>) -> Vec<Step> {
+        let meet = |wanted: bool| {
+            let steps = || Algorithm::Dissemination.steps(Collective::Barrier, shape);
+            wanted.then(steps).flatten().unwrap_or_default()
+        };
+        [meet(self.meets_before), steps, meet(self.meets_after)].concat()
+    }
+}

@@ -1,0 +1,175 @@
+//! Plans: the algorithm of an operation, its steps, and the steps around them.
+
+mod agreement;
+pub(crate) mod cache;
+mod extents;
+pub mod select;
+pub(crate) mod single_phase;
+pub(crate) mod standard;
+mod zero_copy;
+
+use std::sync::Arc;
+
+use gaspi_core::{Error, Rank, Result};
+
+use crate::algorithms::{Algorithm, Collective};
+use crate::steps::{Shape, Step, scratch_bytes};
+use agreement::AgreementGuard;
+use extents::{before, extents};
+
+/// Steps that can be run again and again.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) scratch_bytes: u64,
+    /// The plan that all members run where some memory is not mapped.
+    pub(crate) fallback: Option<FallbackPlan>,
+    /// Bytes of input and output by member, for single-copy plans; else empty.
+    pub(crate) extents: Vec<[u64; 2]>,
+    /// Bytes of this member's input and output, and of the blocks before its own.
+    pub(crate) own: [u64; 2],
+    pub(crate) before: u64,
+    /// Whether receives are posted ahead.
+    pub(crate) posts_receives: bool,
+    /// The last step that sends to each member, where sends are zero-copy; else empty.
+    pub(crate) zero_copy_sends: Vec<usize>,
+    /// Whether the result is written only when all steps have been done.
+    pub(crate) buffers_output: bool,
+}
+
+/// The plan that members run in place of a single-copy plan.
+#[derive(Debug)]
+pub(crate) struct FallbackPlan {
+    pub(crate) plan: Arc<Plan>,
+    /// Whether it is also faster than copies between processes by the kernel. Not if the call asks
+    /// for single_copy, which some members may do alone; lines tell the others.
+    pub(crate) always: bool,
+}
+
+impl Plan {
+    /// Whether members communicate by messages only.
+    pub(crate) fn is_of_messages(&self) -> bool {
+        !self.algorithm.requires_one_node()
+    }
+
+    /// Whether members use each other's input or output.
+    pub(crate) fn is_direct(&self) -> bool {
+        !self.extents.is_empty()
+    }
+}
+
+/// The key of a plan: all that it depends on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PlanKey {
+    pub(crate) collective: Collective,
+    pub(crate) count: u64,
+    pub(crate) element_bytes: u64,
+    pub(crate) root: Rank,
+    pub(crate) algorithm: Option<Algorithm>,
+    /// Some if a function of the program combines; true if it needs the order of the members.
+    pub(crate) user: Option<bool>,
+    pub(crate) counts: Vec<u64>,
+    pub(crate) receives: Vec<u64>,
+}
+
+impl PlanKey {
+    /// Chooses the algorithm and writes its steps.
+    ///
+    /// # Errors [`Error::Unsupported`]: no algorithm serves.
+    pub(crate) fn plan(&self, shape: &Shape, preferred: Option<Algorithm>) -> Result<Arc<Plan>> {
+        let algorithm = choose(self, shape, preferred)?;
+        let build = |algorithm: Algorithm, fallback| {
+            let steps = algorithm.steps(self.collective, shape).ok_or_else(|| {
+                let reason = format!("{algorithm} cannot carry out this {}", self.collective);
+                Error::Unsupported { reason }
+            })?;
+            let user = self.user.is_some();
+            let guard = AgreementGuard::of(self.collective, shape, algorithm, user);
+            let steps = guard.around(shape, steps);
+            let scratch_bytes = scratch_bytes(&steps);
+            let zero_copy_sends = zero_copy::sends(&steps, shape.shares_cores);
+            let posts_receives = !algorithm.requires_one_node() && posts_receives(&steps);
+            let mut extents = extents(self.collective, shape);
+            let own = extents[shape.me as usize];
+            if !algorithm.requires_reach() {
+                extents = Vec::new();
+            }
+            let before = before(shape);
+            let buffers_output = guard.buffers_output;
+            Ok(Arc::new(Plan {
+                algorithm,
+                steps,
+                scratch_bytes,
+                fallback,
+                extents,
+                own,
+                before,
+                posts_receives,
+                zero_copy_sends,
+                buffers_output,
+            }))
+        };
+        let fallback = match (algorithm, select::choose_unmapped(self.collective, shape)) {
+            (Algorithm::SingleCopy, Some(unmapped)) => {
+                let always = self.algorithm.is_none();
+                Some(FallbackPlan { plan: build(unmapped, None)?, always })
+            }
+            (Algorithm::SingleCopy, None) => {
+                let plan = build(Algorithm::CopyInCopyOut, None).ok();
+                plan.map(|plan| FallbackPlan { plan, always: false })
+            }
+            _ => None,
+        };
+        build(algorithm, fallback)
+    }
+}
+
+/// The algorithm of the request, else the one that the environment prefers if it serves, else that
+/// of the table.
+fn choose(key: &PlanKey, shape: &Shape, preferred: Option<Algorithm>) -> Result<Algorithm> {
+    let collective = key.collective;
+    let may = |algorithm: Algorithm| match key.user {
+        None => true,
+        // Functions of the program get private copies of elements, as in messages.
+        Some(ordered) => {
+            !algorithm.requires_one_node() && (!ordered || algorithm.keeps_order(collective, shape))
+        }
+    };
+    let unsupported = |reason: String| Error::Unsupported { reason };
+    if let Some(wanted) = key.algorithm {
+        if !may(wanted) {
+            let reason = format!("{wanted} does not serve this reduction of the program");
+            return Err(unsupported(reason));
+        }
+        return select::choose(collective, shape, Some(wanted))
+            .map_err(|reason| unsupported(reason.to_string()));
+    }
+    let serves = |algorithm: Algorithm| {
+        may(algorithm) && select::choose(collective, shape, Some(algorithm)).is_ok()
+    };
+    if let Some(preferred) = preferred.filter(|preferred| serves(*preferred)) {
+        return Ok(preferred);
+    }
+    let chosen = select::choose_where(collective, shape, may)
+        .map_err(|reason| unsupported(reason.to_string()))?;
+    if let Some(preferred) = preferred {
+        log::info!(
+            "{preferred}, which the environment prefers, cannot carry out this {collective} of {} \
+             elements on {} ranks; {chosen} does",
+            shape.count,
+            shape.size
+        );
+    }
+    Ok(chosen)
+}
+
+/// Receives are posted for data from this size on: less is copied as quickly.
+pub(crate) const POSTED_BYTES_MIN: u64 = 8 << 10;
+
+/// Whether some of these steps receive enough data to be posted.
+fn posts_receives(steps: &[Step]) -> bool {
+    steps
+        .iter()
+        .any(|step| matches!(step, Step::Receive { dst, .. } if dst.bytes >= POSTED_BYTES_MIN))
+}

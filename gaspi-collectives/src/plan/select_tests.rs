@@ -1,0 +1,134 @@
+//! The selection serves every shape, is the same for all members, and obeys requests.
+
+use super::*;
+
+fn shape(size: u32, count: u64, nodes: u32) -> Shape {
+    Shape {
+        me: 0,
+        size,
+        count,
+        counts: Vec::new(),
+        sends: Vec::new(),
+        receives: Vec::new(),
+        element_bytes: 4,
+        root: size / 2,
+        nodes: (0..size).map(|member| member * nodes / size).collect(),
+        message_bytes: 64 << 10,
+        slots: 4,
+        stage_bytes: 64 << 10,
+        shares_cores: false,
+        one_machine: false,
+    }
+}
+
+fn shapes() -> impl Iterator<Item = Shape> {
+    let sizes = [1, 2, 3, 4, 17, 64, 200];
+    let counts = [0, 1, 2, 10, 11, 1000, 1 << 12, 1 << 20];
+    let of_size = move |size: u32| {
+        let of_count = move |count| [1, 2].map(|nodes| shape(size, count, nodes.min(size)));
+        counts.into_iter().flat_map(of_count)
+    };
+    sizes.into_iter().flat_map(of_size)
+}
+
+#[test]
+fn the_choice_serves_every_shape_and_is_the_same_everywhere() {
+    for shape in shapes() {
+        for collective in Collective::ALL {
+            let chosen = choose(collective, &shape, None).unwrap();
+            let last = Shape { me: shape.size - 1, ..shape.clone() };
+            assert_eq!(choose(collective, &last, None), Ok(chosen));
+            assert!(chosen.steps(collective, &last).is_some(), "{chosen} {collective} {shape:?}");
+            let reach = choose_where(collective, &shape, |algorithm| !algorithm.requires_reach());
+            assert!(!reach.unwrap().requires_reach());
+            if collective.reduces() {
+                let keeps = |algorithm: Algorithm| algorithm.keeps_order(collective, &shape);
+                assert!(keeps(choose_where(collective, &shape, keeps).unwrap()));
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_that_differ_are_served() {
+    let counts = vec![5, 0, 100_000, 1];
+    let blocks = Shape { counts: counts.clone(), ..shape(4, 0, 2) };
+    let exchange = Shape { sends: counts.clone(), receives: counts, ..shape(4, 0, 1) };
+    for collective in [Collective::Allgather, Collective::Gather, Collective::Scatter] {
+        assert!(choose(collective, &blocks, None).unwrap().fits(collective, &blocks));
+    }
+    assert_eq!(choose(Collective::Alltoall, &exchange, None), Ok(Algorithm::Pairwise));
+    let refused = choose(Collective::Alltoall, &exchange, Some(Algorithm::SingleCopy));
+    assert!(matches!(refused, Err(Unserved::Amount(Algorithm::SingleCopy, _))));
+}
+
+#[test]
+fn what_is_asked_for_is_used_or_refused_with_the_reason() {
+    for shape in shapes() {
+        for collective in Collective::ALL {
+            for algorithm in Algorithm::ALL {
+                let fits = algorithm.fits(collective, &shape);
+                let chosen = choose(collective, &shape, Some(algorithm));
+                assert_eq!(chosen.is_ok(), fits);
+                let steps = if shape.count < 1 << 20 {
+                    algorithm.steps(collective, &shape)
+                } else {
+                    continue;
+                };
+                assert_eq!(steps.is_some(), fits, "{algorithm} {collective} {shape:?}");
+                assert!(fits || algorithm.serves(collective) || steps.is_none());
+            }
+        }
+    }
+    let small = shape(4, 1, 2);
+    let why = |algorithm| match choose(Collective::Barrier, &small, Some(algorithm)) {
+        Err(why) => why.to_string(),
+        Ok(chosen) => panic!("{chosen}"),
+    };
+    assert_eq!(why(Algorithm::Inline), "algorithm inline needs all members on one node");
+    let ring = why(Algorithm::Ring);
+    let begins = "algorithm ring does not serve barrier; there are inline, ";
+    assert!(ring.starts_with(begins), "{ring}");
+    let long = Shape { element_bytes: 1 << 20, ..small };
+    assert_eq!(
+        choose(Collective::Broadcast, &long, None).unwrap_err().to_string(),
+        "an element of 1048576 bytes does not fit into a message"
+    );
+}
+
+#[test]
+fn names_are_read_as_they_are_written() {
+    for algorithm in Algorithm::ALL {
+        assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+    }
+    let unknown = "quick".parse::<Algorithm>().unwrap_err().to_string();
+    assert!(
+        unknown.starts_with("no algorithm is called \"quick\"; there are inline, "),
+        "{unknown}"
+    );
+}
+
+#[test]
+fn who_shares_cores_arrives_once_for_more_data() {
+    let direct = shape(4, 1 << 10, 1);
+    assert_eq!(choose(Collective::Allreduce, &direct, None), Ok(Algorithm::SingleCopy));
+    let sharing = Shape { shares_cores: true, ..direct };
+    assert_eq!(choose(Collective::Allreduce, &sharing, None), Ok(Algorithm::CopyInCopyOut));
+    let much = Shape { count: 1 << 12, ..sharing };
+    assert_eq!(choose(Collective::Allreduce, &much, None), Ok(Algorithm::SingleCopy));
+}
+
+#[test]
+fn few_that_share_a_machine_but_no_memory_are_served_by_the_root_itself() {
+    for (size, nodes, expected) in [
+        (4, 4, Algorithm::Linear),
+        (8, 8, Algorithm::Linear),
+        (9, 9, Algorithm::DoubleTree),
+        (4, 2, Algorithm::DoubleTree),
+    ] {
+        let apart = shape(size, 1 << 20, nodes);
+        assert_eq!(choose(Collective::Broadcast, &apart, None), Ok(Algorithm::DoubleTree));
+        let beside = Shape { one_machine: true, ..apart };
+        assert_eq!(choose(Collective::Broadcast, &beside, None), Ok(expected), "{size} {nodes}");
+    }
+}
