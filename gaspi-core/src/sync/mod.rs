@@ -8,6 +8,7 @@
 pub mod arrival_slot;
 pub mod epoch;
 pub mod eventcount;
+pub mod in_flight;
 pub mod membarrier;
 pub mod slots;
 
