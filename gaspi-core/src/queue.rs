@@ -2,7 +2,8 @@
 //!
 //! Slots, wait and purge exist once, above the transports. A request that is done when it is posted
 //! only takes a slot; one that completes later is counted as pending and carries the queue's
-//! generation, which a purge advances, so that late answers to purged requests are ignored.
+//! generation, which a purge advances, so that late answers to purged requests are ignored
+//! ([`InFlight`]). Counting takes no lock; only failures do.
 
 use crate::config::QUEUE_MAX;
 use crate::error::{Error, Result};
@@ -10,17 +11,16 @@ use crate::ids::{QueueId, Rank};
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::Counter;
 use crate::sync::epoch::{self, Guard, Slot};
-use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use crate::sync::in_flight::InFlight;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::timeout::Timeout;
 use crate::wait::{Call, Waiting};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+/// Failures that nobody has been told of.
 #[derive(Debug, Default)]
-struct Later {
-    generation: u32,
-    /// Requests under way, by target.
-    pending: HashMap<Rank, u32>,
+struct Failures {
     failed: u32,
     first_failure: String,
     /// To whom requests were lost with their connection, which nobody has been told of.
@@ -50,8 +50,12 @@ const MOVES_MAX: u32 = 16;
 #[repr(align(128))]
 pub(crate) struct Queue {
     exists: AtomicBool,
-    /// Whether there is anything in `later`.
-    busy: AtomicBool,
+    /// Requests under way, and whether there are failures.
+    in_flight: InFlight<AtomicU64>,
+    /// The same by target, made with the first one: a lane is a queue and a target.
+    lanes: OnceLock<Box<[InFlight<AtomicU64>]>>,
+    /// Ranks of the job.
+    ranks: u32,
     /// Whether there is anybody in its `lost`.
     has_lost: AtomicBool,
     /// Posted and not yet waited for.
@@ -60,12 +64,12 @@ pub(crate) struct Queue {
     owner: AtomicUsize,
     /// How often it went from one thread to another.
     moves: AtomicU32,
-    later: Mutex<Later>,
+    failures: Mutex<Failures>,
 }
 
 impl Queue {
-    fn later(&self) -> MutexGuard<'_, Later> {
-        self.later.lock().unwrap_or_else(PoisonError::into_inner)
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the thread of `slot` owns the queue. Only in a section of it.
@@ -96,7 +100,7 @@ impl Queue {
             DELETED => return Some(false),
             _ => return None,
         }
-        // Relaxed: the count orders nothing; completions are ordered by `later`.
+        // Relaxed: the count orders nothing; completions are ordered by `in_flight`.
         let order = Ordering::Relaxed;
         let sum = |posted: u32| Some(posted + slots).filter(|sum| *sum <= limit);
         Some(self.posted.fetch_update(order, order, sum).is_ok())
@@ -181,108 +185,119 @@ impl Queue {
     /// Whether something may be pending or has failed.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::Acquire)
+        self.in_flight.is_busy()
     }
 
-    /// Counts a request that completes later; returns the generation that it belongs to.
+    /// Requests under way to `rank`.
+    fn lane(&self, rank: Rank) -> &InFlight<AtomicU64> {
+        let lanes = || (0..self.ranks).map(|_| InFlight::default()).collect();
+        &self.lanes.get_or_init(lanes)[rank.index()]
+    }
+
+    /// Counts a request that completes later; returns the generation that it belongs to. No lock.
+    #[inline]
     pub(crate) fn begin(&self, rank: Rank) -> u32 {
-        let mut later = self.later();
-        *later.pending.entry(rank).or_default() += 1;
-        self.busy.store(true, Ordering::Release);
-        later.generation
+        let generation = self.in_flight.begin();
+        self.lane(rank).begin_in(generation);
+        generation
     }
 
     /// Counts a further part of a request, unless it was purged.
     pub(crate) fn begin_more(&self, rank: Rank, generation: u32) {
-        let mut later = self.later();
-        if later.generation == generation {
-            *later.pending.entry(rank).or_default() += 1;
+        if self.in_flight.begin_more(generation) {
+            self.lane(rank).begin_in(generation);
         }
     }
 
     /// Whether requests to `rank` are under way, so that later ones have to queue behind them.
     pub(crate) fn is_pending(&self, rank: Rank) -> bool {
-        self.is_busy() && self.later().pending.contains_key(&rank)
+        self.in_flight.count() > 0 && self.lane(rank).count_of(self.in_flight.generation()) > 0
     }
 
     /// Whether requests of this generation have not been purged.
     pub(crate) fn expects(&self, generation: u32) -> bool {
-        self.later().generation == generation
+        self.in_flight.generation() == generation
     }
 
     /// Completes `count` requests begun earlier.
     pub(crate) fn complete(&self, rank: Rank, generation: u32, count: u32, failure: Option<&str>) {
-        let mut later = self.later();
-        if later.generation == generation {
-            self.complete_locked(&mut later, rank, count, failure);
+        match failure {
+            None => self.count_off(rank, generation, count),
+            Some(reason) => {
+                let mut failures = self.failures();
+                if self.expects(generation) {
+                    self.fail_locked(&mut failures, reason, count);
+                    self.count_off(rank, generation, count);
+                }
+            }
         }
     }
 
-    fn complete_locked(&self, later: &mut Later, rank: Rank, count: u32, failure: Option<&str>) {
-        if let Some(pending) = later.pending.get_mut(&rank) {
-            *pending = pending.saturating_sub(count);
-            if *pending == 0 {
-                later.pending.remove(&rank);
-            }
-        }
-        if let Some(reason) = failure {
-            fail_locked(later, reason, count);
-        }
-        let busy = !later.pending.is_empty() || later.failed > 0;
-        self.busy.store(busy, Ordering::Release);
+    /// The lane first: where the queue is seen to be idle, so are its lanes.
+    #[inline]
+    fn count_off(&self, rank: Rank, generation: u32, count: u32) {
+        self.lane(rank).complete(generation, count);
+        self.in_flight.complete(generation, count);
     }
 
     /// Completes requests of this generation to `rank` that were lost with their connection:
     /// nothing that was to arrive behind them may.
     pub(crate) fn lose(&self, rank: Rank, generation: u32, count: u32, reason: &str) {
-        let mut later = self.later();
-        if later.generation != generation {
+        let mut failures = self.failures();
+        if !self.expects(generation) {
             return;
         }
-        if !later.lost.contains(&rank) {
-            later.lost.push(rank);
+        if !failures.lost.contains(&rank) {
+            failures.lost.push(rank);
             // Relaxed: who uses a connection that was made since has been told by the lock on it.
             self.has_lost.store(true, Ordering::Relaxed);
         }
-        *later.losses.entry(rank).or_default() += 1;
-        self.complete_locked(&mut later, rank, count, Some(reason));
+        *failures.losses.entry(rank).or_default() += 1;
+        self.fail_locked(&mut failures, reason, count);
+        self.count_off(rank, generation, count);
     }
 
     /// How often requests to `rank` were lost: while that stays the same, nothing of a call was.
     pub(crate) fn losses(&self, rank: Rank) -> u64 {
-        self.later().losses.get(&rank).copied().unwrap_or(0)
+        self.failures().losses.get(&rank).copied().unwrap_or(0)
     }
 
     /// Whether requests to `rank` were lost with their connection and have not been purged.
     pub(crate) fn has_lost(&self, rank: Rank) -> bool {
-        self.has_lost.load(Ordering::Relaxed) && self.later().lost.contains(&rank)
+        self.has_lost.load(Ordering::Relaxed) && self.failures().lost.contains(&rank)
     }
 
     /// Records a request that failed when it was posted.
     pub(crate) fn fail(&self, reason: &str) {
-        fail_locked(&mut self.later(), reason, 1);
-        self.busy.store(true, Ordering::Release);
+        self.fail_locked(&mut self.failures(), reason, 1);
     }
 
     /// Records that a request of this generation failed which is completed later; false if it was
     /// purged.
     pub(crate) fn fail_of(&self, generation: u32, reason: &str) -> bool {
-        let mut later = self.later();
-        if later.generation == generation {
-            fail_locked(&mut later, reason, 1);
-            self.busy.store(true, Ordering::Release);
+        let mut failures = self.failures();
+        let expected = self.expects(generation);
+        if expected {
+            self.fail_locked(&mut failures, reason, 1);
         }
-        later.generation == generation
+        expected
+    }
+
+    fn fail_locked(&self, failures: &mut Failures, reason: &str, count: u32) {
+        if failures.failed == 0 {
+            reason.clone_into(&mut failures.first_failure);
+        }
+        failures.failed += count;
+        self.in_flight.mark_failed(true);
     }
 
     fn purge(&self) {
         {
-            let mut later = self.later();
-            let generation = later.generation.wrapping_add(1);
-            let losses = std::mem::take(&mut later.losses);
-            *later = Later { generation, losses, ..Later::default() };
+            let mut failures = self.failures();
+            let losses = std::mem::take(&mut failures.losses);
+            *failures = Failures { losses, ..Failures::default() };
             self.has_lost.store(false, Ordering::Relaxed);
-            self.busy.store(false, Ordering::Release);
+            self.in_flight.purge();
         }
         // Without the lock, which handlers take: the owner may be in the middle of a large copy.
         self.reset(&epoch::enter());
@@ -293,23 +308,22 @@ impl Queue {
         if !self.is_busy() {
             return Some(Ok(()));
         }
-        let mut later = self.later();
-        if later.failed == 0 {
-            return later.pending.is_empty().then_some(Ok(()));
+        let mut failures = self.failures();
+        if failures.failed == 0 {
+            return (self.in_flight.count() == 0).then_some(Ok(()));
         }
-        // Whoever is told of them has dealt with them: what it posts from now on is not behind what
-        // was lost.
-        let failed = std::mem::take(&mut later.failed);
-        let reason = std::mem::take(&mut later.first_failure);
-        later.lost.clear();
+        // Once told, they are dealt with: what is posted from now on is not behind what was lost.
+        let failed = std::mem::take(&mut failures.failed);
+        let reason = std::mem::take(&mut failures.first_failure);
+        failures.lost.clear();
         self.has_lost.store(false, Ordering::Relaxed);
-        self.busy.store(!later.pending.is_empty(), Ordering::Release);
+        self.in_flight.mark_failed(false);
         Some(Err(Error::RequestFailed { queue: id, failed, reason }))
     }
 
     /// How many requests are under way.
     pub(crate) fn pending(&self) -> u32 {
-        self.later().pending.values().sum()
+        self.in_flight.count()
     }
 }
 
@@ -317,27 +331,22 @@ fn address(slot: &Slot) -> usize {
     std::ptr::from_ref(slot) as usize
 }
 
-fn fail_locked(later: &mut Later, reason: &str, count: u32) {
-    if later.failed == 0 {
-        reason.clone_into(&mut later.first_failure);
-    }
-    later.failed += count;
-}
-
 /// Stands for a queue in what channels post, which count for themselves: behind those of the
 /// program.
 pub(crate) const CHANNELS: QueueId = QueueId(QUEUE_MAX as u8);
 
 /// The queues of a fresh rank.
-pub(crate) fn queues(existing: u32) -> [Queue; QUEUE_MAX as usize] {
+pub(crate) fn queues(existing: u32, ranks: u32) -> [Queue; QUEUE_MAX as usize] {
     std::array::from_fn(|index| Queue {
         exists: AtomicBool::new((index as u32) < existing),
-        busy: AtomicBool::new(false),
+        in_flight: InFlight::default(),
+        lanes: OnceLock::new(),
+        ranks,
         has_lost: AtomicBool::new(false),
         posted: AtomicU32::new(0),
         owner: AtomicUsize::new(NOBODY),
         moves: AtomicU32::new(0),
-        later: Mutex::default(),
+        failures: Mutex::default(),
     })
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32 as Count;
 const LIMIT: u32 = 1000;
 
 fn queue() -> Queue {
-    let [queue, ..] = queues(1);
+    let [queue, ..] = queues(1, 1);
     queue
 }
 
@@ -62,7 +62,7 @@ fn a_thread_that_comes_second_takes_over_what_the_first_has_counted() {
 #[test]
 fn threads_that_take_each_others_queues_do_not_wait_for_each_other() {
     for _ in 0..200 {
-        let [one, two, ..] = queues(2);
+        let [one, two, ..] = queues(2, 1);
         let start = Barrier::new(3);
         std::thread::scope(|scope| {
             for pair in [[&one, &two], [&two, &one]] {

@@ -264,7 +264,7 @@ impl PendingInit {
             segment_changes: Mutex::default(),
             next_generation: AtomicU32::new(1),
             nonce: random_u64()?,
-            queues: queues(config.queue_num),
+            queues: queues(config.queue_num, size),
             channels: Channels::new(size),
             groups,
             endpoints,

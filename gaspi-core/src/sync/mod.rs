@@ -8,8 +8,12 @@
 pub mod arrival_slot;
 pub mod epoch;
 pub mod eventcount;
+pub mod in_flight;
 pub mod membarrier;
+mod mutex;
 pub mod slots;
+
+pub use mutex::{Condvar, Mutex, MutexGuard};
 
 pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
