@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, TryLockError};
 
-use gaspi_core::{Error, GroupId, Inside, Result, Runtime, Timeout};
+use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout};
 
 use crate::checked_request::{CheckedRequest, check_sizes};
 use crate::engine::{Engine, Entry, Prepared};
@@ -36,7 +36,7 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
     if let Some(simple) = &simple {
         let no_wait = timeout == Timeout::Test;
         // SAFETY: the caller makes the promises of `run`.
-        let done = rt.swiftly(|inside| unsafe { try_run_fast(&inside, group, simple, no_wait) });
+        let done = rt.try_fast(|inside| unsafe { try_run_fast(&inside, group, simple, no_wait) });
         if done.is_some() {
             return Ok(());
         }
@@ -99,7 +99,7 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
 /// That of [`run`].
 #[inline]
 pub unsafe fn try_run_fast(
-    inside: &Inside<'_>,
+    inside: &FastPath<'_>,
     group: GroupId,
     simple: &SimpleRequest,
     no_wait: bool,

@@ -12,7 +12,7 @@
 //! memory. A group has lines and stages, also for members of several nodes, but no messages and no
 //! access to buffers.
 
-use gaspi_core::sync::line::PAYLOAD_WORDS;
+use gaspi_core::sync::arrival_slot::PAYLOAD_WORDS;
 
 /// The shape of an operation. All but `me`, `sends` and `receives` are the same on every member.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]

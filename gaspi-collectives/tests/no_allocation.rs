@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use gaspi_collectives::{Operation, allreduce_in_place};
-use gaspi_core::{Config, GroupId, Job, Joining, Rank, Timeout};
+use gaspi_core::{Config, GroupId, Job, PendingInit, Rank, Timeout};
 
 /// Counts the allocations of each thread.
 struct Counting;
@@ -41,7 +41,7 @@ fn repeated_calls_allocate_nothing() {
             scope.spawn(move || {
                 let job = Job::in_process(id, Rank(rank as u16), SIZE);
                 let config = Config { allreduce_elem_max: 1 << 20, ..Config::default() };
-                let rt = Joining::new(job, config).unwrap().wait(GUARD).unwrap();
+                let rt = PendingInit::new(job, config).unwrap().wait(GUARD).unwrap();
                 // In a line, staged, staged in several chunks, sliced.
                 for count in [1, 1000, 5000, 100_000] {
                     let mut data = vec![1.0_f32; count];

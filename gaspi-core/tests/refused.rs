@@ -373,7 +373,8 @@ fn two_processes(test: &str, killed: Option<usize>, body: impl FnOnce(&Runtime))
     if std::env::var_os("GASPI_RANK").is_some() {
         refuse();
         let job = Job::from_environment().expect("job");
-        let rt = Joining::new(job, Config::default()).expect("joining").wait(LIMIT).expect("meet");
+        let rt =
+            PendingInit::new(job, Config::default()).expect("joining").wait(LIMIT).expect("meet");
         body(&rt);
         rt.term(LIMIT).expect("term");
         return;

@@ -23,7 +23,7 @@ pub(crate) struct Prototype {
 /// In the latter two `rt` is the current runtime; without one the procedure is ERR_NOINIT, before
 /// any argument is looked at.
 ///
-/// `swiftly rt { .. }` before these is tried first, with `rt` an `Inside`: a number for the
+/// `swiftly rt { .. }` before these is tried first, with `rt` an `FastPath`: a number for the
 /// program, or `None` if nothing has happened and the rest has to find out why. It cannot panic.
 macro_rules! procedures {
     ($(

@@ -4,17 +4,17 @@ use crate::error::{Failure, Outcome};
 use crate::runtime::{self, timeout};
 use crate::types::*;
 use crate::{clock, config, logging, printf, statistics, topology};
-use gaspi_core::{Error, Job, Joining, Link, Rank, Runtime, State, Timeout};
+use gaspi_core::{Error, Job, Link, PendingInit, Rank, Runtime, State, Timeout};
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 /// A start that ran into its timeout; the next `proc_init` continues it. Locked by the thread that
 /// starts or ends the rank.
-static LIFECYCLE: Mutex<Option<Joining>> = Mutex::new(None);
+static LIFECYCLE: Mutex<Option<PendingInit>> = Mutex::new(None);
 
 /// Only one thread starts or ends the rank; another one gets an error instead of waiting past its
 /// timeout.
-fn lifecycle() -> Result<MutexGuard<'static, Option<Joining>>, Failure> {
+fn lifecycle() -> Result<MutexGuard<'static, Option<PendingInit>>, Failure> {
     match LIFECYCLE.try_lock() {
         Ok(guard) => Ok(guard),
         Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -29,13 +29,13 @@ pub(crate) fn is_starting() -> bool {
     LIFECYCLE.try_lock().map_or(true, |joining| joining.is_some())
 }
 
-fn joining() -> Result<Joining, Failure> {
+fn joining() -> Result<PendingInit, Failure> {
     let job = Job::from_environment()?;
     // Errors from here on name the rank.
     let host = job.hosts.get(job.rank.index()).cloned().unwrap_or_else(logging::host_name);
     logging::identify(Some((job.rank.0, host)));
     topology::bind_as_launched();
-    Ok(Joining::new(job, config::for_core()?)?)
+    Ok(PendingInit::new(job, config::for_core()?)?)
 }
 
 /// The transports of this rank, for `net_info`.
@@ -75,7 +75,7 @@ fn introduction(runtime: &Runtime) -> String {
 }
 
 /// Starts, or continues the start that `pending` keeps over a timeout.
-fn start(pending: &mut Option<Joining>, timeout: Timeout) -> Outcome {
+fn start(pending: &mut Option<PendingInit>, timeout: Timeout) -> Outcome {
     let mut start = match pending.take() {
         Some(start) => start,
         None => joining()?,

@@ -7,7 +7,7 @@
 use crate::error::{Failure, Outcome};
 use crate::types::*;
 use gaspi_core::sync::epoch;
-use gaspi_core::{Inside, Runtime, Timeout};
+use gaspi_core::{FastPath, Runtime, Timeout};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,12 +44,12 @@ fn absent() -> Failure {
 
 /// Runs what takes nanoseconds, as far as nothing is in its way.
 #[inline(always)]
-pub(crate) fn swiftly<T>(call: impl FnOnce(Inside<'_>) -> Option<T>) -> Option<T> {
-    let guard = epoch::enter_swiftly()?;
+pub(crate) fn swiftly<T>(call: impl FnOnce(FastPath<'_>) -> Option<T>) -> Option<T> {
+    let guard = epoch::enter_fast()?;
     // Acquire: as in `with`.
     let current = CURRENT.load(Ordering::Acquire);
     // SAFETY: as in `with`.
-    call(Inside::new(unsafe { current.as_ref() }?, guard))
+    call(FastPath::new(unsafe { current.as_ref() }?, guard))
 }
 
 /// Runs a call that does not wait.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use gaspi::collectives::{Operation, allreduce_slice};
 use gaspi::{
-    Config, GroupId, Init, Job, Joining, NotificationId, QueueId, Rank, Runtime, SegmentId,
+    Config, GroupId, Init, Job, NotificationId, PendingInit, QueueId, Rank, Runtime, SegmentId,
     Timeout, Transfer,
 };
 
@@ -260,7 +260,7 @@ fn run() -> Result<bool> {
     let started = Instant::now();
     let options = options()?;
     let job = Job::from_environment()?;
-    let rt = Joining::new(job, Config::default())?.wait(LIMIT)?;
+    let rt = PendingInit::new(job, Config::default())?.wait(LIMIT)?;
     let joined = started.elapsed();
     let layout = Layout::new(rt.rank(), rt.size());
     let (rows, columns) = (options.points / layout.down, options.points / layout.across);

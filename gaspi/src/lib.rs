@@ -22,12 +22,12 @@
 //! ```
 //! use gaspi::collectives::{Operation, allreduce_slice};
 //! use gaspi::{
-//!     Config, GroupId, Init, Job, Joining, NotificationId, QueueId, Rank, SegmentId, Timeout,
+//!     Config, GroupId, Init, Job, PendingInit, NotificationId, QueueId, Rank, SegmentId, Timeout,
 //!     Transfer,
 //! };
 //!
 //! fn rank_main(job: Job) -> gaspi::Result<f64> {
-//!     let rt = Joining::new(job, Config::default())?.wait(Timeout::Block)?;
+//!     let rt = PendingInit::new(job, Config::default())?.wait(Timeout::Block)?;
 //!     let (segment, queue) = (SegmentId(0), QueueId(0));
 //!     rt.segment_create(segment, 4096, GroupId::ALL, Timeout::Block, Init::Zeroed)?;
 //!

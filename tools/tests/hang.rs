@@ -4,7 +4,7 @@
 
 mod harness;
 
-use gaspi_core::{Config, GroupId, Init, Job, Joining, Rank, Runtime, SegmentId, Timeout};
+use gaspi_core::{Config, GroupId, Init, Job, PendingInit, Rank, Runtime, SegmentId, Timeout};
 use harness::{GUARD, Outcome, Run, ended, gaspi_run, run};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -16,7 +16,7 @@ const FOREVER: Timeout = Timeout::Block;
 
 fn join() -> Runtime {
     let job = Job::from_environment().expect("job");
-    Joining::new(job, Config::default()).expect("joining").wait(FOREVER).expect("runtime")
+    PendingInit::new(job, Config::default()).expect("joining").wait(FOREVER).expect("runtime")
 }
 
 /// Does nothing until the job is ended.

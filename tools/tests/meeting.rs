@@ -5,7 +5,7 @@
 mod harness;
 
 use gaspi_core::bootstrap::{Card, Client, LauncherEvent, Table};
-use gaspi_core::{Config, Error, Job, Joining, Result, Timeout};
+use gaspi_core::{Config, Error, Job, PendingInit, Result, Timeout};
 use harness::far::Far;
 use harness::{GUARD, Outcome, Run, gaspi_run};
 use std::os::unix::process::CommandExt;
@@ -100,7 +100,7 @@ fn as_a_rank() {
         }
         "runtime" => {
             let job = Job::from_environment().expect("job");
-            let mut joining = Joining::new(job, Config::default()).expect("joining");
+            let mut joining = PendingInit::new(job, Config::default()).expect("joining");
             let runtime = joining.wait(LIMIT).expect("runtime");
             runtime.barrier(gaspi_core::GroupId::ALL, LIMIT).expect("barrier");
             println!("rank {} of {} is through", runtime.rank().0, runtime.size());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gaspi_core::sync::epoch;
-use gaspi_core::{Error, GroupId, Inside, Result, Runtime, Timeout};
+use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout};
 
 use super::{Engine, Opening};
 use crate::exec::executor::{Driver, Executor};
@@ -87,7 +87,7 @@ impl Engine {
     /// The context of a committed group, if it is open.
     #[inline]
     pub(crate) fn known_context<'a>(
-        inside: &'a Inside<'_>,
+        inside: &'a FastPath<'_>,
         group: GroupId,
     ) -> Option<&'a GroupContext> {
         let group_use = inside.runtime().group_use(group).ok()?;

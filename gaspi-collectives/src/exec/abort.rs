@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gaspi_core::sync::line::Look;
+use gaspi_core::sync::arrival_slot::Poll;
 use gaspi_core::sync::membarrier;
 use gaspi_core::{Error, Rank, Result};
 
@@ -37,7 +37,7 @@ impl Executor {
                 let signature = state.signatures[sequence as usize % REMEMBERED];
                 Some((error, Notice { sequence, signature, failure }))
             }
-            _ if !plan.is_of_messages() || channel.notices() == state.notices => None,
+            _ if !plan.is_of_messages() || channel.notice_count() == state.notices => None,
             _ => self.failure_before(state),
         };
         let Some((error, notice)) = found else { return Ok(()) };
@@ -49,14 +49,14 @@ impl Executor {
     /// The failure of another member in an operation of which this rank has done its part.
     #[cold]
     fn failure_before(&self, state: &mut State) -> Option<(Error, Notice)> {
-        let notices = self.channel.notices();
+        let notices = self.channel.notice_count();
         let me = self.channel.me();
         let others = (0..self.channel.ranks().len()).filter(|member| *member != me);
         let mut waits_only = true;
         for member in others {
             let Some(notice) = Notice::of(&self.channel, member) else {
                 // There is none yet, or it is being published.
-                waits_only &= !self.channel.is_telling(member);
+                waits_only &= !self.channel.is_notice_incomplete(member);
                 continue;
             };
             let Notice { sequence, signature, failure: Some(cause) } = notice else { continue };
@@ -231,7 +231,7 @@ impl Executor {
         }
         let on_its_way = |(member, lost): &(usize, bool)| !lost && channel.alive(*member).is_ok();
         let mut borrowers: Vec<(usize, bool)> =
-            channel.borrowers().into_iter().filter(on_its_way).collect();
+            channel.in_flight().into_iter().filter(on_its_way).collect();
         if !borrowers.is_empty() {
             borrowers.sort_unstable();
             borrowers.dedup();
@@ -241,16 +241,16 @@ impl Executor {
         let stamp = task.stamp();
         let others = (0..channel.ranks().len()).filter(|member| *member != me);
         // A member that arrives from now on, or waits for this rank, sees its notice.
-        let has_arrived = |member| channel.look(member, first) != Look::Missing;
-        let agrees = |member| match channel.look(member, first) {
-            Look::Arrived(there) => there == stamp,
-            Look::Missing | Look::Passed => true,
+        let has_arrived = |member| channel.poll(member, first) != Poll::Missing;
+        let agrees = |member| match channel.poll(member, first) {
+            Poll::Arrived(there) => there == stamp,
+            Poll::Missing | Poll::Passed => true,
         };
         if !others.clone().all(|member| has_arrived(member) && agrees(member)) {
             return Vec::new();
         }
         let is_done = |member| {
-            channel.look(member, last) != Look::Missing
+            channel.poll(member, last) != Poll::Missing
                 || channel.alive(member).is_err()
                 || channel.has_closed(member)
                 || notice::has_failed(channel, member)

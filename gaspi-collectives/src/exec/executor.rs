@@ -344,14 +344,14 @@ impl Executor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gaspi_core::{ChannelSpec, Config, Deadline, GroupId, Job, Joining, Timeout};
+    use gaspi_core::{ChannelSpec, Config, Deadline, GroupId, Job, PendingInit, Timeout};
     use std::sync::mpsc;
     use std::time::Duration;
 
     /// The only rank of a job.
     fn lone_executor(name: &str) -> (gaspi_core::Runtime, Executor) {
         let job = Job::in_process(name, Rank(0), 1);
-        let mut joining = Joining::new(job, Config::default()).expect("joining");
+        let mut joining = PendingInit::new(job, Config::default()).expect("joining");
         let rt = joining.wait(Timeout::Block).expect("it is alone");
         let spec = ChannelSpec { slots: 1, message_bytes: 64, stage_bytes: 64 };
         let channel = rt.channel_open(GroupId::ALL, spec, Timeout::Block).expect("channel_open");

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use gaspi_core::sync::arrival_slot::Poll;
 use gaspi_core::sync::epoch;
-use gaspi_core::sync::line::Look;
 
 use super::blocking::arguments_hash;
 use super::buffers::{Arithmetic, Buffers};
@@ -56,7 +56,7 @@ impl Executor {
         let mut seen = 0;
         let mut look = || {
             while seen < members {
-                if self.channel.look(seen, arrival) != Look::Arrived(stamp) {
+                if self.channel.poll(seen, arrival) != Poll::Arrived(stamp) {
                     return None;
                 }
                 seen += 1;

@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use gaspi_core::sync::line::PAYLOAD_WORDS as WORDS;
+use gaspi_core::sync::arrival_slot::PAYLOAD_WORDS as WORDS;
 use gaspi_core::{Channel, Result};
 
 use super::buffer_location::BufferLocation;

@@ -57,7 +57,7 @@ pub(crate) struct Notice {
 impl Notice {
     /// The last notice of a member, if it has published one.
     pub(crate) fn of(channel: &Channel, member: usize) -> Option<Notice> {
-        let mut notice = channel.told(member).map(Notice::of_words)?;
+        let mut notice = channel.read_notice(member).map(Notice::of_words)?;
         if notice.failure.is_some_and(|cause| cause.member >= channel.ranks().len()) {
             notice.failure = Some(Cause::default());
         }
@@ -66,7 +66,7 @@ impl Notice {
 
     /// Publishes it to all others.
     pub(crate) fn tell(&self, channel: &Channel) {
-        channel.tell(self.words());
+        channel.publish_notice(self.words());
     }
 
     fn words(&self) -> [u64; 6] {

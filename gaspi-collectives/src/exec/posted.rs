@@ -44,7 +44,7 @@ impl<F: Function> Task<F> {
         let (before, step) = (&self.plan.steps[cursor..self.posted], self.plan.steps[self.posted]);
         let Step::Receive { from, dst } = step else { return used(&step).is_some() };
         let (channel, member) = (on.channel(), from as usize);
-        if dst.bytes < POSTED_BYTES_MIN || !channel.may_expect(member) {
+        if dst.bytes < POSTED_BYTES_MIN || !channel.may_post_receive(member) {
             return true;
         }
         let comes_from = |step: &&Step| match step {

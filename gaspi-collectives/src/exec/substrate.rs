@@ -1,7 +1,7 @@
 //! The substrate of steps: a channel, or a call on a group. Arrivals are numbered. Lines and stages
 //! alternate, so that those of the arrival before can still be read.
 
-use gaspi_core::sync::line::{Look, PAYLOAD_WORDS};
+use gaspi_core::sync::arrival_slot::{PAYLOAD_WORDS, Poll};
 use gaspi_core::{Channel, GroupCall, PeerSlice, Rank};
 
 /// Lines and stages of members; a channel also has messages and access to buffers.
@@ -13,7 +13,7 @@ pub(crate) trait Substrate {
     fn me(&self) -> usize;
 
     /// Whether a member has arrived, and with which stamp, which should be this one.
-    fn look(&self, member: usize, arrival: u64, stamp: u64) -> Look;
+    fn look(&self, member: usize, arrival: u64, stamp: u64) -> Poll;
 
     /// What a member's arrival carries, once it has been seen and until this rank's next one.
     fn payload(&self, member: usize, arrival: u64) -> [u64; PAYLOAD_WORDS];
@@ -46,8 +46,8 @@ impl Substrate for &Channel {
     }
 
     #[inline]
-    fn look(&self, member: usize, arrival: u64, _: u64) -> Look {
-        Channel::look(self, member, arrival)
+    fn look(&self, member: usize, arrival: u64, _: u64) -> Poll {
+        Channel::poll(self, member, arrival)
     }
 
     #[inline]
@@ -94,8 +94,8 @@ impl Substrate for GroupCall<'_> {
     }
 
     #[inline]
-    fn look(&self, _: usize, arrival: u64, stamp: u64) -> Look {
-        if self.step() >= arrival { Look::Arrived(stamp) } else { Look::Missing }
+    fn look(&self, _: usize, arrival: u64, stamp: u64) -> Poll {
+        if self.step() >= arrival { Poll::Arrived(stamp) } else { Poll::Missing }
     }
 
     #[inline]

@@ -7,8 +7,8 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
-use gaspi_core::sync::line::{Look, PAYLOAD_WORDS as WORDS};
-use gaspi_core::{Channel, Error, Head, Rank, Result, Stays};
+use gaspi_core::sync::arrival_slot::{PAYLOAD_WORDS as WORDS, Poll};
+use gaspi_core::{Channel, Error, Head, Lifetime, Rank, Result};
 
 use super::buffer_location::BufferLocation;
 use super::buffers::{Arithmetic, Buffers};
@@ -251,7 +251,7 @@ impl<F: Function> Task<F> {
         }
         // The data of zero-copy sends belongs to the transport until it is acknowledged.
         if !self.plan.zero_copy_sends.is_empty()
-            && let Some((member, _)) = on.channel().borrowers().first()
+            && let Some((member, _)) = on.channel().in_flight().first()
         {
             self.blocked = Some(Blocked::ZeroCopy(*member));
             return Ok(self.blocked);
@@ -405,11 +405,13 @@ impl<F: Function> Task<F> {
         let mut head = Head::default();
         head[..4].copy_from_slice(&[self.sequence, self.signature, src.bytes, self.failed.get()]);
         let lasts = &self.plan.zero_copy_sends;
-        let stays = match copied || lasts.is_empty() {
-            true => Stays::ForTheCall,
-            false => Stays::UntilReturned { awaited: lasts.binary_search(&self.cursor).is_ok() },
+        let lifetime = match copied || lasts.is_empty() {
+            true => Lifetime::Call,
+            false => {
+                Lifetime::UntilAcknowledged { awaited: lasts.binary_search(&self.cursor).is_ok() }
+            }
         };
-        if !kernel::send(channel, to, index, &head, self.source(on, counters, src), stays)? {
+        if !kernel::send(channel, to, index, &head, self.source(on, counters, src), lifetime)? {
             return Ok(Stepped::Blocked(Blocked::Room(to)));
         }
         counters.sent[to] = index + 1;
@@ -442,7 +444,7 @@ impl<F: Function> Task<F> {
         match with {
             None => {
                 // The rest was received in place.
-                let here = channel.landed(from, index).unwrap_or(bytes);
+                let here = channel.complete_receive(from, index).unwrap_or(bytes);
                 kernel::copy(to.part(0, here), message.part(0, here));
             }
             Some((with, theirs_first)) => {
@@ -486,16 +488,16 @@ impl<F: Function> Task<F> {
         let (members, stamp) = (on.ranks().len(), self.stamp());
         while self.seen < members {
             match on.look(self.seen, counters.arrivals, stamp) {
-                Look::Arrived(there) if there == stamp => self.seen += 1,
-                Look::Arrived(there) => {
+                Poll::Arrived(there) if there == stamp => self.seen += 1,
+                Poll::Arrived(there) => {
                     let differ = there ^ stamp;
                     // The same signature, but another sequence.
                     let signature = if differ << (64 - STAMP_SHIFT) == 0 { 0 } else { differ };
                     let there = (self.signature ^ signature, self.sequence);
                     return Err(self.differs(on.channel(), self.seen, there));
                 }
-                Look::Missing => return Ok(Stepped::Blocked(Blocked::Line(self.seen))),
-                Look::Passed => {
+                Poll::Missing => return Ok(Stepped::Blocked(Blocked::Line(self.seen))),
+                Poll::Passed => {
                     let group = on.channel().group();
                     let rank = on.ranks()[self.seen];
                     let difference = format!("{rank} is in a later operation already");
@@ -507,7 +509,7 @@ impl<F: Function> Task<F> {
             // A member that fails after its arrival waits only for members that may already use its
             // memory: do not begin to.
             let channel = on.channel();
-            let notices = channel.notices();
+            let notices = channel.notice_count();
             if notices != counters.notices {
                 let failed = (0..members).find(|member| notice::has_failed(channel, *member));
                 if let Some(member) = failed {

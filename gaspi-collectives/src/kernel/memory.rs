@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
 
-use gaspi_core::{Channel, Head, PeerSlice, Result, Stays};
+use gaspi_core::{Channel, Head, Lifetime, PeerSlice, Result};
 
 use super::{Source, Target};
 
@@ -92,11 +92,11 @@ pub(crate) fn send(
     index: u64,
     head: &Head,
     data: Source<'_>,
-    stays: Stays,
+    lifetime: Lifetime,
 ) -> Result<bool> {
     // SAFETY: valid for its length by the promise of its maker, until the operation has ended.
     // Zero-copy sends are acknowledged before.
-    unsafe { channel.send(to, index, head, (data.start, data.len), stays) }
+    unsafe { channel.send(to, index, head, (data.start, data.len), lifetime) }
 }
 
 /// Posts a receive: the data of a message goes to `to` if its head begins like this.
@@ -108,7 +108,7 @@ pub(crate) fn post_receive(
 ) {
     // SAFETY: valid for its length by the promise of its maker, until the operation has ended,
     // which withdraws the receive.
-    unsafe { channel.expect(from, index, head, (to.start, to.len as u64)) }
+    unsafe { channel.post_receive(from, index, head, (to.start, to.len as u64)) }
 }
 
 // SAFETY: an address and a length. Its maker promised that any thread may use the memory.

@@ -3,7 +3,7 @@
 pub(crate) mod setup;
 
 use super::*;
-use gaspi_core::sync::line::Look;
+use gaspi_core::sync::arrival_slot::Poll;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -23,17 +23,23 @@ fn fill(slice: &PeerSlice<'_>, bytes: &[u8]) {
 
 /// Sends a message that begins with its head.
 fn post(channel: &Channel, to: usize, index: u64, bytes: &[u8]) -> Result<()> {
-    post_as(channel, to, index, bytes, Stays::ForTheCall)
+    post_as(channel, to, index, bytes, Lifetime::Call)
 }
 
 /// The same with data that stays for longer, if it is said to.
-fn post_as(channel: &Channel, to: usize, index: u64, bytes: &[u8], stays: Stays) -> Result<()> {
+fn post_as(
+    channel: &Channel,
+    to: usize,
+    index: u64,
+    bytes: &[u8],
+    lifetime: Lifetime,
+) -> Result<()> {
     let (head, data) = bytes.split_at(HEADER);
     let words = head.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8")));
     let head: Head = words.collect::<Vec<_>>().try_into().expect("a head");
     let data = (data.as_ptr(), data.len());
     // SAFETY: the bytes of the slice.
-    let send = || unsafe { channel.send(to, index, &head, data, stays) };
+    let send = || unsafe { channel.send(to, index, &head, data, lifetime) };
     until(channel, || match send() {
         Ok(false) => None,
         sent => Some(sent.map(drop)),
@@ -163,11 +169,11 @@ fn data_that_was_lent_is_the_senders_again_before_the_message_is_taken() {
             let mut lent: Vec<Vec<u8>> = (first..first + 4).map(|n| bytes(me, n)).collect();
             for to in (0..size).filter(|to| *to != me) {
                 for (index, bytes) in (first..).zip(&lent) {
-                    let stays = Stays::UntilReturned { awaited: index % 2 == 1 };
-                    post_as(&channel, to, index, bytes, stays).expect("sent");
+                    let lifetime = Lifetime::UntilAcknowledged { awaited: index % 2 == 1 };
+                    post_as(&channel, to, index, bytes, lifetime).expect("sent");
                 }
             }
-            let returned = || channel.borrowers().is_empty().then_some(());
+            let returned = || channel.in_flight().is_empty().then_some(());
             until(&channel, returned).expect("it comes back");
             lent.iter_mut().for_each(|bytes| bytes.fill(0xee));
             meet(rt);
@@ -194,7 +200,7 @@ fn data_of_expected_messages_goes_to_its_place() {
             let bytes = (0..HEADER + BYTES).map(|i| (i as u64 * 7 + index) as u8);
             bytes.collect::<Vec<u8>>()
         };
-        if !channel.may_expect(1) || channel.me() == 1 {
+        if !channel.may_post_receive(1) || channel.me() == 1 {
             meet(rt);
             for index in (0..3).filter(|_| channel.me() == 1) {
                 post(&channel, 0, index, &message(index)).expect("sent");
@@ -214,7 +220,7 @@ fn data_of_expected_messages_goes_to_its_place() {
         let mut expect = |index: usize, head| {
             let to = (places[index].as_mut_ptr(), BYTES as u64);
             // SAFETY: the memory lives until all three have come.
-            unsafe { channel.expect(1, index as u64, head, to) };
+            unsafe { channel.post_receive(1, index as u64, head, to) };
         };
         expect(2, begin(2));
         channel.withdraw();
@@ -222,12 +228,12 @@ fn data_of_expected_messages_goes_to_its_place() {
         expect(1, [9; 3]);
         meet(rt);
         until(&channel, || (channel.received(1) > 2).then_some(())).expect("came");
-        let here = channel.landed(1, 0).expect("it was expected") as usize;
+        let here = channel.complete_receive(1, 0).expect("it was expected") as usize;
         assert!(here < BYTES, "{here} bytes are in the slot");
         assert_eq!(whole(&channel, 1, 0, HEADER + here), message(0)[..HEADER + here]);
         assert!(places[0][here..] == message(0)[HEADER + here..]);
         for index in [1, 2] {
-            assert_eq!(channel.landed(1, index), None);
+            assert_eq!(channel.complete_receive(1, index), None);
             assert!(whole(&channel, 1, index, HEADER + BYTES) == message(index));
             assert!(places[index as usize].iter().all(|byte| *byte == 0), "message {index}");
         }
@@ -279,9 +285,9 @@ fn lines_carry_words_and_staging() {
             channel.arrive(sequence, sequence * 3, &[own, sequence]);
             for member in &local {
                 let arrived = || {
-                    let look = channel.look(*member, sequence);
-                    assert!(matches!(look, Look::Missing | Look::Arrived(_)), "{look:?}");
-                    (look == Look::Arrived(sequence * 3)).then_some(())
+                    let look = channel.poll(*member, sequence);
+                    assert!(matches!(look, Poll::Missing | Poll::Arrived(_)), "{look:?}");
+                    (look == Poll::Arrived(sequence * 3)).then_some(())
                 };
                 until(&channel, arrived).expect("all arrive");
                 let theirs = word(*member, sequence);
@@ -297,16 +303,16 @@ fn lines_carry_words_and_staging() {
 fn the_latest_notice_of_each_reaches_everybody() {
     run(4, |rt| {
         let channel = open(rt);
-        assert!((0..4).all(|member| channel.told(member).is_none()));
+        assert!((0..4).all(|member| channel.read_notice(member).is_none()));
         meet(rt);
         for round in 1..=500 {
             let me = channel.me() as u64;
-            channel.tell([round, me, !round, round * me, 0, 5]);
+            channel.publish_notice([round, me, !round, round * me, 0, 5]);
         }
         for member in 0..4u64 {
             let last = [500, member, !500, 500 * member, 0, 5];
             let told = || {
-                let told = channel.told(member as usize)?;
+                let told = channel.read_notice(member as usize)?;
                 // Whatever is seen on the way is one of the notices.
                 assert_eq!(told, [told[0], member, !told[0], told[0] * member, 0, 5]);
                 (told == last).then_some(())
@@ -393,7 +399,7 @@ fn memory_of_members_is_reached_where_it_lies() {
         let [one, two] = in_segment.encode();
         channel.arrive(1, 0, &[one, two, private.as_mut_ptr() as u64]);
         for member in (0..4).filter(|member| channel.is_local(*member)) {
-            until(&channel, || (channel.look(member, 1) == Look::Arrived(0)).then_some(()))
+            until(&channel, || (channel.poll(member, 1) == Poll::Arrived(0)).then_some(()))
                 .unwrap();
             let [one, two, address, ..] = channel.payload(member, 1);
             let reached = channel.reach(member, Location::decode([one, two]), 8).expect("mapped");

@@ -1,7 +1,7 @@
 //! Barrier, and the steps that collectives are built on (GASPI 17.1, 11).
 
 use super::*;
-use gaspi_core::sync::line::PAYLOAD_WORDS;
+use gaspi_core::sync::arrival_slot::PAYLOAD_WORDS;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 

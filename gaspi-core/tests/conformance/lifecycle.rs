@@ -1,12 +1,12 @@
-//! Joining, leaving, dying, and what the others see of it (GASPI 17.1, 5.3 to 5.5).
+//! PendingInit, leaving, dying, and what the others see of it (GASPI 17.1, 5.3 to 5.5).
 
 use super::*;
-use gaspi_core::Joining;
+use gaspi_core::PendingInit;
 
 /// `id` tells this job from those of other tests and layouts.
-fn joining(nodes: Nodes, id: &str, rank: u16, size: u32, config: &Config) -> Joining {
+fn joining(nodes: Nodes, id: &str, rank: u16, size: u32, config: &Config) -> PendingInit {
     let job = nodes.job(&format!("{id}-{nodes:?}"), Rank(rank), size);
-    Joining::new(job, config.clone()).expect("joining")
+    PendingInit::new(job, config.clone()).expect("joining")
 }
 
 fn every_rank_knows_itself_and_the_others() {
@@ -255,7 +255,7 @@ fn configurations_out_of_range_are_refused() {
         Config { rw_list_elem_max: 256, ..base },
     ];
     for config in wrong {
-        let refused = Joining::new(Job::in_process("refused", Rank(0), 1), config.clone());
+        let refused = PendingInit::new(Job::in_process("refused", Rank(0), 1), config.clone());
         assert!(matches!(refused, Err(Error::Config { .. })), "{config:?}");
     }
 }

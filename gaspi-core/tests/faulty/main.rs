@@ -244,7 +244,7 @@ fn no_message_follows_one_that_was_lost() {
             let send = |index| {
                 let piece = (data.as_ptr(), data.len());
                 // SAFETY: the data is a local; the slots are not in use.
-                unsafe { channel.send(1, index, &[7; 8], piece, Stays::ForTheCall) }
+                unsafe { channel.send(1, index, &[7; 8], piece, Lifetime::Call) }
             };
             lose(&rt, &network, || assert_eq!(send(0), Ok(true)));
             let refused = send(1);

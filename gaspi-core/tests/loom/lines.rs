@@ -4,13 +4,13 @@ use super::*;
 
 #[derive(Debug)]
 struct Member<const HOW: u8> {
-    lines: [Line<W64<HOW>>; 2],
+    lines: [ArrivalSlot<W64<HOW>>; 2],
     stages: [Payload; 2],
 }
 
 impl<const HOW: u8> Default for Member<HOW> {
     fn default() -> Member<HOW> {
-        let line = || Line {
+        let line = || ArrivalSlot {
             sequence: W64::default(),
             fingerprint: W64::default(),
             payload: Default::default(),
@@ -32,9 +32,9 @@ fn agreement<const HOW: u8>(ranks: usize, steps: u64, lines: u64) {
                 let line = &member.lines[parity];
                 let mut fingerprint = None;
                 until(|| {
-                    fingerprint = match line.look(step) {
-                        Look::Arrived(fingerprint) => Some(fingerprint),
-                        Look::Missing | Look::Passed => None,
+                    fingerprint = match line.poll(step) {
+                        Poll::Arrived(fingerprint) => Some(fingerprint),
+                        Poll::Missing | Poll::Passed => None,
                     };
                     fingerprint.is_some()
                 });

@@ -9,8 +9,8 @@
 mod lines;
 mod retired;
 
+use gaspi_core::sync::arrival_slot::{ArrivalSlot, Poll};
 use gaspi_core::sync::eventcount::EventCount;
-use gaspi_core::sync::line::{Line, Look};
 use gaspi_core::sync::slots::{
     Passive, passive_end, passive_pending, passive_post, passive_taken, peek, set, take,
 };
@@ -411,7 +411,7 @@ fn waker_dies(death_known: fn(&Bell)) {
 
 #[test]
 fn eventcount_of_a_dead_waker() {
-    holds(|| waker_dies(|bell| bell.count().rouse()));
+    holds(|| waker_dies(|bell| bell.count().wake_regardless()));
     breaks(|| {
         waker_dies(|bell| {
             bell.count().someone_sleeps(kind(0) | kind(1), full);

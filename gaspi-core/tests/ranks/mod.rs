@@ -8,7 +8,7 @@ mod layouts;
 
 pub(crate) use layouts::{EVERY, MIXED, Nodes, SHM, TCP, Test, run_tests};
 
-use gaspi_core::{Config, Job, Joining, Rank, Runtime, Timeout};
+use gaspi_core::{Config, Job, PendingInit, Rank, Runtime, Timeout};
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender};
@@ -152,7 +152,7 @@ pub(crate) fn run_jobs<T: Send>(
                     let _running = running;
                     nodes.enter();
                     let job = job(id, Rank(rank as u16));
-                    let mut joining = Joining::new(job, config.clone()).expect("joining");
+                    let mut joining = PendingInit::new(job, config.clone()).expect("joining");
                     let runtime = joining.wait(LIMIT).expect("all ranks meet");
                     body(runtime)
                 };

@@ -15,7 +15,7 @@ use crate::runtime::timeout;
 use crate::types::*;
 use gaspi_collectives::algorithms::Collective;
 use gaspi_collectives::{Combination, Request, SimpleRequest};
-use gaspi_core::{GroupId, Inside, Rank, Runtime};
+use gaspi_core::{FastPath, GroupId, Rank, Runtime};
 use std::ffi::c_void;
 
 /// The arguments that all forms of all operations have, besides the request.
@@ -150,7 +150,7 @@ fn is_root(rt: &Runtime, root: gaspi_rank_t) -> bool {
 
 /// The same on the fast path.
 #[inline(always)]
-fn is_root_inside(inside: &Inside<'_>, root: gaspi_rank_t) -> bool {
+fn is_root_inside(inside: &FastPath<'_>, root: gaspi_rank_t) -> bool {
     is_root(inside.runtime(), root)
 }
 

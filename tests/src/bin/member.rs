@@ -20,7 +20,7 @@ use gaspi::collectives::{
     Combination, DataType, Handle, Operation, Reducer, Request, prepare, restart, run, start, test,
     wait,
 };
-use gaspi::{Config, Error, GroupId, Init, Job, Joining, Rank, Runtime, SegmentId, Timeout};
+use gaspi::{Config, Error, GroupId, Init, Job, PendingInit, Rank, Runtime, SegmentId, Timeout};
 use gaspi_tests::{Seed, monotonic_us};
 
 type Result<T> = std::result::Result<T, String>;
@@ -66,7 +66,7 @@ fn join() -> gaspi::Result<Runtime> {
         let rank: u64 = std::env::var("GASPI_RANK").ok().and_then(|r| r.parse().ok()).unwrap_or(0);
         job = job.on_node(rank / 2);
     }
-    Joining::new(job, Config::default())?.wait(Timeout::Block)
+    PendingInit::new(job, Config::default())?.wait(Timeout::Block)
 }
 
 /// Element `index` of what a rank contributes.

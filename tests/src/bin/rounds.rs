@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use gaspi::collectives::{Operation, allreduce_slice};
 use gaspi::{
-    Config, GroupId, Init, Job, Joining, NotificationId, QueueId, Rank, Runtime, SegmentId, State,
-    Timeout, Transfer,
+    Config, GroupId, Init, Job, NotificationId, PendingInit, QueueId, Rank, Runtime, SegmentId,
+    State, Timeout, Transfer,
 };
 
 type Result<T> = std::result::Result<T, String>;
@@ -87,7 +87,7 @@ impl<T> During<T> for gaspi::Result<T> {
 
 fn run(end: &End) -> Result<()> {
     let job = Job::from_environment().during("environment")?;
-    let mut joining = Joining::new(job, Config::default()).during("joining")?;
+    let mut joining = PendingInit::new(job, Config::default()).during("joining")?;
     let rt = joining.wait(GUARD).during("joining")?;
     rt.segment_create(SEGMENT, 6 * BLOCK, GroupId::ALL, GUARD, Init::Zeroed)
         .during("segment_create")?;

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use gaspi::{Config, GroupId, Init, Job, Joining, Rank, Runtime, SegmentId, Timeout};
+use gaspi::{Config, GroupId, Init, Job, PendingInit, Rank, Runtime, SegmentId, Timeout};
 
 /// A guard: far above what any of this may take.
 const GUARD: Timeout = Timeout::Millis(60_000);
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 }
 
 fn join() -> gaspi::Result<Runtime> {
-    Joining::new(Job::from_environment()?, Config::default())?.wait(GUARD)
+    PendingInit::new(Job::from_environment()?, Config::default())?.wait(GUARD)
 }
 
 fn starve(call: &str, who: &str) -> gaspi::Result<()> {

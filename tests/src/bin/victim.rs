@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use gaspi::collectives::{Operation, allreduce_slice};
 use gaspi::{
-    Config, Error, GroupId, Init, Job, Joining, NotificationId, QueueId, Rank, Runtime, SegmentId,
-    State, Timeout, Transfer,
+    Config, Error, GroupId, Init, Job, NotificationId, PendingInit, QueueId, Rank, Runtime,
+    SegmentId, State, Timeout, Transfer,
 };
 use gaspi_tests::monotonic_us;
 
@@ -79,7 +79,7 @@ impl<T> During<T> for gaspi::Result<T> {
 
 fn join(timeout: Timeout) -> Result<Runtime> {
     let job = Job::from_environment().during("environment")?;
-    let mut joining = Joining::new(job, Config::default()).during("joining")?;
+    let mut joining = PendingInit::new(job, Config::default()).during("joining")?;
     joining.wait(timeout).during("joining")
 }
 

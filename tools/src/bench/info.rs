@@ -5,7 +5,7 @@
 
 use crate::library::Library;
 use gaspi_collectives::kernel;
-use gaspi_core::survey::{Finding, State, survey};
+use gaspi_core::diagnostics::{self, Check, CheckState};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -18,18 +18,18 @@ const INDENT: usize = 37;
 /// memory here, so that scripts can ask.
 pub(crate) fn run(json: bool) -> ExitCode {
     let mut findings = build();
-    findings.extend(survey());
+    findings.extend(diagnostics::run());
     let text = if json { json_lines(&findings) } else { table(&findings) };
     // A reader who has seen enough (head) is no failure.
     let _ = io::stdout().lock().write_all(text.as_bytes());
-    let shared = |finding: &Finding| finding.topic == "shared memory";
-    let usable = findings.iter().any(|found| shared(found) && found.state == State::Usable);
+    let shared = |finding: &Check| finding.topic == "shared memory";
+    let usable = findings.iter().any(|found| shared(found) && found.state == CheckState::Usable);
     if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// What was built.
-fn build() -> Vec<Finding> {
-    let fact = |topic, value: String| Finding::new("build", topic, State::Fact, value);
+fn build() -> Vec<Check> {
+    let fact = |topic, value: String| Check::new("build", topic, CheckState::Fact, value);
     let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
     let optimised = if cfg!(debug_assertions) { "with debug assertions" } else { "release" };
     vec![
@@ -42,13 +42,13 @@ fn build() -> Vec<Finding> {
 }
 
 /// The library that the other subcommands would measure.
-fn library() -> Finding {
-    let finding = |state, value: String| Finding::new("build", "library", state, value);
+fn library() -> Check {
+    let finding = |state, value: String| Check::new("build", "library", state, value);
     let library = match Library::load() {
         Ok(library) => library,
         Err(failure) => {
             let reason = failure.message.lines().next().unwrap_or_default().to_owned();
-            return finding(State::Unusable, "not found".to_owned())
+            return finding(CheckState::Unusable, "not found".to_owned())
                 .because(reason)
                 .remedy("build or install it beside this program (cargo xtask install)");
         }
@@ -56,13 +56,13 @@ fn library() -> Finding {
     let mut interface = 0.0;
     // SAFETY: writes the number that it is given, and may be called before init.
     unsafe { (library.procedures.version)(&raw mut interface) };
-    finding(State::Usable, library.path.display().to_string())
+    finding(CheckState::Usable, library.path.display().to_string())
         .because(format!("interface {interface:.1}"))
 }
 
 /// One object per line.
-fn json_lines(findings: &[Finding]) -> String {
-    let line = |found: &Finding| {
+fn json_lines(findings: &[Check]) -> String {
+    let line = |found: &Check| {
         let object = serde_json::json!({
             "area": found.area,
             "topic": found.topic,
@@ -77,7 +77,7 @@ fn json_lines(findings: &[Finding]) -> String {
 }
 
 /// Rows under the heading of their area.
-fn table(findings: &[Finding]) -> String {
+fn table(findings: &[Check]) -> String {
     let mut text = String::new();
     let mut area = "";
     for found in findings {
@@ -85,7 +85,7 @@ fn table(findings: &[Finding]) -> String {
             area = found.area;
             text.push_str(&format!("{}{area}\n", if text.is_empty() { "" } else { "\n" }));
         }
-        let state = if found.state == State::Fact { "" } else { found.state.name() };
+        let state = if found.state == CheckState::Fact { "" } else { found.state.name() };
         let mut start = format!("  {:<21}{state:<12}  ", found.topic);
         let remedy = match found.remedy.as_str() {
             "" => String::new(),
@@ -120,13 +120,13 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn findings() -> Vec<Finding> {
+    fn findings() -> Vec<Check> {
         vec![
-            Finding::new("kernel", "membarrier", State::Usable, "global expedited"),
-            Finding::new("kernel", "cross-memory attach", State::Limited, "refused")
+            Check::new("kernel", "membarrier", CheckState::Usable, "global expedited"),
+            Check::new("kernel", "cross-memory attach", CheckState::Limited, "refused")
                 .because("a reason of so many words that they cannot all be in one line of a table")
                 .remedy("say \"please\""),
-            Finding::new("transports", "verbs", State::Unusable, "not in this version"),
+            Check::new("transports", "verbs", CheckState::Unusable, "not in this version"),
         ]
     }
 

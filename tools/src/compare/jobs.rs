@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::fd_passing;
 use crate::system;
 use crate::transport::Choice;
-use gaspi_core::os::event::Poll;
+use gaspi_core::os::event::Epoll;
 use gaspi_core::os::{process, socket};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -143,7 +143,7 @@ impl Job {
     }
 
     fn gather(&mut self, listener: &OwnedFd, meeting: &File, ranks: u32) -> Result<()> {
-        let poll = Poll::new().map_err(|error| Failure::run(error.to_string()))?;
+        let poll = Epoll::new().map_err(|error| Failure::run(error.to_string()))?;
         poll.add(listener.as_fd(), 0).map_err(|error| Failure::run(error.to_string()))?;
         let begin = Instant::now();
         while self.ranks.len() < ranks as usize {
@@ -203,7 +203,7 @@ impl Job {
 
     /// What each rank says, in so many bytes.
     fn hear<const BYTES: usize>(&mut self, limit: Duration) -> Result<Vec<[u8; BYTES]>> {
-        let poll = Poll::new().map_err(|error| Failure::run(error.to_string()))?;
+        let poll = Epoll::new().map_err(|error| Failure::run(error.to_string()))?;
         for (token, rank) in (0..).zip(&self.ranks) {
             poll.add(rank.as_fd(), token).map_err(|error| Failure::run(error.to_string()))?;
         }
@@ -250,7 +250,7 @@ impl Job {
         let pid = self.launcher.id().cast_signed();
         // Not waited for yet, so the number is still its own.
         let ended = process::open(pid, 0).ok().flatten();
-        let poll = Poll::new().ok();
+        let poll = Epoll::new().ok();
         if let (Some(poll), Some(ended)) = (&poll, &ended) {
             let _ = poll.add(ended.as_fd(), 0);
         }

@@ -96,9 +96,9 @@ fn memory_of_closed_channels_is_used_again() {
                 let channel = open(rt);
                 places.insert(channel.incoming(0, 0).as_ptr() as usize);
                 // A count or line of the former use would be taken for one of this.
-                assert!((0..size as usize).all(|member| channel.told(member).is_none()));
+                assert!((0..size as usize).all(|member| channel.read_notice(member).is_none()));
                 exchange(&channel, 0..1);
-                channel.tell([1; 6]);
+                channel.publish_notice([1; 6]);
             }
             assert!(places.len() < 50, "{} places", places.len());
             meet(rt);
@@ -120,22 +120,22 @@ fn memory_that_a_member_may_still_write_to_is_not_used_again() {
                 post(&first, other, index, &[0xff; HEADER + 256]).expect("nobody is gone");
             }
             first.arrive(1, 2, &[3]);
-            first.tell([4; 6]);
+            first.publish_notice([4; 6]);
             exchange(&second, 0..20);
         } else {
             assert_ne!(second.incoming(other, 0).as_ptr() as usize, place);
             exchange(&second, 0..20);
         }
         assert_eq!(second.received(other), 20);
-        assert_eq!(second.told(other), None);
+        assert_eq!(second.read_notice(other), None);
         meet(rt);
         // Now it is: channels that are opened find it free as soon as all have been told.
         soon("its place is used again", || {
             let third = open(rt);
             let again = third.incoming(other, 0).as_ptr() as usize == place;
             exchange(&third, 0..1);
-            third.tell([again.into(), 0, 0, 0, 0, 0]);
-            let told = until(&third, || third.told(0)).expect("told");
+            third.publish_notice([again.into(), 0, 0, 0, 0, 0]);
+            let told = until(&third, || third.read_notice(0)).expect("told");
             told[0] == 1
         });
         meet(rt);
