@@ -11,7 +11,6 @@ use crate::exec::buffers::{Arithmetic, Buffers, is_in_place};
 use crate::exec::executor::Executor;
 use crate::exec::pack::{self, PackBuffers};
 use crate::kernel::{Source, Target};
-use crate::lock::lock;
 use crate::plan::{Plan, PlanKey};
 use crate::request::{Blocks, Combination, Request};
 use crate::signature::{Description, mix};
@@ -113,7 +112,7 @@ impl<'a> CheckedRequest<'a> {
 
     /// The plan, cached or made.
     pub(crate) fn cached_plan(&self, engine: &Engine, context: &GroupContext) -> Result<Arc<Plan>> {
-        lock(&context.plans).get(self.key(), |key| key.plan(&self.shape(key), engine.preferred()?))
+        context.plans.lock().get(self.key(), |key| key.plan(&self.shape(key), engine.preferred()?))
     }
 
     pub(crate) fn signature(&self, plan: &Plan) -> u64 {

@@ -22,7 +22,6 @@ mod datatype;
 mod engine;
 mod exec;
 pub mod kernel;
-mod lock;
 pub mod plan;
 mod procedures;
 pub mod proof;

@@ -1,6 +1,7 @@
 //! The procedures of collective operations: start, continue, wait, free.
 
-use std::sync::{Arc, Mutex, TryLockError};
+use gaspi_core::sync::Mutex;
+use std::sync::Arc;
 
 use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout};
 
@@ -8,7 +9,6 @@ use crate::checked_request::{CheckedRequest, check_sizes};
 use crate::engine::{Engine, Entry, Prepared};
 use crate::exec::completion::Completion;
 use crate::exec::pack::PackBuffers;
-use crate::lock::lock;
 use crate::request::{Request, SimpleRequest};
 
 /// An operation that was started or prepared.
@@ -45,14 +45,11 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
     let deadline = timeout.deadline();
     let context = engine.context(rt, group, timeout)?;
     let mut packed = match context.blocking.try_lock() {
-        Ok(packed) => packed,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Some(packed) => packed,
         // The other thread holds it only for a moment, until it finds this thread's operation
         // active.
-        Err(TryLockError::WouldBlock) if context.executor.is_own_call_active() => {
-            lock(&context.blocking)
-        }
-        Err(TryLockError::WouldBlock) => {
+        None if context.executor.is_own_call_active() => context.blocking.lock(),
+        None => {
             let active = "a collective of another thread".to_owned();
             return Err(Error::ActiveCollective { group, active });
         }
@@ -201,7 +198,7 @@ pub fn restart(rt: &Runtime, handle: Handle) -> Result<()> {
         return Err(misused(handle, "it was started once and cannot be started again"));
     };
     // Another thread may be starting it.
-    let Ok(mut packed) = entry.packed.try_lock() else {
+    let Some(mut packed) = entry.packed.try_lock() else {
         return Err(misused(handle, "another thread is starting it"));
     };
     if entry.completion.is_active() {
@@ -247,7 +244,7 @@ pub fn wait(rt: &Runtime, handle: Handle, timeout: Timeout) -> Result<()> {
         return outcome;
     }
     if outcome.is_ok() && entry.unpacks {
-        let mut packed = lock(&entry.packed);
+        let mut packed = entry.packed.lock();
         // Another thread that waited may have started the operation again.
         if !entry.completion.is_active() {
             packed.unpack();

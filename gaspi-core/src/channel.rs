@@ -32,6 +32,7 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::runtime::{Inner, Runtime};
 use crate::segment::Segment;
+use crate::sync::Mutex;
 use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, slots};
 use crate::timeout::Deadline;
@@ -40,7 +41,7 @@ use crate::wait::{Call, Waiting};
 use arena::{Reserved, View};
 use layout::Layout;
 use messages::Turn;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A member, and how far this rank is with it. Written by the threads of this rank only.
 #[derive(Debug)]

@@ -18,10 +18,11 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::runtime::{Runtime, initial_group};
 use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::timeout::Timeout;
 use crate::wire::frame::Announce;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Steps of one incarnation: four days of nothing but barriers. Should they run out, the count
@@ -193,10 +194,6 @@ pub(crate) struct Groups {
     board: Mutex<Board>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn first_step(incarnation: u32) -> u64 {
     u64::from(incarnation) << STEP_BITS
 }
@@ -226,9 +223,9 @@ impl Groups {
                 tree,
             };
             let cell = &cells[group.index()];
-            lock(&cell.call).committed = Some(committed);
+            cell.call.lock().committed = Some(committed);
             cell.incarnation.store(fresh[group.index()], Ordering::Release);
-            *lock(&cell.members) = Members { exists: true, committed: true, ranks };
+            *cell.members.lock() = Members { exists: true, committed: true, ranks };
             fresh[group.index()] += 1;
         }
         Groups { cells, board: Mutex::new(Board { fresh, ..Board::default() }) }
@@ -242,7 +239,7 @@ impl Groups {
     }
 
     fn members(&self, group: GroupId) -> Result<MutexGuard<'_, Members>> {
-        let members = lock(&self.cell(group)?.members);
+        let members = self.cell(group)?.members.lock();
         if members.exists {
             return Ok(members);
         }
@@ -251,20 +248,16 @@ impl Groups {
 
     /// Claims a group for a collective or a commit.
     pub(crate) fn claim(&self, group: GroupId) -> Result<MutexGuard<'_, CallState>> {
-        match self.cell(group)?.call.try_lock() {
-            Ok(state) => Ok(state),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                let active = "a collective of another thread".to_owned();
-                Err(Error::ActiveCollective { group, active })
-            }
-        }
+        self.cell(group)?.call.try_lock().ok_or_else(|| {
+            let active = "a collective of another thread".to_owned();
+            Error::ActiveCollective { group, active }
+        })
     }
 
     /// The same, `None` if anything is in the way.
     #[inline]
     pub(crate) fn claim_idle(&self, group: GroupId) -> Option<MutexGuard<'_, CallState>> {
-        self.cells.get(group.index())?.call.try_lock().ok()
+        self.cells.get(group.index())?.call.try_lock()
     }
 
     /// The incarnation of the committed use.
@@ -286,7 +279,7 @@ impl Groups {
 
     /// A list of `peer` has arrived.
     pub(crate) fn announced(&self, peer: Rank, announce: Announce) {
-        let mut board = lock(&self.board);
+        let mut board = self.board.lock();
         let key = (announce.group, peer);
         let heard = board.heard.entry(key).or_default();
         if announce.attempt <= std::mem::replace(heard, announce.attempt.max(*heard)) {
@@ -301,7 +294,7 @@ impl Groups {
 
     /// `peer` no longer waits for its commit to be answered.
     pub(crate) fn withdrawn(&self, peer: Rank, group: GroupId, attempt: u64) {
-        let mut board = lock(&self.board);
+        let mut board = self.board.lock();
         if let Some(own) = board.attempts.get_mut(&group)
             && own.seen.get(&peer).is_some_and(|(number, _)| *number == attempt)
         {
@@ -321,7 +314,7 @@ impl Groups {
         round: u32,
         abort: &Abort,
     ) {
-        let mut board = lock(&self.board);
+        let mut board = self.board.lock();
         // A commit that is still to come belongs to this round, so it must not begin above it.
         let mut to_come = false;
         if let Some(own) = board.attempts.get_mut(&group)
@@ -348,7 +341,7 @@ impl Groups {
         group: GroupId,
         ranks: &[Rank],
     ) -> (Option<Announce>, Option<(u64, Vec<Rank>)>) {
-        let mut board = lock(&self.board);
+        let mut board = self.board.lock();
         if board.attempts.get(&group).is_some_and(|attempt| attempt.ranks == ranks) {
             return (None, None);
         }
@@ -381,7 +374,7 @@ impl Groups {
         is_dead: impl Fn(Rank) -> bool,
         is_remote: impl Fn(Rank) -> bool,
     ) -> Standing {
-        let mut board = lock(&self.board);
+        let mut board = self.board.lock();
         let Board { announced, attempts, .. } = &mut *board;
         let Some(attempt) = attempts.get_mut(&group) else { return Standing::Waiting(Vec::new()) };
         if let Some(abort) = &attempt.failed {
@@ -450,24 +443,24 @@ impl Groups {
 
     /// Whether a list that lacks members of the commit under way waits for news of a death.
     fn lacks_members(&self, group: GroupId) -> bool {
-        lock(&self.board).attempts.get(&group).is_some_and(|own| own.lacks_since.is_some())
+        self.board.lock().attempts.get(&group).is_some_and(|own| own.lacks_since.is_some())
     }
 
     /// The commit under way has succeeded; its number.
     fn agreed(&self, group: GroupId, incarnation: u32) -> Option<u64> {
-        let mut board = lock(&self.board);
+        let mut board = self.board.lock();
         board.fresh[group.index()] = incarnation.saturating_add(1);
         board.attempts.remove(&group).map(|attempt| attempt.number)
     }
 
     /// The commit under way is given up without having failed.
     fn withdraw(&self, group: GroupId) -> Option<(u64, Vec<Rank>)> {
-        lock(&self.board).withdraw(group)
+        self.board.lock().withdraw(group)
     }
 
     /// What a member that is missing does instead, where it is known.
     fn hint(&self, group: GroupId, own: Rank) -> String {
-        let board = lock(&self.board);
+        let board = self.board.lock();
         let foreign = board.announced.iter().find(|((id, rank), queue)| {
             let listed = board.attempts.get(&group).is_some_and(|own| own.ranks.contains(rank));
             *id == group && *rank != own && !listed && !queue.is_empty()
@@ -489,7 +482,7 @@ impl Runtime {
         let groups = &self.inner().groups;
         // Id 0 is the group of all ranks, also where it does not exist.
         for (id, cell) in groups.cells.iter().enumerate().skip(1) {
-            let mut members = lock(&cell.members);
+            let mut members = cell.members.lock();
             if !members.exists {
                 *members = Members { exists: true, ..Members::default() };
                 return Ok(GroupId(id as u8));
@@ -557,7 +550,7 @@ impl Runtime {
 
     /// Groups of this rank, that of all ranks included.
     pub fn group_num(&self) -> u32 {
-        let exists = |cell: &&Cell| lock(&cell.members).exists;
+        let exists = |cell: &&Cell| cell.members.lock().exists;
         let count = self.inner().groups.cells.iter().filter(exists).count() as u32;
         // Without a topology id 0 is reserved, and counts.
         count + u32::from(!self.has_group_all())

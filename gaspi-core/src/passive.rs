@@ -10,6 +10,7 @@ use crate::ids::{Rank, SegmentId};
 use crate::runtime::{Inner, Runtime};
 use crate::segment::Segment;
 use crate::statistics::Counter;
+use crate::sync::Mutex;
 use crate::sync::slots::{Passive, passive_end, passive_pending, passive_post, passive_taken};
 use crate::sync::{AtomicU32, Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
@@ -19,7 +20,6 @@ use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
 use crate::wire::frame::Frame;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a message consists of; the same call after a timeout has the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub(crate) struct Mailbox {
 impl Mailbox {
     /// A message has come.
     pub(crate) fn post(&self, sender: Rank, connection: u64, request: u64, message: Vec<u8>) {
-        let mut letters = lock(&self.letters);
+        let mut letters = self.letters.lock();
         if letters.iter().any(|letter| letter.sender == sender && letter.request > request) {
             // It was late, on a connection that broke: its sender has sent another one since.
             return;
@@ -83,12 +83,12 @@ impl Mailbox {
 
     /// Its sender takes a message back.
     pub(crate) fn withhold(&self, sender: Rank, request: u64) {
-        lock(&self.letters).retain(|letter| letter.sender != sender || letter.request != request);
+        self.letters.lock().retain(|letter| letter.sender != sender || letter.request != request);
     }
 
     /// The first message of up to `size` bytes.
     fn take(&self, size: u64) -> Option<Letter> {
-        let mut letters = lock(&self.letters);
+        let mut letters = self.letters.lock();
         let fits = |letter: &Letter| letter.message.len() as u64 <= size;
         let index = letters.iter().position(fits)?;
         letters.remove(index)
@@ -102,10 +102,6 @@ pub(crate) struct Outbox {
     free: Mutex<Vec<usize>>,
     /// Where a receive begins to look, so that no sender is preferred.
     next: AtomicU32,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Outbox {
@@ -129,7 +125,7 @@ struct Taken<'a> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        lock(&self.inner.outbox.lanes[self.receiver.index()]).state = self.then;
+        self.inner.outbox.lanes[self.receiver.index()].lock().state = self.then;
         // Another thread of this rank may wait for the state.
         self.inner.area.wake(self.inner.rank);
     }
@@ -137,7 +133,7 @@ impl Drop for Taken<'_> {
 
 impl Inner {
     fn free_buffer(&self, buffer: usize) {
-        lock(&self.outbox.free).push(buffer);
+        self.outbox.free.lock().push(buffer);
         self.area.wake(self.rank);
     }
 
@@ -145,7 +141,7 @@ impl Inner {
     fn take_lane(&self, receiver: Rank, deadline: Deadline) -> Result<(Taken<'_>, SendState)> {
         let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
         let before = self.until(deadline, waiting, || {
-            let mut sending = lock(&self.outbox.lanes[receiver.index()]);
+            let mut sending = self.outbox.lanes[receiver.index()].lock();
             match sending.state {
                 SendState::Busy => None,
                 before => {
@@ -170,7 +166,7 @@ impl Inner {
         deadline: Deadline,
     ) -> Result<(u64, usize)> {
         let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
-        let buffer = self.until(deadline, waiting, || lock(&self.outbox.free).pop());
+        let buffer = self.until(deadline, waiting, || self.outbox.free.lock().pop());
         let Some(buffer) = buffer else {
             let pending = format!("one of {OUTBOX_BUFFERS} passive messages to be received");
             return Err(Error::Timeout { pending });
@@ -181,7 +177,7 @@ impl Inner {
             return Err(error);
         }
         let number = {
-            let mut sending = lock(&self.outbox.lanes[receiver.index()]);
+            let mut sending = self.outbox.lanes[receiver.index()].lock();
             sending.number += 1;
             sending.number
         };
@@ -439,7 +435,7 @@ impl Runtime {
         let inner = self.inner();
         inner.check_open()?;
         for receiver in (0..inner.size).map(|rank| Rank(rank as u16)) {
-            let mut sending = lock(&inner.outbox.lanes[receiver.index()]);
+            let mut sending = inner.outbox.lanes[receiver.index()].lock();
             if let SendState::Calling { key } = sending.state {
                 sending.state = SendState::Idle;
                 drop(sending);

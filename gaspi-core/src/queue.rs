@@ -13,10 +13,11 @@ use crate::statistics::Counter;
 use crate::sync::epoch::{self, Guard, Slot};
 use crate::sync::in_flight::InFlight;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::timeout::Timeout;
 use crate::wait::{Call, Waiting};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// Failures that nobody has been told of.
 #[derive(Debug, Default)]
@@ -69,7 +70,7 @@ pub(crate) struct Queue {
 
 impl Queue {
     fn failures(&self) -> MutexGuard<'_, Failures> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failures.lock()
     }
 
     /// Whether the thread of `slot` owns the queue. Only in a section of it.

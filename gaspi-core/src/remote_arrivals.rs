@@ -10,8 +10,9 @@
 use crate::ids::{GroupId, Rank};
 use crate::sync::arrival_slot::ArrivalSlot;
 use crate::sync::{AtomicU8, AtomicU64};
+use crate::sync::{Mutex, MutexGuard};
 use crate::transport::shm::area::STAGE_BYTES;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// The arrival slot of a member as it travels.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +97,7 @@ impl RemoteArrivals {
     }
 
     fn use_of(&self, group: usize) -> MutexGuard<'_, Use> {
-        self.uses[group].lock().unwrap_or_else(PoisonError::into_inner)
+        self.uses[group].lock()
     }
 
     /// An arrival slot has come.

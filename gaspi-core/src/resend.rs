@@ -11,11 +11,12 @@ use crate::ids::{GroupId, Rank};
 use crate::remote_arrivals::Arrival;
 use crate::runtime::Inner;
 use crate::sync::epoch;
+use crate::sync::{Mutex, MutexGuard};
 use crate::timeout::Deadline;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wire::frame::Frame;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// How much of commits that fail again and again is kept for each group.
 const COMMITS_MAX: usize = 32;
@@ -49,7 +50,7 @@ impl ResendBuffer {
     }
 
     fn frames(&self, group: GroupId) -> MutexGuard<'_, GroupFrames> {
-        self.0[group.index()].lock().unwrap_or_else(PoisonError::into_inner)
+        self.0[group.index()].lock()
     }
 
     /// A commit has succeeded here, so that all members have announced it: what concerned earlier
@@ -61,7 +62,7 @@ impl ResendBuffer {
     /// All that was said to `peer`, in order.
     fn to(&self, peer: Rank) -> Vec<Arc<Kept>> {
         let of_group = |frames: &Mutex<GroupFrames>| {
-            let frames = frames.lock().unwrap_or_else(PoisonError::into_inner);
+            let frames = frames.lock();
             let commits = frames.commits.iter().map(|(_, kept_frame)| kept_frame);
             let steps = frames.arrivals.iter().chain(frames.along.as_flattened()).flatten();
             let all = commits.chain(steps);

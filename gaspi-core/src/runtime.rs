@@ -26,13 +26,14 @@ use crate::state::States;
 use crate::statistics::Statistics;
 use crate::sync::epoch::{self, Retired};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::{SharedArea, liveness};
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::wait::{Call, Sockets, Waiter, Waiting, monotonic_ns};
 use std::any::Any;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -269,7 +270,7 @@ impl Inner {
     }
 
     pub(crate) fn membership(&self) -> MutexGuard<'_, Option<Membership>> {
-        self.membership.lock().unwrap_or_else(PoisonError::into_inner)
+        self.membership.lock()
     }
 }
 
@@ -454,7 +455,7 @@ impl Runtime {
         }
         inner.endpoints.stop.store(true, Ordering::Release);
         inner.endpoints.wakeup.wake();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             // It does not panic; if it did, there is nothing left to do for it.
             let _ = thread.join();

@@ -15,10 +15,11 @@ use crate::ids::{Rank, SegmentId};
 use crate::os::cross_memory;
 use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE};
 use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::wire::frame::Register;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// What fresh memory of a segment holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -254,12 +255,12 @@ impl Segment {
 
     /// Notes that `rank` can reach it.
     pub(crate) fn note_answered(&self, rank: Rank, answer: u64) {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, answer);
+        self.answered.lock().insert(rank, answer);
     }
 
     /// What `rank` answered to its registration.
     pub(crate) fn answer_of(&self, rank: Rank) -> Option<u64> {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner).get(&rank).copied()
+        self.answered.lock().get(&rank).copied()
     }
 
     /// A word of the notification space; the caller has checked the id.
@@ -300,7 +301,7 @@ impl Segment {
 
     /// Keeps it from ending; false if it has ended.
     pub(crate) fn accept(&self) -> MutexGuard<'_, bool> {
-        self.accepts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.accepts.lock()
     }
 
     /// The first of `ranks` that is copying from or to it right now.

@@ -9,6 +9,7 @@ use crate::os::memory::check_available;
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{ARENA, Init, Segment, Target};
 use crate::statistics::Counter;
+use crate::sync::MutexGuard;
 use crate::sync::{Ordering, epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::liveness;
@@ -18,7 +19,7 @@ use crate::transport::tcp::requests::{PendingCall, RequestKey};
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
 use crate::wire::frame::{Frame, Register};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Stages of a segment made by a group.
@@ -31,7 +32,7 @@ const COPY_LIMIT: Duration = Duration::from_secs(10);
 
 impl Inner {
     fn segment_changes(&self) -> MutexGuard<'_, ()> {
-        self.segment_changes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.segment_changes.lock()
     }
 
     /// Makes a segment known to this rank itself.
@@ -137,7 +138,7 @@ impl Inner {
         log::debug!("segment_delete: {id} has ended");
         self.endpoints.forget_registrations(id, segment.generation);
         let frame = Frame::Revoke { segment: id, generation: segment.generation };
-        let registered = segment.registered.lock().unwrap_or_else(PoisonError::into_inner);
+        let registered = segment.registered.lock();
         for rank in registered.iter().filter(|rank| self.area.liveness(**rank) == liveness::JOINED)
         {
             // Whoever cannot be told any more does not use it any more.
@@ -234,7 +235,7 @@ impl Inner {
     ) -> Result<(RequestKey, Arc<PendingCall>)> {
         let (id, generation) = (segment.id, segment.generation);
         let key = RequestKey::Register { segment: id, generation, rank };
-        segment.registered.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
+        segment.registered.lock().insert(rank);
         let call = self.endpoints.call(self, key, rank, deadline, |request| {
             let (register, descriptors) = segment.describe(&self.nonce);
             let frame = Frame::Register(Register { request, ..register });

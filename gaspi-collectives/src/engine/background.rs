@@ -1,7 +1,7 @@
 //! The background thread, which drives operations while no thread of the program does.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use gaspi_core::os::process;
@@ -9,7 +9,6 @@ use gaspi_core::{Deadline, Error, Result};
 
 use super::{Engine, Shared};
 use crate::exec::executor::{Driver, Executor};
-use crate::lock::{lock, read};
 
 /// How long the background waits on a channel before it checks for other work.
 const BACKGROUND_LIMIT: Duration = Duration::from_millis(250);
@@ -19,7 +18,7 @@ impl Engine {
     ///
     /// # Errors [`Error::System`]: it cannot be started.
     pub(crate) fn start_background_thread(&self) -> Result<()> {
-        let mut background = lock(&self.background);
+        let mut background = self.background.lock();
         if background.is_none() {
             let shared = Arc::clone(&self.shared);
             // The thread inherits the mask of signals: none of the program's are delivered to it.
@@ -38,7 +37,7 @@ impl Engine {
 
     /// Tells the thread of a new operation on an executor.
     pub(crate) fn notify_background(&self, executor: &Executor) {
-        *lock(&self.shared.work) = true;
+        *self.shared.work.lock() = true;
         self.shared.started.notify_one();
         // It may be waiting for something else.
         executor.channel.rouse();
@@ -48,7 +47,7 @@ impl Engine {
 impl Shared {
     /// An executor with background operations.
     fn background_executor(&self) -> Option<Arc<Executor>> {
-        let executors = read(&self.executors);
+        let executors = self.executors.read();
         executors.iter().find(|executor| executor.has_background()).cloned()
     }
 
@@ -56,9 +55,9 @@ impl Shared {
     fn run_background(&self) {
         while !self.ending.load(Ordering::Acquire) {
             let Some(executor) = self.background_executor() else {
-                let mut work = lock(&self.work);
+                let mut work = self.work.lock();
                 while !*work && !self.ending.load(Ordering::Acquire) {
-                    work = self.started.wait(work).unwrap_or_else(PoisonError::into_inner);
+                    work = self.started.wait(work);
                 }
                 *work = false;
                 continue;
@@ -77,7 +76,7 @@ impl Shared {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        let thread = lock(&self.background).take();
+        let thread = self.background.lock().take();
         if self.process != std::process::id() {
             // A forked child: the thread is the parent's.
             std::mem::forget(thread);
@@ -85,7 +84,7 @@ impl Drop for Engine {
         }
         if let Some(thread) = thread {
             self.shared.ending.store(true, Ordering::Release);
-            drop(lock(&self.shared.work));
+            drop(self.shared.work.lock());
             self.shared.started.notify_one();
             let executor = self.shared.background_executor();
             if let Some(executor) = executor {

@@ -1,8 +1,9 @@
 //! What a rank keeps for each group, found by a lock or, in an epoch, without one.
 
+use gaspi_core::sync::Mutex;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex};
 
 use gaspi_core::sync::epoch;
 use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout};
@@ -10,7 +11,6 @@ use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout};
 use super::{Engine, Opening};
 use crate::exec::executor::{Driver, Executor};
 use crate::exec::pack::PackBuffers;
-use crate::lock::{read, write};
 use crate::plan::PlanKey;
 use crate::plan::cache::PlanCache;
 
@@ -49,7 +49,7 @@ impl Engine {
     ) -> Result<Arc<GroupContext>> {
         let group_use = rt.group_use(group)?;
         let known = || {
-            let contexts = read(&self.shared.contexts);
+            let contexts = self.shared.contexts.read();
             contexts.get(&group).filter(|context| context.group_use == group_use).cloned()
         };
         if let Some(context) = known() {
@@ -76,7 +76,7 @@ impl Engine {
             blocking: Mutex::default(),
             plans: Mutex::default(),
         });
-        let mut contexts = write(&self.shared.contexts);
+        let mut contexts = self.shared.contexts.write();
         contexts.insert(group, Arc::clone(&context));
         let pointer = Arc::as_ptr(&context).cast_mut();
         // Release: the context was made before; pairs with the Acquire in `known_context`.
@@ -102,7 +102,7 @@ impl Engine {
 
     /// Drops the contexts of groups that have been deleted.
     fn forget_former(&self, rt: &Runtime) {
-        let mut contexts = write(&self.shared.contexts);
+        let mut contexts = self.shared.contexts.write();
         let former = |group: &GroupId, context: &mut Arc<GroupContext>| {
             rt.group_use(*group).ok() != Some(context.group_use)
         };

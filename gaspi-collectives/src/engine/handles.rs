@@ -1,6 +1,7 @@
 //! Operations that have handles.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use gaspi_core::sync::Mutex;
+use std::sync::Arc;
 
 use gaspi_core::{Error, Result};
 
@@ -9,7 +10,6 @@ use crate::exec::buffers::{Arithmetic, Buffers};
 use crate::exec::completion::Completion;
 use crate::exec::executor::Executor;
 use crate::exec::pack::PackBuffers;
-use crate::lock::lock;
 use crate::plan::Plan;
 
 /// An operation that has a handle.
@@ -29,7 +29,7 @@ pub(crate) struct Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         if self.completion.is_still_used() {
-            let packed = self.packed.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let packed = self.packed.get_mut();
             std::mem::take(packed).abandon();
         }
     }
@@ -53,7 +53,7 @@ pub(super) struct Handles {
 impl Engine {
     /// Gives an operation a handle.
     pub(crate) fn register(&self, entry: Entry) -> u64 {
-        let mut handles = lock(&self.shared.handles);
+        let mut handles = self.shared.handles.lock();
         let index = handles.free.pop().unwrap_or_else(|| {
             handles.slots.push((0, None));
             handles.slots.len() - 1
@@ -68,7 +68,7 @@ impl Engine {
     ///
     /// # Errors [`Error::InvalidOperation`] if there is none, or it was released.
     pub(crate) fn entry(&self, handle: u64) -> Result<Arc<Entry>> {
-        let handles = lock(&self.shared.handles);
+        let handles = self.shared.handles.lock();
         let slot = handles.slots.get(handle as u32 as usize);
         let slot = slot.filter(|slot| u64::from(slot.0) == handle >> 32);
         slot.and_then(|slot| slot.1.clone()).ok_or_else(|| no_operation(handle))
@@ -76,7 +76,7 @@ impl Engine {
 
     /// Releases a handle; `None` if another thread has done so.
     pub(crate) fn release(&self, handle: u64) -> Option<Arc<Entry>> {
-        let mut handles = lock(&self.shared.handles);
+        let mut handles = self.shared.handles.lock();
         let index = handle as u32 as usize;
         let slot = handles.slots.get_mut(index)?;
         if u64::from(slot.0) != handle >> 32 {

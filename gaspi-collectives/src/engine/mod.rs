@@ -5,9 +5,10 @@ mod background;
 mod group_context;
 mod handles;
 
+use gaspi_core::sync::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,7 +17,6 @@ use gaspi_core::{ChannelSpec, Deadline, Error, GroupId, Result, Runtime, Timeout
 use crate::algorithms::Algorithm;
 use crate::exec::completion::Completion;
 use crate::exec::executor::{Driver, Executor};
-use crate::lock::{lock, read, write};
 use crate::plan::cache::PlanCache;
 use crate::plan::standard::StandardKey;
 use handles::Handles;
@@ -158,14 +158,14 @@ impl Engine {
             }
         };
         let executor = Arc::new(Executor::new(channel, Arc::clone(&self.shared.active)));
-        let mut executors = write(&self.shared.executors);
+        let mut executors = self.shared.executors.write();
         executors.push(Arc::clone(&executor));
         Ok(executor)
     }
 
     /// Removes an executor on which no operation will be started any more.
     pub(crate) fn close(&self, executor: &Arc<Executor>) {
-        let mut executors = write(&self.shared.executors);
+        let mut executors = self.shared.executors.write();
         executors.retain(|other| !Arc::ptr_eq(other, executor));
     }
 
@@ -220,19 +220,19 @@ struct Opening<'a> {
 impl<'a> Opening<'a> {
     /// `None` while another thread holds it.
     fn begin(shared: &'a Shared, group: GroupId) -> Option<Opening<'a>> {
-        lock(&shared.opening).insert(group).then(|| Opening { shared, group })
+        shared.opening.lock().insert(group).then(|| Opening { shared, group })
     }
 }
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        lock(&self.shared.opening).remove(&self.group);
+        self.shared.opening.lock().remove(&self.group);
     }
 }
 
 impl Shared {
     fn progress(&self, driver: Driver, wanted: impl Fn(&Arc<Executor>) -> bool) {
-        let executors = read(&self.executors);
+        let executors = self.executors.read();
         for executor in
             executors.iter().filter(|executor| executor.active() > 0 && wanted(executor))
         {
@@ -242,7 +242,7 @@ impl Shared {
 
     /// Checks the notices of these executors, as threads that wait do for their own.
     fn look_around(&self, wanted: impl Fn(&Arc<Executor>) -> bool) {
-        let executors = read(&self.executors);
+        let executors = self.executors.read();
         executors.iter().filter(|s| wanted(s)).for_each(|executor| executor.look_around());
     }
 }

@@ -1,11 +1,9 @@
 //! The completion of an operation, for the threads that started it and that wait for it.
 
-use std::sync::Mutex;
+use gaspi_core::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use gaspi_core::{Error, Result};
-
-use crate::lock::lock;
 
 /// States of a [`Completion`].
 mod status {
@@ -51,7 +49,7 @@ impl Completion {
         match self.status.load(Ordering::Acquire) {
             status::DONE => Some(Ok(())),
             status::FAILED => {
-                let error = lock(&self.error).clone();
+                let error = self.error.lock().clone();
                 Some(Err(error.unwrap_or(Error::NotInitialised)))
             }
             _ => None,
@@ -64,7 +62,7 @@ impl Completion {
     }
 
     pub(super) fn begin(&self) {
-        *lock(&self.error) = None;
+        *self.error.lock() = None;
         self.still_used.store(false, Ordering::Relaxed);
         self.status.store(status::ACTIVE, Ordering::Release);
     }
@@ -73,7 +71,7 @@ impl Completion {
         let status = match outcome {
             Ok(()) => status::DONE,
             Err(error) => {
-                *lock(&self.error) = Some(error);
+                *self.error.lock() = Some(error);
                 status::FAILED
             }
         };

@@ -8,10 +8,11 @@
 //! which message belongs to which operation. A notice tells the other members. If they access each
 //! other's buffers, the operation stays active until no member does so any more.
 
+use gaspi_core::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
 use gaspi_core::{Channel, Error, Rank, Result};
@@ -21,7 +22,6 @@ use super::completion::Completion;
 use super::counters::Counters;
 use super::recent::Recent;
 use super::task::{Blocked, Task};
-use crate::lock::lock;
 use crate::plan::Plan;
 
 /// Number of former operations whose signatures are kept.
@@ -180,19 +180,16 @@ impl Executor {
     }
 
     pub(super) fn hold(&self) -> Held<'_> {
-        self.held(lock(&self.state))
+        self.held(self.state.lock())
     }
 
     /// `None` while another thread holds it, which wakes this one when it unlocks.
     pub(super) fn try_hold(&self) -> Option<Held<'_>> {
         for _ in 0..2 {
             match self.state.try_lock() {
-                Ok(state) => return Some(self.held(state)),
-                Err(TryLockError::Poisoned(poisoned)) => {
-                    return Some(self.held(poisoned.into_inner()));
-                }
+                Some(state) => return Some(self.held(state)),
                 // AcqRel: pairs with the swap of the holder. If that one is later, it sees this.
-                Err(TryLockError::WouldBlock) => self.again.swap(true, Ordering::AcqRel),
+                None => self.again.swap(true, Ordering::AcqRel),
             };
         }
         None

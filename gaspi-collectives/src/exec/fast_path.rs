@@ -29,7 +29,7 @@ impl Executor {
     /// # Safety That of [`run`](crate::run), which has to be called after `None`.
     #[inline]
     pub(crate) unsafe fn try_run_fast(&self, simple: &SimpleRequest, no_wait: bool) -> Option<()> {
-        let mut state = self.state.try_lock().ok()?;
+        let mut state = self.state.try_lock()?;
         let state = &mut *state;
         let kind = simple.kind();
         let is_it = |recent: &Recent| recent.kind == kind && recent.count == simple.count;

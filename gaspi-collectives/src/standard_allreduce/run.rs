@@ -13,7 +13,6 @@ use crate::exec::buffers::{Arithmetic, Buffers};
 use crate::exec::counters::Counters;
 use crate::exec::task::Task;
 use crate::kernel;
-use crate::lock::lock;
 use crate::plan::single_phase::SinglePhase;
 use crate::plan::standard::StandardKey;
 use crate::request::Reducer;
@@ -114,7 +113,7 @@ fn run_steps<F: Function + Clone>(
             return Ok(());
         }
         let key = StandardKey { count: elements.min(key.count - first), ..key };
-        let plan = lock(&engine.standard_plans).get(key, StandardKey::plan)?;
+        let plan = engine.standard_plans.lock().get(key, StandardKey::plan)?;
         let part = buffers.part(first * key.element_bytes, key.bytes());
         let mut task = Task::new(plan, 0, 0, arithmetic.clone(), part);
         task.continue_at(step as usize);

@@ -5,7 +5,6 @@
 //! its words is needed.
 
 use super::Channel;
-use super::arena::lock;
 use super::layout::LINE;
 use super::messages::{NO_WORD, Turn};
 use crate::sync::{AtomicU64, Ordering};
@@ -72,7 +71,7 @@ impl Channel {
 
     /// Tells all members; what was told before may not have been seen.
     pub fn publish_notice(&self, words: [u64; WORDS]) {
-        let mut notices = lock(&self.notices);
+        let mut notices = self.notices.lock();
         *notices += 1;
         self.notice(self.me).write(*notices, words);
         for member in self.neighbours() {

@@ -16,23 +16,20 @@ use crate::os::process;
 use crate::queue::CHANNELS;
 use crate::runtime::Inner;
 use crate::segment::{ARENA, ARENA_WORDS, Init, Segment, Target, may_copy};
+use crate::sync::Mutex;
 use crate::sync::{AtomicU64, Ordering};
 use crate::transport::shm::area::liveness;
 use crate::wire::frame::{Register, Stream};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of address space for an arena, and how few are enough where address space is limited.
 const ARENA_BYTES: u64 = 4 << 30;
 const ARENA_BYTES_MIN: u64 = 64 << 20;
 /// Freed ranges from this size on give their memory back.
 const RELEASE_BYTES: u64 = 1 << 20;
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A range of this rank's arena.
 #[derive(Debug, Clone)]
@@ -131,15 +128,15 @@ impl Channels {
 
     /// The arena of `rank`, as far as this rank can reach it.
     pub(super) fn view(&self, rank: Rank) -> Option<Arc<View>> {
-        lock(&self.views[rank.index()]).as_ref().map(|known| Arc::clone(&known.view))
+        self.views[rank.index()].lock().as_ref().map(|known| Arc::clone(&known.view))
     }
 
     /// The arena of `rank` is gone; with a generation, only that one. Channels keep what they map,
     /// and so do those that are being opened: a member may open one and leave before others are as
     /// far.
     pub(crate) fn forget(&self, rank: Rank, generation: Option<u32>) {
-        let opening = lock(&self.opening);
-        let mut known = lock(&self.views[rank.index()]);
+        let opening = self.opening.lock();
+        let mut known = self.views[rank.index()].lock();
         match &mut *known {
             Some(other) if generation.is_some_and(|g| g != other.view.target.generation) => {}
             Some(known) if !opening.is_empty() => known.gone = true,
@@ -150,13 +147,13 @@ impl Channels {
     /// Forgets what has gone while channels were being opened.
     fn forget_gone(&self, opening: &HashMap<GroupId, Closing>) {
         for known in self.views.iter().filter(|_| opening.is_empty()) {
-            lock(known).take_if(|known| known.gone);
+            known.lock().take_if(|known| known.gone);
         }
     }
 
     /// The connection with `rank` broke although it lives: what was under way is lost.
     pub(crate) fn lost(&self, rank: Rank) {
-        if let Some(trouble) = lock(&self.last).get_mut(&rank)
+        if let Some(trouble) = self.last.lock().get_mut(&rank)
             && let Some(reason) = trouble.suspected.take()
         {
             self.count(trouble, reason);
@@ -164,7 +161,7 @@ impl Channels {
     }
 
     pub(super) fn failed(&self, rank: Rank, reason: &str, certain: bool) {
-        let mut last = lock(&self.last);
+        let mut last = self.last.lock();
         let trouble = last.entry(rank).or_default();
         if certain {
             self.count(trouble, reason.to_owned());
@@ -197,7 +194,7 @@ impl Channels {
 
     /// The first of `ranks` to which a request failed after the first `known` failures.
     pub(super) fn trouble(&self, ranks: &[Rank], known: u64) -> Option<(Rank, String)> {
-        let last = lock(&self.last);
+        let last = self.last.lock();
         ranks.iter().find_map(|rank| {
             let trouble = last.get(rank).filter(|trouble| trouble.number > known)?;
             Some((*rank, trouble.reason.clone()))
@@ -211,7 +208,7 @@ impl Channels {
         reserved: Reserved,
         writers: Vec<(Rank, u32)>,
     ) {
-        let former = lock(&self.opening).insert(group, Closing { reserved, writers });
+        let former = self.opening.lock().insert(group, Closing { reserved, writers });
         if let (Some(former), Some(arena)) = (former, self.arena()) {
             // Its call was given up: members may have completed it nevertheless.
             arena.close(former.reserved, former.writers);
@@ -220,12 +217,12 @@ impl Channels {
 
     /// The range of the channel that is being opened.
     pub(super) fn opening(&self, group: GroupId) -> Option<Reserved> {
-        lock(&self.opening).get(&group).map(|opening| opening.reserved.clone())
+        self.opening.lock().get(&group).map(|opening| opening.reserved.clone())
     }
 
     /// The channel has been opened.
     pub(super) fn end_opening(&self, group: GroupId) -> Option<Reserved> {
-        let mut opening = lock(&self.opening);
+        let mut opening = self.opening.lock();
         let ended = opening.remove(&group);
         self.forget_gone(&opening);
         ended.map(|ended| ended.reserved)
@@ -234,7 +231,7 @@ impl Channels {
     /// The channel could not be opened. If others may have opened it, its range stays until they
     /// close it.
     pub(super) fn fail_opening(&self, group: GroupId, others_may: bool) {
-        let mut opening = lock(&self.opening);
+        let mut opening = self.opening.lock();
         let failed = opening.remove(&group);
         self.forget_gone(&opening);
         drop(opening);
@@ -257,7 +254,7 @@ impl Arena {
 
     /// Takes a range, and puts its words to 0. What else has to be reset is up to the caller.
     fn reserve(&self, inner: &Inner, bytes: u64, words: u32) -> Result<Reserved> {
-        let mut space = lock(&self.space);
+        let mut space = self.space.lock();
         self.sweep(&mut space, inner);
         let taken = space.bytes.take(bytes);
         let (Some(bytes), words) = (taken, u64::from(words)) else {
@@ -281,7 +278,7 @@ impl Arena {
 
     /// Gives back a range that nobody else knows of.
     fn free(&self, reserved: Reserved) {
-        self.free_locked(&mut lock(&self.space), reserved);
+        self.free_locked(&mut self.space.lock(), reserved);
     }
 
     fn free_locked(&self, space: &mut Space, reserved: Reserved) {
@@ -298,7 +295,7 @@ impl Arena {
 
     /// Gives back a range once none of `writers` writes there any more.
     pub(super) fn close(&self, reserved: Reserved, writers: Vec<(Rank, u32)>) {
-        lock(&self.space).closing.push(Closing { reserved, writers });
+        self.space.lock().closing.push(Closing { reserved, writers });
     }
 
     /// Frees the ranges that nobody writes to any more.
@@ -325,7 +322,7 @@ impl Inner {
     }
 
     fn make_arena(&self) -> Result<&Arena> {
-        let _making = lock(&self.channels.making);
+        let _making = self.channels.making.lock();
         if let Some(arena) = self.channels.arena() {
             return Ok(arena);
         }
@@ -390,7 +387,7 @@ impl Inner {
             View { target: Target::remote(register), copies: None }
         };
         let answer = view.copies.is_some().into();
-        *lock(&self.channels.views[peer.index()]) =
+        *self.channels.views[peer.index()].lock() =
             Some(Known { view: Arc::new(view), gone: false });
         Ok(answer)
     }

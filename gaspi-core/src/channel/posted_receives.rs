@@ -6,13 +6,12 @@
 //! written under the lock only, so that it is nobody's but the program's once
 //! [`PostedReceives::cancel`] has returned.
 
-use super::arena::lock;
 use super::{HEAD_BYTES, Head};
 use crate::ids::Rank;
 use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::wire::frame::Put;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard};
 
 /// Words of a head that are compared.
 pub(super) const COMPARED: usize = 3;
@@ -60,7 +59,7 @@ impl PostedReceives {
         head: [u64; COMPARED],
         (to, len): (*mut u8, u64),
     ) {
-        let mut all = lock(&self.all);
+        let mut all = self.all.lock();
         all.push(PostedReceive { from, slot, head, to, len, before: None });
         // Relaxed: who has not seen it yet receives into the slot.
         self.count.store(all.len(), Ordering::Relaxed);
@@ -74,7 +73,7 @@ impl PostedReceives {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let mut all = lock(&self.all);
+        let mut all = self.all.lock();
         let found = all.iter().position(|one| (one.from, one.slot) == (from, slot))?;
         let found = all.swap_remove(found);
         self.count.store(all.len(), Ordering::Relaxed);
@@ -83,7 +82,7 @@ impl PostedReceives {
 
     /// No message in these slots is expected any more.
     pub(super) fn cancel(&self, slots: Range<u64>) {
-        let mut all = lock(&self.all);
+        let mut all = self.all.lock();
         all.retain(|one| !slots.contains(&one.slot));
         self.count.store(all.len(), Ordering::Relaxed);
     }
@@ -104,7 +103,7 @@ impl PostedReceives {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let mut all = lock(&self.all);
+        let mut all = self.all.lock();
         let begin = put.remote.offset;
         let one = all.iter_mut().find(|one| (one.from, one.slot) == (from, begin))?;
         let came = (next - begin).checked_sub(HEAD_BYTES as u64)?;

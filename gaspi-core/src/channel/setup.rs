@@ -12,11 +12,12 @@ use crate::control::{CallKey, CallKind, GroupCall, describe_call};
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::runtime::{Inner, Runtime};
+use crate::sync::Mutex;
 use crate::sync::{AtomicU64, Ordering};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::tcp::endpoint_table::waiting_group;
 use crate::wait::Call;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Stages.
 const RESERVING: u64 = 0;

@@ -6,10 +6,10 @@
 //! program's. So does that of one that had to be copied nevertheless, and whoever waits knows that
 //! it has arrived.
 
-use super::arena::lock;
+use crate::sync::Mutex;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::transport::tcp::payload::UserBuffer;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// The bit of a number that says that somebody waits for the acknowledgement.
 const AWAITED: u32 = 1 << 31;
@@ -61,7 +61,7 @@ impl ZeroCopySends {
         let order = Ordering::Relaxed;
         let last = self.last.fetch_update(order, order, next).unwrap_or_default();
         let number = next(last).unwrap_or_default() | if awaited { AWAITED } else { 0 };
-        let mut all = lock(&self.all);
+        let mut all = self.all.lock();
         all.push(InFlight { number, channel, member, buffer: Arc::clone(&buffer), lost: false });
         // Relaxed: whoever asks has lent it, or knows of it from who has.
         self.count.store(all.len(), Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl ZeroCopySends {
 
     /// A message has been lost; see [`in_flight`](ZeroCopySends::in_flight).
     pub(crate) fn lost(&self, number: u32) {
-        for send in lock(&self.all).iter_mut().filter(|send| send.number == number) {
+        for send in self.all.lock().iter_mut().filter(|send| send.number == number) {
             send.buffer.revoke();
             send.lost = true;
         }
@@ -90,7 +90,7 @@ impl ZeroCopySends {
     }
 
     fn end(&self, which: impl Fn(&InFlight) -> bool) {
-        let mut all = lock(&self.all);
+        let mut all = self.all.lock();
         for send in all.extract_if(.., |send| which(send)) {
             send.buffer.revoke();
         }
@@ -105,7 +105,7 @@ impl ZeroCopySends {
         if self.count.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
-        let all = lock(&self.all);
+        let all = self.all.lock();
         let of_it = all.iter().filter(|send| send.channel == channel);
         of_it.map(|send| (send.member, send.lost)).collect()
     }

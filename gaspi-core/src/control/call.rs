@@ -9,13 +9,14 @@ use crate::remote_arrivals::Arrival;
 use crate::runtime::Inner;
 use crate::statistics::Counter;
 use crate::sync::AtomicU64;
+use crate::sync::MutexGuard;
 use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::{STAGE_BYTES, wake_kind};
 use crate::transport::tcp::endpoint_table::waiting_group;
 use crate::wait::Call;
 use std::marker::PhantomData;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a mismatch waits for members that have not arrived.

@@ -23,9 +23,10 @@ use crate::os::affinity;
 use crate::remote_arrivals::{Arrival, incarnation};
 use crate::runtime::Inner;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::transport::shm::area::liveness;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Fewest members, where they share cores and each message is in the way of somebody.
@@ -192,7 +193,7 @@ struct TreeBarrier {
 
 impl TreeBarrier {
     fn state(&self) -> MutexGuard<'_, BarrierState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// What there is to tell of a step now that something has come. This rank may be at the next

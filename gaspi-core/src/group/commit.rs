@@ -1,6 +1,6 @@
 //! The commit of a group: what this rank says to the members, and waiting until all agree.
 
-use super::{Abort, Committed, DEATH_LIMIT, Standing, first_step, list, lock};
+use super::{Abort, Committed, DEATH_LIMIT, Standing, first_step, list};
 use crate::control::tree_barrier::Tree;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
@@ -34,7 +34,7 @@ impl Inner {
             Error::RankDied { rank, .. } => Some(*rank),
             _ => None,
         };
-        let failed = lock(&self.groups.board).fail(group, dead);
+        let failed = self.groups.board.lock().fail(group, dead);
         if let Some((attempt, ranks, round)) = failed {
             if is_fresh {
                 // Others may have committed this use, and wait for it to be read.

@@ -4,7 +4,7 @@ use crate::progress::PollOwner;
 use crate::progress::thread::try_receiver;
 use crate::runtime::Inner;
 use crate::sync::{Ordering, fence};
-use crate::transport::tcp::endpoint_table::{DATA, EndpointTable, lock};
+use crate::transport::tcp::endpoint_table::{DATA, EndpointTable};
 use crate::wait::{Sockets, monotonic_ns};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl EndpointTable {
 
     /// Settles who looks after the sockets while no caller does.
     pub(super) fn set_poll_owner(&self, next: PollOwner) {
-        let _owned = lock(&self.poll_owner_lock);
+        let _owned = self.poll_owner_lock.lock();
         self.set_poll_owner_locked(next);
     }
 
@@ -108,7 +108,7 @@ impl EndpointTable {
         if self.poll_owner() != before {
             return;
         }
-        let _owned = lock(&self.poll_owner_lock);
+        let _owned = self.poll_owner_lock.lock();
         if self.poll_owner() == before {
             self.set_poll_owner_locked(next);
         }

@@ -13,6 +13,7 @@ use crate::os::process::{self, Seen, Watched};
 use crate::os::socket::{self, Piece};
 use crate::progress::PollOwner;
 use crate::runtime::Inner;
+use crate::sync::MutexGuard;
 use crate::sync::{Ordering, epoch, fence};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connect::{Connector, LIMITS_MS};
@@ -24,7 +25,7 @@ use crate::transport::tcp::handlers::KILLED;
 use crate::transport::tcp::receive::Receiver;
 use crate::wire::frame::Frame;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, MutexGuard, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often to look at processes for which there is no descriptor, in milliseconds.
@@ -452,11 +453,7 @@ fn linger(inner: &Inner, receiver: &mut Receiver) {
 
 /// The sockets, if nobody looks after them.
 pub(crate) fn try_receiver(endpoints: &EndpointTable) -> Option<MutexGuard<'_, Receiver>> {
-    match endpoints.receiver.try_lock() {
-        Ok(receiver) => Some(receiver),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
+    endpoints.receiver.try_lock()
 }
 
 impl Inner {

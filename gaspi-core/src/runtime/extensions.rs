@@ -1,8 +1,9 @@
 //! State that layers above keep with a rank: values of any type, one of each.
 
+use crate::sync::Mutex;
 use std::any::Any;
 use std::fmt;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// Values by type, in a list that only grows, so that looking one up takes no lock.
 #[derive(Default)]
@@ -23,7 +24,7 @@ impl Extensions {
         if let Ok(found) = self.find() {
             return found;
         }
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = self.making.lock();
         match self.find() {
             Ok(found) => found,
             Err(end) => {

@@ -23,6 +23,7 @@ use crate::segment::Shape;
 use crate::segment::table::{Table, Tables};
 use crate::state::States;
 use crate::statistics::Statistics;
+use crate::sync::Mutex;
 use crate::sync::epoch::Retired;
 use crate::sync::{AtomicBool, AtomicU32, membarrier};
 use crate::timeout::{Deadline, Timeout};
@@ -33,7 +34,7 @@ use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::wait::{Call, Waiter, Waiting};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 

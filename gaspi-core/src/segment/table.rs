@@ -7,8 +7,9 @@
 use crate::ids::{Rank, SegmentId};
 use crate::sync::epoch::{self, Guard, Retired};
 use crate::sync::{AtomicPtr, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Ids that a type of one byte can name.
 const IDS: usize = 256;
@@ -117,7 +118,7 @@ impl<T> Tables<T> {
     /// Held while entries are added, or all those of a rank taken away: for moments, by handlers
     /// too.
     pub(crate) fn changes(&self) -> MutexGuard<'_, ()> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.changes.lock()
     }
 
     /// The table of `rank`, to look up; `None` if there is no such rank.

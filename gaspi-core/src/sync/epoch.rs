@@ -26,10 +26,10 @@ pub(crate) use retired::Retired;
 
 use super::membarrier::{fences_are_light, heavy_private, light_private, prepare_private};
 use super::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::compiler_fence;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Statistics counters of a thread's slot.
 pub const COUNTERS: usize = 32;
@@ -81,7 +81,7 @@ static NOBODY: Slot = Slot::new(0, false, ptr::null_mut());
 static SLOTS: Mutex<Vec<&'static Slot>> = Mutex::new(Vec::new());
 
 fn slots() -> MutexGuard<'static, Vec<&'static Slot>> {
-    SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
+    SLOTS.lock()
 }
 
 /// A number that no other living thread of this process has.

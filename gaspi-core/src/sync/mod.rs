@@ -9,11 +9,11 @@ pub mod arrival_slot;
 pub mod epoch;
 pub mod eventcount;
 pub mod in_flight;
+mod lock;
 pub mod membarrier;
-mod mutex;
 pub mod slots;
 
-pub use mutex::{Condvar, Mutex, MutexGuard};
+pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,

@@ -7,12 +7,13 @@ use crate::error::Error;
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use crate::runtime::{PendingInit, Runtime};
 use crate::segment::Init;
+use crate::sync::MutexGuard;
 use crate::timeout::Timeout;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::Connection;
 use crate::transport::tcp::receive::{LOOKS, Receiver};
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Long enough for anything that is right.

@@ -5,9 +5,10 @@
 //! every thread that was inside has come out.
 
 use super::{next_epoch, slots};
+use crate::sync::{Mutex, MutexGuard};
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 type Item = Arc<dyn Any + Send + Sync>;
 
@@ -25,7 +26,7 @@ struct Items {
 
 impl Retired {
     fn items(&self) -> MutexGuard<'_, Items> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Leaves something that has been unlinked; true if nothing was here, so that somebody has to

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Tests that look at the number of the epoch run one after the other.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ALONE.lock()
 }
 
 /// A thread that holds what `enter` gives while it is told to.
@@ -45,7 +45,7 @@ impl Insider {
 static WAITING: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 
 fn waiting() -> MutexGuard<'static, Vec<ThreadId>> {
-    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+    WAITING.lock()
 }
 
 /// This thread has begun to wait. Numbers of epochs do not tell: other tests begin some too.

@@ -12,6 +12,7 @@ use crate::ids::{QueueId, Rank};
 use crate::os::event::Epoll;
 use crate::os::socket;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::send_queue::{
     ChannelMessage, Ending, Item, Outgoing, SMALL, SendQueue, send,
@@ -20,7 +21,7 @@ use crate::wait::monotonic_ns;
 use crate::wire::frame::{Frame, Stream};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Who is on the other side, before it has said so.
 const UNKNOWN: u32 = u32::MAX;
@@ -150,7 +151,7 @@ impl Connection {
     }
 
     fn out(&self) -> MutexGuard<'_, SendQueue> {
-        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+        self.out.lock()
     }
 
     /// Sends a frame that belongs to no stream, or leaves it to whoever drives.
@@ -427,7 +428,7 @@ impl Connection {
 
     /// Whether something waits for room in the socket, or may: somebody is sending.
     pub(crate) fn wants_room(&self) -> bool {
-        self.out.try_lock().map_or(true, |out| out.armed)
+        self.out.try_lock().is_none_or(|out| out.armed)
     }
 
     /// Puts it back; false if the kernel has no room for it now.

@@ -15,7 +15,7 @@ use crate::os::tcp;
 use crate::runtime::Inner;
 use crate::sync::{AtomicU64, Ordering};
 use crate::transport::tcp::connection::{Broken, Connection};
-use crate::transport::tcp::endpoint_table::{EndpointTable, lock};
+use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::tcp::requests::RequestFailure;
 use crate::wire::frame::Stream;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl EndpointTable {
     /// What `peer` has sent on them is still read, its goodbye perhaps. Only with the receiver.
     pub(super) fn advance_epoch(&self, inner: &Inner, peer: Rank) {
         let active = {
-            let mut active = lock(&self.active[peer.index()]);
+            let mut active = self.active[peer.index()].lock();
             // Behind that connections are begun with the new count; who brings the socket of one
             // that was begun before looks at the count once it is among the others.
             self.epochs[peer.index()].own.fetch_add(1, Ordering::AcqRel);
@@ -111,13 +111,13 @@ impl EndpointTable {
     pub(super) fn heard_last(&self, of: impl Fn(Rank) -> bool) -> Option<Duration> {
         let is_one =
             |open: &&Arc<Connection>| !open.local && open.peer().is_some_and(|peer| of(Rank(peer)));
-        let connections = lock(&self.connections);
+        let connections = self.connections.lock();
         let heard = |open: &Arc<Connection>| tcp::heard_last(open.fd()?).ok();
         connections.values().filter(is_one).filter_map(heard).min()
     }
 
     fn connections_with(&self, peer: Rank) -> Vec<Arc<Connection>> {
         let of_it = |open: &&Arc<Connection>| !open.local && open.peer() == Some(peer.0);
-        lock(&self.connections).values().filter(of_it).cloned().collect()
+        self.connections.lock().values().filter(of_it).cloned().collect()
     }
 }

@@ -9,6 +9,7 @@ use crate::os::socket;
 use crate::progress::PollOwner;
 use crate::runtime::Inner;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connect::ConnectPurpose;
 use crate::transport::tcp::connection::Connection;
@@ -22,7 +23,7 @@ use crate::wire::frame::Frame;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Names of the poll sets: pidfds carry their rank, connections count from a base.
@@ -112,10 +113,6 @@ pub(crate) struct EndpointTable {
     next_token: AtomicU64,
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl EndpointTable {
     pub(crate) fn new(
         listener: Option<OwnedFd>,
@@ -200,9 +197,9 @@ impl EndpointTable {
     /// Takes an established connection into the poll set.
     pub(crate) fn adopt(&self, connection: &Arc<Connection>) -> Result<()> {
         let Some(fd) = connection.fd() else { return Ok(()) };
-        lock(&self.connections).insert(connection.token, Arc::clone(connection));
+        self.connections.lock().insert(connection.token, Arc::clone(connection));
         self.data.add(fd, connection.token).inspect_err(|_| {
-            lock(&self.connections).remove(&connection.token);
+            self.connections.lock().remove(&connection.token);
         })
     }
 
@@ -215,7 +212,7 @@ impl EndpointTable {
     /// it has another one.
     pub(crate) fn admitted(&self, inner: &Inner, fd: OwnedFd, peer: Rank) {
         let connection = {
-            let mut active = lock(&self.active[peer.index()]);
+            let mut active = self.active[peer.index()].lock();
             match active.as_ref() {
                 // It was being made.
                 Some(waiting) if waiting.fd().is_none() => Arc::clone(waiting),
@@ -242,11 +239,11 @@ impl EndpointTable {
 
     /// What is to be connected to.
     pub(crate) fn take_wanted(&self) -> Vec<(Rank, ConnectPurpose)> {
-        std::mem::take(&mut lock(&self.wanted))
+        std::mem::take(&mut self.wanted.lock())
     }
 
     fn want(&self, rank: Rank, purpose: ConnectPurpose) {
-        lock(&self.wanted).push((rank, purpose));
+        self.wanted.lock().push((rank, purpose));
         self.wakeup.wake();
     }
 
@@ -271,32 +268,32 @@ impl EndpointTable {
 
     /// How `rank` is reached from now on.
     pub(crate) fn set_address(&self, rank: Rank, endpoint: SocketAddr) {
-        lock(&self.addresses).insert(rank, endpoint);
-        lock(&self.last_errors).remove(&rank);
+        self.addresses.lock().insert(rank, endpoint);
+        self.last_errors.lock().remove(&rank);
     }
 
     /// How `rank` is reached.
     pub(crate) fn address(&self, rank: Rank) -> Option<SocketAddr> {
-        lock(&self.addresses).get(&rank).copied()
+        self.addresses.lock().get(&rank).copied()
     }
 
     /// Why `rank` could not be reached.
     pub(crate) fn set_last_error(&self, rank: Rank, reason: String) {
-        lock(&self.last_errors).insert(rank, reason);
+        self.last_errors.lock().insert(rank, reason);
     }
 
     /// Keeps other threads from making connections with ranks of this node.
     pub(crate) fn making(&self) -> MutexGuard<'_, ()> {
-        lock(&self.making)
+        self.making.lock()
     }
 
     /// Why `rank` could not be reached last.
     pub(crate) fn last_error(&self, rank: Rank) -> Option<String> {
-        lock(&self.last_errors).get(&rank).cloned()
+        self.last_errors.lock().get(&rank).cloned()
     }
 
     pub(crate) fn connection(&self, token: u64) -> Option<Arc<Connection>> {
-        lock(&self.connections).get(&token).cloned()
+        self.connections.lock().get(&token).cloned()
     }
 
     /// Forgets a connection; what was under way on it fails.
@@ -306,7 +303,7 @@ impl EndpointTable {
         if let Some(fd) = connection.fd() {
             self.data.remove(fd);
         }
-        lock(&self.connections).remove(&connection.token);
+        self.connections.lock().remove(&connection.token);
         self.dropped.store(true, Ordering::Release);
         self.wakeup.wake();
         let Some(peer) = connection.peer().map(Rank) else { return };
@@ -331,13 +328,13 @@ impl EndpointTable {
     /// one on which the peer has said something: else it may have given it up for the one that it
     /// took.
     fn use_another(&self, peer: Rank, than: &Connection) {
-        let mut active = lock(&self.active[peer.index()]);
+        let mut active = self.active[peer.index()].lock();
         if active.as_ref().is_some_and(|active| active.token == than.token) {
             let usable = |open: &&Arc<Connection>| {
                 let takes_it = open.epoch_of_peer().is_some() && open.is_usable();
                 !open.local && open.peer() == Some(peer.0) && takes_it
             };
-            *active = lock(&self.connections).values().find(usable).cloned();
+            *active = self.connections.lock().values().find(usable).cloned();
         }
     }
 
@@ -359,7 +356,7 @@ impl EndpointTable {
         let of_peer = |open: &Arc<Connection>| {
             open.peer() == peer.map(|peer| peer.0) && open.token != connection.token
         };
-        let last = !lock(&self.connections).values().any(of_peer);
+        let last = !self.connections.lock().values().any(of_peer);
         let left = peer.filter(|peer| last && self.is_leaving(*peer));
         if let Some(peer) = left {
             // First, so that what fails with the connection says so.
@@ -381,17 +378,17 @@ impl EndpointTable {
 
     /// `peer` leaves the job. It has left when all connections with it are at their end.
     pub(crate) fn note_farewell(&self, peer: Rank) {
-        lock(&self.leaving).insert(peer);
+        self.leaving.lock().insert(peer);
     }
 
     /// Whether `peer` has said goodbye.
     pub(crate) fn is_leaving(&self, peer: Rank) -> bool {
-        lock(&self.leaving).contains(&peer)
+        self.leaving.lock().contains(&peer)
     }
 
     /// Whether a connection with `peer` has not come to its end.
     pub(crate) fn has_connection(&self, peer: Rank) -> bool {
-        lock(&self.connections).values().any(|open| open.peer() == Some(peer.0))
+        self.connections.lock().values().any(|open| open.peer() == Some(peer.0))
     }
 
     /// Whether connections were dropped since the last call.
@@ -401,7 +398,7 @@ impl EndpointTable {
 
     /// Ends all connections for the other side too, also where a forked child holds them.
     pub(crate) fn shut_down(&self) {
-        for connection in lock(&self.connections).values() {
+        for connection in self.connections.lock().values() {
             connection.shut_down();
         }
     }
@@ -410,7 +407,7 @@ impl EndpointTable {
     fn remote(&self, inner: &Inner) -> Vec<Arc<Connection>> {
         let is_remote =
             |open: &&Arc<Connection>| open.peer().is_some_and(|peer| !inner.is_local(Rank(peer)));
-        lock(&self.connections).values().filter(is_remote).cloned().collect()
+        self.connections.lock().values().filter(is_remote).cloned().collect()
     }
 
     /// Says goodbye to the ranks of other nodes, behind what was posted before.
@@ -444,7 +441,7 @@ impl EndpointTable {
 
     /// Closes the connection for requests to `rank`, if there is one.
     pub(crate) fn disconnect(&self, inner: &Inner, rank: Rank) {
-        let connection = lock(&self.active[rank.index()]).clone();
+        let connection = self.active[rank.index()].lock().clone();
         if let Some(connection) = connection {
             self.drop_connection(inner, &connection);
         }
@@ -453,7 +450,7 @@ impl EndpointTable {
     /// Stops using the connection with `rank`, which is closed once neither side does; false while
     /// requests are under way, or it is being made.
     pub(crate) fn release_connection(&self, inner: &Inner, rank: Rank) -> bool {
-        let Some(connection) = lock(&self.active[rank.index()]).clone() else { return true };
+        let Some(connection) = self.active[rank.index()].lock().clone() else { return true };
         if connection.local {
             self.drop_connection(inner, &connection);
             return true;
@@ -478,7 +475,7 @@ impl EndpointTable {
         let let_go = {
             // Held until nothing can be asked for any more: who asks says on which connection
             // first.
-            let requests = lock(&self.requests);
+            let requests = self.requests.lock();
             let asks = requests.values().any(|asked| asked.token == connection.token);
             !asks && connection.let_go(&self.data)
         };
@@ -489,13 +486,13 @@ impl EndpointTable {
 
     /// Whether everything posted to `rank` has been handed to the kernel.
     pub(crate) fn is_drained(&self, rank: Rank) -> bool {
-        lock(&self.active[rank.index()]).as_ref().is_none_or(|active| active.is_drained())
+        self.active[rank.index()].lock().as_ref().is_none_or(|active| active.is_drained())
     }
 
     /// The connection with `rank`, made if there is none.
     pub(crate) fn open(&self, inner: &Inner, rank: Rank) -> Result<Arc<Connection>> {
         inner.check_alive(rank, "a connection to it")?;
-        let mut active = lock(&self.active[rank.index()]);
+        let mut active = self.active[rank.index()].lock();
         if let Some(connection) = active.as_ref() {
             return Ok(Arc::clone(connection));
         }
@@ -510,7 +507,7 @@ impl EndpointTable {
             // There is no socket yet that could be broken.
             let _ = connection.send(&self.data, Outgoing::new(&hello));
             let address = &inner.cards[rank.index()].address;
-            lock(&self.last_errors).remove(&rank);
+            self.last_errors.lock().remove(&rank);
             let making = self.making();
             let fd = socket::connect(address)
                 .map_err(|error| Error::os(format!("connecting to {rank}"), &error))?;
@@ -540,7 +537,7 @@ impl EndpointTable {
 
     /// Whether there is a connection with `rank`.
     pub(crate) fn is_established(&self, rank: Rank) -> bool {
-        lock(&self.active[rank.index()]).as_ref().is_some_and(|active| active.fd().is_some())
+        self.active[rank.index()].lock().as_ref().is_some_and(|active| active.fd().is_some())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Memory that goes out to a socket straight from where it lies: of a segment, or of the program.
 
 use crate::segment::Segment;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// Memory of the program that a message takes its data from while it is on its way.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl UserBuffer {
     }
 
     fn accept(&self) -> MutexGuard<'_, bool> {
-        self.readable.lock().unwrap_or_else(PoisonError::into_inner)
+        self.readable.lock()
     }
 
     /// Nobody reads it any more, once this has returned. What the kernel has been handed by page it

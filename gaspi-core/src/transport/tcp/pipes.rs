@@ -7,9 +7,10 @@
 
 use crate::os::socket::Piece;
 use crate::os::splice::Pipe;
+use crate::sync::{Mutex, MutexGuard};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 #[derive(Debug, Default)]
 enum PipeState {
@@ -28,7 +29,7 @@ pub(crate) struct Pipes(Mutex<PipeState>);
 
 impl Pipes {
     fn state(&self) -> MutexGuard<'_, PipeState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The pipe, empty, unless somebody else has it or there is none.

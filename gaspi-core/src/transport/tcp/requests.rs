@@ -9,7 +9,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::{Connection, Posted, Unsent};
-use crate::transport::tcp::endpoint_table::{EXPLAIN, EndpointTable, lock};
+use crate::transport::tcp::endpoint_table::{EXPLAIN, EndpointTable};
 use crate::transport::tcp::send_queue::{Item, Outgoing};
 use crate::wait::Waiting;
 use crate::wire::frame::{AtomicOperation, Frame, RemoteAddress, Stream};
@@ -132,23 +132,23 @@ impl EndpointTable {
         item: T,
         hand_over: impl Fn(&Connection, T) -> Result<Posted, Unsent<T>>,
     ) -> Result<()> {
-        lock(&self.requests).insert(id, Asked { peer, token: 0, request });
+        self.requests.lock().insert(id, Asked { peer, token: 0, request });
         let handed = self.hand(inner, peer, deadline, item, |connection, item| {
             // Before it is sent: should the connection end, it fails with it.
-            if let Some(asked) = lock(&self.requests).get_mut(&id) {
+            if let Some(asked) = self.requests.lock().get_mut(&id) {
                 asked.token = connection.token;
             }
             hand_over(connection, item)
         });
         handed.inspect_err(|_| {
-            lock(&self.requests).remove(&id);
+            self.requests.lock().remove(&id);
         })
     }
 
     /// Fails everything that `peer` has not answered on a connection.
     pub(super) fn fail_requests(&self, inner: &Inner, peer: Rank, token: u64) {
         let lost: Vec<Request> = {
-            let mut requests = lock(&self.requests);
+            let mut requests = self.requests.lock();
             let of_it = requests.extract_if(|_, asked| asked.token == token);
             of_it.map(|(_, asked)| asked.request).collect()
         };
@@ -159,7 +159,7 @@ impl EndpointTable {
 
     /// What answer `id` completes, if `from` was asked.
     pub(crate) fn answered(&self, id: u64, from: Rank) -> Option<Request> {
-        let mut requests = lock(&self.requests);
+        let mut requests = self.requests.lock();
         if requests.get(&id).is_some_and(|asked| asked.peer == from) {
             requests.remove(&id).map(|asked| asked.request)
         } else {
@@ -168,7 +168,7 @@ impl EndpointTable {
     }
 
     fn continued(&self, key: &RequestKey) -> Option<Arc<PendingCall>> {
-        let mut timed_out = lock(&self.timed_out);
+        let mut timed_out = self.timed_out.lock();
         let calls = timed_out.get_mut(key)?;
         let call = calls.pop();
         if calls.is_empty() {
@@ -182,13 +182,13 @@ impl EndpointTable {
     pub(crate) fn give_up(&self, key: &RequestKey) -> Option<u64> {
         let call = self.continued(key)?;
         let request = call.request.load(Ordering::Relaxed);
-        lock(&self.requests).remove(&request)?;
+        self.requests.lock().remove(&request)?;
         Some(request)
     }
 
     /// Forgets timed-out registrations of a segment that no longer exists.
     pub(crate) fn forget_registrations(&self, gone: SegmentId, of: u32) {
-        lock(&self.timed_out).retain(|key, _| {
+        self.timed_out.lock().retain(|key, _| {
             !matches!(key, RequestKey::Register { segment, generation, .. }
                 if *segment == gone && *generation == of)
         });
@@ -196,7 +196,7 @@ impl EndpointTable {
 
     /// Where the answer to a get goes, if `from` was asked.
     pub(crate) fn get_target(&self, id: u64, from: Rank) -> Option<(QueueId, u32, GetTarget)> {
-        match lock(&self.requests).get(&id)? {
+        match self.requests.lock().get(&id)? {
             Asked { peer, request: Request::Get { queue, generation, get_target }, .. }
                 if *peer == from =>
             {
@@ -258,7 +258,7 @@ impl EndpointTable {
             })
         });
         let Some(outcome) = outcome else {
-            lock(&self.timed_out).entry(key).or_default().push(call);
+            self.timed_out.lock().entry(key).or_default().push(call);
             return Err(Error::Timeout { pending: format!("an answer of {rank}") });
         };
         match outcome {

@@ -1,7 +1,7 @@
 //! What is sent to a peer: handed to the connection with it, which is made if there is none, and
 //! what is held back there for a moment.
 
-use super::{EXPLAIN, EndpointTable, lock};
+use super::{EXPLAIN, EndpointTable};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::progress::PollOwner;
@@ -136,7 +136,7 @@ impl EndpointTable {
 
     /// Something is held back on a connection: the progress thread sends it should nobody else.
     fn note_corked(&self, connection: &Arc<Connection>) {
-        lock(&self.corked).push(Arc::clone(connection));
+        self.corked.lock().push(Arc::clone(connection));
         self.any_corked.store(true, Ordering::Relaxed);
         // The thread says what it does next, and looks then whether something is held back: one of
         // both sees the other. While it ticks it comes by itself.
@@ -157,7 +157,7 @@ impl EndpointTable {
             return false;
         }
         self.any_corked.store(false, Ordering::Relaxed);
-        let corked = std::mem::take(&mut *lock(&self.corked));
+        let corked = std::mem::take(&mut *self.corked.lock());
         for connection in &corked {
             match connection.flush_corked(&self.data) {
                 Ok(false) => {}

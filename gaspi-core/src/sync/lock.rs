@@ -1,4 +1,4 @@
-//! The one lock of the library. A panic of its holder does not poison it.
+//! The locks of the library. A panic of its holder does not poison them.
 //!
 //! What a lock of this library protects is whole between any two statements, or the process ends
 //! with the panic ([`crate::sync::epoch`]); an error about a thread that has panicked elsewhere
@@ -7,7 +7,7 @@
 use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
-pub use std::sync::MutexGuard;
+pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 /// A value that one thread has at a time.
 #[derive(Debug, Default)]
@@ -43,6 +43,28 @@ impl<T> Mutex<T> {
     /// The value.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A value that many threads read, or one changes.
+#[derive(Debug, Default)]
+pub struct RwLock<T>(std::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// A lock on `value`.
+    pub const fn new(value: T) -> RwLock<T> {
+        RwLock(std::sync::RwLock::new(value))
+    }
+
+    /// Waits for the value, to read it.
+    #[inline]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the value, to change it.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
