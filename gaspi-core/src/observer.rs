@@ -59,7 +59,7 @@ impl Observer {
         Some(Observer::new(area, key.size, key.group_max))
     }
 
-    /// For the ranks of a node area.
+    /// For the ranks of a shared area.
     pub(crate) fn new(area: &OwnedFd, ranks: u32, group_max: u32) -> Result<Observer> {
         let locals = (0..ranks).map(|rank| Rank(rank as u16)).collect();
         let area = SharedArea::map(area, ranks, group_max, Rank(0), locals)?;

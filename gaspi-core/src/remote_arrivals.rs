@@ -1,7 +1,7 @@
 //! What ranks of other nodes have sent to the groups of this rank: copies of their arrival slots
 //! and of the staging behind them.
 //!
-//! A rank of this node is seen in the node area; of one of another node this rank keeps a copy of
+//! A rank of this node is seen in the shared area; of one of another node this rank keeps a copy of
 //! its own, written by whoever handles the frames that carry it. The order in which arrival slots
 //! are written and read is the same in both. An arrival slot that belongs to the next use of a
 //! group's id waits until this rank has committed it: the members of the former use may still be

@@ -1,7 +1,7 @@
 //! Messages of other nodes whose data goes straight to where the program wants it.
 //!
 //! Whoever waits for a message says where its data is to go and what its head says. While the
-//! message comes, whoever drives the sockets receives from then on into that memory instead of the
+//! message comes, the receiving thread receives from then on into that memory instead of the
 //! slot: after the head, which goes to the slot, has been compared. Memory of the program is
 //! written under the lock only, so that it is nobody's but the program's once
 //! [`PostedReceives::cancel`] has returned.

@@ -1,7 +1,7 @@
 //! How many descriptors a rank needs, and the limit of open files.
 //!
 //! What a rank keeps open: 7 of its own (listener, two poll sets, wakeup, reserve, launcher, and
-//! for a moment the node area), with ranks of other nodes some more (listeners for them, wakeup
+//! for a moment the shared area), with ranks of other nodes some more (listeners for them, wakeup
 //! sockets); for each other rank of its node a pidfd and a connection in each direction; for each
 //! rank of another node a connection and up to two watches, and one more while they are made; for
 //! each segment of its own a memory file, or two with reserved huge pages. Segments of others take

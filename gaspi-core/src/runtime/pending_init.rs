@@ -47,7 +47,7 @@ enum Stage {
         listener: Option<OwnedFd>,
         endpoints: Vec<OwnedFd>,
     },
-    /// All have met; some may not have mapped the node area yet.
+    /// All have met; some may not have mapped the shared area yet.
     Started(Box<Runtime>),
     Done,
 }
@@ -331,7 +331,7 @@ impl Inner {
         })
     }
 
-    /// Waits until every rank has mapped the node area.
+    /// Waits until every rank has mapped the shared area.
     fn await_all_joined(&self, deadline: Deadline) -> Result<()> {
         let waiting = Waiting { call: Call::Init, object: 0 };
         let mut next = 0;

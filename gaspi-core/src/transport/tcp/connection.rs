@@ -5,7 +5,7 @@
 //! came on.
 //!
 //! What it has to send is in [`outgoing`](crate::transport::tcp::send_queue). Whoever posts sends
-//! at once what the socket takes; whoever drives the sockets later sends the rest. Nothing here
+//! at once what the socket takes; the receiving thread later sends the rest. Nothing here
 //! waits.
 
 use crate::ids::{QueueId, Rank};
@@ -154,7 +154,7 @@ impl Connection {
         self.out.lock()
     }
 
-    /// Sends a frame that belongs to no stream, or leaves it to whoever drives.
+    /// Sends a frame that belongs to no stream, or leaves it to the receiving thread.
     pub(crate) fn send(&self, poll: &Epoll, item: Outgoing) -> Result<(), Unsent<Outgoing>> {
         let mut out = self.out();
         if out.is_let_go() {
@@ -178,7 +178,7 @@ impl Connection {
         self.flush_unless_full(poll, out)
     }
 
-    /// Sends a request, or leaves it to whoever drives.
+    /// Sends a request, or leaves it to the receiving thread.
     pub(crate) fn post(
         &self,
         poll: &Epoll,
@@ -200,9 +200,9 @@ impl Connection {
         Ok(Posted { corked, soon_ns })
     }
 
-    /// Sends a message of a channel to a rank of another node, or leaves it to whoever drives. Its
-    /// data is not needed any more then, unless it was lent. `None` if there is no room now;
-    /// whoever drives rings when there is.
+    /// Sends a message of a channel to a rank of another node, or leaves it to the receiving
+    /// thread. Its data is not needed any more then, unless it was lent. `None` if there is no room
+    /// now; the receiving thread rings when there is.
     ///
     /// # Safety
     /// The data is readable, and nobody else uses the slot until the message has been sent.
@@ -368,8 +368,8 @@ impl Connection {
         self.flush_locked(poll, &mut self.out())
     }
 
-    /// The same where something is to be sent in addition: once there is no room, whoever drives is
-    /// told when there is.
+    /// The same where something is to be sent in addition: once there is no room, the receiving
+    /// thread is told when there is.
     fn flush_unless_full(&self, poll: &Epoll, out: &mut SendQueue) -> Result<(), Broken> {
         if out.armed && !out.broken { Ok(()) } else { self.flush_locked(poll, out) }
     }
@@ -394,7 +394,7 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
                     out.broken = true;
-                    // So that whoever drives comes to its end, behind what was received.
+                    // So that the receiving thread comes to its end, behind what was received.
                     socket::shut_down(fd);
                     return Err(Broken);
                 }
@@ -415,7 +415,7 @@ impl Connection {
     }
 
     /// Takes the socket out of the set, where each arrival would cost the kernel a call of it:
-    /// whoever drives looks at it by receiving. False if it has to stay.
+    /// the receiving thread looks at it by receiving. False if it has to stay.
     pub(crate) fn leave_epoll(&self, poll: &Epoll) -> bool {
         let mut out = self.out();
         let Some(fd) = self.fd().filter(|_| !out.armed && !out.forgotten && !self.local) else {

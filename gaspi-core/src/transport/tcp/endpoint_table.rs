@@ -104,7 +104,7 @@ pub(crate) struct EndpointTable {
     /// would take the last one that another has just given up for something.
     making: Mutex<()>,
     pub(super) connections: Mutex<HashMap<u64, Arc<Connection>>>,
-    /// Whether connections were dropped that whoever drives may hold something of.
+    /// Whether connections were dropped that the receiving thread may hold something of.
     dropped: AtomicBool,
     pub(super) requests: Mutex<HashMap<u64, Asked>>,
     /// Calls whose timeout ran out, to be continued.
@@ -339,7 +339,8 @@ impl EndpointTable {
     }
 
     /// Sending has failed. What the peer has sent before is still to be read, its goodbye perhaps:
-    /// the end belongs to whoever drives, who may also wait for other threads, unlike the caller.
+    /// the end belongs to the receiving thread, who may also wait for other threads, unlike the
+    /// caller.
     pub(crate) fn broke(&self, inner: &Inner, connection: &Arc<Connection>) {
         if connection.is_forgotten() {
             // What was posted to it since then fails too.
@@ -529,7 +530,7 @@ impl EndpointTable {
     ) -> Result<()> {
         connection.established(fd);
         self.adopt(connection)?;
-        // One that breaks at once is noticed by whoever drives.
+        // One that breaks at once is noticed by the receiving thread.
         let _ = connection.flush(&self.data);
         inner.area.wake(inner.rank);
         Ok(())

@@ -1,8 +1,8 @@
-//! What this rank does for others: frames handled, whoever drives the sockets.
+//! What this rank does for others: frames handled, the receiving thread.
 //!
 //! Here the library is the network card: segment, generation and range of every access are checked.
-//! Nothing here waits, since whoever drives may hold or be inside anything, and nothing calls the
-//! program. [`may_wait`](crate::sync::epoch::may_wait) holds that.
+//! Nothing here waits, since the receiving thread may hold or be inside anything, and nothing calls
+//! the program. [`may_wait`](crate::sync::epoch::may_wait) holds that.
 
 use crate::channel::ReceiveTarget;
 use crate::channel::zero_copy;

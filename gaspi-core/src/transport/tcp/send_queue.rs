@@ -176,7 +176,7 @@ pub(super) struct SendQueue {
     pub(super) ack_fresh: bool,
     pub(super) piggybacks: bool,
     pub(super) ack_waited: bool,
-    /// Whether whoever drives waits for room.
+    /// Whether the receiving thread waits for room.
     pub(super) armed: bool,
     /// How often all has been sent, and how often it had been when a message began to wait for
     /// that.
