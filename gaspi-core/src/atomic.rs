@@ -50,10 +50,10 @@ impl Inner {
         let (alive, generation) = (target.alive(), target.generation);
         drop(inside);
         if !alive {
-            self.check_alive(rank, "atomic")?;
-            return Err(self.refused(rank, format!("it has deleted {segment}")));
+            self.ranks.check_alive(rank, "atomic")?;
+            return Err(self.ranks.refused(rank, format!("it has deleted {segment}")));
         }
-        if rank == self.rank {
+        if rank == self.ranks.me {
             return Err(Error::Unaligned { offset });
         }
         self.ask_owner(RemoteAddress { segment, generation, offset }, rank, operation, timeout)

@@ -224,7 +224,7 @@ impl Channel {
     pub fn arrive(&self, sequence: u64, fingerprint: u64, payload: &[u64]) {
         self.arrival_slot(self.me, sequence).publish(sequence, fingerprint, payload);
         for member in self.neighbours() {
-            self.inner.area.wake_for(member.rank, wake_kind::ARRIVAL);
+            self.inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
         }
     }
 
@@ -283,18 +283,18 @@ impl Channel {
     /// Whether no member is known to have died: who knows of one does not arrive any more.
     #[inline]
     pub fn all_live(&self) -> bool {
-        self.inner.dead_among(&self.ranks).is_none()
+        self.inner.ranks.dead_among(&self.ranks).is_none()
     }
 
     #[cold]
     fn find_trouble(&self) -> Result<()> {
         let inner = &*self.inner;
-        if let Some(rank) = inner.dead_among(&self.ranks) {
-            return Err(inner.died(rank, &self.pending()));
+        if let Some(rank) = inner.ranks.dead_among(&self.ranks) {
+            return Err(inner.ranks.died(rank, &self.pending()));
         }
         let troubles = inner.channels.troubles();
         if let Some((rank, reason)) = inner.channels.trouble(&self.ranks, self.troubles) {
-            return Err(inner.refused(rank, reason));
+            return Err(inner.ranks.refused(rank, reason));
         }
         self.harmless.store(troubles, Ordering::Relaxed);
         Ok(())
@@ -313,25 +313,25 @@ impl Channel {
     /// # Errors
     /// [`Error::RankDied`], [`Error::RankLeft`].
     pub fn alive(&self, member: usize) -> Result<()> {
-        self.inner.check_alive_with(self.ranks[member], || self.pending())
+        self.inner.ranks.check_alive_with(self.ranks[member], || self.pending())
     }
 
     /// The error of an operation that has failed because of a member, whose state is corrupt from
     /// now on.
     pub fn refused(&self, member: usize, reason: impl Into<String>) -> Error {
-        self.inner.refused(self.ranks[member], reason)
+        self.inner.ranks.refused(self.ranks[member], reason)
     }
 
     /// The error of an operation for which a member reports that another one has died. That is true
     /// for this rank too from now on, unless the other one has left.
     pub fn reported_death(&self, member: usize, reporter: usize) -> Error {
         let (rank, reporter) = (self.ranks[member], self.ranks[reporter]);
-        self.inner.reported_death(rank, reporter, &self.pending())
+        self.inner.ranks.reported_death(rank, reporter, &self.pending())
     }
 
     /// Wakes the threads of this rank that wait, after one of them has done what others wait for.
     pub fn rouse(&self) {
-        self.inner.area.wake(self.inner.rank);
+        self.inner.ranks.wake_own();
     }
 
     /// Looks once, and where it pays a few hundred nanoseconds longer, without a look at a clock.
@@ -353,7 +353,8 @@ impl Drop for Channel {
         self.withdraw();
         // A forked child has no right to close for its parent; nor does one write to others that
         // has ended for them.
-        if inner.process != std::process::id() || inner.area.liveness(inner.rank) == liveness::DEAD
+        if inner.process != std::process::id()
+            || inner.ranks.liveness(inner.ranks.me) == liveness::DEAD
         {
             return;
         }
@@ -365,7 +366,7 @@ impl Drop for Channel {
             if member.start.is_some() {
                 // Release, in `set`: all that this rank wrote there comes before it.
                 slots::set(self.word_of(member, word), counts::CLOSED);
-                self.inner.area.wake_for(member.rank, wake_kind::ARRIVAL);
+                self.inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
             } else if inner.channels.losses(member.rank) == member.losses {
                 // Else what was sent by a connection that broke might come after this. Who cannot
                 // be told has ended, and so will this rank have for it.

@@ -20,6 +20,11 @@ pub(crate) mod tree_barrier;
 
 pub use call::{GroupCall, PeerSlice};
 
+use crate::group::Groups;
+use crate::remote_arrivals::RemoteArrivals;
+use crate::resend::ResendBuffer;
+use tree_barrier::TreeBarriers;
+
 use crate::error::{Error, Result};
 use crate::group::CallState;
 use crate::ids::{GroupId, Rank};
@@ -31,6 +36,17 @@ use crate::sync::epoch;
 use crate::timeout::Timeout;
 use crate::transport::shm::area::wake_kind;
 use std::time::Instant;
+
+/// The groups of a rank, and what their members say to each other.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) groups: Groups,
+    /// What ranks of other nodes have sent to the groups.
+    pub(crate) remote_arrivals: RemoteArrivals,
+    pub(crate) tree_barriers: TreeBarriers,
+    /// What this rank has sent to them that nobody answers to.
+    pub(crate) resend_buffer: ResendBuffer,
+}
 
 /// What a group does together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,7 +167,7 @@ impl Inner {
     /// in the way: the barrier then has to be started or continued as a call.
     #[inline]
     pub(crate) fn barrier_briefly(&self, group: GroupId, once: bool) -> Option<()> {
-        let mut state = self.groups.claim_idle(group)?;
+        let mut state = self.control.groups.claim_idle(group)?;
         let state = &mut *state;
         let committed = state.committed.as_mut()?;
         if state.active.is_some() || committed.remote || self.check_open().is_err() {
@@ -159,16 +175,16 @@ impl Inner {
         }
         let step = committed.step + 1;
         let at = (step % 2) as usize;
-        let slot = |rank: Rank| &self.area.arrival_slots(rank, group.index())[at];
-        slot(self.rank).publish(step, BARRIER.fingerprint, &[]);
-        for rank in committed.ranks.iter().filter(|rank| **rank != self.rank) {
-            self.area.wake_for(*rank, wake_kind::ARRIVAL);
+        let slot = |rank: Rank| &self.ranks.area.arrival_slots(rank, group.index())[at];
+        slot(self.ranks.me).publish(step, BARRIER.fingerprint, &[]);
+        for rank in committed.ranks.iter().filter(|rank| **rank != self.ranks.me) {
+            self.ranks.area.wake_for(*rank, wake_kind::ARRIVAL);
         }
         let mut next = 0;
         let mut look = || {
             let ranks = &committed.ranks;
             // All members are of this node.
-            let slot = |rank| &self.area.arrival_slots(rank, group.index())[at];
+            let slot = |rank| &self.ranks.area.arrival_slots(rank, group.index())[at];
             have_arrived(ranks, slot, step, BARRIER.fingerprint, &mut next).then_some(())
         };
         let all = if once { look() } else { self.waiter.briefly(look) };
@@ -181,7 +197,7 @@ impl Inner {
         }
         committed.step = step;
         if committed.ranks.len() > 1 {
-            self.area.finish_step(group.index(), step);
+            self.ranks.area.finish_step(group.index(), step);
         }
         all
     }
@@ -193,25 +209,25 @@ impl Inner {
         rank: Rank,
         group: GroupId,
     ) -> &[ArrivalSlot<AtomicU64>; 2] {
-        if self.is_local(rank) {
-            self.area.arrival_slots(rank, group.index())
+        if self.ranks.is_local(rank) {
+            self.ranks.area.arrival_slots(rank, group.index())
         } else {
-            self.remote_arrivals.arrival_slots(rank, group.index())
+            self.control.remote_arrivals.arrival_slots(rank, group.index())
         }
     }
 
     pub(crate) fn group_call(&self, group: GroupId, key: CallKey) -> Result<GroupCall<'_>> {
         self.check_open()?;
-        let mut state = self.groups.claim(group)?;
+        let mut state = self.control.groups.claim(group)?;
         let CallState { committed, active, .. } = &mut *state;
         let Some(committed) = committed else {
-            return Err(self.groups.not_committed(group));
+            return Err(self.control.groups.not_committed(group));
         };
         let me = committed.me;
         match active {
             None => {
-                if let Some(rank) = self.dead_among(&committed.ranks) {
-                    return Err(self.died(rank, key.kind.name()));
+                if let Some(rank) = self.ranks.dead_among(&committed.ranks) {
+                    return Err(self.ranks.died(rank, key.kind.name()));
                 }
                 *active = Some(Active::new(key));
             }

@@ -73,13 +73,13 @@ impl<'a> FastPath<'a> {
     #[inline(always)]
     fn target(&self, rank: Rank, segment: SegmentId) -> Option<&'a Target> {
         // SAFETY: nothing that is looked up here is used after the guard has ended.
-        unsafe { self.inner.targets.of(rank)?.get_inside(segment) }
+        unsafe { self.inner.ranks.targets.of(rank)?.get_inside(segment) }
     }
 
     #[inline(always)]
     fn segment(&self, segment: SegmentId) -> Option<&'a Segment> {
         // SAFETY: as above.
-        unsafe { self.inner.segments.get_inside(segment) }
+        unsafe { self.inner.memory.segments.get_inside(segment) }
     }
 
     #[inline(always)]
@@ -136,13 +136,13 @@ impl<'a> FastPath<'a> {
     /// Whether a notification may be set, but for its segment.
     #[inline(always)]
     fn check_signal(&self, notification: NotificationId, value: u32) -> Option<()> {
-        (value != 0 && notification.0 < self.inner.shape.notifications).then_some(())
+        (value != 0 && notification.0 < self.inner.memory.shape.notifications).then_some(())
     }
 
     #[inline(always)]
     fn signal(&self, target: &Target, rank: Rank, notification: NotificationId, value: u32) {
         slots::set(target.notification(notification.0 as usize), value);
-        self.inner.area.wake_for(rank, wake_kind::NOTIFICATION);
+        self.inner.ranks.area.wake_for(rank, wake_kind::NOTIFICATION);
     }
 
     /// The last thing that a transfer does.
@@ -251,7 +251,7 @@ impl<'a> FastPath<'a> {
     #[inline(always)]
     pub fn barrier(self, group: GroupId, once: bool) -> Option<()> {
         // Who knows that a member has died does not arrive; whether one has is looked up elsewhere.
-        if !self.guard.counts_for(self.inner.id()) || !self.inner.area.all_live() {
+        if !self.guard.counts_for(self.inner.id()) || !self.inner.ranks.area.all_live() {
             return None;
         }
         self.inner.barrier_briefly(group, once)?;
@@ -271,7 +271,7 @@ impl<'a> FastPath<'a> {
         once: bool,
     ) -> Option<Option<NotificationId>> {
         let end = begin.checked_add(num)?;
-        if num == 0 || end > self.inner.shape.notifications {
+        if num == 0 || end > self.inner.memory.shape.notifications {
             return None;
         }
         let segment = self.segment(segment)?;
@@ -289,7 +289,7 @@ impl<'a> FastPath<'a> {
     #[inline(always)]
     pub fn notify_reset(self, segment: SegmentId, notification: NotificationId) -> Option<u32> {
         let segment = self.segment(segment)?;
-        let exists = notification.0 < self.inner.shape.notifications;
+        let exists = notification.0 < self.inner.memory.shape.notifications;
         exists.then(|| slots::take(segment.notification(notification.0 as usize)))
     }
 

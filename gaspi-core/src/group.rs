@@ -16,6 +16,7 @@ use crate::control::Active;
 use crate::control::tree_barrier::Tree;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
+use crate::ranks::Ranks;
 use crate::runtime::{Runtime, initial_group};
 use crate::sync::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -206,20 +207,15 @@ fn list(ranks: &[Rank]) -> String {
 }
 
 impl Groups {
-    pub(crate) fn new(
-        config: &Config,
-        own: Rank,
-        local: &[bool],
-        tree: Option<Arc<Tree>>,
-    ) -> Groups {
+    pub(crate) fn new(config: &Config, job: &Ranks, tree: Option<Arc<Tree>>) -> Groups {
         let cells: Box<[Cell]> = (0..config.group_max).map(|_| Cell::default()).collect();
         let mut fresh = vec![FIRST_INCARNATION; cells.len()];
-        if let Some((group, ranks)) = initial_group(config, local.len() as u32) {
+        if let Some((group, ranks)) = initial_group(config, job.size) {
             let committed = Committed {
                 ranks: ranks.as_slice().into(),
-                me: own.index(),
+                me: job.me.index(),
                 step: first_step(fresh[group.index()]),
-                remote: local.contains(&false),
+                remote: job.all().any(|rank| !job.is_local(rank)),
                 tree,
             };
             let cell = &cells[group.index()];
@@ -479,7 +475,7 @@ impl Runtime {
     /// [`Error::TooManyGroups`].
     pub fn group_create(&self) -> Result<GroupId> {
         self.inner().check_open()?;
-        let groups = &self.inner().groups;
+        let groups = &self.inner().control.groups;
         // Id 0 is the group of all ranks, also where it does not exist.
         for (id, cell) in groups.cells.iter().enumerate().skip(1) {
             let mut members = cell.members.lock();
@@ -499,16 +495,16 @@ impl Runtime {
     pub fn group_delete(&self, group: GroupId) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
-        drop(inner.groups.members(group)?);
+        drop(inner.control.groups.members(group)?);
         if group == GroupId::ALL {
             let reason = "the group of all ranks cannot be deleted".to_owned();
             return Err(Error::InvalidGroup { group, reason });
         }
-        let mut state = inner.groups.claim(group)?;
+        let mut state = inner.control.groups.claim(group)?;
         inner.withdraw(group);
         state.retire();
-        inner.groups.cell(group)?.incarnation.store(0, Ordering::Release);
-        *inner.groups.members(group)? = Members::default();
+        inner.control.groups.cell(group)?.incarnation.store(0, Ordering::Release);
+        *inner.control.groups.members(group)? = Members::default();
         Ok(())
     }
 
@@ -519,8 +515,8 @@ impl Runtime {
     pub fn group_add(&self, group: GroupId, rank: Rank) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
-        let mut members = inner.groups.members(group)?;
-        inner.check_rank(rank)?;
+        let mut members = inner.control.groups.members(group)?;
+        inner.ranks.check_rank(rank)?;
         match members.ranks.binary_search(&rank) {
             Ok(_) => {
                 let reason = format!("it is a member of {group} already");
@@ -551,7 +547,7 @@ impl Runtime {
     /// Groups of this rank, that of all ranks included.
     pub fn group_num(&self) -> u32 {
         let exists = |cell: &&Cell| cell.members.lock().exists;
-        let count = self.inner().groups.cells.iter().filter(exists).count() as u32;
+        let count = self.inner().control.groups.cells.iter().filter(exists).count() as u32;
         // Without a topology id 0 is reserved, and counts.
         count + u32::from(!self.has_group_all())
     }
@@ -561,7 +557,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::InvalidGroup`].
     pub fn group_size(&self, group: GroupId) -> Result<u32> {
-        Ok(self.inner().groups.members(group)?.ranks.len() as u32)
+        Ok(self.inner().control.groups.members(group)?.ranks.len() as u32)
     }
 
     /// The members of a group, ascending.
@@ -569,7 +565,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::InvalidGroup`].
     pub fn group_ranks(&self, group: GroupId) -> Result<Vec<Rank>> {
-        Ok(self.inner().groups.members(group)?.ranks.clone())
+        Ok(self.inner().control.groups.members(group)?.ranks.clone())
     }
 
     /// Tells the uses of a group's id apart: another number after each commit.
@@ -579,7 +575,7 @@ impl Runtime {
     pub fn group_use(&self, group: GroupId) -> Result<u64> {
         let inner = self.inner();
         inner.check_open()?;
-        inner.groups.incarnation(group).map(u64::from)
+        inner.control.groups.incarnation(group).map(u64::from)
     }
 
     /// Groups that may exist at once.

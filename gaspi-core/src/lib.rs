@@ -55,6 +55,7 @@ mod passive;
 mod process;
 mod progress;
 mod queue;
+mod ranks;
 mod remote_arrivals;
 mod resend;
 mod runtime;

@@ -12,7 +12,7 @@ impl Inner {
     /// Checks a range of notification ids.
     #[inline]
     pub(crate) fn check_notifications(&self, begin: u32, num: u32) -> Result<()> {
-        let limit = self.shape.notifications;
+        let limit = self.memory.shape.notifications;
         let end = u64::from(begin) + u64::from(num);
         if begin >= limit || end > limit.into() {
             let last = if begin >= limit { begin } else { limit };

@@ -250,7 +250,7 @@ impl Inner {
             if losses == Some(q.losses(list.rank)) {
                 self.signal_slow(direction, &last, signal, q, queue);
             } else {
-                self.set_corrupt(list.rank);
+                self.ranks.set_corrupt(list.rank);
                 q.fail(&format!(
                     "the data before a notification was lost with the connection to {}",
                     list.rank
@@ -348,7 +348,7 @@ impl Runtime {
     ) -> Result<()> {
         let inner = self.inner();
         inner.check_signal(notification, 1)?;
-        let signal = Signal { rank: inner.rank, segment: t.local, id: notification, value: 1 };
+        let signal = Signal { rank: inner.ranks.me, segment: t.local, id: notification, value: 1 };
         inner.post(Direction::Read, t, Some(signal), queue)
     }
 
@@ -406,7 +406,7 @@ impl Runtime {
     ) -> Result<()> {
         let inner = self.inner();
         inner.check_signal(notification, 1)?;
-        let signal = Signal { rank: inner.rank, segment: notified, id: notification, value: 1 };
+        let signal = Signal { rank: inner.ranks.me, segment: notified, id: notification, value: 1 };
         inner.post_list(Direction::Read, list, Some(signal), queue)?;
         inner.count_for(&epoch::enter(), list.rank, PeerCounter::ReadNotifys, 1);
         Ok(())

@@ -11,7 +11,7 @@ use crate::runtime::{Inner, Runtime};
 use crate::segment::Segment;
 use crate::statistics::Counter;
 use crate::sync::Mutex;
-use crate::sync::slots::{Passive, passive_end, passive_pending, passive_post, passive_taken};
+use crate::sync::slots::{self, passive_end, passive_pending, passive_post, passive_taken};
 use crate::sync::{AtomicU32, Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::{OUTBOX_BUFFERS, liveness};
@@ -95,6 +95,14 @@ impl Mailbox {
     }
 }
 
+/// The passive messages of a rank.
+#[derive(Debug)]
+pub(crate) struct Passive {
+    /// Those that have come from other nodes.
+    pub(crate) mailbox: Mailbox,
+    pub(crate) outbox: Outbox,
+}
+
 /// The sender's side: one state to each receiver.
 #[derive(Debug)]
 pub(crate) struct Outbox {
@@ -125,23 +133,23 @@ struct Taken<'a> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.inner.outbox.lanes[self.receiver.index()].lock().state = self.then;
+        self.inner.passive.outbox.lanes[self.receiver.index()].lock().state = self.then;
         // Another thread of this rank may wait for the state.
-        self.inner.area.wake(self.inner.rank);
+        self.inner.ranks.wake_own();
     }
 }
 
 impl Inner {
     fn free_buffer(&self, buffer: usize) {
-        self.outbox.free.lock().push(buffer);
-        self.area.wake(self.rank);
+        self.passive.outbox.free.lock().push(buffer);
+        self.ranks.wake_own();
     }
 
     /// Takes the state to `receiver`, and what a timed-out call left there.
     fn take_lane(&self, receiver: Rank, deadline: Deadline) -> Result<(Taken<'_>, SendState)> {
         let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
         let before = self.until(deadline, waiting, || {
-            let mut sending = self.outbox.lanes[receiver.index()].lock();
+            let mut sending = self.passive.outbox.lanes[receiver.index()].lock();
             match sending.state {
                 SendState::Busy => None,
                 before => {
@@ -166,7 +174,7 @@ impl Inner {
         deadline: Deadline,
     ) -> Result<(u64, usize)> {
         let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
-        let buffer = self.until(deadline, waiting, || self.outbox.free.lock().pop());
+        let buffer = self.until(deadline, waiting, || self.passive.outbox.free.lock().pop());
         let Some(buffer) = buffer else {
             let pending = format!("one of {OUTBOX_BUFFERS} passive messages to be received");
             return Err(Error::Timeout { pending });
@@ -177,20 +185,20 @@ impl Inner {
             return Err(error);
         }
         let number = {
-            let mut sending = self.outbox.lanes[receiver.index()].lock();
+            let mut sending = self.passive.outbox.lanes[receiver.index()].lock();
             sending.number += 1;
             sending.number
         };
-        let slot = self.area.passive_slot(receiver, self.rank);
+        let slot = self.ranks.area.passive_slot(receiver, self.ranks.me);
         slot.size.store(message.size as u32, Ordering::Relaxed);
         slot.buffer.store(buffer as u32, Ordering::Relaxed);
         passive_post(&slot.word, number);
-        self.area.wake(receiver);
+        self.ranks.area.wake(receiver);
         Ok((number, buffer))
     }
 
     fn copy_out(&self, message: Message, buffer: usize) -> Result<()> {
-        self.copy_message(message, self.area.outbox(self.rank, buffer))
+        self.copy_message(message, self.ranks.area.outbox(self.ranks.me, buffer))
     }
 
     /// Copies a message to where it travels from, which has room for it.
@@ -224,12 +232,12 @@ impl Inner {
     }
 
     fn send(&self, message: Message, receiver: Rank, deadline: Deadline) -> Result<()> {
-        self.check_alive(receiver, "passive_send")?;
+        self.ranks.check_alive(receiver, "passive_send")?;
         let (mut state, before) = self.take_lane(receiver, deadline)?;
-        if !self.is_local(receiver) {
+        if !self.ranks.is_local(receiver) {
             return self.send_remotely(message, receiver, deadline, &mut state, before);
         }
-        let slot = self.area.passive_slot(receiver, self.rank);
+        let slot = self.ranks.area.passive_slot(receiver, self.ranks.me);
         let (number, buffer) = match before {
             SendState::TimedOut { message: pending, number, buffer } if pending == message => {
                 (number, buffer)
@@ -237,7 +245,7 @@ impl Inner {
             SendState::TimedOut { buffer, .. } => {
                 // Another message: take the old one back, if it is not taken.
                 if let Some(posted) = passive_pending(&slot.word) {
-                    passive_end(&slot.word, posted, Passive::Empty);
+                    passive_end(&slot.word, posted, slots::Passive::Empty);
                 }
                 self.free_buffer(buffer);
                 self.post_passive(message, receiver, deadline)?
@@ -252,7 +260,8 @@ impl Inner {
                 return Some(Ok(()));
             }
             // It may have been taken just before the receiver's end.
-            let alive = self.check_open().and_then(|()| self.check_alive(receiver, "passive_send"));
+            let alive =
+                self.check_open().and_then(|()| self.ranks.check_alive(receiver, "passive_send"));
             alive
                 .err()
                 .map(|error| if passive_taken(&slot.word, number) { Ok(()) } else { Err(error) })
@@ -312,7 +321,7 @@ impl Inner {
 
     /// Takes a message of another node that fits.
     fn receive_letter(&self, to: *mut u8, size: u64) -> Option<Rank> {
-        let Letter { sender, request, connection, message } = self.mailbox.take(size)?;
+        let Letter { sender, request, connection, message } = self.passive.mailbox.take(size)?;
         // SAFETY: it fits into the range that the caller has checked, whose segment exists while
         // the caller is inside of an epoch.
         unsafe { to.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
@@ -330,18 +339,18 @@ impl Inner {
         let found = self.local(segment, &inside)?;
         fits(found, offset, size)?;
         let to = found.pointer().wrapping_add(offset as usize);
-        let first = self.outbox.next.load(Ordering::Relaxed);
-        let locals = self.area.locals();
+        let first = self.passive.outbox.next.load(Ordering::Relaxed);
+        let locals = self.ranks.area.locals();
         if self.endpoints.remote
             && first.is_multiple_of(2)
             && let Some(sender) = self.receive_letter(to, size)
         {
-            self.outbox.next.store(first.wrapping_add(1), Ordering::Relaxed);
+            self.passive.outbox.next.store(first.wrapping_add(1), Ordering::Relaxed);
             return Ok(Some(sender));
         }
         for step in 0..locals.len() {
             let sender = locals[(first as usize + step) % locals.len()];
-            let slot = self.area.passive_slot(self.rank, sender);
+            let slot = self.ranks.area.passive_slot(self.ranks.me, sender);
             let Some(posted) = passive_pending(&slot.word) else { continue };
             let len = u64::from(slot.size.load(Ordering::Relaxed));
             let buffer = slot.buffer.load(Ordering::Relaxed) as usize;
@@ -349,19 +358,19 @@ impl Inner {
             if len > size || buffer >= OUTBOX_BUFFERS {
                 continue;
             }
-            if self.area.liveness(sender) != liveness::JOINED {
+            if self.ranks.liveness(sender) != liveness::JOINED {
                 continue;
             }
             // SAFETY: `len` fits into the range, which was checked and whose segment exists while
             // the guard lives; an outbox buffer is larger than any message.
             unsafe {
-                let from = self.area.outbox(sender, buffer);
+                let from = self.ranks.area.outbox(sender, buffer);
                 std::ptr::copy_nonoverlapping(from, to, len as usize);
             }
-            if passive_end(&slot.word, posted, Passive::Taken) {
+            if passive_end(&slot.word, posted, slots::Passive::Taken) {
                 let next = first.wrapping_add(step as u32 + 1);
-                self.outbox.next.store(next, Ordering::Relaxed);
-                self.area.wake(sender);
+                self.passive.outbox.next.store(next, Ordering::Relaxed);
+                self.ranks.area.wake(sender);
                 return Ok(Some(sender));
             }
         }
@@ -396,7 +405,7 @@ impl Runtime {
         inner.check_open()?;
         let limit = u64::from(inner.config.passive_transfer_size_max);
         inner.check_passive(segment, offset, size, limit)?;
-        inner.check_rank(rank)?;
+        inner.ranks.check_rank(rank)?;
         inner.send(Message { segment, offset, size }, rank, timeout.deadline())?;
         inner.count(Counter::PassiveSends, 1);
         Ok(())
@@ -434,8 +443,8 @@ impl Runtime {
     pub fn passive_queue_purge(&self, _timeout: Timeout) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
-        for receiver in (0..inner.size).map(|rank| Rank(rank as u16)) {
-            let mut sending = inner.outbox.lanes[receiver.index()].lock();
+        for receiver in (0..inner.ranks.size).map(|rank| Rank(rank as u16)) {
+            let mut sending = inner.passive.outbox.lanes[receiver.index()].lock();
             if let SendState::Calling { key } = sending.state {
                 sending.state = SendState::Idle;
                 drop(sending);
@@ -443,9 +452,9 @@ impl Runtime {
                 continue;
             }
             let SendState::TimedOut { buffer, .. } = sending.state else { continue };
-            let slot = inner.area.passive_slot(receiver, inner.rank);
+            let slot = inner.ranks.area.passive_slot(receiver, inner.ranks.me);
             if let Some(posted) = passive_pending(&slot.word) {
-                passive_end(&slot.word, posted, Passive::Empty);
+                passive_end(&slot.word, posted, slots::Passive::Empty);
             }
             sending.state = SendState::Idle;
             drop(sending);

@@ -24,8 +24,8 @@ impl Inner {
     /// Asks the library of `rank` for an answer.
     fn ask(&self, rank: Rank, deadline: Deadline, call: Call) -> Result<()> {
         self.check_open()?;
-        self.check_rank(rank)?;
-        if rank == self.rank {
+        self.ranks.check_rank(rank)?;
+        if rank == self.ranks.me {
             return Ok(());
         }
         let key = RequestKey::Ping { rank };
@@ -37,8 +37,8 @@ impl Inner {
     }
 
     fn end_process(&self, rank: Rank) {
-        let card = &self.cards[rank.index()];
-        let visible = self.is_local(rank) && card.pid != 0;
+        let card = &self.ranks.cards[rank.index()];
+        let visible = self.ranks.is_local(rank) && card.pid != 0;
         if let (true, Ok(Some(pidfd))) = (visible, process::open(card.pid, card.start_time)) {
             process::signal(&pidfd, libc::SIGKILL);
         } else if let Some(membership) = self.membership().as_ref() {
@@ -52,19 +52,13 @@ impl Inner {
 impl Inner {
     /// How a rank of the job is reached.
     pub(crate) fn link_to(&self, rank: Rank) -> Link {
-        if rank == self.rank {
+        if rank == self.ranks.me {
             Link::Own
-        } else if self.is_local(rank) {
+        } else if self.ranks.is_local(rank) {
             Link::SharedMemory
         } else {
             Link::Tcp
         }
-    }
-
-    /// Whether a rank of the job is of this rank's node, itself included.
-    #[inline]
-    pub(crate) fn is_local(&self, rank: Rank) -> bool {
-        self.local[rank.index()]
     }
 }
 
@@ -74,7 +68,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::InvalidRank`].
     pub fn link(&self, rank: Rank) -> Result<Link> {
-        self.inner().check_rank(rank)?;
+        self.inner().ranks.check_rank(rank)?;
         Ok(self.inner().link_to(rank))
     }
 
@@ -83,7 +77,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::InvalidRank`].
     pub fn address_of(&self, rank: Rank) -> Result<Option<SocketAddr>> {
-        self.inner().check_rank(rank)?;
+        self.inner().ranks.check_rank(rank)?;
         Ok(self.inner().endpoints.address(rank))
     }
 
@@ -94,7 +88,7 @@ impl Runtime {
     /// [`Error::InvalidRank`], [`Error::Timeout`], [`Error::RankDied`], [`Error::RankLeft`].
     pub fn connect(&self, rank: Rank, timeout: Timeout) -> Result<()> {
         self.inner().ask(rank, timeout.deadline(), Call::Connect)?;
-        self.inner().states.mend(rank);
+        self.inner().ranks.mend(rank);
         Ok(())
     }
 
@@ -106,7 +100,7 @@ impl Runtime {
     pub fn disconnect(&self, rank: Rank, timeout: Timeout) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
-        inner.check_rank(rank)?;
+        inner.ranks.check_rank(rank)?;
         let waiting = waiting(Call::Connect, rank.0);
         let idle = || !inner.queues.iter().any(|queue| queue.is_pending(rank));
         let drained = inner.until(timeout.deadline(), waiting, || {
@@ -132,12 +126,12 @@ impl Runtime {
     pub fn kill(&self, rank: Rank, timeout: Timeout) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
-        inner.check_rank(rank)?;
-        if rank == inner.rank {
+        inner.ranks.check_rank(rank)?;
+        if rank == inner.ranks.me {
             let reason = "a rank cannot kill itself by proc_kill".to_owned();
             return Err(Error::InvalidRank { rank, reason });
         }
-        let ended = || match inner.area.liveness(rank) {
+        let ended = || match inner.ranks.liveness(rank) {
             liveness::DEAD => Some(Ok(())),
             liveness::LEFT => {
                 let pending = "proc_kill".to_owned();

@@ -414,7 +414,7 @@ impl Runtime {
         q.share();
         q.owner.store(DELETED, Ordering::Release);
         q.exists.store(false, Ordering::Release);
-        self.inner().area.wake(self.rank());
+        self.inner().ranks.area.wake(self.rank());
         Ok(())
     }
 
@@ -449,7 +449,7 @@ impl Runtime {
     pub fn queue_purge(&self, queue: QueueId, _timeout: Timeout) -> Result<()> {
         self.inner().queue(queue)?.purge();
         // Another thread may be waiting for it.
-        self.inner().area.wake(self.rank());
+        self.inner().ranks.area.wake(self.rank());
         Ok(())
     }
 }

@@ -82,15 +82,15 @@ impl Inner {
         let is_later =
             |kept: &Kept| matches!(&kept.frame, Frame::Arrive(arrival) if arrival.step > step);
         {
-            let mut frames = self.resend_buffer.frames(group);
+            let mut frames = self.control.resend_buffer.frames(group);
             let kept = &mut frames.arrivals[parity];
             if !kept.as_deref().is_some_and(is_later) {
                 *kept = Some(Arc::clone(&kept_frame));
             }
         }
-        let behind = kept_frame.to.partition_point(|rank| *rank <= self.rank);
+        let behind = kept_frame.to.partition_point(|rank| *rank <= self.ranks.me);
         let others = kept_frame.to[behind..].iter().chain(&kept_frame.to[..behind]);
-        for rank in others.filter(|rank| !self.is_local(**rank)) {
+        for rank in others.filter(|rank| !self.ranks.is_local(**rank)) {
             // Waiting for the others tells who cannot be reached any more.
             let _ = self.say(&kept_frame, *rank, Deadline::Now);
             // It takes a while, and who shares this core may have to do what others wait for. A
@@ -112,7 +112,7 @@ impl Inner {
         let kept_frame = Arc::new(Kept { to, frame: Frame::Barrier { group, step, message } });
         let parity = (step % 2) as usize;
         // As above.
-        self.resend_buffer.frames(group).along[message.kind()][parity] =
+        self.control.resend_buffer.frames(group).along[message.kind()][parity] =
             Some(Arc::clone(&kept_frame));
         for rank in kept_frame.to.iter() {
             let _ = self.say(&kept_frame, *rank, Deadline::Now);
@@ -135,14 +135,14 @@ impl Inner {
     ) -> Result<()> {
         let kept_frame = Arc::new(Kept { to: to.into(), frame });
         {
-            let mut frames = self.resend_buffer.frames(group);
+            let mut frames = self.control.resend_buffer.frames(group);
             if frames.commits.len() == COMMITS_MAX {
                 frames.commits.pop_front();
             }
             frames.commits.push_back((attempt, Arc::clone(&kept_frame)));
         }
         let mut outcome = Ok(());
-        for rank in to.iter().filter(|rank| **rank != self.rank) {
+        for rank in to.iter().filter(|rank| **rank != self.ranks.me) {
             // One wait for an explanation is enough.
             let deadline = if outcome.is_ok() { deadline } else { Deadline::Now };
             outcome = outcome.and(self.say(&kept_frame, *rank, deadline));
@@ -156,7 +156,7 @@ impl Inner {
 
     /// A connection with `peer` broke, and what was on its way may be lost: says it again.
     pub(crate) fn resend(&self, peer: Rank) {
-        for kept_frame in self.resend_buffer.to(peer) {
+        for kept_frame in self.control.resend_buffer.to(peer) {
             // Should the connection break again, so is this done again.
             let _ = self.say(&kept_frame, peer, Deadline::Now);
         }

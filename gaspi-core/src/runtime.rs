@@ -7,38 +7,30 @@ mod pending_init;
 pub use pending_init::PendingInit;
 
 use self::extensions::Extensions;
-use crate::bootstrap::{Card, Job, KEY_BYTES, Membership};
+use crate::bootstrap::{Job, Membership};
 use crate::channel::Channels;
 use crate::config::{Config, Topology};
-use crate::control::tree_barrier::TreeBarriers;
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::fast_path::FastPath;
-use crate::group::Groups;
 use crate::ids::{GroupId, Rank, SegmentId};
-use crate::passive::{Mailbox, Outbox};
+use crate::passive::Passive;
 use crate::progress::thread::try_receiver;
 use crate::queue::Queue;
-use crate::remote_arrivals::RemoteArrivals;
-use crate::resend::ResendBuffer;
-use crate::segment::table::{Table, Tables};
-use crate::segment::{Segment, Shape, Target};
-use crate::state::States;
+use crate::ranks::Ranks;
+use crate::segment::own::Memory;
+use crate::segment::{Segment, Target};
 use crate::statistics::Statistics;
-use crate::sync::epoch::{self, Retired};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::epoch::{self};
+use crate::sync::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::timeout::{Deadline, Timeout};
-use crate::transport::shm::area::{SharedArea, liveness};
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::wait::{Call, Sockets, Waiter, Waiting, monotonic_ns};
 use std::any::Any;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// What a rank has that has made no segment known.
-static NO_TARGETS: Table<Target> = Table::new();
 
 /// Everything that the threads of a rank share, the progress thread included.
 #[derive(Debug)]
@@ -47,47 +39,15 @@ pub(crate) struct Inner {
     pub(crate) process: u32,
     pub(crate) job: Job,
     pub(crate) config: Config,
-    pub(crate) rank: Rank,
-    pub(crate) size: u32,
-    pub(crate) cards: Vec<Card>,
-    /// Which ranks are of this rank's node.
-    pub(crate) local: Box<[bool]>,
-    /// What ranks of other nodes have sent to its groups.
-    pub(crate) remote_arrivals: RemoteArrivals,
-    pub(crate) tree_barriers: TreeBarriers,
-    /// What it has sent to them that nobody answers to.
-    pub(crate) resend_buffer: ResendBuffer,
-    /// Passive messages that have come from other nodes.
-    pub(crate) mailbox: Mailbox,
-    /// Descriptors of the other ranks' processes, as far as they are watched.
-    pub(crate) processes: Box<[OnceLock<OwnedFd>]>,
-    pub(crate) token: [u8; 16],
-    /// What connections between nodes prove to know.
-    pub(crate) key: [u8; KEY_BYTES],
-    /// How long a silent host is waited for.
-    pub(crate) dead_after: Duration,
-    pub(crate) shape: Shape,
-    pub(crate) area: SharedArea,
-    pub(crate) waiter: Waiter,
-    pub(crate) segments: Table<Segment>,
-    /// Which ids there are segments for, a bit each.
-    pub(crate) segment_ids: [AtomicU64; 4],
-    pub(crate) targets: Tables<Target>,
-    /// Targets that were replaced and not freed yet.
-    pub(crate) retired: Retired,
-    /// Held while segments come and go.
-    pub(crate) segment_changes: Mutex<()>,
-    pub(crate) next_generation: AtomicU32,
-    /// Read by peers to find out whether they may copy from this process.
-    pub(crate) nonce: u64,
+    pub(crate) ranks: Ranks,
+    pub(crate) memory: Memory,
+    pub(crate) control: Control,
+    pub(crate) passive: Passive,
     /// Those of programs, then that of channels.
     pub(crate) queues: [Queue; crate::config::QUEUE_MAX as usize],
     pub(crate) channels: Channels,
-    pub(crate) groups: Groups,
     pub(crate) endpoints: EndpointTable,
-    pub(crate) outbox: Outbox,
-    /// Which ranks are corrupt, and why.
-    pub(crate) states: States,
+    pub(crate) waiter: Waiter,
     pub(crate) statistics: Statistics,
     membership: Mutex<Option<Membership>>,
     closed: AtomicBool,
@@ -120,7 +80,7 @@ impl Inner {
         if let Some(value) = self.waiter.briefly(&mut attempt) {
             return Some(value);
         }
-        let (found, waited) = self.waiter.until(&self.area, None, deadline, waiting, attempt);
+        let (found, waited) = self.waiter.until(&self.ranks.area, None, deadline, waiting, attempt);
         self.count_waiting(waiting.call, waited);
         found
     }
@@ -143,7 +103,7 @@ impl Inner {
         let found = {
             let sockets: &dyn Sockets = self;
             let (found, waited) =
-                self.waiter.until(&self.area, Some(sockets), deadline, waiting, attempt);
+                self.waiter.until(&self.ranks.area, Some(sockets), deadline, waiting, attempt);
             if self.waiter.was_brief(waited) {
                 self.endpoints.brief.store(true, Ordering::Relaxed);
             }
@@ -166,58 +126,15 @@ impl Inner {
         true
     }
 
-    #[inline]
-    pub(crate) fn check_rank(&self, rank: Rank) -> Result<()> {
-        if u32::from(rank.0) < self.size {
-            return Ok(());
-        }
-        let reason = format!("the job has ranks 0 to {}", self.size - 1);
-        Err(Error::InvalidRank { rank, reason })
-    }
-
     /// Errors once this rank has left its job.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(Error::NotInitialised) } else { Ok(()) }
     }
 
-    /// The death of `rank`, which `pending` needs. Before anybody is told, no call of this rank
-    /// succeeds on the dead any more.
-    #[cold]
-    pub(crate) fn died(&self, rank: Rank, pending: &str) -> Error {
-        self.note_death(rank);
-        let host = self.cards[rank.index()].host.clone();
-        Error::RankDied { rank, host, pending: pending.to_owned() }
-    }
-
-    /// Errors if `rank` has died or left; `pending` is what needs it.
-    #[inline]
-    pub(crate) fn check_alive(&self, rank: Rank, pending: &str) -> Result<()> {
-        self.check_alive_with(rank, || pending.to_owned())
-    }
-
-    /// The same, where it takes time to say what is pending.
-    #[inline]
-    pub(crate) fn check_alive_with(
-        &self,
-        rank: Rank,
-        pending: impl FnOnce() -> String,
-    ) -> Result<()> {
-        match self.area.liveness(rank) {
-            liveness::DEAD => Err(self.died(rank, &pending())),
-            liveness::LEFT => Err(Error::RankLeft { rank, pending: pending() }),
-            _ => Ok(()),
-        }
-    }
-
     /// Gives the news of `rank`'s end a moment to arrive.
     pub(crate) fn explain(&self, rank: Rank, deadline: Deadline) {
         let waiting = Waiting { call: Call::Connect, object: rank.0.into() };
-        self.until(deadline, waiting, || self.check_alive(rank, "").is_err().then_some(()));
-    }
-
-    /// The segments of `rank` as this rank reaches them.
-    pub(crate) fn targets_of(&self, rank: Rank) -> &Table<Target> {
-        self.targets.make(rank)
+        self.until(deadline, waiting, || self.ranks.check_alive(rank, "").is_err().then_some(()));
     }
 
     /// A segment of `rank`, if it was made known to this rank.
@@ -228,7 +145,7 @@ impl Inner {
         segment: SegmentId,
         inside: &'g epoch::Guard,
     ) -> Result<&'g Target> {
-        match self.targets.of(rank).and_then(|table| table.get(segment, inside)) {
+        match self.ranks.target(rank, segment, inside) {
             Some(target) => Ok(target),
             None => Err(self.no_target(rank, segment)),
         }
@@ -236,13 +153,13 @@ impl Inner {
 
     #[cold]
     fn no_target(&self, rank: Rank, segment: SegmentId) -> Error {
-        if let Err(error) = self.check_rank(rank) {
+        if let Err(error) = self.ranks.check_rank(rank) {
             return error;
         }
         let reason = if u32::from(segment.0) >= self.config.segment_max {
             format!("ids are below {} (segment_max)", self.config.segment_max)
         } else {
-            format!("{rank} has not registered it with {}", self.rank)
+            format!("{rank} has not registered it with {}", self.ranks.me)
         };
         Error::InvalidSegment { segment, reason }
     }
@@ -254,7 +171,7 @@ impl Inner {
         segment: SegmentId,
         inside: &'g epoch::Guard,
     ) -> Result<&'g Segment> {
-        match self.segments.get(segment, inside) {
+        match self.memory.segments.get(segment, inside) {
             Some(found) => Ok(found),
             None => Err(self.no_segment(segment)),
         }
@@ -265,7 +182,7 @@ impl Inner {
         if self.closed.load(Ordering::Acquire) {
             return Error::NotInitialised;
         }
-        let reason = format!("{} has no such segment", self.rank);
+        let reason = format!("{} has no such segment", self.ranks.me);
         Error::InvalidSegment { segment, reason }
     }
 
@@ -278,11 +195,11 @@ impl Inner {
     /// Tells the ranks of other nodes that this one leaves, and waits a moment until they have read
     /// what was sent to them: closing earlier could cost them the rest of it.
     fn say_goodbye(&self) {
-        let waiting = Waiting { call: Call::Term, object: self.rank.0.into() };
+        let waiting = Waiting { call: Call::Term, object: self.ranks.me.0.into() };
         let limit = Deadline::Never.at_most(GOODBYE_LIMIT);
         self.tell_all_of_unfinished_barriers();
         // What others have put here is acknowledged first; another thread may be about to.
-        let (paid, _) = self.waiter.until(&self.area, None, limit, waiting, || {
+        let (paid, _) = self.waiter.until(&self.ranks.area, None, limit, waiting, || {
             try_receiver(&self.endpoints).map(|mut receiver| {
                 receiver.send_acks(self);
                 self.endpoints.say_goodbye(self);
@@ -342,13 +259,13 @@ impl Runtime {
     /// This rank.
     #[inline]
     pub fn rank(&self) -> Rank {
-        self.inner.rank
+        self.inner.ranks.me
     }
 
     /// Ranks of the job.
     #[inline]
     pub fn size(&self) -> u32 {
-        self.inner.size
+        self.inner.ranks.size
     }
 
     /// This rank's number among those of its host.
@@ -359,13 +276,13 @@ impl Runtime {
     /// Ranks that share memory, this one included: those of its host, unless they reach each other
     /// by TCP.
     pub fn local_size(&self) -> u32 {
-        self.inner.area.locals().len() as u32
+        self.inner.ranks.area.locals().len() as u32
     }
 
     /// Ranks on this rank's host, however they reach each other.
     pub fn host_size(&self) -> u32 {
         let own = self.host();
-        self.inner.cards.iter().filter(|card| card.host == own).count() as u32
+        self.inner.ranks.cards.iter().filter(|card| card.host == own).count() as u32
     }
 
     /// The configuration that all ranks agreed on.
@@ -380,7 +297,7 @@ impl Runtime {
 
     /// The host of this rank.
     pub fn host(&self) -> &str {
-        &self.inner.cards[self.inner.rank.index()].host
+        &self.inner.ranks.cards[self.inner.ranks.me.index()].host
     }
 
     /// The host of `rank`.
@@ -388,13 +305,13 @@ impl Runtime {
     /// # Errors
     /// [`Error::InvalidRank`].
     pub fn host_of(&self, rank: Rank) -> Result<&str> {
-        self.inner.check_rank(rank)?;
-        Ok(&self.inner.cards[rank.index()].host)
+        self.inner.ranks.check_rank(rank)?;
+        Ok(&self.inner.ranks.cards[rank.index()].host)
     }
 
     /// How calls of this rank wait for others, and why, in words.
     pub fn waiting_mode(&self) -> String {
-        let (ranks, cores) = pending_init::of_machine(&self.inner.cards, self.inner.rank);
+        let (ranks, cores) = pending_init::of_machine(&self.inner.ranks.cards, self.inner.ranks.me);
         let noun = if cores == 1 { "core" } else { "cores" };
         if self.inner.waiter.spins() {
             format!("spins, then sleeps ({ranks} ranks may use {cores} {noun})")
@@ -420,10 +337,10 @@ impl Runtime {
     pub fn term(&self, timeout: Timeout) -> Result<()> {
         let inner = &*self.inner;
         inner.check_open()?;
-        let waiting = Waiting { call: Call::Term, object: inner.rank.0.into() };
+        let waiting = Waiting { call: Call::Term, object: inner.ranks.me.0.into() };
         let pending = || inner.queues.iter().map(Queue::pending).sum::<u32>();
         let drained = inner.until(timeout.deadline(), waiting, || {
-            let peers = (0..inner.size).map(|rank| Rank(rank as u16));
+            let peers = (0..inner.ranks.size).map(|rank| Rank(rank as u16));
             let handed_over = peers.into_iter().all(|rank| inner.endpoints.is_drained(rank));
             (pending() == 0 && handed_over).then_some(())
         });
@@ -445,9 +362,9 @@ impl Runtime {
         // First the announcement, so that what fails from here on is known to be no fault; then
         // nobody keeps this rank's memory.
         if std::thread::panicking() {
-            inner.area.mark_dead(inner.rank);
+            inner.ranks.area.mark_dead(inner.ranks.me);
         } else {
-            inner.area.leave();
+            inner.ranks.area.leave();
         }
         inner.end_all_segments();
         if inner.endpoints.remote && !std::thread::panicking() {

@@ -7,6 +7,7 @@
 //! Invariants: an access looks at the header first, so that one that comes after a delete is an
 //! error; one that races with it lands in pages that nobody reads any more.
 
+pub(crate) mod own;
 pub(crate) mod table;
 
 use crate::diagnostics::{self, CheckState};

@@ -10,7 +10,7 @@ use crate::runtime::{Inner, Runtime};
 use crate::segment::{ARENA, Init, Segment, Target};
 use crate::statistics::Counter;
 use crate::sync::MutexGuard;
-use crate::sync::{Ordering, epoch, membarrier};
+use crate::sync::{epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::endpoint_table::waiting;
@@ -19,6 +19,7 @@ use crate::transport::tcp::requests::{PendingCall, RequestKey};
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
 use crate::wire::frame::{Frame, Register};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,28 +33,17 @@ const COPY_LIMIT: Duration = Duration::from_secs(10);
 
 impl Inner {
     fn segment_changes(&self) -> MutexGuard<'_, ()> {
-        self.segment_changes.lock()
+        self.memory.segment_changes.lock()
     }
 
     /// Makes a segment known to this rank itself.
     fn insert(&self, segment: Segment) {
         let segment = Arc::new(segment);
         let target = Arc::new(Target::own(Arc::clone(&segment)));
-        self.targets_of(self.rank).replace(segment.id, Some(target));
+        self.ranks.targets_of(self.ranks.me).replace(segment.id, Some(target));
         let id = segment.id;
-        self.segments.replace(id, Some(segment));
-        self.note_presence(id, true);
-    }
-
-    /// Keeps `segment_ids`. The caller holds `segment_changes`.
-    fn note_presence(&self, segment: SegmentId, exists: bool) {
-        let (word, bit) = (&self.segment_ids[segment.index() / 64], 1 << (segment.index() % 64));
-        // Relaxed: a hint where to look; what is found is published by the table.
-        if exists {
-            word.fetch_or(bit, Ordering::Relaxed);
-        } else {
-            word.fetch_and(!bit, Ordering::Relaxed);
-        }
+        self.memory.segments.replace(id, Some(segment));
+        self.memory.note_presence(id, true);
     }
 
     fn check_free(&self, segment: SegmentId) -> Result<()> {
@@ -63,11 +53,11 @@ impl Inner {
             let reason = format!("ids are below {limit} (segment_max)");
             return Err(Error::InvalidSegment { segment, reason });
         }
-        if self.segments.get_arc(segment).is_some() {
+        if self.memory.segments.get_arc(segment).is_some() {
             let reason = "it exists already; delete it first".to_owned();
             return Err(Error::InvalidSegment { segment, reason });
         }
-        if self.segments.ids().count() >= limit as usize {
+        if self.memory.segments.ids().count() >= limit as usize {
             return Err(Error::TooManySegments { limit });
         }
         Ok(())
@@ -87,18 +77,14 @@ impl Inner {
         Ok(())
     }
 
-    pub(crate) fn generation(&self) -> u32 {
-        self.next_generation.fetch_add(1, Ordering::Relaxed)
-    }
-
     fn alloc(&self, segment: SegmentId, size: u64, init: Init) -> Result<()> {
         let _changes = self.segment_changes();
         self.check_free(segment)?;
         Self::check_size(size)?;
         // Ranks often allocate at the same time: each counts what the others are about to touch.
-        let claim = (init == Init::Zeroed).then(|| self.area.claim(size));
-        check_available(size, self.area.claimed_by_others())?;
-        let made = Segment::new(segment, self.generation(), size, init, self.shape)?;
+        let claim = (init == Init::Zeroed).then(|| self.ranks.area.claim(size));
+        check_available(size, self.ranks.area.claimed_by_others())?;
+        let made = Segment::new(segment, self.memory.generation(), size, init, self.memory.shape)?;
         log::debug!(
             "segment_alloc: {segment} has {} in {}",
             diagnostics::bytes(size),
@@ -113,7 +99,13 @@ impl Inner {
         let _changes = self.segment_changes();
         self.check_free(segment)?;
         Self::check_size(size)?;
-        self.insert(Segment::bound(segment, self.generation(), pointer, size, self.shape)?);
+        self.insert(Segment::bound(
+            segment,
+            self.memory.generation(),
+            pointer,
+            size,
+            self.memory.shape,
+        )?);
         log::debug!("segment_bind: {segment} is {} of the program's", diagnostics::bytes(size));
         Ok(())
     }
@@ -121,13 +113,13 @@ impl Inner {
     /// Ends a segment for everybody, if it is still this one. The caller holds `segment_changes`.
     fn end_locked(&self, segment: &Segment) {
         let id = segment.id;
-        let known = self.segments.get_arc(id);
+        let known = self.memory.segments.get_arc(id);
         if known.is_none_or(|known| known.generation != segment.generation) {
             return;
         }
-        self.segments.replace(id, None);
-        self.targets_of(self.rank).replace(id, None);
-        self.note_presence(id, false);
+        self.memory.segments.replace(id, None);
+        self.ranks.targets_of(self.ranks.me).replace(id, None);
+        self.memory.note_presence(id, false);
         self.announce_end(segment);
     }
 
@@ -139,24 +131,25 @@ impl Inner {
         self.endpoints.forget_registrations(id, segment.generation);
         let frame = Frame::Revoke { segment: id, generation: segment.generation };
         let registered = segment.registered.lock();
-        for rank in registered.iter().filter(|rank| self.area.liveness(**rank) == liveness::JOINED)
+        for rank in registered.iter().filter(|rank| self.ranks.liveness(**rank) == liveness::JOINED)
         {
             // Whoever cannot be told any more does not use it any more.
             let _ = self.endpoints.send(self, *rank, Outgoing::new(&frame), Deadline::Now);
         }
         drop(registered);
         // Threads of this rank may wait for something in it.
-        self.area.wake(self.rank);
+        self.ranks.wake_own();
     }
 
     /// Waits until no peer copies from or to the memory of ended segments any more.
     fn await_copies(&self, ended: &[Arc<Segment>]) -> Result<()> {
         membarrier::heavy_global();
         let copied_by = || {
-            let alive =
-                |rank: &Rank| *rank != self.rank && self.area.liveness(*rank) == liveness::JOINED;
+            let alive = |rank: &Rank| {
+                *rank != self.ranks.me && self.ranks.liveness(*rank) == liveness::JOINED
+            };
             ended.iter().find_map(|segment| {
-                let ranks = (0..self.size).map(|rank| Rank(rank as u16)).filter(alive);
+                let ranks = (0..self.ranks.size).map(|rank| Rank(rank as u16)).filter(alive);
                 Some((segment.id, segment.copied_by(ranks)?))
             })
         };
@@ -165,7 +158,7 @@ impl Inner {
             if deadline.passed() {
                 let reason =
                     format!("it has been copying from or to {segment} for 10 s; is it stopped?");
-                return Err(self.refused(rank, reason));
+                return Err(self.ranks.refused(rank, reason));
             }
             // Copies end by themselves within microseconds; their end is not announced.
             std::thread::yield_now();
@@ -184,7 +177,7 @@ impl Inner {
     pub(crate) fn end_all_segments(&self) {
         let _changes = self.segment_changes();
         let all: Vec<Arc<Segment>> =
-            self.segments.ids().filter_map(|id| self.segments.get_arc(id)).collect();
+            self.memory.segments.ids().filter_map(|id| self.memory.segments.get_arc(id)).collect();
         for segment in &all {
             self.end_locked(segment);
         }
@@ -196,34 +189,47 @@ impl Inner {
         }
     }
 
-    /// Forgets a peer's segment: later accesses fail. With a generation, only that one.
-    pub(crate) fn forget_target(&self, peer: Rank, segment: SegmentId, generation: Option<u32>) {
+    /// A peer has deleted a segment: later accesses fail.
+    pub(crate) fn revoked(&self, peer: Rank, segment: SegmentId, generation: u32) {
         if segment == ARENA {
-            return self.channels.forget(peer, generation);
+            return self.channels.forget(peer, Some(generation));
         }
-        let table = self.targets_of(peer);
-        let Some(known) = table.get_arc(segment) else { return };
-        if generation.is_none_or(|generation| generation == known.generation) {
-            let gone = Target::gone(known.size, known.generation);
-            drop(known);
-            self.replace_target(peer, segment, gone);
-        }
+        self.ranks.forget_target(peer, segment, Some(generation));
     }
 
-    /// What this rank knows of a peer's segment from now on. Does not wait for those who use the
-    /// former.
-    pub(crate) fn replace_target(&self, peer: Rank, segment: SegmentId, target: Target) {
-        let table = self.targets_of(peer);
-        if table.replace_later(segment, Some(Arc::new(target)), &self.retired) {
-            // The progress thread frees it.
-            self.endpoints.wakeup.wake();
+    /// A peer describes a segment to this rank; says whether it can be reached.
+    ///
+    /// # Errors
+    /// In words, for the peer.
+    pub(crate) fn import(
+        &self,
+        peer: Rank,
+        register: &Register,
+        descriptors: &[OwnedFd],
+    ) -> Result<u64, String> {
+        if register.segment == ARENA {
+            return self.import_arena(peer, register, descriptors);
         }
-    }
-
-    /// The generation of a peer's segment that this rank can use.
-    pub(crate) fn target_generation(&self, peer: Rank, segment: SegmentId) -> Option<u32> {
-        let known = self.targets_of(peer).get_arc(segment)?;
-        known.alive().then_some(known.generation)
+        if u32::from(register.segment.0) >= self.config.segment_max {
+            return Err(format!("{} is out of range", register.segment));
+        }
+        if self.ranks.target_generation(peer, register.segment) == Some(register.generation) {
+            return Ok(0);
+        }
+        let target = if self.ranks.is_local(peer) {
+            let pid = self.ranks.cards[peer.index()].pid;
+            Target::import(register, pid, descriptors, self.memory.shape)
+                .map_err(|error| error.to_string())?
+        } else {
+            Target::remote(register)
+        };
+        log::debug!(
+            "segment_register: {} of {peer} has {} and is {}",
+            register.segment,
+            diagnostics::bytes(register.size),
+            target.reach.in_words()
+        );
+        self.ranks.learn_target(peer, register.segment, target).map(|()| 0)
     }
 
     /// Tells `rank` about a segment; the answer is to come.
@@ -237,7 +243,7 @@ impl Inner {
         let key = RequestKey::Register { segment: id, generation, rank };
         segment.registered.lock().insert(rank);
         let call = self.endpoints.call(self, key, rank, deadline, |request| {
-            let (register, descriptors) = segment.describe(&self.nonce);
+            let (register, descriptors) = segment.describe(&self.memory.nonce);
             let frame = Frame::Register(Register { request, ..register });
             Outgoing::with_descriptors(&frame, &descriptors)
         })?;
@@ -245,19 +251,19 @@ impl Inner {
     }
 
     fn register(&self, segment: SegmentId, rank: Rank, deadline: Deadline) -> Result<()> {
-        let found = self.segments.get_arc(segment);
+        let found = self.memory.segments.get_arc(segment);
         let found = found.ok_or_else(|| self.no_segment(segment))?;
-        self.check_rank(rank)?;
-        if rank == self.rank {
+        self.ranks.check_rank(rank)?;
+        if rank == self.ranks.me {
             return Ok(());
         }
-        self.check_alive(rank, "segment_register")?;
+        self.ranks.check_alive(rank, "segment_register")?;
         let (key, call) = self.start_register(&found, rank, deadline)?;
         let waiting = waiting(Call::Register, segment.0);
         let answer = self.endpoints.finish_call(self, key, rank, call, deadline, waiting);
         answer.map(|answer| found.note_answered(rank, answer)).inspect_err(|error| {
             if !error.is_timeout() {
-                self.set_corrupt(rank);
+                self.ranks.set_corrupt(rank);
             }
         })
     }
@@ -271,11 +277,11 @@ impl Inner {
         course: Waiting,
     ) -> Result<()> {
         let mut calls = Vec::with_capacity(ranks.len());
-        for rank in ranks.iter().filter(|rank| **rank != self.rank) {
+        for rank in ranks.iter().filter(|rank| **rank != self.ranks.me) {
             if segment.answer_of(*rank).is_some() {
                 continue;
             }
-            self.check_alive(*rank, course.call.name())?;
+            self.ranks.check_alive(*rank, course.call.name())?;
             let (key, call) = self.start_register(segment, *rank, deadline)?;
             calls.push((key, *rank, call));
         }
@@ -325,7 +331,7 @@ impl Inner {
                 }
             }
         }
-        let own = self.segments.get_arc(segment);
+        let own = self.memory.segments.get_arc(segment);
         if call.cursor() == REGISTERING {
             let registered = own.as_ref().ok_or_else(|| self.no_segment(segment)).and_then(|own| {
                 let course = waiting(Call::MakeKnown, segment.0);
@@ -388,7 +394,7 @@ impl Runtime {
     pub fn segment_delete(&self, segment: SegmentId) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
-        let found = inner.segments.get_arc(segment);
+        let found = inner.memory.segments.get_arc(segment);
         let found = found.ok_or_else(|| inner.no_segment(segment))?;
         inner.count(Counter::SegmentDelete, 1);
         inner.end(&found)
@@ -474,12 +480,12 @@ impl Runtime {
 
     /// Segments of this rank.
     pub fn segment_num(&self) -> u32 {
-        self.inner().segments.ids().count() as u32
+        self.inner().memory.segments.ids().count() as u32
     }
 
     /// Ids of the segments of this rank, ascending.
     pub fn segment_list(&self) -> Vec<SegmentId> {
-        self.inner().segments.ids().collect()
+        self.inner().memory.segments.ids().collect()
     }
 
     /// The first byte of a segment of this rank. Others may write there at any time.
@@ -502,7 +508,7 @@ impl Runtime {
     /// [`Error::TooManySegments`].
     pub fn segment_avail_local(&self) -> Result<SegmentId> {
         let limit = self.inner().config.segment_max;
-        let used: Vec<SegmentId> = self.inner().segments.ids().collect();
+        let used: Vec<SegmentId> = self.inner().memory.segments.ids().collect();
         let mut ids = (0..limit).map(|id| SegmentId(id as u8));
         ids.find(|id| !used.contains(id)).ok_or(Error::TooManySegments { limit })
     }
@@ -513,7 +519,7 @@ impl Runtime {
     /// [`Error::InvalidRank`], [`Error::InvalidSegment`].
     pub fn segment_size(&self, segment: SegmentId, rank: Rank) -> Result<u64> {
         let inside = epoch::enter();
-        self.inner().check_rank(rank)?;
+        self.inner().ranks.check_rank(rank)?;
         let target = self.inner().target(rank, segment, &inside)?;
         if !target.alive() {
             let reason = format!("{rank} has deleted it");

@@ -194,19 +194,19 @@ impl Inner {
     /// Adds to a counter, from inside an epoch.
     #[inline]
     pub(crate) fn count_inside(&self, inside: &Guard, counter: Counter, amount: u64) {
-        if !inside.count(self.id(), self.size, counter as usize, amount) {
+        if !inside.count(self.id(), self.ranks.size, counter as usize, amount) {
             self.statistics.shared[counter as usize].fetch_add(amount, Ordering::Relaxed);
         }
     }
 
     /// Adds to a counter of `rank`, which has been checked.
     pub(crate) fn count_for(&self, inside: &Guard, rank: Rank, counter: PeerCounter, amount: u64) {
-        if inside.claim(self.id(), self.size) {
+        if inside.claim(self.id(), self.ranks.size) {
             // SAFETY: it counts for this runtime, and the rank was checked.
             let peer = unsafe { inside.peer(rank.index()) };
             return peer.add(counter as usize, amount);
         }
-        let zeroes = || (0..self.size).map(|_| [const { AtomicU64::new(0) }; PEER_COUNTERS]);
+        let zeroes = || (0..self.ranks.size).map(|_| [const { AtomicU64::new(0) }; PEER_COUNTERS]);
         let shared = self.statistics.shared_peers.get_or_init(|| zeroes().collect());
         shared[rank.index()][counter as usize].fetch_add(amount, Ordering::Relaxed);
     }
@@ -242,11 +242,11 @@ impl Inner {
                 let shared = self.statistics.shared[counter as usize].load(Ordering::Relaxed);
                 epoch::counted(self.id(), counter as usize).wrapping_add(shared)
             }
-            Source::All(counter) => sum(&mut (0..self.size), &[counter]),
+            Source::All(counter) => sum(&mut (0..self.ranks.size), &[counter]),
             Source::Rank(counters) => self.counted_for(rank, counters),
             Source::Link(link, counters) => {
                 let reached = |rank: &u32| self.link_to(Rank(*rank as u16)) == link;
-                sum(&mut (0..self.size).filter(reached), counters)
+                sum(&mut (0..self.ranks.size).filter(reached), counters)
             }
         }
     }
@@ -277,7 +277,7 @@ impl Runtime {
             return Ok(inner.counted(source, 0).wrapping_sub(base));
         }
         let rank = Rank(u16::try_from(argument).unwrap_or(u16::MAX));
-        inner.check_rank(rank)?;
+        inner.ranks.check_rank(rank)?;
         let base = statistics.base_of_rank[index].get();
         let base = base.map_or(0, |base| base[rank.index()].load(Ordering::Relaxed));
         Ok(inner.counted(source, rank.index()).wrapping_sub(base))
@@ -295,7 +295,7 @@ impl Runtime {
             statistics.base[index].store(inner.counted(source, 0), Ordering::Relaxed);
             return Ok(());
         }
-        let zeroes = || (0..inner.size).map(|_| AtomicU64::new(0)).collect();
+        let zeroes = || (0..inner.ranks.size).map(|_| AtomicU64::new(0)).collect();
         let base = statistics.base_of_rank[index].get_or_init(zeroes);
         for (rank, base) in base.iter().enumerate() {
             base.store(inner.counted(source, rank), Ordering::Relaxed);

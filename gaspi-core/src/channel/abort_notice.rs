@@ -75,7 +75,7 @@ impl Channel {
         *notices += 1;
         self.notice(self.me).write(*notices, words);
         for member in self.neighbours() {
-            self.inner.area.wake_for(member.rank, wake_kind::ARRIVAL);
+            self.inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
         }
         let places = (self.layout.notice(), self.layout.received_notice(self.me), LINE);
         for member in self.members.iter().filter(|member| member.start.is_none()) {

@@ -10,7 +10,7 @@ use super::layout::PAGE;
 use super::posted_receives::PostedReceives;
 use super::zero_copy::ZeroCopySends;
 use crate::error::{Error, Result};
-use crate::ids::{GroupId, Rank, SegmentId};
+use crate::ids::{GroupId, Rank};
 use crate::os::limits::{self, Resource};
 use crate::os::process;
 use crate::queue::CHANNELS;
@@ -328,7 +328,13 @@ impl Inner {
         }
         let mut size = self.arena_bytes();
         let segment = loop {
-            match Segment::new(ARENA, self.generation(), size, Init::Uninitialized, self.shape) {
+            match Segment::new(
+                ARENA,
+                self.memory.generation(),
+                size,
+                Init::Uninitialized,
+                self.memory.shape,
+            ) {
                 Err(Error::Memory { .. }) if size > ARENA_BYTES_MIN => size /= 2,
                 made => break made?,
             }
@@ -340,7 +346,7 @@ impl Inner {
     fn arena_bytes(&self) -> u64 {
         let mut size = ARENA_BYTES;
         if let Some(limit) = limits::allowed(Resource::AddressSpace) {
-            let share = limit / 4 / self.area.locals().len().max(1) as u64;
+            let share = limit / 4 / self.ranks.area.locals().len().max(1) as u64;
             while size > share && size > ARENA_BYTES_MIN {
                 size /= 2;
             }
@@ -350,13 +356,13 @@ impl Inner {
 
     /// Whether nothing that `rank` wrote to channels can still come.
     fn writes_no_more(&self, rank: Rank) -> bool {
-        let life = self.area.liveness(rank);
-        if !self.is_local(rank) {
+        let life = self.ranks.liveness(rank);
+        if !self.ranks.is_local(rank) {
             // What it sent may still be unread.
             return matches!(life, liveness::DEAD | liveness::LEFT)
                 && !self.endpoints.has_connection(rank);
         }
-        let ended = || self.processes[rank.index()].get().is_some_and(process::has_ended);
+        let ended = || self.ranks.processes[rank.index()].get().is_some_and(process::has_ended);
         life == liveness::DEAD || (life == liveness::LEFT && ended())
     }
 
@@ -371,9 +377,9 @@ impl Inner {
         if let Some(known) = known.filter(|view| view.target.generation == register.generation) {
             return Ok(known.copies.is_some().into());
         }
-        let view = if self.is_local(peer) {
-            let pid = self.cards[peer.index()].pid;
-            let target = Target::import(register, pid, descriptors, self.shape)
+        let view = if self.ranks.is_local(peer) {
+            let pid = self.ranks.cards[peer.index()].pid;
+            let target = Target::import(register, pid, descriptors, self.memory.shape)
                 .map_err(|error| error.to_string())?;
             let copies = match may_copy(register, pid) {
                 Ok(()) => Some(pid),
@@ -397,19 +403,7 @@ impl Inner {
         if stream.queue == CHANNELS {
             self.channels.failed(peer, reason, certain);
         } else {
-            self.set_corrupt(peer);
+            self.ranks.set_corrupt(peer);
         }
-    }
-
-    /// Whether `segment` exists, as far as `segment_ids` tells.
-    pub(super) fn existing_segments(&self) -> impl Iterator<Item = SegmentId> + '_ {
-        self.segment_ids.iter().zip(0u32..).flat_map(|(word, nth)| {
-            let mut bits = word.load(Ordering::Relaxed);
-            std::iter::from_fn(move || {
-                let bit = (bits != 0).then(|| bits.trailing_zeros())?;
-                bits &= bits - 1;
-                Some(SegmentId((nth * 64 + bit) as u8))
-            })
-        })
     }
 }

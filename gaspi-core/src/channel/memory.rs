@@ -95,8 +95,9 @@ impl Channel {
         let inside = epoch::enter();
         let recent = self.recent.load(Ordering::Relaxed);
         let first = (recent != 0).then_some(SegmentId((recent >> 32) as u8));
-        for id in first.into_iter().chain(inner.existing_segments()) {
-            let Some(segment) = inner.segments.get(id, &inside).filter(|s| s.is_mapped()) else {
+        for id in first.into_iter().chain(inner.memory.existing()) {
+            let Some(segment) = inner.memory.segments.get(id, &inside).filter(|s| s.is_mapped())
+            else {
                 continue;
             };
             let offset = (address as u64).wrapping_sub(segment.pointer() as u64);
@@ -121,7 +122,7 @@ impl Channel {
         let at = &self.members[member];
         match location {
             Location::Segment { id, generation, offset } => {
-                let target = self.inner.targets_of(at.rank).get_arc(id)?;
+                let target = self.inner.ranks.targets_of(at.rank).get_arc(id)?;
                 let fits = offset <= target.mapped() && len <= target.mapped() - offset;
                 if !target.alive() || target.generation != generation || !fits {
                     return None;
@@ -147,12 +148,16 @@ impl Channel {
     fn process_of(&self, member: usize) -> Result<i32> {
         let at = &self.members[member];
         let Some(pid) = at.copies() else {
-            return Err(self.inner.refused(at.rank, "this rank cannot copy from or to its memory"));
+            return Err(self
+                .inner
+                .ranks
+                .refused(at.rank, "this rank cannot copy from or to its memory"));
         };
         // The number may serve another process once the member has ended.
-        let ended = self.inner.processes[at.rank.index()].get().is_some_and(process::has_ended);
+        let ended =
+            self.inner.ranks.processes[at.rank.index()].get().is_some_and(process::has_ended);
         if ended {
-            self.inner.process_has_ended(at.rank);
+            self.inner.ranks.note_end(at.rank);
         }
         self.alive(member)?;
         Ok(pid)
@@ -160,7 +165,7 @@ impl Channel {
 
     fn not_copied(&self, member: usize, len: usize, error: &io::Error) -> Error {
         if error.raw_os_error() == Some(libc::ESRCH) {
-            self.inner.may_have_ended(self.ranks[member]);
+            self.inner.ranks.may_have_ended(self.ranks[member]);
         }
         let reason = format!("copying {len} bytes from or to its memory: {error}");
         self.alive(member).err().unwrap_or_else(|| self.refused(member, reason))

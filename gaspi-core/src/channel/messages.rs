@@ -74,7 +74,7 @@ impl Channel {
         }
         // Release, in `set`: publishes the message; pairs with the Acquire in `received`.
         slots::set(self.word_of(member, word), value);
-        self.inner.area.wake_for(member.rank, wake_kind::ARRIVAL);
+        self.inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
         Ok(true)
     }
 
@@ -236,7 +236,7 @@ impl Channel {
             // Release, in `set`: the reads of the messages come before it; pairs with the Acquire
             // in `current`.
             slots::set(self.word_of(member, word), counts::word(count));
-            self.inner.area.wake_for(member.rank, wake_kind::ARRIVAL);
+            self.inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
             return;
         }
         // What was taken before: a sender whose messages come one after the other is told in time.

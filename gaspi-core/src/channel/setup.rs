@@ -134,7 +134,7 @@ impl Inner {
     fn reserve_part(&self, call: &GroupCall<'_>, group: GroupId, spec: ChannelSpec) -> Result<()> {
         let ranks = call.ranks();
         let layout = Layout::new(spec, ranks.len());
-        let remotes = ranks.iter().filter(|rank| !self.is_local(**rank)).count();
+        let remotes = ranks.iter().filter(|rank| !self.ranks.is_local(**rank)).count();
         let reserved = self.reserve(layout.bytes(remotes), layout.words())?;
         if let Some(arena) = self.channels.arena() {
             let start = arena.segment.pointer().wrapping_add(reserved.bytes.start as usize);
@@ -156,7 +156,8 @@ impl Inner {
     /// Whether all other members of this node may copy from and to this process.
     fn is_reachable(&self, ranks: &[Rank]) -> bool {
         let Some(arena) = self.channels.arena() else { return false };
-        let others = ranks.iter().filter(|rank| self.is_local(**rank) && **rank != self.rank);
+        let others =
+            ranks.iter().filter(|rank| self.ranks.is_local(**rank) && **rank != self.ranks.me);
         others.into_iter().all(|rank| arena.segment.answer_of(*rank) == Some(1))
     }
 }
@@ -279,11 +280,12 @@ impl Inner {
             .iter()
             .zip(&offers)
             .map(|(rank, offer)| {
-                let own = *rank == self.rank;
+                let own = *rank == self.ranks.me;
                 let view = if own { None } else { Some(self.view_of(*rank)?) };
                 let arena = view.as_ref().map_or(arena.segment.pointer(), |v| v.target.start(0));
-                let start = self.is_local(*rank).then(|| arena.wrapping_add(offer.base as usize));
-                let name = self.cards[rank.index()].node;
+                let start =
+                    self.ranks.is_local(*rank).then(|| arena.wrapping_add(offer.base as usize));
+                let name = self.ranks.cards[rank.index()].node;
                 let node = nodes.iter().position(|known| *known == name).unwrap_or_else(|| {
                     nodes.push(name);
                     nodes.len() - 1
@@ -321,9 +323,10 @@ impl Inner {
             shares_cores: ranks
                 .iter()
                 .zip(&offers)
-                .any(|(rank, offer)| self.is_local(*rank) && offer.shares_cores),
+                .any(|(rank, offer)| self.ranks.is_local(*rank) && offer.shares_cores),
             is_one_machine: ranks.iter().all(|rank| {
-                self.cards[rank.index()].machine == self.cards[self.rank.index()].machine
+                self.ranks.cards[rank.index()].machine
+                    == self.ranks.cards[self.ranks.me.index()].machine
             }),
             troubles,
             harmless: AtomicU64::new(troubles),
@@ -337,9 +340,9 @@ impl Inner {
     fn view_of(&self, rank: Rank) -> Result<Arc<super::arena::View>> {
         self.channels.view(rank).ok_or_else(|| {
             // It was there when the member arrived.
-            match self.check_alive(rank, "channel_open") {
+            match self.ranks.check_alive(rank, "channel_open") {
                 Err(error) => error,
-                Ok(()) => self.refused(rank, "its memory for channels is gone"),
+                Ok(()) => self.ranks.refused(rank, "its memory for channels is gone"),
             }
         })
     }

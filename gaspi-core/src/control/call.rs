@@ -141,9 +141,9 @@ impl GroupCall<'_> {
             _ => return,
         }
         self.slot(self.me, step).publish(step, self.key.fingerprint, payload);
-        for rank in self.ranks().iter().filter(|rank| **rank != self.inner.rank) {
-            if self.inner.is_local(*rank) {
-                self.inner.area.wake_for(*rank, wake_kind::ARRIVAL);
+        for rank in self.ranks().iter().filter(|rank| **rank != self.inner.ranks.me) {
+            if self.inner.ranks.is_local(*rank) {
+                self.inner.ranks.area.wake_for(*rank, wake_kind::ARRIVAL);
             }
         }
         if self.tree().is_some() {
@@ -168,14 +168,15 @@ impl GroupCall<'_> {
         let (tree, active) = (self.tree()?, self.state.active.as_ref()?);
         let since = active.at_tree_since?;
         let left = tree.patience().saturating_sub(since.elapsed());
-        (!self.inner.tree_barriers.has_told_all(self.group, step)).then_some(left)
+        (!self.inner.control.tree_barriers.has_told_all(self.group, step)).then_some(left)
     }
 
     /// Sends this rank's arrival slot, and the staging behind it, to the members of other nodes.
     #[cold]
     fn arrive_remotely(&self, step: u64, words: &[u64]) {
         let inner = self.inner;
-        let pointer = inner.area.stage(inner.rank, self.group.index(), (step % 2) as usize);
+        let pointer =
+            inner.ranks.area.stage(inner.ranks.me, self.group.index(), (step % 2) as usize);
         let mut stage = vec![0; self.staged];
         // SAFETY: this rank's own staging, which it alone writes, has STAGE_BYTES.
         unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(pointer, self.staged) };
@@ -211,7 +212,7 @@ impl GroupCall<'_> {
         let (inner, fingerprint) = (self.inner, self.key.fingerprint);
         let ranks = self.ranks();
         if self.tree().is_some() {
-            return inner.tree_barriers.has_completed(self.group, step);
+            return inner.control.tree_barriers.has_completed(self.group, step);
         }
         let remote = self.state.committed.as_ref().is_some_and(|committed| committed.remote);
         let slot = |rank| &inner.arrival_slots_of(rank, self.group)[(step % 2) as usize];
@@ -242,7 +243,7 @@ impl GroupCall<'_> {
         // Others have told this rank so, not the tree: it may not be there to hear of it any more.
         if !matches!(outcome, Err(Error::RankDied { .. }))
             && self.patience(step).is_some()
-            && !self.inner.tree_barriers.has_completed(self.group, step)
+            && !self.inner.control.tree_barriers.has_completed(self.group, step)
         {
             self.inner.tell_all_of_barrier(self.group, step);
         }
@@ -320,14 +321,14 @@ impl GroupCall<'_> {
     fn scan(&self, step: u64, next: &mut usize) -> Scan {
         let (mut missing, mut passed, mut differs) = (false, None, None);
         let at_tree = self.tree().is_some();
-        if at_tree && self.inner.tree_barriers.has_completed(self.group, step) {
+        if at_tree && self.inner.control.tree_barriers.has_completed(self.group, step) {
             return Scan::Done(Ok(()));
         }
         for member in *next..self.ranks().len() {
             let (rank, slot) = (self.ranks()[member], self.slot(member, step));
             let mut look = slot.poll(step);
             if look == Poll::Missing
-                && let Err(error) = self.inner.check_alive(rank, self.key.kind.name())
+                && let Err(error) = self.inner.ranks.check_alive(rank, self.key.kind.name())
             {
                 // It may have arrived just before its end.
                 look = slot.poll(step);
@@ -337,8 +338,8 @@ impl GroupCall<'_> {
                     }
                 } else if look == Poll::Missing {
                     // Who has left may have done so because of somebody's death.
-                    let dead = self.inner.dead_among(self.ranks());
-                    let died = dead.map(|rank| self.inner.died(rank, self.key.kind.name()));
+                    let dead = self.inner.ranks.dead_among(self.ranks());
+                    let died = dead.map(|rank| self.inner.ranks.died(rank, self.key.kind.name()));
                     return Scan::Done(Err(died.unwrap_or(error)));
                 }
             }
@@ -359,9 +360,9 @@ impl GroupCall<'_> {
         if let Err(error) = self.inner.check_open() {
             return Scan::Done(Err(error));
         }
-        if let Some(rank) = self.inner.dead_among(self.ranks()) {
+        if let Some(rank) = self.inner.ranks.dead_among(self.ranks()) {
             // Also where it had arrived: survivors that know do not come any more.
-            return Scan::Done(Err(self.inner.died(rank, self.key.kind.name())));
+            return Scan::Done(Err(self.inner.ranks.died(rank, self.key.kind.name())));
         }
         if at_tree && let Some(rank) = self.departed(step) {
             let pending = self.key.kind.name().to_owned();
@@ -387,7 +388,7 @@ impl GroupCall<'_> {
 
     /// The member that is known to have left without arriving.
     fn departed(&self, step: u64) -> Option<Rank> {
-        self.inner.tree_barriers.departed(self.group, step, self.ranks())
+        self.inner.control.tree_barriers.departed(self.group, step, self.ranks())
     }
 
     /// What comes of it that a member which has not told this rank of its arrival has ended so;
@@ -397,11 +398,11 @@ impl GroupCall<'_> {
         let (inner, group) = (self.inner, self.group);
         let missed = inner.has_missed(group, step, rank);
         // It may have told just before its end.
-        if inner.tree_barriers.has_completed(group, step) {
+        if inner.control.tree_barriers.has_completed(group, step) {
             return Some(Ok(()));
         }
-        if let Some(rank) = inner.dead_among(self.ranks()) {
-            return Some(Err(inner.died(rank, self.key.kind.name())));
+        if let Some(rank) = inner.ranks.dead_among(self.ranks()) {
+            return Some(Err(inner.ranks.died(rank, self.key.kind.name())));
         }
         // One that has been told of it may have left because of it.
         if !missed || self.departed(step).is_some() {
@@ -415,7 +416,7 @@ impl GroupCall<'_> {
     fn mismatch(&self, rank: Rank, other: u64) -> Error {
         let difference = format!(
             "{} called {}, {rank} called {}",
-            self.inner.rank,
+            self.inner.ranks.me,
             (self.key.describe)(self.key.fingerprint),
             (self.key.describe)(other),
         );
@@ -426,7 +427,9 @@ impl GroupCall<'_> {
     fn timed_out(&self, step: u64) -> Error {
         let missing: Vec<String> = (0..self.ranks().len())
             .filter(|member| self.slot(*member, step).poll(step) == Poll::Missing)
-            .filter(|member| !self.inner.tree_barriers.has_arrived(self.group, step, *member))
+            .filter(|member| {
+                !self.inner.control.tree_barriers.has_arrived(self.group, step, *member)
+            })
             .take(8)
             .map(|member| self.ranks()[member].0.to_string())
             .collect();
@@ -455,10 +458,10 @@ impl GroupCall<'_> {
     pub fn stage(&self, member: usize, step: u64) -> PeerSlice<'_> {
         let (rank, group) = (self.ranks()[member], self.group.index());
         let parity = (step % 2) as usize;
-        let pointer = if self.inner.is_local(rank) {
-            self.inner.area.stage(rank, group, parity)
+        let pointer = if self.inner.ranks.is_local(rank) {
+            self.inner.ranks.area.stage(rank, group, parity)
         } else {
-            self.inner.remote_arrivals.stage(rank, group, parity)
+            self.inner.control.remote_arrivals.stage(rank, group, parity)
         };
         PeerSlice::new(pointer, STAGE_BYTES)
     }
@@ -483,7 +486,7 @@ impl GroupCall<'_> {
     fn end(&mut self) {
         self.state.active = None;
         if self.ranks().len() > 1 {
-            self.inner.area.finish_step(self.group.index(), self.step());
+            self.inner.ranks.area.finish_step(self.group.index(), self.step());
         }
     }
 }

@@ -88,11 +88,12 @@ impl GroupCall<'_> {
         let (inner, reporter) = (self.inner, self.ranks()[member]);
         let rank = (details & u64::from(u32::MAX)).checked_sub(1);
         let rank = rank.and_then(|rank| u16::try_from(rank).ok()).map(Rank);
-        let rank = rank.filter(|rank| u32::from(rank.0) < inner.size && *rank != inner.rank);
+        let rank =
+            rank.filter(|rank| u32::from(rank.0) < inner.ranks.size && *rank != inner.ranks.me);
         if let (DIED, Some(rank)) = (status, rank) {
-            let known = || inner.check_alive(rank, what).err();
+            let known = || inner.ranks.check_alive(rank, what).err();
             let own = inner.until(deadline.at_most(DEATH_LIMIT), waiting, known);
-            return own.unwrap_or_else(|| inner.reported_death(rank, reporter, what));
+            return own.unwrap_or_else(|| inner.ranks.reported_death(rank, reporter, what));
         }
         if let (LEFT, Some(rank)) = (status, rank) {
             return Error::RankLeft { rank, pending: what.to_owned() };
@@ -104,8 +105,10 @@ impl GroupCall<'_> {
         unsafe { text.as_mut_ptr().copy_from_nonoverlapping(stage.as_ptr(), text.len()) };
         let text = String::from_utf8_lossy(&text);
         match rank.filter(|rank| *rank != reporter) {
-            Some(rank) => inner.refused(rank, format!("{reporter} could not do {what}: {text}")),
-            None => inner.refused(reporter, format!("it could not do {what}: {text}")),
+            Some(rank) => {
+                inner.ranks.refused(rank, format!("{reporter} could not do {what}: {text}"))
+            }
+            None => inner.ranks.refused(reporter, format!("it could not do {what}: {text}")),
         }
     }
 }

@@ -60,7 +60,7 @@ fn who_knows_of_a_death_does_not_arrive() {
         (others.map(|other| other.join().unwrap()), runtime)
     });
     let inner = runtime.inner();
-    inner.area.mark_dead(Rank(1));
+    inner.ranks.area.mark_dead(Rank(1));
     let steps = || {
         let arrival_slots = inner.arrival_slots_of(Rank(0), GroupId::ALL);
         arrival_slots.each_ref().map(|slot| slot.sequence.load(Ordering::Relaxed))

@@ -16,7 +16,7 @@ use std::sync::Arc;
 impl Inner {
     /// Tells the members of a commit under way that this rank no longer wants it.
     pub(super) fn withdraw(&self, group: GroupId) {
-        if let Some((attempt, ranks)) = self.groups.withdraw(group) {
+        if let Some((attempt, ranks)) = self.control.groups.withdraw(group) {
             self.tell_withdrawn(group, attempt, &ranks);
         }
     }
@@ -34,11 +34,11 @@ impl Inner {
             Error::RankDied { rank, .. } => Some(*rank),
             _ => None,
         };
-        let failed = self.groups.board.lock().fail(group, dead);
+        let failed = self.control.groups.board.lock().fail(group, dead);
         if let Some((attempt, ranks, round)) = failed {
             if is_fresh {
                 // Others may have committed this use, and wait for it to be read.
-                self.area.finish_step(group.index(), first_step(round.saturating_add(1)) - 1);
+                self.ranks.area.finish_step(group.index(), first_step(round.saturating_add(1)) - 1);
             }
             let frame = Frame::Abort { group, attempt, round, dead, reason };
             // As above.
@@ -48,17 +48,17 @@ impl Inner {
 
     pub(super) fn commit(&self, group: GroupId, timeout: Timeout) -> Result<()> {
         self.check_open()?;
-        let mut state = self.groups.claim(group)?;
+        let mut state = self.control.groups.claim(group)?;
         if state.active.is_some() {
             let active = "a collective that timed out".to_owned();
             return Err(Error::ActiveCollective { group, active });
         }
-        let ranks = self.groups.members(group)?.ranks.clone();
-        let Ok(me) = ranks.binary_search(&self.rank) else {
-            let reason = format!("{} is not a member of it", self.rank);
+        let ranks = self.control.groups.members(group)?.ranks.clone();
+        let Ok(me) = ranks.binary_search(&self.ranks.me) else {
+            let reason = format!("{} is not a member of it", self.ranks.me);
             return Err(Error::InvalidGroup { group, reason });
         };
-        let (announce, replaced) = self.groups.begin(group, &ranks);
+        let (announce, replaced) = self.control.groups.begin(group, &ranks);
         if let Some((attempt, ranks)) = replaced {
             self.tell_withdrawn(group, attempt, &ranks);
         }
@@ -70,15 +70,15 @@ impl Inner {
                 return Err(error);
             }
         }
-        self.area.set_members(group.index(), &ranks);
+        self.ranks.area.set_members(group.index(), &ranks);
         let waiting = waiting_group(Call::Commit, group);
         // Committing again replaces what was committed, once the others have agreed to it.
         let former = state.former();
         let slow: Vec<WatchSteps<'_>> = former
             .iter()
             .flat_map(|(ranks, _)| ranks.iter())
-            .filter(|rank| self.is_local(**rank) && ranks.binary_search(*rank).is_err())
-            .map(|rank| self.area.watch_steps(*rank, group.index()))
+            .filter(|rank| self.ranks.is_local(**rank) && ranks.binary_search(*rank).is_err())
+            .map(|rank| self.ranks.area.watch_steps(*rank, group.index()))
             .collect();
         let settled = || {
             self.settled(group, &ranks)
@@ -86,7 +86,7 @@ impl Inner {
         };
         // Nothing wakes this rank when a list has lacked members for long enough.
         let standing = self.until(deadline, waiting, || {
-            settled().map(Some).or_else(|| self.groups.lacks_members(group).then_some(None))
+            settled().map(Some).or_else(|| self.control.groups.lacks_members(group).then_some(None))
         });
         let standing = match standing {
             Some(None) => self
@@ -103,24 +103,24 @@ impl Inner {
             }
             None => return Err(self.commit_timed_out(group)),
         };
-        if let Some(attempt) = self.groups.agreed(group, incarnation) {
-            self.resend_buffer.agreed(group, attempt);
+        if let Some(attempt) = self.control.groups.agreed(group, incarnation) {
+            self.control.resend_buffer.agreed(group, attempt);
         }
-        self.remote_arrivals.committed(group, incarnation);
+        self.control.remote_arrivals.committed(group, incarnation);
         log::debug!(
             "group_commit: {group} has ranks {}, use {incarnation} of its id",
             list(&ranks)
         );
         let step = first_step(incarnation);
         state.former = None;
-        let remote = ranks.iter().any(|rank| !self.is_local(*rank));
+        let remote = ranks.iter().any(|rank| !self.ranks.is_local(*rank));
         // Their lists have come by connections with all of them.
-        let tree = Tree::of(&self.cards, &ranks, me).map(Arc::new);
-        self.tree_barriers.committed(group, incarnation, tree.clone());
+        let tree = Tree::of(&self.ranks.cards, &ranks, me).map(Arc::new);
+        self.control.tree_barriers.committed(group, incarnation, tree.clone());
         state.committed = Some(Committed { ranks: ranks.into(), me, step, remote, tree });
-        self.groups.members(group)?.committed = true;
+        self.control.groups.members(group)?.committed = true;
         let incarnation = crate::remote_arrivals::incarnation(step);
-        self.groups.cell(group)?.incarnation.store(incarnation, Ordering::Release);
+        self.control.groups.cell(group)?.incarnation.store(incarnation, Ordering::Release);
         Ok(())
     }
 
@@ -136,20 +136,22 @@ impl Inner {
         former.as_ref().is_none_or(|(ranks, step)| {
             // Others keep copies of this rank's arrival slots.
             let is_reader =
-                |rank: &&Rank| self.is_local(**rank) && members.binary_search(*rank).is_err();
+                |rank: &&Rank| self.ranks.is_local(**rank) && members.binary_search(*rank).is_err();
             let readers = ranks.iter().filter(is_reader);
             readers.into_iter().all(|rank| {
-                self.area.has_finished(*rank, group.index(), *step)
-                    || self.area.liveness(*rank) != liveness::JOINED
+                self.ranks.area.has_finished(*rank, group.index(), *step)
+                    || self.ranks.liveness(*rank) != liveness::JOINED
             })
         })
     }
 
     fn standing(&self, group: GroupId) -> Standing {
         let is_dead = |rank: Rank| {
-            self.check_rank(rank).is_ok() && self.area.liveness(rank) == liveness::DEAD
+            self.ranks.check_rank(rank).is_ok() && self.ranks.liveness(rank) == liveness::DEAD
         };
-        self.groups.standing(group, self.rank, is_dead, |rank| !self.is_local(rank))
+        self.control
+            .groups
+            .standing(group, self.ranks.me, is_dead, |rank| !self.ranks.is_local(rank))
     }
 
     /// The end of the commit under way, if it has one: the incarnation, or the error and what the
@@ -162,9 +164,9 @@ impl Inner {
         }
         let standing = self.standing(group);
         if !matches!(standing, Standing::Agreed(_))
-            && let Some(rank) = self.dead_among(ranks)
+            && let Some(rank) = self.ranks.dead_among(ranks)
         {
-            let error = self.died(rank, "group_commit");
+            let error = self.ranks.died(rank, "group_commit");
             let text = error.to_string();
             return Some(Err((error, text)));
         }
@@ -177,7 +179,7 @@ impl Inner {
             Standing::Aborted(Abort { reporter, dead: Some(dead), .. })
                 if ranks.binary_search(&dead).is_ok() =>
             {
-                let error = self.reported_death(dead, reporter, "group_commit");
+                let error = self.ranks.reported_death(dead, reporter, "group_commit");
                 let text = error.to_string();
                 Some(Err((error, text)))
             }
@@ -186,7 +188,7 @@ impl Inner {
                 Some(Err((error, reason)))
             }
             Standing::Waiting(missing) => missing.iter().find_map(|rank| {
-                let error = self.check_alive(*rank, "group_commit").err()?;
+                let error = self.ranks.check_alive(*rank, "group_commit").err()?;
                 let text = error.to_string();
                 Some(Err((error, text)))
             }),
@@ -197,7 +199,7 @@ impl Inner {
     fn commit_timed_out(&self, group: GroupId) -> Error {
         let pending = match self.standing(group) {
             Standing::Waiting(missing) => {
-                let hint = self.groups.hint(group, self.rank);
+                let hint = self.control.groups.hint(group, self.ranks.me);
                 format!("ranks {} to commit {group}{hint}", list(&missing))
             }
             _ => format!("ranks that used {group} before to finish their last collective there"),

@@ -41,8 +41,8 @@ impl Inner {
         q: &Queue,
         queue: QueueId,
     ) -> bool {
-        let local = self.segments.get_arc(t.local);
-        let target = self.targets_of(t.rank).get_arc(t.remote);
+        let local = self.memory.segments.get_arc(t.local);
+        let target = self.ranks.targets_of(t.rank).get_arc(t.remote);
         let (Some(local), Some(target)) = (local, target) else {
             q.fail("a segment was deleted while it was used");
             return false;
@@ -72,13 +72,13 @@ impl Inner {
     /// A request to a segment that was deleted, or whose owner left or died.
     #[cold]
     fn target_gone(&self, rank: Rank, segment: SegmentId, q: &Queue) {
-        let reason = match self.area.liveness(rank) {
-            liveness::DEAD => format!("{rank} has died on {}", self.cards[rank.index()].host),
+        let reason = match self.ranks.liveness(rank) {
+            liveness::DEAD => format!("{rank} has died on {}", self.ranks.cards[rank.index()].host),
             liveness::LEFT => format!("{rank} has left the job by proc_term"),
             _ => format!("{rank} has deleted {segment}"),
         };
         // First: another thread may be waiting for the queue.
-        self.set_corrupt(rank);
+        self.ranks.set_corrupt(rank);
         q.fail(&reason);
     }
 
@@ -95,13 +95,13 @@ impl Inner {
         q: &Queue,
     ) -> Copied {
         // While this lives, the owner's delete waits.
-        let copying = target.copying(self.rank);
+        let copying = target.copying(self.ranks.me);
         // The number may serve another process once the owner has ended.
-        let ended = self.processes[t.rank.index()].get().is_some_and(process::has_ended);
+        let ended = self.ranks.processes[t.rank.index()].get().is_some_and(process::has_ended);
         if ended {
-            self.process_has_ended(t.rank);
+            self.ranks.note_end(t.rank);
         }
-        if copying.is_none() || self.area.liveness(t.rank) != liveness::JOINED {
+        if copying.is_none() || self.ranks.liveness(t.rank) != liveness::JOINED {
             self.target_gone(t.rank, t.remote, q);
             return Copied::Failed;
         }
@@ -120,7 +120,7 @@ impl Inner {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Copied::Refused,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
                 drop(copying);
-                self.may_have_ended(t.rank);
+                self.ranks.may_have_ended(t.rank);
                 self.not_copied(t, q, &error)
             }
             Err(error) => self.not_copied(t, q, &error),
@@ -129,10 +129,10 @@ impl Inner {
 
     #[cold]
     fn not_copied(&self, t: &Transfer, q: &Queue, error: &io::Error) -> Copied {
-        if self.area.liveness(t.rank) == liveness::DEAD {
+        if self.ranks.liveness(t.rank) == liveness::DEAD {
             self.target_gone(t.rank, t.remote, q);
         } else {
-            self.set_corrupt(t.rank);
+            self.ranks.set_corrupt(t.rank);
             let (len, rank) = (t.size, t.rank);
             q.fail(&format!("copying {len} bytes from or to the memory of {rank}: {error}"));
         }
@@ -174,8 +174,8 @@ impl Inner {
 
     /// A write to another node together with its notification.
     pub(super) fn post_put(&self, t: &Transfer, signal: Signal, q: &Queue, queue: QueueId) {
-        let local = self.segments.get_arc(t.local);
-        let target = self.targets_of(t.rank).get_arc(t.remote);
+        let local = self.memory.segments.get_arc(t.local);
+        let target = self.ranks.targets_of(t.rank).get_arc(t.remote);
         let (Some(local), Some(target)) = (local, target) else {
             return q.fail("a segment was deleted while it was used");
         };
@@ -199,7 +199,7 @@ impl Inner {
     /// A request that was counted could not be posted.
     #[cold]
     fn not_posted(&self, rank: Rank, stream: Stream, q: &Queue, error: &Error) {
-        self.set_corrupt(rank);
+        self.ranks.set_corrupt(rank);
         q.complete(rank, stream.generation, 1, Some(&error.to_string()));
     }
 
@@ -263,7 +263,7 @@ impl Inner {
 
     /// Sets a peer's notification after what this queue has under way to that peer.
     pub(super) fn notify_behind(&self, signal: Signal, q: &Queue, queue: QueueId) {
-        let Some(target) = self.targets_of(signal.rank).get_arc(signal.segment) else {
+        let Some(target) = self.ranks.targets_of(signal.rank).get_arc(signal.segment) else {
             return q.fail("a segment was deleted while it was used");
         };
         if !target.alive() {
@@ -271,7 +271,7 @@ impl Inner {
         }
         if target.is_notified_here() && !q.is_pending(signal.rank) {
             slots::set(target.notification(signal.id.index()), signal.value);
-            self.area.wake_for(signal.rank, wake_kind::NOTIFICATION);
+            self.ranks.area.wake_for(signal.rank, wake_kind::NOTIFICATION);
             return;
         }
         let remote =
@@ -287,8 +287,8 @@ impl Inner {
 
     /// Sets a notification of this rank after the reads that this queue has under way.
     fn notify_after_reads(&self, t: &Transfer, signal: Signal, q: &Queue, queue: QueueId) {
-        let own = self.segments.get_arc(signal.segment);
-        let target = self.targets_of(t.rank).get_arc(t.remote);
+        let own = self.memory.segments.get_arc(signal.segment);
+        let target = self.ranks.targets_of(t.rank).get_arc(t.remote);
         let (Some(own), Some(target)) = (own, target) else {
             return q.fail("a segment was deleted while it was used");
         };
@@ -298,7 +298,7 @@ impl Inner {
         }
         if !q.is_pending(t.rank) {
             slots::set(own.notification(signal.id.index()), signal.value);
-            self.area.wake_for(self.rank, wake_kind::NOTIFICATION);
+            self.ranks.area.wake_for(self.ranks.me, wake_kind::NOTIFICATION);
             return;
         }
         // Answers come in order: an empty read behind the others carries the notification.

@@ -31,7 +31,7 @@ impl Sockets for Inner {
         endpoints.sleeper.store(true, Ordering::Relaxed);
         // Else the progress thread wakes for the same news, most likely on the same core.
         endpoints.change_poll_owner(PollOwner::Thread, PollOwner::Caller);
-        let on_sockets = self.area.sleep_on_sockets();
+        let on_sockets = self.ranks.area.sleep_on_sockets();
         if !announce() {
             // Rounded up: whoever wakes early only sleeps again.
             let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX - 1) + 1;

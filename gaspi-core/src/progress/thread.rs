@@ -108,11 +108,11 @@ impl Progress {
             inner.endpoints.poll.add(launcher, LAUNCHER)?;
         }
         let mut left = inner.affordable_pidfds();
-        for step in 1..inner.size {
-            let rank = Rank(((u32::from(inner.rank.0) + step) % inner.size) as u16);
-            let card = &inner.cards[rank.index()];
-            let own = card.pid == inner.cards[inner.rank.index()].pid;
-            if !inner.is_local(rank) || own || card.pid == 0 {
+        for step in 1..inner.ranks.size {
+            let rank = Rank(((u32::from(inner.ranks.me.0) + step) % inner.ranks.size) as u16);
+            let card = &inner.ranks.cards[rank.index()];
+            let own = card.pid == inner.ranks.cards[inner.ranks.me.index()].pid;
+            if !inner.ranks.is_local(rank) || own || card.pid == 0 {
                 continue;
             }
             match pidfd(card.pid, left) {
@@ -121,7 +121,7 @@ impl Progress {
                     let token = PROCESSES + u64::from(rank.0);
                     inner.endpoints.poll.add(fd.as_fd(), token)?;
                     // Set here only.
-                    let _ = inner.processes[rank.index()].set(fd);
+                    let _ = inner.ranks.processes[rank.index()].set(fd);
                 }
                 Ok(None) => inner.peer_ended(rank),
                 Err(reason) => {
@@ -149,7 +149,7 @@ impl Progress {
         while !self.inner.endpoints.stop.load(Ordering::Acquire) {
             self.turn(&mut events);
         }
-        if self.inner.area.liveness(self.inner.rank) == liveness::LEFT {
+        if self.inner.ranks.liveness(self.inner.ranks.me) == liveness::LEFT {
             for index in 0..self.inner.endpoints.remote_listeners.len() {
                 self.accept_remote(index as u64);
             }
@@ -193,7 +193,7 @@ impl Progress {
             self.connector.turn(&self.inner);
         }
         self.attend();
-        self.retires = !self.inner.retired.free();
+        self.retires = !self.inner.ranks.retired.free();
     }
 
     /// Whether there is something that nobody tells.
@@ -308,7 +308,7 @@ impl Progress {
     }
 
     fn process_ended(&self, rank: Rank) {
-        if let Some(fd) = self.inner.processes[rank.index()].get() {
+        if let Some(fd) = self.inner.ranks.processes[rank.index()].get() {
             self.inner.endpoints.poll.remove(fd.as_fd());
         }
         self.inner.peer_ended(rank);
@@ -459,20 +459,21 @@ pub(crate) fn try_receiver(endpoints: &EndpointTable) -> Option<MutexGuard<'_, R
 impl Inner {
     /// The process of `rank` has ended: unless it left, it is dead.
     pub(crate) fn peer_ended(&self, rank: Rank) {
-        let marked = self.area.mark_dead(rank);
-        if self.area.liveness(rank) == liveness::DEAD {
-            let (host, pid) = (&self.cards[rank.index()].host, self.cards[rank.index()].pid);
+        let marked = self.ranks.area.mark_dead(rank);
+        if self.ranks.liveness(rank) == liveness::DEAD {
+            let (host, pid) =
+                (&self.ranks.cards[rank.index()].host, self.ranks.cards[rank.index()].pid);
             if marked {
                 log::warn!(
                     "watching {rank}: its process {pid} on {host} has died, calls that need it \
                      will fail; go on in a group of the others"
                 );
             }
-            self.note_death(rank);
+            self.ranks.note_death(rank);
         }
         self.endpoints.disconnect(self, rank);
-        self.forget_targets(rank);
+        self.ranks.forget_targets(rank);
         self.channels.forget(rank, None);
-        self.area.wake(self.rank);
+        self.ranks.wake_own();
     }
 }

@@ -96,8 +96,8 @@ impl Inner {
     /// How many pidfds leave descriptors for all connections.
     pub(crate) fn affordable_pidfds(&self) -> u64 {
         let Some(limit) = limits::allowed(limits::Resource::OpenFiles) else { return u64::MAX };
-        let locals = self.local.iter().filter(|local| **local).count() as u64 - 1;
-        let remotes = u64::from(self.size) - 1 - locals;
+        let locals = self.ranks.area.locals().len() as u64 - 1;
+        let remotes = u64::from(self.ranks.size) - 1 - locals;
         let connections = LOCAL_CONNECTIONS * locals + REMOTE_PEER * remotes;
         limit.saturating_sub(limits::open_files() + connections + SPARE)
     }

@@ -4,37 +4,37 @@
 //! Invariant: a start survives timeouts; whoever waits again goes on where the last wait ended.
 
 use super::extensions::Extensions;
-use super::{Inner, NO_TARGETS, Runtime, descriptors, initial_group};
+use super::{Inner, Runtime, descriptors, initial_group};
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
 use crate::bootstrap::{Card, Client, Job, KEY_BYTES, Membership, Transport};
 use crate::channel::Channels;
 use crate::config::{Config, Topology};
+use crate::control::Control;
 use crate::control::tree_barrier::{Tree, TreeBarriers};
 use crate::error::{Error, Result};
 use crate::group::{FIRST_INCARNATION, Groups};
 use crate::ids::Rank;
 use crate::os::{affinity, interfaces, process, socket};
-use crate::passive::{Mailbox, Outbox};
+use crate::passive::{Mailbox, Outbox, Passive};
 use crate::progress::thread::Progress;
 use crate::queue::queues;
+use crate::ranks::Ranks;
 use crate::remote_arrivals::RemoteArrivals;
 use crate::resend::ResendBuffer;
 use crate::segment::Shape;
-use crate::segment::table::{Table, Tables};
-use crate::state::States;
+use crate::segment::own::Memory;
 use crate::statistics::Statistics;
 use crate::sync::Mutex;
-use crate::sync::epoch::Retired;
-use crate::sync::{AtomicBool, AtomicU32, membarrier};
+use crate::sync::{AtomicBool, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::{SharedArea, liveness};
 use crate::transport::shm::wakeup::WakeupSockets;
 use crate::transport::tcp::connect::reach::PATIENCE;
-use crate::transport::tcp::endpoint_table::EndpointTable;
+use crate::transport::tcp::endpoint_table::{EndpointTable, Identity};
 use crate::wait::{Call, Waiter, Waiting};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -71,13 +71,6 @@ fn random<const N: usize>() -> Result<[u8; N]> {
 
 fn random_u64() -> Result<u64> {
     random().map(u64::from_ne_bytes)
-}
-
-/// What only the ranks of a job know.
-#[derive(Debug, Default)]
-struct Secrets {
-    token: [u8; 16],
-    key: [u8; KEY_BYTES],
 }
 
 /// Listens for ranks of other nodes, if there may be any.
@@ -181,9 +174,11 @@ impl PendingInit {
             Stage::Single => {
                 let own = card(&self.job, String::new(), Vec::new())?;
                 let area = SharedArea::single(self.config.group_max)?;
-                let endpoints = EndpointTable::new(None, None, Vec::new(), 1)?;
-                let runtime =
-                    self.assemble(vec![own], area, Secrets::default(), None, endpoints)?;
+                // Nobody connects.
+                let (token, key) = ([0; 16], [0; KEY_BYTES]);
+                let identity = Identity { token, key, dead_after: dead_after()? };
+                let endpoints = EndpointTable::new(None, None, Vec::new(), 1, identity)?;
+                let runtime = self.assemble(vec![own], area, None, endpoints)?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
             Stage::Client { gathering, listener, endpoints } => {
@@ -206,10 +201,10 @@ impl PendingInit {
                     wakeup_socket,
                     std::mem::take(endpoints),
                     size,
+                    Identity { token: table.token, key: table.key, dead_after: dead_after()? },
                 )?;
                 let membership = Some(table.membership);
-                let secrets = Secrets { token: table.token, key: table.key };
-                let runtime = self.assemble(table.cards, area, secrets, membership, endpoints)?;
+                let runtime = self.assemble(table.cards, area, membership, endpoints)?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
             Stage::Started(_) | Stage::Done => {}
@@ -226,66 +221,53 @@ impl PendingInit {
         &self,
         cards: Vec<Card>,
         area: SharedArea,
-        secrets: Secrets,
         membership: Option<Membership>,
         endpoints: EndpointTable,
     ) -> Result<Runtime> {
         let (config, size) = (self.config.clone(), self.job.size);
-        let node = cards[self.job.rank.index()].node;
-        let local: Box<[bool]> = cards.iter().map(|card| card.node == node).collect();
         let (ranks, cores) = of_machine(&cards, self.job.rank);
         let initial = initial_group(&config, size);
-        // Who is not connected with all does not hear of all that leave.
+        let waiter = Waiter::new(ranks, cores).on_sockets(endpoints.remote);
+        // A rank that is not connected with all does not hear of all that leave.
+        let ranks = Ranks::new(self.job.rank, cards, area, Arc::clone(&endpoints.wakeup));
         let connected = initial.as_ref().filter(|_| config.topology == Topology::Static);
-        let tree = connected
-            .and_then(|(_, ranks)| Tree::of(&cards, ranks, self.job.rank.index()).map(Arc::new));
-        let groups = Groups::new(&config, self.job.rank, &local, tree.clone());
+        let tree = connected.and_then(|(_, members)| {
+            Tree::of(&ranks.cards, members, self.job.rank.index()).map(Arc::new)
+        });
         let inner = Arc::new(Inner {
             process: std::process::id(),
-            rank: self.job.rank,
             job: self.job.clone(),
-            size,
-            cards,
-            local,
-            remote_arrivals: RemoteArrivals::new(size, config.group_max),
-            resend_buffer: ResendBuffer::new(config.group_max),
-            tree_barriers: TreeBarriers::new(config.group_max),
-            mailbox: Mailbox::default(),
-            processes: (0..size).map(|_| OnceLock::new()).collect(),
-            token: secrets.token,
-            key: secrets.key,
-            dead_after: dead_after()?,
-            shape: Shape { ranks: size, notifications: config.notification_num },
-            area,
-            waiter: Waiter::new(ranks, cores).on_sockets(endpoints.remote),
-            segments: Table::new(),
-            segment_ids: Default::default(),
-            targets: Tables::new(size, &NO_TARGETS),
-            retired: Retired::default(),
-            segment_changes: Mutex::default(),
-            next_generation: AtomicU32::new(1),
-            nonce: random_u64()?,
+            memory: Memory::new(
+                Shape { ranks: size, notifications: config.notification_num },
+                random_u64()?,
+            ),
+            control: Control {
+                groups: Groups::new(&config, &ranks, tree.clone()),
+                remote_arrivals: RemoteArrivals::new(size, config.group_max),
+                tree_barriers: TreeBarriers::new(config.group_max),
+                resend_buffer: ResendBuffer::new(config.group_max),
+            },
+            passive: Passive { mailbox: Mailbox::default(), outbox: Outbox::new(size) },
             queues: queues(config.queue_num, size),
             channels: Channels::new(size),
-            groups,
-            endpoints,
-            outbox: Outbox::new(size),
-            states: States::new(size),
+            waiter,
             statistics: Statistics::default(),
             membership: Mutex::new(membership),
             closed: AtomicBool::new(false),
             began: Instant::now(),
+            endpoints,
+            ranks,
             config,
         });
         if let Some((group, _)) = initial {
-            inner.remote_arrivals.committed(group, FIRST_INCARNATION);
-            inner.tree_barriers.committed(group, FIRST_INCARNATION, tree);
+            inner.control.remote_arrivals.committed(group, FIRST_INCARNATION);
+            inner.control.tree_barriers.committed(group, FIRST_INCARNATION, tree);
         }
-        for rank in (0..size).map(|rank| Rank(rank as u16)).filter(|rank| !inner.is_local(*rank)) {
-            inner.area.remote_joined(rank);
+        for rank in inner.ranks.all().filter(|rank| !inner.ranks.is_local(*rank)) {
+            inner.ranks.area.remote_joined(rank);
         }
         let thread = (size > 1).then(|| start_progress(&inner)).transpose()?;
-        inner.area.join();
+        inner.ranks.area.join();
         Ok(Runtime { extensions: Extensions::default(), inner, thread: Mutex::new(thread) })
     }
 }
@@ -323,9 +305,9 @@ impl Inner {
         let reached = reached.or_else(|| self.until(deadline, waiting, || self.reached_all()));
         reached.unwrap_or_else(|| {
             let unreached = |card: &&Card| {
-                !self.is_local(card.rank) && !self.endpoints.is_established(card.rank)
+                !self.ranks.is_local(card.rank) && !self.endpoints.is_established(card.rank)
             };
-            let first = self.cards.iter().find(unreached);
+            let first = self.ranks.cards.iter().find(unreached);
             let who = first.map_or(String::new(), |card| format!("{} on {}", card.rank, card.host));
             Err(Error::Timeout { pending: format!("the connection to {who}") })
         })
@@ -336,8 +318,8 @@ impl Inner {
         let waiting = Waiting { call: Call::Init, object: 0 };
         let mut next = 0;
         let outcome = self.until(deadline, waiting, || {
-            while next < self.size {
-                match self.area.liveness(Rank(next as u16)) {
+            while next < self.ranks.size {
+                match self.ranks.liveness(Rank(next as u16)) {
                     liveness::ABSENT => return None,
                     liveness::DEAD => return Some(Err(Rank(next as u16))),
                     _ => next += 1,
@@ -348,8 +330,8 @@ impl Inner {
         match outcome {
             Some(Ok(())) => {
                 self.await_all_reached(deadline)?;
-                self.area.settle_fences();
-                if !self.area.wakes_without_fence() {
+                self.ranks.area.settle_fences();
+                if !self.ranks.area.wakes_without_fence() {
                     log::debug!(
                         "proc_init: membarrier is refused to a rank of this machine, so that each \
                          notification costs a fence; allow it in the container's seccomp profile"
@@ -359,7 +341,7 @@ impl Inner {
             }
             Some(Err(rank)) => {
                 let reason =
-                    format!("{rank} on {} died while joining", self.cards[rank.index()].host);
+                    format!("{rank} on {} died while joining", self.ranks.cards[rank.index()].host);
                 Err(Error::Meeting { reason })
             }
             None => {

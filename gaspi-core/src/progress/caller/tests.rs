@@ -146,7 +146,7 @@ fn who_sleeps_after_lively_traffic_is_woken_and_relieves_the_progress_thread() {
             let sleeps = || {
                 let sleeps = endpoints(&b).sleeper.load(Ordering::Relaxed);
                 if !sleeps {
-                    b.inner().area.wake(b.rank());
+                    b.inner().ranks.area.wake(b.rank());
                 }
                 sleeps
             };
@@ -170,7 +170,7 @@ fn the_end_of_a_socket_that_is_apart_is_noticed_while_nobody_calls() {
     talk_until_apart(&a, &b);
     a.term(LIMIT).expect("term");
     drop(a);
-    await_that("it has left", || b.inner().area.liveness(Rank(0)) == liveness::LEFT);
+    await_that("it has left", || b.inner().ranks.liveness(Rank(0)) == liveness::LEFT);
     await_that("nothing is apart", || !endpoints(&b).is_polled_directly());
     let refused = b.ping(Rank(0), LIMIT).expect_err("it has left");
     assert!(matches!(refused, Error::RankLeft { .. }), "{refused}");

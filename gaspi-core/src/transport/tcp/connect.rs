@@ -138,7 +138,10 @@ impl Connector {
             unauthenticated: HashMap::new(),
             keepalives: HashMap::new(),
             next: 0,
-            secret: Secret { job: inner.token, key: inner.key },
+            secret: Secret {
+                job: inner.endpoints.identity.token,
+                key: inner.endpoints.identity.key,
+            },
             complained: false,
         }
     }
@@ -168,11 +171,11 @@ impl Connector {
         for Again { rank, purpose, since, .. } in due {
             match purpose {
                 ConnectPurpose::Data(connection)
-                    if inner.area.liveness(rank) != liveness::JOINED =>
+                    if inner.ranks.liveness(rank) != liveness::JOINED =>
                 {
                     inner.endpoints.drop_connection(inner, &connection);
                 }
-                _ if inner.area.liveness(rank) != liveness::JOINED => {}
+                _ if inner.ranks.liveness(rank) != liveness::JOINED => {}
                 ConnectPurpose::Doubt => {
                     self.begin_since(inner, rank, ConnectPurpose::Probe, since)
                 }
@@ -223,8 +226,8 @@ impl Connector {
             // The peer was quicker, or nobody wants it any more.
             return;
         }
-        let card = &inner.cards[rank.index()];
-        let own = &inner.cards[inner.rank.index()];
+        let card = &inner.ranks.cards[rank.index()];
+        let own = &inner.ranks.cards[inner.ranks.me.index()];
         let audience =
             if card.machine == own.machine { Audience::ThisHost } else { Audience::OtherHosts };
         let own_interfaces = interfaces::list();
@@ -296,9 +299,9 @@ impl Connector {
         let fd = tcp::connect(endpoint)?;
         tune(fd.as_fd(), inner, &dial.purpose.on_wire());
         let to = Peer { rank: dial.rank.0.into(), purpose: dial.purpose.on_wire() };
-        let client = Client::new(&self.secret, inner.rank.0.into(), to, nonce()?);
+        let client = Client::new(&self.secret, inner.ranks.me.0.into(), to, nonce()?);
         inner.endpoints.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
-        let until = Instant::now() + inner.dead_after;
+        let until = Instant::now() + inner.endpoints.identity.dead_after;
         let welcome = dial.purpose.on_wire() == Purpose::Data;
         let (connected, proved) = (false, false);
         let attempt = Attempt { endpoint, fd, client, connected, proved, welcome, until };
@@ -357,8 +360,8 @@ impl Connector {
         let reason = failures.join("; ");
         let probed = matches!(purpose, ConnectPurpose::Probe);
         let patience = match purpose {
-            ConnectPurpose::Data(_) => inner.dead_after.max(TURNED_AWAY),
-            _ => inner.dead_after,
+            ConnectPurpose::Data(_) => inner.endpoints.identity.dead_after.max(TURNED_AWAY),
+            _ => inner.endpoints.identity.dead_after,
         };
         let turned_away = ended && !refused && since.elapsed() < patience;
         if refused {
@@ -384,16 +387,16 @@ impl Connector {
         }
         match purpose {
             ConnectPurpose::Data(connection) => {
-                let host = &inner.cards[rank.index()].host;
-                if inner.area.liveness(rank) == liveness::JOINED {
+                let host = &inner.ranks.cards[rank.index()].host;
+                if inner.ranks.liveness(rank) == liveness::JOINED {
                     log::warn!("connecting to {rank} on {host} failed: {reason}");
                     inner.endpoints.set_last_error(rank, reason);
                 }
                 inner.endpoints.drop_connection(inner, &connection);
-                if inner.area.liveness(rank) == liveness::JOINED {
+                if inner.ranks.liveness(rank) == liveness::JOINED {
                     // What waited on it will not arrive, though nobody has died.
                     inner.channels.lost(rank);
-                    inner.area.wake(inner.rank);
+                    inner.ranks.wake_own();
                 }
             }
             ConnectPurpose::KeepaliveAgain if !refused && !ended && !lacking => {
@@ -418,7 +421,7 @@ impl Connector {
             ConnectPurpose::Data(connection) => {
                 log::debug!(
                     "connecting to {rank} on {}: by {}",
-                    inner.cards[rank.index()].host,
+                    inner.ranks.cards[rank.index()].host,
                     attempt.endpoint
                 );
                 inner.endpoints.set_address(rank, attempt.endpoint);
@@ -447,13 +450,14 @@ impl Connector {
     /// Descriptors ran out.
     pub(crate) fn accept(&mut self, inner: &Inner, listener: &OwnedFd) -> io::Result<()> {
         while let Some((fd, from)) = tcp::accept(listener.as_fd())? {
-            if self.unauthenticated.len() >= UNAUTHENTICATED_MAX + 2 * inner.size as usize {
+            if self.unauthenticated.len() >= UNAUTHENTICATED_MAX + 2 * inner.ranks.size as usize {
                 let oldest = self.unauthenticated.iter().min_by_key(|(_, pending)| pending.until);
                 if let Some(token) = oldest.map(|(token, _)| *token) {
                     self.turn_away(inner, token, "too many others came");
                 }
             }
-            let server = Server::new(&self.secret, inner.rank.0.into(), inner.size, nonce()?);
+            let server =
+                Server::new(&self.secret, inner.ranks.me.0.into(), inner.ranks.size, nonce()?);
             tune(fd.as_fd(), inner, &Purpose::Data);
             let token = UNAUTHENTICATED_FROM + self.number();
             if inner.endpoints.poll.add(fd.as_fd(), token).is_ok() {
@@ -501,7 +505,7 @@ impl Connector {
             Purpose::Data => {
                 // Who is not welcome sees the connection end, and tries again unless it is
                 // connected to meanwhile.
-                let welcome = inner.rank > rank || !self.awaits_welcome(rank);
+                let welcome = inner.ranks.me > rank || !self.awaits_welcome(rank);
                 if !welcome || has_ended(fd.as_fd()) {
                     return;
                 }
@@ -581,7 +585,7 @@ fn nonce() -> io::Result<[u8; 32]> {
 fn tune(fd: BorrowedFd<'_>, inner: &Inner, purpose: &Purpose) {
     let _ = tcp::set_no_delay(fd);
     if *purpose == Purpose::Keepalive {
-        let (interval_s, probes) = probes(inner.dead_after);
+        let (interval_s, probes) = probes(inner.endpoints.identity.dead_after);
         let _ = tcp::set_keepalive(fd, 1, interval_s, probes);
     }
 }

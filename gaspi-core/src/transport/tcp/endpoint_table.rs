@@ -2,6 +2,7 @@
 
 mod posting;
 
+use crate::bootstrap::KEY_BYTES;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::os::event::{Epoll, Wakeup};
@@ -20,7 +21,7 @@ use crate::transport::tcp::requests::{Asked, PendingCall, RequestKey};
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
 use crate::wire::frame::Frame;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -42,6 +43,17 @@ pub(crate) const CONNECTIONS: u64 = 1 << 43;
 /// How long a broken connection may stay unexplained: the process descriptor tells soon after.
 pub(super) const EXPLAIN: Duration = Duration::from_secs(1);
 
+/// What connections between nodes are made with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Identity {
+    /// Names the job.
+    pub(crate) token: [u8; 16],
+    /// Both sides prove to know it.
+    pub(crate) key: [u8; KEY_BYTES],
+    /// How long a silent host is waited for.
+    pub(crate) dead_after: Duration,
+}
+
 /// The connections of one rank.
 #[derive(Debug)]
 pub(crate) struct EndpointTable {
@@ -49,7 +61,8 @@ pub(crate) struct EndpointTable {
     pub(crate) poll: Epoll,
     /// The sockets of established connections, and this rank's wakeup socket.
     pub(crate) data: Epoll,
-    pub(crate) wakeup: Wakeup,
+    pub(crate) wakeup: Arc<Wakeup>,
+    pub(crate) identity: Identity,
     wakeup_socket: Option<OwnedFd>,
     pub(crate) listener: Option<OwnedFd>,
     /// Listeners for ranks of other nodes.
@@ -94,8 +107,6 @@ pub(crate) struct EndpointTable {
     any_corked: AtomicBool,
     /// Connections to ranks of other nodes that have to be made.
     wanted: Mutex<Vec<(Rank, ConnectPurpose)>>,
-    /// Ranks of other nodes that have said goodbye.
-    leaving: Mutex<HashSet<Rank>>,
     /// How ranks of other nodes are reached.
     addresses: Mutex<HashMap<Rank, SocketAddr>>,
     /// Why they cannot be reached.
@@ -119,9 +130,10 @@ impl EndpointTable {
         wakeup_socket: Option<OwnedFd>,
         remote_listeners: Vec<OwnedFd>,
         size: u32,
+        identity: Identity,
     ) -> Result<EndpointTable> {
         let (poll, data) = (Epoll::new()?, Epoll::new()?);
-        let wakeup = Wakeup::new()?;
+        let wakeup = Arc::new(Wakeup::new()?);
         poll.add(wakeup.as_fd(), WAKEUP)?;
         poll.add(data.as_fd(), DATA)?;
         if let Some(listener) = &listener {
@@ -137,6 +149,7 @@ impl EndpointTable {
             poll,
             data,
             wakeup,
+            identity,
             remote: wakeup_socket.is_some(),
             wakeup_socket,
             listener,
@@ -160,7 +173,6 @@ impl EndpointTable {
             corked: Mutex::default(),
             any_corked: AtomicBool::new(false),
             wanted: Mutex::default(),
-            leaving: Mutex::default(),
             addresses: Mutex::default(),
             last_errors: Mutex::default(),
             making: Mutex::default(),
@@ -231,7 +243,7 @@ impl EndpointTable {
         if established.is_err() || connection.is_forgotten() || self.is_stale(connection) {
             self.drop_with_doubt(inner, connection);
         }
-        if inner.area.liveness(inner.rank) == liveness::LEFT {
+        if inner.ranks.liveness(inner.ranks.me) == liveness::LEFT {
             // It was not there yet when goodbye was said on the others.
             connection.say_goodbye(&self.data);
         }
@@ -249,7 +261,7 @@ impl EndpointTable {
 
     /// A connection with `rank` has broken: does it live?
     pub(crate) fn suspect(&self, inner: &Inner, rank: Rank) {
-        if inner.area.liveness(rank) == liveness::JOINED && !inner.is_local(rank) {
+        if inner.ranks.liveness(rank) == liveness::JOINED && !inner.ranks.is_local(rank) {
             self.want(rank, ConnectPurpose::Probe);
         }
     }
@@ -259,10 +271,10 @@ impl EndpointTable {
         log::warn!(
             "the connection to {rank} on {} broke, but its process lives: requests that were under \
              way have failed",
-            inner.cards[rank.index()].host
+            inner.ranks.cards[rank.index()].host
         );
         inner.channels.lost(rank);
-        inner.area.wake(inner.rank);
+        inner.ranks.wake_own();
         inner.resend(rank);
     }
 
@@ -318,7 +330,8 @@ impl EndpointTable {
     fn drop_with_doubt(&self, inner: &Inner, connection: &Arc<Connection>) {
         let asks = !connection.asks_nothing();
         self.drop_connection(inner, connection);
-        let peer = connection.peer().map(Rank).filter(|peer| asks && !self.is_leaving(*peer));
+        let peer =
+            connection.peer().map(Rank).filter(|peer| asks && !inner.ranks.is_leaving(*peer));
         if let Some(peer) = peer {
             self.suspect(inner, peer);
         }
@@ -358,12 +371,12 @@ impl EndpointTable {
             open.peer() == peer.map(|peer| peer.0) && open.token != connection.token
         };
         let last = !self.connections.lock().values().any(of_peer);
-        let left = peer.filter(|peer| last && self.is_leaving(*peer));
+        let left = peer.filter(|peer| last && inner.ranks.is_leaving(*peer));
         if let Some(peer) = left {
             // First, so that what fails with the connection says so.
-            inner.area.remote_left(peer);
+            inner.ranks.area.remote_left(peer);
         }
-        let broken = peer.filter(|peer| !self.is_leaving(*peer) && !connection.is_over());
+        let broken = peer.filter(|peer| !inner.ranks.is_leaving(*peer) && !connection.is_over());
         let asked = connection.has_asked() && !self.is_stale(connection);
         if let Some(peer) = broken.filter(|_| asked) {
             self.advance_epoch(inner, peer);
@@ -375,16 +388,6 @@ impl EndpointTable {
         if let Some(peer) = broken {
             self.suspect(inner, peer);
         }
-    }
-
-    /// `peer` leaves the job. It has left when all connections with it are at their end.
-    pub(crate) fn note_farewell(&self, peer: Rank) {
-        self.leaving.lock().insert(peer);
-    }
-
-    /// Whether `peer` has said goodbye.
-    pub(crate) fn is_leaving(&self, peer: Rank) -> bool {
-        self.leaving.lock().contains(&peer)
     }
 
     /// Whether a connection with `peer` has not come to its end.
@@ -406,8 +409,9 @@ impl EndpointTable {
 
     /// Connections with ranks of other nodes.
     fn remote(&self, inner: &Inner) -> Vec<Arc<Connection>> {
-        let is_remote =
-            |open: &&Arc<Connection>| open.peer().is_some_and(|peer| !inner.is_local(Rank(peer)));
+        let is_remote = |open: &&Arc<Connection>| {
+            open.peer().is_some_and(|peer| !inner.ranks.is_local(Rank(peer)))
+        };
         self.connections.lock().values().filter(is_remote).cloned().collect()
     }
 
@@ -429,7 +433,7 @@ impl EndpointTable {
         for (stream, count) in connection.acknowledged(puts) {
             inner.completed(peer, stream, count, Ok(()));
         }
-        inner.area.wake(inner.rank);
+        inner.ranks.wake_own();
         self.let_go(connection);
     }
 
@@ -492,22 +496,23 @@ impl EndpointTable {
 
     /// The connection with `rank`, made if there is none.
     pub(crate) fn open(&self, inner: &Inner, rank: Rank) -> Result<Arc<Connection>> {
-        inner.check_alive(rank, "a connection to it")?;
+        inner.ranks.check_alive(rank, "a connection to it")?;
         let mut active = self.active[rank.index()].lock();
         if let Some(connection) = active.as_ref() {
             return Ok(Arc::clone(connection));
         }
-        let local = inner.is_local(rank);
+        let local = inner.ranks.is_local(rank);
         let connection = if local {
             Arc::new(Connection::new(self.token(), rank.0, true))
         } else {
             self.between_nodes(rank)
         };
         if local {
-            let hello = Frame::Hello { rank: inner.rank, token: inner.token };
+            let hello =
+                Frame::Hello { rank: inner.ranks.me, token: inner.endpoints.identity.token };
             // There is no socket yet that could be broken.
             let _ = connection.send(&self.data, Outgoing::new(&hello));
-            let address = &inner.cards[rank.index()].address;
+            let address = &inner.ranks.cards[rank.index()].address;
             self.last_errors.lock().remove(&rank);
             let making = self.making();
             let fd = socket::connect(address)
@@ -532,7 +537,7 @@ impl EndpointTable {
         self.adopt(connection)?;
         // One that breaks at once is noticed by the receiving thread.
         let _ = connection.flush(&self.data);
-        inner.area.wake(inner.rank);
+        inner.ranks.wake_own();
         Ok(())
     }
 

@@ -6,23 +6,20 @@
 
 use crate::channel::ReceiveTarget;
 use crate::channel::zero_copy;
-use crate::diagnostics;
 use crate::group::Abort;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::os::process;
 use crate::queue::CHANNELS;
 use crate::runtime::Inner;
-use crate::segment::{ARENA, Segment, Target};
+use crate::segment::{ARENA, Segment};
 use crate::sync::{AtomicU64, Ordering, slots};
-use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::payload::Payload;
 use crate::transport::tcp::receive::Incoming;
 use crate::transport::tcp::requests::finish;
 use crate::transport::tcp::requests::{GetTarget, RequestFailure};
 use crate::transport::tcp::send_queue::{BULK, Item};
-use crate::wire::frame::{Announce, AtomicOperation, Frame, Put, Register, RemoteAddress, Stream};
-use std::os::fd::OwnedFd;
+use crate::wire::frame::{Announce, AtomicOperation, Frame, Put, RemoteAddress, Stream};
 use std::sync::Arc;
 
 /// Status of a process that proc_kill ended.
@@ -229,9 +226,9 @@ impl Inner {
             Frame::Arrive(arrival) => {
                 let (group, step) = (arrival.group, arrival.step);
                 if group.index() < self.config.group_max as usize {
-                    self.remote_arrivals.arrived(peer, arrival);
+                    self.control.remote_arrivals.arrived(peer, arrival);
                     self.hear_of_arrival(group, step);
-                    self.area.wake(self.rank);
+                    self.ranks.wake_own();
                 }
             }
             Frame::Barrier { group, step, message } => {
@@ -263,25 +260,27 @@ impl Inner {
                 self.reply(connection, register.request, outcome);
             }
             Frame::Revoke { segment, generation } => {
-                self.forget_target(peer, segment, Some(generation));
+                self.revoked(peer, segment, generation);
             }
             Frame::Ping { request } => self.reply(connection, request, Ok(0)),
             Frame::Kill => process::exit_now(KILLED),
             Frame::Announce(announce) => self.announced(peer, announce),
-            Frame::Withdraw { group, attempt } => self.groups.withdrawn(peer, group, attempt),
+            Frame::Withdraw { group, attempt } => {
+                self.control.groups.withdrawn(peer, group, attempt)
+            }
             Frame::Abort { group, attempt, round, dead, reason } => {
-                let dead = dead.filter(|rank| self.check_rank(*rank).is_ok());
+                let dead = dead.filter(|rank| self.ranks.check_rank(*rank).is_ok());
                 let abort = Abort { reporter: peer, dead, reason };
-                self.groups.aborted(peer, group, attempt, round, &abort);
-                self.area.wake(self.rank);
+                self.control.groups.aborted(peer, group, attempt, round, &abort);
+                self.ranks.wake_own();
             }
             Frame::Passive { request, message } => {
-                self.mailbox.post(peer, connection.token, request, message);
-                self.area.wake(self.rank);
+                self.passive.mailbox.post(peer, connection.token, request, message);
+                self.ranks.wake_own();
             }
-            Frame::Withhold { request } => self.mailbox.withhold(peer, request),
+            Frame::Withhold { request } => self.passive.mailbox.withhold(peer, request),
             Frame::Goodbye => {
-                self.endpoints.note_farewell(peer);
+                self.ranks.note_goodbye(peer);
                 // Nothing follows on this stream; there may be another one that is not at its end.
                 return Err(Broken);
             }
@@ -304,7 +303,8 @@ impl Inner {
     fn greet(&self, connection: &Connection, frame: &Frame) -> Result<(), Broken> {
         match frame {
             Frame::Hello { rank, token }
-                if u32::from(rank.0) < self.size && *token == self.token =>
+                if u32::from(rank.0) < self.ranks.size
+                    && *token == self.endpoints.identity.token =>
             {
                 connection.set_peer(*rank);
                 Ok(())
@@ -315,8 +315,8 @@ impl Inner {
 
     fn announced(&self, peer: Rank, announce: Announce) {
         if usize::from(announce.group.0) < self.config.group_max as usize {
-            self.groups.announced(peer, announce);
-            self.area.wake(self.rank);
+            self.control.groups.announced(peer, announce);
+            self.ranks.wake_own();
         }
     }
 
@@ -334,44 +334,7 @@ impl Inner {
         if let Some(queue) = self.queues.get(stream.queue.index()) {
             queue.fail_of(stream.generation, &format!("{peer} refused: {reason}"));
         }
-        self.area.wake(self.rank);
-    }
-
-    fn import(
-        &self,
-        peer: Rank,
-        register: &Register,
-        descriptors: &[OwnedFd],
-    ) -> Result<u64, String> {
-        if register.segment == ARENA {
-            return self.import_arena(peer, register, descriptors);
-        }
-        if u32::from(register.segment.0) >= self.config.segment_max {
-            return Err(format!("{} is out of range", register.segment));
-        }
-        if self.target_generation(peer, register.segment) == Some(register.generation) {
-            return Ok(0);
-        }
-        let target = if self.is_local(peer) {
-            let pid = self.cards[peer.index()].pid;
-            Target::import(register, pid, descriptors, self.shape)
-                .map_err(|error| error.to_string())?
-        } else {
-            Target::remote(register)
-        };
-        log::debug!(
-            "segment_register: {} of {peer} has {} and is {}",
-            register.segment,
-            diagnostics::bytes(register.size),
-            target.reach.in_words()
-        );
-        // Whoever notes a death afterwards finds it; nobody is to reach the memory of the dead.
-        let _changes = self.targets.changes();
-        if self.area.liveness(peer) == liveness::DEAD {
-            return Err(format!("{peer} has died"));
-        }
-        self.replace_target(peer, register.segment, target);
-        Ok(0)
+        self.ranks.wake_own();
     }
 
     /// The segment that a peer's access is for, if the range lies inside.
@@ -380,7 +343,7 @@ impl Inner {
         let segment = if remote.segment == ARENA {
             self.channels.arena().map(|arena| Arc::clone(&arena.segment))
         } else {
-            self.segments.get_arc(remote.segment)
+            self.memory.segments.get_arc(remote.segment)
         };
         let segment =
             segment.filter(|segment| segment.generation == remote.generation).ok_or_else(|| {
@@ -399,7 +362,7 @@ impl Inner {
     }
 
     fn check_notification(&self, of: SegmentId, id: NotificationId) -> Result<(), String> {
-        if id.0 >= self.shape.notifications_of(of) {
+        if id.0 >= self.memory.shape.notifications_of(of) {
             return Err(format!("{id} is out of range"));
         }
         Ok(())

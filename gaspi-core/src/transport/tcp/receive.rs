@@ -340,7 +340,7 @@ impl Receiver {
             // Where that fails, what was received before the end is still to be read.
             readable |= connection.flush(&inner.endpoints.data).is_err();
             // Somebody may wait until everything has been handed over.
-            inner.area.wake(inner.rank);
+            inner.ranks.wake_own();
         }
         if readable {
             result = self.read(inner, connection, incoming);
@@ -355,7 +355,7 @@ impl Receiver {
             return;
         }
         // For all that came together: notifications may have.
-        inner.area.wake(inner.rank);
+        inner.ranks.wake_own();
         let answered = !std::mem::take(&mut incoming.plain);
         let awaited = std::mem::take(&mut incoming.awaited);
         connection.delay_ack(std::mem::take(&mut incoming.completed), answered, awaited);

@@ -252,7 +252,7 @@ impl EndpointTable {
         let outcome = inner.until(deadline, waiting, || {
             let answered = || call.outcome.get().cloned();
             // A forked child may hold the connection of somebody who has left.
-            answered().or_else(|| match inner.check_alive(rank, "") {
+            answered().or_else(|| match inner.ranks.check_alive(rank, "") {
                 Ok(()) => None,
                 Err(_) => Some(answered().unwrap_or(Err(RequestFailure::Lost))),
             })
@@ -263,17 +263,17 @@ impl EndpointTable {
         };
         match outcome {
             Ok(value) => Ok(value),
-            Err(RequestFailure::Refused(reason)) => Err(inner.refused(rank, reason)),
+            Err(RequestFailure::Refused(reason)) => Err(inner.ranks.refused(rank, reason)),
             Err(RequestFailure::Lost) => {
                 // A rank of this node that turned the connection away has said why.
-                let said = self.last_error(rank).filter(|_| inner.is_local(rank));
+                let said = self.last_error(rank).filter(|_| inner.ranks.is_local(rank));
                 if said.is_none() {
-                    inner.may_have_ended(rank);
+                    inner.ranks.may_have_ended(rank);
                     inner.explain(rank, patience.limit(deadline));
                 }
-                inner.check_alive(rank, waiting.call.name())?;
+                inner.ranks.check_alive(rank, waiting.call.name())?;
                 let reason = said.unwrap_or_else(|| "the connection to it broke".to_owned());
-                Err(inner.refused(rank, reason))
+                Err(inner.ranks.refused(rank, reason))
             }
         }
     }
@@ -296,7 +296,7 @@ pub(crate) fn finish(
             inner.completed(peer, stream, 1, outcome.map(|_| ()));
         }
     }
-    inner.area.wake(inner.rank);
+    inner.ranks.wake_own();
 }
 
 impl Inner {
@@ -311,11 +311,13 @@ impl Inner {
         let lost = outcome == Err(RequestFailure::Lost);
         let failed = outcome.err().map(|failure| match failure {
             RequestFailure::Refused(reason) => format!("{peer} refused: {reason}"),
-            RequestFailure::Lost => match self.area.liveness(peer) {
+            RequestFailure::Lost => match self.ranks.liveness(peer) {
                 liveness::LEFT => format!("{peer} has left the job"),
-                liveness::DEAD => format!("{peer} has died on {}", self.cards[peer.index()].host),
+                liveness::DEAD => {
+                    format!("{peer} has died on {}", self.ranks.cards[peer.index()].host)
+                }
                 _ => {
-                    let host = &self.cards[peer.index()].host;
+                    let host = &self.ranks.cards[peer.index()].host;
                     match self.endpoints.last_error(peer) {
                         Some(why) => format!("{peer} on {host} cannot be reached: {why}"),
                         None => format!("the connection to {peer} on {host} broke"),
@@ -335,6 +337,6 @@ impl Inner {
             None if failed.is_some() => self.channels.zero_copy.lost(stream.generation),
             None => self.channels.zero_copy.acknowledged(stream.generation),
         }
-        self.area.wake(self.rank);
+        self.ranks.wake_own();
     }
 }

@@ -28,8 +28,8 @@ pub(super) struct Keepalive {
 impl Connector {
     /// Whether a rank of the same node is watched already.
     pub(super) fn has_keepalive(&self, inner: &Inner, rank: Rank) -> bool {
-        let node = inner.cards[rank.index()].node;
-        let of_node = |rank: Rank| inner.cards[rank.index()].node == node;
+        let node = inner.ranks.cards[rank.index()].node;
+        let of_node = |rank: Rank| inner.ranks.cards[rank.index()].node == node;
         let watched = self.keepalives.values().filter_map(|keepalive| keepalive.rank).any(of_node);
         let about_to =
             |dial: &Dial| dial.purpose.on_wire() == Purpose::Keepalive && of_node(dial.rank);
@@ -42,7 +42,7 @@ impl Connector {
         let error = tcp::outcome(keepalive.fd.as_fd()).err();
         let said = hear(keepalive.fd.as_fd());
         if let (Heard::Farewell, Some(rank)) = (&said, keepalive.rank) {
-            inner.endpoints.note_farewell(rank);
+            inner.ranks.note_goodbye(rank);
         }
         if error.is_none() && said != Heard::End {
             return;
@@ -68,19 +68,19 @@ impl Connector {
         let mut keepalives =
             self.keepalives.values().filter(|keepalive| keepalive.rank == Some(rank));
         if keepalives.any(|keepalive| hear(keepalive.fd.as_fd()) == Heard::Farewell) {
-            inner.endpoints.note_farewell(rank);
+            inner.ranks.note_goodbye(rank);
         }
     }
 
     /// A keepalive connection to the host of `rank` has not heard anything. It only asks now and
     /// then; where the host was heard meanwhile on another connection, it is watched again.
     pub(super) fn fell_silent(&mut self, inner: &Inner, rank: Rank) {
-        let node = inner.cards[rank.index()].node;
-        let of_node = |peer: Rank| inner.cards[peer.index()].node == node;
-        let (interval_s, probes) = probes(inner.dead_after);
+        let node = inner.ranks.cards[rank.index()].node;
+        let of_node = |peer: Rank| inner.ranks.cards[peer.index()].node == node;
+        let (interval_s, probes) = probes(inner.endpoints.identity.dead_after);
         let limit = Duration::from_secs(u64::from(interval_s) * u64::from(probes));
         if inner.endpoints.heard_last(of_node).is_some_and(|ago| ago < limit) {
-            let host = &inner.cards[rank.index()].host;
+            let host = &inner.ranks.cards[rank.index()].host;
             log::info!("the watch of host {host} has broken, but the host answers elsewhere");
             self.begin(inner, rank, ConnectPurpose::KeepaliveAgain);
         } else {
@@ -101,10 +101,10 @@ impl Connector {
 
     /// Watches another rank of the same node, if there is one that is connected.
     fn open_another_keepalive(&mut self, inner: &Inner, than: Rank) {
-        let node = inner.cards[than.index()].node;
-        let other = (0..inner.size).map(|rank| Rank(rank as u16)).find(|rank| {
-            let same = inner.cards[rank.index()].node == node && *rank != than;
-            same && inner.area.liveness(*rank) == liveness::JOINED
+        let node = inner.ranks.cards[than.index()].node;
+        let other = (0..inner.ranks.size).map(|rank| Rank(rank as u16)).find(|rank| {
+            let same = inner.ranks.cards[rank.index()].node == node && *rank != than;
+            same && inner.ranks.liveness(*rank) == liveness::JOINED
                 && inner.endpoints.is_established(*rank)
         });
         if let Some(other) = other {
@@ -159,9 +159,13 @@ pub(super) fn probes(dead_after: Duration) -> (u16, u8) {
 impl Inner {
     /// The host of `rank` does not answer any more.
     fn host_vanished(&self, rank: Rank) {
-        let (node, host) = (self.cards[rank.index()].node, &self.cards[rank.index()].host);
-        log::warn!("host {host} has not answered for {} s", self.dead_after.as_secs());
-        for card in self.cards.iter().filter(|card| card.node == node) {
+        let (node, host) =
+            (self.ranks.cards[rank.index()].node, &self.ranks.cards[rank.index()].host);
+        log::warn!(
+            "host {host} has not answered for {} s",
+            self.endpoints.identity.dead_after.as_secs()
+        );
+        for card in self.ranks.cards.iter().filter(|card| card.node == node) {
             self.peer_ended(card.rank);
         }
     }

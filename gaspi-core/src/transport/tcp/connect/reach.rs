@@ -12,10 +12,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 impl Inner {
     /// Nobody listens where `rank` did, or nothing answers there any more.
     pub(super) fn unreachable(&self, rank: Rank, reason: &str) {
-        if self.endpoints.is_leaving(rank) {
-            self.area.remote_left(rank);
-        } else if self.area.liveness(rank) == liveness::JOINED {
-            log::info!("{rank} on {} is gone: {reason}", self.cards[rank.index()].host);
+        if self.ranks.is_leaving(rank) {
+            self.ranks.area.remote_left(rank);
+        } else if self.ranks.liveness(rank) == liveness::JOINED {
+            log::info!("{rank} on {} is gone: {reason}", self.ranks.cards[rank.index()].host);
         }
         self.peer_ended(rank);
     }
@@ -27,11 +27,11 @@ impl Inner {
         let impatient = self.began.elapsed() >= PATIENCE;
         let mut all = true;
         // Each begins with another one, so that they do not all come to the same at once.
-        let (before, after) = self.cards.split_at(self.rank.index());
-        let others = after.iter().chain(before).filter(|card| !self.is_local(card.rank));
+        let (before, after) = self.ranks.cards.split_at(self.ranks.me.index());
+        let others = after.iter().chain(before).filter(|card| !self.ranks.is_local(card.rank));
         for card in others {
             let (rank, host) = (card.rank, &card.host);
-            match self.area.liveness(rank) {
+            match self.ranks.liveness(rank) {
                 liveness::DEAD => {
                     let trouble = self.endpoints.last_error(rank);
                     let why = trouble.map_or(String::new(), |why| format!(" ({why})"));
@@ -48,7 +48,7 @@ impl Inner {
                 return Some(Err(Error::Meeting { reason }));
             }
             all = false;
-            if rank < self.rank && !impatient {
+            if rank < self.ranks.me && !impatient {
                 continue;
             }
             if let Err(error) = self.endpoints.open(self, rank) {

@@ -111,9 +111,9 @@ impl EndpointTable {
                 }
                 Err(Unsent::Closed(back)) => item = back,
                 Err(Unsent::Stale) => {
-                    let host = &inner.cards[rank.index()].host;
+                    let host = &inner.ranks.cards[rank.index()].host;
                     let reason = format!("the connection to {rank} on {host} broke");
-                    return Err(inner.refused(rank, reason));
+                    return Err(inner.ranks.refused(rank, reason));
                 }
             }
         }
@@ -125,10 +125,10 @@ impl EndpointTable {
         if matches!(result, Err(Error::System { .. })) {
             // Somebody who ends refuses connections a moment before his end is known.
             inner.explain(rank, deadline.at_most(EXPLAIN));
-            inner.check_alive(rank, "a connection to it")?;
+            inner.ranks.check_alive(rank, "a connection to it")?;
             result = self.open(inner, rank);
             if matches!(result, Err(Error::System { .. })) {
-                inner.set_corrupt(rank);
+                inner.ranks.set_corrupt(rank);
             }
         }
         result
@@ -161,7 +161,7 @@ impl EndpointTable {
         for connection in &corked {
             match connection.flush_corked(&self.data) {
                 Ok(false) => {}
-                Ok(true) => inner.area.wake(inner.rank),
+                Ok(true) => inner.ranks.wake_own(),
                 Err(Broken) => self.broke(inner, connection),
             }
         }

@@ -43,12 +43,12 @@ fn say(stream: &mut TcpStream, client: &mut Client) {
 fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
     let [a, b] = two_ranks("about-to-watch");
     let inner = b.inner();
-    let mut addresses = inner.cards[1].endpoints.iter();
+    let mut addresses = inner.ranks.cards[1].endpoints.iter();
     let connected =
         addresses.find_map(|address| TcpStream::connect_timeout(address, DEAD_AFTER).ok());
     let mut stream = connected.expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
-    let secret = Secret { job: inner.token, key: inner.key };
+    let secret = Secret { job: inner.endpoints.identity.token, key: inner.endpoints.identity.key };
     let to = Peer { rank: 1, purpose: Purpose::Keepalive };
     let mut client = Client::new(&secret, 0, to, [3; 32]);
     say(&mut stream, &mut client);
@@ -88,7 +88,7 @@ fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
     b.term(LIMIT).expect("term");
     drop(b);
     let inner = a.inner();
-    assert_eq!(inner.area.liveness(Rank(1)), liveness::JOINED, "nobody has told it");
+    assert_eq!(inner.ranks.liveness(Rank(1)), liveness::JOINED, "nobody has told it");
     let mut connecting = Connector::new(inner);
     connecting
         .keepalives
@@ -102,7 +102,7 @@ fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
         }
         connecting.turn(inner);
     }
-    assert_eq!(inner.area.liveness(Rank(1)), liveness::LEFT);
+    assert_eq!(inner.ranks.liveness(Rank(1)), liveness::LEFT);
 }
 
 #[test]

@@ -1,0 +1,360 @@
+//! The ranks of a job as this one sees them, and the one record of who has died, left or is
+//! corrupt (GASPI 17.1, 5.5).
+//!
+//! A transport that hears of an end, a handler and a chapter all write here and read here.
+//!
+//! Invariants: when a call returns an error because of a rank, that rank is corrupt for this one
+//! already. Nothing of the memory of the dead can be reached before anybody is told of the death,
+//! and no later call succeeds on them. Nothing here waits, but for
+//! [`may_have_ended`](Ranks::may_have_ended), which calls only.
+
+use crate::bootstrap::Card;
+use crate::error::{Error, Result};
+use crate::ids::{Rank, SegmentId};
+use crate::os::event::Wakeup;
+use crate::os::process;
+use crate::segment::table::{Table, Tables};
+use crate::segment::{ARENA, Target};
+use crate::sync::epoch::{self, Retired};
+use crate::sync::{AtomicU8, Mutex, Ordering};
+use crate::timeout::Deadline;
+use crate::transport::shm::area::{SharedArea, liveness};
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How a rank has been seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// No request to it failed.
+    Healthy,
+    /// A request to it failed, or it has died.
+    Corrupt,
+}
+
+/// How long a process may take to end once its memory and its descriptors are gone.
+const END_LIMIT: Duration = Duration::from_millis(20);
+
+/// Nothing has failed.
+const HEALTHY: u8 = 0;
+/// A request has failed.
+const FAILED: u8 = 1;
+/// The rank has died: final.
+const DEAD: u8 = 2;
+
+/// What a rank has that has made no segment known.
+static NO_TARGETS: Table<Target> = Table::new();
+
+/// All ranks of the job, by number.
+#[derive(Debug)]
+pub(crate) struct Ranks {
+    /// This rank.
+    pub(crate) me: Rank,
+    /// How many there are.
+    pub(crate) size: u32,
+    pub(crate) cards: Vec<Card>,
+    /// Which ranks are of this rank's node.
+    local: Box<[bool]>,
+    /// What the ranks of a node share, their liveness among it.
+    pub(crate) area: SharedArea,
+    /// Descriptors of the other ranks' processes, as far as they are watched.
+    pub(crate) processes: Box<[OnceLock<OwnedFd>]>,
+    /// Their segments as this rank reaches them.
+    pub(crate) targets: Tables<Target>,
+    /// Targets that were replaced and not freed yet.
+    pub(crate) retired: Retired,
+    /// Wakes the progress thread, which frees them.
+    thread: Arc<Wakeup>,
+    /// How requests to them went: one byte each.
+    states: Box<[AtomicU8]>,
+    /// Ranks of other nodes that have said goodbye on a connection.
+    leaving: Mutex<HashSet<Rank>>,
+}
+
+impl Ranks {
+    pub(crate) fn new(me: Rank, cards: Vec<Card>, area: SharedArea, thread: Arc<Wakeup>) -> Ranks {
+        let node = cards[me.index()].node;
+        let size = cards.len() as u32;
+        Ranks {
+            me,
+            size,
+            local: cards.iter().map(|card| card.node == node).collect(),
+            cards,
+            area,
+            processes: (0..size).map(|_| OnceLock::new()).collect(),
+            targets: Tables::new(size, &NO_TARGETS),
+            retired: Retired::default(),
+            thread,
+            states: (0..size).map(|_| AtomicU8::new(HEALTHY)).collect(),
+            leaving: Mutex::default(),
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Rank> + use<> {
+        (0..self.size).map(|rank| Rank(rank as u16))
+    }
+
+    /// Whether `rank` is of this rank's node, itself included.
+    #[inline]
+    pub(crate) fn is_local(&self, rank: Rank) -> bool {
+        self.local[rank.index()]
+    }
+
+    /// Its host, for messages.
+    pub(crate) fn host_of(&self, rank: Rank) -> &str {
+        &self.cards[rank.index()].host
+    }
+
+    #[inline]
+    pub(crate) fn check_rank(&self, rank: Rank) -> Result<()> {
+        if u32::from(rank.0) < self.size {
+            return Ok(());
+        }
+        let reason = format!("the job has ranks 0 to {}", self.size - 1);
+        Err(Error::InvalidRank { rank, reason })
+    }
+
+    /// Wakes the threads of this rank that wait.
+    #[inline]
+    pub(crate) fn wake_own(&self) {
+        self.area.wake(self.me);
+    }
+}
+
+/// The record.
+impl Ranks {
+    /// Where `rank` is in its life.
+    #[inline]
+    pub(crate) fn liveness(&self, rank: Rank) -> u32 {
+        self.area.liveness(rank)
+    }
+
+    /// How requests to `rank` went, its death included.
+    pub(crate) fn state(&self, rank: Rank) -> State {
+        match self.liveness(rank) {
+            // A caller that reads it here has been told.
+            liveness::DEAD => self.note_death(rank),
+            // What failed may have been on its way when it left.
+            liveness::LEFT => return State::Healthy,
+            _ => {}
+        }
+        match self.states[rank.index()].load(Ordering::Relaxed) {
+            HEALTHY => State::Healthy,
+            _ => State::Corrupt,
+        }
+    }
+
+    /// Errors if `rank` has died or left; `pending` is what needs it.
+    #[inline]
+    pub(crate) fn check_alive(&self, rank: Rank, pending: &str) -> Result<()> {
+        self.check_alive_with(rank, || pending.to_owned())
+    }
+
+    /// The same, where it takes time to say what is pending.
+    #[inline]
+    pub(crate) fn check_alive_with(
+        &self,
+        rank: Rank,
+        pending: impl FnOnce() -> String,
+    ) -> Result<()> {
+        match self.liveness(rank) {
+            liveness::DEAD => Err(self.died(rank, &pending())),
+            liveness::LEFT => Err(Error::RankLeft { rank, pending: pending() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first of `ranks` that has died.
+    #[inline]
+    pub(crate) fn dead_among(&self, ranks: &[Rank]) -> Option<Rank> {
+        if self.area.all_live() { None } else { self.find_dead(ranks) }
+    }
+
+    #[cold]
+    fn find_dead(&self, ranks: &[Rank]) -> Option<Rank> {
+        ranks.iter().copied().find(|rank| self.liveness(*rank) == liveness::DEAD)
+    }
+
+    /// The death of `rank`, which `pending` needs. Before anybody is told, no call of this rank
+    /// succeeds on the dead any more.
+    #[cold]
+    pub(crate) fn died(&self, rank: Rank, pending: &str) -> Error {
+        self.note_death(rank);
+        let host = self.host_of(rank).to_owned();
+        Error::RankDied { rank, host, pending: pending.to_owned() }
+    }
+
+    /// `rank` has not done what this rank needs, or cannot be reached.
+    #[cold]
+    pub(crate) fn refused(&self, rank: Rank, reason: impl Into<String>) -> Error {
+        self.set_corrupt(rank);
+        Error::Refused { rank, reason: reason.into() }
+    }
+
+    /// A call or request failed because of `rank`: to be said before the failure can be seen. One
+    /// that has left is not at fault.
+    pub(crate) fn set_corrupt(&self, rank: Rank) {
+        match self.liveness(rank) {
+            _ if rank == self.me => return,
+            liveness::LEFT => return,
+            liveness::DEAD => return self.note_death(rank),
+            _ => {}
+        }
+        // Fails where it is corrupt already, or has died.
+        let order = Ordering::Relaxed;
+        let _ = self.states[rank.index()].compare_exchange(HEALTHY, FAILED, order, order);
+    }
+
+    /// A path to `rank` works again.
+    pub(crate) fn mend(&self, rank: Rank) {
+        // Fails where the rank has died.
+        let order = Ordering::Relaxed;
+        let _ = self.states[rank.index()].compare_exchange(FAILED, HEALTHY, order, order);
+    }
+
+    /// `rank` is known to have died: from now on no call of this rank succeeds on it.
+    #[cold]
+    pub(crate) fn note_death(&self, rank: Rank) {
+        // Acquire: pairs with the Release below, also of another thread.
+        if self.states[rank.index()].load(Ordering::Acquire) == DEAD {
+            return;
+        }
+        self.forget_targets(rank);
+        // Last: a thread that sees it need not look whether anything of the dead can be reached.
+        self.states[rank.index()].store(DEAD, Ordering::Release);
+    }
+
+    /// The process of `rank` has ended: it is dead unless it left. True if this call made it so.
+    pub(crate) fn note_end(&self, rank: Rank) -> bool {
+        let marked = self.area.mark_dead(rank);
+        if self.liveness(rank) == liveness::DEAD {
+            self.note_death(rank);
+        }
+        marked
+    }
+
+    /// The memory or a connection of `rank` is gone: most likely its process is ending, which its
+    /// descriptor tells a moment later. A main thread may also end before others; then it lives.
+    pub(crate) fn may_have_ended(&self, rank: Rank) {
+        let Some(pidfd) = self.processes[rank.index()].get() else { return };
+        let limit = Deadline::Never.at_most(END_LIMIT);
+        loop {
+            if process::has_ended(pidfd) {
+                self.note_end(rank);
+                return;
+            }
+            if limit.passed() || self.liveness(rank) != liveness::JOINED {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// `peer`, of another node, leaves the job. It has left once all connections with it are at
+    /// their end.
+    pub(crate) fn note_goodbye(&self, peer: Rank) {
+        self.leaving.lock().insert(peer);
+    }
+
+    /// Whether `peer` has said goodbye.
+    pub(crate) fn is_leaving(&self, peer: Rank) -> bool {
+        self.leaving.lock().contains(&peer)
+    }
+
+    /// `reporter` says that `rank`, which `pending` needs, has died. Death is final for the job, so
+    /// that is true for this rank too, whose own connections may tell it later.
+    #[cold]
+    pub(crate) fn reported_death(&self, rank: Rank, reporter: Rank, pending: &str) -> Error {
+        if rank == self.me {
+            return self.refused(reporter, "it takes this rank for dead");
+        }
+        if self.check_rank(rank).is_err() {
+            return self.refused(reporter, "it reports the death of a rank that does not exist");
+        }
+        if self.is_leaving(rank) {
+            return Error::RankLeft { rank, pending: pending.to_owned() };
+        }
+        if self.liveness(rank) != liveness::LEFT && self.area.mark_dead(rank) {
+            log::warn!("{rank} on {} has died, as {reporter} reports", self.host_of(rank));
+        }
+        match self.check_alive(rank, pending) {
+            Err(error) => error,
+            // It was just about to leave.
+            Ok(()) => self.refused(rank, format!("{reporter} reports that it has died")),
+        }
+    }
+}
+
+/// Their segments.
+impl Ranks {
+    /// The segments of `rank` as this rank reaches them.
+    pub(crate) fn targets_of(&self, rank: Rank) -> &Table<Target> {
+        self.targets.make(rank)
+    }
+
+    /// The generation of a peer's segment that this rank can use.
+    pub(crate) fn target_generation(&self, peer: Rank, segment: SegmentId) -> Option<u32> {
+        let known = self.targets_of(peer).get_arc(segment)?;
+        known.alive().then_some(known.generation)
+    }
+
+    /// A segment of `rank`, if it was made known to this rank.
+    #[inline]
+    pub(crate) fn target<'g>(
+        &self,
+        rank: Rank,
+        segment: SegmentId,
+        inside: &'g epoch::Guard,
+    ) -> Option<&'g Target> {
+        self.targets.of(rank).and_then(|table| table.get(segment, inside))
+    }
+
+    /// A peer's segment from now on, unless the peer has died.
+    ///
+    /// # Errors
+    /// In words, if it has.
+    pub(crate) fn learn_target(
+        &self,
+        peer: Rank,
+        segment: SegmentId,
+        target: Target,
+    ) -> Result<(), String> {
+        // A thread that notes a death afterwards finds it; nobody is to reach the memory of the
+        // dead.
+        let _changes = self.targets.changes();
+        if self.liveness(peer) == liveness::DEAD {
+            return Err(format!("{peer} has died"));
+        }
+        self.replace_target(peer, segment, target);
+        Ok(())
+    }
+
+    /// Forgets a peer's segment: later accesses fail. With a generation, only that one. Arenas are
+    /// the channels' affair.
+    pub(crate) fn forget_target(&self, peer: Rank, segment: SegmentId, generation: Option<u32>) {
+        debug_assert!(segment != ARENA);
+        let Some(known) = self.targets_of(peer).get_arc(segment) else { return };
+        if generation.is_none_or(|generation| generation == known.generation) {
+            let gone = Target::gone(known.size, known.generation);
+            drop(known);
+            self.replace_target(peer, segment, gone);
+        }
+    }
+
+    /// Nothing of the memory of `rank` can be reached any more.
+    pub(crate) fn forget_targets(&self, rank: Rank) {
+        let _changes = self.targets.changes();
+        for segment in self.targets_of(rank).ids().collect::<Vec<_>>() {
+            self.forget_target(rank, segment, None);
+        }
+    }
+
+    fn replace_target(&self, peer: Rank, segment: SegmentId, target: Target) {
+        let table = self.targets_of(peer);
+        if table.replace_later(segment, Some(Arc::new(target)), &self.retired) {
+            self.thread.wake();
+        }
+    }
+}
