@@ -11,8 +11,8 @@ use crate::runtime::{Inner, Runtime};
 use crate::statistics::PeerCounter;
 use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
+use crate::transport::software_target::apply;
 use crate::transport::tcp::endpoint_table::waiting;
-use crate::transport::tcp::handlers::apply;
 use crate::transport::tcp::requests::RequestKey;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::Call;
@@ -69,11 +69,11 @@ impl Inner {
     ) -> Result<u64> {
         let key = RequestKey::Atomic { remote, rank, operation };
         let deadline = timeout.deadline();
-        let call = self.endpoints.call(self, key, rank, deadline, |request| {
+        let call = self.call(key, rank, deadline, |request| {
             Ok(Outgoing::new(&Frame::Atomic { request, remote, operation }))
         })?;
         let waiting = waiting(Call::Atomic, remote.segment.0);
-        self.endpoints.finish_call(self, key, rank, call, deadline, waiting)
+        self.finish_call(key, rank, call, deadline, waiting)
     }
 }
 

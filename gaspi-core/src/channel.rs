@@ -17,13 +17,13 @@ mod free_list;
 mod layout;
 mod memory;
 mod messages;
-mod posted_receives;
 mod setup;
 pub(crate) mod zero_copy;
 
+pub(crate) use crate::transport::posted_receives::HEAD_BYTES;
+pub use crate::transport::posted_receives::Head;
 pub(crate) use arena::Channels;
 pub use memory::{Location, Mapped, Reached};
-pub(crate) use posted_receives::ReceiveTarget;
 pub use setup::ChannelSpec;
 pub(crate) use setup::describe;
 
@@ -73,11 +73,6 @@ impl Member {
         self.view.as_ref().and_then(|view| view.copies)
     }
 }
-
-/// What a message begins with.
-pub type Head = [u64; HEAD_BYTES / size_of::<u64>()];
-/// Bytes of that: a cache line.
-pub(crate) const HEAD_BYTES: usize = 64;
 
 /// How long the data of a message stays as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -37,6 +37,7 @@
 //! ```
 
 mod atomic;
+mod calls;
 mod channel;
 pub mod config;
 mod control;

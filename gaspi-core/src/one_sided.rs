@@ -172,7 +172,7 @@ impl Inner {
                 self.signal_slow(direction, t, signal, q, queue);
             }
         }
-        self.look_behind_posts();
+        self.tcp().look_behind_posts();
         Ok(())
     }
 
@@ -203,7 +203,7 @@ impl Inner {
         self.count_for(&inside, signal.rank, PeerCounter::Notifys, 1);
         drop(inside);
         self.notify_behind(signal, q, queue);
-        self.look_behind_posts();
+        self.tcp().look_behind_posts();
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl Inner {
                 ));
             }
         }
-        self.look_behind_posts();
+        self.tcp().look_behind_posts();
         Ok(())
     }
 }

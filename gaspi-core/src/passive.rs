@@ -296,11 +296,11 @@ impl Inner {
         }
         let mut bytes = vec![0; size as usize];
         self.copy_message(message, bytes.as_mut_ptr())?;
-        let call = self.endpoints.call(self, key, rank, deadline, |request| {
+        let call = self.call(key, rank, deadline, |request| {
             Ok(Outgoing::new(&Frame::Passive { request, message: bytes }))
         })?;
         let waiting = Waiting { call: Call::PassiveSend, object: rank.0.into() };
-        match self.endpoints.finish_call(self, key, rank, call, deadline, waiting) {
+        match self.finish_call(key, rank, call, deadline, waiting) {
             Ok(_) => Ok(()),
             Err(error) if error.is_timeout() => {
                 state.then = SendState::Calling { key };
@@ -315,7 +315,7 @@ impl Inner {
         if let Some(request) = self.endpoints.give_up(key) {
             let frame = Frame::Withhold { request };
             // Who cannot be told any more does not receive it either.
-            let _ = self.endpoints.send(self, rank, Outgoing::new(&frame), Deadline::Now);
+            let _ = self.send_message(rank, Outgoing::new(&frame), Deadline::Now);
         }
     }
 

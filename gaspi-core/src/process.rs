@@ -29,11 +29,10 @@ impl Inner {
             return Ok(());
         }
         let key = RequestKey::Ping { rank };
-        let pending = self.endpoints.call(self, key, rank, deadline, |request| {
-            Ok(Outgoing::new(&Frame::Ping { request }))
-        })?;
+        let pending =
+            self.call(key, rank, deadline, |request| Ok(Outgoing::new(&Frame::Ping { request })))?;
         let waiting = waiting(call, rank.0);
-        self.endpoints.finish_call(self, key, rank, pending, deadline, waiting).map(|_| ())
+        self.finish_call(key, rank, pending, deadline, waiting).map(|_| ())
     }
 
     fn end_process(&self, rank: Rank) {
@@ -41,7 +40,7 @@ impl Inner {
         let visible = self.ranks.is_local(rank) && card.pid != 0;
         if let (true, Ok(Some(pidfd))) = (visible, process::open(card.pid, card.start_time)) {
             process::signal(&pidfd, libc::SIGKILL);
-        } else if let Some(membership) = self.membership().as_ref() {
+        } else if let Some(membership) = self.membership.lock().as_ref() {
             // Not visible from here: whoever started it can end it. Where nobody did, the timeout
             // says so.
             let _ = membership.request_kill(rank);
@@ -142,7 +141,7 @@ impl Runtime {
         if let Some(outcome) = ended() {
             return outcome;
         }
-        match inner.endpoints.send(inner, rank, Outgoing::new(&Frame::Kill), timeout.deadline()) {
+        match inner.send_message(rank, Outgoing::new(&Frame::Kill), timeout.deadline()) {
             Err(Error::RankDied { .. }) => return Ok(()),
             other => other?,
         }

@@ -151,7 +151,7 @@ impl Inner {
     }
 
     fn say(&self, kept_frame: &Kept, to: Rank, deadline: Deadline) -> Result<()> {
-        self.endpoints.send(self, to, Outgoing::new(&kept_frame.frame), deadline)
+        self.send_message(to, Outgoing::new(&kept_frame.frame), deadline)
     }
 
     /// A connection with `peer` broke, and what was on its way may be lost: says it again.

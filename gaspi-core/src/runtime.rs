@@ -3,6 +3,7 @@
 pub(crate) mod descriptors;
 mod extensions;
 mod pending_init;
+mod upcalls;
 
 pub use pending_init::PendingInit;
 
@@ -21,12 +22,13 @@ use crate::ranks::Ranks;
 use crate::segment::own::Memory;
 use crate::segment::{Segment, Target};
 use crate::statistics::Statistics;
+use crate::sync::Mutex;
 use crate::sync::epoch::{self};
 use crate::sync::{AtomicBool, Ordering};
-use crate::sync::{Mutex, MutexGuard};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::tcp::Tcp;
 use crate::transport::tcp::endpoint_table::EndpointTable;
-use crate::wait::{Call, Sockets, Waiter, Waiting, monotonic_ns};
+use crate::wait::{Call, Sockets, Waiter, Waiting};
 use std::any::Any;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -49,7 +51,7 @@ pub(crate) struct Inner {
     pub(crate) endpoints: EndpointTable,
     pub(crate) waiter: Waiter,
     pub(crate) statistics: Statistics,
-    membership: Mutex<Option<Membership>>,
+    pub(crate) membership: Mutex<Option<Membership>>,
     closed: AtomicBool,
     /// When this rank began to take part.
     pub(crate) began: Instant,
@@ -98,10 +100,11 @@ impl Inner {
             return Some(value);
         }
         if deadline == Deadline::Now {
-            return if self.look_once() { attempt() } else { None };
+            return if self.tcp().look_once() { attempt() } else { None };
         }
         let found = {
-            let sockets: &dyn Sockets = self;
+            let tcp = self.tcp();
+            let sockets: &dyn Sockets = &tcp;
             let (found, waited) =
                 self.waiter.until(&self.ranks.area, Some(sockets), deadline, waiting, attempt);
             if self.waiter.was_brief(waited) {
@@ -110,31 +113,13 @@ impl Inner {
             self.count_waiting(waiting.call, waited);
             found
         };
-        self.leave();
+        self.tcp().leave();
         found
-    }
-
-    /// Looks after the sockets for a call that may not wait; false if somebody did so just now.
-    pub(crate) fn look_once(&self) -> bool {
-        let now_ns = monotonic_ns();
-        if now_ns.wrapping_sub(self.endpoints.looked_ns.load(Ordering::Relaxed)) < LOOK_NS {
-            return false;
-        }
-        self.endpoints.looked_ns.store(now_ns, Ordering::Relaxed);
-        self.look();
-        self.leave();
-        true
     }
 
     /// Errors once this rank has left its job.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(Error::NotInitialised) } else { Ok(()) }
-    }
-
-    /// Gives the news of `rank`'s end a moment to arrive.
-    pub(crate) fn explain(&self, rank: Rank, deadline: Deadline) {
-        let waiting = Waiting { call: Call::Connect, object: rank.0.into() };
-        self.until(deadline, waiting, || self.ranks.check_alive(rank, "").is_err().then_some(()));
     }
 
     /// A segment of `rank`, if it was made known to this rank.
@@ -186,8 +171,10 @@ impl Inner {
         Error::InvalidSegment { segment, reason }
     }
 
-    pub(crate) fn membership(&self) -> MutexGuard<'_, Option<Membership>> {
-        self.membership.lock()
+    /// The endpoints of this rank, and what they tell it.
+    #[inline]
+    pub(crate) fn tcp(&self) -> Tcp<'_> {
+        Tcp { table: &self.endpoints, up: self }
     }
 }
 
@@ -201,7 +188,7 @@ impl Inner {
         // What others have put here is acknowledged first; another thread may be about to.
         let (paid, _) = self.waiter.until(&self.ranks.area, None, limit, waiting, || {
             try_receiver(&self.endpoints).map(|mut receiver| {
-                receiver.send_acks(self);
+                receiver.send_acks(self.tcp());
                 self.endpoints.say_goodbye(self);
             })
         });
@@ -213,10 +200,6 @@ impl Inner {
         self.until(limit, waiting, || (!self.endpoints.has_remote(self)).then_some(()));
     }
 }
-
-/// How often calls that may not wait look after the sockets, in nanoseconds: a look costs some
-/// hundred.
-const LOOK_NS: u64 = 1000;
 
 /// How long ranks of other nodes may take to read what was sent to them before this rank left.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
@@ -379,7 +362,7 @@ impl Runtime {
         }
         inner.endpoints.shut_down();
         // After the announcement: whoever hosts the job sees the connection close.
-        *inner.membership() = None;
+        *inner.membership.lock() = None;
         epoch::release_counters(inner.id());
     }
 

@@ -1,5 +1,6 @@
 //! The procedures of segments (GASPI 17.1, 7), and their memory for Rust programs.
 
+use crate::calls::Patience;
 use crate::control::reason::{has_failed, lacks_descriptors};
 use crate::control::{CallKey, CallKind, describe_call};
 use crate::diagnostics;
@@ -14,7 +15,6 @@ use crate::sync::{epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::endpoint_table::waiting;
-use crate::transport::tcp::requests::Patience;
 use crate::transport::tcp::requests::{PendingCall, RequestKey};
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
@@ -134,7 +134,7 @@ impl Inner {
         for rank in registered.iter().filter(|rank| self.ranks.liveness(**rank) == liveness::JOINED)
         {
             // Whoever cannot be told any more does not use it any more.
-            let _ = self.endpoints.send(self, *rank, Outgoing::new(&frame), Deadline::Now);
+            let _ = self.send_message(*rank, Outgoing::new(&frame), Deadline::Now);
         }
         drop(registered);
         // Threads of this rank may wait for something in it.
@@ -201,7 +201,7 @@ impl Inner {
     ///
     /// # Errors
     /// In words, for the peer.
-    pub(crate) fn import(
+    pub(crate) fn import_segment(
         &self,
         peer: Rank,
         register: &Register,
@@ -242,7 +242,7 @@ impl Inner {
         let (id, generation) = (segment.id, segment.generation);
         let key = RequestKey::Register { segment: id, generation, rank };
         segment.registered.lock().insert(rank);
-        let call = self.endpoints.call(self, key, rank, deadline, |request| {
+        let call = self.call(key, rank, deadline, |request| {
             let (register, descriptors) = segment.describe(&self.memory.nonce);
             let frame = Frame::Register(Register { request, ..register });
             Outgoing::with_descriptors(&frame, &descriptors)
@@ -260,7 +260,7 @@ impl Inner {
         self.ranks.check_alive(rank, "segment_register")?;
         let (key, call) = self.start_register(&found, rank, deadline)?;
         let waiting = waiting(Call::Register, segment.0);
-        let answer = self.endpoints.finish_call(self, key, rank, call, deadline, waiting);
+        let answer = self.finish_call(key, rank, call, deadline, waiting);
         answer.map(|answer| found.note_answered(rank, answer)).inspect_err(|error| {
             if !error.is_timeout() {
                 self.ranks.set_corrupt(rank);
@@ -289,8 +289,7 @@ impl Inner {
         let patience = Patience::default();
         for (key, rank, call) in calls {
             // Every call is finished or kept for the continuation, also after an error.
-            let peers = &self.endpoints;
-            match peers.finish_one_of(self, key, rank, call, deadline, course, &patience) {
+            match self.finish_one_of(key, rank, call, deadline, course, &patience) {
                 Ok(answer) => segment.note_answered(rank, answer),
                 Err(error) => result = result.and(Err(error)),
             }

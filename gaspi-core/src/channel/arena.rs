@@ -7,7 +7,6 @@
 use super::counts::CLOSED;
 use super::free_list::FreeList;
 use super::layout::PAGE;
-use super::posted_receives::PostedReceives;
 use super::zero_copy::ZeroCopySends;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
@@ -100,8 +99,6 @@ pub(crate) struct Channels {
     last: Mutex<HashMap<Rank, Trouble>>,
     /// How often requests were lost with their connection, by rank.
     losses: Box<[AtomicU64]>,
-    /// Messages that are expected.
-    pub(crate) posted_receives: PostedReceives,
     /// Memory that was lent to messages.
     pub(crate) zero_copy: ZeroCopySends,
 }
@@ -116,7 +113,6 @@ impl Channels {
             troubles: AtomicU64::new(0),
             last: Mutex::default(),
             losses: (0..ranks).map(|_| AtomicU64::new(0)).collect(),
-            posted_receives: PostedReceives::default(),
             zero_copy: ZeroCopySends::default(),
         }
     }
@@ -339,7 +335,9 @@ impl Inner {
                 made => break made?,
             }
         };
-        Ok(self.channels.arena.get_or_init(|| Arena::new(segment)))
+        let arena = self.channels.arena.get_or_init(|| Arena::new(segment));
+        self.memory.set_arena(&arena.segment);
+        Ok(arena)
     }
 
     /// As much as address space allows, of which every rank of the node maps all arenas.

@@ -1,7 +1,7 @@
 //! Messages between two members: sent into a slot, received, taken; data that is lent, data that is
 //! expected.
 
-use super::{Channel, HEAD_BYTES, Head, Lifetime, Member, counts, posted_receives};
+use super::{Channel, HEAD_BYTES, Head, Lifetime, Member, counts};
 use crate::control::PeerSlice;
 use crate::error::Result;
 use crate::ids::NotificationId;
@@ -10,6 +10,7 @@ use crate::queue::CHANNELS;
 use crate::runtime::Inner;
 use crate::segment::ARENA;
 use crate::sync::{AtomicU64, Ordering, slots};
+use crate::transport::posted_receives::COMPARED;
 use crate::transport::shm::area::wake_kind;
 use crate::transport::tcp::payload::Payload;
 use crate::transport::tcp::send_queue::{ChannelMessage, Item};
@@ -201,11 +202,11 @@ impl Channel {
         &self,
         from: usize,
         index: u64,
-        head: [u64; posted_receives::COMPARED],
+        head: [u64; COMPARED],
         (to, len): (*mut u8, u64),
     ) {
         let slot = self.arena_slot(from, index);
-        let all = &self.inner.channels.posted_receives;
+        let all = &self.inner.endpoints.posted_receives;
         // SAFETY: as the caller says.
         unsafe { all.post(self.members[from].rank, slot, head, (to, len)) };
     }
@@ -215,12 +216,12 @@ impl Channel {
     #[inline]
     pub fn complete_receive(&self, from: usize, index: u64) -> Option<u64> {
         let slot = self.arena_slot(from, index);
-        self.inner.channels.posted_receives.complete(self.members[from].rank, slot)
+        self.inner.endpoints.posted_receives.complete(self.members[from].rank, slot)
     }
 
     /// Nothing is expected any more, and zero-copy sends are cancelled.
     pub fn withdraw(&self) {
-        self.inner.channels.posted_receives.cancel(self.reserved.bytes.clone());
+        self.inner.endpoints.posted_receives.cancel(self.reserved.bytes.clone());
         self.inner.channels.zero_copy.cancel(self.reserved.bytes.start);
     }
 
@@ -240,7 +241,7 @@ impl Channel {
             return;
         }
         // What was taken before: a sender whose messages come one after the other is told in time.
-        self.inner.endpoints.flush_corked(&self.inner);
+        self.inner.endpoints.flush_corked(&*self.inner);
         // Relaxed: one thread at a time takes messages of a member, and this orders nothing else.
         member.untold.store(count, Ordering::Relaxed);
         let waiting = count - member.told.load(Ordering::Relaxed);

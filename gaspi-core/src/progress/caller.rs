@@ -2,42 +2,42 @@
 
 use crate::progress::PollOwner;
 use crate::progress::thread::try_receiver;
-use crate::runtime::Inner;
 use crate::sync::{Ordering, fence};
+use crate::transport::tcp::Tcp;
 use crate::transport::tcp::endpoint_table::{DATA, EndpointTable};
 use crate::wait::{Sockets, monotonic_ns};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-impl Sockets for Inner {
+impl Sockets for Tcp<'_> {
     fn look(&self) -> bool {
         // What the last attempt has left, for which others may wait.
-        self.endpoints.flush_corked(self);
-        let Some(mut receiver) = try_receiver(&self.endpoints) else {
-            self.endpoints.receiver_wanted.store(true, Ordering::Relaxed);
+        self.table.flush_corked(self.up);
+        let Some(mut receiver) = try_receiver(self.table) else {
+            self.table.receiver_wanted.store(true, Ordering::Relaxed);
             return false;
         };
-        self.endpoints.note_caller_poll();
-        receiver.look(self)
+        self.table.note_caller_poll();
+        receiver.look(*self)
     }
 
     fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool {
-        let endpoints = &self.endpoints;
-        endpoints.flush_corked(self);
+        let endpoints = self.table;
+        endpoints.flush_corked(self.up);
         let Some(mut receiver) = try_receiver(endpoints) else { return false };
         endpoints.note_caller_poll();
-        receiver.send_acks(self);
+        receiver.send_acks(*self);
         let all = receiver.rejoin_epoll(endpoints);
         endpoints.sleeper.store(true, Ordering::Relaxed);
         // Else the progress thread wakes for the same news, most likely on the same core.
         endpoints.change_poll_owner(PollOwner::Thread, PollOwner::Caller);
-        let on_sockets = self.ranks.area.sleep_on_sockets();
+        let on_sockets = self.up.ranks().area.sleep_on_sockets();
         if !announce() {
             // Rounded up: whoever wakes early only sleeps again.
             let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX - 1) + 1;
             let limit_ms = if all { limit_ms } else { 1 };
             // Once awake it needs no wakeup socket, least of all its own.
-            receiver.turn(self, limit_ms, || drop(on_sockets));
+            receiver.turn(*self, limit_ms, || drop(on_sockets));
         }
         endpoints.sleeper.store(false, Ordering::Relaxed);
         drop(receiver);
@@ -45,11 +45,11 @@ impl Sockets for Inner {
     }
 
     fn leave(&self) {
-        let endpoints = &self.endpoints;
+        let endpoints = self.table;
         if let Some(mut receiver) = try_receiver(endpoints)
             && receiver.has_unsent_acks()
         {
-            receiver.send_or_delay_acks(self);
+            receiver.send_or_delay_acks(*self);
         }
         // ResendBuffer before: that this thread neither sleeps on the sockets nor looks after them.
         fence(Ordering::SeqCst);
@@ -61,24 +61,40 @@ impl Sockets for Inner {
     }
 }
 
+/// How often calls that may not wait look after the sockets, in nanoseconds: a look costs some
+/// hundred.
+const LOOK_NS: u64 = 1000;
+
 /// How often a caller that posts all the time looks after the sockets, in nanoseconds: it costs
 /// writes of 8 bytes a seventh of their rate.
 const POSTING_LOOK_NS: u64 = 200_000;
 
-impl Inner {
+impl Tcp<'_> {
     /// Behind a post, where nothing is held that serving others may need: a caller that posts all
     /// the time keeps its rank's progress thread from being called for what comes, and so serves it
     /// in between.
     #[inline]
-    pub(crate) fn look_behind_posts(&self) {
-        if self.endpoints.look_due.load(Ordering::Relaxed) {
+    pub(crate) fn look_behind_posts(self) {
+        if self.table.look_due.load(Ordering::Relaxed) {
             self.look_now();
         }
     }
 
+    /// Looks after the sockets for a call that may not wait; false if somebody did so just now.
+    pub(crate) fn look_once(self) -> bool {
+        let now_ns = monotonic_ns();
+        if now_ns.wrapping_sub(self.table.looked_ns.load(Ordering::Relaxed)) < LOOK_NS {
+            return false;
+        }
+        self.table.looked_ns.store(now_ns, Ordering::Relaxed);
+        Sockets::look(&self);
+        Sockets::leave(&self);
+        true
+    }
+
     #[cold]
-    fn look_now(&self) {
-        let endpoints = &self.endpoints;
+    fn look_now(self) {
+        let endpoints = self.table;
         endpoints.look_due.store(false, Ordering::Relaxed);
         endpoints.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
         if let Some(mut receiver) = try_receiver(endpoints) {

@@ -12,10 +12,10 @@ use crate::os::event::{Event, Wakeup};
 use crate::os::process::{self, Seen, Watched};
 use crate::os::socket::{self, Piece};
 use crate::progress::PollOwner;
-use crate::runtime::Inner;
 use crate::sync::MutexGuard;
 use crate::sync::{Ordering, epoch, fence};
 use crate::transport::shm::area::liveness;
+use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connect::{Connector, LIMITS_MS};
 use crate::transport::tcp::endpoint_table::{
     ATTEMPTS, CONNECTIONS, DATA, EndpointTable, LAUNCHER, LISTENER, PROCESSES, REMOTE_LISTENERS,
@@ -53,9 +53,21 @@ const LINGER_MAX: Duration = Duration::from_millis(1);
 /// is about to watch it would take it for dead otherwise.
 const LAST_UNAUTHENTICATED: Duration = Duration::from_secs(1);
 
+/// A rank, as its progress thread needs it.
+pub(crate) trait Served: Send + Sync {
+    /// Its endpoints, and what they tell it.
+    fn tcp(&self) -> Tcp<'_>;
+
+    /// Its place with the launcher.
+    fn membership(&self) -> MutexGuard<'_, Option<Membership>>;
+
+    /// How many descriptors of processes leave enough for all connections.
+    fn affordable_pidfds(&self) -> u64;
+}
+
 /// The state of the thread.
 pub(crate) struct Progress {
-    inner: Arc<Inner>,
+    served: Arc<dyn Served>,
     /// How often callers had looked after the sockets when this thread looked last.
     caller_polls: u64,
     /// For how many looks in a row they had not.
@@ -81,11 +93,11 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Prepares to serve `inner`, and opens the descriptors of the processes to watch.
-    pub(crate) fn new(inner: Arc<Inner>) -> CoreResult<Progress> {
+    /// Prepares to serve a rank, and opens the descriptors of the processes to watch.
+    pub(crate) fn new(served: Arc<dyn Served>) -> CoreResult<Progress> {
         let mut progress = Progress {
-            connector: Connector::new(&inner),
-            inner,
+            connector: Connector::new(served.tcp()),
+            served,
             caller_polls: 0,
             quiet: 0,
             tick_ms: TICK_MS,
@@ -103,27 +115,28 @@ impl Progress {
     }
 
     fn watch(&mut self) -> CoreResult<()> {
-        let inner = Arc::clone(&self.inner);
-        if let Some(launcher) = inner.membership().as_ref().and_then(Membership::as_fd) {
-            inner.endpoints.poll.add(launcher, LAUNCHER)?;
+        let served = Arc::clone(&self.served);
+        let tcp = served.tcp();
+        if let Some(launcher) = served.membership().as_ref().and_then(Membership::as_fd) {
+            tcp.table.poll.add(launcher, LAUNCHER)?;
         }
-        let mut left = inner.affordable_pidfds();
-        for step in 1..inner.ranks.size {
-            let rank = Rank(((u32::from(inner.ranks.me.0) + step) % inner.ranks.size) as u16);
-            let card = &inner.ranks.cards[rank.index()];
-            let own = card.pid == inner.ranks.cards[inner.ranks.me.index()].pid;
-            if !inner.ranks.is_local(rank) || own || card.pid == 0 {
+        let mut left = served.affordable_pidfds();
+        for step in 1..tcp.up.ranks().size {
+            let rank = Rank(((u32::from(tcp.up.ranks().me.0) + step) % tcp.up.ranks().size) as u16);
+            let card = &tcp.up.ranks().cards[rank.index()];
+            let own = card.pid == tcp.up.ranks().cards[tcp.up.ranks().me.index()].pid;
+            if !tcp.up.ranks().is_local(rank) || own || card.pid == 0 {
                 continue;
             }
             match pidfd(card.pid, left) {
                 Ok(Some(fd)) => {
                     left -= 1;
                     let token = PROCESSES + u64::from(rank.0);
-                    inner.endpoints.poll.add(fd.as_fd(), token)?;
+                    tcp.table.poll.add(fd.as_fd(), token)?;
                     // Set here only.
-                    let _ = inner.ranks.processes[rank.index()].set(fd);
+                    let _ = tcp.up.ranks().processes[rank.index()].set(fd);
                 }
-                Ok(None) => inner.peer_ended(rank),
+                Ok(None) => tcp.up.ended(rank),
                 Err(reason) => {
                     if self.polled.is_empty() {
                         log::info!(
@@ -146,11 +159,12 @@ impl Progress {
         // the socket that would announce them.
         self.hear_launcher();
         let mut events = Vec::new();
-        while !self.inner.endpoints.stop.load(Ordering::Acquire) {
+        while !self.served.tcp().table.stop.load(Ordering::Acquire) {
             self.turn(&mut events);
         }
-        if self.inner.ranks.liveness(self.inner.ranks.me) == liveness::LEFT {
-            for index in 0..self.inner.endpoints.remote_listeners.len() {
+        if self.served.tcp().up.ranks().liveness(self.served.tcp().up.ranks().me) == liveness::LEFT
+        {
+            for index in 0..self.served.tcp().table.remote_listeners.len() {
                 self.accept_remote(index as u64);
             }
             let until = Instant::now() + LAST_UNAUTHENTICATED;
@@ -165,7 +179,7 @@ impl Progress {
     fn turn(&mut self, events: &mut Vec<Event>) {
         events.clear();
         let asleep = Instant::now();
-        self.inner.endpoints.poll.wait(events, self.limit_ms());
+        self.served.tcp().table.poll.wait(events, self.limit_ms());
         let soon = asleep.elapsed() < LINGER && events.iter().any(|event| event.token == DATA);
         self.lively = if soon { self.lively.saturating_add(1) } else { 0 };
         if self.has_to_look() && self.looked.elapsed() >= POLL {
@@ -175,7 +189,7 @@ impl Progress {
         }
         for event in &*events {
             match event.token {
-                WAKEUP => self.inner.endpoints.wakeup.clear(),
+                WAKEUP => self.served.tcp().table.wakeup.clear(),
                 LISTENER => self.accept(),
                 LAUNCHER => self.hear_launcher(),
 
@@ -186,14 +200,14 @@ impl Progress {
                 token @ REMOTE_LISTENERS..CONNECTIONS => {
                     self.accept_remote(token - REMOTE_LISTENERS)
                 }
-                _ => self.connector.serve(&self.inner, event),
+                _ => self.connector.serve(self.served.tcp(), event),
             }
         }
-        if self.inner.endpoints.remote {
-            self.connector.turn(&self.inner);
+        if self.served.tcp().table.remote {
+            self.connector.turn(self.served.tcp());
         }
         self.attend();
-        self.retires = !self.inner.ranks.retired.free();
+        self.retires = !self.served.tcp().up.ranks().retired.free();
     }
 
     /// Whether there is something that nobody tells.
@@ -202,7 +216,7 @@ impl Progress {
     }
 
     fn limit_ms(&self) -> i32 {
-        let ticking = self.inner.endpoints.poll_owner() == PollOwner::Timer;
+        let ticking = self.served.tcp().table.poll_owner() == PollOwner::Timer;
         match (ticking, self.retires, self.connector.is_busy(), self.has_to_look()) {
             (true, _, _, _) => self.tick_ms,
             (false, true, _, _) => FREE_MS,
@@ -214,24 +228,25 @@ impl Progress {
 
     /// Looks after the sockets unless a caller does, and settles who does from now on.
     fn attend(&mut self) {
-        let inner = Arc::clone(&self.inner);
-        let endpoints = &inner.endpoints;
-        let corked = endpoints.flush_corked(&inner);
+        let served = Arc::clone(&self.served);
+        let tcp = served.tcp();
+        let endpoints = tcp.table;
+        let corked = endpoints.flush_corked(tcp.up);
         let ticked = endpoints.poll_owner() == PollOwner::Timer;
         let mut owes = false;
         if let Some(mut receiver) = try_receiver(endpoints) {
             // What callers have received is not lively.
             receiver.take_bulk();
-            receiver.turn(&inner, 0, || ());
+            receiver.turn(tcp, 0, || ());
             if receiver.take_bulk() || self.lively >= LIVELY {
-                linger(&inner, &mut receiver);
+                linger(tcp, &mut receiver);
             }
             // What goes along with something else, by all appearances, has until the next tick,
             // unless that is far.
             if ticked && self.tick_ms == TICK_MS {
-                receiver.send_acks_unless_delayed(&inner, true);
+                receiver.send_acks_unless_delayed(tcp, true);
             } else {
-                receiver.send_acks(&inner);
+                receiver.send_acks(tcp);
             }
             owes = receiver.has_unsent_acks();
             endpoints.acks_delayed.store(owes, Ordering::Relaxed);
@@ -278,10 +293,10 @@ impl Progress {
 
     /// The launcher tells of deaths on all hosts. A job does not outlive it.
     fn hear_launcher(&self) {
-        let news = || self.inner.membership().as_mut().and_then(Membership::next_event);
+        let news = || self.served.membership().as_mut().and_then(Membership::next_event);
         while let Some(news) = news() {
             match news {
-                LauncherEvent::Died { rank, .. } => self.inner.peer_ended(rank),
+                LauncherEvent::Died { rank, .. } => self.served.tcp().up.ended(rank),
                 LauncherEvent::LauncherEnded => process::exit_now(KILLED),
             }
         }
@@ -289,11 +304,11 @@ impl Progress {
 
     /// Looks after processes for which there is no descriptor.
     fn look_for_ends(&mut self) {
-        let (inner, unseen) = (&self.inner, &mut self.unseen);
+        let (tcp, unseen) = (self.served.tcp(), &mut self.unseen);
         self.polled.retain_mut(|(rank, process)| match process.look() {
             Seen::Running => true,
             Seen::Ended => {
-                inner.peer_ended(*rank);
+                tcp.up.ended(*rank);
                 false
             }
             Seen::Unknown(reason) => {
@@ -308,15 +323,16 @@ impl Progress {
     }
 
     fn process_ended(&self, rank: Rank) {
-        if let Some(fd) = self.inner.ranks.processes[rank.index()].get() {
-            self.inner.endpoints.poll.remove(fd.as_fd());
+        if let Some(fd) = self.served.tcp().up.ranks().processes[rank.index()].get() {
+            self.served.tcp().table.poll.remove(fd.as_fd());
         }
-        self.inner.peer_ended(rank);
+        self.served.tcp().up.ended(rank);
     }
 
     fn accept(&mut self) {
-        let inner = Arc::clone(&self.inner);
-        let Some(listener) = &inner.endpoints.listener else { return };
+        let served = Arc::clone(&self.served);
+        let tcp = served.tcp();
+        let Some(listener) = &tcp.table.listener else { return };
         loop {
             match socket::accept(listener.as_fd()) {
                 Ok(Some(fd)) => self.admit(fd),
@@ -332,9 +348,10 @@ impl Progress {
 
     /// Takes connections of other nodes.
     fn accept_remote(&mut self, index: u64) {
-        let inner = Arc::clone(&self.inner);
-        let Some(listener) = inner.endpoints.remote_listeners.get(index as usize) else { return };
-        while let Err(error) = self.connector.accept(&inner, listener) {
+        let served = Arc::clone(&self.served);
+        let tcp = served.tcp();
+        let Some(listener) = tcp.table.remote_listeners.get(index as usize) else { return };
+        while let Err(error) = self.connector.accept(tcp, listener) {
             if !self.refuse(listener, false, &error) {
                 return;
             }
@@ -346,7 +363,7 @@ impl Progress {
         let known = socket::credentials(fd.as_fd()).is_ok_and(|peer| peer.uid == socket::own_uid());
         if known {
             // Without a place for it the peer sees it end.
-            let _ = self.inner.endpoints.accepted(fd);
+            let _ = self.served.tcp().table.accepted(fd);
         }
     }
 
@@ -354,8 +371,9 @@ impl Progress {
     /// that the listener does not stay ready for ever. False if that is not possible, or none is
     /// there.
     fn refuse(&mut self, listener: &OwnedFd, local: bool, error: &std::io::Error) -> bool {
-        let inner = Arc::clone(&self.inner);
-        let making = inner.endpoints.making();
+        let served = Arc::clone(&self.served);
+        let tcp = served.tcp();
+        let making = tcp.table.making();
         let had_reserve = self.reserve.take().is_some();
         let refused = if had_reserve { socket::accept(listener.as_fd()) } else { Ok(None) };
         let is_refused = matches!(refused, Ok(Some(_)));
@@ -366,7 +384,7 @@ impl Progress {
         self.reserve = Wakeup::new().ok();
         drop(making);
         if self.reserve.is_none() {
-            inner.endpoints.poll.remove(listener.as_fd());
+            tcp.table.poll.remove(listener.as_fd());
             self.deaf = true;
         }
         if somebody && !std::mem::replace(&mut self.complained, true) {
@@ -386,7 +404,7 @@ impl Progress {
         self.reserve = self.reserve.take().or_else(|| Wakeup::new().ok());
         if self.reserve.is_some() {
             self.deaf = false;
-            let endpoints = &self.inner.endpoints;
+            let endpoints = self.served.tcp().table;
             let listeners = endpoints.listener.iter().map(|listener| (LISTENER, listener));
             for (token, listener) in
                 listeners.chain((REMOTE_LISTENERS..).zip(&endpoints.remote_listeners))
@@ -432,8 +450,8 @@ impl Drop for EndsLoudly {
 }
 
 /// Looks after the sockets until nothing comes for a while, or a caller wants to.
-fn linger(inner: &Inner, receiver: &mut Receiver) {
-    let endpoints = &inner.endpoints;
+fn linger(tcp: Tcp<'_>, receiver: &mut Receiver) {
+    let endpoints = tcp.table;
     endpoints.receiver_wanted.store(false, Ordering::Relaxed);
     let begin = Instant::now();
     let (mut now, mut last) = (begin, begin);
@@ -443,7 +461,7 @@ fn linger(inner: &Inner, receiver: &mut Receiver) {
         }
         // Without a yield in between, after which a program that computes would have the core for
         // milliseconds.
-        let busy = receiver.look(inner);
+        let busy = receiver.look(tcp);
         now = Instant::now();
         if busy {
             last = now;
@@ -454,26 +472,4 @@ fn linger(inner: &Inner, receiver: &mut Receiver) {
 /// The sockets, if nobody looks after them.
 pub(crate) fn try_receiver(endpoints: &EndpointTable) -> Option<MutexGuard<'_, Receiver>> {
     endpoints.receiver.try_lock()
-}
-
-impl Inner {
-    /// The process of `rank` has ended: unless it left, it is dead.
-    pub(crate) fn peer_ended(&self, rank: Rank) {
-        let marked = self.ranks.area.mark_dead(rank);
-        if self.ranks.liveness(rank) == liveness::DEAD {
-            let (host, pid) =
-                (&self.ranks.cards[rank.index()].host, self.ranks.cards[rank.index()].pid);
-            if marked {
-                log::warn!(
-                    "watching {rank}: its process {pid} on {host} has died, calls that need it \
-                     will fail; go on in a group of the others"
-                );
-            }
-            self.ranks.note_death(rank);
-        }
-        self.endpoints.disconnect(self, rank);
-        self.ranks.forget_targets(rank);
-        self.channels.forget(rank, None);
-        self.ranks.wake_own();
-    }
 }

@@ -16,7 +16,7 @@ use crate::group::{FIRST_INCARNATION, Groups};
 use crate::ids::Rank;
 use crate::os::{affinity, interfaces, process, socket};
 use crate::passive::{Mailbox, Outbox, Passive};
-use crate::progress::thread::Progress;
+use crate::progress::thread::{Progress, Served};
 use crate::queue::queues;
 use crate::ranks::Ranks;
 use crate::remote_arrivals::RemoteArrivals;
@@ -280,7 +280,7 @@ pub(super) fn of_machine(cards: &[Card], rank: Rank) -> (u32, u32) {
 }
 
 fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
-    let progress = Progress::new(Arc::clone(inner))?;
+    let progress = Progress::new(Arc::clone(inner) as Arc<dyn Served>)?;
     // A thread inherits the mask of signals: none of the program's are delivered to it.
     process::with_signals_blocked(|| {
         std::thread::Builder::new()
@@ -301,9 +301,10 @@ impl Inner {
         // Nothing wakes a rank when it is time to connect to lower ones that have not done so:
         // where one of them has died before, nothing would ever come from it.
         let patient = deadline.at_most(PATIENCE.saturating_sub(self.began.elapsed()));
-        let reached = self.until(patient, waiting, || self.reached_all());
-        let reached = reached.or_else(|| self.until(deadline, waiting, || self.reached_all()));
-        reached.unwrap_or_else(|| {
+        let reached = || self.tcp().reached_all(self.began.elapsed() >= PATIENCE);
+        let outcome = self.until(patient, waiting, reached);
+        let outcome = outcome.or_else(|| self.until(deadline, waiting, reached));
+        outcome.unwrap_or_else(|| {
             let unreached = |card: &&Card| {
                 !self.ranks.is_local(card.rank) && !self.endpoints.is_established(card.rank)
             };

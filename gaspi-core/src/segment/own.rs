@@ -1,15 +1,18 @@
 //! The segments of this rank, by id.
 
-use super::{Segment, Shape};
+use super::{ARENA, Segment, Shape};
 use crate::ids::SegmentId;
 use crate::segment::table::Table;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// What this rank has made of memory for others to reach.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) shape: Shape,
     pub(crate) segments: Table<Segment>,
+    /// The segment of channels, once there is one.
+    arena: OnceLock<Arc<Segment>>,
     /// Which ids there are segments for, a bit each.
     pub(crate) segment_ids: [AtomicU64; 4],
     /// Held while segments come and go.
@@ -24,11 +27,22 @@ impl Memory {
         Memory {
             shape,
             segments: Table::new(),
+            arena: OnceLock::new(),
             segment_ids: Default::default(),
             segment_changes: Mutex::default(),
             next_generation: AtomicU32::new(1),
             nonce,
         }
+    }
+
+    /// A segment by its id, the arena among them.
+    pub(crate) fn find(&self, id: SegmentId) -> Option<Arc<Segment>> {
+        if id == ARENA { self.arena.get().cloned() } else { self.segments.get_arc(id) }
+    }
+
+    /// The arena has been made; there is one.
+    pub(crate) fn set_arena(&self, arena: &Arc<Segment>) {
+        let _ = self.arena.set(Arc::clone(arena));
     }
 
     /// The number of a segment that is about to be made: no two have the same.

@@ -5,8 +5,86 @@
 //! that are made known and revoked, puts and gets, notifications behind them, atomics, frames
 //! between the libraries, and word of a peer's death.
 
+pub(crate) mod posted_receives;
 pub(crate) mod shm;
+pub(crate) mod software_target;
 pub(crate) mod tcp;
+
+use crate::ids::{QueueId, Rank};
+use crate::ranks::Ranks;
+use crate::segment::own::Memory;
+use crate::wire::frame::{Frame, Register, Stream};
+use std::os::fd::OwnedFd;
+
+/// Why a request was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RequestFailure {
+    /// The connection ended before the answer.
+    Lost,
+    /// The peer says why.
+    Refused(String),
+}
+
+/// What a request would arrive behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// Earlier requests of a queue to the same peer.
+    Queue(QueueId),
+    /// Earlier messages of a channel, since so many requests to the peer were lost.
+    Channel {
+        /// Losses when the channel was opened.
+        losses: u64,
+    },
+}
+
+/// What transports ask of a rank and tell it. A transport knows nothing else of the library above.
+///
+/// All methods may be called by any thread that polls, with locks of the transport held: none of
+/// them waits, and none calls a transport back but to send.
+pub(crate) trait Upcalls: Send + Sync {
+    /// The ranks of the job, and the record of who has died, left or is corrupt.
+    fn ranks(&self) -> &Ranks;
+
+    /// This rank's segments.
+    fn memory(&self) -> &Memory;
+
+    /// Whether requests of this stream have not been purged.
+    fn expects(&self, stream: Stream) -> bool;
+
+    /// Whether something was lost that a request would arrive behind: it must not arrive either.
+    fn is_stale(&self, peer: Rank, behind: Behind) -> bool;
+
+    /// So many requests of a stream to `peer` have ended.
+    fn completed(
+        &self,
+        peer: Rank,
+        stream: Stream,
+        count: u32,
+        outcome: Result<(), RequestFailure>,
+    );
+
+    /// A put of this rank was refused; its acknowledgement follows and completes it.
+    fn refused(&self, peer: Rank, stream: Stream, reason: &str);
+
+    /// A message that belongs to no queue has come.
+    fn control(&self, peer: Rank, message: Frame);
+
+    /// A passive message has come on a connection, by which alone its sender expects the answer.
+    fn passive(&self, peer: Rank, connection: u64, request: u64, message: Vec<u8>);
+
+    /// A peer describes a segment.
+    ///
+    /// # Errors
+    /// In words, for the peer, if it cannot be reached.
+    fn import(&self, peer: Rank, register: &Register, files: &[OwnedFd]) -> Result<u64, String>;
+
+    /// What was under way to `peer` is lost, though it lives. Where it `answers`, what nobody
+    /// acknowledges is sent again.
+    fn lost(&self, peer: Rank, answers: bool);
+
+    /// The process of `peer` has ended, or it has left.
+    fn ended(&self, peer: Rank);
+}
 
 /// How a peer is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -239,10 +239,10 @@ fn an_acknowledgement_that_waits_for_an_answer_goes_out_however_the_thread_finds
         });
         let mut receiver = hold(&b);
         tell(&a, &b);
-        await_that("it comes", || receiver.turn(b.inner(), 0, || ()));
+        await_that("it comes", || receiver.turn(b.inner().tcp(), 0, || ()));
         endpoints(&b).set_poll_owner(PollOwner::Timer);
         endpoints(&b).wakeup.wake();
-        receiver.send_or_delay_acks(b.inner());
+        receiver.send_or_delay_acks(b.inner().tcp());
         // Else it was not expected to go along, or the thread had stopped ticking.
         if receiver.has_unsent_acks() {
             break receiver;
@@ -272,7 +272,7 @@ fn a_look_at_the_set_is_one_at_the_socket_that_is_apart_too() {
         }
     };
     tell(&a, &b);
-    await_that("it is seen", || receiver.turn(b.inner(), 0, || ()));
+    await_that("it is seen", || receiver.turn(b.inner().tcp(), 0, || ()));
     assert!(endpoints(&b).is_polled_directly());
 }
 
@@ -282,7 +282,7 @@ fn looks(receiver: &mut Receiver, runtime: &Runtime) -> u32 {
     endpoints(runtime).data.wait(&mut events, 60_000);
     assert!(!events.is_empty(), "something comes");
     let mut looks = 1;
-    while !receiver.look(runtime.inner()) {
+    while !receiver.look(runtime.inner().tcp()) {
         looks += 1;
         assert!(looks < 10 * LOOKS, "it is seen");
     }

@@ -23,8 +23,8 @@ use crate::error::Error;
 use crate::ids::Rank;
 use crate::os::event::Event;
 use crate::os::{interfaces, tcp};
-use crate::runtime::Inner;
 use crate::transport::shm::area::liveness;
+use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::Connection;
 use crate::transport::tcp::endpoint_table::{ATTEMPTS, KEEPALIVES, UNAUTHENTICATED_FROM};
 use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
@@ -131,17 +131,14 @@ struct Again {
 }
 
 impl Connector {
-    pub(crate) fn new(inner: &Inner) -> Connector {
+    pub(crate) fn new(tcp: Tcp<'_>) -> Connector {
         Connector {
             dials: HashMap::new(),
             again: Vec::new(),
             unauthenticated: HashMap::new(),
             keepalives: HashMap::new(),
             next: 0,
-            secret: Secret {
-                job: inner.endpoints.identity.token,
-                key: inner.endpoints.identity.key,
-            },
+            secret: Secret { job: tcp.table.identity.token, key: tcp.table.identity.key },
             complained: false,
         }
     }
@@ -162,24 +159,22 @@ impl Connector {
     }
 
     /// Begins what is wanted, and gives up what takes too long.
-    pub(crate) fn turn(&mut self, inner: &Inner) {
-        for (rank, purpose) in inner.endpoints.take_wanted() {
-            self.begin(inner, rank, purpose);
+    pub(crate) fn turn(&mut self, tcp: Tcp<'_>) {
+        for (rank, purpose) in tcp.table.take_wanted() {
+            self.begin(tcp, rank, purpose);
         }
         let now = Instant::now();
         let due: Vec<Again> = self.again.extract_if(.., |again| again.at <= now).collect();
         for Again { rank, purpose, since, .. } in due {
             match purpose {
                 ConnectPurpose::Data(connection)
-                    if inner.ranks.liveness(rank) != liveness::JOINED =>
+                    if tcp.up.ranks().liveness(rank) != liveness::JOINED =>
                 {
-                    inner.endpoints.drop_connection(inner, &connection);
+                    tcp.table.drop_connection(tcp.up, &connection);
                 }
-                _ if inner.ranks.liveness(rank) != liveness::JOINED => {}
-                ConnectPurpose::Doubt => {
-                    self.begin_since(inner, rank, ConnectPurpose::Probe, since)
-                }
-                purpose => self.begin_since(inner, rank, purpose, since),
+                _ if tcp.up.ranks().liveness(rank) != liveness::JOINED => {}
+                ConnectPurpose::Doubt => self.begin_since(tcp, rank, ConnectPurpose::Probe, since),
+                purpose => self.begin_since(tcp, rank, purpose, since),
             }
         }
         let late = |attempt: &Attempt| !attempt.connected && now >= attempt.until;
@@ -188,9 +183,9 @@ impl Connector {
             let silent: Vec<u64> =
                 dial.attempts.iter().filter(|(_, t)| late(t)).map(|(n, _)| *n).collect();
             for number in silent {
-                self.failed(inner, id, number, "no answer".to_owned(), false);
+                self.failed(tcp, id, number, "no answer".to_owned(), false);
             }
-            self.try_next(inner, id, now);
+            self.try_next(tcp, id, now);
         }
         let late: Vec<u64> = self
             .unauthenticated
@@ -200,24 +195,24 @@ impl Connector {
             .collect();
         for token in late {
             // What it said may have come long ago: this thread may be the one that took its time.
-            self.serve_unauthenticated(inner, token);
-            self.turn_away(inner, token, "it took too long");
+            self.serve_unauthenticated(tcp, token);
+            self.turn_away(tcp, token, "it took too long");
         }
     }
 
-    fn begin(&mut self, inner: &Inner, rank: Rank, purpose: ConnectPurpose) {
+    fn begin(&mut self, tcp: Tcp<'_>, rank: Rank, purpose: ConnectPurpose) {
         let now = Instant::now();
         if matches!(purpose, ConnectPurpose::Doubt) {
             self.again.push(Again { at: now + DOUBT, rank, purpose, since: now });
         } else {
-            self.begin_since(inner, rank, purpose, now);
+            self.begin_since(tcp, rank, purpose, now);
         }
     }
 
-    fn begin_since(&mut self, inner: &Inner, rank: Rank, purpose: ConnectPurpose, since: Instant) {
+    fn begin_since(&mut self, tcp: Tcp<'_>, rank: Rank, purpose: ConnectPurpose, since: Instant) {
         let same = |dial: &Dial| dial.rank == rank && dial.purpose.on_wire() == purpose.on_wire();
         let again = !matches!(purpose, ConnectPurpose::Data(_)) && self.dials.values().any(same);
-        if again || (purpose.on_wire() == Purpose::Keepalive && self.has_keepalive(inner, rank)) {
+        if again || (purpose.on_wire() == Purpose::Keepalive && self.has_keepalive(tcp, rank)) {
             return;
         }
         if let ConnectPurpose::Data(connection) = &purpose
@@ -226,8 +221,8 @@ impl Connector {
             // The peer was quicker, or nobody wants it any more.
             return;
         }
-        let card = &inner.ranks.cards[rank.index()];
-        let own = &inner.ranks.cards[inner.ranks.me.index()];
+        let card = &tcp.up.ranks().cards[rank.index()];
+        let own = &tcp.up.ranks().cards[tcp.up.ranks().me.index()];
         let audience =
             if card.machine == own.machine { Audience::ThisHost } else { Audience::OtherHosts };
         let own_interfaces = interfaces::list();
@@ -251,11 +246,11 @@ impl Connector {
             failures,
         };
         self.dials.insert(id, dial);
-        self.try_next(inner, id, Instant::now());
+        self.try_next(tcp, id, Instant::now());
     }
 
     /// Begins the next attempt of an dial if it is due.
-    fn try_next(&mut self, inner: &Inner, id: u64, now: Instant) {
+    fn try_next(&mut self, tcp: Tcp<'_>, id: u64, now: Instant) {
         loop {
             let number = self.number();
             let Some(dial) = self.dials.get_mut(&id) else { return };
@@ -265,12 +260,12 @@ impl Connector {
             }
             let Some(endpoint) = dial.left.next() else {
                 if dial.attempts.is_empty() {
-                    self.give_up(inner, id);
+                    self.give_up(tcp, id);
                 }
                 return;
             };
             dial.next_at = now + STAGGER;
-            match self.start(inner, id, number, endpoint) {
+            match self.start(tcp, id, number, endpoint) {
                 Ok(()) => return,
                 Err(error) => {
                     let refused = error.kind() == io::ErrorKind::ConnectionRefused;
@@ -290,18 +285,18 @@ impl Connector {
 
     fn start(
         &mut self,
-        inner: &Inner,
+        tcp: Tcp<'_>,
         id: u64,
         number: u64,
         endpoint: SocketAddr,
     ) -> io::Result<()> {
         let Some(dial) = self.dials.get_mut(&id) else { return Ok(()) };
         let fd = tcp::connect(endpoint)?;
-        tune(fd.as_fd(), inner, &dial.purpose.on_wire());
+        tune(fd.as_fd(), tcp, &dial.purpose.on_wire());
         let to = Peer { rank: dial.rank.0.into(), purpose: dial.purpose.on_wire() };
-        let client = Client::new(&self.secret, inner.ranks.me.0.into(), to, nonce()?);
-        inner.endpoints.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
-        let until = Instant::now() + inner.endpoints.identity.dead_after;
+        let client = Client::new(&self.secret, tcp.up.ranks().me.0.into(), to, nonce()?);
+        tcp.table.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
+        let until = Instant::now() + tcp.table.identity.dead_after;
         let welcome = dial.purpose.on_wire() == Purpose::Data;
         let (connected, proved) = (false, false);
         let attempt = Attempt { endpoint, fd, client, connected, proved, welcome, until };
@@ -310,15 +305,15 @@ impl Connector {
     }
 
     /// Something happened to one of the descriptors.
-    pub(crate) fn serve(&mut self, inner: &Inner, event: &Event) {
+    pub(crate) fn serve(&mut self, tcp: Tcp<'_>, event: &Event) {
         match event.token {
-            ATTEMPTS..UNAUTHENTICATED_FROM => self.serve_attempt(inner, event.token - ATTEMPTS),
-            UNAUTHENTICATED_FROM..KEEPALIVES => self.serve_unauthenticated(inner, event.token),
-            _ => self.serve_keepalive(inner, event.token),
+            ATTEMPTS..UNAUTHENTICATED_FROM => self.serve_attempt(tcp, event.token - ATTEMPTS),
+            UNAUTHENTICATED_FROM..KEEPALIVES => self.serve_unauthenticated(tcp, event.token),
+            _ => self.serve_keepalive(tcp, event.token),
         }
     }
 
-    fn serve_attempt(&mut self, inner: &Inner, number: u64) {
+    fn serve_attempt(&mut self, tcp: Tcp<'_>, number: u64) {
         let holds = |(_, dial): &(&u64, &mut Dial)| dial.attempts.contains_key(&number);
         let Some((id, dial)) = self.dials.iter_mut().find(holds) else { return };
         let (id, Some(attempt)) = (*id, dial.attempts.get_mut(&number)) else { return };
@@ -328,45 +323,45 @@ impl Connector {
                 if first && attempt.connected {
                     // From now on only what the peer says counts.
                     let token = ATTEMPTS + number;
-                    let _ = inner.endpoints.poll.listen(attempt.fd.as_fd(), token, true);
+                    let _ = tcp.table.poll.listen(attempt.fd.as_fd(), token, true);
                 }
                 if unproved && attempt.proved {
-                    settle(inner, dial, number);
+                    settle(tcp, dial, number);
                 }
             }
-            Outcome::Done => self.succeeded(inner, id, number),
-            Outcome::Failed { reason, refused } => self.failed(inner, id, number, reason, refused),
+            Outcome::Done => self.succeeded(tcp, id, number),
+            Outcome::Failed { reason, refused } => self.failed(tcp, id, number, reason, refused),
             Outcome::Ended { reason } => {
                 dial.ended = true;
-                self.failed(inner, id, number, reason, false);
+                self.failed(tcp, id, number, reason, false);
             }
         }
     }
 
-    fn failed(&mut self, inner: &Inner, id: u64, number: u64, reason: String, refused: bool) {
+    fn failed(&mut self, tcp: Tcp<'_>, id: u64, number: u64, reason: String, refused: bool) {
         let Some(dial) = self.dials.get_mut(&id) else { return };
         let Some(attempt) = dial.attempts.remove(&number) else { return };
-        inner.endpoints.poll.remove(attempt.fd.as_fd());
+        tcp.table.poll.remove(attempt.fd.as_fd());
         dial.refused &= refused;
         dial.failures.push(format!("{}: {reason}", attempt.endpoint));
         dial.next_at = Instant::now();
-        self.try_next(inner, id, Instant::now());
+        self.try_next(tcp, id, Instant::now());
     }
 
     /// All addresses have been tried in vain.
-    fn give_up(&mut self, inner: &Inner, id: u64) {
+    fn give_up(&mut self, tcp: Tcp<'_>, id: u64) {
         let Some(dial) = self.dials.remove(&id) else { return };
         let Dial { rank, purpose, since, failures, refused, ended, lacking, .. } = dial;
         let reason = failures.join("; ");
         let probed = matches!(purpose, ConnectPurpose::Probe);
         let patience = match purpose {
-            ConnectPurpose::Data(_) => inner.endpoints.identity.dead_after.max(TURNED_AWAY),
-            _ => inner.endpoints.identity.dead_after,
+            ConnectPurpose::Data(_) => tcp.table.identity.dead_after.max(TURNED_AWAY),
+            _ => tcp.table.identity.dead_after,
         };
         let turned_away = ended && !refused && since.elapsed() < patience;
         if refused {
             // What the rank said before it closed has come, but may not have been heard.
-            self.hear_farewell(inner, rank);
+            self.hear_farewell(tcp, rank);
         }
         if turned_away || (probed && lacking) {
             // Who ends closes what others have connected to before nobody listens any more; and who
@@ -377,30 +372,29 @@ impl Connector {
         }
         // It may be that of a connection which is about to be used.
         let early = matches!(purpose, ConnectPurpose::Keepalive) && since.elapsed() < AGAIN;
-        if refused && (early || inner.endpoints.has_connection(rank)) {
+        if refused && (early || tcp.table.has_connection(rank)) {
             // Nobody listens any more; how its connections end tells whether it said goodbye.
             self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
             return;
         }
         if refused || probed {
-            inner.unreachable(rank, &reason);
+            tcp.unreachable(rank, &reason);
         }
         match purpose {
             ConnectPurpose::Data(connection) => {
-                let host = &inner.ranks.cards[rank.index()].host;
-                if inner.ranks.liveness(rank) == liveness::JOINED {
+                let host = &tcp.up.ranks().cards[rank.index()].host;
+                if tcp.up.ranks().liveness(rank) == liveness::JOINED {
                     log::warn!("connecting to {rank} on {host} failed: {reason}");
-                    inner.endpoints.set_last_error(rank, reason);
+                    tcp.table.set_last_error(rank, reason);
                 }
-                inner.endpoints.drop_connection(inner, &connection);
-                if inner.ranks.liveness(rank) == liveness::JOINED {
+                tcp.table.drop_connection(tcp.up, &connection);
+                if tcp.up.ranks().liveness(rank) == liveness::JOINED {
                     // What waited on it will not arrive, though nobody has died.
-                    inner.channels.lost(rank);
-                    inner.ranks.wake_own();
+                    tcp.up.lost(rank, false);
                 }
             }
             ConnectPurpose::KeepaliveAgain if !refused && !ended && !lacking => {
-                self.fell_silent(inner, rank)
+                self.fell_silent(tcp, rank)
             }
             ConnectPurpose::Keepalive
             | ConnectPurpose::KeepaliveAgain
@@ -409,37 +403,37 @@ impl Connector {
         }
     }
 
-    fn succeeded(&mut self, inner: &Inner, id: u64, number: u64) {
+    fn succeeded(&mut self, tcp: Tcp<'_>, id: u64, number: u64) {
         let Some(mut dial) = self.dials.remove(&id) else { return };
         let Some(attempt) = dial.attempts.remove(&number) else { return };
         for other in dial.attempts.values() {
-            inner.endpoints.poll.remove(other.fd.as_fd());
+            tcp.table.poll.remove(other.fd.as_fd());
         }
-        inner.endpoints.poll.remove(attempt.fd.as_fd());
+        tcp.table.poll.remove(attempt.fd.as_fd());
         let rank = dial.rank;
         match dial.purpose {
             ConnectPurpose::Data(connection) => {
                 log::debug!(
                     "connecting to {rank} on {}: by {}",
-                    inner.ranks.cards[rank.index()].host,
+                    tcp.up.ranks().cards[rank.index()].host,
                     attempt.endpoint
                 );
-                inner.endpoints.set_address(rank, attempt.endpoint);
+                tcp.table.set_address(rank, attempt.endpoint);
                 // First: whatever is said on the connection, the peer's leaving included, comes
                 // later.
-                self.begin(inner, rank, ConnectPurpose::Keepalive);
-                inner.endpoints.made(inner, &connection, attempt.fd);
+                self.begin(tcp, rank, ConnectPurpose::Keepalive);
+                tcp.table.made(tcp.up, &connection, attempt.fd);
             }
             ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => {
                 let token = KEEPALIVES + self.number();
-                if inner.endpoints.poll.add(attempt.fd.as_fd(), token).is_ok() {
+                if tcp.table.poll.add(attempt.fd.as_fd(), token).is_ok() {
                     self.keepalives.insert(token, Keepalive { fd: attempt.fd, rank: Some(rank) });
                 }
             }
             ConnectPurpose::Probe | ConnectPurpose::Doubt => {
-                inner.endpoints.note_alive(inner, rank);
+                tcp.table.note_alive(tcp.up, rank);
                 // It may have been its keepalive connection that broke.
-                self.begin(inner, rank, ConnectPurpose::Keepalive);
+                self.begin(tcp, rank, ConnectPurpose::Keepalive);
             }
         }
     }
@@ -448,19 +442,24 @@ impl Connector {
     ///
     /// # Errors
     /// Descriptors ran out.
-    pub(crate) fn accept(&mut self, inner: &Inner, listener: &OwnedFd) -> io::Result<()> {
+    pub(crate) fn accept(&mut self, tcp: Tcp<'_>, listener: &OwnedFd) -> io::Result<()> {
         while let Some((fd, from)) = tcp::accept(listener.as_fd())? {
-            if self.unauthenticated.len() >= UNAUTHENTICATED_MAX + 2 * inner.ranks.size as usize {
+            if self.unauthenticated.len() >= UNAUTHENTICATED_MAX + 2 * tcp.up.ranks().size as usize
+            {
                 let oldest = self.unauthenticated.iter().min_by_key(|(_, pending)| pending.until);
                 if let Some(token) = oldest.map(|(token, _)| *token) {
-                    self.turn_away(inner, token, "too many others came");
+                    self.turn_away(tcp, token, "too many others came");
                 }
             }
-            let server =
-                Server::new(&self.secret, inner.ranks.me.0.into(), inner.ranks.size, nonce()?);
-            tune(fd.as_fd(), inner, &Purpose::Data);
+            let server = Server::new(
+                &self.secret,
+                tcp.up.ranks().me.0.into(),
+                tcp.up.ranks().size,
+                nonce()?,
+            );
+            tune(fd.as_fd(), tcp, &Purpose::Data);
             let token = UNAUTHENTICATED_FROM + self.number();
-            if inner.endpoints.poll.add(fd.as_fd(), token).is_ok() {
+            if tcp.table.poll.add(fd.as_fd(), token).is_ok() {
                 let until = Instant::now() + UNAUTHENTICATED_LIMIT;
                 self.unauthenticated.insert(token, Unauthenticated { fd, from, server, until });
             }
@@ -468,9 +467,9 @@ impl Connector {
         Ok(())
     }
 
-    fn turn_away(&mut self, inner: &Inner, token: u64, why: &str) {
+    fn turn_away(&mut self, tcp: Tcp<'_>, token: u64, why: &str) {
         let Some(pending) = self.unauthenticated.remove(&token) else { return };
-        inner.endpoints.poll.remove(pending.fd.as_fd());
+        tcp.table.poll.remove(pending.fd.as_fd());
         if !std::mem::replace(&mut self.complained, true) {
             log::warn!(
                 "a connection from {} was refused: {why}: {}; further ones are not logged",
@@ -480,52 +479,52 @@ impl Connector {
         }
     }
 
-    fn serve_unauthenticated(&mut self, inner: &Inner, token: u64) {
+    fn serve_unauthenticated(&mut self, tcp: Tcp<'_>, token: u64) {
         let Some(pending) = self.unauthenticated.get_mut(&token) else { return };
         let open = talk(pending.fd.as_fd(), &mut pending.server);
         match pending.server.state().clone() {
             State::Pending if open => {}
             State::Done(peer) => {
                 if let Some(pending) = self.unauthenticated.remove(&token) {
-                    inner.endpoints.poll.remove(pending.fd.as_fd());
-                    self.admit(inner, pending, peer);
+                    tcp.table.poll.remove(pending.fd.as_fd());
+                    self.admit(tcp, pending, peer);
                 }
             }
             State::Pending | State::Refused(_) => {
-                self.turn_away(inner, token, "the handshake failed");
+                self.turn_away(tcp, token, "the handshake failed");
             }
         }
     }
 
     /// A peer has proved who it is.
-    fn admit(&mut self, inner: &Inner, pending: Unauthenticated, peer: Peer) {
+    fn admit(&mut self, tcp: Tcp<'_>, pending: Unauthenticated, peer: Peer) {
         let Some(rank) = u16::try_from(peer.rank).ok().map(Rank) else { return };
         let Unauthenticated { fd, from, .. } = pending;
         match peer.purpose {
             Purpose::Data => {
                 // Who is not welcome sees the connection end, and tries again unless it is
                 // connected to meanwhile.
-                let welcome = inner.ranks.me > rank || !self.awaits_welcome(rank);
+                let welcome = tcp.up.ranks().me > rank || !self.awaits_welcome(rank);
                 if !welcome || has_ended(fd.as_fd()) {
                     return;
                 }
                 // As where a connection of this side's has been made.
-                self.begin(inner, rank, ConnectPurpose::Keepalive);
+                self.begin(tcp, rank, ConnectPurpose::Keepalive);
                 // Before the peer hears of the welcome: it would take what it sees of a connection
                 // that is given up for one more.
-                let given_up = self.give_way(inner, rank);
+                let given_up = self.give_way(tcp, rank);
                 if !say_welcome(fd.as_fd()) {
                     for purpose in given_up {
-                        self.begin(inner, rank, purpose);
+                        self.begin(tcp, rank, purpose);
                     }
                     return;
                 }
-                inner.endpoints.set_address(rank, from);
-                inner.endpoints.admitted(inner, fd, rank);
+                tcp.table.set_address(rank, from);
+                tcp.table.admitted(tcp.up, fd, rank);
             }
             Purpose::Keepalive => {
                 let token = KEEPALIVES + self.number();
-                if inner.endpoints.poll.add(fd.as_fd(), token).is_ok() {
+                if tcp.table.poll.add(fd.as_fd(), token).is_ok() {
                     self.keepalives.insert(token, Keepalive { fd, rank: None });
                 }
             }
@@ -541,14 +540,14 @@ impl Connector {
     }
 
     /// Gives up making a connection to `rank`, which has made one; gives what it was wanted for.
-    fn give_way(&mut self, inner: &Inner, rank: Rank) -> Vec<ConnectPurpose> {
+    fn give_way(&mut self, tcp: Tcp<'_>, rank: Rank) -> Vec<ConnectPurpose> {
         let of_it = |_: &u64, dial: &mut Dial| {
             dial.rank == rank && matches!(dial.purpose, ConnectPurpose::Data(_))
         };
         let mut given_up = Vec::new();
         for (_, dial) in self.dials.extract_if(of_it) {
             for attempt in dial.attempts.values() {
-                inner.endpoints.poll.remove(attempt.fd.as_fd());
+                tcp.table.poll.remove(attempt.fd.as_fd());
             }
             given_up.push(dial.purpose);
         }
@@ -559,9 +558,9 @@ impl Connector {
 /// Gives up the other attempts of an dial once one waits for its welcome: the peer may welcome
 /// each that has proved itself and use the first, while this side takes the one whose welcome comes
 /// first.
-fn settle(inner: &Inner, dial: &mut Dial, number: u64) {
+fn settle(tcp: Tcp<'_>, dial: &mut Dial, number: u64) {
     for (_, other) in dial.attempts.extract_if(|other, _| *other != number) {
-        inner.endpoints.poll.remove(other.fd.as_fd());
+        tcp.table.poll.remove(other.fd.as_fd());
     }
 }
 
@@ -582,10 +581,10 @@ fn nonce() -> io::Result<[u8; 32]> {
 }
 
 /// What the kernel can do for a connection; one that cannot be had is done without.
-fn tune(fd: BorrowedFd<'_>, inner: &Inner, purpose: &Purpose) {
+fn tune(fd: BorrowedFd<'_>, tcp: Tcp<'_>, purpose: &Purpose) {
     let _ = tcp::set_no_delay(fd);
     if *purpose == Purpose::Keepalive {
-        let (interval_s, probes) = probes(inner.endpoints.identity.dead_after);
+        let (interval_s, probes) = probes(tcp.table.identity.dead_after);
         let _ = tcp::set_keepalive(fd, 1, interval_s, probes);
     }
 }

@@ -12,11 +12,11 @@
 
 use crate::ids::Rank;
 use crate::os::tcp;
-use crate::runtime::Inner;
 use crate::sync::{AtomicU64, Ordering};
+use crate::transport::RequestFailure;
+use crate::transport::Upcalls;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::endpoint_table::EndpointTable;
-use crate::transport::tcp::requests::RequestFailure;
 use crate::wire::frame::Stream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,9 +37,9 @@ impl ConnectionEpochs {
 }
 
 /// Puts of these streams were lost with their connection.
-pub(super) fn fail_puts(inner: &Inner, peer: Rank, lost: Vec<(Stream, u32)>) {
+pub(super) fn fail_puts(up: &dyn Upcalls, peer: Rank, lost: Vec<(Stream, u32)>) {
     for (stream, count) in lost {
-        inner.completed(peer, stream, count, Err(RequestFailure::Lost));
+        up.completed(peer, stream, count, Err(RequestFailure::Lost));
     }
 }
 
@@ -61,7 +61,7 @@ impl EndpointTable {
 
     /// A connection with `peer` has broken: nothing is asked for any more on those that there are.
     /// What `peer` has sent on them is still read, its goodbye perhaps. Only with the receiver.
-    pub(super) fn advance_epoch(&self, inner: &Inner, peer: Rank) {
+    pub(super) fn advance_epoch(&self, up: &dyn Upcalls, peer: Rank) {
         let active = {
             let mut active = self.active[peer.index()].lock();
             // Behind that connections are begun with the new count; who brings the socket of one
@@ -70,12 +70,12 @@ impl EndpointTable {
             let active = active.take();
             let open = self.connections_with(peer);
             for connection in active.iter().chain(open.iter().filter(|open| self.is_stale(open))) {
-                fail_puts(inner, peer, connection.give_up());
+                fail_puts(up, peer, connection.give_up());
             }
             active
         };
         for connection in active.iter().filter(|active| active.fd().is_none()) {
-            self.drop_connection(inner, connection);
+            self.drop_connection(up, connection);
         }
     }
 
@@ -86,7 +86,7 @@ impl EndpointTable {
     /// It has lost this one.
     pub(super) fn note_epoch(
         &self,
-        inner: &Inner,
+        up: &dyn Upcalls,
         connection: &Connection,
         peer: Rank,
         count: u64,
@@ -98,11 +98,11 @@ impl EndpointTable {
         // One that has not said it yet will.
         stale.retain(|open| open.epoch_of_peer().is_some_and(|count| count < newest));
         for connection in &stale {
-            self.drop_connection(inner, connection);
+            self.drop_connection(up, connection);
         }
         if !stale.is_empty() {
             // What was on its way to the peer may be lost too.
-            self.suspect(inner, peer);
+            self.suspect(up, peer);
         }
         if count < newest { Err(Broken) } else { Ok(()) }
     }

@@ -8,9 +8,10 @@ use crate::ids::{GroupId, Rank};
 use crate::os::event::{Epoll, Wakeup};
 use crate::os::socket;
 use crate::progress::PollOwner;
-use crate::runtime::Inner;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
+use crate::transport::Upcalls;
+use crate::transport::posted_receives::PostedReceives;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connect::ConnectPurpose;
 use crate::transport::tcp::connection::Connection;
@@ -39,9 +40,6 @@ pub(crate) const UNAUTHENTICATED_FROM: u64 = 1 << 40;
 pub(crate) const KEEPALIVES: u64 = 1 << 41;
 pub(crate) const REMOTE_LISTENERS: u64 = 1 << 42;
 pub(crate) const CONNECTIONS: u64 = 1 << 43;
-
-/// How long a broken connection may stay unexplained: the process descriptor tells soon after.
-pub(super) const EXPLAIN: Duration = Duration::from_secs(1);
 
 /// What connections between nodes are made with.
 #[derive(Debug, Clone, Copy)]
@@ -120,6 +118,8 @@ pub(crate) struct EndpointTable {
     pub(super) requests: Mutex<HashMap<u64, Asked>>,
     /// Calls whose timeout ran out, to be continued.
     pub(super) timed_out: Mutex<HashMap<RequestKey, Vec<Arc<PendingCall>>>>,
+    /// Messages of channels whose data has a place already.
+    pub(crate) posted_receives: PostedReceives,
     pub(super) next_request: AtomicU64,
     next_token: AtomicU64,
 }
@@ -180,6 +180,7 @@ impl EndpointTable {
             dropped: AtomicBool::new(false),
             requests: Mutex::default(),
             timed_out: Mutex::default(),
+            posted_receives: PostedReceives::default(),
             next_request: AtomicU64::new(1),
             next_token: AtomicU64::new(CONNECTIONS),
         })
@@ -222,7 +223,7 @@ impl EndpointTable {
 
     /// Takes a connection that `peer`, of another node, has opened: this rank uses it too, unless
     /// it has another one.
-    pub(crate) fn admitted(&self, inner: &Inner, fd: OwnedFd, peer: Rank) {
+    pub(crate) fn admitted(&self, up: &dyn Upcalls, fd: OwnedFd, peer: Rank) {
         let connection = {
             let mut active = self.active[peer.index()].lock();
             match active.as_ref() {
@@ -232,18 +233,18 @@ impl EndpointTable {
                 None => Arc::clone(active.insert(self.between_nodes(peer))),
             }
         };
-        self.made(inner, &connection, fd);
+        self.made(up, &connection, fd);
     }
 
     /// A connection with a rank of another node has been made. Only one thread makes them.
-    pub(crate) fn made(&self, inner: &Inner, connection: &Arc<Connection>, fd: OwnedFd) {
-        let established = self.establish(inner, connection, fd);
+    pub(crate) fn made(&self, up: &dyn Upcalls, connection: &Arc<Connection>, fd: OwnedFd) {
+        let established = self.establish(up, connection, fd);
         // Without a place for it the peer sees it end, as does one that nobody wants any more, or
         // that says too little of what was lost.
         if established.is_err() || connection.is_forgotten() || self.is_stale(connection) {
-            self.drop_with_doubt(inner, connection);
+            self.drop_with_doubt(up, connection);
         }
-        if inner.ranks.liveness(inner.ranks.me) == liveness::LEFT {
+        if up.ranks().liveness(up.ranks().me) == liveness::LEFT {
             // It was not there yet when goodbye was said on the others.
             connection.say_goodbye(&self.data);
         }
@@ -260,22 +261,20 @@ impl EndpointTable {
     }
 
     /// A connection with `rank` has broken: does it live?
-    pub(crate) fn suspect(&self, inner: &Inner, rank: Rank) {
-        if inner.ranks.liveness(rank) == liveness::JOINED && !inner.ranks.is_local(rank) {
+    pub(crate) fn suspect(&self, up: &dyn Upcalls, rank: Rank) {
+        if up.ranks().liveness(rank) == liveness::JOINED && !up.ranks().is_local(rank) {
             self.want(rank, ConnectPurpose::Probe);
         }
     }
 
     /// It does.
-    pub(crate) fn note_alive(&self, inner: &Inner, rank: Rank) {
+    pub(crate) fn note_alive(&self, up: &dyn Upcalls, rank: Rank) {
         log::warn!(
             "the connection to {rank} on {} broke, but its process lives: requests that were under \
              way have failed",
-            inner.ranks.cards[rank.index()].host
+            up.ranks().cards[rank.index()].host
         );
-        inner.channels.lost(rank);
-        inner.ranks.wake_own();
-        inner.resend(rank);
+        up.lost(rank, true);
     }
 
     /// How `rank` is reached from now on.
@@ -309,7 +308,7 @@ impl EndpointTable {
     }
 
     /// Forgets a connection; what was under way on it fails.
-    pub(crate) fn drop_connection(&self, inner: &Inner, connection: &Arc<Connection>) {
+    pub(crate) fn drop_connection(&self, up: &dyn Upcalls, connection: &Arc<Connection>) {
         let lost = connection.shut_down();
         // Behind that: nobody puts it back any more.
         if let Some(fd) = connection.fd() {
@@ -320,20 +319,19 @@ impl EndpointTable {
         self.wakeup.wake();
         let Some(peer) = connection.peer().map(Rank) else { return };
         // Before anything goes by another one.
-        fail_puts(inner, peer, lost);
+        fail_puts(up, peer, lost);
         self.use_another(peer, connection);
-        self.fail_requests(inner, peer, connection.token);
+        self.fail_requests(up, peer, connection.token);
     }
 
     /// The same where nobody else looks whether the peer lives: what was under way is lost if it
     /// does.
-    fn drop_with_doubt(&self, inner: &Inner, connection: &Arc<Connection>) {
+    fn drop_with_doubt(&self, up: &dyn Upcalls, connection: &Arc<Connection>) {
         let asks = !connection.asks_nothing();
-        self.drop_connection(inner, connection);
-        let peer =
-            connection.peer().map(Rank).filter(|peer| asks && !inner.ranks.is_leaving(*peer));
+        self.drop_connection(up, connection);
+        let peer = connection.peer().map(Rank).filter(|peer| asks && !up.ranks().is_leaving(*peer));
         if let Some(peer) = peer {
-            self.suspect(inner, peer);
+            self.suspect(up, peer);
         }
     }
 
@@ -354,15 +352,15 @@ impl EndpointTable {
     /// Sending has failed. What the peer has sent before is still to be read, its goodbye perhaps:
     /// the end belongs to the receiving thread, who may also wait for other threads, unlike the
     /// caller.
-    pub(crate) fn broke(&self, inner: &Inner, connection: &Arc<Connection>) {
+    pub(crate) fn broke(&self, up: &dyn Upcalls, connection: &Arc<Connection>) {
         if connection.is_forgotten() {
             // What was posted to it since then fails too.
-            self.drop_with_doubt(inner, connection);
+            self.drop_with_doubt(up, connection);
         }
     }
 
     /// A connection has ended by itself. Only with the receiver.
-    pub(crate) fn at_its_end(&self, inner: &Inner, connection: &Arc<Connection>) {
+    pub(crate) fn at_its_end(&self, up: &dyn Upcalls, connection: &Arc<Connection>) {
         if connection.is_forgotten() {
             return;
         }
@@ -371,22 +369,22 @@ impl EndpointTable {
             open.peer() == peer.map(|peer| peer.0) && open.token != connection.token
         };
         let last = !self.connections.lock().values().any(of_peer);
-        let left = peer.filter(|peer| last && inner.ranks.is_leaving(*peer));
+        let left = peer.filter(|peer| last && up.ranks().is_leaving(*peer));
         if let Some(peer) = left {
             // First, so that what fails with the connection says so.
-            inner.ranks.area.remote_left(peer);
+            up.ranks().area.remote_left(peer);
         }
-        let broken = peer.filter(|peer| !inner.ranks.is_leaving(*peer) && !connection.is_over());
+        let broken = peer.filter(|peer| !up.ranks().is_leaving(*peer) && !connection.is_over());
         let asked = connection.has_asked() && !self.is_stale(connection);
         if let Some(peer) = broken.filter(|_| asked) {
-            self.advance_epoch(inner, peer);
+            self.advance_epoch(up, peer);
         }
-        self.drop_connection(inner, connection);
+        self.drop_connection(up, connection);
         if let Some(peer) = left {
-            inner.peer_ended(peer);
+            up.ended(peer);
         }
         if let Some(peer) = broken {
-            self.suspect(inner, peer);
+            self.suspect(up, peer);
         }
     }
 
@@ -408,56 +406,56 @@ impl EndpointTable {
     }
 
     /// Connections with ranks of other nodes.
-    fn remote(&self, inner: &Inner) -> Vec<Arc<Connection>> {
+    fn remote(&self, up: &dyn Upcalls) -> Vec<Arc<Connection>> {
         let is_remote = |open: &&Arc<Connection>| {
-            open.peer().is_some_and(|peer| !inner.ranks.is_local(Rank(peer)))
+            open.peer().is_some_and(|peer| !up.ranks().is_local(Rank(peer)))
         };
         self.connections.lock().values().filter(is_remote).cloned().collect()
     }
 
     /// Says goodbye to the ranks of other nodes, behind what was posted before.
-    pub(crate) fn say_goodbye(&self, inner: &Inner) {
-        for connection in self.remote(inner) {
+    pub(crate) fn say_goodbye(&self, up: &dyn Upcalls) {
+        for connection in self.remote(up) {
             connection.say_goodbye(&self.data);
         }
     }
 
     /// Whether ranks of other nodes have not closed their side yet.
-    pub(crate) fn has_remote(&self, inner: &Inner) -> bool {
-        !self.remote(inner).is_empty()
+    pub(crate) fn has_remote(&self, up: &dyn Upcalls) -> bool {
+        !self.remote(up).is_empty()
     }
 
     /// Puts that this rank has sent on a connection have been completed.
-    pub(crate) fn acknowledged(&self, inner: &Inner, connection: &Connection, puts: u64) {
+    pub(crate) fn acknowledged(&self, up: &dyn Upcalls, connection: &Connection, puts: u64) {
         let Some(peer) = connection.peer().map(Rank) else { return };
         for (stream, count) in connection.acknowledged(puts) {
-            inner.completed(peer, stream, count, Ok(()));
+            up.completed(peer, stream, count, Ok(()));
         }
-        inner.ranks.wake_own();
+        up.ranks().wake_own();
         self.let_go(connection);
     }
 
     /// Acknowledges what a peer has put here on a connection.
-    pub(crate) fn send_ack(&self, inner: &Inner, connection: &Arc<Connection>) {
+    pub(crate) fn send_ack(&self, up: &dyn Upcalls, connection: &Arc<Connection>) {
         if connection.send_ack(&self.data).is_err() {
-            self.broke(inner, connection);
+            self.broke(up, connection);
         }
     }
 
     /// Closes the connection for requests to `rank`, if there is one.
-    pub(crate) fn disconnect(&self, inner: &Inner, rank: Rank) {
+    pub(crate) fn disconnect(&self, up: &dyn Upcalls, rank: Rank) {
         let connection = self.active[rank.index()].lock().clone();
         if let Some(connection) = connection {
-            self.drop_connection(inner, &connection);
+            self.drop_connection(up, &connection);
         }
     }
 
     /// Stops using the connection with `rank`, which is closed once neither side does; false while
     /// requests are under way, or it is being made.
-    pub(crate) fn release_connection(&self, inner: &Inner, rank: Rank) -> bool {
+    pub(crate) fn release_connection(&self, up: &dyn Upcalls, rank: Rank) -> bool {
         let Some(connection) = self.active[rank.index()].lock().clone() else { return true };
         if connection.local {
-            self.drop_connection(inner, &connection);
+            self.drop_connection(up, &connection);
             return true;
         }
         if connection.fd().is_none() {
@@ -495,30 +493,29 @@ impl EndpointTable {
     }
 
     /// The connection with `rank`, made if there is none.
-    pub(crate) fn open(&self, inner: &Inner, rank: Rank) -> Result<Arc<Connection>> {
-        inner.ranks.check_alive(rank, "a connection to it")?;
+    pub(crate) fn open(&self, up: &dyn Upcalls, rank: Rank) -> Result<Arc<Connection>> {
+        up.ranks().check_alive(rank, "a connection to it")?;
         let mut active = self.active[rank.index()].lock();
         if let Some(connection) = active.as_ref() {
             return Ok(Arc::clone(connection));
         }
-        let local = inner.ranks.is_local(rank);
+        let local = up.ranks().is_local(rank);
         let connection = if local {
             Arc::new(Connection::new(self.token(), rank.0, true))
         } else {
             self.between_nodes(rank)
         };
         if local {
-            let hello =
-                Frame::Hello { rank: inner.ranks.me, token: inner.endpoints.identity.token };
+            let hello = Frame::Hello { rank: up.ranks().me, token: self.identity.token };
             // There is no socket yet that could be broken.
             let _ = connection.send(&self.data, Outgoing::new(&hello));
-            let address = &inner.ranks.cards[rank.index()].address;
+            let address = &up.ranks().cards[rank.index()].address;
             self.last_errors.lock().remove(&rank);
             let making = self.making();
             let fd = socket::connect(address)
                 .map_err(|error| Error::os(format!("connecting to {rank}"), &error))?;
             drop(making);
-            self.establish(inner, &connection, fd)?;
+            self.establish(up, &connection, fd)?;
         } else {
             self.want(rank, ConnectPurpose::Data(Arc::clone(&connection)));
         }
@@ -529,7 +526,7 @@ impl EndpointTable {
     /// A connection has got its socket: what waits goes out.
     pub(crate) fn establish(
         &self,
-        inner: &Inner,
+        up: &dyn Upcalls,
         connection: &Arc<Connection>,
         fd: OwnedFd,
     ) -> Result<()> {
@@ -537,7 +534,7 @@ impl EndpointTable {
         self.adopt(connection)?;
         // One that breaks at once is noticed by the receiving thread.
         let _ = connection.flush(&self.data);
-        inner.ranks.wake_own();
+        up.ranks().wake_own();
         Ok(())
     }
 

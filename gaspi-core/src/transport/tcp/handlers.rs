@@ -4,22 +4,23 @@
 //! Nothing here waits, since the receiving thread may hold or be inside anything, and nothing calls
 //! the program. [`may_wait`](crate::sync::epoch::may_wait) holds that.
 
-use crate::channel::ReceiveTarget;
 use crate::channel::zero_copy;
-use crate::group::Abort;
-use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
+use crate::ids::{QueueId, Rank};
 use crate::os::process;
 use crate::queue::CHANNELS;
-use crate::runtime::Inner;
 use crate::segment::{ARENA, Segment};
-use crate::sync::{AtomicU64, Ordering, slots};
+use crate::sync::slots;
+use crate::transport::RequestFailure;
+use crate::transport::posted_receives::ReceiveTarget;
+use crate::transport::software_target;
+use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::payload::Payload;
 use crate::transport::tcp::receive::Incoming;
+use crate::transport::tcp::requests::GetTarget;
 use crate::transport::tcp::requests::finish;
-use crate::transport::tcp::requests::{GetTarget, RequestFailure};
 use crate::transport::tcp::send_queue::{BULK, Item};
-use crate::wire::frame::{Announce, AtomicOperation, Frame, Put, RemoteAddress, Stream};
+use crate::wire::frame::{Frame, Put, RemoteAddress, Stream};
 use std::sync::Arc;
 
 /// Status of a process that proc_kill ended.
@@ -63,29 +64,30 @@ impl IncomingBody {
     }
 }
 
-impl Inner {
+impl<'a> Tcp<'a> {
     /// Where the rest of a payload goes if it is the data of a message that is expected.
     pub(super) fn receive_target(
-        &self,
+        self,
         peer: Rank,
         body: &IncomingBody,
-    ) -> Option<ReceiveTarget<'_>> {
+    ) -> Option<ReceiveTarget<'a>> {
         let Sink::Put { segment, put } = &body.sink else { return None };
         if put.stream.queue != CHANNELS || segment.id != ARENA {
             return None;
         }
         let slot = segment.pointer().wrapping_add(put.remote.offset as usize);
         // SAFETY: the range was checked when the frame came, and is written here only.
-        unsafe { self.channels.posted_receives.target(peer, put, body.offset, slot) }
+        unsafe { self.table.posted_receives.target(peer, put, body.offset, slot) }
     }
 
     /// Where a payload goes; nowhere if nobody wants it any more.
-    pub(crate) fn wanted<'s>(&self, sink: &'s Sink) -> Option<&'s Arc<Segment>> {
+    pub(crate) fn wanted<'s>(self, sink: &'s Sink) -> Option<&'s Arc<Segment>> {
         match sink {
             Sink::Put { segment, .. } => Some(segment),
             // After a purge the place may serve another purpose.
             Sink::Get { queue, generation, get_target, .. } => {
-                let expected = self.queues[queue.index()].expects(*generation);
+                let stream = Stream { queue: *queue, generation: *generation };
+                let expected = self.up.expects(stream);
                 expected.then_some(&get_target.segment)
             }
             Sink::Refuse { .. } | Sink::Nobody => None,
@@ -93,7 +95,7 @@ impl Inner {
     }
 
     /// Puts payload that came along with its frame into its place.
-    pub(crate) fn store(&self, body: &mut IncomingBody, bytes: &[u8]) {
+    pub(crate) fn store(self, body: &mut IncomingBody, bytes: &[u8]) {
         if let Some(segment) = self.wanted(&body.sink) {
             let accepts = segment.accept();
             if *accepts {
@@ -117,7 +119,7 @@ impl Inner {
 
     /// A payload is complete.
     pub(crate) fn arrived(
-        &self,
+        self,
         connection: &Connection,
         incoming: &mut Incoming,
         sink: Sink,
@@ -134,13 +136,13 @@ impl Inner {
             }
             Sink::Get { request, queue, generation, get_target } => {
                 let Some(peer) = connection.peer().map(Rank) else { return Err(Broken) };
-                let Some(request) = self.endpoints.answered(request, peer) else { return Ok(()) };
-                let expected = self.queues[queue.index()].expects(generation);
+                let Some(request) = self.table.answered(request, peer) else { return Ok(()) };
+                let expected = self.up.expects(Stream { queue, generation });
                 if let Some((segment, id)) = get_target.notify.filter(|_| expected) {
                     slots::set(segment.notification(id.index()), 1);
                 }
-                finish(self, peer, request, Ok(0));
-                self.endpoints.let_go(connection);
+                finish(self.up, peer, request, Ok(0));
+                self.table.let_go(connection);
             }
             Sink::Refuse { put, reason } => self.refuse(connection, incoming, &put, reason),
             Sink::Nobody => {}
@@ -150,7 +152,7 @@ impl Inner {
 
     /// A put has been completed, unless an earlier part of it was refused.
     fn complete(
-        &self,
+        self,
         connection: &Connection,
         incoming: &mut Incoming,
         segment: &Segment,
@@ -161,9 +163,7 @@ impl Inner {
         {
             return self.refuse(connection, incoming, put, reason);
         }
-        if put.value != 0 {
-            slots::set(segment.notification(put.notification.index()), put.value);
-        }
+        software_target::notify(segment, put);
         incoming.completed += 1;
         // Channels go by their own counts, but for memory that was lent; see [`crate::channel`].
         let awaited = put.stream.queue != CHANNELS;
@@ -179,7 +179,7 @@ impl Inner {
     }
 
     /// A put cannot be carried out; said once for all its parts.
-    fn refuse(&self, connection: &Connection, incoming: &mut Incoming, put: &Put, reason: String) {
+    fn refuse(self, connection: &Connection, incoming: &mut Incoming, put: &Put, reason: String) {
         let refusals = &mut incoming.refusals;
         if !put.last {
             refusals.entry(put.stream.queue.0).or_insert(reason);
@@ -188,16 +188,16 @@ impl Inner {
         let reason = refusals.remove(&put.stream.queue.0).unwrap_or(reason);
         incoming.completed += 1;
         incoming.urgent = true;
-        connection.answer(&self.endpoints.data, &Frame::Refused { stream: put.stream, reason });
+        connection.answer(&self.table.data, &Frame::Refused { stream: put.stream, reason });
     }
 
-    fn reply(&self, connection: &Connection, request: u64, outcome: Result<u64, String>) {
-        connection.answer(&self.endpoints.data, &Frame::Reply { request, outcome });
+    fn reply(self, connection: &Connection, request: u64, outcome: Result<u64, String>) {
+        connection.answer(&self.table.data, &Frame::Reply { request, outcome });
     }
 
     /// Handles a frame and gives the bytes of payload that follow it.
     pub(crate) fn handle(
-        &self,
+        self,
         connection: &Connection,
         incoming: &mut Incoming,
         frame: Frame,
@@ -215,24 +215,17 @@ impl Inner {
                 self.data(incoming, peer, request, size)?;
                 return Ok(size);
             }
-            Frame::Ack { puts } => self.endpoints.acknowledged(self, connection, puts),
-            Frame::Refused { stream, reason } => self.refused_put(peer, stream, &reason),
+            Frame::Ack { puts } => self.table.acknowledged(self.up, connection, puts),
+            Frame::Refused { stream, reason } => self.up.refused(peer, stream, &reason),
             Frame::Get { request, stream, remote, size } => {
                 self.get(connection, request, stream, remote, size);
             }
             Frame::Atomic { request, remote, operation } => {
-                self.reply(connection, request, self.execute(remote, operation));
-            }
-            Frame::Arrive(arrival) => {
-                let (group, step) = (arrival.group, arrival.step);
-                if group.index() < self.config.group_max as usize {
-                    self.control.remote_arrivals.arrived(peer, arrival);
-                    self.hear_of_arrival(group, step);
-                    self.ranks.wake_own();
-                }
-            }
-            Frame::Barrier { group, step, message } => {
-                self.hear_of_barrier(peer, group, step, message);
+                self.reply(
+                    connection,
+                    request,
+                    software_target::execute(self.up.memory(), remote, operation),
+                );
             }
             Frame::Hello { .. } => return Err(Broken),
             frame => self.handle_rare(connection, incoming, peer, frame)?,
@@ -241,7 +234,7 @@ impl Inner {
     }
 
     fn handle_rare(
-        &self,
+        self,
         connection: &Connection,
         incoming: &mut Incoming,
         peer: Rank,
@@ -249,62 +242,47 @@ impl Inner {
     ) -> Result<(), Broken> {
         match frame {
             Frame::Reply { request, outcome } => {
-                if let Some(request) = self.endpoints.answered(request, peer) {
-                    finish(self, peer, request, outcome.map_err(RequestFailure::Refused));
-                    self.endpoints.let_go(connection);
+                if let Some(request) = self.table.answered(request, peer) {
+                    finish(self.up, peer, request, outcome.map_err(RequestFailure::Refused));
+                    self.table.let_go(connection);
                 }
             }
             Frame::Register(register) => {
                 let descriptors = std::mem::take(&mut incoming.descriptors);
-                let outcome = self.import(peer, &register, &descriptors);
+                let outcome = self.up.import(peer, &register, &descriptors);
                 self.reply(connection, register.request, outcome);
-            }
-            Frame::Revoke { segment, generation } => {
-                self.revoked(peer, segment, generation);
             }
             Frame::Ping { request } => self.reply(connection, request, Ok(0)),
             Frame::Kill => process::exit_now(KILLED),
-            Frame::Announce(announce) => self.announced(peer, announce),
-            Frame::Withdraw { group, attempt } => {
-                self.control.groups.withdrawn(peer, group, attempt)
-            }
-            Frame::Abort { group, attempt, round, dead, reason } => {
-                let dead = dead.filter(|rank| self.ranks.check_rank(*rank).is_ok());
-                let abort = Abort { reporter: peer, dead, reason };
-                self.control.groups.aborted(peer, group, attempt, round, &abort);
-                self.ranks.wake_own();
-            }
             Frame::Passive { request, message } => {
-                self.passive.mailbox.post(peer, connection.token, request, message);
-                self.ranks.wake_own();
+                self.up.passive(peer, connection.token, request, message);
             }
-            Frame::Withhold { request } => self.passive.mailbox.withhold(peer, request),
             Frame::Goodbye => {
-                self.ranks.note_goodbye(peer);
+                self.up.ranks().note_goodbye(peer);
                 // Nothing follows on this stream; there may be another one that is not at its end.
                 return Err(Broken);
             }
             Frame::TurnedAway { reason } => {
-                self.endpoints.set_last_error(peer, reason);
+                self.table.set_last_error(peer, reason);
                 return Err(Broken);
             }
             Frame::Epoch { count } => {
-                return self.endpoints.note_epoch(self, connection, peer, count);
+                return self.table.note_epoch(self.up, connection, peer, count);
             }
             Frame::Release => {
                 connection.note_release();
-                self.endpoints.let_go(connection);
+                self.table.let_go(connection);
             }
-            _ => {}
+            message => self.up.control(peer, message),
         }
         Ok(())
     }
 
-    fn greet(&self, connection: &Connection, frame: &Frame) -> Result<(), Broken> {
+    fn greet(self, connection: &Connection, frame: &Frame) -> Result<(), Broken> {
         match frame {
             Frame::Hello { rank, token }
-                if u32::from(rank.0) < self.ranks.size
-                    && *token == self.endpoints.identity.token =>
+                if u32::from(rank.0) < self.up.ranks().size
+                    && *token == self.table.identity.token =>
             {
                 connection.set_peer(*rank);
                 Ok(())
@@ -313,70 +291,8 @@ impl Inner {
         }
     }
 
-    fn announced(&self, peer: Rank, announce: Announce) {
-        if usize::from(announce.group.0) < self.config.group_max as usize {
-            self.control.groups.announced(peer, announce);
-            self.ranks.wake_own();
-        }
-    }
-
-    /// A put of this rank was refused; its acknowledgement follows and completes it.
-    fn refused_put(&self, peer: Rank, stream: Stream, reason: &str) {
-        // Only what has not been purged.
-        let is_under_way = match self.queues.get(stream.queue.index()) {
-            Some(queue) => queue.expects(stream.generation),
-            None => stream.queue == CHANNELS,
-        };
-        if is_under_way {
-            // First: whoever waits for the queue may see the failure at once.
-            self.request_failed(peer, stream, reason, true);
-        }
-        if let Some(queue) = self.queues.get(stream.queue.index()) {
-            queue.fail_of(stream.generation, &format!("{peer} refused: {reason}"));
-        }
-        self.ranks.wake_own();
-    }
-
-    /// The segment that a peer's access is for, if the range lies inside.
-    fn find(&self, remote: RemoteAddress, size: u64) -> Result<Arc<Segment>, String> {
-        let SegmentId(id) = remote.segment;
-        let segment = if remote.segment == ARENA {
-            self.channels.arena().map(|arena| Arc::clone(&arena.segment))
-        } else {
-            self.memory.segments.get_arc(remote.segment)
-        };
-        let segment =
-            segment.filter(|segment| segment.generation == remote.generation).ok_or_else(|| {
-                let RemoteAddress { offset, .. } = remote;
-                format!("segment {id} was deleted; {size} bytes at offset {offset} were meant")
-            })?;
-        let fits = remote.offset.checked_add(size).is_some_and(|end| end <= segment.size);
-        if !fits {
-            let RemoteAddress { offset, .. } = remote;
-            let limit = segment.size;
-            return Err(format!(
-                "{size} bytes at offset {offset} of segment {id}, which has {limit} bytes"
-            ));
-        }
-        Ok(segment)
-    }
-
-    fn check_notification(&self, of: SegmentId, id: NotificationId) -> Result<(), String> {
-        if id.0 >= self.memory.shape.notifications_of(of) {
-            return Err(format!("{id} is out of range"));
-        }
-        Ok(())
-    }
-
-    fn put(&self, connection: &Connection, incoming: &mut Incoming, put: Put) {
-        let found = self.find(put.remote, put.size).and_then(|segment| {
-            // One that is not to be set need not exist.
-            let checked = match put.value {
-                0 => Ok(()),
-                _ => self.check_notification(segment.id, put.notification),
-            };
-            checked.map(|()| segment)
-        });
+    fn put(self, connection: &Connection, incoming: &mut Incoming, put: Put) {
+        let found = software_target::find_for_put(self.up.memory(), &put);
         match found {
             Ok(segment) if put.size == 0 => {
                 self.complete(connection, incoming, &segment, &put);
@@ -394,31 +310,31 @@ impl Inner {
     }
 
     fn get(
-        &self,
+        self,
         connection: &Connection,
         request: u64,
         stream: Stream,
         remote: RemoteAddress,
         size: u64,
     ) {
-        let item = match self.find(remote, size) {
+        let item = match software_target::find(self.up.memory(), remote, size) {
             Ok(segment) => {
                 Item::Data { request, size, payload: Payload::new(segment, remote.offset) }
             }
             Err(reason) => Item::Frame(Frame::Reply { request, outcome: Err(reason) }),
         };
-        connection.answer_in_stream(&self.endpoints.data, stream.queue, item);
+        connection.answer_in_stream(&self.table.data, stream.queue, item);
     }
 
     fn data(
-        &self,
+        self,
         incoming: &mut Incoming,
         peer: Rank,
         request: u64,
         size: u64,
     ) -> Result<(), Broken> {
         // It stays a request until all is here: the peer may end in the middle.
-        let (sink, offset) = match self.endpoints.get_target(request, peer) {
+        let (sink, offset) = match self.table.get_target(request, peer) {
             Some((queue, generation, get_target)) if get_target.size == size => {
                 let offset = get_target.offset;
                 (Sink::Get { request, queue, generation, get_target }, offset)
@@ -428,35 +344,5 @@ impl Inner {
         };
         incoming.body = Some(IncomingBody { sink, offset, left: size });
         Ok(())
-    }
-
-    fn execute(&self, remote: RemoteAddress, operation: AtomicOperation) -> Result<u64, String> {
-        let segment = self.find(remote, 8)?;
-        if !remote.offset.is_multiple_of(8) {
-            return Err(format!("offset {} is not a multiple of 8", remote.offset));
-        }
-        let accepts = segment.accept();
-        if !*accepts {
-            return Err(format!("{} was deleted", segment.id));
-        }
-        let word = segment.pointer().wrapping_add(remote.offset as usize).cast::<AtomicU64>();
-        if !word.is_aligned() {
-            return Err(format!("{} is not aligned to 8 bytes", segment.id));
-        }
-        // SAFETY: inside of the segment, aligned, and the segment exists while the lock is held.
-        let word = unsafe { &*word };
-        Ok(apply(word, operation))
-    }
-}
-
-/// Carries out an atomic operation and returns the former value.
-#[inline]
-pub(crate) fn apply(word: &AtomicU64, operation: AtomicOperation) -> u64 {
-    match operation {
-        AtomicOperation::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
-        AtomicOperation::CompareSwap { comparator, new } => {
-            let order = Ordering::SeqCst;
-            word.compare_exchange(comparator, new, order, order).unwrap_or_else(|found| found)
-        }
     }
 }

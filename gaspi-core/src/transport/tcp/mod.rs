@@ -16,3 +16,13 @@ mod pipes;
 pub(crate) mod receive;
 pub(crate) mod requests;
 pub(crate) mod send_queue;
+
+use crate::transport::Upcalls;
+use endpoint_table::EndpointTable;
+
+/// The endpoints of a rank, and what they tell it.
+#[derive(Clone, Copy)]
+pub(crate) struct Tcp<'a> {
+    pub(crate) table: &'a EndpointTable,
+    pub(crate) up: &'a dyn Upcalls,
+}

@@ -3,14 +3,14 @@
 //! A caller that waits takes it if nobody else has it; the progress thread does while no caller is
 //! inside. What is received for a segment goes there straight from the socket.
 
-use crate::channel::HEAD_BYTES;
 use crate::ids::Rank;
 use crate::os::event::Event;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
 use crate::progress::PollOwner;
-use crate::runtime::Inner;
 use crate::sync::{Ordering, epoch, fence};
+use crate::transport::posted_receives::HEAD_BYTES;
+use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::endpoint_table::{EndpointTable, WAKEUP_SOCKET};
 use crate::transport::tcp::handlers::IncomingBody;
@@ -119,30 +119,30 @@ impl Receiver {
     }
 
     /// Handles what has come without waiting; false if nothing has.
-    pub(crate) fn look(&mut self, inner: &Inner) -> bool {
-        self.forget_dropped(&inner.endpoints);
+    pub(crate) fn look(&mut self, tcp: Tcp<'_>) -> bool {
+        self.forget_dropped(&tcp.table);
         self.looks += 1;
         let busy = match self.hot.take_if(|hot| self.looks <= hot.looks_alone()) {
-            Some(hot) => self.serve_hot(inner, hot, true, false),
+            Some(hot) => self.serve_hot(tcp, hot, true, false),
             None => {
                 self.looks = 0;
-                self.turn(inner, 0, || ())
+                self.turn(tcp, 0, || ())
             }
         };
         if busy {
-            self.leave_epoll(&inner.endpoints);
+            self.leave_epoll(&tcp.table);
         }
         self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
         if self.idle == IDLE {
-            self.send_awaited_acks(inner);
+            self.send_awaited_acks(tcp);
         }
         busy
     }
 
     /// Waits up to `limit_ms` (-1: no limit) for something to come, says that it is `awake` and
     /// handles it; false if nothing has.
-    pub(crate) fn turn(&mut self, inner: &Inner, limit_ms: i32, awake: impl FnOnce()) -> bool {
-        let endpoints = &inner.endpoints;
+    pub(crate) fn turn(&mut self, tcp: Tcp<'_>, limit_ms: i32, awake: impl FnOnce()) -> bool {
+        let endpoints = &tcp.table;
         if self.hot.as_ref().is_some_and(|hot| hot.direct_poll && hot.connection.wants_room()) {
             self.rejoin_epoll(endpoints);
         }
@@ -157,15 +157,15 @@ impl Receiver {
             if event.token == WAKEUP_SOCKET {
                 endpoints.clear_wakeup_socket();
             } else if let Some(hot) = self.hot.take_if(|hot| hot.connection.token == event.token) {
-                self.serve_hot(inner, hot, event.readable, event.writable);
+                self.serve_hot(tcp, hot, event.readable, event.writable);
             } else if let Some(connection) = endpoints.connection(event.token) {
-                self.serve_other(inner, connection, event.readable, event.writable);
+                self.serve_other(tcp, connection, event.readable, event.writable);
             }
         }
         self.forget_dropped(endpoints);
         self.events = events;
         if let Some(hot) = self.hot.take_if(|hot| hot.direct_poll) {
-            busy |= self.serve_hot(inner, hot, true, false);
+            busy |= self.serve_hot(tcp, hot, true, false);
         }
         busy
     }
@@ -222,18 +222,18 @@ impl Receiver {
     }
 
     /// Acknowledges what has been completed.
-    pub(crate) fn send_acks(&mut self, inner: &Inner) {
+    pub(crate) fn send_acks(&mut self, tcp: Tcp<'_>) {
         while let Some(connection) = self.ack_due.pop() {
-            inner.endpoints.send_ack(inner, &connection);
+            tcp.table.send_ack(tcp.up, &connection);
         }
     }
 
     /// The same but for what nobody waits for.
-    fn send_awaited_acks(&mut self, inner: &Inner) {
+    fn send_awaited_acks(&mut self, tcp: Tcp<'_>) {
         self.ack_due.retain(|connection| {
             let later = connection.has_unawaited_ack();
             if !later {
-                inner.endpoints.send_ack(inner, connection);
+                tcp.table.send_ack(tcp.up, connection);
             }
             later
         });
@@ -241,11 +241,11 @@ impl Receiver {
 
     /// The same but for what will go along with something else, by all appearances; at the second
     /// `tick` it has not.
-    pub(crate) fn send_acks_unless_delayed(&mut self, inner: &Inner, tick: bool) {
+    pub(crate) fn send_acks_unless_delayed(&mut self, tcp: Tcp<'_>, tick: bool) {
         self.ack_due.retain(|connection| {
             let delayed = connection.may_delay_ack(tick);
             if !delayed {
-                inner.endpoints.send_ack(inner, connection);
+                tcp.table.send_ack(tcp.up, connection);
             }
             delayed
         });
@@ -253,18 +253,18 @@ impl Receiver {
 
     /// The same for a caller that stops looking after the sockets: the progress thread sends with
     /// its next ticks what nothing goes along with. If it does not tick, all goes out.
-    pub(crate) fn send_or_delay_acks(&mut self, inner: &Inner) {
-        let endpoints = &inner.endpoints;
+    pub(crate) fn send_or_delay_acks(&mut self, tcp: Tcp<'_>) {
+        let endpoints = &tcp.table;
         let ticks = || endpoints.poll_owner() == PollOwner::Timer;
         if ticks() {
-            self.send_acks_unless_delayed(inner, false);
+            self.send_acks_unless_delayed(tcp, false);
             endpoints.acks_delayed.store(self.has_unsent_acks(), Ordering::Relaxed);
             // The thread says that it ticks no longer and looks at this then: one of both sees the
             // other.
             fence(Ordering::SeqCst);
         }
         if !ticks() {
-            self.send_acks(inner);
+            self.send_acks(tcp);
         }
     }
 
@@ -276,14 +276,14 @@ impl Receiver {
     /// Looks after the liveliest connection; false if there was nothing to do.
     fn serve_hot(
         &mut self,
-        inner: &Inner,
+        tcp: Tcp<'_>,
         mut hot: Box<Hot>,
         readable: bool,
         writable: bool,
     ) -> bool {
         let _handling = epoch::handling();
         let Hot { connection, incoming, .. } = &mut *hot;
-        match self.serve(inner, connection, incoming, readable, writable) {
+        match self.serve(tcp, connection, incoming, readable, writable) {
             Ok(busy) => {
                 hot.served = hot.served.saturating_add(u32::from(busy));
                 hot.since = hot.since.saturating_add(u32::from(busy));
@@ -292,9 +292,9 @@ impl Receiver {
             }
             Err(Broken) => {
                 if hot.direct_poll {
-                    inner.endpoints.direct_poll.store(false, Ordering::Relaxed);
+                    tcp.table.direct_poll.store(false, Ordering::Relaxed);
                 }
-                inner.endpoints.at_its_end(inner, &hot.connection);
+                tcp.table.at_its_end(tcp.up, &hot.connection);
                 true
             }
         }
@@ -303,15 +303,15 @@ impl Receiver {
     /// Looks after another connection, which becomes the liveliest if something has come on it.
     fn serve_other(
         &mut self,
-        inner: &Inner,
+        tcp: Tcp<'_>,
         connection: Arc<Connection>,
         readable: bool,
         writable: bool,
     ) {
         let _handling = epoch::handling();
         let mut incoming = self.incoming.remove(&connection.token).unwrap_or_default();
-        match self.serve(inner, &connection, &mut incoming, readable, writable) {
-            Ok(true) if readable && self.rejoin_epoll(&inner.endpoints) => {
+        match self.serve(tcp, &connection, &mut incoming, readable, writable) {
+            Ok(true) if readable && self.rejoin_epoll(&tcp.table) => {
                 let hot = Hot { connection, incoming, served: 0, direct_poll: false, since: 0 };
                 let former = self.hot.replace(Box::new(hot));
                 if let Some(Hot { connection, incoming, .. }) = former.map(|former| *former) {
@@ -321,14 +321,14 @@ impl Receiver {
             Ok(_) => {
                 self.incoming.insert(connection.token, incoming);
             }
-            Err(Broken) => inner.endpoints.at_its_end(inner, &connection),
+            Err(Broken) => tcp.table.at_its_end(tcp.up, &connection),
         }
     }
 
     /// Looks after one connection; false if there was nothing to do.
     fn serve(
         &mut self,
-        inner: &Inner,
+        tcp: Tcp<'_>,
         connection: &Arc<Connection>,
         incoming: &mut Incoming,
         readable: bool,
@@ -338,29 +338,29 @@ impl Receiver {
         let mut readable = readable;
         if writable {
             // Where that fails, what was received before the end is still to be read.
-            readable |= connection.flush(&inner.endpoints.data).is_err();
+            readable |= connection.flush(&tcp.table.data).is_err();
             // Somebody may wait until everything has been handed over.
-            inner.ranks.wake_own();
+            tcp.up.ranks().wake_own();
         }
         if readable {
-            result = self.read(inner, connection, incoming);
-            self.account(inner, connection, incoming);
+            result = self.read(tcp, connection, incoming);
+            self.account(tcp, connection, incoming);
         }
         result
     }
 
     /// Takes note of puts that have been completed.
-    fn account(&mut self, inner: &Inner, connection: &Arc<Connection>, incoming: &mut Incoming) {
+    fn account(&mut self, tcp: Tcp<'_>, connection: &Arc<Connection>, incoming: &mut Incoming) {
         if incoming.completed == 0 {
             return;
         }
         // For all that came together: notifications may have.
-        inner.ranks.wake_own();
+        tcp.up.ranks().wake_own();
         let answered = !std::mem::take(&mut incoming.plain);
         let awaited = std::mem::take(&mut incoming.awaited);
         connection.delay_ack(std::mem::take(&mut incoming.completed), answered, awaited);
         if std::mem::take(&mut incoming.urgent) {
-            inner.endpoints.send_ack(inner, connection);
+            tcp.table.send_ack(tcp.up, connection);
         } else if !self.ack_due.iter().any(|ack_due| ack_due.token == connection.token) {
             self.ack_due.push(Arc::clone(connection));
         }
@@ -369,7 +369,7 @@ impl Receiver {
     /// Receives and handles, for some rounds; false if nothing came.
     fn read(
         &mut self,
-        inner: &Inner,
+        tcp: Tcp<'_>,
         connection: &Connection,
         incoming: &mut Incoming,
     ) -> Result<bool, Broken> {
@@ -377,9 +377,9 @@ impl Receiver {
         let mut busy = false;
         for _ in 0..ROUNDS {
             let drained = if incoming.body.is_some() {
-                self.body(inner, connection, fd, incoming)?
+                self.body(tcp, connection, fd, incoming)?
             } else {
-                self.frames(inner, connection, fd, incoming)?
+                self.frames(tcp, connection, fd, incoming)?
             };
             match drained {
                 Received::Nothing => break,
@@ -396,7 +396,7 @@ impl Receiver {
     /// Receives frames and handles those that are whole.
     fn frames(
         &mut self,
-        inner: &Inner,
+        tcp: Tcp<'_>,
         connection: &Connection,
         fd: BorrowedFd<'_>,
         incoming: &mut Incoming,
@@ -421,7 +421,7 @@ impl Receiver {
             }
             incoming.reads = incoming.reads.wrapping_add(1);
         }
-        self.take_frames(inner, connection, incoming, have + received)?;
+        self.take_frames(tcp, connection, incoming, have + received)?;
         Ok(if received < want { Received::All } else { Received::Some })
     }
 
@@ -429,7 +429,7 @@ impl Receiver {
     /// whole.
     fn take_frames(
         &mut self,
-        inner: &Inner,
+        tcp: Tcp<'_>,
         connection: &Connection,
         incoming: &mut Incoming,
         end: usize,
@@ -437,16 +437,16 @@ impl Receiver {
         let mut start = 0;
         while let Some((frame, taken)) = whole(&self.buffer[start..end])? {
             start += taken;
-            let size = inner.handle(connection, incoming, frame)?;
+            let size = tcp.handle(connection, incoming, frame)?;
             if let Some(body) = &mut incoming.body {
                 let here = &self.buffer[start..end];
                 let here = &here[..here.len().min(usize::try_from(size).unwrap_or(usize::MAX))];
-                inner.store(body, here);
+                tcp.store(body, here);
                 start += here.len();
                 if body.left > 0 {
                     break;
                 }
-                finish(inner, connection, incoming)?;
+                finish(tcp, connection, incoming)?;
             }
         }
         incoming.few = incoming.body.as_ref().map_or(0, IncomingBody::few);
@@ -462,15 +462,15 @@ impl Receiver {
     /// Receives payload straight into its place, and with the end of it what follows.
     fn body(
         &mut self,
-        inner: &Inner,
+        tcp: Tcp<'_>,
         connection: &Connection,
         fd: BorrowedFd<'_>,
         incoming: &mut Incoming,
     ) -> Result<Received, Broken> {
         let Some(body) = &mut incoming.body else { return Ok(Received::Nothing) };
         let left = usize::try_from(body.left).unwrap_or(usize::MAX);
-        let target = connection.peer().and_then(|peer| inner.receive_target(Rank(peer), body));
-        let (accepts, pointer) = match inner.wanted(&body.sink).filter(|_| target.is_none()) {
+        let target = connection.peer().and_then(|peer| tcp.receive_target(Rank(peer), body));
+        let (accepts, pointer) = match tcp.wanted(&body.sink).filter(|_| target.is_none()) {
             Some(segment) => {
                 let accepts = segment.accept();
                 let pointer = segment.pointer().wrapping_add(body.offset as usize);
@@ -505,9 +505,9 @@ impl Receiver {
         body.left -= here as u64;
         if body.left == 0 {
             self.bulk = true;
-            finish(inner, connection, incoming)?;
+            finish(tcp, connection, incoming)?;
             if received > here {
-                self.take_frames(inner, connection, incoming, received - here)?;
+                self.take_frames(tcp, connection, incoming, received - here)?;
             }
         }
         let all = piece.len + behind.len;
@@ -532,9 +532,9 @@ enum Received {
 }
 
 /// A payload is complete.
-fn finish(inner: &Inner, connection: &Connection, incoming: &mut Incoming) -> Result<(), Broken> {
+fn finish(tcp: Tcp<'_>, connection: &Connection, incoming: &mut Incoming) -> Result<(), Broken> {
     match incoming.body.take() {
-        Some(IncomingBody { sink, .. }) => inner.arrived(connection, incoming, sink),
+        Some(IncomingBody { sink, .. }) => tcp.arrived(connection, incoming, sink),
         None => Ok(()),
     }
 }

@@ -7,8 +7,8 @@ use super::{ConnectPurpose, Connector, Dial};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
-use crate::runtime::Inner;
 use crate::transport::shm::area::liveness;
+use crate::transport::tcp::Tcp;
 use crate::wire::handshake::Purpose;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,9 +27,9 @@ pub(super) struct Keepalive {
 
 impl Connector {
     /// Whether a rank of the same node is watched already.
-    pub(super) fn has_keepalive(&self, inner: &Inner, rank: Rank) -> bool {
-        let node = inner.ranks.cards[rank.index()].node;
-        let of_node = |rank: Rank| inner.ranks.cards[rank.index()].node == node;
+    pub(super) fn has_keepalive(&self, tcp: Tcp<'_>, rank: Rank) -> bool {
+        let node = tcp.up.ranks().cards[rank.index()].node;
+        let of_node = |rank: Rank| tcp.up.ranks().cards[rank.index()].node == node;
         let watched = self.keepalives.values().filter_map(|keepalive| keepalive.rank).any(of_node);
         let about_to =
             |dial: &Dial| dial.purpose.on_wire() == Purpose::Keepalive && of_node(dial.rank);
@@ -37,54 +37,54 @@ impl Connector {
     }
 
     /// Something came on a keepalive connection: a farewell, or its end.
-    pub(super) fn serve_keepalive(&mut self, inner: &Inner, token: u64) {
+    pub(super) fn serve_keepalive(&mut self, tcp: Tcp<'_>, token: u64) {
         let Some(keepalive) = self.keepalives.get(&token) else { return };
         let error = tcp::outcome(keepalive.fd.as_fd()).err();
         let said = hear(keepalive.fd.as_fd());
         if let (Heard::Farewell, Some(rank)) = (&said, keepalive.rank) {
-            inner.ranks.note_goodbye(rank);
+            tcp.up.ranks().note_goodbye(rank);
         }
         if error.is_none() && said != Heard::End {
             return;
         }
         let Some(keepalive) = self.keepalives.remove(&token) else { return };
-        inner.endpoints.poll.remove(keepalive.fd.as_fd());
+        tcp.table.poll.remove(keepalive.fd.as_fd());
         let Some(rank) = keepalive.rank else { return };
         let silent = error.is_some_and(|error| {
             let silence = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH];
             error.raw_os_error().is_some_and(|number| silence.contains(&number))
         });
         if silent {
-            self.fell_silent(inner, rank);
+            self.fell_silent(tcp, rank);
         } else {
             // Its goodbye may still be unread, on another connection.
-            self.begin(inner, rank, ConnectPurpose::Doubt);
-            self.open_another_keepalive(inner, rank);
+            self.begin(tcp, rank, ConnectPurpose::Doubt);
+            self.open_another_keepalive(tcp, rank);
         }
     }
 
     /// Hears what `rank` has said on a keepalive connection of it.
-    pub(super) fn hear_farewell(&self, inner: &Inner, rank: Rank) {
+    pub(super) fn hear_farewell(&self, tcp: Tcp<'_>, rank: Rank) {
         let mut keepalives =
             self.keepalives.values().filter(|keepalive| keepalive.rank == Some(rank));
         if keepalives.any(|keepalive| hear(keepalive.fd.as_fd()) == Heard::Farewell) {
-            inner.ranks.note_goodbye(rank);
+            tcp.up.ranks().note_goodbye(rank);
         }
     }
 
     /// A keepalive connection to the host of `rank` has not heard anything. It only asks now and
     /// then; where the host was heard meanwhile on another connection, it is watched again.
-    pub(super) fn fell_silent(&mut self, inner: &Inner, rank: Rank) {
-        let node = inner.ranks.cards[rank.index()].node;
-        let of_node = |peer: Rank| inner.ranks.cards[peer.index()].node == node;
-        let (interval_s, probes) = probes(inner.endpoints.identity.dead_after);
+    pub(super) fn fell_silent(&mut self, tcp: Tcp<'_>, rank: Rank) {
+        let node = tcp.up.ranks().cards[rank.index()].node;
+        let of_node = |peer: Rank| tcp.up.ranks().cards[peer.index()].node == node;
+        let (interval_s, probes) = probes(tcp.table.identity.dead_after);
         let limit = Duration::from_secs(u64::from(interval_s) * u64::from(probes));
-        if inner.endpoints.heard_last(of_node).is_some_and(|ago| ago < limit) {
-            let host = &inner.ranks.cards[rank.index()].host;
+        if tcp.table.heard_last(of_node).is_some_and(|ago| ago < limit) {
+            let host = &tcp.up.ranks().cards[rank.index()].host;
             log::info!("the watch of host {host} has broken, but the host answers elsewhere");
-            self.begin(inner, rank, ConnectPurpose::KeepaliveAgain);
+            self.begin(tcp, rank, ConnectPurpose::KeepaliveAgain);
         } else {
-            inner.host_vanished(rank);
+            tcp.host_vanished(rank);
         }
     }
 
@@ -100,15 +100,15 @@ impl Connector {
     }
 
     /// Watches another rank of the same node, if there is one that is connected.
-    fn open_another_keepalive(&mut self, inner: &Inner, than: Rank) {
-        let node = inner.ranks.cards[than.index()].node;
-        let other = (0..inner.ranks.size).map(|rank| Rank(rank as u16)).find(|rank| {
-            let same = inner.ranks.cards[rank.index()].node == node && *rank != than;
-            same && inner.ranks.liveness(*rank) == liveness::JOINED
-                && inner.endpoints.is_established(*rank)
+    fn open_another_keepalive(&mut self, tcp: Tcp<'_>, than: Rank) {
+        let node = tcp.up.ranks().cards[than.index()].node;
+        let other = (0..tcp.up.ranks().size).map(|rank| Rank(rank as u16)).find(|rank| {
+            let same = tcp.up.ranks().cards[rank.index()].node == node && *rank != than;
+            same && tcp.up.ranks().liveness(*rank) == liveness::JOINED
+                && tcp.table.is_established(*rank)
         });
         if let Some(other) = other {
-            self.begin(inner, other, ConnectPurpose::Keepalive);
+            self.begin(tcp, other, ConnectPurpose::Keepalive);
         }
     }
 }
@@ -156,17 +156,17 @@ pub(super) fn probes(dead_after: Duration) -> (u16, u8) {
     (interval_s as u16, (span_s / interval_s) as u8)
 }
 
-impl Inner {
+impl Tcp<'_> {
     /// The host of `rank` does not answer any more.
-    fn host_vanished(&self, rank: Rank) {
+    fn host_vanished(self, rank: Rank) {
         let (node, host) =
-            (self.ranks.cards[rank.index()].node, &self.ranks.cards[rank.index()].host);
+            (self.up.ranks().cards[rank.index()].node, &self.up.ranks().cards[rank.index()].host);
         log::warn!(
             "host {host} has not answered for {} s",
-            self.endpoints.identity.dead_after.as_secs()
+            self.table.identity.dead_after.as_secs()
         );
-        for card in self.ranks.cards.iter().filter(|card| card.node == node) {
-            self.peer_ended(card.rank);
+        for card in self.up.ranks().cards.iter().filter(|card| card.node == node) {
+            self.up.ended(card.rank);
         }
     }
 }

@@ -2,56 +2,55 @@
 
 use crate::error::{Error, Result};
 use crate::ids::Rank;
-use crate::runtime::Inner;
 use crate::transport::shm::area::liveness;
+use crate::transport::tcp::Tcp;
 use std::time::Duration;
 
 /// How long the lower rank of two is left to connect to the other before init.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
-impl Inner {
+impl Tcp<'_> {
     /// Nobody listens where `rank` did, or nothing answers there any more.
-    pub(super) fn unreachable(&self, rank: Rank, reason: &str) {
-        if self.ranks.is_leaving(rank) {
-            self.ranks.area.remote_left(rank);
-        } else if self.ranks.liveness(rank) == liveness::JOINED {
-            log::info!("{rank} on {} is gone: {reason}", self.ranks.cards[rank.index()].host);
+    pub(super) fn unreachable(self, rank: Rank, reason: &str) {
+        if self.up.ranks().is_leaving(rank) {
+            self.up.ranks().area.remote_left(rank);
+        } else if self.up.ranks().liveness(rank) == liveness::JOINED {
+            log::info!("{rank} on {} is gone: {reason}", self.up.ranks().cards[rank.index()].host);
         }
-        self.peer_ended(rank);
+        self.up.ended(rank);
     }
 
     /// Whether all ranks of other nodes are connected; connects to those that are not: to the
     /// higher ones at once, to the lower ones if they have not done so [some time](PATIENCE) after
-    /// this rank began.
-    pub(crate) fn reached_all(&self) -> Option<Result<()>> {
-        let impatient = self.began.elapsed() >= PATIENCE;
+    /// this rank began, and it is `impatient`.
+    pub(crate) fn reached_all(self, impatient: bool) -> Option<Result<()>> {
         let mut all = true;
         // Each begins with another one, so that they do not all come to the same at once.
-        let (before, after) = self.ranks.cards.split_at(self.ranks.me.index());
-        let others = after.iter().chain(before).filter(|card| !self.ranks.is_local(card.rank));
+        let (before, after) = self.up.ranks().cards.split_at(self.up.ranks().me.index());
+        let others = after.iter().chain(before).filter(|card| !self.up.ranks().is_local(card.rank));
         for card in others {
             let (rank, host) = (card.rank, &card.host);
-            match self.ranks.liveness(rank) {
+            match self.up.ranks().liveness(rank) {
                 liveness::DEAD => {
-                    let trouble = self.endpoints.last_error(rank);
+                    let trouble = self.table.last_error(rank);
                     let why = trouble.map_or(String::new(), |why| format!(" ({why})"));
                     let reason = format!("{rank} on {host} died while joining{why}");
                     return Some(Err(Error::Meeting { reason }));
                 }
                 // It has joined, and left already.
                 liveness::LEFT => continue,
-                _ if self.endpoints.is_established(rank) => continue,
+                _ if self.table.is_established(rank) => continue,
                 _ => {}
             }
-            if let Some(reason) = self.endpoints.last_error(rank) {
+            if let Some(reason) = self.table.last_error(rank) {
                 let reason = format!("{rank} on {host} cannot be reached: {reason}");
                 return Some(Err(Error::Meeting { reason }));
             }
             all = false;
-            if rank < self.ranks.me && !impatient {
+            if rank < self.up.ranks().me && !impatient {
                 continue;
             }
-            if let Err(error) = self.endpoints.open(self, rank) {
+            if let Err(error) = self.table.open(self.up, rank) {
                 return Some(Err(error));
             }
         }

@@ -1,38 +1,37 @@
 //! What is sent to a peer: handed to the connection with it, which is made if there is none, and
 //! what is held back there for a moment.
 
-use super::{EXPLAIN, EndpointTable};
+use super::EndpointTable;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::progress::PollOwner;
-use crate::runtime::Inner;
 use crate::sync::{Ordering, fence};
-use crate::timeout::Deadline;
 use crate::transport::tcp::connection::{Broken, Connection, Posted, Unsent};
 use crate::transport::tcp::send_queue::{ChannelMessage, Item, Outgoing};
+use crate::transport::{Behind, Upcalls};
 use std::cell::Cell;
 use std::sync::Arc;
 
 impl EndpointTable {
     /// Sends a frame to `rank`.
-    pub(crate) fn send(
-        &self,
-        inner: &Inner,
-        rank: Rank,
-        item: Outgoing,
-        deadline: Deadline,
-    ) -> Result<()> {
-        self.hand(inner, rank, deadline, item, |connection, item| {
+    pub(crate) fn send(&self, up: &dyn Upcalls, rank: Rank, item: Outgoing) -> Result<()> {
+        self.hand(up, rank, item, |connection, item| {
             connection.send(&self.data, item).map(|()| Posted::default())
         })
     }
 
     /// Posts a put or a get to `rank`; not where the queue has lost a request to it, behind which
     /// it would have arrived.
-    pub(crate) fn post(&self, inner: &Inner, rank: Rank, queue: QueueId, item: Item) -> Result<()> {
-        self.hand(inner, rank, Deadline::Now, item, |connection, item| {
+    pub(crate) fn post(
+        &self,
+        up: &dyn Upcalls,
+        rank: Rank,
+        queue: QueueId,
+        item: Item,
+    ) -> Result<()> {
+        self.hand(up, rank, item, |connection, item| {
             // What was lost shows before a new connection can be used.
-            if inner.queues.get(queue.index()).is_some_and(|queue| queue.has_lost(rank)) {
+            if up.is_stale(rank, Behind::Queue(queue)) {
                 return Err(Unsent::Stale);
             }
             connection.post(&self.data, queue, item)
@@ -47,15 +46,15 @@ impl EndpointTable {
     /// The data is readable, and nobody else uses the slot until the message has been sent.
     pub(crate) unsafe fn post_message(
         &self,
-        inner: &Inner,
+        up: &dyn Upcalls,
         rank: Rank,
         losses: u64,
         message: ChannelMessage<'_>,
     ) -> Result<bool> {
         let full = Cell::new(false);
-        self.hand(inner, rank, Deadline::Now, message, |connection, message| {
+        self.hand(up, rank, message, |connection, message| {
             // As above.
-            if inner.channels.losses(rank) != losses {
+            if up.is_stale(rank, Behind::Channel { losses }) {
                 return Err(Unsent::Stale);
             }
             // SAFETY: as the caller says.
@@ -70,28 +69,25 @@ impl EndpointTable {
     /// behind it where it is `followed`. Else whoever waits next sends it, or the progress thread.
     pub(crate) fn post_along(
         &self,
-        inner: &Inner,
+        up: &dyn Upcalls,
         rank: Rank,
         queue: QueueId,
         item: Item,
         followed: bool,
     ) -> Result<()> {
-        self.hand(inner, rank, Deadline::Now, item, |connection, item| {
-            connection.post_along(queue, item, followed)
-        })
+        self.hand(up, rank, item, |connection, item| connection.post_along(queue, item, followed))
     }
 
     /// Hands something to the connection that is used for requests to `rank`.
     pub(in crate::transport::tcp) fn hand<T>(
         &self,
-        inner: &Inner,
+        up: &dyn Upcalls,
         rank: Rank,
-        deadline: Deadline,
         mut item: T,
         hand_over: impl Fn(&Connection, T) -> Result<Posted, Unsent<T>>,
     ) -> Result<()> {
         loop {
-            let connection = self.connected(inner, rank, deadline)?;
+            let connection = self.connected(up, rank)?;
             match hand_over(&connection, item) {
                 Ok(posted) => {
                     if posted.corked {
@@ -106,29 +102,28 @@ impl EndpointTable {
                     return Ok(());
                 }
                 Err(Unsent::Broken) => {
-                    self.broke(inner, &connection);
+                    self.broke(up, &connection);
                     return Ok(());
                 }
                 Err(Unsent::Closed(back)) => item = back,
                 Err(Unsent::Stale) => {
-                    let host = &inner.ranks.cards[rank.index()].host;
+                    let host = &up.ranks().cards[rank.index()].host;
                     let reason = format!("the connection to {rank} on {host} broke");
-                    return Err(inner.ranks.refused(rank, reason));
+                    return Err(up.ranks().refused(rank, reason));
                 }
             }
         }
     }
 
     /// The connection with `rank`, for something that has to be sent.
-    fn connected(&self, inner: &Inner, rank: Rank, deadline: Deadline) -> Result<Arc<Connection>> {
-        let mut result = self.open(inner, rank);
+    fn connected(&self, up: &dyn Upcalls, rank: Rank) -> Result<Arc<Connection>> {
+        let mut result = self.open(up, rank);
         if matches!(result, Err(Error::System { .. })) {
-            // Somebody who ends refuses connections a moment before his end is known.
-            inner.explain(rank, deadline.at_most(EXPLAIN));
-            inner.ranks.check_alive(rank, "a connection to it")?;
-            result = self.open(inner, rank);
+            // A rank that ends refuses connections a moment before its end is known.
+            up.ranks().check_alive(rank, "a connection to it")?;
+            result = self.open(up, rank);
             if matches!(result, Err(Error::System { .. })) {
-                inner.ranks.set_corrupt(rank);
+                up.ranks().set_corrupt(rank);
             }
         }
         result
@@ -152,7 +147,7 @@ impl EndpointTable {
     }
 
     /// Sends what is held back; false if nothing is.
-    pub(crate) fn flush_corked(&self, inner: &Inner) -> bool {
+    pub(crate) fn flush_corked(&self, up: &dyn Upcalls) -> bool {
         if !self.has_corked() {
             return false;
         }
@@ -161,8 +156,8 @@ impl EndpointTable {
         for connection in &corked {
             match connection.flush_corked(&self.data) {
                 Ok(false) => {}
-                Ok(true) => inner.ranks.wake_own(),
-                Err(Broken) => self.broke(inner, connection),
+                Ok(true) => up.ranks().wake_own(),
+                Err(Broken) => self.broke(up, connection),
             }
         }
         true

@@ -89,18 +89,18 @@ fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
     drop(b);
     let inner = a.inner();
     assert_eq!(inner.ranks.liveness(Rank(1)), liveness::JOINED, "nobody has told it");
-    let mut connecting = Connector::new(inner);
+    let mut connecting = Connector::new(inner.tcp());
     connecting
         .keepalives
         .insert(KEEPALIVES, Keepalive { fd: keepalive.into(), rank: Some(Rank(1)) });
-    connecting.begin(inner, Rank(1), ConnectPurpose::Probe);
+    connecting.begin(inner.tcp(), Rank(1), ConnectPurpose::Probe);
     let begin = Instant::now();
     while connecting.is_busy() {
         assert!(begin.elapsed() < PATIENCE, "it goes on trying");
         for number in 0..=connecting.next {
-            connecting.serve_attempt(inner, number);
+            connecting.serve_attempt(inner.tcp(), number);
         }
-        connecting.turn(inner);
+        connecting.turn(inner.tcp());
     }
     assert_eq!(inner.ranks.liveness(Rank(1)), liveness::LEFT);
 }

@@ -6,15 +6,18 @@
 //! written under the lock only, so that it is nobody's but the program's once
 //! [`PostedReceives::cancel`] has returned.
 
-use super::{HEAD_BYTES, Head};
 use crate::ids::Rank;
 use crate::sync::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::wire::frame::Put;
 use std::ops::Range;
 
+/// What a message of a channel begins with.
+pub type Head = [u64; HEAD_BYTES / size_of::<u64>()];
+/// Bytes of that: a cache line.
+pub(crate) const HEAD_BYTES: usize = 64;
 /// Words of a head that are compared.
-pub(super) const COMPARED: usize = 3;
+pub(crate) const COMPARED: usize = 3;
 
 /// A message whose data has a destination.
 #[derive(Debug)]
@@ -52,7 +55,7 @@ impl PostedReceives {
     ///
     /// # Safety
     /// `len` bytes are writable until it has come or is cancelled, and nobody else uses them.
-    pub(super) unsafe fn post(
+    pub(crate) unsafe fn post(
         &self,
         from: Rank,
         slot: u64,
@@ -67,7 +70,7 @@ impl PostedReceives {
 
     /// The message in a slot has come, and is not expected any more. How many bytes at the begin of
     /// its data are in the slot, and not where it was to go; all if none.
-    pub(super) fn complete(&self, from: Rank, slot: u64) -> Option<u64> {
+    pub(crate) fn complete(&self, from: Rank, slot: u64) -> Option<u64> {
         // Relaxed: whoever takes messages has expected them, or another thread before, of which it
         // knows.
         if self.count.load(Ordering::Relaxed) == 0 {
@@ -81,7 +84,7 @@ impl PostedReceives {
     }
 
     /// No message in these slots is expected any more.
-    pub(super) fn cancel(&self, slots: Range<u64>) {
+    pub(crate) fn cancel(&self, slots: Range<u64>) {
         let mut all = self.all.lock();
         all.retain(|one| !slots.contains(&one.slot));
         self.count.store(all.len(), Ordering::Relaxed);

@@ -1,0 +1,122 @@
+//! Calls that the library of another rank answers, from the caller's side: starting them, waiting
+//! for the answer, and what an answer that does not come means.
+
+use crate::error::{Error, Result};
+use crate::ids::Rank;
+use crate::runtime::Inner;
+use crate::timeout::Deadline;
+use crate::transport::RequestFailure;
+use crate::transport::tcp::requests::{PendingCall, RequestKey};
+use crate::transport::tcp::send_queue::Outgoing;
+use crate::wait::{Call, Waiting};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a broken connection may stay unexplained: the process descriptor tells soon after.
+const EXPLAIN: Duration = Duration::from_secs(1);
+
+/// For how long the ends of peers are waited for whose connections broke: in all, for a call that
+/// asks several.
+#[derive(Debug, Default)]
+pub(crate) struct Patience(Cell<Option<Deadline>>);
+
+impl Patience {
+    fn limit(&self, deadline: Deadline) -> Deadline {
+        let end = self.0.get().unwrap_or_else(|| Deadline::Never.at_most(EXPLAIN));
+        self.0.set(Some(end));
+        deadline.at_most(end.remaining().unwrap_or(EXPLAIN))
+    }
+}
+
+impl Inner {
+    /// Gives the news of `rank`'s end a moment to arrive.
+    fn explain(&self, rank: Rank, deadline: Deadline) {
+        let waiting = Waiting { call: Call::Connect, object: rank.0.into() };
+        self.until(deadline, waiting, || self.ranks.check_alive(rank, "").is_err().then_some(()));
+    }
+
+    /// A rank that ends refuses connections a moment before its end is known: gives the news that
+    /// moment, so that an error can tell of it.
+    fn await_news_if_refused(&self, rank: Rank, deadline: Deadline) {
+        if matches!(self.endpoints.open(self, rank), Err(Error::System { .. })) {
+            self.explain(rank, deadline.at_most(EXPLAIN));
+        }
+    }
+
+    /// Sends a message that belongs to no queue.
+    pub(crate) fn send_message(
+        &self,
+        rank: Rank,
+        item: Outgoing,
+        deadline: Deadline,
+    ) -> Result<()> {
+        self.await_news_if_refused(rank, deadline);
+        self.endpoints.send(self, rank, item)
+    }
+
+    /// Starts a call, or continues one whose timeout ran out.
+    pub(crate) fn call(
+        &self,
+        key: RequestKey,
+        rank: Rank,
+        deadline: Deadline,
+        item: impl FnOnce(u64) -> std::io::Result<Outgoing>,
+    ) -> Result<Arc<PendingCall>> {
+        self.await_news_if_refused(rank, deadline);
+        self.endpoints.call(self, key, rank, item)
+    }
+
+    /// Waits for the answer to a call. A timeout leaves it under way.
+    pub(crate) fn finish_call(
+        &self,
+        key: RequestKey,
+        rank: Rank,
+        call: Arc<PendingCall>,
+        deadline: Deadline,
+        waiting: Waiting,
+    ) -> Result<u64> {
+        let patience = Patience::default();
+        self.finish_one_of(key, rank, call, deadline, waiting, &patience)
+    }
+
+    /// The same for one of several calls, which share the patience with connections that broke.
+    #[allow(clippy::too_many_arguments, reason = "what `finish_call` takes, and the patience")]
+    pub(crate) fn finish_one_of(
+        &self,
+        key: RequestKey,
+        rank: Rank,
+        call: Arc<PendingCall>,
+        deadline: Deadline,
+        waiting: Waiting,
+        patience: &Patience,
+    ) -> Result<u64> {
+        let outcome = self.until(deadline, waiting, || {
+            let answered = || call.outcome();
+            // A forked child may hold the connection of somebody who has left.
+            answered().or_else(|| match self.ranks.check_alive(rank, "") {
+                Ok(()) => None,
+                Err(_) => Some(answered().unwrap_or(Err(RequestFailure::Lost))),
+            })
+        });
+        let Some(outcome) = outcome else {
+            self.endpoints.keep(key, call);
+            return Err(Error::Timeout { pending: format!("an answer of {rank}") });
+        };
+        match outcome {
+            Ok(value) => Ok(value),
+            Err(RequestFailure::Refused(reason)) => Err(self.ranks.refused(rank, reason)),
+            Err(RequestFailure::Lost) => {
+                // A rank of this node that turned the connection away has said why.
+                let said = self.endpoints.last_error(rank).filter(|_| self.ranks.is_local(rank));
+                if said.is_none() {
+                    self.ranks.may_have_ended(rank);
+                    self.explain(rank, patience.limit(deadline));
+                }
+                self.ranks.check_alive(rank, waiting.call.name())?;
+                let reason = said.unwrap_or_else(|| "the connection to it broke".to_owned());
+                Err(self.ranks.refused(rank, reason))
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What transports tell this rank, passed on to the parts that it concerns.
+//!
+//! Nothing here waits: it runs in whichever thread polls.
+
+use super::Inner;
+use crate::bootstrap::Membership;
+use crate::group::Abort;
+use crate::ids::{QueueId, Rank};
+use crate::progress::thread::Served;
+use crate::queue::CHANNELS;
+use crate::ranks::Ranks;
+use crate::segment::own::Memory;
+use crate::sync::MutexGuard;
+use crate::transport::shm::area::liveness;
+use crate::transport::tcp::Tcp;
+use crate::transport::{Behind, RequestFailure, Upcalls};
+use crate::wire::frame::{Announce, Frame, Register, Stream};
+use std::os::fd::OwnedFd;
+
+impl Upcalls for Inner {
+    fn ranks(&self) -> &Ranks {
+        &self.ranks
+    }
+
+    fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    fn expects(&self, stream: Stream) -> bool {
+        match self.queues.get(stream.queue.index()) {
+            Some(queue) => queue.expects(stream.generation),
+            None => stream.queue == CHANNELS,
+        }
+    }
+
+    fn is_stale(&self, peer: Rank, behind: Behind) -> bool {
+        match behind {
+            // What was lost shows before a new connection can be used.
+            Behind::Queue(QueueId(queue)) => {
+                self.queues.get(usize::from(queue)).is_some_and(|queue| queue.has_lost(peer))
+            }
+            Behind::Channel { losses } => self.channels.losses(peer) != losses,
+        }
+    }
+
+    /// Requests of a queue have ended.
+    fn completed(
+        &self,
+        peer: Rank,
+        stream: Stream,
+        count: u32,
+        outcome: Result<(), RequestFailure>,
+    ) {
+        let lost = outcome == Err(RequestFailure::Lost);
+        let failed = outcome.err().map(|failure| match failure {
+            RequestFailure::Refused(reason) => format!("{peer} refused: {reason}"),
+            RequestFailure::Lost => match self.ranks.liveness(peer) {
+                liveness::LEFT => format!("{peer} has left the job"),
+                liveness::DEAD => {
+                    format!("{peer} has died on {}", self.ranks.cards[peer.index()].host)
+                }
+                _ => {
+                    let host = &self.ranks.cards[peer.index()].host;
+                    match self.endpoints.last_error(peer) {
+                        Some(why) => format!("{peer} on {host} cannot be reached: {why}"),
+                        None => format!("the connection to {peer} on {host} broke"),
+                    }
+                }
+            },
+        });
+        // First: whoever waits for the queue may see the failure at once.
+        if let Some(reason) = &failed {
+            self.request_failed(peer, stream, reason, !lost);
+        }
+        match self.queues.get(stream.queue.index()) {
+            Some(queue) if lost => {
+                queue.lose(peer, stream.generation, count, failed.as_deref().unwrap_or_default());
+            }
+            Some(queue) => queue.complete(peer, stream.generation, count, failed.as_deref()),
+            None if failed.is_some() => self.channels.zero_copy.lost(stream.generation),
+            None => self.channels.zero_copy.acknowledged(stream.generation),
+        }
+        self.ranks.wake_own();
+    }
+
+    fn refused(&self, peer: Rank, stream: Stream, reason: &str) {
+        // Only what has not been purged.
+        if self.expects(stream) {
+            // First: a thread that waits for the queue may see the failure at once.
+            self.request_failed(peer, stream, reason, true);
+        }
+        if let Some(queue) = self.queues.get(stream.queue.index()) {
+            queue.fail_of(stream.generation, &format!("{peer} refused: {reason}"));
+        }
+        self.ranks.wake_own();
+    }
+
+    fn control(&self, peer: Rank, message: Frame) {
+        match message {
+            Frame::Arrive(arrival) => {
+                let (group, step) = (arrival.group, arrival.step);
+                if group.index() < self.config.group_max as usize {
+                    self.control.remote_arrivals.arrived(peer, arrival);
+                    self.hear_of_arrival(group, step);
+                    self.ranks.wake_own();
+                }
+            }
+            Frame::Barrier { group, step, message } => {
+                self.hear_of_barrier(peer, group, step, message);
+            }
+            Frame::Revoke { segment, generation } => self.revoked(peer, segment, generation),
+            Frame::Announce(announce) => self.announced(peer, announce),
+            Frame::Withdraw { group, attempt } => {
+                self.control.groups.withdrawn(peer, group, attempt);
+            }
+            Frame::Abort { group, attempt, round, dead, reason } => {
+                let dead = dead.filter(|rank| self.ranks.check_rank(*rank).is_ok());
+                let abort = Abort { reporter: peer, dead, reason };
+                self.control.groups.aborted(peer, group, attempt, round, &abort);
+                self.ranks.wake_own();
+            }
+            Frame::Withhold { request } => self.passive.mailbox.withhold(peer, request),
+            _ => {}
+        }
+    }
+
+    fn passive(&self, peer: Rank, connection: u64, request: u64, message: Vec<u8>) {
+        self.passive.mailbox.post(peer, connection, request, message);
+        self.ranks.wake_own();
+    }
+
+    fn import(&self, peer: Rank, register: &Register, files: &[OwnedFd]) -> Result<u64, String> {
+        self.import_segment(peer, register, files)
+    }
+
+    fn lost(&self, peer: Rank, answers: bool) {
+        self.channels.lost(peer);
+        self.ranks.wake_own();
+        if answers {
+            self.resend(peer);
+        }
+    }
+
+    fn ended(&self, peer: Rank) {
+        let marked = self.ranks.note_end(peer);
+        if marked && self.ranks.liveness(peer) == liveness::DEAD {
+            let card = &self.ranks.cards[peer.index()];
+            log::warn!(
+                "watching {peer}: its process {} on {} has died, calls that need it will fail; go \
+                 on in a group of the others",
+                card.pid,
+                card.host
+            );
+        }
+        self.endpoints.disconnect(self, peer);
+        self.ranks.forget_targets(peer);
+        self.channels.forget(peer, None);
+        self.ranks.wake_own();
+    }
+}
+
+impl Served for Inner {
+    fn tcp(&self) -> Tcp<'_> {
+        Inner::tcp(self)
+    }
+
+    fn membership(&self) -> MutexGuard<'_, Option<Membership>> {
+        self.membership.lock()
+    }
+
+    fn affordable_pidfds(&self) -> u64 {
+        Inner::affordable_pidfds(self)
+    }
+}
+
+impl Inner {
+    fn announced(&self, peer: Rank, announce: Announce) {
+        if usize::from(announce.group.0) < self.config.group_max as usize {
+            self.control.groups.announced(peer, announce);
+            self.ranks.wake_own();
+        }
+    }
+}
