@@ -52,6 +52,7 @@ mod notification;
 mod observer;
 mod one_sided;
 mod passive;
+mod policy;
 mod process;
 mod progress;
 mod queue;

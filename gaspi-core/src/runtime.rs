@@ -16,6 +16,7 @@ use crate::fast_path::FastPath;
 use crate::group::Groups;
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::passive::{Mailbox, Outbox};
+use crate::policy::acknowledge::Flush;
 use crate::progress::thread::try_receiver;
 use crate::queue::Queue;
 use crate::remote_arrivals::RemoteArrivals;
@@ -284,7 +285,7 @@ impl Inner {
         // What others have put here is acknowledged first; another thread may be about to.
         let (paid, _) = self.waiter.until(&self.area, None, limit, waiting, || {
             try_receiver(&self.endpoints).map(|mut receiver| {
-                receiver.send_acks(self);
+                receiver.flush_acks(self, Flush::All);
                 self.endpoints.say_goodbye(self);
             })
         });

@@ -1,5 +1,6 @@
 //! Callers that look after the sockets of their rank while they wait.
 
+use crate::policy::acknowledge::Flush;
 use crate::progress::PollOwner;
 use crate::progress::thread::try_receiver;
 use crate::runtime::Inner;
@@ -26,7 +27,7 @@ impl Sockets for Inner {
         endpoints.flush_corked(self);
         let Some(mut receiver) = try_receiver(endpoints) else { return false };
         endpoints.note_caller_poll();
-        receiver.send_acks(self);
+        receiver.flush_acks(self, Flush::All);
         let all = receiver.rejoin_epoll(endpoints);
         endpoints.sleeper.store(true, Ordering::Relaxed);
         // Else the progress thread wakes for the same news, most likely on the same core.
@@ -83,7 +84,11 @@ impl Inner {
         endpoints.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
         if let Some(mut receiver) = try_receiver(endpoints) {
             let busy = receiver.turn(self, 0, || ());
-            if busy { receiver.send_or_delay_acks(self) } else { receiver.send_acks(self) }
+            if busy {
+                receiver.send_or_delay_acks(self)
+            } else {
+                receiver.flush_acks(self, Flush::All)
+            }
         }
     }
 }

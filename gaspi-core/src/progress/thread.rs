@@ -11,6 +11,7 @@ use crate::ids::Rank;
 use crate::os::event::{Event, Wakeup};
 use crate::os::process::{self, Seen, Watched};
 use crate::os::socket::{self, Piece};
+use crate::policy::acknowledge::Flush;
 use crate::progress::PollOwner;
 use crate::runtime::Inner;
 use crate::sync::MutexGuard;
@@ -229,9 +230,9 @@ impl Progress {
             // What goes along with something else, by all appearances, has until the next tick,
             // unless that is far.
             if ticked && self.tick_ms == TICK_MS {
-                receiver.send_acks_unless_delayed(&inner, true);
+                receiver.flush_acks(&inner, Flush::Undelayed { tick: true });
             } else {
-                receiver.send_acks(&inner);
+                receiver.flush_acks(&inner, Flush::All);
             }
             owes = receiver.has_unsent_acks();
             endpoints.acks_delayed.store(owes, Ordering::Relaxed);

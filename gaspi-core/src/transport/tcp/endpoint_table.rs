@@ -6,13 +6,14 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::os::event::{Epoll, Wakeup};
 use crate::os::socket;
+use crate::policy::acknowledge::Flush;
 use crate::progress::PollOwner;
 use crate::runtime::Inner;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connect::ConnectPurpose;
-use crate::transport::tcp::connection::Connection;
+use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::connection_epoch::{ConnectionEpochs, fail_puts};
 use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::receive::Receiver;
@@ -432,11 +433,18 @@ impl EndpointTable {
         self.let_go(connection);
     }
 
-    /// Acknowledges what a peer has put here on a connection.
-    pub(crate) fn send_ack(&self, inner: &Inner, connection: &Arc<Connection>) {
-        if connection.send_ack(&self.data).is_err() {
+    /// Acknowledges what a peer has put here on a connection, if `flush` says so; whether that is
+    /// delayed.
+    pub(crate) fn send_ack(
+        &self,
+        inner: &Inner,
+        connection: &Arc<Connection>,
+        flush: Flush,
+    ) -> bool {
+        connection.send_ack(&self.data, flush).unwrap_or_else(|Broken| {
             self.broke(inner, connection);
-        }
+            false
+        })
     }
 
     /// Closes the connection for requests to `rank`, if there is one.

@@ -8,6 +8,7 @@ use crate::ids::Rank;
 use crate::os::event::Event;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
+use crate::policy::acknowledge::{Batch, Flush};
 use crate::progress::PollOwner;
 use crate::runtime::Inner;
 use crate::sync::{Ordering, epoch, fence};
@@ -53,12 +54,8 @@ pub(crate) struct Incoming {
     few: usize,
     /// How often something was read.
     reads: u32,
-    /// Puts completed since the last account, and whether the peer waits.
-    pub(crate) completed: u64,
-    pub(crate) urgent: bool,
-    /// Whether some of them had no notification, and whether some were the program's.
-    pub(crate) plain: bool,
-    pub(crate) awaited: bool,
+    /// Puts completed since the last account.
+    pub(crate) completed: Batch,
     /// Why an earlier part of a large put was refused, by queue of the sender.
     pub(crate) refusals: HashMap<u8, String>,
 }
@@ -134,7 +131,7 @@ impl Receiver {
         }
         self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
         if self.idle == IDLE {
-            self.send_awaited_acks(inner);
+            self.flush_acks(inner, Flush::Awaited);
         }
         busy
     }
@@ -221,34 +218,9 @@ impl Receiver {
         !self.ack_due.is_empty()
     }
 
-    /// Acknowledges what has been completed.
-    pub(crate) fn send_acks(&mut self, inner: &Inner) {
-        while let Some(connection) = self.ack_due.pop() {
-            inner.endpoints.send_ack(inner, &connection);
-        }
-    }
-
-    /// The same but for what nobody waits for.
-    fn send_awaited_acks(&mut self, inner: &Inner) {
-        self.ack_due.retain(|connection| {
-            let later = connection.has_unawaited_ack();
-            if !later {
-                inner.endpoints.send_ack(inner, connection);
-            }
-            later
-        });
-    }
-
-    /// The same but for what will go along with something else, by all appearances; at the second
-    /// `tick` it has not.
-    pub(crate) fn send_acks_unless_delayed(&mut self, inner: &Inner, tick: bool) {
-        self.ack_due.retain(|connection| {
-            let delayed = connection.may_delay_ack(tick);
-            if !delayed {
-                inner.endpoints.send_ack(inner, connection);
-            }
-            delayed
-        });
+    /// Acknowledges what has been completed, as far as `flush` says.
+    pub(crate) fn flush_acks(&mut self, inner: &Inner, flush: Flush) {
+        self.ack_due.retain(|connection| inner.endpoints.send_ack(inner, connection, flush));
     }
 
     /// The same for a caller that stops looking after the sockets: the progress thread sends with
@@ -257,14 +229,14 @@ impl Receiver {
         let endpoints = &inner.endpoints;
         let ticks = || endpoints.poll_owner() == PollOwner::Timer;
         if ticks() {
-            self.send_acks_unless_delayed(inner, false);
+            self.flush_acks(inner, Flush::Undelayed { tick: false });
             endpoints.acks_delayed.store(self.has_unsent_acks(), Ordering::Relaxed);
             // The thread says that it ticks no longer and looks at this then: one of both sees the
             // other.
             fence(Ordering::SeqCst);
         }
         if !ticks() {
-            self.send_acks(inner);
+            self.flush_acks(inner, Flush::All);
         }
     }
 
@@ -351,16 +323,15 @@ impl Receiver {
 
     /// Takes note of puts that have been completed.
     fn account(&mut self, inner: &Inner, connection: &Arc<Connection>, incoming: &mut Incoming) {
-        if incoming.completed == 0 {
+        let completed = std::mem::take(&mut incoming.completed);
+        if completed.puts == 0 {
             return;
         }
         // For all that came together: notifications may have.
         inner.area.wake(inner.rank);
-        let answered = !std::mem::take(&mut incoming.plain);
-        let awaited = std::mem::take(&mut incoming.awaited);
-        connection.delay_ack(std::mem::take(&mut incoming.completed), answered, awaited);
-        if std::mem::take(&mut incoming.urgent) {
-            inner.endpoints.send_ack(inner, connection);
+        connection.delay_ack(completed);
+        if completed.urgent {
+            inner.endpoints.send_ack(inner, connection, Flush::All);
         } else if !self.ack_due.iter().any(|ack_due| ack_due.token == connection.token) {
             self.ack_due.push(Arc::clone(connection));
         }

@@ -8,6 +8,7 @@
 use crate::ids::QueueId;
 use crate::os::socket::{self, Piece};
 use crate::os::splice;
+use crate::policy::acknowledge::AckDelay;
 use crate::transport::tcp::payload::{Payload, UserBuffer};
 use crate::transport::tcp::pipes::{PipeGuard, Pipes};
 use crate::wait::monotonic_ns;
@@ -21,8 +22,6 @@ use std::sync::Arc;
 pub(crate) const CHUNK: u64 = 1024 * 1024;
 /// Payloads up to this size are copied behind their frame.
 pub(super) const SMALL: u64 = 2048;
-/// Payloads from this size on are bulk data.
-pub(crate) const BULK: u64 = 64 * 1024;
 /// Payloads from this size on are handed to the kernel page by page, so that only the receiver
 /// copies.
 const PIPED: u64 = 32 * 1024;
@@ -35,8 +34,6 @@ const BATCH: usize = 64 * 1024;
 const CLOSE_NS: u64 = 1500;
 /// Requests that follow each other within this time are posted all the time.
 const SOON_NS: u64 = 100_000;
-/// Who answers at intervals below this is likely to answer again soon.
-const PIGGYBACK_NS: u64 = 2_000_000;
 /// How many have to follow each other like this before some are held back: a few are sent at once.
 const STREAK: u32 = 6;
 /// How long requests are held back at most while others follow, and how many bytes of them.
@@ -166,16 +163,8 @@ pub(super) struct SendQueue {
     pub(super) unacknowledged: VecDeque<(Stream, u32)>,
     /// Puts acknowledged so far.
     pub(super) acknowledged: u64,
-    /// Puts of the peer that have been completed, and how many of them it has been told of.
-    pub(super) completed: u64,
-    pub(super) acked: u64,
-    /// Whether somebody may wait for that.
-    pub(super) ack_awaited: bool,
-    /// Whether nothing has been posted since the last of them; whether their acknowledgements go
-    /// along with requests that are posted soon; and whether one has waited for that at a tick.
-    pub(super) ack_fresh: bool,
-    pub(super) piggybacks: bool,
-    pub(super) ack_waited: bool,
+    /// What this rank acknowledges, and when.
+    pub(super) acks: AckDelay,
     /// Whether whoever drives waits for room.
     pub(super) armed: bool,
     /// How often all has been sent, and how often it had been when a message began to wait for
@@ -214,10 +203,7 @@ impl SendQueue {
         self.posted_ns = now_ns;
         self.streak = if distance_ns < CLOSE_NS { self.streak.saturating_add(1) } else { 0 };
         let soon_ns = (distance_ns < SOON_NS).then_some(now_ns);
-        if std::mem::take(&mut self.ack_fresh) {
-            self.piggybacks = distance_ns < PIGGYBACK_NS;
-            self.ack_waited = false;
-        }
+        self.acks.on_post(distance_ns);
         if !small || self.streak < STREAK || self.armed {
             return (false, soon_ns);
         }
@@ -238,11 +224,6 @@ impl SendQueue {
     /// Whether requests have to go by another connection.
     pub(super) fn is_let_go(&self) -> bool {
         self.released || self.ending == Ending::LetGo
-    }
-
-    /// Whether the peer has not been told of all its puts that have been completed.
-    pub(super) fn has_unsent_ack(&self) -> bool {
-        self.acked != self.completed
     }
 
     /// Puts the next frames on the wire, of which nothing has been sent.
@@ -281,10 +262,8 @@ impl SendQueue {
     /// Puts the acknowledgement of what has been completed on the wire, behind the news of puts
     /// that were refused, which are counted too.
     fn acknowledge(&mut self) {
-        if self.has_unsent_ack() {
-            self.acked = self.completed;
-            self.ack_awaited = false;
-            Frame::Ack { puts: self.acked }.append_to(&mut self.wire);
+        if let Some(puts) = self.acks.take() {
+            Frame::Ack { puts }.append_to(&mut self.wire);
         }
     }
 

@@ -6,7 +6,3 @@
 //! measurements. No flag outside of this folder decides such a thing.
 
 pub(crate) mod acknowledge;
-pub(crate) mod coalesce;
-pub(crate) mod focus;
-pub(crate) mod owner;
-pub(crate) mod spin;
