@@ -6,3 +6,5 @@
 //! measurements. No flag outside of this folder decides such a thing.
 
 pub(crate) mod acknowledge;
+pub(crate) mod coalesce;
+pub(crate) mod focus;

@@ -192,10 +192,10 @@ impl Connection {
         }
         out.asked = true;
         let small = matches!(&item, Item::Put { put, .. } if put.size <= SMALL);
-        let (cork, soon_ns) = if self.local { (false, None) } else { out.follows(small) };
+        let (cork, soon_ns) = if self.local { (false, None) } else { out.note_post(small) };
         self.post_locked(poll, &mut out, queue, item, cork).map_err(|Broken| Unsent::Broken)?;
         if !cork && !self.local {
-            out.posted_ns = monotonic_ns();
+            out.coalescing.on_sent(monotonic_ns());
         }
         let corked = cork && !std::mem::replace(&mut out.cork_announced, true);
         Ok(Posted { corked, soon_ns })
@@ -228,15 +228,15 @@ impl Connection {
             return Ok(None);
         }
         out.asked = true;
-        let (cork, soon_ns) = out.follows(message.put.size <= SMALL);
+        let (cork, soon_ns) = out.note_post(message.put.size <= SMALL);
         // SAFETY: as the caller says.
         let left = unsafe { out.send_message(self.fd(), cork, message) };
         if left && !cork {
             self.flush_unless_full(poll, &mut out).map_err(|Broken| Unsent::Broken)?;
         }
         if !cork {
-            out.corked_since_ns = None;
-            out.posted_ns = monotonic_ns();
+            out.coalescing.on_flush();
+            out.coalescing.on_sent(monotonic_ns());
         }
         let corked = cork && !std::mem::replace(&mut out.cork_announced, true);
         Ok(Some(Posted { corked, soon_ns }))
@@ -359,7 +359,7 @@ impl Connection {
         }
         let Some(fd) = self.fd() else { return Ok(()) };
         let mut blocked = false;
-        out.corked_since_ns = None;
+        out.coalescing.on_flush();
         loop {
             if out.sent == 0 && out.body.is_none() {
                 out.refill();

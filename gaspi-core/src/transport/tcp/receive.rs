@@ -9,6 +9,7 @@ use crate::os::event::Event;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
 use crate::policy::acknowledge::{Batch, Flush};
+use crate::policy::focus::{Focus, Look};
 use crate::progress::PollOwner;
 use crate::runtime::Inner;
 use crate::sync::{Ordering, epoch, fence};
@@ -33,14 +34,6 @@ const FEW: usize = PUT_LEN;
 const FEW_OF_CHANNEL: usize = ACK_LEN + 2 * PUT_LEN + HEAD_BYTES;
 /// How often the kernel is told to let acknowledgements wait.
 const READS_PER_DELAY: u32 = 32;
-/// One look of so many is at all connections, where all that comes comes on one.
-pub(crate) const LOOKS: u32 = 8;
-/// So many times in a row something has to come on one connection before its socket is taken out of
-/// the set: that and putting it back take as long as the kernel's calls of the set for some
-/// messages.
-const DIRECT_AFTER: u32 = 32;
-/// Looks in vain behind which acknowledgements go out: nothing follows, by all appearances.
-const IDLE: u32 = 2;
 
 /// What is to be remembered of a connection between two looks.
 #[derive(Debug, Default)]
@@ -71,10 +64,8 @@ pub(crate) struct Receiver {
     ack_due: Vec<Arc<Connection>>,
     /// The connection on which something came last.
     hot: Option<Box<Hot>>,
-    /// Looks at it alone since all were looked at.
-    looks: u32,
-    /// How many looks in a row have found nothing.
-    idle: u32,
+    /// How often it is looked at alone, and when its socket leaves the set.
+    focus: Focus,
     /// The end of a large payload has come.
     bulk: bool,
 }
@@ -84,20 +75,8 @@ pub(crate) struct Receiver {
 struct Hot {
     connection: Arc<Connection>,
     incoming: Incoming,
-    /// How often something has come on it since something came on another one.
-    served: u32,
-    /// Whether its socket is out of the set, which [`EndpointTable::direct_poll`] tells others;
-    /// else how often something has come since it was put there.
+    /// Whether its socket is out of the set, which [`EndpointTable::direct_poll`] tells others.
     direct_poll: bool,
-    since: u32,
-}
-
-impl Hot {
-    /// How many looks in a row are at it alone. What waits for room in its socket is seen in the
-    /// set.
-    fn looks_alone(&self) -> u32 {
-        if self.connection.wants_room() { 0 } else { self.served.min(LOOKS - 1) }
-    }
 }
 
 impl Receiver {
@@ -109,8 +88,7 @@ impl Receiver {
             events: Vec::new(),
             ack_due: Vec::new(),
             hot: None,
-            looks: 0,
-            idle: 0,
+            focus: Focus::default(),
             bulk: false,
         }
     }
@@ -118,19 +96,16 @@ impl Receiver {
     /// Handles what has come without waiting; false if nothing has.
     pub(crate) fn look(&mut self, inner: &Inner) -> bool {
         self.forget_dropped(&inner.endpoints);
-        self.looks += 1;
-        let busy = match self.hot.take_if(|hot| self.looks <= hot.looks_alone()) {
+        let possible = self.hot.as_ref().is_some_and(|hot| !hot.connection.wants_room());
+        let look = self.focus.next(possible);
+        let busy = match self.hot.take_if(|_| look == Look::Focused) {
             Some(hot) => self.serve_hot(inner, hot, true, false),
-            None => {
-                self.looks = 0;
-                self.turn(inner, 0, || ())
-            }
+            None => self.turn(inner, 0, || ()),
         };
         if busy {
             self.leave_epoll(&inner.endpoints);
         }
-        self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
-        if self.idle == IDLE {
+        if self.focus.on_looked(busy) {
             self.flush_acks(inner, Flush::Awaited);
         }
         busy
@@ -172,11 +147,10 @@ impl Receiver {
     /// back](Self::rejoin_epoll).
     fn leave_epoll(&mut self, endpoints: &EndpointTable) {
         let Some(hot) =
-            self.hot.as_mut().filter(|hot| !hot.direct_poll && hot.since >= DIRECT_AFTER)
+            self.hot.as_mut().filter(|hot| !hot.direct_poll && self.focus.should_poll_directly())
         else {
             return;
         };
-        hot.since = 0;
         if endpoints.poll_owner() != PollOwner::Timer {
             return;
         }
@@ -195,7 +169,7 @@ impl Receiver {
     pub(crate) fn rejoin_epoll(&mut self, endpoints: &EndpointTable) -> bool {
         if let Some(hot) = self.hot.as_mut().filter(|hot| hot.direct_poll) {
             hot.direct_poll = !hot.connection.rejoin_epoll(&endpoints.data);
-            hot.since = 0;
+            self.focus.on_rejoined();
             endpoints.direct_poll.store(hot.direct_poll, Ordering::Relaxed);
             return !hot.direct_poll;
         }
@@ -257,8 +231,7 @@ impl Receiver {
         let Hot { connection, incoming, .. } = &mut *hot;
         match self.serve(inner, connection, incoming, readable, writable) {
             Ok(busy) => {
-                hot.served = hot.served.saturating_add(u32::from(busy));
-                hot.since = hot.since.saturating_add(u32::from(busy));
+                self.focus.on_focused(busy);
                 self.hot = Some(hot);
                 busy
             }
@@ -284,7 +257,8 @@ impl Receiver {
         let mut incoming = self.incoming.remove(&connection.token).unwrap_or_default();
         match self.serve(inner, &connection, &mut incoming, readable, writable) {
             Ok(true) if readable && self.rejoin_epoll(&inner.endpoints) => {
-                let hot = Hot { connection, incoming, served: 0, direct_poll: false, since: 0 };
+                self.focus.on_moved();
+                let hot = Hot { connection, incoming, direct_poll: false };
                 let former = self.hot.replace(Box::new(hot));
                 if let Some(Hot { connection, incoming, .. }) = former.map(|former| *former) {
                     self.incoming.insert(connection.token, incoming);

@@ -9,6 +9,7 @@ use crate::ids::QueueId;
 use crate::os::socket::{self, Piece};
 use crate::os::splice;
 use crate::policy::acknowledge::AckDelay;
+use crate::policy::coalesce::{Coalescing, Decision, Post};
 use crate::transport::tcp::payload::{Payload, UserBuffer};
 use crate::transport::tcp::pipes::{PipeGuard, Pipes};
 use crate::wait::monotonic_ns;
@@ -30,15 +31,6 @@ const PIPED: u64 = 32 * 1024;
 const PIPED_ALL: u64 = 4 * 1024 * 1024;
 /// Bytes of small frames that share a system call.
 const BATCH: usize = 64 * 1024;
-/// Requests that follow each other within this time are in quick succession.
-const CLOSE_NS: u64 = 1500;
-/// Requests that follow each other within this time are posted all the time.
-const SOON_NS: u64 = 100_000;
-/// How many have to follow each other like this before some are held back: a few are sent at once.
-const STREAK: u32 = 6;
-/// How long requests are held back at most while others follow, and how many bytes of them.
-const CORK_NS: u64 = 50_000;
-const CORK_BYTES: usize = 8 * 1024;
 /// Bytes of memory that a connection keeps for its next frames.
 const KEEP: usize = 4096;
 
@@ -177,11 +169,8 @@ pub(super) struct SendQueue {
     /// This rank asks for nothing more.
     pub(super) released: bool,
     pub(super) broken: bool,
-    /// When a request was posted last, how many have followed each other closely, and since when
-    /// some are held back.
-    pub(super) posted_ns: u64,
-    pub(super) streak: u32,
-    pub(super) corked_since_ns: Option<u64>,
+    /// When requests are held back.
+    pub(super) coalescing: Coalescing,
     /// Whether the progress thread has been told that some are.
     pub(super) cork_announced: bool,
     /// Where payloads go page by page, and what is on this way.
@@ -194,22 +183,15 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
-    /// Takes note of a request. Whether it may wait a moment for others: it is `small`, and
-    /// requests come so quickly that a system call for each would be what takes the time. And the
-    /// time, if it comes soon after the one before.
-    pub(super) fn follows(&mut self, small: bool) -> (bool, Option<u64>) {
+    /// Takes note of a request. Whether it is held back, and the time if it comes soon after the
+    /// one before.
+    pub(super) fn note_post(&mut self, small: bool) -> (bool, Option<u64>) {
         let now_ns = monotonic_ns();
-        let distance_ns = now_ns.saturating_sub(self.posted_ns);
-        self.posted_ns = now_ns;
-        self.streak = if distance_ns < CLOSE_NS { self.streak.saturating_add(1) } else { 0 };
-        let soon_ns = (distance_ns < SOON_NS).then_some(now_ns);
-        self.acks.on_post(distance_ns);
-        if !small || self.streak < STREAK || self.armed {
-            return (false, soon_ns);
-        }
-        let since_ns = *self.corked_since_ns.get_or_insert(now_ns);
-        let few = self.wire.len() - self.sent < CORK_BYTES;
-        (few && now_ns - since_ns < CORK_NS, soon_ns)
+        let queued_bytes = self.wire.len() - self.sent;
+        let post = Post { now_ns, small, blocked: self.armed, queued_bytes };
+        let Decision { cork, soon, interval_ns } = self.coalescing.on_post(post);
+        self.acks.on_post(interval_ns);
+        (cork, soon.then_some(now_ns))
     }
 
     pub(super) fn is_idle(&self) -> bool {
