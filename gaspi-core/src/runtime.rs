@@ -17,6 +17,7 @@ use crate::group::Groups;
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::passive::{Mailbox, Outbox};
 use crate::policy::acknowledge::Flush;
+use crate::policy::owner::polls_in_test;
 use crate::progress::thread::try_receiver;
 use crate::queue::Queue;
 use crate::remote_arrivals::RemoteArrivals;
@@ -158,7 +159,7 @@ impl Inner {
     /// Looks after the sockets for a call that may not wait; false if somebody did so just now.
     pub(crate) fn look_once(&self) -> bool {
         let now_ns = monotonic_ns();
-        if now_ns.wrapping_sub(self.endpoints.looked_ns.load(Ordering::Relaxed)) < LOOK_NS {
+        if !polls_in_test(now_ns, self.endpoints.looked_ns.load(Ordering::Relaxed)) {
             return false;
         }
         self.endpoints.looked_ns.store(now_ns, Ordering::Relaxed);
@@ -297,10 +298,6 @@ impl Inner {
         self.until(limit, waiting, || (!self.endpoints.has_remote(self)).then_some(()));
     }
 }
-
-/// How often calls that may not wait look after the sockets, in nanoseconds: a look costs some
-/// hundred.
-const LOOK_NS: u64 = 1000;
 
 /// How long ranks of other nodes may take to read what was sent to them before this rank left.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);

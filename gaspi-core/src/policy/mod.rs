@@ -8,3 +8,4 @@
 pub(crate) mod acknowledge;
 pub(crate) mod coalesce;
 pub(crate) mod focus;
+pub(crate) mod owner;

@@ -1,7 +1,7 @@
 //! Callers that look after the sockets of their rank while they wait.
 
 use crate::policy::acknowledge::Flush;
-use crate::progress::PollOwner;
+use crate::policy::owner::{PollOwner, polls_behind_post};
 use crate::progress::thread::try_receiver;
 use crate::runtime::Inner;
 use crate::sync::{Ordering, fence};
@@ -62,10 +62,6 @@ impl Sockets for Inner {
     }
 }
 
-/// How often a caller that posts all the time looks after the sockets, in nanoseconds: it costs
-/// writes of 8 bytes a seventh of their rate.
-const POSTING_LOOK_NS: u64 = 200_000;
-
 impl Inner {
     /// Behind a post, where nothing is held that serving others may need: a caller that posts all
     /// the time keeps its rank's progress thread from being called for what comes, and so serves it
@@ -96,8 +92,7 @@ impl Inner {
 impl EndpointTable {
     /// Something was posted soon after something else.
     pub(crate) fn note_posting(&self, now_ns: u64) {
-        let looked_ns = self.looked_ns.load(Ordering::Relaxed);
-        if now_ns.saturating_sub(looked_ns) > POSTING_LOOK_NS {
+        if polls_behind_post(now_ns, self.looked_ns.load(Ordering::Relaxed)) {
             self.look_due.store(true, Ordering::Relaxed);
         }
     }

@@ -12,7 +12,7 @@ use crate::os::event::{Event, Wakeup};
 use crate::os::process::{self, Seen, Watched};
 use crate::os::socket::{self, Piece};
 use crate::policy::acknowledge::Flush;
-use crate::progress::PollOwner;
+use crate::policy::owner::{PollOwner, Recheck, Schedule, Turn};
 use crate::runtime::Inner;
 use crate::sync::MutexGuard;
 use crate::sync::{Ordering, epoch, fence};
@@ -35,14 +35,6 @@ const POLL: Duration = Duration::from_millis(POLL_MS as u64);
 /// How soon to look again whether replaced targets can be freed, in milliseconds: who uses them
 /// does so for as long as a copy takes.
 const FREE_MS: i32 = 5;
-/// How often to look whether callers still come back, in milliseconds: first, and when they have
-/// for a while, for news that came soon. Each look takes 20 to 60 us of a core, most of them for
-/// its timer. Where two that wait for each other are on one core for now, looks are also what makes
-/// the kernel part them.
-const TICK_MS: i32 = 1;
-const TICK_MAX_MS: i32 = 4;
-/// For how many such looks a caller may sleep before the thread sleeps too.
-const PATIENCE: u32 = 10;
 /// While traffic comes at shorter intervals than this, the thread looks for so long before it
 /// sleeps: each wake would take about as long, and much of it the sender's time.
 const LINGER: Duration = Duration::from_micros(20);
@@ -57,12 +49,8 @@ const LAST_UNAUTHENTICATED: Duration = Duration::from_secs(1);
 /// The state of the thread.
 pub(crate) struct Progress {
     inner: Arc<Inner>,
-    /// How often callers had looked after the sockets when this thread looked last.
-    caller_polls: u64,
-    /// For how many looks in a row they had not.
-    quiet: u32,
-    /// How long it leaves the sockets to callers.
-    tick_ms: i32,
+    /// Who polls the sockets, and how long this thread leaves them to callers.
+    schedule: Schedule,
     /// How many times in a row something has come soon.
     lively: u32,
     connector: Connector,
@@ -87,9 +75,7 @@ impl Progress {
         let mut progress = Progress {
             connector: Connector::new(&inner),
             inner,
-            caller_polls: 0,
-            quiet: 0,
-            tick_ms: TICK_MS,
+            schedule: Schedule::new(),
             lively: 0,
             polled: vec![],
             unseen: false,
@@ -205,7 +191,7 @@ impl Progress {
     fn limit_ms(&self) -> i32 {
         let ticking = self.inner.endpoints.poll_owner() == PollOwner::Timer;
         match (ticking, self.retires, self.connector.is_busy(), self.has_to_look()) {
-            (true, _, _, _) => self.tick_ms,
+            (true, _, _, _) => self.schedule.tick_ms(),
             (false, true, _, _) => FREE_MS,
             (false, false, true, _) => LIMITS_MS,
             (false, false, false, true) => POLL_MS,
@@ -219,7 +205,7 @@ impl Progress {
         let endpoints = &inner.endpoints;
         let corked = endpoints.flush_corked(&inner);
         let ticked = endpoints.poll_owner() == PollOwner::Timer;
-        let mut owes = false;
+        let mut acks_delayed = false;
         if let Some(mut receiver) = try_receiver(endpoints) {
             // What callers have received is not lively.
             receiver.take_bulk();
@@ -229,50 +215,46 @@ impl Progress {
             }
             // What goes along with something else, by all appearances, has until the next tick,
             // unless that is far.
-            if ticked && self.tick_ms == TICK_MS {
+            if ticked && !self.schedule.is_slow() {
                 receiver.flush_acks(&inner, Flush::Undelayed { tick: true });
             } else {
                 receiver.flush_acks(&inner, Flush::All);
             }
-            owes = receiver.has_unsent_acks();
-            endpoints.acks_delayed.store(owes, Ordering::Relaxed);
+            acks_delayed = receiver.has_unsent_acks();
+            endpoints.acks_delayed.store(acks_delayed, Ordering::Relaxed);
         }
-        if !endpoints.remote {
-            return;
+        if endpoints.remote {
+            self.settle_poll_owner(ticked, corked, acks_delayed);
         }
-        let caller_polls = endpoints.caller_polls.load(Ordering::Relaxed);
-        let lively = corked || owes || caller_polls != self.caller_polls;
-        self.quiet = if lively { 0 } else { self.quiet.saturating_add(1) };
-        let sleeps = endpoints.sleeper.load(Ordering::Relaxed);
-        let mut next = match self.quiet {
-            0 => PollOwner::Timer,
-            // It comes back all the time: then it is better not to hand over each time.
-            1..PATIENCE if sleeps => PollOwner::Timer,
-            _ if sleeps => PollOwner::Caller,
-            _ => PollOwner::Thread,
-        };
+    }
+
+    /// Settles who looks after the sockets from now on, after what this turn has found.
+    fn settle_poll_owner(&mut self, ticked: bool, corked: bool, acks_delayed: bool) {
+        let endpoints = &self.inner.endpoints;
+        let mut next = self.schedule.after(Turn {
+            ticked,
+            corked,
+            acks_delayed,
+            polls: endpoints.caller_polls.load(Ordering::Relaxed),
+            sleeper: endpoints.sleeper.load(Ordering::Relaxed),
+            brief: endpoints.brief.swap(false, Ordering::Relaxed),
+        });
         if next != PollOwner::Timer && !endpoints.rejoin_epoll() {
             next = PollOwner::Timer;
         }
-        self.caller_polls = caller_polls;
-        let brief = endpoints.brief.swap(false, Ordering::Relaxed);
-        self.tick_ms = if ticked && lively && brief && !corked {
-            (2 * self.tick_ms).min(TICK_MAX_MS)
-        } else {
-            TICK_MS
-        };
-        endpoints.ticks_slowly.store(self.tick_ms > TICK_MS, Ordering::Relaxed);
+        endpoints.ticks_slowly.store(self.schedule.is_slow(), Ordering::Relaxed);
         endpoints.set_poll_owner(next);
         // A caller that leaves says so first and looks then at what this thread does: one of both
         // sees the other.
         fence(Ordering::SeqCst);
-        let changed = endpoints.caller_polls.load(Ordering::Relaxed) != caller_polls;
-        let relieved = next == PollOwner::Caller && !endpoints.sleeper.load(Ordering::Relaxed);
-        let stops = next != PollOwner::Timer;
-        let needed = stops
-            && (endpoints.is_polled_directly() || endpoints.acks_delayed.load(Ordering::Relaxed));
-        if relieved || (next == PollOwner::Thread && changed) || needed || endpoints.has_corked() {
-            self.tick_ms = TICK_MS;
+        let now = Recheck {
+            polls: endpoints.caller_polls.load(Ordering::Relaxed),
+            sleeper: endpoints.sleeper.load(Ordering::Relaxed),
+            corked: endpoints.has_corked(),
+            needs_timer: endpoints.is_polled_directly()
+                || endpoints.acks_delayed.load(Ordering::Relaxed),
+        };
+        if self.schedule.reconsider(next, now) {
             endpoints.set_poll_owner(PollOwner::Timer);
         }
     }

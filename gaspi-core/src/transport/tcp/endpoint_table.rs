@@ -7,7 +7,7 @@ use crate::ids::{GroupId, Rank};
 use crate::os::event::{Epoll, Wakeup};
 use crate::os::socket;
 use crate::policy::acknowledge::Flush;
-use crate::progress::PollOwner;
+use crate::policy::owner::PollOwner;
 use crate::runtime::Inner;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -75,7 +75,7 @@ pub(crate) struct EndpointTable {
     pub(crate) acks_delayed: AtomicBool,
     /// Whether one of them is out of `data`, which somebody has to look at by himself.
     pub(crate) direct_poll: AtomicBool,
-    /// The number of a [`PollOwner`]; changed while `poll_owner_lock` is held, together with what
+    /// A [`PollOwner`] as a word; changed while `poll_owner_lock` is held, together with what
     /// `poll` listens to.
     poll_owner: AtomicU32,
     pub(crate) poll_owner_lock: Mutex<()>,
@@ -183,12 +183,12 @@ impl EndpointTable {
     /// Who looks after the sockets while no caller does.
     #[inline]
     pub(crate) fn poll_owner(&self) -> PollOwner {
-        PollOwner::of_number(self.poll_owner.load(Ordering::Relaxed))
+        PollOwner::of_word(self.poll_owner.load(Ordering::Relaxed))
     }
 
     /// Changes that, and returns who did before; with `poll_owner_lock` held.
     pub(crate) fn swap_poll_owner(&self, next: PollOwner) -> PollOwner {
-        PollOwner::of_number(self.poll_owner.swap(next as u32, Ordering::Relaxed))
+        PollOwner::of_word(self.poll_owner.swap(next as u32, Ordering::Relaxed))
     }
 
     pub(super) fn token(&self) -> u64 {

@@ -10,7 +10,7 @@ use crate::os::socket::{self, Piece};
 use crate::os::tcp;
 use crate::policy::acknowledge::{Batch, Flush};
 use crate::policy::focus::{Focus, Look};
-use crate::progress::PollOwner;
+use crate::policy::owner::PollOwner;
 use crate::runtime::Inner;
 use crate::sync::{Ordering, epoch, fence};
 use crate::transport::tcp::connection::{Broken, Connection};

@@ -4,7 +4,7 @@
 use super::{EXPLAIN, EndpointTable};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
-use crate::progress::PollOwner;
+use crate::policy::owner::PollOwner;
 use crate::runtime::Inner;
 use crate::sync::{Ordering, fence};
 use crate::timeout::Deadline;
