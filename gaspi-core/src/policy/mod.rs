@@ -9,3 +9,4 @@ pub(crate) mod acknowledge;
 pub(crate) mod coalesce;
 pub(crate) mod focus;
 pub(crate) mod owner;
+pub(crate) mod spin;
