@@ -12,12 +12,14 @@ use crate::os::event::{Event, Wakeup};
 use crate::os::process::{self, Seen, Watched};
 use crate::os::socket::{self, Piece};
 use crate::policy::acknowledge::Flush;
+use crate::policy::busy_poll::{BusyPoll, Liveliness};
 use crate::policy::owner::{PollOwner, Recheck, Schedule, Turn};
+use crate::policy::sleep_limit::{POLL_MS, Timers, is_poll_due};
 use crate::runtime::Inner;
 use crate::sync::MutexGuard;
 use crate::sync::{Ordering, epoch, fence};
 use crate::transport::shm::area::liveness;
-use crate::transport::tcp::connect::{Connector, LIMITS_MS};
+use crate::transport::tcp::connect::Connector;
 use crate::transport::tcp::endpoint_table::{
     ATTEMPTS, CONNECTIONS, DATA, EndpointTable, LAUNCHER, LISTENER, PROCESSES, REMOTE_LISTENERS,
     WAKEUP,
@@ -29,19 +31,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often to look at processes for which there is no descriptor, in milliseconds.
-const POLL_MS: i32 = 200;
-const POLL: Duration = Duration::from_millis(POLL_MS as u64);
-/// How soon to look again whether replaced targets can be freed, in milliseconds: who uses them
-/// does so for as long as a copy takes.
-const FREE_MS: i32 = 5;
-/// While traffic comes at shorter intervals than this, the thread looks for so long before it
-/// sleeps: each wake would take about as long, and much of it the sender's time.
-const LINGER: Duration = Duration::from_micros(20);
-/// How many such intervals make traffic lively.
-const LIVELY: u32 = 3;
-/// After which time it looks after all else in between.
-const LINGER_MAX: Duration = Duration::from_millis(1);
 /// How long a rank that leaves waits for those who have connected to it to prove who they are: who
 /// is about to watch it would take it for dead otherwise.
 const LAST_UNAUTHENTICATED: Duration = Duration::from_secs(1);
@@ -51,8 +40,8 @@ pub(crate) struct Progress {
     inner: Arc<Inner>,
     /// Who polls the sockets, and how long this thread leaves them to callers.
     schedule: Schedule,
-    /// How many times in a row something has come soon.
-    lively: u32,
+    /// Whether something has come soon, again and again.
+    traffic: Liveliness,
     connector: Connector,
     /// Ranks that have to be looked at, and whether it was said that one cannot be seen.
     polled: Vec<(Rank, Watched)>,
@@ -76,7 +65,7 @@ impl Progress {
             connector: Connector::new(&inner),
             inner,
             schedule: Schedule::new(),
-            lively: 0,
+            traffic: Liveliness::default(),
             polled: vec![],
             unseen: false,
             deaf: false,
@@ -153,9 +142,9 @@ impl Progress {
         events.clear();
         let asleep = Instant::now();
         self.inner.endpoints.poll.wait(events, self.limit_ms());
-        let soon = asleep.elapsed() < LINGER && events.iter().any(|event| event.token == DATA);
-        self.lively = if soon { self.lively.saturating_add(1) } else { 0 };
-        if self.has_to_look() && self.looked.elapsed() >= POLL {
+        let data = events.iter().any(|event| event.token == DATA);
+        self.traffic.on_wake(asleep.elapsed(), data);
+        if self.has_to_look() && is_poll_due(self.looked.elapsed()) {
             self.looked = Instant::now();
             self.look_for_ends();
             self.listen_again();
@@ -190,13 +179,13 @@ impl Progress {
 
     fn limit_ms(&self) -> i32 {
         let ticking = self.inner.endpoints.poll_owner() == PollOwner::Timer;
-        match (ticking, self.retires, self.connector.is_busy(), self.has_to_look()) {
-            (true, _, _, _) => self.schedule.tick_ms(),
-            (false, true, _, _) => FREE_MS,
-            (false, false, true, _) => LIMITS_MS,
-            (false, false, false, true) => POLL_MS,
-            (false, false, false, false) => -1,
-        }
+        let timers = Timers {
+            tick_ms: ticking.then(|| self.schedule.tick_ms()),
+            retires: self.retires,
+            connects: self.connector.is_busy(),
+            polls: self.has_to_look(),
+        };
+        timers.limit_ms()
     }
 
     /// Looks after the sockets unless a caller does, and settles who does from now on.
@@ -210,8 +199,8 @@ impl Progress {
             // What callers have received is not lively.
             receiver.take_bulk();
             receiver.turn(&inner, 0, || ());
-            if receiver.take_bulk() || self.lively >= LIVELY {
-                linger(&inner, &mut receiver);
+            if self.traffic.should_poll_on(receiver.take_bulk()) {
+                busy_poll(&inner, &mut receiver);
             }
             // What goes along with something else, by all appearances, has until the next tick,
             // unless that is far.
@@ -415,21 +404,17 @@ impl Drop for EndsLoudly {
 }
 
 /// Looks after the sockets until nothing comes for a while, or a caller wants to.
-fn linger(inner: &Inner, receiver: &mut Receiver) {
+fn busy_poll(inner: &Inner, receiver: &mut Receiver) {
     let endpoints = &inner.endpoints;
     endpoints.receiver_wanted.store(false, Ordering::Relaxed);
     let begin = Instant::now();
-    let (mut now, mut last) = (begin, begin);
-    while now - last < LINGER && now - begin < LINGER_MAX {
-        if endpoints.receiver_wanted.load(Ordering::Relaxed) {
-            return;
-        }
+    let mut poll = BusyPoll::default();
+    while !endpoints.receiver_wanted.load(Ordering::Relaxed) {
         // Without a yield in between, after which a program that computes would have the core for
         // milliseconds.
         let busy = receiver.look(inner);
-        now = Instant::now();
-        if busy {
-            last = now;
+        if !poll.goes_on(begin.elapsed(), busy) {
+            return;
         }
     }
 }
