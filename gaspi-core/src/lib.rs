@@ -53,6 +53,7 @@ mod notification;
 mod observer;
 mod one_sided;
 mod passive;
+mod policy;
 mod process;
 mod progress;
 mod queue;

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::fast_path::FastPath;
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::passive::Passive;
+use crate::policy::acknowledge::Flush;
 use crate::progress::thread::try_receiver;
 use crate::queue::Queue;
 use crate::ranks::Ranks;
@@ -188,7 +189,7 @@ impl Inner {
         // What others have put here is acknowledged first; another thread may be about to.
         let (paid, _) = self.waiter.until(&self.ranks.area, None, limit, waiting, || {
             try_receiver(&self.endpoints).map(|mut receiver| {
-                receiver.send_acks(self.tcp());
+                receiver.flush_acks(self.tcp(), Flush::All);
                 self.endpoints.say_goodbye(self);
             })
         });

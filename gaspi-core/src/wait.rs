@@ -7,27 +7,13 @@
 //! other thread does.
 
 use crate::os::futex;
+use crate::policy::spin::{self, BRIEF_LOOKS, Next, Spin};
 use crate::statistics::Counter;
 use crate::sync::{Ordering, epoch, membarrier};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::{Note, SharedArea, wake_kind};
 use std::time::{Duration, Instant};
 
-/// Looks that a call makes before it counts as waiting: most hand-overs are seen within them, and
-/// reading the clock would cost them more than the hand-over itself.
-const BRIEF_LOOKS: u32 = 64;
-/// How long to spin without yielding, where every rank has a core of its own.
-const SPIN: Duration = Duration::from_micros(5);
-/// The same where what is waited for comes from another node.
-const SPIN_ON_SOCKETS: Duration = Duration::from_micros(50);
-/// How long to spin with yields in between, before sleeping.
-const SPIN_AND_YIELD: Duration = Duration::from_micros(200);
-/// How long to yield before sleeping, where ranks share cores.
-const YIELD: Duration = Duration::from_micros(100);
-/// Looks between two readings of the clock while spinning; a reading costs 27 ns.
-const LOOKS_PER_CLOCK: u32 = 32;
-/// The same where each look is a system call.
-const SOCKET_LOOKS_PER_CLOCK: u32 = 4;
 /// A call without a limit that waits for so long says so in the log.
 const REPORT_AFTER: Duration = Duration::from_secs(60);
 
@@ -167,7 +153,7 @@ impl Waiter {
 
     /// Whether somebody who has waited on sockets for so long has not even yielded.
     pub(crate) fn was_brief(self, waited: Duration) -> bool {
-        self.spin && waited < SPIN_ON_SOCKETS
+        spin::was_brief(self.spin, waited)
     }
 
     /// Looks once, and where it pays a few hundred nanoseconds longer.
@@ -224,17 +210,10 @@ impl Waiter {
         deadline: Deadline,
         attempt: &mut impl FnMut() -> Option<T>,
     ) -> (Option<T>, Duration) {
-        let mut since = started;
-        let mut waited = Duration::ZERO;
-        let give_up = if self.spin { SPIN_AND_YIELD } else { YIELD };
-        while waited < give_up {
-            let looks = match (self.spin, sockets) {
-                (false, _) => 1,
-                (true, None) => LOOKS_PER_CLOCK,
-                (true, Some(_)) => SOCKET_LOOKS_PER_CLOCK,
-            };
+        let mut spin = Spin::new(self.spin, sockets.is_some());
+        loop {
             let mut busy = false;
-            for _ in 0..looks {
+            for _ in 0..spin.looks() {
                 if let Some(value) = attempt() {
                     return (Some(value), started.elapsed());
                 }
@@ -243,20 +222,15 @@ impl Waiter {
                     None => std::hint::spin_loop(),
                 }
             }
-            let now = Instant::now();
-            if busy {
-                if deadline.passed() {
-                    break;
-                }
-                since = now;
+            let next = spin.after_looks(started.elapsed(), busy);
+            if busy && deadline.passed() {
+                break;
             }
-            waited = now - since;
-            // Also ranks with a core each may have been placed on the same one for now: only the
-            // first spinning is without a yield in between, which costs little on a core of one's
-            // own. Where something has come, it may be what is waited for: first that is looked at.
-            let spin = if sockets.is_some() { SPIN_ON_SOCKETS } else { SPIN };
-            if !busy && (!self.spin || waited >= spin) {
+            if next != Next::Look {
                 std::thread::yield_now();
+            }
+            if next == Next::Sleep {
+                break;
             }
         }
         (None, started.elapsed())

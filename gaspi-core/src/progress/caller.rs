@@ -1,6 +1,7 @@
 //! Callers that look after the sockets of their rank while they wait.
 
-use crate::progress::PollOwner;
+use crate::policy::acknowledge::Flush;
+use crate::policy::owner::{PollOwner, polls_behind_post, polls_in_test};
 use crate::progress::thread::try_receiver;
 use crate::sync::{Ordering, fence};
 use crate::transport::tcp::Tcp;
@@ -26,7 +27,7 @@ impl Sockets for Tcp<'_> {
         endpoints.flush_corked(self.up);
         let Some(mut receiver) = try_receiver(endpoints) else { return false };
         endpoints.note_caller_poll();
-        receiver.send_acks(*self);
+        receiver.flush_acks(*self, Flush::All);
         let all = receiver.rejoin_epoll(endpoints);
         endpoints.sleeper.store(true, Ordering::Relaxed);
         // Else the progress thread wakes for the same news, most likely on the same core.
@@ -61,14 +62,6 @@ impl Sockets for Tcp<'_> {
     }
 }
 
-/// How often calls that may not wait look after the sockets, in nanoseconds: a look costs some
-/// hundred.
-const LOOK_NS: u64 = 1000;
-
-/// How often a caller that posts all the time looks after the sockets, in nanoseconds: it costs
-/// writes of 8 bytes a seventh of their rate.
-const POSTING_LOOK_NS: u64 = 200_000;
-
 impl Tcp<'_> {
     /// Behind a post, where nothing is held that serving others may need: a caller that posts all
     /// the time keeps its rank's progress thread from being called for what comes, and so serves it
@@ -83,7 +76,7 @@ impl Tcp<'_> {
     /// Looks after the sockets for a call that may not wait; false if somebody did so just now.
     pub(crate) fn look_once(self) -> bool {
         let now_ns = monotonic_ns();
-        if now_ns.wrapping_sub(self.table.looked_ns.load(Ordering::Relaxed)) < LOOK_NS {
+        if !polls_in_test(now_ns, self.table.looked_ns.load(Ordering::Relaxed)) {
             return false;
         }
         self.table.looked_ns.store(now_ns, Ordering::Relaxed);
@@ -99,7 +92,11 @@ impl Tcp<'_> {
         endpoints.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
         if let Some(mut receiver) = try_receiver(endpoints) {
             let busy = receiver.turn(self, 0, || ());
-            if busy { receiver.send_or_delay_acks(self) } else { receiver.send_acks(self) }
+            if busy {
+                receiver.send_or_delay_acks(self)
+            } else {
+                receiver.flush_acks(self, Flush::All)
+            }
         }
     }
 }
@@ -107,8 +104,7 @@ impl Tcp<'_> {
 impl EndpointTable {
     /// Something was posted soon after something else.
     pub(crate) fn note_posting(&self, now_ns: u64) {
-        let looked_ns = self.looked_ns.load(Ordering::Relaxed);
-        if now_ns.saturating_sub(looked_ns) > POSTING_LOOK_NS {
+        if polls_behind_post(now_ns, self.looked_ns.load(Ordering::Relaxed)) {
             self.look_due.store(true, Ordering::Relaxed);
         }
     }

@@ -5,7 +5,4 @@
 //! connecting and noticing deaths.
 
 pub(crate) mod caller;
-mod poll_owner;
 pub(crate) mod thread;
-
-pub(crate) use poll_owner::PollOwner;

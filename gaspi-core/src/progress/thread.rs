@@ -11,12 +11,15 @@ use crate::ids::Rank;
 use crate::os::event::{Event, Wakeup};
 use crate::os::process::{self, Seen, Watched};
 use crate::os::socket::{self, Piece};
-use crate::progress::PollOwner;
+use crate::policy::acknowledge::Flush;
+use crate::policy::busy_poll::{BusyPoll, Liveliness};
+use crate::policy::owner::{PollOwner, Recheck, Schedule, Turn};
+use crate::policy::sleep_limit::{POLL_MS, Timers, is_poll_due};
 use crate::sync::MutexGuard;
 use crate::sync::{Ordering, epoch, fence};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
-use crate::transport::tcp::connect::{Connector, LIMITS_MS};
+use crate::transport::tcp::connect::Connector;
 use crate::transport::tcp::endpoint_table::{
     ATTEMPTS, CONNECTIONS, DATA, EndpointTable, LAUNCHER, LISTENER, PROCESSES, REMOTE_LISTENERS,
     WAKEUP,
@@ -28,27 +31,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often to look at processes for which there is no descriptor, in milliseconds.
-const POLL_MS: i32 = 200;
-const POLL: Duration = Duration::from_millis(POLL_MS as u64);
-/// How soon to look again whether replaced targets can be freed, in milliseconds: who uses them
-/// does so for as long as a copy takes.
-const FREE_MS: i32 = 5;
-/// How often to look whether callers still come back, in milliseconds: first, and when they have
-/// for a while, for news that came soon. Each look takes 20 to 60 us of a core, most of them for
-/// its timer. Where two that wait for each other are on one core for now, looks are also what makes
-/// the kernel part them.
-const TICK_MS: i32 = 1;
-const TICK_MAX_MS: i32 = 4;
-/// For how many such looks a caller may sleep before the thread sleeps too.
-const PATIENCE: u32 = 10;
-/// While traffic comes at shorter intervals than this, the thread looks for so long before it
-/// sleeps: each wake would take about as long, and much of it the sender's time.
-const LINGER: Duration = Duration::from_micros(20);
-/// How many such intervals make traffic lively.
-const LIVELY: u32 = 3;
-/// After which time it looks after all else in between.
-const LINGER_MAX: Duration = Duration::from_millis(1);
 /// How long a rank that leaves waits for those who have connected to it to prove who they are: who
 /// is about to watch it would take it for dead otherwise.
 const LAST_UNAUTHENTICATED: Duration = Duration::from_secs(1);
@@ -68,14 +50,10 @@ pub(crate) trait Served: Send + Sync {
 /// The state of the thread.
 pub(crate) struct Progress {
     served: Arc<dyn Served>,
-    /// How often callers had looked after the sockets when this thread looked last.
-    caller_polls: u64,
-    /// For how many looks in a row they had not.
-    quiet: u32,
-    /// How long it leaves the sockets to callers.
-    tick_ms: i32,
-    /// How many times in a row something has come soon.
-    lively: u32,
+    /// Who polls the sockets, and how long this thread leaves them to callers.
+    schedule: Schedule,
+    /// Whether something has come soon, again and again.
+    traffic: Liveliness,
     connector: Connector,
     /// Ranks that have to be looked at, and whether it was said that one cannot be seen.
     polled: Vec<(Rank, Watched)>,
@@ -98,10 +76,8 @@ impl Progress {
         let mut progress = Progress {
             connector: Connector::new(served.tcp()),
             served,
-            caller_polls: 0,
-            quiet: 0,
-            tick_ms: TICK_MS,
-            lively: 0,
+            schedule: Schedule::new(),
+            traffic: Liveliness::default(),
             polled: vec![],
             unseen: false,
             deaf: false,
@@ -180,9 +156,9 @@ impl Progress {
         events.clear();
         let asleep = Instant::now();
         self.served.tcp().table.poll.wait(events, self.limit_ms());
-        let soon = asleep.elapsed() < LINGER && events.iter().any(|event| event.token == DATA);
-        self.lively = if soon { self.lively.saturating_add(1) } else { 0 };
-        if self.has_to_look() && self.looked.elapsed() >= POLL {
+        let data = events.iter().any(|event| event.token == DATA);
+        self.traffic.on_wake(asleep.elapsed(), data);
+        if self.has_to_look() && is_poll_due(self.looked.elapsed()) {
             self.looked = Instant::now();
             self.look_for_ends();
             self.listen_again();
@@ -217,13 +193,13 @@ impl Progress {
 
     fn limit_ms(&self) -> i32 {
         let ticking = self.served.tcp().table.poll_owner() == PollOwner::Timer;
-        match (ticking, self.retires, self.connector.is_busy(), self.has_to_look()) {
-            (true, _, _, _) => self.tick_ms,
-            (false, true, _, _) => FREE_MS,
-            (false, false, true, _) => LIMITS_MS,
-            (false, false, false, true) => POLL_MS,
-            (false, false, false, false) => -1,
-        }
+        let timers = Timers {
+            tick_ms: ticking.then(|| self.schedule.tick_ms()),
+            retires: self.retires,
+            connects: self.connector.is_busy(),
+            polls: self.has_to_look(),
+        };
+        timers.limit_ms()
     }
 
     /// Looks after the sockets unless a caller does, and settles who does from now on.
@@ -233,60 +209,56 @@ impl Progress {
         let endpoints = tcp.table;
         let corked = endpoints.flush_corked(tcp.up);
         let ticked = endpoints.poll_owner() == PollOwner::Timer;
-        let mut owes = false;
+        let mut acks_delayed = false;
         if let Some(mut receiver) = try_receiver(endpoints) {
             // What callers have received is not lively.
             receiver.take_bulk();
             receiver.turn(tcp, 0, || ());
-            if receiver.take_bulk() || self.lively >= LIVELY {
-                linger(tcp, &mut receiver);
+            if self.traffic.should_poll_on(receiver.take_bulk()) {
+                busy_poll(tcp, &mut receiver);
             }
             // What goes along with something else, by all appearances, has until the next tick,
             // unless that is far.
-            if ticked && self.tick_ms == TICK_MS {
-                receiver.send_acks_unless_delayed(tcp, true);
+            if ticked && !self.schedule.is_slow() {
+                receiver.flush_acks(tcp, Flush::Undelayed { tick: true });
             } else {
-                receiver.send_acks(tcp);
+                receiver.flush_acks(tcp, Flush::All);
             }
-            owes = receiver.has_unsent_acks();
-            endpoints.acks_delayed.store(owes, Ordering::Relaxed);
+            acks_delayed = receiver.has_unsent_acks();
+            endpoints.acks_delayed.store(acks_delayed, Ordering::Relaxed);
         }
-        if !endpoints.remote {
-            return;
+        if endpoints.remote {
+            self.settle_poll_owner(ticked, corked, acks_delayed);
         }
-        let caller_polls = endpoints.caller_polls.load(Ordering::Relaxed);
-        let lively = corked || owes || caller_polls != self.caller_polls;
-        self.quiet = if lively { 0 } else { self.quiet.saturating_add(1) };
-        let sleeps = endpoints.sleeper.load(Ordering::Relaxed);
-        let mut next = match self.quiet {
-            0 => PollOwner::Timer,
-            // It comes back all the time: then it is better not to hand over each time.
-            1..PATIENCE if sleeps => PollOwner::Timer,
-            _ if sleeps => PollOwner::Caller,
-            _ => PollOwner::Thread,
-        };
+    }
+
+    /// Settles who looks after the sockets from now on, after what this turn has found.
+    fn settle_poll_owner(&mut self, ticked: bool, corked: bool, acks_delayed: bool) {
+        let endpoints = self.served.tcp().table;
+        let mut next = self.schedule.after(Turn {
+            ticked,
+            corked,
+            acks_delayed,
+            polls: endpoints.caller_polls.load(Ordering::Relaxed),
+            sleeper: endpoints.sleeper.load(Ordering::Relaxed),
+            brief: endpoints.brief.swap(false, Ordering::Relaxed),
+        });
         if next != PollOwner::Timer && !endpoints.rejoin_epoll() {
             next = PollOwner::Timer;
         }
-        self.caller_polls = caller_polls;
-        let brief = endpoints.brief.swap(false, Ordering::Relaxed);
-        self.tick_ms = if ticked && lively && brief && !corked {
-            (2 * self.tick_ms).min(TICK_MAX_MS)
-        } else {
-            TICK_MS
-        };
-        endpoints.ticks_slowly.store(self.tick_ms > TICK_MS, Ordering::Relaxed);
+        endpoints.ticks_slowly.store(self.schedule.is_slow(), Ordering::Relaxed);
         endpoints.set_poll_owner(next);
         // A caller that leaves says so first and looks then at what this thread does: one of both
         // sees the other.
         fence(Ordering::SeqCst);
-        let changed = endpoints.caller_polls.load(Ordering::Relaxed) != caller_polls;
-        let relieved = next == PollOwner::Caller && !endpoints.sleeper.load(Ordering::Relaxed);
-        let stops = next != PollOwner::Timer;
-        let needed = stops
-            && (endpoints.is_polled_directly() || endpoints.acks_delayed.load(Ordering::Relaxed));
-        if relieved || (next == PollOwner::Thread && changed) || needed || endpoints.has_corked() {
-            self.tick_ms = TICK_MS;
+        let now = Recheck {
+            polls: endpoints.caller_polls.load(Ordering::Relaxed),
+            sleeper: endpoints.sleeper.load(Ordering::Relaxed),
+            corked: endpoints.has_corked(),
+            needs_timer: endpoints.is_polled_directly()
+                || endpoints.acks_delayed.load(Ordering::Relaxed),
+        };
+        if self.schedule.reconsider(next, now) {
             endpoints.set_poll_owner(PollOwner::Timer);
         }
     }
@@ -450,21 +422,17 @@ impl Drop for EndsLoudly {
 }
 
 /// Looks after the sockets until nothing comes for a while, or a caller wants to.
-fn linger(tcp: Tcp<'_>, receiver: &mut Receiver) {
+fn busy_poll(tcp: Tcp<'_>, receiver: &mut Receiver) {
     let endpoints = tcp.table;
     endpoints.receiver_wanted.store(false, Ordering::Relaxed);
     let begin = Instant::now();
-    let (mut now, mut last) = (begin, begin);
-    while now - last < LINGER && now - begin < LINGER_MAX {
-        if endpoints.receiver_wanted.load(Ordering::Relaxed) {
-            return;
-        }
+    let mut poll = BusyPoll::default();
+    while !endpoints.receiver_wanted.load(Ordering::Relaxed) {
         // Without a yield in between, after which a program that computes would have the core for
         // milliseconds.
         let busy = receiver.look(tcp);
-        now = Instant::now();
-        if busy {
-            last = now;
+        if !poll.goes_on(begin.elapsed(), busy) {
+            return;
         }
     }
 }

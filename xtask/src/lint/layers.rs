@@ -39,8 +39,12 @@ const HOUSES: [House; 2] = [
 
 /// Below: what could be taken out of the library and used elsewhere. Above: one rank of one job.
 const CORE: &[Layer] = &[
-    // System calls, atomics and locks; names and errors that all others share.
-    Layer { name: "the leafs", modules: &["os", "sync", "ids", "error", "timeout", "config"] },
+    // System calls, atomics and locks; names and errors that all others share; decisions about
+    // time, which are pure values.
+    Layer {
+        name: "the leafs",
+        modules: &["os", "sync", "ids", "error", "timeout", "config", "policy"],
+    },
     // Bytes only: one reader, one writer, frames.
     Layer { name: "the wire", modules: &["wire"] },
     // From the environment to a connected job. Only the runtime starts it: see the doors.

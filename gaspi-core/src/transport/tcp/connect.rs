@@ -50,8 +50,6 @@ const TURNED_AWAY: Duration = Duration::from_secs(60);
 const UNAUTHENTICATED_LIMIT: Duration = Duration::from_secs(5);
 /// How many may be about to prove it, beside two for each rank of the job.
 const UNAUTHENTICATED_MAX: usize = 64;
-/// How often the limits are looked at while there are any, in milliseconds.
-pub(crate) const LIMITS_MS: i32 = 50;
 
 /// What a connection is wanted for.
 #[derive(Debug, Clone)]

@@ -11,6 +11,7 @@
 use crate::ids::{QueueId, Rank};
 use crate::os::event::Epoll;
 use crate::os::socket;
+use crate::policy::acknowledge::{Batch, Flush};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::transport::tcp::pipes::Pipes;
@@ -191,10 +192,10 @@ impl Connection {
         }
         out.asked = true;
         let small = matches!(&item, Item::Put { put, .. } if put.size <= SMALL);
-        let (cork, soon_ns) = if self.local { (false, None) } else { out.follows(small) };
+        let (cork, soon_ns) = if self.local { (false, None) } else { out.note_post(small) };
         self.post_locked(poll, &mut out, queue, item, cork).map_err(|Broken| Unsent::Broken)?;
         if !cork && !self.local {
-            out.posted_ns = monotonic_ns();
+            out.coalescing.on_sent(monotonic_ns());
         }
         let corked = cork && !std::mem::replace(&mut out.cork_announced, true);
         Ok(Posted { corked, soon_ns })
@@ -227,15 +228,15 @@ impl Connection {
             return Ok(None);
         }
         out.asked = true;
-        let (cork, soon_ns) = out.follows(message.put.size <= SMALL);
+        let (cork, soon_ns) = out.note_post(message.put.size <= SMALL);
         // SAFETY: as the caller says.
         let left = unsafe { out.send_message(self.fd(), cork, message) };
         if left && !cork {
             self.flush_unless_full(poll, &mut out).map_err(|Broken| Unsent::Broken)?;
         }
         if !cork {
-            out.corked_since_ns = None;
-            out.posted_ns = monotonic_ns();
+            out.coalescing.on_flush();
+            out.coalescing.on_sent(monotonic_ns());
         }
         let corked = cork && !std::mem::replace(&mut out.cork_announced, true);
         Ok(Some(Posted { corked, soon_ns }))
@@ -303,40 +304,18 @@ impl Connection {
 
     /// Puts of the peer's have been completed, some of them by refusing them: their acknowledgement
     /// travels along with what is sent next.
-    /// `answered`: as far as they have notifications, which are likely to be answered.
-    /// `awaited`: whether somebody may wait for the acknowledgement.
-    pub(crate) fn delay_ack(&self, puts: u64, answered: bool, awaited: bool) {
-        let mut out = self.out();
-        out.completed += puts;
-        out.ack_awaited |= awaited;
-        out.ack_fresh = answered;
-        out.piggybacks &= answered;
+    pub(crate) fn delay_ack(&self, completed: Batch) {
+        self.out().acks.on_completed(completed);
     }
 
-    /// Whether there is an acknowledgement for which nobody waits.
-    pub(crate) fn has_unawaited_ack(&self) -> bool {
-        let out = self.out();
-        out.has_unsent_ack() && !out.ack_awaited
-    }
-
-    /// Whether an acknowledgement will go along with something soon, by all appearances, or may:
-    /// the last ones did, or nobody waits for it, and it has not waited for that at a `tick`
-    /// before.
-    pub(crate) fn may_delay_ack(&self, tick: bool) -> bool {
+    /// Acknowledges what has been completed, if `flush` says so; whether that is delayed.
+    pub(crate) fn send_ack(&self, poll: &Epoll, flush: Flush) -> Result<bool, Broken> {
         let mut out = self.out();
-        (out.piggybacks || !out.ack_awaited)
-            && out.has_unsent_ack()
-            && !(tick && std::mem::replace(&mut out.ack_waited, true))
-    }
-
-    /// Acknowledges what has been completed.
-    pub(crate) fn send_ack(&self, poll: &Epoll) -> Result<(), Broken> {
-        let mut out = self.out();
-        if !out.has_unsent_ack() {
-            return Ok(());
+        if out.acks.is_due(flush) {
+            self.flush_unless_full(poll, &mut out)?;
+            return Ok(false);
         }
-        (out.piggybacks, out.ack_waited) = (false, false);
-        self.flush_unless_full(poll, &mut out)
+        Ok(out.acks.is_pending())
     }
 
     /// Takes note that `puts` puts of this connection have been completed in all; gives the streams
@@ -380,7 +359,7 @@ impl Connection {
         }
         let Some(fd) = self.fd() else { return Ok(()) };
         let mut blocked = false;
-        out.corked_since_ns = None;
+        out.coalescing.on_flush();
         loop {
             if out.sent == 0 && out.body.is_none() {
                 out.refill();

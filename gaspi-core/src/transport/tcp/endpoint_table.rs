@@ -7,14 +7,15 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::os::event::{Epoll, Wakeup};
 use crate::os::socket;
-use crate::progress::PollOwner;
+use crate::policy::acknowledge::Flush;
+use crate::policy::owner::PollOwner;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::transport::Upcalls;
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connect::ConnectPurpose;
-use crate::transport::tcp::connection::Connection;
+use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::connection_epoch::{ConnectionEpochs, fail_puts};
 use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::receive::Receiver;
@@ -85,7 +86,7 @@ pub(crate) struct EndpointTable {
     pub(crate) acks_delayed: AtomicBool,
     /// Whether one of them is out of `data`, which somebody has to look at by himself.
     pub(crate) direct_poll: AtomicBool,
-    /// The number of a [`PollOwner`]; changed while `poll_owner_lock` is held, together with what
+    /// A [`PollOwner`] as a word; changed while `poll_owner_lock` is held, together with what
     /// `poll` listens to.
     poll_owner: AtomicU32,
     pub(crate) poll_owner_lock: Mutex<()>,
@@ -195,12 +196,12 @@ impl EndpointTable {
     /// Who looks after the sockets while no caller does.
     #[inline]
     pub(crate) fn poll_owner(&self) -> PollOwner {
-        PollOwner::of_number(self.poll_owner.load(Ordering::Relaxed))
+        PollOwner::of_word(self.poll_owner.load(Ordering::Relaxed))
     }
 
     /// Changes that, and returns who did before; with `poll_owner_lock` held.
     pub(crate) fn swap_poll_owner(&self, next: PollOwner) -> PollOwner {
-        PollOwner::of_number(self.poll_owner.swap(next as u32, Ordering::Relaxed))
+        PollOwner::of_word(self.poll_owner.swap(next as u32, Ordering::Relaxed))
     }
 
     pub(super) fn token(&self) -> u64 {
@@ -435,11 +436,18 @@ impl EndpointTable {
         self.let_go(connection);
     }
 
-    /// Acknowledges what a peer has put here on a connection.
-    pub(crate) fn send_ack(&self, up: &dyn Upcalls, connection: &Arc<Connection>) {
-        if connection.send_ack(&self.data).is_err() {
+    /// Acknowledges what a peer has put here on a connection, if `flush` says so; whether that is
+    /// delayed.
+    pub(crate) fn send_ack(
+        &self,
+        up: &dyn Upcalls,
+        connection: &Arc<Connection>,
+        flush: Flush,
+    ) -> bool {
+        connection.send_ack(&self.data, flush).unwrap_or_else(|Broken| {
             self.broke(up, connection);
-        }
+            false
+        })
     }
 
     /// Closes the connection for requests to `rank`, if there is one.

@@ -7,6 +7,7 @@
 use crate::channel::zero_copy;
 use crate::ids::{QueueId, Rank};
 use crate::os::process;
+use crate::policy::acknowledge::Completed;
 use crate::queue::CHANNELS;
 use crate::segment::{ARENA, Segment};
 use crate::sync::slots;
@@ -19,7 +20,7 @@ use crate::transport::tcp::payload::Payload;
 use crate::transport::tcp::receive::Incoming;
 use crate::transport::tcp::requests::GetTarget;
 use crate::transport::tcp::requests::finish;
-use crate::transport::tcp::send_queue::{BULK, Item};
+use crate::transport::tcp::send_queue::Item;
 use crate::wire::frame::{Frame, Put, RemoteAddress, Stream};
 use std::sync::Arc;
 
@@ -164,18 +165,15 @@ impl<'a> Tcp<'a> {
             return self.refuse(connection, incoming, put, reason);
         }
         software_target::notify(segment, put);
-        incoming.completed += 1;
-        // Channels go by their own counts, but for memory that was lent; see [`crate::channel`].
-        let awaited = put.stream.queue != CHANNELS;
-        incoming.awaited |= awaited || put.stream.generation != 0;
-        // A notification is likely to be answered by something that the acknowledgement can go
-        // along with; nobody answers to mere data. More of it often follows bulk data: then one for
-        // all.
-        incoming.plain |= put.value == 0;
-        incoming.urgent |= match awaited {
-            true => put.value == 0 && put.size < BULK,
-            false => zero_copy::is_awaited(put.stream.generation),
-        };
+        let notified = put.value != 0;
+        let generation = put.stream.generation;
+        incoming.completed.add(if put.stream.queue == CHANNELS {
+            // Channels go by their own counts, but for memory in flight; see [`crate::channel`].
+            let (in_flight, awaited) = (generation != 0, zero_copy::is_awaited(generation));
+            Completed::OfChannel { notified, in_flight, awaited }
+        } else {
+            Completed::OfQueue { notified, size: put.size }
+        });
     }
 
     /// A put cannot be carried out; said once for all its parts.
@@ -186,8 +184,7 @@ impl<'a> Tcp<'a> {
             return;
         }
         let reason = refusals.remove(&put.stream.queue.0).unwrap_or(reason);
-        incoming.completed += 1;
-        incoming.urgent = true;
+        incoming.completed.add(Completed::Refused);
         connection.answer(&self.table.data, &Frame::Refused { stream: put.stream, reason });
     }
 

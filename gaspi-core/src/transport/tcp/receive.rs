@@ -7,7 +7,9 @@ use crate::ids::Rank;
 use crate::os::event::Event;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
-use crate::progress::PollOwner;
+use crate::policy::acknowledge::{Batch, Flush};
+use crate::policy::focus::{Focus, Look};
+use crate::policy::owner::PollOwner;
 use crate::sync::{Ordering, epoch, fence};
 use crate::transport::posted_receives::HEAD_BYTES;
 use crate::transport::tcp::Tcp;
@@ -32,14 +34,6 @@ const FEW: usize = PUT_LEN;
 const FEW_OF_CHANNEL: usize = ACK_LEN + 2 * PUT_LEN + HEAD_BYTES;
 /// How often the kernel is told to let acknowledgements wait.
 const READS_PER_DELAY: u32 = 32;
-/// One look of so many is at all connections, where all that comes comes on one.
-pub(crate) const LOOKS: u32 = 8;
-/// So many times in a row something has to come on one connection before its socket is taken out of
-/// the set: that and putting it back take as long as the kernel's calls of the set for some
-/// messages.
-const DIRECT_AFTER: u32 = 32;
-/// Looks in vain behind which acknowledgements go out: nothing follows, by all appearances.
-const IDLE: u32 = 2;
 
 /// What is to be remembered of a connection between two looks.
 #[derive(Debug, Default)]
@@ -53,12 +47,8 @@ pub(crate) struct Incoming {
     few: usize,
     /// How often something was read.
     reads: u32,
-    /// Puts completed since the last account, and whether the peer waits.
-    pub(crate) completed: u64,
-    pub(crate) urgent: bool,
-    /// Whether some of them had no notification, and whether some were the program's.
-    pub(crate) plain: bool,
-    pub(crate) awaited: bool,
+    /// Puts completed since the last account.
+    pub(crate) completed: Batch,
     /// Why an earlier part of a large put was refused, by queue of the sender.
     pub(crate) refusals: HashMap<u8, String>,
 }
@@ -74,10 +64,8 @@ pub(crate) struct Receiver {
     ack_due: Vec<Arc<Connection>>,
     /// The connection on which something came last.
     hot: Option<Box<Hot>>,
-    /// Looks at it alone since all were looked at.
-    looks: u32,
-    /// How many looks in a row have found nothing.
-    idle: u32,
+    /// How often it is looked at alone, and when its socket leaves the set.
+    focus: Focus,
     /// The end of a large payload has come.
     bulk: bool,
 }
@@ -87,20 +75,8 @@ pub(crate) struct Receiver {
 struct Hot {
     connection: Arc<Connection>,
     incoming: Incoming,
-    /// How often something has come on it since something came on another one.
-    served: u32,
-    /// Whether its socket is out of the set, which [`EndpointTable::direct_poll`] tells others;
-    /// else how often something has come since it was put there.
+    /// Whether its socket is out of the set, which [`EndpointTable::direct_poll`] tells others.
     direct_poll: bool,
-    since: u32,
-}
-
-impl Hot {
-    /// How many looks in a row are at it alone. What waits for room in its socket is seen in the
-    /// set.
-    fn looks_alone(&self) -> u32 {
-        if self.connection.wants_room() { 0 } else { self.served.min(LOOKS - 1) }
-    }
 }
 
 impl Receiver {
@@ -112,29 +88,25 @@ impl Receiver {
             events: Vec::new(),
             ack_due: Vec::new(),
             hot: None,
-            looks: 0,
-            idle: 0,
+            focus: Focus::default(),
             bulk: false,
         }
     }
 
     /// Handles what has come without waiting; false if nothing has.
     pub(crate) fn look(&mut self, tcp: Tcp<'_>) -> bool {
-        self.forget_dropped(&tcp.table);
-        self.looks += 1;
-        let busy = match self.hot.take_if(|hot| self.looks <= hot.looks_alone()) {
+        self.forget_dropped(tcp.table);
+        let possible = self.hot.as_ref().is_some_and(|hot| !hot.connection.wants_room());
+        let look = self.focus.next(possible);
+        let busy = match self.hot.take_if(|_| look == Look::Focused) {
             Some(hot) => self.serve_hot(tcp, hot, true, false),
-            None => {
-                self.looks = 0;
-                self.turn(tcp, 0, || ())
-            }
+            None => self.turn(tcp, 0, || ()),
         };
         if busy {
             self.leave_epoll(&tcp.table);
         }
-        self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
-        if self.idle == IDLE {
-            self.send_awaited_acks(tcp);
+        if self.focus.on_looked(busy) {
+            self.flush_acks(tcp, Flush::Awaited);
         }
         busy
     }
@@ -175,11 +147,10 @@ impl Receiver {
     /// back](Self::rejoin_epoll).
     fn leave_epoll(&mut self, endpoints: &EndpointTable) {
         let Some(hot) =
-            self.hot.as_mut().filter(|hot| !hot.direct_poll && hot.since >= DIRECT_AFTER)
+            self.hot.as_mut().filter(|hot| !hot.direct_poll && self.focus.should_poll_directly())
         else {
             return;
         };
-        hot.since = 0;
         if endpoints.poll_owner() != PollOwner::Timer {
             return;
         }
@@ -198,7 +169,7 @@ impl Receiver {
     pub(crate) fn rejoin_epoll(&mut self, endpoints: &EndpointTable) -> bool {
         if let Some(hot) = self.hot.as_mut().filter(|hot| hot.direct_poll) {
             hot.direct_poll = !hot.connection.rejoin_epoll(&endpoints.data);
-            hot.since = 0;
+            self.focus.on_rejoined();
             endpoints.direct_poll.store(hot.direct_poll, Ordering::Relaxed);
             return !hot.direct_poll;
         }
@@ -221,34 +192,9 @@ impl Receiver {
         !self.ack_due.is_empty()
     }
 
-    /// Acknowledges what has been completed.
-    pub(crate) fn send_acks(&mut self, tcp: Tcp<'_>) {
-        while let Some(connection) = self.ack_due.pop() {
-            tcp.table.send_ack(tcp.up, &connection);
-        }
-    }
-
-    /// The same but for what nobody waits for.
-    fn send_awaited_acks(&mut self, tcp: Tcp<'_>) {
-        self.ack_due.retain(|connection| {
-            let later = connection.has_unawaited_ack();
-            if !later {
-                tcp.table.send_ack(tcp.up, connection);
-            }
-            later
-        });
-    }
-
-    /// The same but for what will go along with something else, by all appearances; at the second
-    /// `tick` it has not.
-    pub(crate) fn send_acks_unless_delayed(&mut self, tcp: Tcp<'_>, tick: bool) {
-        self.ack_due.retain(|connection| {
-            let delayed = connection.may_delay_ack(tick);
-            if !delayed {
-                tcp.table.send_ack(tcp.up, connection);
-            }
-            delayed
-        });
+    /// Acknowledges what has been completed, as far as `flush` says.
+    pub(crate) fn flush_acks(&mut self, tcp: Tcp<'_>, flush: Flush) {
+        self.ack_due.retain(|connection| tcp.table.send_ack(tcp.up, connection, flush));
     }
 
     /// The same for a caller that stops looking after the sockets: the progress thread sends with
@@ -257,14 +203,14 @@ impl Receiver {
         let endpoints = &tcp.table;
         let ticks = || endpoints.poll_owner() == PollOwner::Timer;
         if ticks() {
-            self.send_acks_unless_delayed(tcp, false);
+            self.flush_acks(tcp, Flush::Undelayed { tick: false });
             endpoints.acks_delayed.store(self.has_unsent_acks(), Ordering::Relaxed);
             // The thread says that it ticks no longer and looks at this then: one of both sees the
             // other.
             fence(Ordering::SeqCst);
         }
         if !ticks() {
-            self.send_acks(tcp);
+            self.flush_acks(tcp, Flush::All);
         }
     }
 
@@ -285,8 +231,7 @@ impl Receiver {
         let Hot { connection, incoming, .. } = &mut *hot;
         match self.serve(tcp, connection, incoming, readable, writable) {
             Ok(busy) => {
-                hot.served = hot.served.saturating_add(u32::from(busy));
-                hot.since = hot.since.saturating_add(u32::from(busy));
+                self.focus.on_focused(busy);
                 self.hot = Some(hot);
                 busy
             }
@@ -311,8 +256,9 @@ impl Receiver {
         let _handling = epoch::handling();
         let mut incoming = self.incoming.remove(&connection.token).unwrap_or_default();
         match self.serve(tcp, &connection, &mut incoming, readable, writable) {
-            Ok(true) if readable && self.rejoin_epoll(&tcp.table) => {
-                let hot = Hot { connection, incoming, served: 0, direct_poll: false, since: 0 };
+            Ok(true) if readable && self.rejoin_epoll(tcp.table) => {
+                self.focus.on_moved();
+                let hot = Hot { connection, incoming, direct_poll: false };
                 let former = self.hot.replace(Box::new(hot));
                 if let Some(Hot { connection, incoming, .. }) = former.map(|former| *former) {
                     self.incoming.insert(connection.token, incoming);
@@ -351,16 +297,15 @@ impl Receiver {
 
     /// Takes note of puts that have been completed.
     fn account(&mut self, tcp: Tcp<'_>, connection: &Arc<Connection>, incoming: &mut Incoming) {
-        if incoming.completed == 0 {
+        let completed = std::mem::take(&mut incoming.completed);
+        if completed.puts == 0 {
             return;
         }
         // For all that came together: notifications may have.
         tcp.up.ranks().wake_own();
-        let answered = !std::mem::take(&mut incoming.plain);
-        let awaited = std::mem::take(&mut incoming.awaited);
-        connection.delay_ack(std::mem::take(&mut incoming.completed), answered, awaited);
-        if std::mem::take(&mut incoming.urgent) {
-            tcp.table.send_ack(tcp.up, connection);
+        connection.delay_ack(completed);
+        if completed.urgent {
+            tcp.table.send_ack(tcp.up, connection, Flush::All);
         } else if !self.ack_due.iter().any(|ack_due| ack_due.token == connection.token) {
             self.ack_due.push(Arc::clone(connection));
         }

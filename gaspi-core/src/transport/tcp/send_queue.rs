@@ -8,6 +8,8 @@
 use crate::ids::QueueId;
 use crate::os::socket::{self, Piece};
 use crate::os::splice;
+use crate::policy::acknowledge::AckDelay;
+use crate::policy::coalesce::{Coalescing, Decision, Post};
 use crate::transport::tcp::payload::{Payload, UserBuffer};
 use crate::transport::tcp::pipes::{PipeGuard, Pipes};
 use crate::wait::monotonic_ns;
@@ -21,8 +23,6 @@ use std::sync::Arc;
 pub(crate) const CHUNK: u64 = 1024 * 1024;
 /// Payloads up to this size are copied behind their frame.
 pub(super) const SMALL: u64 = 2048;
-/// Payloads from this size on are bulk data.
-pub(crate) const BULK: u64 = 64 * 1024;
 /// Payloads from this size on are handed to the kernel page by page, so that only the receiver
 /// copies.
 const PIPED: u64 = 32 * 1024;
@@ -31,17 +31,6 @@ const PIPED: u64 = 32 * 1024;
 const PIPED_ALL: u64 = 4 * 1024 * 1024;
 /// Bytes of small frames that share a system call.
 const BATCH: usize = 64 * 1024;
-/// Requests that follow each other within this time are in quick succession.
-const CLOSE_NS: u64 = 1500;
-/// Requests that follow each other within this time are posted all the time.
-const SOON_NS: u64 = 100_000;
-/// Who answers at intervals below this is likely to answer again soon.
-const PIGGYBACK_NS: u64 = 2_000_000;
-/// How many have to follow each other like this before some are held back: a few are sent at once.
-const STREAK: u32 = 6;
-/// How long requests are held back at most while others follow, and how many bytes of them.
-const CORK_NS: u64 = 50_000;
-const CORK_BYTES: usize = 8 * 1024;
 /// Bytes of memory that a connection keeps for its next frames.
 const KEEP: usize = 4096;
 
@@ -166,17 +155,9 @@ pub(super) struct SendQueue {
     pub(super) unacknowledged: VecDeque<(Stream, u32)>,
     /// Puts acknowledged so far.
     pub(super) acknowledged: u64,
-    /// Puts of the peer that have been completed, and how many of them it has been told of.
-    pub(super) completed: u64,
-    pub(super) acked: u64,
-    /// Whether somebody may wait for that.
-    pub(super) ack_awaited: bool,
-    /// Whether nothing has been posted since the last of them; whether their acknowledgements go
-    /// along with requests that are posted soon; and whether one has waited for that at a tick.
-    pub(super) ack_fresh: bool,
-    pub(super) piggybacks: bool,
-    pub(super) ack_waited: bool,
-    /// Whether the receiving thread waits for room.
+    /// What this rank acknowledges, and when.
+    pub(super) acks: AckDelay,
+    /// Whether whoever drives waits for room.
     pub(super) armed: bool,
     /// How often all has been sent, and how often it had been when a message began to wait for
     /// that.
@@ -188,11 +169,8 @@ pub(super) struct SendQueue {
     /// This rank asks for nothing more.
     pub(super) released: bool,
     pub(super) broken: bool,
-    /// When a request was posted last, how many have followed each other closely, and since when
-    /// some are held back.
-    pub(super) posted_ns: u64,
-    pub(super) streak: u32,
-    pub(super) corked_since_ns: Option<u64>,
+    /// When requests are held back.
+    pub(super) coalescing: Coalescing,
     /// Whether the progress thread has been told that some are.
     pub(super) cork_announced: bool,
     /// Where payloads go page by page, and what is on this way.
@@ -205,25 +183,15 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
-    /// Takes note of a request. Whether it may wait a moment for others: it is `small`, and
-    /// requests come so quickly that a system call for each would be what takes the time. And the
-    /// time, if it comes soon after the one before.
-    pub(super) fn follows(&mut self, small: bool) -> (bool, Option<u64>) {
+    /// Takes note of a request. Whether it is held back, and the time if it comes soon after the
+    /// one before.
+    pub(super) fn note_post(&mut self, small: bool) -> (bool, Option<u64>) {
         let now_ns = monotonic_ns();
-        let distance_ns = now_ns.saturating_sub(self.posted_ns);
-        self.posted_ns = now_ns;
-        self.streak = if distance_ns < CLOSE_NS { self.streak.saturating_add(1) } else { 0 };
-        let soon_ns = (distance_ns < SOON_NS).then_some(now_ns);
-        if std::mem::take(&mut self.ack_fresh) {
-            self.piggybacks = distance_ns < PIGGYBACK_NS;
-            self.ack_waited = false;
-        }
-        if !small || self.streak < STREAK || self.armed {
-            return (false, soon_ns);
-        }
-        let since_ns = *self.corked_since_ns.get_or_insert(now_ns);
-        let few = self.wire.len() - self.sent < CORK_BYTES;
-        (few && now_ns - since_ns < CORK_NS, soon_ns)
+        let queued_bytes = self.wire.len() - self.sent;
+        let post = Post { now_ns, small, blocked: self.armed, queued_bytes };
+        let Decision { cork, soon, interval_ns } = self.coalescing.on_post(post);
+        self.acks.on_post(interval_ns);
+        (cork, soon.then_some(now_ns))
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -238,11 +206,6 @@ impl SendQueue {
     /// Whether requests have to go by another connection.
     pub(super) fn is_let_go(&self) -> bool {
         self.released || self.ending == Ending::LetGo
-    }
-
-    /// Whether the peer has not been told of all its puts that have been completed.
-    pub(super) fn has_unsent_ack(&self) -> bool {
-        self.acked != self.completed
     }
 
     /// Puts the next frames on the wire, of which nothing has been sent.
@@ -281,10 +244,8 @@ impl SendQueue {
     /// Puts the acknowledgement of what has been completed on the wire, behind the news of puts
     /// that were refused, which are counted too.
     fn acknowledge(&mut self) {
-        if self.has_unsent_ack() {
-            self.acked = self.completed;
-            self.ack_awaited = false;
-            Frame::Ack { puts: self.acked }.append_to(&mut self.wire);
+        if let Some(puts) = self.acks.take() {
+            Frame::Ack { puts }.append_to(&mut self.wire);
         }
     }
 

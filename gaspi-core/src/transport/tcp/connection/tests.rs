@@ -3,18 +3,26 @@
 use super::*;
 use crate::ids::{NotificationId, SegmentId};
 use crate::os::socket::Piece;
+use crate::policy::acknowledge::Completed;
 use crate::wire::frame::{Put, RemoteAddress};
 
 #[test]
 fn what_nobody_waits_for_is_acknowledged_at_the_second_tick() {
     let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
-    connection.delay_ack(1, true, false);
-    assert!(connection.has_unawaited_ack());
-    assert!(connection.may_delay_ack(false));
-    assert!(connection.may_delay_ack(true) && !connection.may_delay_ack(true));
+    let poll = Epoll::new().expect("a set");
+    let delays = |flush| connection.send_ack(&poll, flush).expect("not broken");
+    assert!(!delays(Flush::All), "there is nothing to acknowledge");
+    let complete = |put| {
+        let mut completed = Batch::default();
+        completed.add(put);
+        connection.delay_ack(completed);
+    };
+    complete(Completed::OfChannel { notified: true, in_flight: false, awaited: false });
+    assert!(delays(Flush::Awaited) && delays(Flush::Undelayed { tick: false }));
+    assert!(delays(Flush::Undelayed { tick: true }) && !delays(Flush::Undelayed { tick: true }));
     // With something for which somebody may wait it goes out.
-    connection.delay_ack(1, false, true);
-    assert!(!connection.has_unawaited_ack() && !connection.may_delay_ack(false));
+    complete(Completed::OfQueue { notified: false, size: 8 });
+    assert!(!delays(Flush::Awaited) && !delays(Flush::Undelayed { tick: false }));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use super::EndpointTable;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
-use crate::progress::PollOwner;
+use crate::policy::owner::PollOwner;
 use crate::sync::{Ordering, fence};
 use crate::transport::tcp::connection::{Broken, Connection, Posted, Unsent};
 use crate::transport::tcp::send_queue::{ChannelMessage, Item, Outgoing};

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ids::SegmentId;
+use crate::policy::acknowledge::{Batch, Completed};
 use crate::segment::{Init, Segment, Shape};
 
 #[test]
@@ -23,13 +24,16 @@ fn descriptors_stay_with_their_frame_while_others_queue_up_behind_it() {
 
 #[test]
 fn acknowledgements_go_out_before_a_request_that_shares_their_system_call() {
-    let mut out = SendQueue { completed: 3, ack_awaited: true, ..SendQueue::default() };
+    let mut completed = Batch::default();
+    (0..3).for_each(|_| completed.add(Completed::OfQueue { notified: true, size: 8 }));
+    let mut out = SendQueue::default();
+    out.acks.on_completed(completed);
     out.append_item(QueueId(0), Item::Frame(Frame::Ping { request: 1 }));
     let mut bytes = Vec::new();
     Frame::Ack { puts: 3 }.append_to(&mut bytes);
     Frame::Ping { request: 1 }.append_to(&mut bytes);
     assert_eq!(out.wire, bytes);
-    assert!(!out.has_unsent_ack() && !out.ack_awaited);
+    assert!(!out.acks.is_pending());
 }
 
 const PAYLOAD: usize = 768 * 1024;

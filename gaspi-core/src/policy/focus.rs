@@ -2,7 +2,7 @@
 //!
 //! A look at the set is an epoll_wait and, if something has come, a receive; a look at one
 //! connection is the receive alone. Where all traffic comes on one connection, most looks are at
-//! it. If that lasts, its socket leaves the set: each arrival on a socket in a set costs the
+//! it. If that lasts, its socket leaves the set and is polled directly: each arrival on a socket in a set costs the
 //! sender's side of the loopback, or the interrupt, a call into the set.
 
 /// One look of so many is at all connections, where all that comes comes on one.
@@ -37,11 +37,11 @@ pub(crate) struct Focus {
 }
 
 impl Focus {
-    /// Where the next look goes. What waits for room in the focused socket is seen in the set.
-    pub(crate) fn next(&mut self, wants_room: bool) -> Look {
+    /// Where the next look goes. `possible`: there is a focused connection, and nothing waits for
+    /// room in its socket, which is seen in the set only.
+    pub(crate) fn next(&mut self, possible: bool) -> Look {
         self.looks += 1;
-        let alone = if wants_room { 0 } else { self.served.min(LOOKS - 1) };
-        if self.looks <= alone {
+        if possible && self.looks <= self.served.min(LOOKS - 1) {
             return Look::Focused;
         }
         self.looks = 0;
@@ -65,8 +65,9 @@ impl Focus {
         self.idle == IDLE
     }
 
-    /// Whether the focused socket should leave the set now; asked again after as many arrivals.
-    pub(crate) fn should_leave_set(&mut self) -> bool {
+    /// Whether the focused socket should leave the set now, to be polled directly; asked again after
+    /// as many arrivals.
+    pub(crate) fn should_poll_directly(&mut self) -> bool {
         let long = self.streak >= DIRECT;
         if long {
             self.streak = 0;
@@ -85,34 +86,34 @@ mod tests {
     use super::*;
 
     /// The number of looks at the focused connection before one at all.
-    fn focused(focus: &mut Focus, wants_room: bool) -> usize {
-        std::iter::from_fn(|| (focus.next(wants_room) == Look::Focused).then_some(())).count()
+    fn focused(focus: &mut Focus, possible: bool) -> usize {
+        std::iter::from_fn(|| (focus.next(possible) == Look::Focused).then_some(())).count()
     }
 
     #[test]
     fn the_more_comes_on_one_connection_the_more_looks_are_at_it_alone() {
         let mut focus = Focus::default();
-        assert_eq!(focused(&mut focus, false), 0);
+        assert_eq!(focused(&mut focus, true), 0);
         focus.on_focused(true);
         focus.on_focused(false);
-        assert_eq!(focused(&mut focus, false), 1);
+        assert_eq!(focused(&mut focus, true), 1);
         (0..100).for_each(|_| focus.on_focused(true));
-        assert_eq!(focused(&mut focus, false), LOOKS as usize - 1);
-        assert_eq!(focused(&mut focus, true), 0, "room is seen in the set only");
+        assert_eq!(focused(&mut focus, true), LOOKS as usize - 1);
+        assert_eq!(focused(&mut focus, false), 0, "room is seen in the set only");
         focus.on_moved();
-        assert_eq!(focused(&mut focus, false), 0);
+        assert_eq!(focused(&mut focus, true), 0);
     }
 
     #[test]
     fn a_socket_leaves_the_set_after_a_streak_and_not_at_once_again() {
         let mut focus = Focus::default();
         (1..DIRECT).for_each(|_| focus.on_focused(true));
-        assert!(!focus.should_leave_set());
+        assert!(!focus.should_poll_directly());
         focus.on_focused(true);
-        assert!(focus.should_leave_set() && !focus.should_leave_set());
+        assert!(focus.should_poll_directly() && !focus.should_poll_directly());
         (0..DIRECT).for_each(|_| focus.on_focused(true));
         focus.on_rejoined();
-        assert!(!focus.should_leave_set());
+        assert!(!focus.should_poll_directly());
     }
 
     #[test]

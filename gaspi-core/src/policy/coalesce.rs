@@ -12,8 +12,8 @@ const CLOSE_NS: u64 = 1500;
 const BURST: u32 = 6;
 /// How long requests are held back at most while others follow, in nanoseconds, and how many bytes
 /// of them: beyond 8 KiB a send costs more by its bytes than by its call.
-const HOLD_NS: u64 = 50_000;
-const HOLD_BYTES: usize = 8 * 1024;
+const CORK_NS: u64 = 50_000;
+const CORK_BYTES: usize = 8 * 1024;
 /// A caller whose posts follow each other within this time posts all the time, in nanoseconds.
 const SOON_NS: u64 = 100_000;
 
@@ -34,7 +34,7 @@ pub(crate) struct Post {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decision {
     /// It is held back; else all that waits is flushed.
-    pub(crate) hold: bool,
+    pub(crate) cork: bool,
     /// It follows soon after another one: its caller posts all the time.
     pub(crate) soon: bool,
     /// Since the post before, in nanoseconds.
@@ -49,7 +49,7 @@ pub(crate) struct Coalescing {
     /// How many have followed each other closely.
     burst: u32,
     /// Since when some are held back.
-    held_since_ns: Option<u64>,
+    corked_since_ns: Option<u64>,
 }
 
 impl Coalescing {
@@ -60,11 +60,11 @@ impl Coalescing {
         self.posted_ns = now_ns;
         self.burst = if interval_ns < CLOSE_NS { self.burst.saturating_add(1) } else { 0 };
         let soon = interval_ns < SOON_NS;
-        let hold = small && self.burst >= BURST && !blocked && {
-            let since_ns = *self.held_since_ns.get_or_insert(now_ns);
-            queued_bytes < HOLD_BYTES && now_ns.saturating_sub(since_ns) < HOLD_NS
+        let cork = small && self.burst >= BURST && !blocked && {
+            let since_ns = *self.corked_since_ns.get_or_insert(now_ns);
+            queued_bytes < CORK_BYTES && now_ns.saturating_sub(since_ns) < CORK_NS
         };
-        Decision { hold, soon, interval_ns }
+        Decision { cork, soon, interval_ns }
     }
 
     /// A post that was not held back has ended: the time of its system call is no pause of the
@@ -75,7 +75,7 @@ impl Coalescing {
 
     /// All that was held back has been handed to the kernel, or is about to be.
     pub(crate) fn on_flush(&mut self) {
-        self.held_since_ns = None;
+        self.corked_since_ns = None;
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
         (0..limit).find(|_| {
             now_ns += distance_ns;
             let post = Post { now_ns, small, blocked: false, queued_bytes: 0 };
-            posts.on_post(post).hold
+            posts.on_post(post).cork
         })
     }
 
@@ -109,16 +109,16 @@ mod tests {
             posts
         };
         let post = Post { now_ns: 1001, small: true, blocked: false, queued_bytes: 0 };
-        assert!(burst().on_post(post).hold);
-        assert!(!burst().on_post(Post { blocked: true, ..post }).hold);
-        assert!(!burst().on_post(Post { queued_bytes: HOLD_BYTES, ..post }).hold);
+        assert!(burst().on_post(post).cork);
+        assert!(!burst().on_post(Post { blocked: true, ..post }).cork);
+        assert!(!burst().on_post(Post { queued_bytes: CORK_BYTES, ..post }).cork);
         let mut posts = burst();
         let held = (1..).map(|step| Post { now_ns: 1000 + step * 1000, ..post });
-        let flushed = held.take_while(|post| posts.on_post(*post).hold).count() as u64;
-        assert_eq!(flushed * 1000, HOLD_NS, "they follow each other within CLOSE_NS");
+        let flushed = held.take_while(|post| posts.on_post(*post).cork).count() as u64;
+        assert_eq!(flushed * 1000, CORK_NS, "they follow each other within CLOSE_NS");
         posts.on_flush();
-        let again = Post { now_ns: 1000 + HOLD_NS + 2000, ..post };
-        assert!(posts.on_post(again).hold, "the next ones are held back anew");
+        let again = Post { now_ns: 1000 + CORK_NS + 2000, ..post };
+        assert!(posts.on_post(again).cork, "the next ones are held back anew");
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
         assert!(!posts.on_post(post(1_000_000)).soon);
         assert_eq!(
             posts.on_post(post(1_000_000 + SOON_NS - 1)),
-            Decision { hold: false, soon: true, interval_ns: SOON_NS - 1 }
+            Decision { cork: false, soon: true, interval_ns: SOON_NS - 1 }
         );
         posts.on_sent(3_000_000);
         assert!(!posts.on_post(post(3_000_000 + SOON_NS)).soon);

@@ -6,7 +6,9 @@
 //! measurements. No flag outside of this folder decides such a thing.
 
 pub(crate) mod acknowledge;
+pub(crate) mod busy_poll;
 pub(crate) mod coalesce;
 pub(crate) mod focus;
 pub(crate) mod owner;
+pub(crate) mod sleep_limit;
 pub(crate) mod spin;

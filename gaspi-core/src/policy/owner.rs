@@ -10,8 +10,8 @@
 /// once they have come back for a while with short waits. A look takes 20 to 60 us of a core,
 /// most of them for its timer. Where two ranks that wait for each other share a core for now, the
 /// looks are also what makes the kernel part them.
-pub(crate) const TICK_MS: i32 = 1;
-pub(crate) const TICK_MAX_MS: i32 = 4;
+const TICK_MS: i32 = 1;
+const TICK_MAX_MS: i32 = 4;
 /// For how many looks a caller may sleep on the sockets before the thread sleeps too.
 const PATIENCE: u32 = 10;
 /// How often a caller that posts all the time polls the sockets, in nanoseconds: a look costs
@@ -49,9 +49,9 @@ pub(crate) struct Turn {
     /// The thread was woken by its timer.
     pub(crate) ticked: bool,
     /// It sent requests that were held back.
-    pub(crate) held: bool,
+    pub(crate) corked: bool,
     /// Acknowledgements are delayed.
-    pub(crate) owes: bool,
+    pub(crate) acks_delayed: bool,
     /// Callers have polled the sockets so often.
     pub(crate) polls: u64,
     /// A caller sleeps on the sockets now.
@@ -68,7 +68,7 @@ pub(crate) struct Recheck {
     /// As in [`Turn`].
     pub(crate) sleeper: bool,
     /// Requests are held back.
-    pub(crate) holds: bool,
+    pub(crate) corked: bool,
     /// A socket is polled directly, or acknowledgements are delayed: something needs the timer.
     pub(crate) needs_timer: bool,
 }
@@ -99,10 +99,10 @@ impl Schedule {
 
     /// Decides who polls from now on.
     pub(crate) fn after(&mut self, turn: Turn) -> PollOwner {
-        let lively = turn.held || turn.owes || turn.polls != self.polls;
+        let lively = turn.corked || turn.acks_delayed || turn.polls != self.polls;
         self.polls = turn.polls;
         self.quiet = if lively { 0 } else { self.quiet.saturating_add(1) };
-        self.tick_ms = if turn.ticked && lively && turn.brief && !turn.held {
+        self.tick_ms = if turn.ticked && lively && turn.brief && !turn.corked {
             (2 * self.tick_ms).min(TICK_MAX_MS)
         } else {
             TICK_MS
@@ -124,7 +124,7 @@ impl Schedule {
             PollOwner::Caller => !now.sleeper,
             PollOwner::Thread => now.polls != self.polls,
         };
-        let keeps = stays || now.holds || (decided != PollOwner::Timer && now.needs_timer);
+        let keeps = stays || now.corked || (decided != PollOwner::Timer && now.needs_timer);
         if keeps {
             self.tick_ms = TICK_MS;
         }
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(schedule.after(turn(1)), PollOwner::Timer);
         assert_eq!(schedule.after(turn(2)), PollOwner::Timer);
         assert_eq!(schedule.after(turn(2)), PollOwner::Thread);
-        for needed in [Turn { held: true, ..turn(2) }, Turn { owes: true, ..turn(2) }] {
+        for needed in [Turn { corked: true, ..turn(2) }, Turn { acks_delayed: true, ..turn(2) }] {
             assert_eq!(schedule.after(needed), PollOwner::Timer);
         }
     }
@@ -173,9 +173,9 @@ mod tests {
     fn ticks_grow_while_waits_are_brief_and_fall_back_for_anything_else() {
         let mut schedule = Schedule::new();
         let mut polls = 0;
-        let mut tick = |schedule: &mut Schedule, brief, held| {
+        let mut tick = |schedule: &mut Schedule, brief, corked| {
             polls += 1;
-            schedule.after(Turn { ticked: true, polls, brief, held, ..Turn::default() });
+            schedule.after(Turn { ticked: true, polls, brief, corked, ..Turn::default() });
             schedule.tick_ms()
         };
         assert_eq!([(); 4].map(|()| tick(&mut schedule, true, false)), [2, 4, TICK_MAX_MS, 4]);
@@ -192,12 +192,12 @@ mod tests {
         let same = Recheck { polls: 5, ..Recheck::default() };
         assert!(!schedule.reconsider(PollOwner::Thread, same));
         assert!(schedule.reconsider(PollOwner::Thread, Recheck { polls: 6, ..same }));
-        assert!(schedule.reconsider(PollOwner::Thread, Recheck { holds: true, ..same }));
+        assert!(schedule.reconsider(PollOwner::Thread, Recheck { corked: true, ..same }));
         assert!(schedule.reconsider(PollOwner::Thread, Recheck { needs_timer: true, ..same }));
         assert!(schedule.reconsider(PollOwner::Caller, same), "the sleeper has left");
         assert!(!schedule.reconsider(PollOwner::Caller, Recheck { sleeper: true, ..same }));
         assert!(!schedule.reconsider(PollOwner::Timer, Recheck { needs_timer: true, ..same }));
-        assert!(schedule.reconsider(PollOwner::Timer, Recheck { holds: true, ..same }));
+        assert!(schedule.reconsider(PollOwner::Timer, Recheck { corked: true, ..same }));
     }
 
     #[test]

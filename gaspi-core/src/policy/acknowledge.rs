@@ -12,7 +12,7 @@ const ANSWER_NS: u64 = 2_000_000;
 /// Payloads from this size on are bulk data, in bytes: more of it often follows, so that one
 /// acknowledgement serves all. Below it a put without a notification is acknowledged at once: its
 /// sender has nothing to wait for but this.
-pub(crate) const BULK: u64 = 64 * 1024;
+const BULK: u64 = 64 * 1024;
 
 /// A put that was completed here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(crate) struct Batch {
     pub(crate) puts: u64,
     /// One of them is acknowledged at once.
     pub(crate) urgent: bool,
-    /// One of them had no notification, which nobody answers.
+    /// One of them had no notification: nobody answers to mere data.
     plain: bool,
     /// A peer may wait for one of them.
     awaited: bool,

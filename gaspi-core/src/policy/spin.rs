@@ -6,11 +6,14 @@
 
 use std::time::Duration;
 
+/// Looks that a call makes before it counts as waiting: most hand-overs are seen within them, and
+/// reading the clock would cost them more than the hand-over itself.
+pub(crate) const BRIEF_LOOKS: u32 = 64;
 /// How long to spin without yielding, where every rank has a core of its own.
 const SPIN: Duration = Duration::from_micros(5);
 /// The same where what is waited for comes from another node: a round trip by loopback takes 15 to
 /// 30 us.
-pub(crate) const SPIN_ON_SOCKETS: Duration = Duration::from_micros(50);
+const SPIN_ON_SOCKETS: Duration = Duration::from_micros(50);
 /// How long to spin with yields in between, before sleeping.
 const SPIN_AND_YIELD: Duration = Duration::from_micros(200);
 /// How long to yield before sleeping, where ranks share cores.
@@ -27,7 +30,7 @@ pub(crate) enum Next {
     Look,
     /// Yield the core, then look again.
     Yield,
-    /// Announce itself, look once more, sleep.
+    /// Yield the core once more, announce itself, look, then sleep.
     Sleep,
 }
 
@@ -74,6 +77,11 @@ impl Spin {
     }
 }
 
+/// Whether a call that has waited on sockets for so long has not even yielded.
+pub(crate) fn was_brief(own_core: bool, waited: Duration) -> bool {
+    own_core && waited < SPIN_ON_SOCKETS
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +123,12 @@ mod tests {
         assert_eq!(spin.after_looks(MICRO * 500, true), Next::Look);
         assert_eq!(spin.after_looks(MICRO * 599, false), Next::Yield);
         assert_eq!(spin.after_looks(MICRO * 600, false), Next::Sleep);
+    }
+
+    #[test]
+    fn who_yields_has_not_waited_briefly() {
+        assert!(was_brief(true, SPIN_ON_SOCKETS - MICRO) && !was_brief(true, SPIN_ON_SOCKETS));
+        assert!(!was_brief(false, Duration::ZERO), "it yields at once");
     }
 
     #[test]
