@@ -18,14 +18,15 @@ mod layout;
 mod memory;
 mod messages;
 mod setup;
+mod spec;
 pub(crate) mod zero_copy;
 
 pub(crate) use crate::transport::posted_receives::HEAD_BYTES;
 pub use crate::transport::posted_receives::Head;
 pub(crate) use arena::Channels;
 pub use memory::{Location, Mapped, Reached};
-pub use setup::ChannelSpec;
-pub(crate) use setup::describe;
+pub use spec::ChannelSpec;
+pub(crate) use spec::describe;
 
 use crate::control::PeerSlice;
 use crate::error::{Error, Result};

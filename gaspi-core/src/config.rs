@@ -1,6 +1,7 @@
 //! What a job can be configured to (GASPI 17.1, 5.2), with limits checked in one place.
 
 use crate::error::{Error, Result};
+use crate::ids::QueueId;
 
 /// Notifications of a segment at most.
 const NOTIFICATIONS_MAX: u32 = 1 << 20;
@@ -84,6 +85,10 @@ impl Default for Config {
 
 /// Queues that can exist at once, created ones included.
 pub const QUEUE_MAX: u32 = 16;
+
+/// Stands for a queue in what channels post, which count for themselves: behind those of the
+/// program.
+pub(crate) const CHANNELS: QueueId = QueueId(QUEUE_MAX as u8);
 
 impl Config {
     /// Checks every field against its limits.

@@ -6,10 +6,11 @@
 use crate::bootstrap::Server;
 use crate::error::Result;
 use crate::ids::Rank;
+use crate::os::clock::monotonic_ms;
 use crate::sync::Ordering;
 use crate::sync::arrival_slot::Poll;
 use crate::transport::shm::area::{Note, SharedArea, liveness};
-use crate::wait::{Call, monotonic_ms};
+use crate::wait::Call;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 

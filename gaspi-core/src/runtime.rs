@@ -13,8 +13,7 @@ use crate::channel::Channels;
 use crate::config::{Config, Topology};
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::fast_path::FastPath;
-use crate::ids::{GroupId, Rank, SegmentId};
+use crate::ids::{Rank, SegmentId};
 use crate::passive::Passive;
 use crate::policy::acknowledge::Flush;
 use crate::progress::thread::try_receiver;
@@ -234,12 +233,6 @@ impl Runtime {
         self.extensions.get(make)
     }
 
-    /// Runs what takes nanoseconds, as far as nothing is in its way.
-    #[inline(always)]
-    pub fn try_fast<T>(&self, call: impl FnOnce(FastPath<'_>) -> Option<T>) -> Option<T> {
-        call(FastPath::new(self, epoch::enter_fast()?))
-    }
-
     /// This rank.
     #[inline]
     pub fn rank(&self) -> Rank {
@@ -395,12 +388,6 @@ impl Drop for Inner {
         // Threads that outlived the rank may have counted for it since it left.
         epoch::release_counters(self.id());
     }
-}
-
-/// The group of all ranks, for a fresh rank.
-pub(crate) fn initial_group(config: &Config, size: u32) -> Option<(GroupId, Vec<Rank>)> {
-    (config.topology != Topology::None)
-        .then(|| (GroupId::ALL, (0..size).map(|rank| Rank(rank as u16)).collect()))
 }
 
 #[cfg(test)]

@@ -4,15 +4,13 @@
 //! What goes to other ranks is counted by rank, and only there: the totals and the counters of a
 //! transport are sums over ranks.
 
+mod procedures;
+
 use crate::error::{Error, Result};
-use crate::ids::Rank;
-use crate::runtime::{Inner, Runtime};
-use crate::sync::epoch::{self, COUNTERS, Guard, PEER_COUNTERS};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::AtomicU64;
+use crate::sync::epoch::{COUNTERS, PEER_COUNTERS};
 use crate::transport::Link;
-use crate::wait::Call;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 /// What a counter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,126 +179,6 @@ impl Default for Statistics {
             base: [const { AtomicU64::new(0) }; INFO.len()],
             base_of_rank: [const { OnceLock::new() }; INFO.len()],
         }
-    }
-}
-
-impl Inner {
-    /// Adds to a counter.
-    #[inline]
-    pub(crate) fn count(&self, counter: Counter, amount: u64) {
-        self.count_inside(&epoch::enter(), counter, amount);
-    }
-
-    /// Adds to a counter, from inside an epoch.
-    #[inline]
-    pub(crate) fn count_inside(&self, inside: &Guard, counter: Counter, amount: u64) {
-        if !inside.count(self.id(), self.ranks.size, counter as usize, amount) {
-            self.statistics.shared[counter as usize].fetch_add(amount, Ordering::Relaxed);
-        }
-    }
-
-    /// Adds to a counter of `rank`, which has been checked.
-    pub(crate) fn count_for(&self, inside: &Guard, rank: Rank, counter: PeerCounter, amount: u64) {
-        if inside.claim(self.id(), self.ranks.size) {
-            // SAFETY: it counts for this runtime, and the rank was checked.
-            let peer = unsafe { inside.peer(rank.index()) };
-            return peer.add(counter as usize, amount);
-        }
-        let zeroes = || (0..self.ranks.size).map(|_| [const { AtomicU64::new(0) }; PEER_COUNTERS]);
-        let shared = self.statistics.shared_peers.get_or_init(|| zeroes().collect());
-        shared[rank.index()][counter as usize].fetch_add(amount, Ordering::Relaxed);
-    }
-
-    /// Counts what a call has waited.
-    #[cold]
-    pub(crate) fn count_waiting(&self, call: Call, waited: Duration) {
-        let nanoseconds = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
-        let inside = epoch::enter();
-        self.count_inside(&inside, Counter::TimeWaiting, nanoseconds);
-        if let Some(counter) = call.counter() {
-            self.count_inside(&inside, counter, nanoseconds);
-        }
-    }
-
-    fn counted_for(&self, rank: usize, counters: &[PeerCounter]) -> u64 {
-        let of = |counter: &PeerCounter| {
-            let index = *counter as usize;
-            let shared = self.statistics.shared_peers.get();
-            let shared = shared.map_or(0, |peers| peers[rank][index].load(Ordering::Relaxed));
-            epoch::counted_for(self.id(), rank, index).wrapping_add(shared)
-        };
-        counters.iter().map(of).fold(0, u64::wrapping_add)
-    }
-
-    /// The value since init; `rank` is for counters that take one.
-    fn counted(&self, source: Source, rank: usize) -> u64 {
-        let sum = |ranks: &mut dyn Iterator<Item = u32>, counters: &[PeerCounter]| {
-            ranks.map(|rank| self.counted_for(rank as usize, counters)).fold(0, u64::wrapping_add)
-        };
-        match source {
-            Source::Thread(counter) => {
-                let shared = self.statistics.shared[counter as usize].load(Ordering::Relaxed);
-                epoch::counted(self.id(), counter as usize).wrapping_add(shared)
-            }
-            Source::All(counter) => sum(&mut (0..self.ranks.size), &[counter]),
-            Source::Rank(counters) => self.counted_for(rank, counters),
-            Source::Link(link, counters) => {
-                let reached = |rank: &u32| self.link_to(Rank(*rank as u16)) == link;
-                sum(&mut (0..self.ranks.size).filter(reached), counters)
-            }
-        }
-    }
-}
-
-impl Runtime {
-    /// How many counters there are.
-    pub fn statistic_num(&self) -> u32 {
-        INFO.len() as u32
-    }
-
-    /// What a counter counts, `None` if there is no such counter.
-    pub fn statistic_info(counter: u32) -> Option<&'static CounterInfo> {
-        INFO.get(counter as usize).map(|(info, _)| info)
-    }
-
-    /// The value of a counter since init or its last reset. `argument` is a rank for counters that
-    /// take one, and ignored for others.
-    ///
-    /// # Errors
-    /// [`Error::Number`] if there is no such counter, [`Error::InvalidRank`].
-    pub fn statistic_get(&self, counter: u32, argument: u32) -> Result<u64> {
-        let (index, source) = find(counter)?;
-        let inner = self.inner();
-        let statistics = &inner.statistics;
-        if !matches!(source, Source::Rank(_)) {
-            let base = statistics.base[index].load(Ordering::Relaxed);
-            return Ok(inner.counted(source, 0).wrapping_sub(base));
-        }
-        let rank = Rank(u16::try_from(argument).unwrap_or(u16::MAX));
-        inner.ranks.check_rank(rank)?;
-        let base = statistics.base_of_rank[index].get();
-        let base = base.map_or(0, |base| base[rank.index()].load(Ordering::Relaxed));
-        Ok(inner.counted(source, rank.index()).wrapping_sub(base))
-    }
-
-    /// Sets a counter to 0, for all ranks if it takes one.
-    ///
-    /// # Errors
-    /// [`Error::Number`] if there is no such counter.
-    pub fn statistic_reset(&self, counter: u32) -> Result<()> {
-        let (index, source) = find(counter)?;
-        let inner = self.inner();
-        let statistics = &inner.statistics;
-        if !matches!(source, Source::Rank(_)) {
-            statistics.base[index].store(inner.counted(source, 0), Ordering::Relaxed);
-            return Ok(());
-        }
-        let zeroes = || (0..inner.ranks.size).map(|_| AtomicU64::new(0)).collect();
-        let base = statistics.base_of_rank[index].get_or_init(zeroes);
-        for (rank, base) in base.iter().enumerate() {
-            base.store(inner.counted(source, rank), Ordering::Relaxed);
-        }
-        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@
 //! what is waited for, the waiting thread looks after the sockets itself, and sleeps on them if no
 //! other thread does.
 
+use crate::os::clock::monotonic_ms;
 use crate::os::futex;
 use crate::policy::spin::{self, BRIEF_LOOKS, Next, Spin};
 use crate::statistics::Counter;
@@ -311,19 +312,6 @@ impl Drop for NoteGuard<'_> {
         // Release: pairs with the Acquire of the next thread that takes the note.
         self.0.call.store(0, Ordering::Release);
     }
-}
-
-/// CLOCK_MONOTONIC, which is one for all processes of a machine.
-pub(crate) fn monotonic_ms() -> u64 {
-    monotonic_ns() / 1_000_000
-}
-
-/// The same in nanoseconds.
-pub(crate) fn monotonic_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: clock_gettime writes the struct that it is given.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

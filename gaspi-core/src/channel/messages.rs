@@ -2,11 +2,11 @@
 //! expected.
 
 use super::{Channel, HEAD_BYTES, Head, Lifetime, Member, counts};
+use crate::config::CHANNELS;
 use crate::control::PeerSlice;
 use crate::error::Result;
 use crate::ids::NotificationId;
 use crate::os::socket::Piece;
-use crate::queue::CHANNELS;
 use crate::runtime::Inner;
 use crate::segment::ARENA;
 use crate::sync::{AtomicU64, Ordering, slots};

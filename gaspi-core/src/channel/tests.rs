@@ -1,8 +1,8 @@
 //! What programs see of failed requests only where hosts are cut off.
 
 use super::*;
+use crate::config::CHANNELS;
 use crate::ids::QueueId;
-use crate::queue::CHANNELS;
 use crate::wire::frame::Stream;
 use crate::{Config, Job, PendingInit, Timeout};
 

@@ -8,11 +8,8 @@
 
 use crate::sync::Mutex;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
-use crate::transport::tcp::payload::UserBuffer;
+use crate::transport::tcp::payload::{AWAITED, UserBuffer};
 use std::sync::Arc;
-
-/// The bit of a number that says that somebody waits for the acknowledgement.
-const AWAITED: u32 = 1 << 31;
 
 /// Memory that a message has not given back.
 #[derive(Debug)]
@@ -34,11 +31,6 @@ pub(crate) struct ZeroCopySends {
     count: AtomicUsize,
     /// The number of the last one.
     last: AtomicU32,
-}
-
-/// Whether the acknowledgement of a put with this number, as its generation, is waited for.
-pub(crate) fn is_awaited(number: u32) -> bool {
-    number & AWAITED != 0
 }
 
 impl ZeroCopySends {
@@ -115,6 +107,7 @@ impl ZeroCopySends {
 mod tests {
     use super::*;
     use crate::transport::tcp::payload::Payload;
+    use crate::transport::tcp::payload::is_awaited;
 
     #[test]
     fn each_channel_knows_what_it_has_lent_until_it_comes_back() {

@@ -1,7 +1,9 @@
 //! One rank in the steps of one collective: arriving, waiting for the others, what they published.
 
+use super::peer_slice::PeerSlice;
+use super::procedures::have_arrived;
 use super::tree_barrier::Tree;
-use super::{CallKey, CallKind, have_arrived};
+use super::{CallKey, CallKind};
 use crate::error::{Error, Result};
 use crate::group::CallState;
 use crate::ids::{GroupId, Rank};
@@ -15,7 +17,6 @@ use crate::timeout::Deadline;
 use crate::transport::shm::area::{STAGE_BYTES, wake_kind};
 use crate::transport::tcp::endpoint_table::waiting_group;
 use crate::wait::Call;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,36 +30,6 @@ enum Scan {
     Missing,
     /// Members have not arrived, and others differ already.
     Differs(Error),
-}
-
-/// A range of memory that a peer may read or write at any time: pointer and length, without Rust
-/// references.
-#[derive(Debug, Clone, Copy)]
-pub struct PeerSlice<'a> {
-    pointer: *mut u8,
-    len: usize,
-    _life: PhantomData<&'a u8>,
-}
-
-impl PeerSlice<'_> {
-    pub(crate) fn new(pointer: *mut u8, len: usize) -> Self {
-        PeerSlice { pointer, len, _life: PhantomData }
-    }
-
-    /// First byte, aligned to a cache line.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.pointer
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
 }
 
 /// A collective under way on a group. Dropped without [`finish`](GroupCall::finish) it stays

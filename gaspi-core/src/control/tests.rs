@@ -3,8 +3,10 @@
 use super::*;
 use crate::bootstrap::Job;
 use crate::config::Config;
+use crate::ids::{GroupId, Rank};
 use crate::runtime::PendingInit;
 use crate::sync::Ordering;
+use crate::timeout::Timeout;
 use std::sync::Barrier;
 
 const LIMIT: Timeout = Timeout::Millis(60_000);

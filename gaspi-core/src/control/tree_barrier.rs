@@ -15,16 +15,14 @@
 //! have heard of its arrival, and by those to whom the tree can tell nothing more, since the parent
 //! has left; they tell all.
 
-use super::BARRIER;
+mod procedures;
+
 use crate::bootstrap::Card;
-use crate::error::Error;
 use crate::ids::{GroupId, Rank};
 use crate::os::affinity;
-use crate::remote_arrivals::{Arrival, incarnation};
-use crate::runtime::Inner;
+use crate::remote_arrivals::incarnation;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-use crate::transport::shm::area::liveness;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -307,96 +305,6 @@ impl TreeBarriers {
         children.into_iter().any(|child| {
             tree.subtree(child).contains(&member) && state.has_gathered(tree.ranks[child], step)
         })
-    }
-}
-
-impl Inner {
-    /// This rank arrives at a barrier of a group that has a tree.
-    pub(super) fn arrive_at_tree(&self, group: GroupId, step: u64) {
-        let (next, heard) = self.control.tree_barriers.0[group.index()].arrive(step);
-        self.pass_on(group, next);
-        if heard {
-            self.tell_all_of_barrier(group, step);
-        }
-    }
-
-    /// Somebody has sent its arrival to all.
-    pub(crate) fn hear_of_arrival(&self, group: GroupId, step: u64) {
-        if self.control.tree_barriers.0[group.index()].hear_arrival(step) {
-            self.tell_all_of_barrier(group, step);
-        }
-    }
-
-    /// Sends this rank's arrival at a barrier to all members.
-    #[cold]
-    pub(super) fn tell_all_of_barrier(&self, group: GroupId, step: u64) {
-        let ranks = {
-            let mut state = self.control.tree_barriers.0[group.index()].state();
-            note(&mut state.told_all, step);
-            let Some(tree) = state.tree(step) else { return };
-            Arc::clone(&tree.ranks)
-        };
-        let (fingerprint, words, stage) = (BARRIER.fingerprint, Vec::new(), Vec::new());
-        self.send_arrival(ranks, Arrival { group, step, fingerprint, words, stage });
-    }
-
-    /// This rank leaves: sends its arrivals at barriers that have not ended here.
-    pub(crate) fn tell_all_of_unfinished_barriers(&self) {
-        for (index, barrier) in self.control.tree_barriers.0.iter().enumerate() {
-            let (arrived, told_all) = {
-                let state = barrier.state();
-                (state.arrived, state.told_all)
-            };
-            let group = GroupId(index as u8);
-            let ended = |step| {
-                self.control.tree_barriers.has_completed(group, step) || has(&told_all, step)
-            };
-            for step in arrived.into_iter().filter(|step| *step > 0 && !ended(*step)) {
-                self.tell_all_of_barrier(group, step);
-            }
-        }
-    }
-
-    /// Whether `rank`, which has left without an arrival slot, cannot be heard of any more: this
-    /// rank would have heard of its arrival at `step`, or nothing more of the others'.
-    pub(super) fn has_missed(&self, group: GroupId, step: u64, rank: Rank) -> bool {
-        let state = self.control.tree_barriers.0[group.index()].state();
-        let Some(tree) = state.tree(step) else { return false };
-        let parent = tree.parent.as_deref().unwrap_or_default();
-        let cut_off = parent.iter().any(|parent| self.ranks.liveness(*parent) == liveness::LEFT);
-        cut_off || tree.is_next_to(rank) && !state.has_gathered(rank, step)
-    }
-
-    /// A neighbour in the tree has told something.
-    pub(crate) fn hear_of_barrier(
-        &self,
-        peer: Rank,
-        group: GroupId,
-        step: u64,
-        message: BarrierMessage,
-    ) {
-        let Some(barrier) = self.control.tree_barriers.0.get(group.index()) else { return };
-        let next = barrier.hear(peer, step, message);
-        self.pass_on(group, next);
-        self.ranks.wake_own();
-    }
-
-    fn pass_on(&self, group: GroupId, outbound: Option<Outbound>) {
-        if let Some(Outbound { to, step, message }) =
-            outbound.filter(|outbound| !outbound.to.is_empty())
-        {
-            self.send_along_tree(to, group, step, message);
-        }
-    }
-
-    /// Tells all members that one has left without arriving.
-    pub(super) fn say_departed(&self, group: GroupId, step: u64, error: &Error) {
-        let Error::RankLeft { rank, .. } = *error else { return };
-        let tree = self.control.tree_barriers.0[group.index()].state().tree(step).cloned();
-        let Some(tree) = tree else { return };
-        let me = tree.ranks[tree.me];
-        let others = tree.ranks.iter().copied().filter(|other| ![me, rank].contains(other));
-        self.send_along_tree(others.collect(), group, step, BarrierMessage::Departed(rank));
     }
 }
 

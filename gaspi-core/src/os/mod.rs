@@ -1,10 +1,11 @@
 //! The operating system: memory, futexes, sockets with descriptors, processes, affinity.
 //!
 //! Nearly every system call of the crate is made here (others: `sync::membarrier`,
-//! `bootstrap::system`, advice about the memory of channels, the clock); callers get safe functions
-//! and errors in words.
+//! `bootstrap::system`, advice about the memory of channels); callers get safe functions and errors
+//! in words.
 
 pub mod affinity;
+pub(crate) mod clock;
 pub mod cross_memory;
 pub mod event;
 pub mod futex;

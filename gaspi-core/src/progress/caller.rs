@@ -1,12 +1,13 @@
 //! Callers that look after the sockets of their rank while they wait.
 
+use crate::os::clock::monotonic_ns;
 use crate::policy::acknowledge::Flush;
 use crate::policy::owner::{PollOwner, polls_behind_post, polls_in_test};
 use crate::progress::thread::try_receiver;
 use crate::sync::{Ordering, fence};
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::endpoint_table::{DATA, EndpointTable};
-use crate::wait::{Sockets, monotonic_ns};
+use crate::wait::Sockets;
 use std::os::fd::AsFd;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 //! Invariant: a start survives timeouts; whoever waits again goes on where the last wait ended.
 
 use super::extensions::Extensions;
-use super::{Inner, Runtime, descriptors, initial_group};
+use super::{Inner, Runtime, descriptors};
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
 use crate::bootstrap::{Card, Client, Job, KEY_BYTES, Membership, Transport};
 use crate::channel::Channels;
@@ -12,7 +12,7 @@ use crate::config::{Config, Topology};
 use crate::control::Control;
 use crate::control::tree_barrier::{Tree, TreeBarriers};
 use crate::error::{Error, Result};
-use crate::group::{FIRST_INCARNATION, Groups};
+use crate::group::{FIRST_INCARNATION, Groups, initial_group};
 use crate::ids::Rank;
 use crate::os::{affinity, interfaces, process, socket};
 use crate::passive::{Mailbox, Outbox, Passive};

@@ -4,10 +4,10 @@
 
 use super::Inner;
 use crate::bootstrap::Membership;
+use crate::config::CHANNELS;
 use crate::group::Abort;
 use crate::ids::{QueueId, Rank};
 use crate::progress::thread::Served;
-use crate::queue::CHANNELS;
 use crate::ranks::Ranks;
 use crate::segment::own::Memory;
 use crate::sync::MutexGuard;

@@ -9,6 +9,7 @@
 //! waits.
 
 use crate::ids::{QueueId, Rank};
+use crate::os::clock::monotonic_ns;
 use crate::os::event::Epoll;
 use crate::os::socket;
 use crate::policy::acknowledge::{Batch, Flush};
@@ -18,7 +19,6 @@ use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::send_queue::{
     ChannelMessage, Ending, Item, Outgoing, SMALL, SendQueue, send,
 };
-use crate::wait::monotonic_ns;
 use crate::wire::frame::{Frame, Stream};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -4,11 +4,10 @@
 //! Nothing here waits, since the receiving thread may hold or be inside anything, and nothing calls
 //! the program. [`may_wait`](crate::sync::epoch::may_wait) holds that.
 
-use crate::channel::zero_copy;
+use crate::config::CHANNELS;
 use crate::ids::{QueueId, Rank};
 use crate::os::process;
 use crate::policy::acknowledge::Completed;
-use crate::queue::CHANNELS;
 use crate::segment::{ARENA, Segment};
 use crate::sync::slots;
 use crate::transport::RequestFailure;
@@ -16,7 +15,7 @@ use crate::transport::posted_receives::ReceiveTarget;
 use crate::transport::software_target;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::{Broken, Connection};
-use crate::transport::tcp::payload::Payload;
+use crate::transport::tcp::payload::{Payload, is_awaited};
 use crate::transport::tcp::receive::Incoming;
 use crate::transport::tcp::requests::GetTarget;
 use crate::transport::tcp::requests::finish;
@@ -169,7 +168,7 @@ impl<'a> Tcp<'a> {
         let generation = put.stream.generation;
         incoming.completed.add(if put.stream.queue == CHANNELS {
             // Channels go by their own counts, but for memory in flight; see [`crate::channel`].
-            let (in_flight, awaited) = (generation != 0, zero_copy::is_awaited(generation));
+            let (in_flight, awaited) = (generation != 0, is_awaited(generation));
             Completed::OfChannel { notified, in_flight, awaited }
         } else {
             Completed::OfQueue { notified, size: put.size }

@@ -4,6 +4,14 @@ use crate::segment::Segment;
 use crate::sync::{Mutex, MutexGuard};
 use std::sync::Arc;
 
+/// The bit of a number that says that somebody waits for the acknowledgement.
+pub(crate) const AWAITED: u32 = 1 << 31;
+
+/// Whether the acknowledgement of a put with this number, as its generation, is waited for.
+pub(crate) fn is_awaited(number: u32) -> bool {
+    number & AWAITED != 0
+}
+
 /// Memory of the program that a message takes its data from while it is on its way.
 #[derive(Debug)]
 pub(crate) struct UserBuffer {

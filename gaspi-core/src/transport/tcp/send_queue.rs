@@ -6,13 +6,13 @@
 //! call. Nothing here waits.
 
 use crate::ids::QueueId;
+use crate::os::clock::monotonic_ns;
 use crate::os::socket::{self, Piece};
 use crate::os::splice;
 use crate::policy::acknowledge::AckDelay;
 use crate::policy::coalesce::{Coalescing, Decision, Post};
 use crate::transport::tcp::payload::{Payload, UserBuffer};
 use crate::transport::tcp::pipes::{PipeGuard, Pipes};
-use crate::wait::monotonic_ns;
 use crate::wire::frame::{Frame, Put, RemoteAddress, Stream};
 use std::collections::VecDeque;
 use std::io;

@@ -1,0 +1,75 @@
+//! How large a channel is.
+
+use super::layout::LINE;
+use crate::error::{Error, Result};
+
+/// Limits of a channel, which fit into a fingerprint.
+const SLOTS_MAX: u32 = (1 << 16) - 1;
+const MESSAGE_BYTES_MAX: u64 = (1 << 30) - LINE;
+const STAGE_BYTES_MAX: u64 = (1 << 26) - LINE;
+/// Bits of the largest number of lines of a message, and of staging.
+const MESSAGE_BITS: u32 = 24;
+const STAGE_BITS: u32 = 20;
+
+/// How large a channel is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChannelSpec {
+    /// Messages between two members that the receiver has not taken, 1..=65535.
+    pub slots: u32,
+    /// Bytes of a message behind its header of 64 bytes; below 1 GiB.
+    pub message_bytes: u64,
+    /// Bytes of staging that go with an arrival; below 64 MiB.
+    pub stage_bytes: u64,
+}
+
+impl ChannelSpec {
+    /// Bytes of a slot.
+    #[inline]
+    pub(super) fn slot_bytes(&self) -> u64 {
+        super::HEAD_BYTES as u64 + self.message_bytes
+    }
+
+    /// In whole cache lines, and checked.
+    pub(super) fn rounded(self) -> Result<ChannelSpec> {
+        let refuse = |number: u64, what: &str, max: u64| Error::Number {
+            number,
+            reason: format!("{what} of a channel can be at most {max}"),
+        };
+        if self.slots == 0 || self.slots > SLOTS_MAX {
+            let reason = format!("a channel has 1 to {SLOTS_MAX} slots");
+            return Err(Error::Number { number: self.slots.into(), reason });
+        }
+        if self.message_bytes > MESSAGE_BYTES_MAX {
+            return Err(refuse(self.message_bytes, "message_bytes", MESSAGE_BYTES_MAX));
+        }
+        if self.stage_bytes > STAGE_BYTES_MAX {
+            return Err(refuse(self.stage_bytes, "stage_bytes", STAGE_BYTES_MAX));
+        }
+        Ok(ChannelSpec {
+            slots: self.slots,
+            message_bytes: self.message_bytes.next_multiple_of(LINE),
+            stage_bytes: self.stage_bytes.next_multiple_of(LINE),
+        })
+    }
+
+    /// What has to be the same on all members.
+    pub(super) fn details(self) -> u64 {
+        let (message, stage) = (self.message_bytes / LINE, self.stage_bytes / LINE);
+        (u64::from(self.slots) << (MESSAGE_BITS + STAGE_BITS)) | (message << STAGE_BITS) | stage
+    }
+
+    fn of_details(details: u64) -> ChannelSpec {
+        let field = |from: u32, bits: u32| details >> from & ((1 << bits) - 1);
+        ChannelSpec {
+            slots: (details >> (MESSAGE_BITS + STAGE_BITS)) as u32,
+            message_bytes: field(STAGE_BITS, MESSAGE_BITS) * LINE,
+            stage_bytes: field(0, STAGE_BITS) * LINE,
+        }
+    }
+}
+
+/// A call in words, from the details of its fingerprint.
+pub(crate) fn describe(details: u64) -> String {
+    let ChannelSpec { slots, message_bytes, stage_bytes } = ChannelSpec::of_details(details);
+    format!("channel_open with {slots} slots of {message_bytes} bytes, staging of {stage_bytes}")
+}

@@ -1,0 +1,148 @@
+//! Steps of a group, started and continued, and the barrier (GASPI 17.1, 11).
+
+use super::call::GroupCall;
+use super::{Active, BARRIER, CallKey};
+use crate::error::{Error, Result};
+use crate::group::CallState;
+use crate::ids::{GroupId, Rank};
+use crate::runtime::{Inner, Runtime};
+use crate::statistics::Counter;
+use crate::sync::AtomicU64;
+use crate::sync::arrival_slot::{ArrivalSlot, Poll};
+use crate::sync::epoch;
+use crate::timeout::Timeout;
+use crate::transport::shm::area::wake_kind;
+
+impl Inner {
+    /// Arrives at a barrier and looks whether all members have. `None` if not, or if something is
+    /// in the way: the barrier then has to be started or continued as a call.
+    #[inline]
+    pub(crate) fn barrier_briefly(&self, group: GroupId, once: bool) -> Option<()> {
+        let mut state = self.control.groups.claim_idle(group)?;
+        let state = &mut *state;
+        let committed = state.committed.as_mut()?;
+        if state.active.is_some() || committed.remote || self.check_open().is_err() {
+            return None;
+        }
+        let step = committed.step + 1;
+        let at = (step % 2) as usize;
+        let slot = |rank: Rank| &self.ranks.area.arrival_slots(rank, group.index())[at];
+        slot(self.ranks.me).publish(step, BARRIER.fingerprint, &[]);
+        for rank in committed.ranks.iter().filter(|rank| **rank != self.ranks.me) {
+            self.ranks.area.wake_for(*rank, wake_kind::ARRIVAL);
+        }
+        let mut next = 0;
+        let mut look = || {
+            let ranks = &committed.ranks;
+            // All members are of this node.
+            let slot = |rank| &self.ranks.area.arrival_slots(rank, group.index())[at];
+            have_arrived(ranks, slot, step, BARRIER.fingerprint, &mut next).then_some(())
+        };
+        let all = if once { look() } else { self.waiter.briefly(look) };
+        if all.is_none() {
+            // Until it has claimed the group again, another thread could take this barrier for its
+            // own.
+            let continued_by = epoch::thread_key();
+            state.active = Some(Active { arrived: true, continued_by, ..Active::new(BARRIER) });
+            return None;
+        }
+        committed.step = step;
+        if committed.ranks.len() > 1 {
+            self.ranks.area.finish_step(group.index(), step);
+        }
+        all
+    }
+
+    /// The arrival slots of a member, of this node or another one.
+    #[inline]
+    pub(crate) fn arrival_slots_of(
+        &self,
+        rank: Rank,
+        group: GroupId,
+    ) -> &[ArrivalSlot<AtomicU64>; 2] {
+        if self.ranks.is_local(rank) {
+            self.ranks.area.arrival_slots(rank, group.index())
+        } else {
+            self.control.remote_arrivals.arrival_slots(rank, group.index())
+        }
+    }
+
+    pub(crate) fn group_call(&self, group: GroupId, key: CallKey) -> Result<GroupCall<'_>> {
+        self.check_open()?;
+        let mut state = self.control.groups.claim(group)?;
+        let CallState { committed, active, .. } = &mut *state;
+        let Some(committed) = committed else {
+            return Err(self.control.groups.not_committed(group));
+        };
+        let me = committed.me;
+        match active {
+            None => {
+                if let Some(rank) = self.ranks.dead_among(&committed.ranks) {
+                    return Err(self.ranks.died(rank, key.kind.name()));
+                }
+                *active = Some(Active::new(key));
+            }
+            Some(active) if ![0, epoch::thread_key()].contains(&active.continued_by) => {
+                let active = "a collective of another thread".to_owned();
+                return Err(Error::ActiveCollective { group, active });
+            }
+            Some(active) if active.key.is_same(&key) => active.continued_by = 0,
+            Some(active) => {
+                let active = (active.key.describe)(active.key.fingerprint);
+                return Err(Error::ActiveCollective { group, active });
+            }
+        }
+        Ok(GroupCall { inner: self, group, state, me, key, staged: 0 })
+    }
+}
+
+/// Whether the members from `next` on, and so all, have arrived at `step` in one accord, as their
+/// arrival slots tell.
+#[inline]
+pub(super) fn have_arrived<'a>(
+    ranks: &[Rank],
+    slot: impl Fn(Rank) -> &'a ArrivalSlot<AtomicU64>,
+    step: u64,
+    fingerprint: u64,
+    next: &mut usize,
+) -> bool {
+    for rank in &ranks[*next..] {
+        if slot(*rank).poll(step) != Poll::Arrived(fingerprint) {
+            return false;
+        }
+        *next += 1;
+    }
+    true
+}
+
+impl Runtime {
+    /// Starts or continues a collective on `group`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidGroup`] if it is not committed; [`Error::ActiveCollective`] while another
+    /// thread is in a collective of the group, or another one is not finished; [`Error::RankDied`]
+    /// of a member, for one that is started.
+    pub fn group_call(&self, group: GroupId, key: CallKey) -> Result<GroupCall<'_>> {
+        self.inner().group_call(group, key)
+    }
+
+    /// Waits until all ranks of `group` have called it (GASPI 17.1, 11.2.1). After a timeout, call
+    /// again to continue.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::InvalidGroup`], [`Error::ActiveCollective`],
+    /// [`Error::Mismatch`], [`Error::RankDied`], [`Error::RankLeft`].
+    pub fn barrier(&self, group: GroupId, timeout: Timeout) -> Result<()> {
+        let once = timeout == Timeout::Test;
+        if self.try_fast(|fast| fast.barrier(group, once)).is_some() {
+            return Ok(());
+        }
+        let inner = self.inner();
+        let mut call = inner.group_call(group, BARRIER)?;
+        call.arrive(&[]);
+        call.await_all(timeout.deadline())?;
+        call.finish();
+        inner.count(Counter::Barriers, 1);
+        Ok(())
+    }
+}

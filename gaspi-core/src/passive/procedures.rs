@@ -1,0 +1,357 @@
+//! The procedures of passive messages (GASPI 17.1, 9).
+
+use super::{Letter, Message, SendState};
+use crate::error::{Error, Result};
+use crate::ids::{Rank, SegmentId};
+use crate::runtime::{Inner, Runtime};
+use crate::segment::Segment;
+use crate::statistics::Counter;
+use crate::sync::slots::{self, passive_end, passive_pending, passive_post, passive_taken};
+use crate::sync::{Ordering, epoch};
+use crate::timeout::{Deadline, Timeout};
+use crate::transport::shm::area::{OUTBOX_BUFFERS, liveness};
+use crate::transport::tcp::requests::RequestKey;
+use crate::transport::tcp::send_queue::Outgoing;
+use crate::wait::{Call, Waiting};
+use crate::wire::frame::Frame;
+
+/// A state taken by this thread; given back when dropped.
+struct Taken<'a> {
+    inner: &'a Inner,
+    receiver: Rank,
+    /// What the state becomes.
+    then: SendState,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.inner.passive.outbox.lanes[self.receiver.index()].lock().state = self.then;
+        // Another thread of this rank may wait for the state.
+        self.inner.ranks.wake_own();
+    }
+}
+
+impl Inner {
+    fn free_buffer(&self, buffer: usize) {
+        self.passive.outbox.free.lock().push(buffer);
+        self.ranks.wake_own();
+    }
+
+    /// Takes the state to `receiver`, and what a timed-out call left there.
+    fn take_lane(&self, receiver: Rank, deadline: Deadline) -> Result<(Taken<'_>, SendState)> {
+        let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
+        let before = self.until(deadline, waiting, || {
+            let mut sending = self.passive.outbox.lanes[receiver.index()].lock();
+            match sending.state {
+                SendState::Busy => None,
+                before => {
+                    sending.state = SendState::Busy;
+                    Some(before)
+                }
+            }
+        });
+        let timeout = || {
+            let pending = format!("another thread's message to {receiver}");
+            Error::Timeout { pending }
+        };
+        let before = before.ok_or_else(timeout)?;
+        Ok((Taken { inner: self, receiver, then: SendState::Idle }, before))
+    }
+
+    /// Posts a message; gives its number and buffer.
+    fn post_passive(
+        &self,
+        message: Message,
+        receiver: Rank,
+        deadline: Deadline,
+    ) -> Result<(u64, usize)> {
+        let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
+        let buffer = self.until(deadline, waiting, || self.passive.outbox.free.lock().pop());
+        let Some(buffer) = buffer else {
+            let pending = format!("one of {OUTBOX_BUFFERS} passive messages to be received");
+            return Err(Error::Timeout { pending });
+        };
+        let copied = self.copy_out(message, buffer);
+        if let Err(error) = copied {
+            self.free_buffer(buffer);
+            return Err(error);
+        }
+        let number = {
+            let mut sending = self.passive.outbox.lanes[receiver.index()].lock();
+            sending.number += 1;
+            sending.number
+        };
+        let slot = self.ranks.area.passive_slot(receiver, self.ranks.me);
+        slot.size.store(message.size as u32, Ordering::Relaxed);
+        slot.buffer.store(buffer as u32, Ordering::Relaxed);
+        passive_post(&slot.word, number);
+        self.ranks.area.wake(receiver);
+        Ok((number, buffer))
+    }
+
+    fn copy_out(&self, message: Message, buffer: usize) -> Result<()> {
+        self.copy_message(message, self.ranks.area.outbox(self.ranks.me, buffer))
+    }
+
+    /// Copies a message to where it travels from, which has room for it.
+    fn copy_message(&self, message: Message, to: *mut u8) -> Result<()> {
+        let inside = epoch::enter();
+        let segment = self.local(message.segment, &inside)?;
+        fits(segment, message.offset, message.size)?;
+        let from = segment.pointer().wrapping_add(message.offset as usize);
+        // SAFETY: the range was checked against the segment, which exists while the guard lives;
+        // the place to travel from belongs to this call: a buffer of the outbox, which holds
+        // passive_transfer_size_max bytes, or one of the message's size.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, message.size as usize) };
+        Ok(())
+    }
+
+    fn check_passive(&self, segment: SegmentId, offset: u64, size: u64, limit: u64) -> Result<()> {
+        let inside = epoch::enter();
+        let found = self.local(segment, &inside)?;
+        if offset >= found.size {
+            return Err(Error::LocalOffset { segment, offset, size: found.size });
+        }
+        if size == 0 || size > limit || size > found.size - offset {
+            let left = found.size - offset;
+            let reason = format!(
+                "a passive message has 1 to {limit} bytes (passive_transfer_size_max), and {left} \
+                 are left at {offset} of {segment}"
+            );
+            return Err(Error::CommSize { size, reason });
+        }
+        Ok(())
+    }
+
+    fn send(&self, message: Message, receiver: Rank, deadline: Deadline) -> Result<()> {
+        self.ranks.check_alive(receiver, "passive_send")?;
+        let (mut state, before) = self.take_lane(receiver, deadline)?;
+        if !self.ranks.is_local(receiver) {
+            return self.send_remotely(message, receiver, deadline, &mut state, before);
+        }
+        let slot = self.ranks.area.passive_slot(receiver, self.ranks.me);
+        let (number, buffer) = match before {
+            SendState::TimedOut { message: pending, number, buffer } if pending == message => {
+                (number, buffer)
+            }
+            SendState::TimedOut { buffer, .. } => {
+                // Another message: take the old one back, if it is not taken.
+                if let Some(posted) = passive_pending(&slot.word) {
+                    passive_end(&slot.word, posted, slots::Passive::Empty);
+                }
+                self.free_buffer(buffer);
+                self.post_passive(message, receiver, deadline)?
+            }
+            SendState::Idle | SendState::Busy | SendState::Calling { .. } => {
+                self.post_passive(message, receiver, deadline)?
+            }
+        };
+        let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
+        let taken = self.until(deadline, waiting, || {
+            if passive_taken(&slot.word, number) {
+                return Some(Ok(()));
+            }
+            // It may have been taken just before the receiver's end.
+            let alive =
+                self.check_open().and_then(|()| self.ranks.check_alive(receiver, "passive_send"));
+            alive
+                .err()
+                .map(|error| if passive_taken(&slot.word, number) { Ok(()) } else { Err(error) })
+        });
+        match taken {
+            Some(outcome) => {
+                self.free_buffer(buffer);
+                outcome
+            }
+            None => {
+                state.then = SendState::TimedOut { message, number, buffer };
+                Err(Error::Timeout { pending: format!("{receiver} to receive a passive message") })
+            }
+        }
+    }
+
+    /// Sends a message to another node, or continues to wait until it is received.
+    fn send_remotely(
+        &self,
+        message: Message,
+        rank: Rank,
+        deadline: Deadline,
+        state: &mut Taken<'_>,
+        before: SendState,
+    ) -> Result<()> {
+        let Message { segment, offset, size } = message;
+        let key = RequestKey::Passive { rank, segment, offset, size };
+        if let SendState::Calling { key: pending } = before
+            && pending != key
+        {
+            self.withhold(rank, &pending);
+        }
+        let mut bytes = vec![0; size as usize];
+        self.copy_message(message, bytes.as_mut_ptr())?;
+        let call = self.call(key, rank, deadline, |request| {
+            Ok(Outgoing::new(&Frame::Passive { request, message: bytes }))
+        })?;
+        let waiting = Waiting { call: Call::PassiveSend, object: rank.0.into() };
+        match self.finish_call(key, rank, call, deadline, waiting) {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_timeout() => {
+                state.then = SendState::Calling { key };
+                Err(Error::Timeout { pending: format!("{rank} to receive a passive message") })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes a message to another node back, if it was not received.
+    fn withhold(&self, rank: Rank, key: &RequestKey) {
+        if let Some(request) = self.endpoints.give_up(key) {
+            let frame = Frame::Withhold { request };
+            // Who cannot be told any more does not receive it either.
+            let _ = self.send_message(rank, Outgoing::new(&frame), Deadline::Now);
+        }
+    }
+
+    /// Takes a message of another node that fits.
+    fn receive_letter(&self, to: *mut u8, size: u64) -> Option<Rank> {
+        let Letter { sender, request, connection, message } = self.passive.mailbox.take(size)?;
+        // SAFETY: it fits into the range that the caller has checked, whose segment exists while
+        // the caller is inside of an epoch.
+        unsafe { to.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
+        let frame = Frame::Reply { request, outcome: Ok(0) };
+        // If it broke, the sender knows already that its message has failed.
+        if let Some(connection) = self.endpoints.connection(connection) {
+            connection.answer(&self.endpoints.data, &frame);
+        }
+        Some(sender)
+    }
+
+    /// Copies a waiting message that fits, and takes it.
+    fn receive(&self, segment: SegmentId, offset: u64, size: u64) -> Result<Option<Rank>> {
+        let inside = epoch::enter();
+        let found = self.local(segment, &inside)?;
+        fits(found, offset, size)?;
+        let to = found.pointer().wrapping_add(offset as usize);
+        let first = self.passive.outbox.next.load(Ordering::Relaxed);
+        let locals = self.ranks.area.locals();
+        if self.endpoints.remote
+            && first.is_multiple_of(2)
+            && let Some(sender) = self.receive_letter(to, size)
+        {
+            self.passive.outbox.next.store(first.wrapping_add(1), Ordering::Relaxed);
+            return Ok(Some(sender));
+        }
+        for step in 0..locals.len() {
+            let sender = locals[(first as usize + step) % locals.len()];
+            let slot = self.ranks.area.passive_slot(self.ranks.me, sender);
+            let Some(posted) = passive_pending(&slot.word) else { continue };
+            let len = u64::from(slot.size.load(Ordering::Relaxed));
+            let buffer = slot.buffer.load(Ordering::Relaxed) as usize;
+            // A message taken back meanwhile may have left anything here; taking it then fails.
+            if len > size || buffer >= OUTBOX_BUFFERS {
+                continue;
+            }
+            if self.ranks.liveness(sender) != liveness::JOINED {
+                continue;
+            }
+            // SAFETY: `len` fits into the range, which was checked and whose segment exists while
+            // the guard lives; an outbox buffer is larger than any message.
+            unsafe {
+                let from = self.ranks.area.outbox(sender, buffer);
+                std::ptr::copy_nonoverlapping(from, to, len as usize);
+            }
+            if passive_end(&slot.word, posted, slots::Passive::Taken) {
+                let next = first.wrapping_add(step as u32 + 1);
+                self.passive.outbox.next.store(next, Ordering::Relaxed);
+                self.ranks.area.wake(sender);
+                return Ok(Some(sender));
+            }
+        }
+        Ok(if self.endpoints.remote { self.receive_letter(to, size) } else { None })
+    }
+}
+
+/// Checks once more: the segment may have been replaced by a smaller one while the call waited.
+fn fits(segment: &Segment, offset: u64, size: u64) -> Result<()> {
+    if offset >= segment.size || size > segment.size - offset {
+        return Err(Error::LocalOffset { segment: segment.id, offset, size: segment.size });
+    }
+    Ok(())
+}
+
+impl Runtime {
+    /// Sends `size` bytes of a segment to whoever receives at `rank` (GASPI 17.1, 9.2.1); returns
+    /// once the message was taken. After a timeout, call again to continue.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::CommSize`], [`Error::LocalOffset`], [`Error::InvalidSegment`],
+    /// [`Error::InvalidRank`], [`Error::RankDied`], [`Error::RankLeft`].
+    pub fn passive_send(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        rank: Rank,
+        size: u64,
+        timeout: Timeout,
+    ) -> Result<()> {
+        let inner = self.inner();
+        inner.check_open()?;
+        let limit = u64::from(inner.config.passive_transfer_size_max);
+        inner.check_passive(segment, offset, size, limit)?;
+        inner.ranks.check_rank(rank)?;
+        inner.send(Message { segment, offset, size }, rank, timeout.deadline())?;
+        inner.count(Counter::PassiveSends, 1);
+        Ok(())
+    }
+
+    /// Receives a message of up to `size` bytes from any rank, and returns which
+    /// (GASPI 17.1, 9.2.2). Larger ones are left for a larger receive.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::CommSize`], [`Error::LocalOffset`], [`Error::InvalidSegment`].
+    pub fn passive_receive(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        size: u64,
+        timeout: Timeout,
+    ) -> Result<Rank> {
+        let inner = self.inner();
+        inner.check_open()?;
+        inner.check_passive(segment, offset, size, u64::MAX)?;
+        let waiting = Waiting { call: Call::PassiveReceive, object: segment.0.into() };
+        let received = inner.until(timeout.deadline(), waiting, || {
+            inner.check_open().and_then(|()| inner.receive(segment, offset, size)).transpose()
+        });
+        let timed_out = || Err(Error::Timeout { pending: "a passive message".to_owned() });
+        let sender = received.unwrap_or_else(timed_out)?;
+        inner.count(Counter::PassiveReceives, 1);
+        Ok(sender)
+    }
+
+    /// Takes back the messages whose sends timed out (GASPI 17.1, 9.3.1).
+    ///
+    /// # Errors
+    /// [`Error::NotInitialised`].
+    pub fn passive_queue_purge(&self, _timeout: Timeout) -> Result<()> {
+        let inner = self.inner();
+        inner.check_open()?;
+        for receiver in (0..inner.ranks.size).map(|rank| Rank(rank as u16)) {
+            let mut sending = inner.passive.outbox.lanes[receiver.index()].lock();
+            if let SendState::Calling { key } = sending.state {
+                sending.state = SendState::Idle;
+                drop(sending);
+                inner.withhold(receiver, &key);
+                continue;
+            }
+            let SendState::TimedOut { buffer, .. } = sending.state else { continue };
+            let slot = inner.ranks.area.passive_slot(receiver, inner.ranks.me);
+            if let Some(posted) = passive_pending(&slot.word) {
+                passive_end(&slot.word, posted, slots::Passive::Empty);
+            }
+            sending.state = SendState::Idle;
+            drop(sending);
+            inner.free_buffer(buffer);
+        }
+        Ok(())
+    }
+}

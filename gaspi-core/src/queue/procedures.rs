@@ -1,0 +1,149 @@
+//! The procedures of queues (GASPI 17.1, 8.2.3 and 8.5).
+
+use super::{DELETED, NOBODY, Queue};
+use crate::config::QUEUE_MAX;
+use crate::error::{Error, Result};
+use crate::ids::QueueId;
+use crate::runtime::{Inner, Runtime};
+use crate::statistics::Counter;
+use crate::sync::Ordering;
+use crate::sync::epoch::{self};
+use crate::timeout::Timeout;
+use crate::wait::{Call, Waiting};
+
+impl Inner {
+    #[inline]
+    pub(crate) fn queue(&self, id: QueueId) -> Result<&Queue> {
+        match self.queues.get(id.index()) {
+            Some(queue) if queue.exists.load(Ordering::Relaxed) => Ok(queue),
+            _ => Err(self.no_queue(id)),
+        }
+    }
+
+    #[cold]
+    fn no_queue(&self, queue: QueueId) -> Error {
+        let exist = |queue: &&Queue| queue.exists.load(Ordering::Relaxed);
+        let count = self.queues.iter().filter(exist).count();
+        let reason = format!("numbered from 0, and {count} exist; queue_create makes more");
+        Error::InvalidQueue { queue, reason }
+    }
+}
+
+impl Runtime {
+    /// Waits until all requests posted to `queue` so far are complete: local memory may be reused,
+    /// data read has arrived, data written is visible at its target (GASPI 17.1, 8.2.3).
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: the rest stays pending. [`Error::RequestFailed`] tells of all requests
+    /// that have failed so far, and takes them off the queue: repeat the call until it succeeds, or
+    /// call [`queue_purge`](Runtime::queue_purge).
+    #[inline]
+    pub fn wait(&self, queue: QueueId, timeout: Timeout) -> Result<()> {
+        if self.try_fast(|fast| fast.wait(queue)).is_some() {
+            return Ok(());
+        }
+        let inner = self.inner();
+        wait_busy(inner, inner.queue(queue)?, queue, timeout)
+    }
+
+    /// Makes a queue and returns the lowest free id (GASPI 17.1, 8.5.1).
+    ///
+    /// # Errors
+    /// [`Error::TooManyQueues`].
+    pub fn queue_create(&self, _timeout: Timeout) -> Result<QueueId> {
+        for (id, queue) in self.inner().queues[..QUEUE_MAX as usize].iter().enumerate() {
+            if !queue.exists.swap(true, Ordering::AcqRel) {
+                queue.purge();
+                queue.posted.store(0, Ordering::Relaxed);
+                queue.moves.store(0, Ordering::Relaxed);
+                queue.owner.store(NOBODY, Ordering::Release);
+                return Ok(QueueId(id as u8));
+            }
+        }
+        Err(Error::TooManyQueues { limit: QUEUE_MAX })
+    }
+
+    /// Deletes a queue; requests that were not waited for are forgotten.
+    ///
+    /// # Errors
+    /// [`Error::InvalidQueue`].
+    pub fn queue_delete(&self, queue: QueueId) -> Result<()> {
+        let q = self.inner().queue(queue)?;
+        q.purge();
+        // Nobody takes a slot of a queue that does not exist, nor owns the next one of this number.
+        q.share();
+        q.owner.store(DELETED, Ordering::Release);
+        q.exists.store(false, Ordering::Release);
+        self.inner().ranks.area.wake(self.rank());
+        Ok(())
+    }
+
+    /// Requests posted to `queue` and not yet waited for.
+    ///
+    /// # Errors
+    /// [`Error::InvalidQueue`].
+    pub fn queue_size(&self, queue: QueueId) -> Result<u32> {
+        Ok(self.inner().queue(queue)?.posted.load(Ordering::Relaxed))
+    }
+
+    /// Queues that exist.
+    pub fn queue_num(&self) -> u32 {
+        let exists = |queue: &&Queue| queue.exists.load(Ordering::Relaxed);
+        self.inner().queues.iter().filter(exists).count() as u32
+    }
+
+    /// Requests that fit into one queue.
+    pub fn queue_size_max(&self) -> u32 {
+        self.inner().config.queue_size_max
+    }
+
+    /// Queues that can exist at once.
+    pub fn queue_max(&self) -> u32 {
+        QUEUE_MAX
+    }
+
+    /// Forgets all requests of `queue` and its failures, so that it can be used again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidQueue`].
+    pub fn queue_purge(&self, queue: QueueId, _timeout: Timeout) -> Result<()> {
+        self.inner().queue(queue)?.purge();
+        // Another thread may be waiting for it.
+        self.inner().ranks.area.wake(self.rank());
+        Ok(())
+    }
+}
+
+#[cold]
+fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Result<()> {
+    let waiting = Waiting { call: Call::Wait, object: queue.0.into() };
+    if !q.is_busy() {
+        q.reset(&epoch::enter());
+        inner.count(Counter::Waits, 1);
+        return Ok(());
+    }
+    q.share();
+    let before = q.posted.load(Ordering::Relaxed);
+    let outcome = inner.until(timeout.deadline(), waiting, || {
+        q.outcome(queue).or_else(|| inner.check_open().err().map(Err))
+    });
+    // A wait that timed out is continued by the next.
+    inner.count(Counter::Waits, u64::from(outcome.is_some()));
+    match outcome {
+        Some(outcome) => {
+            // Where nothing is left all slots are free, but for those of requests that other
+            // threads have posted meanwhile.
+            if outcome.is_ok() || !q.is_busy() {
+                let remaining = |posted: u32| Some(posted.saturating_sub(before));
+                let order = Ordering::Relaxed;
+                // Never refuses.
+                let _ = q.posted.fetch_update(order, order, remaining);
+            }
+            outcome
+        }
+        None => {
+            let pending = format!("{} requests of {queue}", q.pending());
+            Err(Error::Timeout { pending })
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What this rank says to the members of its groups: sent now, and again where a connection breaks.
+
+use super::{COMMITS_MAX, Kept};
+use crate::control::tree_barrier::BarrierMessage;
+use crate::error::Result;
+use crate::ids::{GroupId, Rank};
+use crate::remote_arrivals::Arrival;
+use crate::runtime::Inner;
+use crate::sync::epoch;
+use crate::timeout::Deadline;
+use crate::transport::tcp::send_queue::Outgoing;
+use crate::wire::frame::Frame;
+use std::sync::Arc;
+
+impl Inner {
+    /// Publishes the arrival of a step to the members on other nodes.
+    pub(crate) fn send_arrival(&self, to: Arc<[Rank]>, arrival: Arrival) {
+        let (group, step, parity) = (arrival.group, arrival.step, (arrival.step % 2) as usize);
+        let kept_frame = Arc::new(Kept { to, frame: Frame::Arrive(arrival) });
+        // First kept, then said: a connection may break in between. A barrier's arrival may be
+        // late, and then takes the place of none that is still needed.
+        let is_later =
+            |kept: &Kept| matches!(&kept.frame, Frame::Arrive(arrival) if arrival.step > step);
+        {
+            let mut frames = self.control.resend_buffer.frames(group);
+            let kept = &mut frames.arrivals[parity];
+            if !kept.as_deref().is_some_and(is_later) {
+                *kept = Some(Arc::clone(&kept_frame));
+            }
+        }
+        let behind = kept_frame.to.partition_point(|rank| *rank <= self.ranks.me);
+        let others = kept_frame.to[behind..].iter().chain(&kept_frame.to[..behind]);
+        for rank in others.filter(|rank| !self.ranks.is_local(**rank)) {
+            // Waiting for the others tells who cannot be reached any more.
+            let _ = self.say(&kept_frame, *rank, Deadline::Now);
+            // It takes a while, and who shares this core may have to do what others wait for. A
+            // handler does not yield: others wait for the sockets that this thread looks after.
+            if !epoch::is_handling() {
+                self.waiter.give_way();
+            }
+        }
+    }
+
+    /// Tells neighbours in a group's tree, or all members, something of a barrier.
+    pub(crate) fn send_along_tree(
+        &self,
+        to: Arc<[Rank]>,
+        group: GroupId,
+        step: u64,
+        message: BarrierMessage,
+    ) {
+        let kept_frame = Arc::new(Kept { to, frame: Frame::Barrier { group, step, message } });
+        let parity = (step % 2) as usize;
+        // As above.
+        self.control.resend_buffer.frames(group).along[message.kind()][parity] =
+            Some(Arc::clone(&kept_frame));
+        for rank in kept_frame.to.iter() {
+            let _ = self.say(&kept_frame, *rank, Deadline::Now);
+        }
+    }
+
+    /// Tells the members what becomes of this rank's commit of this number. All are told, also
+    /// after one could not be: the end of a round means something only to members who know that it
+    /// began.
+    ///
+    /// # Errors
+    /// That of the first that could not be told.
+    pub(crate) fn send_commit(
+        &self,
+        attempt: u64,
+        group: GroupId,
+        to: &[Rank],
+        frame: Frame,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let kept_frame = Arc::new(Kept { to: to.into(), frame });
+        {
+            let mut frames = self.control.resend_buffer.frames(group);
+            if frames.commits.len() == COMMITS_MAX {
+                frames.commits.pop_front();
+            }
+            frames.commits.push_back((attempt, Arc::clone(&kept_frame)));
+        }
+        let mut outcome = Ok(());
+        for rank in to.iter().filter(|rank| **rank != self.ranks.me) {
+            // One wait for an explanation is enough.
+            let deadline = if outcome.is_ok() { deadline } else { Deadline::Now };
+            outcome = outcome.and(self.say(&kept_frame, *rank, deadline));
+        }
+        outcome
+    }
+
+    fn say(&self, kept_frame: &Kept, to: Rank, deadline: Deadline) -> Result<()> {
+        self.send_message(to, Outgoing::new(&kept_frame.frame), deadline)
+    }
+
+    /// A connection with `peer` broke, and what was on its way may be lost: says it again.
+    pub(crate) fn resend(&self, peer: Rank) {
+        for kept_frame in self.control.resend_buffer.to(peer) {
+            // Should the connection break again, so is this done again.
+            let _ = self.say(&kept_frame, peer, Deadline::Now);
+        }
+    }
+}
