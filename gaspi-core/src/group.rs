@@ -125,6 +125,18 @@ struct Attempt {
     lacks_since: Option<Instant>,
 }
 
+impl Attempt {
+    /// Whether a list concerned an earlier commit.
+    fn is_past(&self, entry: &Entry, is_dead: impl Fn(Rank) -> bool) -> bool {
+        let Entry { announce, aborted } = entry;
+        let foreign = |rank: &Rank| self.ranks.binary_search(rank).is_err();
+        let died = aborted.as_ref().and_then(|abort| abort.dead);
+        aborted.is_some() && announce.incarnation < self.incarnation
+            || died.is_some_and(|dead| foreign(&dead))
+            || announce.ranks.iter().any(|rank| foreign(rank) && is_dead(*rank))
+    }
+}
+
 #[derive(Debug, Default)]
 struct Board {
     announced: HashMap<(GroupId, Rank), VecDeque<Entry>>,
@@ -389,13 +401,7 @@ impl Groups {
             let queue = announced.entry((group, rank)).or_default();
             // What failed before this commit began concerned an earlier one, and so does what the
             // dead are in.
-            while queue.front().is_some_and(|Entry { announce, aborted }| {
-                let foreign = |rank: &Rank| attempt.ranks.binary_search(rank).is_err();
-                let died = aborted.as_ref().and_then(|abort| abort.dead);
-                aborted.is_some() && announce.incarnation < attempt.incarnation
-                    || died.is_some_and(|dead| foreign(&dead))
-                    || announce.ranks.iter().any(|rank| foreign(rank) && is_dead(*rank))
-            }) {
+            while queue.front().is_some_and(|entry| attempt.is_past(entry, &is_dead)) {
                 queue.pop_front();
             }
             let lacking = |Entry { announce, aborted }: &Entry| {

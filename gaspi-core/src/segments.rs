@@ -2,7 +2,7 @@
 
 use crate::calls::Patience;
 use crate::control::reason::{has_failed, lacks_descriptors};
-use crate::control::{CallKey, CallKind, describe_call};
+use crate::control::{CallKey, CallKind, GroupCall, describe_call};
 use crate::diagnostics;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank, SegmentId};
@@ -343,12 +343,31 @@ impl Inner {
             }
             call.set_cursor(MEETING);
         }
+        let Some(error) = self.meet(call, kind, segment, deadline)? else { return Ok(()) };
+        if let Some(own) = own {
+            self.end(&own)?;
+        }
+        Err(error)
+    }
+
+    /// Tells the members how this rank's part went, and hears how theirs did: the error that the
+    /// call ends with, if it does.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: the call is continued by the next.
+    fn meet(
+        &self,
+        mut call: GroupCall<'_>,
+        kind: CallKind,
+        segment: SegmentId,
+        deadline: Deadline,
+    ) -> Result<Option<Error>> {
         let failure = call.failure();
         let own_report = call.report(failure.as_ref());
         call.arrive(&own_report);
         let met = call.await_all(deadline);
         if met.as_ref().is_err_and(Error::is_timeout) {
-            return met;
+            return met.map(|()| None);
         }
         let told = |member| {
             let [status, details, ..] = call.payload(member, call.step());
@@ -365,11 +384,7 @@ impl Inner {
             call.reported(member, told(member), what, deadline)
         });
         call.finish();
-        let Some(error) = failure.or(met.err()).or(failed) else { return Ok(()) };
-        if let Some(own) = own {
-            self.end(&own)?;
-        }
-        Err(error)
+        Ok(failure.or(met.err()).or(failed))
     }
 }
 

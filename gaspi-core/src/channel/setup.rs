@@ -205,41 +205,7 @@ impl Inner {
             return Err(call.reported(failed, offers[failed].report, what, deadline));
         }
         let Some(arena) = self.channels.arena() else { return Err(Error::NotInitialised) };
-        let mut nodes = Vec::new();
-        let mut remotes = 0;
-        let members: Result<Box<[Member]>> = ranks
-            .iter()
-            .zip(&offers)
-            .map(|(rank, offer)| {
-                let own = *rank == self.ranks.me;
-                let view = if own { None } else { Some(self.view_of(*rank)?) };
-                let arena = view.as_ref().map_or(arena.segment.pointer(), |v| v.target.start(0));
-                let start =
-                    self.ranks.is_local(*rank).then(|| arena.wrapping_add(offer.base as usize));
-                let name = self.ranks.cards[rank.index()].node;
-                let node = nodes.iter().position(|known| *known == name).unwrap_or_else(|| {
-                    nodes.push(name);
-                    nodes.len() - 1
-                });
-                let nth_remote = remotes;
-                remotes += usize::from(start.is_none());
-                Ok(Member {
-                    rank: *rank,
-                    node: node as u32,
-                    start,
-                    base: offer.base,
-                    words: offer.words as u32,
-                    view,
-                    nth_remote,
-                    received: AtomicU64::new(0),
-                    taken: AtomicU64::new(0),
-                    told: AtomicU64::new(0),
-                    untold: AtomicU64::new(0),
-                    losses: self.channels.losses(*rank),
-                })
-            })
-            .collect();
-        let members = members?;
+        let members = self.members_of(&ranks, &offers, arena.segment.pointer())?;
         let reserved = self.channels.end_opening(group).ok_or(Error::NotInitialised)?;
         Ok(Channel {
             inner: Arc::clone(self),
@@ -265,6 +231,44 @@ impl Inner {
             notices: Mutex::new(0),
             ranks,
         })
+    }
+
+    /// The members as this rank reaches them; its own arena begins at `own`.
+    fn members_of(&self, ranks: &[Rank], offers: &[Offer], own: *mut u8) -> Result<Box<[Member]>> {
+        let mut nodes = Vec::new();
+        let mut remotes = 0;
+        ranks
+            .iter()
+            .zip(offers)
+            .map(|(rank, offer)| {
+                let is_own = *rank == self.ranks.me;
+                let view = if is_own { None } else { Some(self.view_of(*rank)?) };
+                let arena = view.as_ref().map_or(own, |view| view.target.start(0));
+                let start =
+                    self.ranks.is_local(*rank).then(|| arena.wrapping_add(offer.base as usize));
+                let name = self.ranks.cards[rank.index()].node;
+                let node = nodes.iter().position(|known| *known == name).unwrap_or_else(|| {
+                    nodes.push(name);
+                    nodes.len() - 1
+                });
+                let nth_remote = remotes;
+                remotes += usize::from(start.is_none());
+                Ok(Member {
+                    rank: *rank,
+                    node: node as u32,
+                    start,
+                    base: offer.base,
+                    words: offer.words as u32,
+                    view,
+                    nth_remote,
+                    received: AtomicU64::new(0),
+                    taken: AtomicU64::new(0),
+                    told: AtomicU64::new(0),
+                    untold: AtomicU64::new(0),
+                    losses: self.channels.losses(*rank),
+                })
+            })
+            .collect()
     }
 
     /// The arena of a member that has just arrived.

@@ -1,6 +1,6 @@
 //! The commit of a group: what this rank says to the members, and waiting until all agree.
 
-use super::{Abort, Committed, DEATH_LIMIT, Standing, first_step, list};
+use super::{Abort, CallState, Committed, DEATH_LIMIT, Standing, first_step, list};
 use crate::control::tree_barrier::Tree;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
@@ -71,9 +71,30 @@ impl Inner {
             }
         }
         self.ranks.area.set_members(group.index(), &ranks);
-        let waiting = waiting_group(Call::Commit, group);
         // Committing again replaces what was committed, once the others have agreed to it.
         let former = state.former();
+        let incarnation = match self.await_settled(group, &ranks, &former, deadline) {
+            Some(Ok(incarnation)) => incarnation,
+            Some(Err((error, reason))) => {
+                self.abort(group, state.committed.is_none(), &error, reason);
+                return Err(error);
+            }
+            None => return Err(self.commit_timed_out(group)),
+        };
+        self.note_committed(group, &mut state, ranks, me, incarnation)
+    }
+
+    /// Waits until the commit under way has come to an end, and the former members of the id need
+    /// this rank's arrival slots no longer.
+    #[allow(clippy::type_complexity, reason = "what `settled` gives")]
+    fn await_settled(
+        &self,
+        group: GroupId,
+        ranks: &[Rank],
+        former: &Option<(Arc<[Rank]>, u64)>,
+        deadline: Deadline,
+    ) -> Option<Result<u32, (Error, String)>> {
+        let waiting = waiting_group(Call::Commit, group);
         let slow: Vec<WatchSteps<'_>> = former
             .iter()
             .flat_map(|(ranks, _)| ranks.iter())
@@ -81,8 +102,8 @@ impl Inner {
             .map(|rank| self.ranks.area.watch_steps(*rank, group.index()))
             .collect();
         let settled = || {
-            self.settled(group, &ranks)
-                .filter(|settled| settled.is_err() || self.is_free(group, &former, &ranks))
+            self.settled(group, ranks)
+                .filter(|settled| settled.is_err() || self.is_free(group, former, ranks))
         };
         // Nothing wakes this rank when a list has lacked members for long enough.
         let standing = self.until(deadline, waiting, || {
@@ -95,14 +116,18 @@ impl Inner {
             standing => standing.flatten(),
         };
         drop(slow);
-        let incarnation = match standing {
-            Some(Ok(incarnation)) => incarnation,
-            Some(Err((error, reason))) => {
-                self.abort(group, state.committed.is_none(), &error, reason);
-                return Err(error);
-            }
-            None => return Err(self.commit_timed_out(group)),
-        };
+        standing
+    }
+
+    /// All members agree.
+    fn note_committed(
+        &self,
+        group: GroupId,
+        state: &mut CallState,
+        ranks: Vec<Rank>,
+        me: usize,
+        incarnation: u32,
+    ) -> Result<()> {
         if let Some(attempt) = self.control.groups.agreed(group, incarnation) {
             self.control.resend_buffer.agreed(group, attempt);
         }

@@ -49,35 +49,63 @@ const CORE: &[Layer] = &[
     Layer { name: "the wire", modules: &["wire"] },
     // From the environment to a connected job. Only the runtime starts it: see the doors.
     Layer { name: "bootstrap", modules: &["bootstrap", "diagnostics"] },
+    // Memory that others reach: segments, and what the ranks of a node share.
+    Layer { name: "shared memory", modules: &["segment", "transport::shm"] },
+    // Who the ranks are, and the record of their ends.
+    Layer { name: "the ranks", modules: &["ranks"] },
     // How bytes get to another rank. What it has to tell goes through `Upcalls`.
     Layer { name: "the transports", modules: &["transport"] },
-    // Who polls, who waits; few bytes among a group; what collectives are built on.
-    Layer { name: "progress", modules: &["progress", "wait", "control", "channel"] },
-    // The standard's chapters: they know endpoints, no frames and no sockets.
+    // Who polls, and who waits.
+    Layer { name: "progress", modules: &["progress", "statistics", "wait"] },
+    // The parts that a rank consists of: data, with what can be done to it without the rank.
+    Layer {
+        name: "the parts of a rank",
+        modules: &[
+            "channel::abort_notice",
+            "channel::arena",
+            "channel::counts",
+            "channel::free_list",
+            "channel::layout",
+            "channel::spec",
+            "channel::zero_copy",
+            "control",
+            "group",
+            "passive",
+            "queue",
+            "remote_arrivals",
+            "resend",
+        ],
+    },
+    // The rank: owns everything, wires it, implements `Upcalls`.
+    Layer { name: "the runtime", modules: &["runtime"] },
+    // What completes without waiting and without errors; calls that peers answer; the standard's
+    // chapters, which are procedures on the runtime.
     Layer {
         name: "the chapters",
         modules: &[
             "atomic",
-            "group",
+            "calls",
+            "channel",
+            "control::call",
+            "control::procedures",
+            "control::reason",
+            "control::tree_barrier::procedures",
+            "fast_path",
+            "group::commit",
+            "group::procedures",
             "notification",
             "observer",
             "one_sided",
-            "passive",
+            "passive::procedures",
             "process",
-            "queue",
-            "remote_arrivals",
-            "resend",
-            "segment",
+            "queue::procedures",
+            "resend::procedures",
             "segments",
             "state",
-            "statistics",
+            "statistics::procedures",
             "view",
         ],
     },
-    // The rank: owns everything, wires it, implements `Upcalls`.
-    Layer { name: "the runtime", modules: &["runtime", "init"] },
-    // What completes without waiting and without errors.
-    Layer { name: "the fast path", modules: &["fast_path"] },
     // What users see.
     Layer { name: "the library", modules: &["lib", "fuzzing"] },
 ];
