@@ -2,8 +2,8 @@
 //!
 //! A look at the set is an epoll_wait and, if something has come, a receive; a look at one
 //! connection is the receive alone. Where all traffic comes on one connection, most looks are at
-//! it. If that lasts, its socket leaves the set and is polled directly: each arrival on a socket in a set costs the
-//! sender's side of the loopback, or the interrupt, a call into the set.
+//! it. If that lasts, its socket leaves the set and is polled directly: each arrival on a socket in
+//! a set costs the sender's side of the loopback, or the interrupt, a call into the set.
 
 /// One look of so many is at all connections, where all that comes comes on one.
 pub(crate) const LOOKS: u32 = 8;
@@ -65,8 +65,8 @@ impl Focus {
         self.idle == IDLE
     }
 
-    /// Whether the focused socket should leave the set now, to be polled directly; asked again after
-    /// as many arrivals.
+    /// Whether the focused socket should leave the set now and be polled directly; asked again
+    /// after as many arrivals.
     pub(crate) fn should_poll_directly(&mut self) -> bool {
         let long = self.streak >= DIRECT;
         if long {
