@@ -44,7 +44,7 @@ fn absent() -> Failure {
 
 /// Runs what takes nanoseconds, as far as nothing is in its way.
 #[inline(always)]
-pub(crate) fn swiftly<T>(call: impl FnOnce(FastPath<'_>) -> Option<T>) -> Option<T> {
+pub(crate) fn try_fast<T>(call: impl FnOnce(FastPath<'_>) -> Option<T>) -> Option<T> {
     let guard = epoch::enter_fast()?;
     // Acquire: as in `with`.
     let current = CURRENT.load(Ordering::Acquire);
