@@ -49,7 +49,8 @@ unsafe fn transfers<'a>(
     let count = if (1..=limit).contains(&num) { num } else { 0 };
     let [local, remote] = segments;
     let [local_offset, remote_offset] = offsets;
-    // SAFETY: the caller promises `num` elements, `count` is at most that, ids are their integers.
+    // SAFETY: each list has `num` elements, by the contract of this function, and `count` is at
+    // most that; ids have the layout of their integers.
     let lists = unsafe {
         TransferList {
             rank: Rank(rank),
