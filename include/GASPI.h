@@ -328,8 +328,8 @@ gaspi_return_t gaspi_read_list(gaspi_number_t num, gaspi_segment_id_t *segment_i
 /**
  * Waits until all requests posted to a queue are complete: local buffers may be used again, reads
  * have arrived, writes are visible at their targets.
- * An error tells of all requests that have failed so far, and takes them off the queue: repeat the call
- * until it succeeds, or call gaspi_queue_purge.
+ * An error tells of all requests that have failed so far, and takes them off the queue: repeat the
+ * call until it succeeds, or call gaspi_queue_purge.
  * @return GASPI_SUCCESS; GASPI_TIMEOUT (the rest stays pending); GASPI_ERROR if a request failed
  *         (gaspi_state_vec_get shows to which rank)
  */

@@ -13,7 +13,7 @@ procedures! {
         value_add: gaspi_atomic_value_t,
         value_old: *mut gaspi_atomic_value_t,
         milliseconds: gaspi_timeout_t,
-    ) swiftly rt {
+    ) try_fast rt {
         let out = wanted!(value_old)?;
         out.set(rt.atomic_fetch_add(SegmentId(segment_id), offset, Rank(rank), value_add)?);
         Some(GASPI_SUCCESS)
@@ -33,7 +33,7 @@ procedures! {
         value_new: gaspi_atomic_value_t,
         value_old: *mut gaspi_atomic_value_t,
         milliseconds: gaspi_timeout_t,
-    ) swiftly rt {
+    ) try_fast rt {
         let out = wanted!(value_old)?;
         let (segment, target) = (SegmentId(segment_id), Rank(rank));
         out.set(rt.atomic_compare_swap(segment, offset, target, comparator, value_new)?);

@@ -83,7 +83,7 @@ impl UserReduce for Callback {
 
 procedures! {
     /// GASPI.h: waits for all ranks of a group.
-    fn barrier(group: gaspi_group_t, milliseconds: gaspi_timeout_t) swiftly rt {
+    fn barrier(group: gaspi_group_t, milliseconds: gaspi_timeout_t) try_fast rt {
         rt.barrier(GroupId(group), milliseconds == GASPI_TEST).map(|()| GASPI_SUCCESS)
     } holding rt {
         Ok(rt.barrier(GroupId(group), timeout(milliseconds))?)

@@ -1,7 +1,7 @@
 //! `gaspi_config_t`: its layout, its defaults, what is accepted, and what core needs of it.
 
 use crate::error::{Failure, Outcome};
-use crate::process;
+use crate::lifecycle;
 use crate::runtime;
 use crate::types::*;
 use gaspi_core::Error;
@@ -208,7 +208,7 @@ procedures! {
     /// GASPI.h: the configuration of the next init.
     fn config_set(config: gaspi_config_t) {
         runtime::refuse_fork()?;
-        if runtime::is_present() || process::is_starting() {
+        if runtime::is_present() || lifecycle::is_starting() {
             return Err(Failure::Initialised);
         }
         accept(&mut stored().0, config)

@@ -20,6 +20,7 @@ mod environment;
 mod error;
 mod getters;
 mod groups;
+mod lifecycle;
 mod logging;
 mod one_sided;
 mod passive;

@@ -23,13 +23,13 @@ pub(crate) struct Prototype {
 /// In the latter two `rt` is the current runtime; without one the procedure is ERR_NOINIT, before
 /// any argument is looked at.
 ///
-/// `swiftly rt { .. }` before these is tried first, with `rt` an `FastPath`: a number for the
+/// `try_fast rt { .. }` before these is tried first, with `rt` a `FastPath`: a number for the
 /// program, or `None` if nothing has happened and the rest has to find out why. It cannot panic.
 macro_rules! procedures {
     ($(
         $(#[$doc:meta])*
         fn $name:ident($($argument:ident: $type:ty),* $(,)?)
-        $(swiftly $swift:ident $swift_body:block)?
+        $(try_fast $fast:ident $fast_body:block)?
         $(with $guarded:ident)? $(holding $held:ident)? $body:block
     )*) => {
         $(
@@ -40,7 +40,7 @@ macro_rules! procedures {
                 procedures!(@body [$($guarded)?] [$($held)?] $body)
             }
             const _: () = {
-                /// All that is not done swiftly. Cold, so that what is keeps its registers.
+                /// The slow path. Cold, so that the fast one keeps its registers.
                 #[cold]
                 #[inline(never)]
                 unsafe extern "C" fn whole($($argument: $type),*) -> $crate::types::gaspi_return_t {
@@ -54,7 +54,7 @@ macro_rules! procedures {
                 unsafe extern "C" fn gaspi(
                     $($argument: $type),*
                 ) -> $crate::types::gaspi_return_t {
-                    $(if let Some(code) = $crate::runtime::swiftly(|$swift| $swift_body) {
+                    $(if let Some(code) = $crate::runtime::try_fast(|$fast| $fast_body) {
                         return code;
                     })?
                     // SAFETY: the arguments are the caller's.
@@ -65,7 +65,7 @@ macro_rules! procedures {
                 unsafe extern "C" fn pgaspi(
                     $($argument: $type),*
                 ) -> $crate::types::gaspi_return_t {
-                    $(if let Some(code) = $crate::runtime::swiftly(|$swift| $swift_body) {
+                    $(if let Some(code) = $crate::runtime::try_fast(|$fast| $fast_body) {
                         return code;
                     })?
                     // SAFETY: the arguments are the caller's.

@@ -49,7 +49,8 @@ unsafe fn transfers<'a>(
     let count = if (1..=limit).contains(&num) { num } else { 0 };
     let [local, remote] = segments;
     let [local_offset, remote_offset] = offsets;
-    // SAFETY: the caller promises `num` elements, `count` is at most that, ids are their integers.
+    // SAFETY: each list has `num` elements, by the contract of this function, and `count` is at
+    // most that; ids have the layout of their integers.
     let lists = unsafe {
         TransferList {
             rank: Rank(rank),
@@ -92,7 +93,7 @@ procedures! {
         size: gaspi_size_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) swiftly rt {
+    ) try_fast rt {
         let transfer = transfer(
             segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
         );
@@ -114,7 +115,7 @@ procedures! {
         size: gaspi_size_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) swiftly rt {
+    ) try_fast rt {
         let transfer = transfer(
             segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
         );
@@ -138,7 +139,7 @@ procedures! {
         notification_value: gaspi_notification_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) swiftly rt {
+    ) try_fast rt {
         let transfer = transfer(
             segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
         );
@@ -271,7 +272,7 @@ procedures! {
         notification_value: gaspi_notification_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) swiftly rt {
+    ) try_fast rt {
         let (rank, segment) = (Rank(rank), SegmentId(segment_id_remote));
         let (id, value, queue) =
             (NotificationId(notification_id), notification_value, QueueId(queue));
@@ -290,7 +291,7 @@ procedures! {
         notification_num: gaspi_number_t,
         first_id: *mut gaspi_notification_id_t,
         milliseconds: gaspi_timeout_t,
-    ) swiftly rt {
+    ) try_fast rt {
         let out = wanted!(first_id)?;
         let (segment, once) = (SegmentId(segment_id_local), milliseconds == GASPI_TEST);
         match rt.notify_waitsome(segment, notification_begin, notification_num, once)? {
@@ -315,7 +316,7 @@ procedures! {
         segment_id_local: gaspi_segment_id_t,
         notification_id: gaspi_notification_id_t,
         old_notification_val: *mut gaspi_notification_t,
-    ) swiftly rt {
+    ) try_fast rt {
         let old = rt.notify_reset(SegmentId(segment_id_local), NotificationId(notification_id))?;
         // NULL: the caller does not want to know.
         if let Some(out) = wanted!(old_notification_val) {

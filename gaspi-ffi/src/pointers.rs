@@ -36,7 +36,8 @@ impl<T> Out<T> {
     /// Writes several values, of which there have to be as many as the program made room for.
     pub(crate) fn fill(self, values: impl IntoIterator<Item = T>) {
         for (index, value) in values.into_iter().enumerate() {
-            // SAFETY: as in `set`; the header tells how many values there are.
+            // SAFETY: `new` was promised that it may be written, and the header tells the program
+            // how many values there are.
             unsafe { self.0.add(index).write_unaligned(value) }
         }
     }
@@ -60,6 +61,7 @@ pub(crate) unsafe fn list<'a, T, U>(
     if !pointer.is_aligned() {
         return Err(Failure::Rejected(format!("{name} is not aligned to its elements")));
     }
-    // SAFETY: the caller promises `count` elements; it is neither NULL nor misaligned.
+    // SAFETY: it is neither NULL nor misaligned, and by the contract of this function it points to
+    // `count` elements that nobody changes during `'a`.
     Ok(unsafe { std::slice::from_raw_parts(pointer.cast::<U>(), count as usize) })
 }

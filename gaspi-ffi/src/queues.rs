@@ -6,7 +6,7 @@ use gaspi_core::QueueId;
 
 procedures! {
     /// GASPI.h: waits until all requests of a queue are complete.
-    fn wait(queue: gaspi_queue_id_t, milliseconds: gaspi_timeout_t) swiftly rt {
+    fn wait(queue: gaspi_queue_id_t, milliseconds: gaspi_timeout_t) try_fast rt {
         rt.wait(QueueId(queue)).map(|()| GASPI_SUCCESS)
     } holding rt {
         Ok(rt.wait(QueueId(queue), timeout(milliseconds))?)

@@ -44,11 +44,11 @@ fn absent() -> Failure {
 
 /// Runs what takes nanoseconds, as far as nothing is in its way.
 #[inline(always)]
-pub(crate) fn swiftly<T>(call: impl FnOnce(FastPath<'_>) -> Option<T>) -> Option<T> {
+pub(crate) fn try_fast<T>(call: impl FnOnce(FastPath<'_>) -> Option<T>) -> Option<T> {
     let guard = epoch::enter_fast()?;
-    // Acquire: as in `with`.
+    // Acquire: the runtime was built before it was published; pairs with the Release in `publish`.
     let current = CURRENT.load(Ordering::Acquire);
-    // SAFETY: as in `with`.
+    // SAFETY: it was current inside the guard, so `retire` waits for the guard before it drops.
     call(FastPath::new(unsafe { current.as_ref() }?, guard))
 }
 

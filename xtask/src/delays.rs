@@ -4,7 +4,7 @@
 //! Each seed runs all test programs, each with its own delays. The same seed delays the same calls
 //! of the same threads again.
 
-use crate::stages::{Context, Count, cargo_test, only_layout};
+use crate::suite::{Context, Count, cargo_test, only_layout};
 use crate::{Result, process, workspace};
 use std::path::{Path, PathBuf};
 

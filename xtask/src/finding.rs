@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::tree::Tree;
-use crate::{Result, install, workspace};
+use crate::{Result, names, workspace};
 
 /// What libgaspi.a needs beside the C compiler's own libraries, in the order of the linker.
 const STATIC_NEEDS: [&str; 7] = ["gcc_s", "util", "rt", "pthread", "m", "dl", "c"];
@@ -15,7 +15,7 @@ pub(crate) fn describe(tree: &mut Tree, prefix: &Path, libdir: &str) -> Result<(
         (
             "gaspi",
             "gaspi",
-            install::VERSION,
+            names::VERSION,
             "One-sided communication between the processes of a parallel program (GASPI)",
         ),
         // Builds compare this version: it is that of the interface.
@@ -40,15 +40,15 @@ pub(crate) fn describe(tree: &mut Tree, prefix: &Path, libdir: &str) -> Result<(
     }
     // From LIBDIR/cmake/GASPI to the prefix.
     let up = vec![".."; libdir.split('/').count() + 2].join("/");
-    let mut numbers = install::VERSION.split('.');
+    let mut numbers = names::VERSION.split('.');
     let values = [
-        ("VERSION", install::VERSION),
+        ("VERSION", names::VERSION),
         ("MAJOR", numbers.next().unwrap_or_default()),
         ("MINOR", numbers.next().unwrap_or_default()),
         ("UP", &up),
         ("LIBDIR", libdir),
-        ("LIBRARY", install::LIBRARY),
-        ("SONAME", install::SONAME),
+        ("LIBRARY", names::LIBRARY),
+        ("SONAME", names::SONAME),
         ("STATIC_LIBRARIES", &STATIC_NEEDS.join(";")),
     ];
     for name in ["GASPIConfig.cmake", "GASPIConfigVersion.cmake"] {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::process::{End, guarded, output, run};
-use crate::stages::{Context, Count};
+use crate::suite::{Context, Count};
 use crate::{Result, workspace};
 
 /// How long each target is run.

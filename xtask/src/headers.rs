@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::stages::Count;
+use crate::suite::Count;
 use crate::{Result, process, workspace};
 
 const STANDARDS: [(&str, &str, &str); 4] = [

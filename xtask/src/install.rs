@@ -6,17 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
+use crate::names::{DOCUMENTATION, LIBRARY, SONAME};
 use crate::tree::{self, Tree};
 use crate::{Result, build, finding, man, process, symbols, unknown, workspace};
-
-/// The version of everything that is installed.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// The file behind all names of the shared library.
-pub(crate) const LIBRARY: &str = "libgaspi.so.1.0.0";
-
-/// What programs record when they link with it.
-pub(crate) const SONAME: &str = "libgaspi.so.1";
 
 /// Names under which programs find the library. All lead to the same file, so that a process which
 /// meets several of them still maps one image.
@@ -35,9 +27,6 @@ const STATIC_LINKS: [&str; 3] = ["libGPI2.a", "libGPI2-dbg.a", "libGPI2-stats.a"
 
 /// Prefixes that other software shares: no link is made there that would concern it.
 const SHARED_PREFIXES: [&str; 2] = ["/usr", "/usr/local"];
-
-/// Where the documentation lies below the prefix.
-pub(crate) const DOCUMENTATION: &str = "share/doc/gaspi";
 
 /// Where to install.
 pub(crate) struct Place {

@@ -5,6 +5,7 @@
 
 mod accepted;
 mod circles;
+mod comments;
 mod fields;
 mod layers;
 mod licences;
@@ -69,9 +70,15 @@ pub(crate) fn rules() -> Result<()> {
 /// The rules for sources, of the checkout at `root`.
 fn sources(root: &Path, mut report: Report) -> Result<()> {
     let tree = Tree::read(root)?;
-    for check in
-        [marks::check, sizes::check, words::check, fields::check, layers::check, circles::check]
-    {
+    for check in [
+        marks::check,
+        sizes::check,
+        comments::check,
+        words::check,
+        fields::check,
+        layers::check,
+        circles::check,
+    ] {
         check(&tree, &mut report);
     }
     for note in &report.notes {
@@ -93,6 +100,7 @@ fn list_accepted(root: &Path) -> Result<()> {
         ("UPWARD", upward),
         ("DOORS", doors),
         ("FIELDS", fields::list(&tree)),
+        ("COMMENTS", comments::list(&tree)),
     ] {
         println!("{name}\n{}", lines.join("\n"));
     }

@@ -10,9 +10,9 @@ mod tools;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::stages::Count;
+use crate::suite::Count;
 use crate::tree::Tree;
-use crate::{Result, install, symbols, workspace};
+use crate::{Result, names, symbols, workspace};
 
 /// The page that tells what all procedures share, and all variables of the environment.
 const OVERVIEW: &str = "packaging/man/gaspi.7.in";
@@ -28,7 +28,7 @@ pub(crate) fn pages(tree: &mut Tree) -> Result<()> {
         tree.write(&format!("share/man/man3/p{name}.3"), &format!(".so man3/{name}.3\n"))?;
     }
     let values = [
-        ("VERSION", install::VERSION),
+        ("VERSION", names::VERSION),
         ("CONVENTIONS", &procedures::conventions()?),
         ("PROCEDURES", &procedures::list(&chapters)),
     ];

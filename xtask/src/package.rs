@@ -11,7 +11,7 @@ use std::process::Command;
 
 use crate::install::{self, Place};
 use crate::tree::Tree;
-use crate::{Result, build, process, unknown, workspace};
+use crate::{Result, build, names, process, unknown, workspace};
 
 /// The revision of the packaging of one version.
 const REVISION: &str = "1";
@@ -84,7 +84,7 @@ pub(crate) fn package(directory: &Path) -> Result<PathBuf> {
 }
 
 fn version() -> String {
-    format!("{}-{REVISION}", install::VERSION)
+    format!("{}-{REVISION}", names::VERSION)
 }
 
 /// Seconds since 1970: when the sources were last changed.
@@ -117,9 +117,9 @@ fn documents(tree: &mut Tree, time: &str) -> Result<()> {
         version(),
         maintainer(),
     );
-    tree.write(&format!("{}/changelog.Debian", install::DOCUMENTATION), &changelog)?;
+    tree.write(&format!("{}/changelog.Debian", names::DOCUMENTATION), &changelog)?;
     let copyright = workspace::filled("packaging/debian/copyright.in", &[("CRATES", &crates()?)])?;
-    tree.write(&format!("{}/copyright", install::DOCUMENTATION), &copyright)
+    tree.write(&format!("{}/copyright", names::DOCUMENTATION), &copyright)
 }
 
 /// The crates that are linked into the library and the tools, with their licences.
@@ -148,7 +148,7 @@ fn strip(tree: &Tree) -> Result<()> {
             strip.arg("--strip-all");
         } else if name.ends_with(".a") {
             strip.args(["--strip-debug", "--enable-deterministic-archives"]);
-        } else if name.ends_with(install::LIBRARY) {
+        } else if name.ends_with(names::LIBRARY) {
             strip.arg("--strip-unneeded");
         } else {
             continue;
@@ -217,7 +217,7 @@ fn depends(tree: &Tree) -> Result<String> {
     let mut needs = BTreeMap::new();
     for name in tree.files() {
         let file = tree.root().join(name);
-        if (name.starts_with("bin/") || name.ends_with(install::LIBRARY)) && !file.is_symlink() {
+        if (name.starts_with("bin/") || name.ends_with(names::LIBRARY)) && !file.is_symlink() {
             add_needs(&process::output(Command::new("objdump").arg("-p").arg(&file))?, &mut needs)
                 .map_err(|reason| format!("{name}: {reason}"))?;
         }

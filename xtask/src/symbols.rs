@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use crate::stages::Count;
+use crate::suite::Count;
 use crate::{Result, process, workspace};
 
 /// Libraries that libgaspi.so may depend on: those that every Linux system has.

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::machine::Tool;
-use crate::stages::{Context, Count, NO_TEST, STAGES, Stage};
+use crate::stages::{STAGES, Stage};
+use crate::suite::{Context, Count, NO_TEST};
 use crate::{Result, machine, unknown, workspace};
 
 /// A stage that takes this many times its budget hangs and is killed.

@@ -248,7 +248,8 @@ impl Lists {
     pub(crate) unsafe fn read(self, members: u64, name: &'static str) -> Result<Blocks, Failure> {
         let list = |pointer: *const u64| {
             (0..members as usize)
-                // SAFETY: the caller promises `members` numbers; C does not promise alignment.
+                // SAFETY: the list has `members` numbers, by the contract of this function; C does
+                // not promise alignment.
                 .map(|at| unsafe { pointer.add(at).read_unaligned() })
                 .collect::<Vec<u64>>()
         };

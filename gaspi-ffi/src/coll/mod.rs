@@ -91,7 +91,7 @@ macro_rules! operations {
                     $group: gaspi_group_t,
                     options: *const gaspi_coll_options_t,
                     milliseconds: gaspi_timeout_t,
-                ) $(swiftly $inside {
+                ) $(try_fast $inside {
                     if !options.is_null() {
                         return None;
                     }

@@ -210,10 +210,10 @@ impl Memory {
             // SAFETY: an input is no longer than LARGE.
             unsafe { start.add(index).write(value(self.rank, index)) };
         }
-        // SAFETY: of twice as many elements.
+        // SAFETY: both places have twice LARGE elements.
         let receive = unsafe { start.add(LARGE) };
         for index in 0..LARGE.min(case.count * members) {
-            // SAFETY: as above.
+            // SAFETY: the index is below LARGE, and so many elements follow `receive`.
             unsafe { receive.add(index).write(u64::MAX) };
         }
         Request {
@@ -271,7 +271,7 @@ fn operate(
     } else {
         let mut handle = None;
         let begun = again(|| {
-            // SAFETY: as above.
+            // SAFETY: the buffers are not touched until `finish` says that it has ended.
             handle = Some(unsafe { start(rt, group, request, timeout) }?);
             Ok(())
         });

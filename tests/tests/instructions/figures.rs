@@ -41,8 +41,9 @@ pub(crate) enum Verdict {
 }
 
 const HEAD: &str = "\
-# What a call of each fast path costs: instructions of libgaspi.so (release build, x86-64), and calls
-# of functions of other libraries. Counted by tests/tests/instructions; docs/performance.md explains.
+# What a call of each fast path costs: instructions of libgaspi.so (release build, x86-64), and
+# calls of functions of other libraries. Counted by tests/tests/instructions;
+# docs/performance.md explains.
 # Renew with GASPI_TEST_RENEW=1 cargo xtask test --only instructions
 # and give the reason in the commit.
 ";

@@ -1,65 +1,11 @@
-//! The command line.
+//! The tests of the command line, and their options.
 
 use crate::elements::{Op, Type};
 use crate::failure::{Failure, Result};
+use crate::machine;
+use crate::text::parse_size;
 use crate::transport::Choice;
-use crate::{compare, kernels, machine};
-use clap::{Args, Parser, Subcommand, ValueEnum};
-
-/// Measures libgaspi beside what the hardware gives, in one run.
-#[derive(Debug, Parser)]
-#[command(name = "gaspi-bench", version, after_help = AFTER_HELP)]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    pub(crate) command: Command,
-}
-
-/// What to do.
-#[derive(Debug, Clone, Subcommand)]
-pub(crate) enum Command {
-    /// What this build is, what this machine offers, and why something is not usable
-    Info(Info),
-    /// The same calls by libgaspi and by MPI libraries from PyPI, in one interleaved run
-    Compare(compare::Options),
-    /// The loops that combine elements, of every type and operation, on one core without a job
-    Kernels(kernels::Options),
-    #[command(flatten)]
-    Test(Test),
-}
-
-impl Command {
-    /// As it is called on the command line.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Command::Info(_) => "info",
-            Command::Compare(_) => "compare",
-            Command::Kernels(_) => "kernels",
-            Command::Test(test) => test.name(),
-        }
-    }
-}
-
-/// `info`.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Info {
-    /// One JSON object for each row, and nothing else
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-const AFTER_HELP: &str = "\
-Runs as the ranks of a job under gaspi_run, or starts itself under it with -n N. Every row shows a
-time beside a limit that was measured in the same run between the batches of the operation:
-`2.10x` is the time in terms of the limit's, `93%` the share of the limit that is reached.
-
-Examples:
-  gaspi-bench info                            what this machine offers, without a job
-  gaspi-bench compare -n 2,4 --quick          beside Open MPI, Intel MPI and MPICH
-  gaspi-bench all -n 2 --goals                the whole suite, and which goals it reaches
-  gaspi-bench write-bw -n 2 --sizes 64K,1M    two sizes
-  gaspi-bench allreduce -n 2 -d bf16 -o max   a collective operation, with type and operation
-  gaspi-bench barrier -n 4 --json             for programs
-  gaspi_run -n 2 gaspi-bench limits           the hardware alone";
+use clap::{Args, Subcommand, ValueEnum};
 
 /// What is measured.
 #[derive(Debug, Clone, Subcommand)]
@@ -194,17 +140,17 @@ pub(crate) struct Sizes {
         short = 's',
         value_name = "LIST",
         value_delimiter = ',',
-        value_parser = size,
+        value_parser = parse_size,
         conflicts_with_all = ["begin", "end", "factor"]
     )]
     pub(crate) sizes: Vec<usize>,
 
     /// Smallest size of a series
-    #[arg(short = 'b', long = "begin", value_name = "SIZE", value_parser = size)]
+    #[arg(short = 'b', long = "begin", value_name = "SIZE", value_parser = parse_size)]
     pub(crate) begin: Option<usize>,
 
     /// Largest size of a series
-    #[arg(short = 'e', long = "end", value_name = "SIZE", value_parser = size)]
+    #[arg(short = 'e', long = "end", value_name = "SIZE", value_parser = parse_size)]
     pub(crate) end: Option<usize>,
 
     /// From one size of a series to the next
@@ -524,24 +470,6 @@ impl Sizes {
     /// Options as if nothing had been asked for.
     pub(crate) fn default_with(plain: &Plain, cold: bool) -> Sizes {
         Sizes { plain: plain.clone(), sizes: vec![], begin: None, end: None, factor: None, cold }
-    }
-}
-
-/// Bytes, as `8`, `1K`, `16MiB`.
-pub(crate) fn size(text: &str) -> std::result::Result<usize, String> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kb" | "kib" => 1 << 10,
-        "m" | "mb" | "mib" => 1 << 20,
-        "g" | "gb" | "gib" => 1 << 30,
-        other => return Err(format!("{other:?} is no unit of a size; use K, M or G")),
-    };
-    let number: usize = digits.parse().map_err(|_| "a size is a number, then K, M or G")?;
-    match number.checked_mul(unit) {
-        Some(0) => Err("a size is at least 1 byte".into()),
-        Some(bytes) if bytes <= 1 << 30 => Ok(bytes),
-        _ => Err("a size is at most 1G".into()),
     }
 }
 

@@ -7,10 +7,10 @@
 
 use crate::failure::{Failure, Result};
 use crate::job::{Job, Segment};
+use crate::links::{Link, Links};
 use crate::machine;
 use crate::sockets::{Listener, Socket, Waiting};
 use crate::system;
-use crate::transport::{Link, Links};
 use gaspi_core::os::interfaces;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

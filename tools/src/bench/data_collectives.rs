@@ -14,7 +14,8 @@ use crate::library::{Collectives, Options};
 use crate::measure::{Lane, Measured, interleave, timed};
 use crate::memory::{PAGE, Region};
 use crate::pair::{SEGMENT, rotation};
-use crate::report::{Comparison, Layout, Moved, Report, Row};
+use crate::report::{Layout, Report};
+use crate::row::{Comparison, Moved, Row};
 use crate::standard_collectives;
 use std::ffi::c_void;
 

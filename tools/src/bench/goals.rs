@@ -1,6 +1,6 @@
 //! Goals of the library in terms of the limits that rows show.
 
-use crate::report::{Comparison, Row};
+use crate::row::{Comparison, Row};
 
 /// What a row has to show.
 #[derive(Debug, Clone, Copy, PartialEq)]

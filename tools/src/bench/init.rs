@@ -7,8 +7,11 @@ use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS, Segment};
 use crate::launch;
 use crate::library::Library;
-use crate::measure::{Samples, run_together};
-use crate::report::{Facts, Layout, Report, Row};
+use crate::measure::run_together;
+use crate::report::{Facts, Layout, Report};
+use crate::resident;
+use crate::row::Row;
+use crate::samples::Samples;
 use crate::system;
 use crate::transport;
 use serde_json::Value;
@@ -26,15 +29,6 @@ const QUEUE_CYCLES: usize = 100_000;
 
 const START: &str = "gaspi_proc_init";
 const WHOLE_JOB: &str = "whole job";
-/// Which of the parts is private.
-const PRIVATE: usize = 1;
-/// Parts of the resident memory, as the kernel calls them.
-const RESIDENT: [(&str, &str); 3] = [
-    ("VmRSS", "resident after init"),
-    ("RssAnon", "... of it private"),
-    ("RssShmem", "... of it shared"),
-];
-
 /// Private memory of the rank that has most, before and after rank 0 has reached all.
 const UNTALKED: &str = "private after init";
 const TALKED: &str = "private, peers talked to";
@@ -67,7 +61,7 @@ fn start_row(ranks: usize, transport: &str, samples: Samples) -> Row {
 }
 
 fn resident_row(variant: &'static str, bytes: u64) -> Row {
-    let goal = (variant == RESIDENT[0].1).then_some(RESIDENT_BYTES);
+    let goal = (variant == resident::PARTS[0].1).then_some(RESIDENT_BYTES);
     let mut row = goal_row(variant, Samples::default(), goal);
     row.resident = Some(bytes);
     row
@@ -82,12 +76,13 @@ pub(crate) fn run(job: &Job, options: &Init, report: &mut Report) -> Result<()> 
         cycles(job, report)?;
     }
     if options.peers {
-        for (variant, bytes) in [(UNTALKED, job.resident[PRIVATE]), (TALKED, job.talked)] {
+        for (variant, bytes) in [(UNTALKED, job.resident[resident::PRIVATE]), (TALKED, job.talked)]
+        {
             let most = run_together(job, job.ranks, || Ok(bytes.map(|bytes| bytes as f64)))?;
             report.row(Layout::Memory, &resident_row(variant, most.unwrap_or(0.0) as u64))?;
         }
     }
-    for (part, (name, variant)) in RESIDENT.into_iter().enumerate() {
+    for (part, (name, variant)) in resident::PARTS.into_iter().enumerate() {
         let Some(bytes) = job.resident[part] else {
             return Err(Failure::run(format!("/proc/self/status does not tell {name}")));
         };
@@ -95,16 +90,6 @@ pub(crate) fn run(job: &Job, options: &Init, report: &mut Report) -> Result<()> 
         report.row(Layout::Memory, &resident_row(variant, most.unwrap_or(0.0) as u64))?;
     }
     Ok(())
-}
-
-/// Private memory of this process now, as far as the kernel tells it.
-pub(crate) fn private() -> Option<u64> {
-    crate::machine::own_memory(RESIDENT[PRIVATE].0)
-}
-
-/// The parts in the order of [`Job::resident`].
-pub(crate) fn resident() -> [Option<u64>; 3] {
-    RESIDENT.map(|(name, _)| crate::machine::own_memory(name))
 }
 
 fn cycles(job: &Job, report: &mut Report) -> Result<()> {
@@ -249,7 +234,7 @@ fn report_rest(rows: &[Value], report: &mut Report) -> Result<()> {
             report.row(Layout::Goals, &goal_row(variant, samples, goal).errors(errors))?;
         }
     }
-    for (_, variant) in RESIDENT {
+    for (_, variant) in resident::PARTS {
         let found = rows.iter().filter(|row| row["variant"] == variant);
         let most = found.filter_map(|row| row["resident_bytes"].as_u64()).max();
         if let Some(bytes) = most {

@@ -9,8 +9,10 @@ use crate::control::{Control, Places};
 use crate::failure::{Failure, Result};
 use crate::fd_passing::{self, FileServer};
 use crate::library::{self, Collectives, Config, Library, Procedures, Status};
+use crate::links::Links;
 use crate::memory::{PAGE, Region, Shared};
-use crate::transport::{Choice, Links};
+use crate::resident;
+use crate::transport::Choice;
 use crate::{launch, system};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -92,7 +94,7 @@ impl Job {
         // SAFETY: no arguments but the timeout.
         job.call("gaspi_proc_init", unsafe { (job.procedures.proc_init)(LIMIT_MS) })?;
         job.init_us = micros(begin.elapsed());
-        job.resident = crate::init::resident();
+        job.resident = resident::now();
         job.look_around()?;
         job.meet_others(plain.transport)?;
         Ok(job)
@@ -130,7 +132,7 @@ impl Job {
         if self.ranks > 1 {
             self.links = Links::find(self)?;
             self.links.demand(asked)?;
-            self.talked = crate::init::private();
+            self.talked = resident::private();
         }
         let control = if self.links.one_memory {
             Control::in_memory(self.rank, self.share(Control::bytes(self.ranks))?)

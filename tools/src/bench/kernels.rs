@@ -3,10 +3,9 @@
 //! Each row is measured in turns with `a += b` of floats, as `limits` measures it, on memory of its
 //! own: what counts is the ratio, which noise touches least.
 
-use crate::arguments::size;
 use crate::failure::{Failure, Result};
 use crate::memory::Region;
-use crate::report;
+use crate::text::{self, parse_size};
 use clap::Args;
 use gaspi_collectives::kernel::{self, Source, Target};
 use gaspi_collectives::{DataType, Operation, bf16, f16};
@@ -27,7 +26,7 @@ const PAGE: usize = 4096;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Options {
     /// Bytes of each operand, with K, M or G for powers of 1024 [default: 4K,256K,16M]
-    #[arg(long, short = 's', value_name = "LIST", value_delimiter = ',', value_parser = size)]
+    #[arg(long, short = 's', value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
 
     /// Types of elements: f32,bf16 [default: all]
@@ -129,7 +128,7 @@ impl Row {
             "{:>5} {:>8} {:>6} {:>9.1} {:>9.1} {:>6.2} {:>11.1}",
             self.ty.to_string(),
             self.op.to_string(),
-            report::size(self.size),
+            text::size(self.size),
             self.add,
             self.in_place,
             self.ratio(),

@@ -3,9 +3,11 @@
 use crate::arguments::Sizes;
 use crate::failure::Result;
 use crate::job::Job;
-use crate::measure::{Lane, Samples, Schedule, interleave};
+use crate::measure::{Lane, Schedule, interleave};
 use crate::pair::{Ground, on_ground};
-use crate::report::{Layout, Report, Row};
+use crate::report::{Layout, Report};
+use crate::row::Row;
+use crate::samples::Samples;
 use crate::shm_baseline::{self, Taken};
 use crate::sockets::Waiting::{Blocking, Spinning};
 use crate::tcp_baseline;

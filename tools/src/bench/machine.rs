@@ -33,7 +33,7 @@ pub(crate) fn largest_cache() -> Option<usize> {
     let directory = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
     let sizes = directory.flatten().filter_map(|entry| {
         let text = fs::read_to_string(entry.path().join("size")).ok()?;
-        crate::arguments::size(text.trim()).ok()
+        crate::text::parse_size(text.trim()).ok()
     });
     sizes.max()
 }
@@ -42,16 +42,4 @@ pub(crate) fn largest_cache() -> Option<usize> {
 /// round again.
 pub(crate) fn cold_span() -> usize {
     largest_cache().map_or(COLD_MIN, |cache| 2 * cache).clamp(COLD_MIN, COLD_MAX)
-}
-
-/// The page size that a kernel value of /proc/self/status is printed in: KiB, always.
-const KIB: u64 = 1024;
-
-/// Bytes of a line of /proc/self/status, such as `VmRSS`.
-pub(crate) fn own_memory(name: &str) -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/status").ok()?;
-    let line =
-        text.lines().find(|line| line.strip_prefix(name).is_some_and(|l| l.starts_with(':')))?;
-    let number = line.split_whitespace().nth(1)?.parse::<u64>().ok()?;
-    Some(number * KIB)
 }

@@ -24,7 +24,8 @@ pub(crate) struct Region<'a> {
 // SAFETY: a region is an address; every access goes through atomics or is kept in step by the
 // protocol of a test, between threads as between processes.
 unsafe impl Send for Region<'_> {}
-// SAFETY: as above.
+// SAFETY: a shared region gives no other access than an owned one: atomics, or the protocol of a
+// test that keeps threads in step.
 unsafe impl Sync for Region<'_> {}
 
 impl<'a> Region<'a> {

@@ -7,7 +7,8 @@ use crate::job::{Job, micros};
 use crate::measure::{Batch, Lane, Measured, Schedule, interleave, timed};
 use crate::notified;
 use crate::pair::{Ground, Pair, for_each_size};
-use crate::report::{Layout, Report, Row};
+use crate::report::{Layout, Report};
+use crate::row::Row;
 use std::time::Instant;
 
 const LATENCY_SIZES: [usize; 7] = [1, 8, 64, 512, 4 << 10, 32 << 10, 256 << 10];

@@ -6,7 +6,8 @@ use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS};
 use crate::measure::{Lane, Schedule, interleave};
 use crate::pair::{Pair, SEGMENT, for_each_size};
-use crate::report::{Layout, Report, Row};
+use crate::report::{Layout, Report};
+use crate::row::Row;
 use crate::shm_baseline::{self, Taken};
 
 pub(crate) const SIZES: [usize; 5] = [8, 64, 1 << 10, 8 << 10, 32 << 10];

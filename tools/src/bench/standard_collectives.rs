@@ -7,10 +7,12 @@ use crate::arguments::{Plain, Sizes, Test};
 use crate::baseline;
 use crate::failure::Result;
 use crate::job::{Job, LIMIT_MS, Segment};
-use crate::measure::{Lane, Samples, Schedule, interleave, timed};
+use crate::measure::{Lane, Schedule, interleave, timed};
 use crate::memory::{LINE, Region};
 use crate::pair::{Ground, Pair, on_ground, rotation};
-use crate::report::{Layout, Report, Row};
+use crate::report::{Layout, Report};
+use crate::row::Row;
+use crate::samples::Samples;
 use crate::shm_baseline;
 
 const BATCH: usize = 800;

@@ -1,6 +1,6 @@
 //! The same on other machines: gaspi_cleanup is run there through ssh, one thread for each.
 
-use crate::Arguments;
+use crate::arguments::Arguments;
 use gaspi_tools::remote_agent::{self, Opened, Opening, Ssh, Tool};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};

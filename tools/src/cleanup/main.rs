@@ -4,9 +4,11 @@
 //! children that ranks left behind, and jobs that were started by hand. On other machines it does
 //! the same through ssh.
 
+mod arguments;
 mod far;
 mod processes;
 
+use arguments::Arguments;
 use clap::Parser;
 use gaspi_core::bootstrap::this_machine::ThisMachine;
 use gaspi_tools::hosts::{self, Machine};
@@ -14,9 +16,7 @@ use gaspi_tools::remote_agent;
 use gaspi_tools::system;
 use processes::{Keeper, Member, Outcome};
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,61 +24,6 @@ use std::time::Duration;
 const GRACE: Duration = Duration::from_secs(3);
 /// How often is looked for processes that were started meanwhile.
 const PASSES_MAX: usize = 5;
-
-/// Ends what is left of this user's GASPI jobs.
-#[derive(Debug, Parser)]
-#[command(name = "gaspi_cleanup", version, after_help = AFTER_HELP)]
-struct Arguments {
-    /// Clean up on the hosts that FILE names, one per line; blank lines and # comments do not
-    /// count. Without this option it is this machine.
-    #[arg(short = 'm', long = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
-    machine_file: Option<PathBuf>,
-
-    /// Clean up on the hosts of LIST, such as a,b or, as for gaspi_run, a:2,b:2.
-    #[arg(long, value_name = "LIST")]
-    hosts: Option<String>,
-
-    /// Reach other hosts by PROGRAM, which takes the arguments of ssh, and may have options behind
-    /// it, separated by blanks [default: GASPI_SSH, else ssh].
-    #[arg(long, value_name = "PROGRAM")]
-    ssh: Option<OsString>,
-
-    /// Hand OPTION to ssh as it is; may be repeated.
-    #[arg(long = "ssh-option", value_name = "OPTION", allow_hyphen_values = true)]
-    ssh_options: Vec<OsString>,
-
-    /// Only list the processes, and end none.
-    #[arg(short = 'c', long = "check")]
-    check: bool,
-
-    /// End the job ID and no other, whether its gaspi_run still runs or not.
-    #[arg(long, value_name = "ID", conflicts_with = "all")]
-    job: Option<String>,
-
-    /// End all jobs of this user, also those that run properly.
-    #[arg(long)]
-    all: bool,
-}
-
-const AFTER_HELP: &str = "\
-Processes of a job are found by the job's id in their environment (GASPI_JOB_ID, with GASPI_RANK
-and GASPI_NRANKS). Without --job and --all, only jobs are ended whose gaspi_run has gone. A job that
-was started by hand has none, so it is listed and kept: whether it is still wanted cannot be seen.
-This program and those that it was started by are never ended.
-
-A process is asked to end by SIGTERM and killed by SIGKILL three seconds later. There is a line for
-each process: job, process, rank, what was done, command; with its host before it where there are
-several. gaspi_cleanup is carried over to hosts where it is not installed.
-
-The exit status is 0 if everything that was to be ended has ended, or with -c; 1 if something \
-is left
-or a host did not answer; 2 for a wrong command line or machine file.
-
-Examples:
-  gaspi_cleanup -c                    what is there?
-  gaspi_cleanup                       end what is left of jobs whose gaspi_run was killed
-  gaspi_cleanup --job 53c5a1d0f2b2f34e
-  gaspi_cleanup -m machines --all     end all jobs of this user on these hosts";
 
 /// Whether a process of a job is to be ended.
 fn is_to_end(arguments: &Arguments, member: &Member) -> bool {

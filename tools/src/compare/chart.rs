@@ -1,6 +1,6 @@
 //! A chart of times by size, as SVG: both axes logarithmic, a line for each library, a legend.
 
-use crate::report::size;
+use crate::text::size;
 use std::fmt::Write;
 
 /// One line of the chart.

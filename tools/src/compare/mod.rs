@@ -21,10 +21,10 @@ mod sampling;
 #[cfg(test)]
 mod script;
 
-use crate::arguments;
 use crate::failure::{Failure, Result};
 use crate::library::Library;
 use crate::system;
+use crate::text::parse_size;
 use crate::transport::Choice;
 use clap::Args;
 use goals::Setting;
@@ -93,7 +93,7 @@ pub(crate) struct Options {
     operation: Vec<Operation>,
 
     /// Bytes of the larger buffer, with K, M or G for powers of 1024 [default: 8 to 256M]
-    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = arguments::size)]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
 
     /// Libraries to compare with; oneccl takes 2 GB of disk

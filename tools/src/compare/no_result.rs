@@ -2,7 +2,7 @@
 
 use super::row::Row;
 use super::sampling::TOO_SLOW;
-use crate::report::size;
+use crate::text::size;
 
 /// Why a side has no figures in a row.
 #[derive(Debug, Clone, PartialEq)]

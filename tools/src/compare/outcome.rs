@@ -9,7 +9,7 @@ use super::rivals::Side;
 use super::row::{Best, Row, geometric_mean};
 use crate::failure::{Failure, Result};
 use crate::machine;
-use crate::report::{size, write_line};
+use crate::text::{size, write_line};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::Write;

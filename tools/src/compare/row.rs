@@ -2,7 +2,7 @@
 
 use super::no_result::NoResult;
 use super::operation::Shape;
-use crate::measure::Samples;
+use crate::samples::Samples;
 
 /// One side of a row.
 #[derive(Debug, Clone)]

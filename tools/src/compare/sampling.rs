@@ -8,7 +8,7 @@ use super::no_result::NoResult;
 use super::operation::Shape;
 use super::row::Lane;
 use crate::failure::Result;
-use crate::measure::Samples;
+use crate::samples::Samples;
 use std::time::{Duration, Instant};
 
 /// How thoroughly a row is measured.

@@ -2,7 +2,8 @@
 //! bytes and is carried out by the agent.
 
 use crate::binding::Bind;
-use crate::{Refusal, limits, program};
+use crate::refusal::Refusal;
+use crate::{limits, program};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 

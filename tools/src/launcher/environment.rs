@@ -122,7 +122,7 @@ fn directory() -> std::io::Result<PathBuf> {
 fn umask() -> u32 {
     // SAFETY: takes an integer and cannot fail.
     let mask = unsafe { libc::umask(0o077) };
-    // SAFETY: as above.
+    // SAFETY: takes an integer, the mask that the kernel has just told, and cannot fail.
     unsafe { libc::umask(mask) };
     mask
 }

@@ -4,7 +4,7 @@
 //! full disk is an error of the rank that writes. gaspi_run writes the output of ranks on other
 //! machines.
 
-use crate::Refusal;
+use crate::refusal::Refusal;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 

@@ -31,6 +31,7 @@ mod printer;
 mod process;
 mod program;
 mod protocol;
+mod refusal;
 mod remote;
 mod report;
 mod ssh_liveness;
@@ -39,33 +40,11 @@ mod topology;
 use arguments::Arguments;
 use clap::Parser;
 use gaspi_tools::remote_agent;
+use refusal::Refusal;
 use std::process::ExitCode;
 
-/// gaspi_run itself could not do its work (as with `timeout` and `env`).
-const EXIT_LAUNCHER: u8 = 125;
-/// The job ran longer than --timeout allows (as with `timeout`).
-const EXIT_TIMEOUT: u8 = 124;
-/// A host could not be reached or was lost (as with ssh).
-const EXIT_HOST: u8 = 255;
 /// Makes this program an agent.
 const AGENT: &str = "--agent";
-
-/// Why no job was started, or why it could not go on, and the status to exit with.
-#[derive(Debug)]
-struct Refusal {
-    status: u8,
-    message: String,
-}
-
-impl Refusal {
-    fn usage(message: impl Into<String>) -> Refusal {
-        Refusal { status: 2, message: message.into() }
-    }
-
-    fn launcher(message: impl Into<String>) -> Refusal {
-        Refusal { status: EXIT_LAUNCHER, message: message.into() }
-    }
-}
 
 fn run() -> Result<u8, Refusal> {
     let words = remote_agent::arguments();

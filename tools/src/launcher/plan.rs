@@ -2,7 +2,8 @@
 
 use crate::arguments::Arguments;
 use crate::assignment::{Assignment, Command};
-use crate::{Refusal, environment, program};
+use crate::refusal::Refusal;
+use crate::{environment, program};
 use gaspi_core::bootstrap::this_machine::ThisMachine;
 use gaspi_tools::hosts::{self, Machine};
 use gaspi_tools::remote_agent::{Ssh, Tool};

@@ -5,10 +5,10 @@
 //! so processes that a rank leaves behind become its children and can be ended with the job.
 
 use crate::assignment::{Assignment, Command};
-use crate::binding::Share;
+use crate::binding::{self, Share};
 use crate::environment::OF_THE_JOB;
 use crate::files::Files;
-use crate::{Refusal, binding};
+use crate::refusal::{EXIT_HOST, EXIT_LAUNCHER, Refusal};
 use gaspi_tools::system;
 use std::fs::File;
 use std::io;
@@ -37,7 +37,7 @@ impl Ending {
         match self {
             Ending::Exited(status) => status as u8,
             Ending::Killed { signal, .. } => (128 + signal) as u8,
-            Ending::Lost => crate::EXIT_HOST,
+            Ending::Lost => EXIT_HOST,
         }
     }
 }
@@ -202,18 +202,18 @@ fn refusal(command: &Command, rank: u32, error: &io::Error) -> Refusal {
         Some(libc::ENOEXEC | libc::EISDIR | libc::ELIBBAD) => (126, error.to_string()),
         Some(libc::E2BIG) => (126, "arguments and environment are too long".into()),
         Some(libc::EAGAIN) => (
-            crate::EXIT_LAUNCHER,
+            EXIT_LAUNCHER,
             "no more processes may be started; see ulimit -u and the control group's pids.max, or \
              start fewer ranks"
                 .into(),
         ),
         Some(libc::EMFILE | libc::ENFILE) => (
-            crate::EXIT_LAUNCHER,
+            EXIT_LAUNCHER,
             "no more files may be opened; raise the limit with ulimit -n, or start fewer ranks"
                 .into(),
         ),
-        Some(libc::ENOMEM) => (crate::EXIT_LAUNCHER, "not enough memory".into()),
-        _ => (crate::EXIT_LAUNCHER, error.to_string()),
+        Some(libc::ENOMEM) => (EXIT_LAUNCHER, "not enough memory".into()),
+        _ => (EXIT_LAUNCHER, error.to_string()),
     };
     Refusal { status, message: format!("starting rank {rank} ({name}): {reason}") }
 }

@@ -1,6 +1,6 @@
 //! Finding a program before anything is started, so that a missing program is one clear message.
 
-use crate::Refusal;
+use crate::refusal::Refusal;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;

@@ -1,11 +1,11 @@
 //! Another machine of the job, as gaspi_run sees it: ssh as a child, its pipes, and what the agent
 //! at their other end has said.
 
-use crate::Refusal;
 use crate::assignment::Assignment;
 use crate::channel::Channel;
 use crate::process::{Ending, Process};
 use crate::protocol::{self, Down, Up};
+use crate::refusal::{EXIT_HOST, Refusal};
 use crate::ssh_liveness::Silence;
 use gaspi_core::bootstrap::RelayId;
 use gaspi_tools::remote_agent::{self, Opened, Opening, Ssh, Tool};
@@ -114,7 +114,7 @@ impl Remote {
         unsafe { command.pre_exec(move || prepare(parent, &mask)) };
         let program = ssh.program().to_owned();
         let failed = |error: std::io::Error| Refusal {
-            status: crate::EXIT_HOST,
+            status: EXIT_HOST,
             message: format!("host {}: starting {}: {error}", plan.host, program.display()),
         };
         let mut child = command.spawn().map_err(failed)?;

@@ -1,17 +1,18 @@
 //! What is not yet as the rules want it. Lists are exact: an entry that is no longer needed is
 //! refused, so they can only shrink. `cargo xtask lint --accepted .` prints what they would hold.
 
-/// The root file of each crate, and the size of its largest circle of imports. The aim is 10.
+/// The root file of each crate, and the size of its largest circle of imports: 1 is none.
+/// At most 10 are to remain.
 pub(super) const CIRCLES: [(&str, usize); 9] = [
     ("gaspi-core/src/lib.rs", 37),
     ("gaspi-collectives/src/lib.rs", 13),
-    ("gaspi-ffi/src/lib.rs", 10),
-    ("gaspi/src/lib.rs", 10),
-    ("tools/src/lib.rs", 10),
-    ("tools/src/launcher/main.rs", 19),
-    ("tools/src/bench/main.rs", 30),
-    ("tools/src/cleanup/main.rs", 10),
-    ("xtask/src/main.rs", 12),
+    ("gaspi-ffi/src/lib.rs", 1),
+    ("gaspi/src/lib.rs", 1),
+    ("tools/src/lib.rs", 1),
+    ("tools/src/launcher/main.rs", 2),
+    ("tools/src/bench/main.rs", 7),
+    ("tools/src/cleanup/main.rs", 1),
+    ("xtask/src/main.rs", 1),
 ];
 
 /// Imports that go up: (file, module).
@@ -118,3 +119,7 @@ pub(super) const FIELDS: &[(&str, &str, usize)] = &[
     ("tools/src/launcher/job/mod.rs", "Running", 22),
     ("tools/src/launcher/remote.rs", "Remote", 16),
 ];
+
+/// Comments against a rule: (rule, folder, how many).
+pub(super) const COMMENTS: &[(&str, &str, usize)] =
+    &[("safety", "gaspi-collectives", 5), ("safety", "gaspi-core", 20)];

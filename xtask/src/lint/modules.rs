@@ -8,10 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Source, Tree};
-use super::uses;
-
-/// A module as the names on the way to it; the crate's root has none.
-pub(super) type Module = Vec<String>;
+use super::uses::{self, Module, Path};
 
 /// The modules of one crate.
 pub(super) struct Crate<'a> {
@@ -35,18 +32,6 @@ pub(super) struct Import {
     /// The file that is imported, as an index into `Crate::files`.
     pub(super) file: usize,
     /// The line of the path.
-    pub(super) line: u32,
-}
-
-/// A path as it was written.
-pub(super) struct Path {
-    /// The module that contains it.
-    pub(super) inside: Module,
-    pub(super) names: Vec<String>,
-    /// What it is called from here on; `None` for paths that are no `use`, and for `*`.
-    pub(super) alias: Option<String>,
-    pub(super) is_public: bool,
-    pub(super) is_use: bool,
     pub(super) line: u32,
 }
 

@@ -5,7 +5,7 @@ use super::source::{Source, Tree};
 
 /// Of comments too.
 const COLUMNS: usize = 100;
-/// From `fn` to the closing brace.
+/// From the name to the closing brace.
 const FUNCTION_LINES: u32 = 70;
 /// Not of C headers, which are the manual pages.
 const FILE_LINES: usize = 600;
@@ -37,20 +37,50 @@ fn widths(file: &Source, report: &mut Report) {
 }
 
 fn functions(file: &Source, report: &mut Report) {
+    if !file.path.ends_with(".rs") {
+        return c_functions(file, report);
+    }
     for index in 0..file.tokens.len() {
         // `fn(u8)` is a type, `fn $name` belongs to a macro.
-        if file.at(index) != "fn" || !file.is_word(index + 1) {
-            continue;
+        if file.at(index) == "fn" && file.is_word(index + 1) {
+            function(file, index + 1, file.end_of_item(index), report);
         }
-        let end = file.end_of_item(index);
-        let lines = file.line(end) + 1 - file.line(index);
-        if lines > FUNCTION_LINES {
-            let name = file.at(index + 1);
-            let what = format!(
-                "`{name}` has {lines} lines, of at most {FUNCTION_LINES}; split the function"
-            );
-            report.add("function length", &file.path, file.line(index), &what);
+    }
+}
+
+/// In C the braces of a function follow the parentheses of its arguments, outside of all others.
+fn c_functions(file: &Source, report: &mut Report) {
+    let mut index = 0;
+    let mut name = 0;
+    while index < file.tokens.len() {
+        match file.at(index) {
+            "(" => {
+                name = index.saturating_sub(1);
+                index = file.close_of(index);
+            }
+            "{" if index > 0 && file.at(index - 1) == ")" => {
+                let end = file.close_of(index);
+                function(file, name, end, report);
+                index = end;
+            }
+            // What is inside of `extern "C" { }` is outside of all others.
+            "{" if index > 0 && file.at(index - 1) == "\"C\"" => {}
+            "{" => index = file.close_of(index),
+            _ => {}
         }
+        index += 1;
+    }
+}
+
+/// The function with its name at one token and its closing brace at another.
+fn function(file: &Source, name: usize, end: usize, report: &mut Report) {
+    let lines = file.line(end) + 1 - file.line(name);
+    if lines > FUNCTION_LINES {
+        let what = format!(
+            "`{}` has {lines} lines, of at most {FUNCTION_LINES}; split the function",
+            file.at(name)
+        );
+        report.add("function length", &file.path, file.line(name), &what);
     }
 }
 
@@ -81,6 +111,18 @@ mod tests {
         assert!(found("a.rs", &function(70)).is_empty());
         let long = found("a.rs", &function(71));
         assert_eq!(long, ["a.rs:2: `long` has 71 lines, of at most 70; split the function"]);
+    }
+
+    #[test]
+    fn long_functions_of_c_are_refused() {
+        let function = |lines: usize| {
+            let body = "    if (a['}']) { puts(\"}\"); } /* } */\n".repeat(lines - 2);
+            let structure = "struct a {\n    int x;\n};\n".repeat(30);
+            format!("{structure}extern \"C\" {{\nstatic int f(int (*a)(void)) {{\n{body}}}\n}}\n")
+        };
+        assert!(found("a.c", &function(70)).is_empty());
+        let long = found("a.c", &function(71));
+        assert_eq!(long, ["a.c:92: `f` has 71 lines, of at most 70; split the function"]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ const FOLDERS: [&str; 9] = [
     "xtask",
 ];
 
-/// Rust is looked into; of C only lines are counted.
+/// Most rules look at Rust only; C has sizes.
 const EXTENSIONS: [&str; 3] = ["rs", "c", "h"];
 
 /// All files of the checkout that the rules look at.
@@ -31,8 +31,10 @@ pub(super) struct Source {
     /// Below the root of the checkout, with slashes.
     pub(super) path: String,
     pub(super) text: String,
-    /// Without comments; empty unless it is Rust.
+    /// Without comments.
     pub(super) tokens: Vec<Token>,
+    /// Comments that are no documentation, each with all of its lines.
+    pub(super) comments: Vec<Comment>,
 }
 
 /// A piece of code, as a range of the text of its file.
@@ -42,6 +44,16 @@ pub(super) struct Token {
     start: u32,
     end: u32,
     pub(super) line: u32,
+}
+
+/// A comment: lines that follow each other, or what stands between `/*` and `*/`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Comment {
+    /// The first line.
+    pub(super) line: u32,
+    pub(super) lines: u32,
+    /// Without slashes; lines are joined by blanks.
+    pub(super) text: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,8 +104,8 @@ impl Tree {
 
 impl Source {
     pub(super) fn new(path: &str, text: String) -> Self {
-        let tokens = if path.ends_with(".rs") { tokens(&text) } else { Vec::new() };
-        Self { path: path.to_owned(), text, tokens }
+        let (tokens, comments) = tokens(&text);
+        Self { path: path.to_owned(), text, tokens, comments }
     }
 
     /// The text of the token with this index; empty beyond the last.
@@ -169,20 +181,43 @@ impl Source {
     }
 }
 
-/// Cuts `text` into tokens.
-fn tokens(text: &str) -> Vec<Token> {
+/// Cuts `text` into tokens and comments.
+fn tokens(text: &str) -> (Vec<Token>, Vec<Comment>) {
     let bytes = text.as_bytes();
     let mut found = Vec::with_capacity(text.len() / 5);
+    let mut comments = Vec::new();
     let (mut at, mut line) = (0, 1_u32);
     while at < bytes.len() {
         let (kind, end) = next(bytes, at);
         if let Some(kind) = kind {
             found.push(Token { kind, start: at as u32, end: end as u32, line });
+        } else if bytes[at] == b'/' {
+            let is_alone = found.last().is_none_or(|token: &Token| token.line < line);
+            add_comment(&mut comments, &text[at..end], line, is_alone);
         }
         line += bytes[at..end].iter().filter(|byte| **byte == b'\n').count() as u32;
         at = end;
     }
-    found
+    (found, comments)
+}
+
+/// Adds a comment that is no documentation, to the last one if it goes on with it. `is_alone` if
+/// no code is before it on its line.
+fn add_comment(comments: &mut Vec<Comment>, text: &str, line: u32, is_alone: bool) {
+    let is_doc = ["///", "//!", "/**", "/*!"].iter().any(|mark| text.starts_with(mark));
+    if is_doc {
+        return;
+    }
+    let words = text.trim_start_matches(['/', '*']).trim_end_matches(['/', '*']).trim();
+    let lines = text.lines().count() as u32;
+    match comments.last_mut() {
+        Some(last) if is_alone && text.starts_with("//") && last.line + last.lines == line => {
+            last.lines += 1;
+            last.text.push(' ');
+            last.text.push_str(words);
+        }
+        _ => comments.push(Comment { line, lines, text: words.to_owned() }),
+    }
 }
 
 /// What begins at `at`, and where it ends; spaces and comments have no kind.
@@ -289,6 +324,15 @@ mod tests {
     #[test]
     fn comments_are_no_code() {
         assert_eq!(words("a // b\n/* c /* d */ e */ f /// g"), ["a", "f"]);
+    }
+
+    #[test]
+    fn lines_of_comments_belong_together() {
+        let text = "//! a\n/// b\n// c\n// d\nf(); // e\n// f\n\n/* g\nh */ x \"// i\"";
+        let source = Source::new("a.rs", text.to_owned());
+        let found: Vec<(u32, u32, &str)> =
+            source.comments.iter().map(|one| (one.line, one.lines, one.text.as_str())).collect();
+        assert_eq!(found, [(3, 2, "c d"), (5, 2, "e f"), (8, 2, "g\nh")]);
     }
 
     #[test]

@@ -1,7 +1,21 @@
 //! Reads a file's modules, `use` declarations and inline paths from its tokens.
 
-use super::modules::{Module, Path};
 use super::source::{Kind, Source};
+
+/// A module as the names on the way to it; the crate's root has none.
+pub(super) type Module = Vec<String>;
+
+/// A path as it was written.
+pub(super) struct Path {
+    /// The module that contains it.
+    pub(super) inside: Module,
+    pub(super) names: Vec<String>,
+    /// What it is called from here on; `None` for paths that are no `use`, and for `*`.
+    pub(super) alias: Option<String>,
+    pub(super) is_public: bool,
+    pub(super) is_use: bool,
+    pub(super) line: u32,
+}
 
 /// What a file says.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! Writing pages in the man macros: escaping, and plain text of comments turned into paragraphs,
 //! lists and definitions.
 
-use crate::install::VERSION;
+use crate::names::VERSION;
 
 /// The line that opens a page. No date: the same sources give the same page.
 pub(super) fn title(name: &str, section: u8, manual: &str) -> String {

@@ -3,10 +3,11 @@
 use super::{FORWARDED, Running, SHOW};
 use crate::process::{self, Ending};
 use crate::protocol::Down;
+use crate::refusal::{EXIT_TIMEOUT, Refusal};
 use crate::remote::Remote;
 use crate::report::End;
 use crate::topology::as_list;
-use crate::{EXIT_TIMEOUT, Refusal, hang, local_ranks};
+use crate::{hang, local_ranks};
 use gaspi_tools::signals::{self, Arrival};
 use gaspi_tools::system::{self, Watch};
 use std::time::{Duration, Instant};

@@ -4,8 +4,9 @@
 use super::Running;
 use crate::assignment::Assignment;
 use crate::local_ranks::LocalRanks;
+use crate::refusal::Refusal;
 use crate::remote::{Remote, Step};
-use crate::{Refusal, identity, plan};
+use crate::{identity, plan};
 use gaspi_core::Rank;
 
 impl Running {

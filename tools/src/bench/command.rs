@@ -1,0 +1,60 @@
+//! The command line as a whole: what there is to do.
+
+use crate::arguments::Test;
+use crate::{compare, kernels};
+use clap::{Args, Parser, Subcommand};
+
+/// Measures libgaspi beside what the hardware gives, in one run.
+#[derive(Debug, Parser)]
+#[command(name = "gaspi-bench", version, after_help = AFTER_HELP)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Command {
+    /// What this build is, what this machine offers, and why something is not usable
+    Info(Info),
+    /// The same calls by libgaspi and by MPI libraries from PyPI, in one interleaved run
+    Compare(compare::Options),
+    /// The loops that combine elements, of every type and operation, on one core without a job
+    Kernels(kernels::Options),
+    #[command(flatten)]
+    Test(Test),
+}
+
+impl Command {
+    /// As it is called on the command line.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Command::Info(_) => "info",
+            Command::Compare(_) => "compare",
+            Command::Kernels(_) => "kernels",
+            Command::Test(test) => test.name(),
+        }
+    }
+}
+
+/// `info`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Info {
+    /// One JSON object for each row, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const AFTER_HELP: &str = "\
+Runs as the ranks of a job under gaspi_run, or starts itself under it with -n N. Every row shows a
+time beside a limit that was measured in the same run between the batches of the operation:
+`2.10x` is the time in terms of the limit's, `93%` the share of the limit that is reached.
+
+Examples:
+  gaspi-bench info                            what this machine offers, without a job
+  gaspi-bench compare -n 2,4 --quick          beside Open MPI, Intel MPI and MPICH
+  gaspi-bench all -n 2 --goals                the whole suite, and which goals it reaches
+  gaspi-bench write-bw -n 2 --sizes 64K,1M    two sizes
+  gaspi-bench allreduce -n 2 -d bf16 -o max   a collective operation, with type and operation
+  gaspi-bench barrier -n 4 --json             for programs
+  gaspi_run -n 2 gaspi-bench limits           the hardware alone";

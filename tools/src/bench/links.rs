@@ -1,0 +1,173 @@
+//! How ranks reach each other: what the library does.
+//!
+//! The library is asked through its counters: a write to a rank counts as written by the transport
+//! that carried it.
+
+use crate::failure::{Failure, Result};
+use crate::job::{Job, Segment};
+use crate::transport::{Choice, NAMES};
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::sync::atomic::Ordering;
+
+/// Counters of bytes written by one transport begin so, and end with its name.
+const COUNTER: &str = "BytesWritten";
+/// Offsets in the segment of the question: what is written, and where to; what rank 0 found.
+const FROM: usize = 0;
+const TO: usize = 64;
+const VERDICT: usize = 128;
+const BYTES: usize = 4096;
+
+/// What carries data from one rank to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    Shm,
+    Tcp,
+}
+
+/// What this rank and rank 0 use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Links {
+    /// From rank 0 to the others: the name that rows have.
+    pub(crate) transport: &'static str,
+    /// Whether each rank shares memory with rank 0.
+    pub(crate) one_memory: bool,
+    /// To the other rank of this rank's pair.
+    pub(crate) to_peer: Link,
+}
+
+impl Links {
+    /// Of a job that has no other ranks.
+    pub(crate) fn alone() -> Links {
+        Links { transport: NAMES[0], one_memory: true, to_peer: Link::Shm }
+    }
+
+    /// Refuses a library that uses something else than it was asked for.
+    pub(crate) fn demand(self, asked: Option<Choice>) -> Result<()> {
+        let asked = asked.filter(|choice| *choice != Choice::Auto).map(Choice::name);
+        match asked {
+            Some(name) if name != self.transport => Err(Failure::run(format!(
+                "--transport {name} was asked for, but the library uses {}",
+                self.transport
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds out by a small write to the peer, and from rank 0 to every rank.
+    pub(crate) fn find(job: &Job) -> Result<Links> {
+        let counters = Counters::of(job)?;
+        let segment = job.segment(0, BYTES)?;
+        let peer = job.rank ^ 1;
+        let to_peer = if peer < job.ranks {
+            counters.links(job, &segment, peer..peer + 1)?
+        } else {
+            Seen { shm: true, tcp: false }
+        };
+        let verdict = segment.region.word(VERDICT);
+        if job.rank == 0 {
+            let seen = counters.links(job, &segment, 1..job.ranks)?;
+            let code = u64::from(seen.shm) + 2 * u64::from(seen.tcp);
+            verdict.store(code, Ordering::Relaxed);
+            for rank in 1..job.ranks {
+                segment.write(VERDICT, rank, VERDICT, 8, 0)?;
+            }
+            job.wait(0)?;
+        }
+        job.barrier()?;
+        let code = verdict.load(Ordering::Relaxed).clamp(1, 3);
+        segment.delete()?;
+        let to_peer = if to_peer.tcp { Link::Tcp } else { Link::Shm };
+        let transport = NAMES[code as usize - 1];
+        Ok(Links { transport, one_memory: code == 1, to_peer })
+    }
+}
+
+/// Which transports carried something.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    shm: bool,
+    tcp: bool,
+}
+
+/// The counters of bytes written by transport: number, and name of the transport.
+#[derive(Debug)]
+struct Counters(Vec<(u32, String)>);
+
+impl Counters {
+    fn of(job: &Job) -> Result<Counters> {
+        let mut count = 0;
+        // SAFETY: writes the number that it is given.
+        let status = unsafe { (job.procedures.statistic_counter_max)(&raw mut count) };
+        job.call("gaspi_statistic_counter_max", status)?;
+        let mut found = Vec::new();
+        for counter in 0..count {
+            let Some(name) = name(job, counter)? else { continue };
+            if let Some(transport) = name.strip_prefix(COUNTER).filter(|rest| !rest.is_empty()) {
+                found.push((counter, transport.to_ascii_lowercase()));
+            }
+        }
+        Ok(Counters(found))
+    }
+
+    fn values(&self, job: &Job) -> Result<Vec<u64>> {
+        let mut values = Vec::new();
+        for (counter, _) in &self.0 {
+            let mut value = 0;
+            // SAFETY: writes the number that it is given.
+            let status =
+                unsafe { (job.procedures.statistic_counter_get)(*counter, 0, &raw mut value) };
+            job.call("gaspi_statistic_counter_get", status)?;
+            values.push(value);
+        }
+        Ok(values)
+    }
+
+    /// Writes to these ranks, and looks which transports carried it.
+    fn links(
+        &self,
+        job: &Job,
+        segment: &Segment<'_>,
+        ranks: std::ops::Range<usize>,
+    ) -> Result<Seen> {
+        let before = self.values(job)?;
+        for rank in ranks {
+            segment.write(FROM, rank, TO, 8, 0)?;
+        }
+        job.wait(0)?;
+        let after = self.values(job)?;
+        let grew = |name: &str| {
+            let mut counts = self.0.iter().zip(before.iter().zip(&after));
+            counts.any(|((_, transport), (before, after))| transport == name && after > before)
+        };
+        let seen = Seen { shm: grew("shm"), tcp: grew("tcp") };
+        if seen.shm || seen.tcp {
+            return Ok(seen);
+        }
+        Err(Failure::run(
+            "the library has counted a write for none of the transports shm and tcp; limits of \
+             others are not known here",
+        ))
+    }
+}
+
+/// The name of a counter that takes no rank.
+fn name(job: &Job, counter: c_uint) -> Result<Option<String>> {
+    let (mut argument, mut verbosity): (c_int, c_uint) = (0, 0);
+    let (mut name, mut text): (*const c_char, *const c_char) = (std::ptr::null(), std::ptr::null());
+    // SAFETY: writes the values that it is given.
+    let status = unsafe {
+        (job.procedures.statistic_counter_info)(
+            counter,
+            &raw mut argument,
+            &raw mut name,
+            &raw mut text,
+            &raw mut verbosity,
+        )
+    };
+    job.call("gaspi_statistic_counter_info", status)?;
+    if name.is_null() || argument != 0 {
+        return Ok(None);
+    }
+    // SAFETY: the library returns a constant C string.
+    Ok(Some(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()))
+}

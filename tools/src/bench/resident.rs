@@ -1,0 +1,33 @@
+//! Resident memory of this process, as /proc/self/status tells it.
+
+use std::fs;
+
+/// Which of the parts is private.
+pub(crate) const PRIVATE: usize = 1;
+/// Parts of the resident memory, as the kernel calls them.
+pub(crate) const PARTS: [(&str, &str); 3] = [
+    ("VmRSS", "resident after init"),
+    ("RssAnon", "... of it private"),
+    ("RssShmem", "... of it shared"),
+];
+/// The page size that a kernel value of /proc/self/status is printed in: KiB, always.
+const KIB: u64 = 1024;
+
+/// Private memory of this process now, as far as the kernel tells it.
+pub(crate) fn private() -> Option<u64> {
+    own_memory(PARTS[PRIVATE].0)
+}
+
+/// The parts now, in the order of [`PARTS`].
+pub(crate) fn now() -> [Option<u64>; 3] {
+    PARTS.map(|(name, _)| own_memory(name))
+}
+
+/// Bytes of a line of /proc/self/status, such as `VmRSS`.
+fn own_memory(name: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let line =
+        text.lines().find(|line| line.strip_prefix(name).is_some_and(|l| l.starts_with(':')))?;
+    let number = line.split_whitespace().nth(1)?.parse::<u64>().ok()?;
+    Some(number * KIB)
+}
