@@ -12,10 +12,10 @@ use crate::statistics::PeerCounter;
 use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
 use crate::transport::software_target::apply;
-use crate::transport::tcp::endpoint_table::waiting;
 use crate::transport::tcp::requests::RequestKey;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::Call;
+use crate::wait::waiting;
 use crate::wire::frame::{AtomicOperation, Frame, RemoteAddress};
 
 const SIZE: u64 = size_of::<u64>() as u64;

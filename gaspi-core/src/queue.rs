@@ -57,6 +57,8 @@ pub(crate) struct Queue {
     ranks: u32,
     /// Whether there is anybody in its `lost`.
     has_lost: AtomicBool,
+    /// Whether there has ever been anybody there.
+    ever_lost: AtomicBool,
     /// Posted and not yet waited for.
     posted: AtomicU32,
     /// The address of a thread's slot, or one of the constants above.
@@ -252,12 +254,20 @@ impl Queue {
             self.has_lost.store(true, Ordering::Relaxed);
         }
         *failures.losses.entry(rank).or_default() += 1;
+        self.ever_lost.store(true, Ordering::Relaxed);
         self.fail_locked(&mut failures, reason, count);
         self.count_off(rank, generation, count);
     }
 
     /// How often requests to `rank` were lost: while that stays the same, nothing of a call was.
+    #[inline]
     pub(crate) fn losses(&self, rank: Rank) -> u64 {
+        // Relaxed: a loss that is not seen yet is one that comes after this look.
+        if self.ever_lost.load(Ordering::Relaxed) { self.count_losses(rank) } else { 0 }
+    }
+
+    #[cold]
+    fn count_losses(&self, rank: Rank) -> u64 {
         self.failures().losses.get(&rank).copied().unwrap_or(0)
     }
 
@@ -338,6 +348,7 @@ pub(crate) fn queues(existing: u32, ranks: u32) -> [Queue; QUEUE_MAX as usize] {
         lanes: OnceLock::new(),
         ranks,
         has_lost: AtomicBool::new(false),
+        ever_lost: AtomicBool::new(false),
         posted: AtomicU32::new(0),
         owner: AtomicUsize::new(NOBODY),
         moves: AtomicU32::new(0),

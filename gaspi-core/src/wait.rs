@@ -6,6 +6,7 @@
 //! what is waited for, the waiting thread looks after the sockets itself, and sleeps on them if no
 //! other thread does.
 
+use crate::ids::GroupId;
 use crate::os::clock::monotonic_ms;
 use crate::os::futex;
 use crate::policy::spin::{self, BRIEF_LOOKS, Next, Spin};
@@ -39,6 +40,16 @@ pub(crate) struct Waiting {
     pub(crate) call: Call,
     /// Segment, group, queue or rank that it was called for.
     pub(crate) object: u32,
+}
+
+/// How a call appears while it waits.
+pub(crate) fn waiting(call: Call, object: impl Into<u32>) -> Waiting {
+    Waiting { call, object: object.into() }
+}
+
+/// The object of a group's call.
+pub(crate) fn waiting_group(call: Call, group: GroupId) -> Waiting {
+    waiting(call, group.0)
 }
 
 macro_rules! calls {

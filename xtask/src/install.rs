@@ -142,6 +142,7 @@ pub(crate) fn fill(tree: &mut Tree, place: &Place) -> Result<()> {
         tree.copy(&workspace::root().join(name), &to, 0o644)?;
     }
     copy_all(tree, "docs", "md", &format!("{DOCUMENTATION}/docs"))?;
+    copy_all(tree, "docs/internals", "md", &format!("{DOCUMENTATION}/docs/internals"))?;
     let examples = format!("{DOCUMENTATION}/examples");
     for extension in ["c", "cc", "f90", "txt"] {
         copy_all(tree, "packaging/examples", extension, &examples)?;

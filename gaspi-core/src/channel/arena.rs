@@ -4,24 +4,19 @@
 //! Invariant: a range is used again only when nobody writes there any more: every other member has
 //! said that it has closed its end, behind all that it wrote, or has ended with all that it sent.
 
+mod procedures;
+
 use super::counts::CLOSED;
 use super::free_list::FreeList;
 use super::layout::PAGE;
 use super::zero_copy::ZeroCopySends;
-use crate::config::CHANNELS;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
-use crate::os::limits::{self, Resource};
-use crate::os::process;
-use crate::runtime::Inner;
-use crate::segment::{ARENA, ARENA_WORDS, Init, Segment, Target, may_copy};
+use crate::segment::{ARENA_WORDS, Segment, Target};
 use crate::sync::Mutex;
 use crate::sync::{AtomicU64, Ordering};
-use crate::transport::shm::area::liveness;
-use crate::wire::frame::{Register, Stream};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of address space for an arena, and how few are enough where address space is limited.
@@ -249,9 +244,14 @@ impl Arena {
     }
 
     /// Takes a range, and puts its words to 0. What else has to be reset is up to the caller.
-    fn reserve(&self, inner: &Inner, bytes: u64, words: u32) -> Result<Reserved> {
+    fn reserve(
+        &self,
+        bytes: u64,
+        words: u32,
+        writes_no_more: impl Fn(Rank) -> bool,
+    ) -> Result<Reserved> {
         let mut space = self.space.lock();
-        self.sweep(&mut space, inner);
+        self.sweep(&mut space, writes_no_more);
         let taken = space.bytes.take(bytes);
         let (Some(bytes), words) = (taken, u64::from(words)) else {
             let (needed, available) = (bytes, space.bytes.longest());
@@ -295,113 +295,18 @@ impl Arena {
     }
 
     /// Frees the ranges that nobody writes to any more.
-    fn sweep(&self, space: &mut Space, inner: &Inner) {
+    fn sweep(&self, space: &mut Space, writes_no_more: impl Fn(Rank) -> bool) {
         let done = |closing: &mut Closing| {
             closing.writers.retain(|(rank, word)| {
                 // Acquire: all that the member wrote comes before its word.
                 let word = self.segment.notification(*word as usize).load(Ordering::Acquire);
-                word != CLOSED && !inner.writes_no_more(*rank)
+                word != CLOSED && !writes_no_more(*rank)
             });
             closing.writers.is_empty()
         };
         let free: Vec<Closing> = space.closing.extract_if(.., done).collect();
         for closing in free {
             self.free_locked(space, closing.reserved);
-        }
-    }
-}
-
-impl Inner {
-    /// A range of this rank's arena, which is made if there is none.
-    pub(super) fn reserve(&self, bytes: u64, words: u32) -> Result<Reserved> {
-        self.make_arena()?.reserve(self, bytes, words)
-    }
-
-    fn make_arena(&self) -> Result<&Arena> {
-        let _making = self.channels.making.lock();
-        if let Some(arena) = self.channels.arena() {
-            return Ok(arena);
-        }
-        let mut size = self.arena_bytes();
-        let segment = loop {
-            match Segment::new(
-                ARENA,
-                self.memory.generation(),
-                size,
-                Init::Uninitialized,
-                self.memory.shape,
-            ) {
-                Err(Error::Memory { .. }) if size > ARENA_BYTES_MIN => size /= 2,
-                made => break made?,
-            }
-        };
-        let arena = self.channels.arena.get_or_init(|| Arena::new(segment));
-        self.memory.set_arena(&arena.segment);
-        Ok(arena)
-    }
-
-    /// As much as address space allows, of which every rank of the node maps all arenas.
-    fn arena_bytes(&self) -> u64 {
-        let mut size = ARENA_BYTES;
-        if let Some(limit) = limits::allowed(Resource::AddressSpace) {
-            let share = limit / 4 / self.ranks.area.locals().len().max(1) as u64;
-            while size > share && size > ARENA_BYTES_MIN {
-                size /= 2;
-            }
-        }
-        size
-    }
-
-    /// Whether nothing that `rank` wrote to channels can still come.
-    fn writes_no_more(&self, rank: Rank) -> bool {
-        let life = self.ranks.liveness(rank);
-        if !self.ranks.is_local(rank) {
-            // What it sent may still be unread.
-            return matches!(life, liveness::DEAD | liveness::LEFT)
-                && !self.endpoints.has_connection(rank);
-        }
-        let ended = || self.ranks.processes[rank.index()].get().is_some_and(process::has_ended);
-        life == liveness::DEAD || (life == liveness::LEFT && ended())
-    }
-
-    /// The arena of a peer, as it describes it. Gives 1 if this rank may copy from its process.
-    pub(crate) fn import_arena(
-        &self,
-        peer: Rank,
-        register: &Register,
-        descriptors: &[OwnedFd],
-    ) -> std::result::Result<u64, String> {
-        let known = self.channels.view(peer);
-        if let Some(known) = known.filter(|view| view.target.generation == register.generation) {
-            return Ok(known.copies.is_some().into());
-        }
-        let view = if self.ranks.is_local(peer) {
-            let pid = self.ranks.cards[peer.index()].pid;
-            let target = Target::import(register, pid, descriptors, self.memory.shape)
-                .map_err(|error| error.to_string())?;
-            let copies = match may_copy(register, pid) {
-                Ok(()) => Some(pid),
-                Err(reason) => {
-                    log::debug!("channel_open: memory of {peer} cannot be copied: {reason}");
-                    None
-                }
-            };
-            View { target, copies }
-        } else {
-            View { target: Target::remote(register), copies: None }
-        };
-        let answer = view.copies.is_some().into();
-        *self.channels.views[peer.index()].lock() =
-            Some(Known { view: Arc::new(view), gone: false });
-        Ok(answer)
-    }
-
-    /// A request to `peer` failed; if that is not `certain`, its death may be the reason.
-    pub(crate) fn request_failed(&self, peer: Rank, stream: Stream, reason: &str, certain: bool) {
-        if stream.queue == CHANNELS {
-            self.channels.failed(peer, reason, certain);
-        } else {
-            self.ranks.set_corrupt(peer);
         }
     }
 }

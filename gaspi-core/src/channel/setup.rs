@@ -16,8 +16,8 @@ use crate::runtime::{Inner, Runtime};
 use crate::sync::Mutex;
 use crate::sync::{AtomicU64, Ordering};
 use crate::timeout::{Deadline, Timeout};
-use crate::transport::tcp::endpoint_table::waiting_group;
 use crate::wait::Call;
+use crate::wait::waiting_group;
 use std::sync::Arc;
 
 /// Stages.

@@ -15,8 +15,8 @@ use crate::sync::MutexGuard;
 use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::{STAGE_BYTES, wake_kind};
-use crate::transport::tcp::endpoint_table::waiting_group;
 use crate::wait::Call;
+use crate::wait::waiting_group;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

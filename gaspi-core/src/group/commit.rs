@@ -8,8 +8,8 @@ use crate::runtime::Inner;
 use crate::sync::Ordering;
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::{WatchSteps, liveness};
-use crate::transport::tcp::endpoint_table::waiting_group;
 use crate::wait::Call;
+use crate::wait::waiting_group;
 use crate::wire::frame::Frame;
 use std::sync::Arc;
 

@@ -83,7 +83,7 @@ impl Inner {
     }
 
     /// Copies between processes.
-    #[allow(clippy::too_many_arguments, reason = "what move_slowly has looked up")]
+    #[allow(clippy::too_many_arguments, reason = "what copy_via_owner has looked up")]
     fn copy_across(
         &self,
         direction: Direction,
@@ -140,7 +140,7 @@ impl Inner {
     }
 
     /// Has the owner's progress copy; false if that could not even be asked for.
-    #[allow(clippy::too_many_arguments, reason = "what move_slowly has looked up")]
+    #[allow(clippy::too_many_arguments, reason = "what copy_via_owner has looked up")]
     fn copy_by_owner(
         &self,
         direction: Direction,

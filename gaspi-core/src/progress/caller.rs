@@ -53,7 +53,7 @@ impl Sockets for Tcp<'_> {
         {
             receiver.send_or_delay_acks(*self);
         }
-        // ResendBuffer before: that this thread neither sleeps on the sockets nor looks after them.
+        // Said before: that this thread neither sleeps on the sockets nor looks after them.
         fence(Ordering::SeqCst);
         if endpoints.poll_owner() == PollOwner::Caller && !endpoints.sleeper.load(Ordering::Relaxed)
         {

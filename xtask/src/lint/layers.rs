@@ -61,7 +61,6 @@ const CORE: &[Layer] = &[
     Layer {
         name: "the parts of a rank",
         modules: &[
-            "channel::abort_notice",
             "channel::arena",
             "channel::counts",
             "channel::free_list",
@@ -86,6 +85,7 @@ const CORE: &[Layer] = &[
             "atomic",
             "calls",
             "channel",
+            "channel::arena::procedures",
             "control::call",
             "control::procedures",
             "control::reason",

@@ -247,7 +247,7 @@ impl Connector {
         self.try_next(tcp, id, Instant::now());
     }
 
-    /// Begins the next attempt of an dial if it is due.
+    /// Begins the next attempt of a dial if it is due.
     fn try_next(&mut self, tcp: Tcp<'_>, id: u64, now: Instant) {
         loop {
             let number = self.number();
@@ -553,7 +553,7 @@ impl Connector {
     }
 }
 
-/// Gives up the other attempts of an dial once one waits for its welcome: the peer may welcome
+/// Gives up the other attempts of a dial once one waits for its welcome: the peer may welcome
 /// each that has proved itself and use the first, while this side takes the one whose welcome comes
 /// first.
 fn settle(tcp: Tcp<'_>, dial: &mut Dial, number: u64) {

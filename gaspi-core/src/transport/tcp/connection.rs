@@ -380,7 +380,7 @@ impl Connection {
             }
         }
         out.drains += u64::from(!blocked);
-        if !blocked && matches!(out.ending, Ending::LetGo | Ending::ResendBuffer) {
+        if !blocked && matches!(out.ending, Ending::LetGo | Ending::Said) {
             socket::end_sending(fd);
         }
         if blocked && out.direct_poll {

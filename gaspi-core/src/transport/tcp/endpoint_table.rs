@@ -4,7 +4,7 @@ mod posting;
 
 use crate::bootstrap::KEY_BYTES;
 use crate::error::{Error, Result};
-use crate::ids::{GroupId, Rank};
+use crate::ids::Rank;
 use crate::os::event::{Epoll, Wakeup};
 use crate::os::socket;
 use crate::policy::acknowledge::Flush;
@@ -21,7 +21,6 @@ use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::receive::Receiver;
 use crate::transport::tcp::requests::{Asked, PendingCall, RequestKey};
 use crate::transport::tcp::send_queue::Outgoing;
-use crate::wait::{Call, Waiting};
 use crate::wire::frame::Frame;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -550,14 +549,4 @@ impl EndpointTable {
     pub(crate) fn is_established(&self, rank: Rank) -> bool {
         self.active[rank.index()].lock().as_ref().is_some_and(|active| active.fd().is_some())
     }
-}
-
-/// How calls of this module appear while they wait.
-pub(crate) fn waiting(call: Call, object: impl Into<u32>) -> Waiting {
-    Waiting { call, object: object.into() }
-}
-
-/// The object of a group's call.
-pub(crate) fn waiting_group(call: Call, group: GroupId) -> Waiting {
-    waiting(call, group.0)
 }

@@ -134,7 +134,7 @@ pub(super) enum Ending {
     /// This rank leaves the job: its goodbye goes behind all that waits.
     Goodbye,
     /// The goodbye is on the wire.
-    ResendBuffer,
+    Said,
 }
 
 /// Stands for a payload whose memory is gone.
@@ -236,7 +236,7 @@ impl SendQueue {
             }
         }
         if self.ending == Ending::Goodbye && self.streams.is_empty() && self.body.is_none() {
-            self.ending = Ending::ResendBuffer;
+            self.ending = Ending::Said;
             Frame::Goodbye.append_to(&mut self.wire);
         }
     }

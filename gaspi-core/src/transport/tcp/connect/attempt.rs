@@ -26,7 +26,7 @@ pub(super) struct Attempt {
     pub(super) until: Instant,
 }
 
-/// What became of a attempt.
+/// What became of an attempt.
 pub(super) enum Outcome {
     Pending,
     Done,
@@ -40,7 +40,7 @@ pub(super) enum Outcome {
     },
 }
 
-/// Takes a attempt further.
+/// Takes an attempt further.
 pub(super) fn advance(attempt: &mut Attempt) -> Outcome {
     let fd = attempt.fd.as_fd();
     if !attempt.connected {

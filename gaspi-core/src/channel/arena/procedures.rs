@@ -1,0 +1,109 @@
+//! Arenas: made when a channel needs room, described to peers, learned from them.
+
+use super::{ARENA_BYTES, ARENA_BYTES_MIN, Arena, Known, Reserved, View};
+use crate::config::CHANNELS;
+use crate::error::{Error, Result};
+use crate::ids::Rank;
+use crate::os::limits::{self, Resource};
+use crate::os::process;
+use crate::runtime::Inner;
+use crate::segment::{ARENA, Init, Segment, Target, may_copy};
+use crate::transport::shm::area::liveness;
+use crate::wire::frame::{Register, Stream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+impl Inner {
+    /// A range of this rank's arena, which is made if there is none.
+    pub(in crate::channel) fn reserve(&self, bytes: u64, words: u32) -> Result<Reserved> {
+        self.make_arena()?.reserve(bytes, words, |rank| self.writes_no_more(rank))
+    }
+
+    fn make_arena(&self) -> Result<&Arena> {
+        let _making = self.channels.making.lock();
+        if let Some(arena) = self.channels.arena() {
+            return Ok(arena);
+        }
+        let mut size = self.arena_bytes();
+        let segment = loop {
+            match Segment::new(
+                ARENA,
+                self.memory.generation(),
+                size,
+                Init::Uninitialized,
+                self.memory.shape,
+            ) {
+                Err(Error::Memory { .. }) if size > ARENA_BYTES_MIN => size /= 2,
+                made => break made?,
+            }
+        };
+        let arena = self.channels.arena.get_or_init(|| Arena::new(segment));
+        self.memory.set_arena(&arena.segment);
+        Ok(arena)
+    }
+
+    /// As much as address space allows, of which every rank of the node maps all arenas.
+    fn arena_bytes(&self) -> u64 {
+        let mut size = ARENA_BYTES;
+        if let Some(limit) = limits::allowed(Resource::AddressSpace) {
+            let share = limit / 4 / self.ranks.area.locals().len().max(1) as u64;
+            while size > share && size > ARENA_BYTES_MIN {
+                size /= 2;
+            }
+        }
+        size
+    }
+
+    /// Whether nothing that `rank` wrote to channels can still come.
+    fn writes_no_more(&self, rank: Rank) -> bool {
+        let life = self.ranks.liveness(rank);
+        if !self.ranks.is_local(rank) {
+            // What it sent may still be unread.
+            return matches!(life, liveness::DEAD | liveness::LEFT)
+                && !self.endpoints.has_connection(rank);
+        }
+        let ended = || self.ranks.processes[rank.index()].get().is_some_and(process::has_ended);
+        life == liveness::DEAD || (life == liveness::LEFT && ended())
+    }
+
+    /// The arena of a peer, as it describes it. Gives 1 if this rank may copy from its process.
+    pub(crate) fn import_arena(
+        &self,
+        peer: Rank,
+        register: &Register,
+        descriptors: &[OwnedFd],
+    ) -> std::result::Result<u64, String> {
+        let known = self.channels.view(peer);
+        if let Some(known) = known.filter(|view| view.target.generation == register.generation) {
+            return Ok(known.copies.is_some().into());
+        }
+        let view = if self.ranks.is_local(peer) {
+            let pid = self.ranks.cards[peer.index()].pid;
+            let target = Target::import(register, pid, descriptors, self.memory.shape)
+                .map_err(|error| error.to_string())?;
+            let copies = match may_copy(register, pid) {
+                Ok(()) => Some(pid),
+                Err(reason) => {
+                    log::debug!("channel_open: memory of {peer} cannot be copied: {reason}");
+                    None
+                }
+            };
+            View { target, copies }
+        } else {
+            View { target: Target::remote(register), copies: None }
+        };
+        let answer = view.copies.is_some().into();
+        *self.channels.views[peer.index()].lock() =
+            Some(Known { view: Arc::new(view), gone: false });
+        Ok(answer)
+    }
+
+    /// A request to `peer` failed; if that is not `certain`, its death may be the reason.
+    pub(crate) fn request_failed(&self, peer: Rank, stream: Stream, reason: &str, certain: bool) {
+        if stream.queue == CHANNELS {
+            self.channels.failed(peer, reason, certain);
+        } else {
+            self.ranks.set_corrupt(peer);
+        }
+    }
+}
