@@ -518,4 +518,6 @@ impl Frame {
 }
 
 #[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
 mod tests;
