@@ -14,11 +14,12 @@ use crate::sync::Mutex;
 use crate::sync::slots::{Passive, passive_end, passive_pending, passive_post, passive_taken};
 use crate::sync::{AtomicU32, Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
-use crate::transport::shm::area::{OUTBOX_BUFFERS, liveness};
+use crate::transport::shm::area::liveness;
 use crate::transport::tcp::requests::RequestKey;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
 use crate::wire::frame::Frame;
+use crate::wire::shared_layout::OUTBOX_BUFFERS;
 use std::collections::VecDeque;
 
 /// What a message consists of; the same call after a timeout has the same.

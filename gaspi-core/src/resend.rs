@@ -5,16 +5,15 @@
 //!
 //! Invariant: whoever hears something twice is as wise as before.
 
-use crate::control::tree_barrier::{BarrierMessage, KINDS};
 use crate::error::Result;
 use crate::ids::{GroupId, Rank};
-use crate::remote_arrivals::Arrival;
 use crate::runtime::Inner;
 use crate::sync::epoch;
 use crate::sync::{Mutex, MutexGuard};
 use crate::timeout::Deadline;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wire::frame::Frame;
+use crate::wire::group_message::{Arrival, BarrierMessage, KINDS};
 use std::collections::VecDeque;
 use std::sync::Arc;
 

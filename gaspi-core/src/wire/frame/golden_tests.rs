@@ -2,6 +2,7 @@
 //! builds.
 
 use super::*;
+use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
 
 const STREAM: Stream = Stream { queue: QueueId(0x21), generation: 0x2223_2425 };
 const REMOTE: RemoteAddress =
