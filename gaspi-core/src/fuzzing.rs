@@ -66,7 +66,7 @@ fn with_length(flag: u8, bytes: &[u8]) -> Vec<u8> {
 pub fn handshake(bytes: &[u8]) {
     let Some((flag, rest)) = bytes.split_first() else { return };
     let secret = Secret { job: [1; JOB], key: [2; SECRET] };
-    let purposes = [Purpose::Data, Purpose::Watch, Purpose::Probe, Purpose::Meeting];
+    let purposes = [Purpose::Data, Purpose::Keepalive, Purpose::Probe, Purpose::Meeting];
     let purpose = purposes[usize::from(flag & 3)];
     let mut client = Client::new(&secret, 1, Peer { rank: 5, purpose }, [3; SECRET]);
     let mut server = Server::new(&secret, 5, 8, [4; SECRET]);

@@ -91,5 +91,5 @@ pub use state::State;
 pub use statistics::CounterInfo;
 pub use timeout::{Deadline, Timeout};
 pub use transport::Link;
-pub use transport::shm::area::STAGE_BYTES;
 pub use view::View;
+pub use wire::shared_layout::{STAGE_BYTES, SharedLayout};

@@ -3,7 +3,6 @@
 //! It only reads what the ranks write down before they sleep, so it asks nobody, and a rank that is
 //! stopped or hangs is seen like any other. What it tells is a moment's picture.
 
-use crate::bootstrap::Server;
 use crate::error::Result;
 use crate::ids::Rank;
 use crate::os::clock::monotonic_ms;
@@ -11,6 +10,7 @@ use crate::sync::Ordering;
 use crate::sync::arrival_slot::Poll;
 use crate::transport::shm::area::{Note, SharedArea, liveness};
 use crate::wait::Call;
+use crate::wire::shared_layout::SharedLayout;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -50,21 +50,15 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// A look at what `rank` does since the last complete exchange at `server`; `None` before one
-    /// was complete, and for ranks of other machines.
+    /// For the ranks that share this memory.
     ///
     /// # Errors
-    /// What the ranks share could not be mapped.
-    pub fn of(server: &Server, rank: Rank) -> Option<Result<Observer>> {
-        let (area, key) = server.area(rank)?;
-        Some(Observer::new(area, key.size, key.group_max))
-    }
-
-    /// For the ranks of a shared area.
-    pub(crate) fn new(area: &OwnedFd, ranks: u32, group_max: u32) -> Result<Observer> {
+    /// It could not be mapped.
+    pub fn new(area: &OwnedFd, layout: SharedLayout) -> Result<Observer> {
+        let (ranks, groups) = (layout.ranks(), layout.groups());
         let locals = (0..ranks).map(|rank| Rank(rank as u16)).collect();
-        let area = SharedArea::map(area, ranks, group_max, Rank(0), locals)?;
-        Ok(Observer { area, groups: group_max })
+        let area = SharedArea::map(area, ranks, groups, Rank(0), locals)?;
+        Ok(Observer { area, groups })
     }
 
     /// Where `rank` is in its life.
@@ -155,11 +149,11 @@ mod tests {
     const GROUPS: u32 = 4;
 
     fn areas() -> (Vec<SharedArea>, Observer) {
-        let size = crate::transport::shm::area::shared_area_size(RANKS, GROUPS);
-        let fd = memory::create(c"gaspi-test", size, false).expect("memory");
+        let layout = SharedLayout::new(RANKS, GROUPS);
+        let fd = memory::create(c"gaspi-test", layout.bytes(), false).expect("memory");
         let locals = || (0..RANKS).map(|rank| Rank(rank as u16)).collect();
         let map = |rank| SharedArea::map(&fd, RANKS, GROUPS, Rank(rank), locals()).expect("area");
-        let observer = Observer::new(&fd, RANKS, GROUPS).expect("observer");
+        let observer = Observer::new(&fd, layout).expect("observer");
         ((0..RANKS as u16).map(map).collect(), observer)
     }
 

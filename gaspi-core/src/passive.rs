@@ -10,8 +10,8 @@ mod procedures;
 use crate::ids::{Rank, SegmentId};
 use crate::sync::AtomicU32;
 use crate::sync::Mutex;
-use crate::transport::shm::area::OUTBOX_BUFFERS;
 use crate::transport::tcp::requests::RequestKey;
+use crate::wire::shared_layout::OUTBOX_BUFFERS;
 use std::collections::VecDeque;
 
 /// What a message consists of; the same call after a timeout has the same.

@@ -11,21 +11,9 @@ use crate::ids::{GroupId, Rank};
 use crate::sync::arrival_slot::ArrivalSlot;
 use crate::sync::{AtomicU8, AtomicU64};
 use crate::sync::{Mutex, MutexGuard};
-use crate::transport::shm::area::STAGE_BYTES;
+use crate::wire::group_message::Arrival;
+use crate::wire::shared_layout::STAGE_BYTES;
 use std::sync::OnceLock;
-
-/// The arrival slot of a member as it travels.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Arrival {
-    pub(crate) group: GroupId,
-    /// Incarnation of the group and step.
-    pub(crate) step: u64,
-    pub(crate) fingerprint: u64,
-    /// What rides in the arrival slot.
-    pub(crate) words: Vec<u64>,
-    /// The used part of the staging behind it.
-    pub(crate) stage: Vec<u8>,
-}
 
 /// Staging for both parities of a step.
 #[repr(C, align(64))]

@@ -7,10 +7,10 @@
 
 mod procedures;
 
-use crate::control::tree_barrier::KINDS;
 use crate::ids::{GroupId, Rank};
 use crate::sync::{Mutex, MutexGuard};
 use crate::wire::frame::Frame;
+use crate::wire::group_message::KINDS;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@ use super::GroupCall;
 use crate::error::Error;
 use crate::ids::Rank;
 use crate::timeout::Deadline;
-use crate::transport::shm::area::STAGE_BYTES;
 use crate::wait::Waiting;
+use crate::wire::shared_layout::STAGE_BYTES;
 use std::time::Duration;
 
 /// The first word: the member has done its part.

@@ -23,6 +23,7 @@ use crate::os::affinity;
 use crate::remote_arrivals::incarnation;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
+use crate::wire::group_message::BarrierMessage;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,31 +32,6 @@ use std::time::Duration;
 const FEW: usize = 3;
 /// For each member that a rank would tell, so long it waits before it tells all.
 const PATIENCE: Duration = Duration::from_millis(1);
-
-/// What is told along a tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BarrierMessage {
-    /// To the parent: the sender and all below it have arrived.
-    Gathered,
-    /// To the children: all have.
-    Complete,
-    /// To all: this one has left without arriving.
-    Departed(Rank),
-}
-
-/// How many kinds of messages there are.
-pub(crate) const KINDS: usize = 3;
-
-impl BarrierMessage {
-    /// Of which kind it is, below [`KINDS`].
-    pub(crate) fn kind(self) -> usize {
-        match self {
-            BarrierMessage::Gathered => 0,
-            BarrierMessage::Complete => 1,
-            BarrierMessage::Departed(_) => 2,
-        }
-    }
-}
 
 /// The place of this rank in the tree of a group.
 #[derive(Debug)]

@@ -9,11 +9,12 @@ use crate::statistics::Counter;
 use crate::sync::slots::{self, passive_end, passive_pending, passive_post, passive_taken};
 use crate::sync::{Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
-use crate::transport::shm::area::{OUTBOX_BUFFERS, liveness};
+use crate::transport::shm::area::liveness;
 use crate::transport::tcp::requests::RequestKey;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
 use crate::wire::frame::Frame;
+use crate::wire::shared_layout::OUTBOX_BUFFERS;
 
 /// A state taken by this thread; given back when dropped.
 struct Taken<'a> {

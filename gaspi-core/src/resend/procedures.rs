@@ -1,15 +1,15 @@
 //! What this rank says to the members of its groups: sent now, and again where a connection breaks.
 
 use super::{COMMITS_MAX, Kept};
-use crate::control::tree_barrier::BarrierMessage;
 use crate::error::Result;
 use crate::ids::{GroupId, Rank};
-use crate::remote_arrivals::Arrival;
 use crate::runtime::Inner;
 use crate::sync::epoch;
 use crate::timeout::Deadline;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wire::frame::Frame;
+use crate::wire::group_message::Arrival;
+use crate::wire::group_message::BarrierMessage;
 use std::sync::Arc;
 
 impl Inner {

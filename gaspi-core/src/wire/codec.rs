@@ -55,11 +55,17 @@ pub struct Limit {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Width {
+    One,
     Two,
     Four,
 }
 
 impl Limit {
+    /// At most `max`, the length in one byte.
+    pub const fn u8(max: u8) -> Limit {
+        Limit { max: max as usize, width: Width::One }
+    }
+
     /// At most `max`, the length in two bytes.
     pub const fn u16(max: u16) -> Limit {
         Limit { max: max as usize, width: Width::Two }
@@ -141,6 +147,12 @@ impl<const N: usize> Fixed<N> {
     #[inline]
     pub fn written(&self) -> Option<&[u8]> {
         self.bytes.get(..self.len)
+    }
+
+    /// All bytes; those that were not written are 0.
+    #[inline]
+    pub const fn bytes(&self) -> &[u8; N] {
+        &self.bytes
     }
 
     /// The whole array; `None` unless it is exactly full.
@@ -240,6 +252,7 @@ impl<O: Output> Writer<O> {
     fn length(&mut self, len: usize, limit: Limit) -> &mut Self {
         // The callers cut at the limit, so that the length fits into its width.
         match limit.width {
+            Width::One => self.u8(len as u8),
             Width::Two => self.u16(len as u16),
             Width::Four => self.u32(len as u32),
         }
@@ -375,6 +388,7 @@ impl<'a> Reader<'a> {
     #[inline]
     fn length(&mut self, limit: Limit) -> Decoded<usize> {
         let len = match limit.width {
+            Width::One => usize::from(self.u8()?),
             Width::Two => usize::from(self.u16()?),
             Width::Four => self.u32()? as usize,
         };

@@ -3,6 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
+const TINY: Limit = Limit::u8(40);
 const SMALL: Limit = Limit::u16(40);
 const LARGE: Limit = Limit::u32(70);
 
@@ -22,7 +23,7 @@ enum Field {
 }
 
 fn field() -> impl Strategy<Value = Field> {
-    let limit = || prop_oneof![Just(SMALL), Just(LARGE)];
+    let limit = || prop_oneof![Just(TINY), Just(SMALL), Just(LARGE)];
     prop_oneof![
         any::<u8>().prop_map(Field::U8),
         any::<u16>().prop_map(Field::U16),
@@ -117,7 +118,7 @@ proptest! {
 
 #[test]
 fn lengths_over_the_limit_are_refused_before_anything_is_allocated() {
-    for (bytes, limit) in [(&[41, 0][..], SMALL), (&[0xff; 4][..], LARGE)] {
+    for (bytes, limit) in [(&[41][..], TINY), (&[41, 0][..], SMALL), (&[0xff; 4][..], LARGE)] {
         let refused = Some(DecodeError::OverLimit);
         assert_eq!(Reader::new(bytes).bytes(limit).err(), refused);
         assert_eq!(Reader::new(bytes).text(limit).err(), refused);

@@ -18,6 +18,7 @@
 //! unauthenticated peer says, and nobody reads past the handshake: [`Client::wants`] and
 //! [`Server::wants`] tell how much to read.
 
+use super::codec::{Decoded, Fixed, Output, Reader, Writer};
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
@@ -153,52 +154,109 @@ impl Code {
     const ALL: [Code; 4] = [Code::Version, Code::Job, Code::Rank, Code::Purpose];
 }
 
-/// Bytes to send, a fixed buffer.
+/// What a client says first.
+#[derive(Debug)]
+struct Hello {
+    purpose: u8,
+    job: [u8; JOB],
+    from: u32,
+    to: u32,
+    nonce: [u8; SECRET],
+}
+
+impl Hello {
+    fn encode(&self) -> [u8; HELLO] {
+        let mut bytes = Fixed::<HELLO>::new();
+        let mut writer = Writer::new(&mut bytes);
+        writer.array(&MAGIC).u16(VERSION).u8(self.purpose).u8(0).array(&self.job);
+        writer.u32(self.from).u32(self.to).array(&self.nonce);
+        *bytes.bytes()
+    }
+
+    /// Of this version: magic and version have been looked at.
+    fn decode(bytes: &[u8; HELLO]) -> Decoded<Hello> {
+        let mut reader = Reader::new(bytes);
+        let (_magic, _version) = (reader.array::<4>()?, reader.u16()?);
+        let (purpose, _zero) = (reader.u8()?, reader.u8()?);
+        let (job, from, to) = (reader.array()?, reader.u32()?, reader.u32()?);
+        Ok(Hello { purpose, job, from, to, nonce: reader.array()? })
+    }
+}
+
+/// How an answer of the server begins.
+#[derive(Debug)]
+struct Answer {
+    magic: [u8; 4],
+    version: u16,
+    kind: u8,
+    code: u8,
+}
+
+impl Answer {
+    fn new(kind: u8, code: u8) -> Answer {
+        Answer { magic: MAGIC, version: VERSION, kind, code }
+    }
+
+    fn write<O: Output>(&self, writer: &mut Writer<O>) {
+        writer.array(&self.magic).u16(self.version).u8(self.kind).u8(self.code);
+    }
+
+    /// An error while it has not come whole.
+    fn read(reader: &mut Reader<'_>) -> Decoded<Answer> {
+        Ok(Answer {
+            magic: reader.array()?,
+            version: reader.u16()?,
+            kind: reader.u8()?,
+            code: reader.u8()?,
+        })
+    }
+}
+
+/// Bytes to send.
 #[derive(Debug, Clone)]
 struct Out {
-    bytes: [u8; CHALLENGE],
-    len: usize,
+    bytes: Fixed<CHALLENGE>,
     sent: usize,
 }
 
 impl Out {
-    const EMPTY: Out = Out { bytes: [0; CHALLENGE], len: 0, sent: 0 };
+    const EMPTY: Out = Out { bytes: Fixed::new(), sent: 0 };
+
+    /// Only these, all of them still to be sent.
+    fn of(bytes: &[u8]) -> Out {
+        let mut out = Out::EMPTY;
+        out.bytes.put(bytes);
+        out
+    }
 
     fn rest(&self) -> &[u8] {
-        &self.bytes[self.sent..self.len]
-    }
-
-    fn push(&mut self, bytes: &[u8]) {
-        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
-    }
-
-    /// Starts over with these.
-    fn replace(&mut self, bytes: &[u8]) {
-        (self.len, self.sent) = (0, 0);
-        self.push(bytes);
+        &self.bytes.bytes()[self.sent..self.bytes.len()]
     }
 
     fn sent(&mut self, count: usize) {
-        self.sent = (self.sent + count).min(self.len);
+        self.sent = (self.sent + count).min(self.bytes.len());
     }
 }
 
-/// Bytes that have come, a fixed buffer.
+/// Bytes that have come.
 #[derive(Debug, Clone)]
-struct In {
-    bytes: [u8; CHALLENGE],
-    len: usize,
-}
+struct In(Fixed<CHALLENGE>);
 
 impl In {
-    const EMPTY: In = In { bytes: [0; CHALLENGE], len: 0 };
+    const EMPTY: In = In(Fixed::new());
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.0.bytes()[..self.len()]
+    }
 
     /// Takes from `bytes` until `wanted` have come; how many it took.
     fn take(&mut self, bytes: &[u8], wanted: usize) -> usize {
-        let count = bytes.len().min(wanted.saturating_sub(self.len));
-        self.bytes[self.len..self.len + count].copy_from_slice(&bytes[..count]);
-        self.len += count;
+        let count = bytes.len().min(wanted.saturating_sub(self.len()));
+        self.0.put(&bytes[..count]);
         count
     }
 }
@@ -230,16 +288,10 @@ pub(crate) struct Client {
 impl Client {
     /// A connection of rank `from` to the one that `to` names. `nonce` is fresh and random.
     pub(crate) fn new(secret: &Secret, from: u32, to: Peer, nonce: [u8; SECRET]) -> Client {
-        let mut out = Out::EMPTY;
-        out.push(&MAGIC);
-        out.push(&VERSION.to_le_bytes());
-        out.push(&[to.purpose.code(), 0]);
-        out.push(&secret.job);
-        out.push(&from.to_le_bytes());
-        out.push(&to.rank.to_le_bytes());
-        out.push(&nonce);
-        let hello = std::array::from_fn(|i| out.bytes[i]);
-        let (secret, came, state) = (secret.clone(), In::EMPTY, State::Pending);
+        let (purpose, job) = (to.purpose.code(), secret.job);
+        let hello = Hello { purpose, job, from, to: to.rank, nonce }.encode();
+        let (out, came, state) = (Out::of(&hello), In::EMPTY, State::Pending);
+        let secret = secret.clone();
         Client { secret, hello, to, out, came, state }
     }
 
@@ -256,8 +308,8 @@ impl Client {
     /// How many bytes to read at most; 0 once the handshake is over.
     pub(crate) fn wants(&self) -> usize {
         match self.state {
-            State::Pending if self.came.len < ANSWER => ANSWER - self.came.len,
-            State::Pending => CHALLENGE - self.came.len,
+            State::Pending if self.came.len() < ANSWER => ANSWER - self.came.len(),
+            State::Pending => CHALLENGE - self.came.len(),
             _ => 0,
         }
     }
@@ -267,7 +319,7 @@ impl Client {
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while taken < bytes.len() && self.wants() > 0 {
-            let wanted = self.came.len + self.wants();
+            let wanted = self.came.len() + self.wants();
             taken += self.came.take(&bytes[taken..], wanted);
             self.look();
         }
@@ -291,13 +343,11 @@ impl Client {
 
     /// Whom it has met, as far as the answer tells.
     pub(crate) fn met(&self) -> Met {
-        let came = &self.came.bytes[..self.came.len];
-        let version = VERSION.to_le_bytes();
-        match *came {
-            [b'G', b'A', b'S', b'P', low, high, kind, code, ..] => match kind {
+        match Answer::read(&mut Reader::new(self.came.bytes())) {
+            Ok(Answer { magic, version, kind, code }) if magic == MAGIC => match kind {
                 KIND_REFUSAL if code == Code::Job as u8 => Met::OtherJob,
                 KIND_REFUSAL if code == Code::Version as u8 => Met::OtherVersion,
-                _ if [low, high] != version => Met::OtherVersion,
+                _ if version != VERSION => Met::OtherVersion,
                 _ => Met::SameJob,
             },
             _ => Met::Nobody,
@@ -305,28 +355,25 @@ impl Client {
     }
 
     fn look(&mut self) {
-        let came = &self.came.bytes[..self.came.len];
-        if came.len() < ANSWER {
-            return;
-        }
-        let version = u16::from_le_bytes([came[4], came[5]]);
-        if came[..4] != MAGIC {
+        let mut reader = Reader::new(self.came.bytes());
+        let Ok(answer) = Answer::read(&mut reader) else { return };
+        if answer.magic != MAGIC {
             let reason = "whoever listens there is no gaspi process";
             self.state = State::Refused(reason.to_owned());
-        } else if came[6] == KIND_REFUSAL {
-            self.state = State::Refused(refusal(came[7], version));
-        } else if version != VERSION || came[6] != KIND_CHALLENGE {
-            self.state = State::Refused(other_version(version));
-        } else if came.len() == CHALLENGE {
-            let (nonce, mac) = came[ANSWER..].split_at(SECRET);
-            if self.secret.of_server(&self.hello, nonce).verify_slice(mac).is_err() {
+        } else if answer.kind == KIND_REFUSAL {
+            self.state = State::Refused(refusal(answer.code, answer.version));
+        } else if answer.version != VERSION || answer.kind != KIND_CHALLENGE {
+            self.state = State::Refused(other_version(answer.version));
+        } else if let (Ok(nonce), Ok(mac)) = (reader.array::<SECRET>(), reader.array::<SECRET>()) {
+            if self.secret.of_server(&self.hello, &nonce).verify_slice(&mac).is_err() {
                 let reason = "whoever listens there does not know the key of this job";
                 self.state = State::Refused(reason.to_owned());
                 return;
             }
-            let proof = self.secret.of_client(&self.hello, came).finalize().into_bytes();
+            let challenge = self.came.bytes();
+            let proof = self.secret.of_client(&self.hello, challenge).finalize().into_bytes();
             // The hello has been answered, so it was sent.
-            self.out.replace(&proof);
+            self.out = Out::of(&proof);
             self.state = State::Done(self.to);
         }
     }
@@ -396,8 +443,8 @@ impl Server {
     /// How many bytes to read at most; 0 once the handshake is over.
     pub(crate) fn wants(&self) -> usize {
         match (&self.state, self.peer) {
-            (State::Pending, None) => HELLO - self.came.len,
-            (State::Pending, Some(_)) => SECRET - self.came.len,
+            (State::Pending, None) => HELLO - self.came.len(),
+            (State::Pending, Some(_)) => SECRET - self.came.len(),
             _ => 0,
         }
     }
@@ -407,11 +454,11 @@ impl Server {
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while taken < bytes.len() && self.wants() > 0 {
-            let wanted = self.came.len + self.wants();
+            let wanted = self.came.len() + self.wants();
             taken += self.came.take(&bytes[taken..], wanted);
             match self.peer {
                 None => self.look_at_hello(),
-                Some(peer) if self.came.len == SECRET => self.look_at_proof(peer),
+                Some(peer) if self.came.len() == SECRET => self.look_at_proof(peer),
                 Some(_) => {}
             }
         }
@@ -427,7 +474,7 @@ impl Server {
     pub(crate) fn ended(&self) -> String {
         match (&self.state, self.peer) {
             (State::Refused(reason), _) => reason.clone(),
-            (_, None) if self.came.len == 0 => "it did not say anything".to_owned(),
+            (_, None) if self.came.len() == 0 => "it did not say anything".to_owned(),
             (_, None) => "it did not say who it is".to_owned(),
             (_, Some(peer)) => format!(
                 "who says to be {} did not prove to know the key of this job",
@@ -442,7 +489,7 @@ impl Server {
     }
 
     fn look_at_hello(&mut self) {
-        let came = &self.came.bytes[..self.came.len];
+        let came = self.came.bytes();
         let expected = &MAGIC[..came.len().min(MAGIC.len())];
         if !came.starts_with(expected) {
             // A port scan, or another protocol: nobody would understand an answer.
@@ -450,20 +497,17 @@ impl Server {
             return;
         }
         // The version comes first, so that hellos of other versions may have another length.
-        if came.len() >= 6 {
-            let version = u16::from_le_bytes([came[4], came[5]]);
-            if version != VERSION {
-                return self.refuse(Code::Version, other_version(version));
-            }
+        let mut reader = Reader::new(&came[expected.len()..]);
+        if let Ok(version) = reader.u16()
+            && version != VERSION
+        {
+            return self.refuse(Code::Version, other_version(version));
         }
-        if came.len() < HELLO {
-            return;
-        }
-        self.hello.copy_from_slice(came);
-        let number =
-            |at: usize| u32::from_le_bytes([came[at], came[at + 1], came[at + 2], came[at + 3]]);
-        let (purpose, from, to) = (came[6], number(8 + JOB), number(8 + JOB + 4));
-        if came[8..8 + JOB] != self.secret.job {
+        let Ok(bytes) = came.try_into() else { return };
+        self.hello = bytes;
+        let Ok(hello) = Hello::decode(&self.hello) else { return };
+        let Hello { purpose, job, from, to, .. } = hello;
+        if job != self.secret.job {
             return self.refuse(Code::Job, "it belongs to another job".to_owned());
         }
         if to != self.rank {
@@ -481,27 +525,28 @@ impl Server {
         let Some(purpose) = Purpose::from_code(purpose) else {
             return self.refuse(Code::Purpose, format!("it wants something unknown ({purpose})"));
         };
-        self.came.len = 0;
+        self.came = In::EMPTY;
         self.peer = Some(Peer { rank: from, purpose });
+        self.challenge();
+    }
+
+    /// Asks for a proof, and gives one.
+    fn challenge(&mut self) {
         let mac = self.secret.of_server(&self.hello, &self.nonce).finalize().into_bytes();
-        self.out.push(&MAGIC);
-        self.out.push(&VERSION.to_le_bytes());
-        self.out.push(&[KIND_CHALLENGE, 0]);
-        self.out.push(&self.nonce);
-        self.out.push(&mac);
-        self.challenge = self.out.bytes;
+        let mut writer = Writer::new(&mut self.out.bytes);
+        Answer::new(KIND_CHALLENGE, 0).write(&mut writer);
+        writer.array(&self.nonce).raw(&mac);
+        self.challenge = *self.out.bytes.bytes();
     }
 
     fn refuse(&mut self, code: Code, reason: String) {
-        self.out.push(&MAGIC);
-        self.out.push(&VERSION.to_le_bytes());
-        self.out.push(&[KIND_REFUSAL, code as u8]);
+        Answer::new(KIND_REFUSAL, code as u8).write(&mut Writer::new(&mut self.out.bytes));
         self.state = State::Refused(reason);
     }
 
     fn look_at_proof(&mut self, peer: Peer) {
         let expected = self.secret.of_client(&self.hello, &self.challenge);
-        self.state = match expected.verify_slice(&self.came.bytes[..SECRET]) {
+        self.state = match expected.verify_slice(self.came.bytes()) {
             Ok(()) => State::Done(peer),
             Err(_) => State::Refused(self.ended()),
         };

@@ -277,3 +277,31 @@ fn mutate(said: &mut Vec<u8>, kind: u64, seed: &mut Seed) {
 fn mutated_handshakes_are_never_believed() {
     crate::fuzzed::run("handshake", 4096, |seed| assert!(!mutated(seed), "it was believed"));
 }
+
+/// Every message of a handshake, byte for byte: both sides may come from different builds.
+#[test]
+fn bytes_on_the_wire_stay_the_same() {
+    let ours = secret(1, 2);
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let mut said = Vec::new();
+    let (mut one, mut other) =
+        (client(&ours, 0x0102, 5, DATA), Server::new(&ours, 5, 0x0200, [4; SECRET]));
+    said.push(hex(one.output()));
+    other.receive(one.output());
+    one.sent(HELLO);
+    said.push(hex(other.output()));
+    one.receive(other.output());
+    said.push(hex(one.output()));
+    other.receive(one.output());
+    assert_eq!(other.state(), &State::Done(Peer { rank: 0x0102, purpose: DATA }));
+    for (at, byte) in [(4, 9), (6, 77), (8, 9), (28, 6)] {
+        let mut hello = client(&ours, 1, 5, Purpose::Meeting).output().to_vec();
+        hello[at] = byte;
+        let mut server = server(&ours, 5);
+        server.receive(&hello);
+        assert!(matches!(server.state(), State::Refused(_)));
+        said.push(hex(server.output()));
+    }
+    let expected: Vec<&str> = include_str!("handshake_golden.txt").lines().collect();
+    assert_eq!(said, expected, "\n{}", said.join("\n"));
+}

@@ -53,7 +53,8 @@ impl Row {
 /// What a rank of this machine does, whose process runs or has ended so.
 pub(crate) fn row(host: &Server, rank: u32, pid: i32, ending: Option<Ending>) -> Row {
     let rank = Rank(rank as u16);
-    let observer = Observer::of(host, rank);
+    let area = host.shared_area(rank);
+    let observer = area.map(|(area, layout)| Observer::new(area, layout));
     let seen = observer.as_ref().and_then(|observer| observer.as_ref().ok());
     match ending {
         None => {

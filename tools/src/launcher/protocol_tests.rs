@@ -147,3 +147,41 @@ fn what_cannot_be_is_refused() {
     rows[5..9].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(Up::decode(&rows).is_err());
 }
+
+/// Two sides of one version may come from different builds.
+#[test]
+fn bytes_on_the_wire_stay_the_same() {
+    let downs = downs();
+    let ups = ups();
+    let encoded = downs.iter().map(Frame::encode).chain(ups.iter().map(Frame::encode));
+    let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let actual: Vec<String> = encoded.map(hex).collect();
+    let expected: Vec<&str> = include_str!("protocol_golden.txt").lines().collect();
+    assert_eq!(actual, expected, "\n{}", actual.join("\n"));
+}
+
+/// What users read when the other side makes no sense.
+#[test]
+fn nonsense_is_named() {
+    let down = |body: &[u8]| {
+        let bytes = [&(body.len() as u32).to_le_bytes(), body].concat();
+        Down::decode(&bytes).expect_err("nonsense").0
+    };
+    let up = |body: &[u8]| {
+        let bytes = [&(body.len() as u32).to_le_bytes(), body].concat();
+        Up::decode(&bytes).expect_err("nonsense").0
+    };
+    let piece = [&[3][..], &(PIECE_MAX as u32 + 1).to_le_bytes(), &[0; PIECE_MAX + 1]].concat();
+    assert_eq!(down(&[]), "a frame of impossible length");
+    assert_eq!(down(&[2, 0]), "bytes behind the end of a frame");
+    assert_eq!(down(&[5, 1]), "a short frame");
+    assert_eq!(down(&[9, 2, 0, 0, 0, 1]), "a short frame");
+    assert_eq!(down(&[6, 2]), "a truth value that is none");
+    assert_eq!(down(&piece), "a piece that is too long");
+    assert_eq!(down(&[5, 65, 0, 0, 0]), "a signal that is none");
+    assert_eq!(down(&[99]), "a frame of unknown kind");
+    assert_eq!(up(&[13, 1, 0, 0, 0, 0xff]), "a text that is not UTF-8");
+    assert_eq!(up(&[13, 9, 0, 0, 0, 0xff]), "a short frame");
+    assert_eq!(up(&[5, 0, 0, 0, 0, 2]), "output of no stream");
+    assert_eq!(up(&[6, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0]), "an end that is none");
+}

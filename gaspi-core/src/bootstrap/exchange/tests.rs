@@ -101,7 +101,7 @@ fn check_tables(tables: &[Table], size: u32) {
         }
         assert_eq!(table.token, tables[0].token);
         assert_eq!(inode(&table.area), inode(&tables[0].area));
-        let bytes = crate::transport::shm::area::shared_area_size(size, 32);
+        let bytes = crate::wire::shared_layout::SharedLayout::new(size, 32).bytes();
         crate::os::memory::check_sealed(table.area.as_fd(), bytes).expect("sealed");
     }
 }

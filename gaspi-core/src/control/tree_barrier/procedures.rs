@@ -4,9 +4,9 @@ use super::super::BARRIER;
 use super::{BarrierMessage, Outbound, has, note};
 use crate::error::Error;
 use crate::ids::{GroupId, Rank};
-use crate::remote_arrivals::Arrival;
 use crate::runtime::Inner;
 use crate::transport::shm::area::liveness;
+use crate::wire::group_message::Arrival;
 use std::sync::Arc;
 
 impl Inner {

@@ -6,36 +6,22 @@
 //! it knows of them. What they send to a group's members is kept in [`crate::remote_arrivals`].
 //! Each part has one writer (a control page: its rank, but for its wakeup; a liveness word: its
 //! rank, and whoever notices a death; a passive or arrival slot: its sender), so a process that
-//! dies leaves nothing locked. Layout in bytes, for `n` ranks and `g` groups:
-//!
-//! ```text
-//! control pages    n * 4096
-//! arrival slots    n * g * 2 * 64
-//! progress marks   n * g * 64
-//! passive slots    n * n * 64             by receiver, then sender
-//! passive outbox   n * 64 * 65536         by sender
-//! staging          n * g * 2 * 16384
-//! liveness         n * 4
-//! deaths           4                      whether there may be any
-//! ```
+//! dies leaves nothing locked. Where each part lies is in [`crate::wire::shared_layout`].
 
 use crate::error::{Error, Result};
 use crate::ids::Rank;
-use crate::os::memory::{Mapping, PAGE, check_sealed};
+use crate::os::memory::{Mapping, check_sealed};
 use crate::os::{futex, memory};
 use crate::sync::arrival_slot::ArrivalSlot;
 use crate::sync::eventcount::EventCount;
 use crate::sync::membarrier::{self, Light};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::transport::shm::wakeup::WakeupSockets;
+use crate::wire::shared_layout::{
+    ARRIVAL_SLOT_BYTES, CONTROL_PAGE_BYTES, LIVENESS_BYTES, MARK_BYTES, OUTBOX_BUFFERS,
+    PASSIVE_SLOT_BYTES, SharedLayout,
+};
 use std::os::fd::{AsFd, OwnedFd};
-
-/// Bytes of staging for one step of a collective.
-pub const STAGE_BYTES: usize = 16384;
-/// Passive messages that one rank can have under way at once.
-pub(crate) const OUTBOX_BUFFERS: usize = 64;
-/// Bytes of one of them; at least passive_transfer_size_max.
-pub(crate) const OUTBOX_BYTES: usize = 65536;
 
 /// Where a rank is in its life. Written by the rank itself, and `DEAD` by whoever notices.
 pub(crate) mod liveness {
@@ -167,48 +153,23 @@ impl Drop for WatchSteps<'_> {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Layout {
-    ranks: u64,
-    groups: u64,
-}
-
-impl Layout {
-    fn arrival_slots(self) -> u64 {
-        self.ranks * size_of::<ControlPage>() as u64
-    }
-    fn marks(self) -> u64 {
-        self.arrival_slots() + self.ranks * self.groups * 2 * 64
-    }
-    fn passive_slots(self) -> u64 {
-        self.marks() + self.ranks * self.groups * 64
-    }
-    fn outbox(self) -> u64 {
-        (self.passive_slots() + self.ranks * self.ranks * 64).next_multiple_of(PAGE)
-    }
-    fn staging(self) -> u64 {
-        self.outbox() + self.ranks * (OUTBOX_BUFFERS * OUTBOX_BYTES) as u64
-    }
-    fn liveness(self) -> u64 {
-        self.staging() + self.ranks * self.groups * 2 * STAGE_BYTES as u64
-    }
-    fn end(self) -> u64 {
-        (self.liveness() + self.ranks * 4 + 4).next_multiple_of(PAGE)
-    }
-}
-
-/// Bytes of the shared area for `ranks` ranks and `group_max` groups.
-pub(crate) fn shared_area_size(ranks: u32, group_max: u32) -> u64 {
-    Layout { ranks: ranks.into(), groups: group_max.into() }.end()
-}
+// The layout gives each type its place.
+const _: () = {
+    assert!(size_of::<ControlPage>() == CONTROL_PAGE_BYTES);
+    assert!(size_of::<ArrivalSlot<AtomicU64>>() == ARRIVAL_SLOT_BYTES);
+    assert!(size_of::<Mark>() == MARK_BYTES);
+    assert!(size_of::<PassiveSlot>() == PASSIVE_SLOT_BYTES);
+    assert!(size_of::<AtomicU32>() == LIVENESS_BYTES);
+};
 
 /// The shared area as one rank maps it.
 #[derive(Debug)]
 pub(crate) struct SharedArea {
     mapping: Mapping,
-    layout: Layout,
-    /// Where the liveness words begin.
+    layout: SharedLayout,
+    /// Where the liveness words begin, and the word about deaths lies.
     liveness: u64,
+    deaths: u64,
     own: Rank,
     /// The ranks of this node, ascending.
     locals: Box<[Rank]>,
@@ -230,21 +191,22 @@ impl SharedArea {
         own: Rank,
         locals: Box<[Rank]>,
     ) -> Result<SharedArea> {
-        let layout = Layout { ranks: ranks.into(), groups: group_max.into() };
-        check_sealed(fd.as_fd(), layout.end()).map_err(|_| Error::Meeting {
+        let layout = SharedLayout::new(ranks, group_max);
+        check_sealed(fd.as_fd(), layout.bytes()).map_err(|_| Error::Meeting {
             reason: "the launcher and this program use different versions of this library"
                 .to_owned(),
         })?;
-        let mapping = Mapping::new(fd.as_fd(), 0, layout.end())
+        let mapping = Mapping::new(fd.as_fd(), 0, layout.bytes())
             .map_err(|error| Error::os("mapping the node area", &error))?;
         let remote = if locals.len() < ranks as usize { ranks } else { 0 };
         let left = (0..remote).map(|_| AtomicBool::new(false)).collect();
         let membarrier = AtomicBool::new(false);
-        let liveness = layout.liveness();
+        let (liveness, deaths) = (layout.liveness(), layout.deaths());
         Ok(SharedArea {
             mapping,
             layout,
             liveness,
+            deaths,
             own,
             locals,
             left,
@@ -260,7 +222,7 @@ impl SharedArea {
 
     /// An area of its own for a job of one rank.
     pub(crate) fn single(group_max: u32) -> Result<SharedArea> {
-        let fd = memory::create(c"gaspi-node", shared_area_size(1, group_max), false)?;
+        let fd = memory::create(c"gaspi-node", SharedLayout::new(1, group_max).bytes(), false)?;
         SharedArea::map(&fd, 1, group_max, Rank(0), [Rank(0)].into())
     }
 
@@ -278,15 +240,15 @@ impl SharedArea {
     }
 
     fn page(&self, rank: Rank) -> &ControlPage {
-        self.at(u64::from(rank.0) * size_of::<ControlPage>() as u64)
+        self.at(self.layout.control_page(rank))
     }
 
     fn liveness_word(&self, rank: Rank) -> &AtomicU32 {
-        self.at(self.liveness + u64::from(rank.0) * 4)
+        self.at(self.liveness + u64::from(rank.0) * LIVENESS_BYTES as u64)
     }
 
     fn deaths(&self) -> &AtomicU32 {
-        self.at(self.liveness + self.layout.ranks * 4)
+        self.at(self.deaths)
     }
 
     /// Whether no rank is known to have died; if not, `liveness` tells which.
@@ -424,12 +386,12 @@ impl SharedArea {
     pub(crate) fn members(&self, rank: Rank, group: usize) -> (Vec<Rank>, bool) {
         if group == 0 {
             // It is there from the start, with everybody.
-            return ((0..self.layout.ranks).map(|rank| Rank(rank as u16)).collect(), true);
+            return ((0..self.layout.ranks()).map(|rank| Rank(rank as u16)).collect(), true);
         }
         let members = &self.mark(rank, group).members;
         let count = members.count.load(Ordering::Acquire) as usize;
         let words = members.runs.iter().take(count).map(|word| word.load(Ordering::Relaxed));
-        let exists = |rank: &u32| u64::from(*rank) < self.layout.ranks;
+        let exists = |rank: &u32| *rank < self.layout.ranks();
         let ranks = words.flat_map(|word| word >> 16..=word & 0xffff).filter(exists);
         (ranks.map(|rank| Rank(rank as u16)).collect(), count <= members.runs.len())
     }
@@ -500,13 +462,11 @@ impl SharedArea {
 
     /// The two arrival slots of `rank` in `group`, by the parity of the step.
     pub(crate) fn arrival_slots(&self, rank: Rank, group: usize) -> &[ArrivalSlot<AtomicU64>; 2] {
-        let index = u64::from(rank.0) * self.layout.groups + group as u64;
-        self.at(self.layout.arrival_slots() + index * 2 * 64)
+        self.at(self.layout.arrival_slots(rank, group))
     }
 
     fn mark(&self, rank: Rank, group: usize) -> &Mark {
-        let index = u64::from(rank.0) * self.layout.groups + group as u64;
-        self.at(self.layout.marks() + index * 64)
+        self.at(self.layout.mark(rank, group))
     }
 
     /// This rank no longer needs arrival slots of `group` up to `step`.
@@ -537,22 +497,19 @@ impl SharedArea {
 
     /// Staging of `rank` in `group` for steps of this parity, STAGE_BYTES long.
     pub(crate) fn stage(&self, rank: Rank, group: usize, parity: usize) -> *mut u8 {
-        let index = (u64::from(rank.0) * self.layout.groups + group as u64) * 2 + parity as u64;
-        let offset = self.layout.staging() + index * STAGE_BYTES as u64;
+        let offset = self.layout.stage(rank, group, parity);
         self.mapping.as_ptr().wrapping_add(offset as usize)
     }
 
     /// The slot of messages from `sender` to `receiver`.
     pub(crate) fn passive_slot(&self, receiver: Rank, sender: Rank) -> &PassiveSlot {
-        let index = u64::from(receiver.0) * self.layout.ranks + u64::from(sender.0);
-        self.at(self.layout.passive_slots() + index * 64)
+        self.at(self.layout.passive_slot(receiver, sender))
     }
 
     /// A buffer of `sender`'s outbox, OUTBOX_BYTES long.
     pub(crate) fn outbox(&self, sender: Rank, buffer: usize) -> *mut u8 {
         debug_assert!(buffer < OUTBOX_BUFFERS);
-        let index = u64::from(sender.0) * OUTBOX_BUFFERS as u64 + buffer as u64;
-        let offset = self.layout.outbox() + index * OUTBOX_BYTES as u64;
+        let offset = self.layout.outbox(sender, buffer);
         self.mapping.as_ptr().wrapping_add(offset as usize)
     }
 }
@@ -563,7 +520,7 @@ mod tests {
 
     #[test]
     fn a_death_wakes_who_was_about_to_be_woken_by_the_dead() {
-        let fd = memory::create(c"gaspi-node", shared_area_size(2, 1), false).unwrap();
+        let fd = memory::create(c"gaspi-node", SharedLayout::new(2, 1).bytes(), false).unwrap();
         let [area, dying] = [0, 1]
             .map(|own| SharedArea::map(&fd, 2, 1, Rank(own), [Rank(0), Rank(1)].into()).unwrap());
         let sleeper = area.own_wakeup();

@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::os::socket;
 use crate::timeout::Deadline;
+use crate::wire::shared_layout::SharedLayout;
 use state::{ClientState, Progress};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
@@ -163,7 +164,7 @@ impl Client {
         card.pid = std::process::id() as i32;
         Ok(Table {
             cards: vec![card],
-            area: areas::create(1, group_max)?,
+            area: areas::create(SharedLayout::new(1, group_max))?,
             token: random()?,
             key: random()?,
             membership: Membership::none(),

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::ids::Rank;
 use crate::os::memory;
+use crate::wire::shared_layout::SharedLayout;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
@@ -12,8 +13,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct AreaKey {
     pub(crate) node: u64,
-    pub(crate) size: u32,
-    pub(crate) group_max: u32,
+    pub(crate) layout: SharedLayout,
 }
 
 /// The node areas of the ranks of this machine.
@@ -23,13 +23,9 @@ pub(super) struct Areas {
     pub(super) keys: HashMap<Rank, AreaKey>,
 }
 
-/// A node area for `ranks` ranks of which each can have `group_max` groups.
-pub(in crate::bootstrap::exchange) fn create(ranks: u32, group_max: u32) -> Result<OwnedFd> {
-    memory::create(
-        c"gaspi-node",
-        crate::transport::shm::area::shared_area_size(ranks, group_max),
-        false,
-    )
+/// A node area of this layout.
+pub(in crate::bootstrap::exchange) fn create(layout: SharedLayout) -> Result<OwnedFd> {
+    memory::create(c"gaspi-node", layout.bytes(), false)
 }
 
 /// An area for each of these.
@@ -39,7 +35,7 @@ pub(super) fn create_all(
     let mut areas = HashMap::new();
     for key in keys {
         if let Entry::Vacant(entry) = areas.entry(key) {
-            entry.insert(Arc::new(create(key.size, key.group_max)?));
+            entry.insert(Arc::new(create(key.layout)?));
         }
     }
     Ok(areas)

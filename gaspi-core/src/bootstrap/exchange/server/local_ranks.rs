@@ -7,6 +7,7 @@ use super::{Registration, Role, Server};
 use crate::bootstrap::exchange::encoding::ProtocolError;
 use crate::bootstrap::exchange::message::{Failure, Join, Message, VERSION};
 use crate::bootstrap::system;
+use crate::wire::shared_layout::SharedLayout;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -27,8 +28,7 @@ impl Server {
                         start_time: join.card.start_time,
                         area: AreaKey {
                             node: join.card.node,
-                            size: join.size,
-                            group_max: join.group_max(),
+                            layout: SharedLayout::new(join.size, join.group_max()),
                         },
                         in_job: false,
                     });

@@ -21,6 +21,7 @@ use crate::bootstrap::system::{self, Set, Timer, random};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::socket;
+use crate::wire::shared_layout::SharedLayout;
 use areas::{AreaKey, Areas};
 use relay::{Hub, Relay};
 use state::{Action, ConnectionId, ServerState};
@@ -258,12 +259,12 @@ impl Server {
         }
     }
 
-    /// The node area of `rank` since the last complete exchange; `None` before one was complete,
-    /// and for ranks of other machines.
-    pub(crate) fn area(&self, rank: Rank) -> Option<(&OwnedFd, AreaKey)> {
+    /// What `rank` shares with its node since the last complete exchange, for an observer; `None`
+    /// before one was complete, and for ranks of other machines.
+    pub fn shared_area(&self, rank: Rank) -> Option<(&OwnedFd, SharedLayout)> {
         let areas = self.areas.as_ref()?;
         let key = areas.keys.get(&rank)?;
-        Some((areas.by_key.get(key)?, *key))
+        Some((areas.by_key.get(key)?, key.layout))
     }
 
     /// Whether the one round of this server is over and all ranks here were sent its outcome.

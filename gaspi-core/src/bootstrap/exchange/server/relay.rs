@@ -18,6 +18,7 @@ use crate::bootstrap::{Card, KEY_BYTES};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::process;
+use crate::wire::shared_layout::SharedLayout;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -371,7 +372,8 @@ impl Server {
         }
         let size = cards.len() as u32;
         let own = to.iter().zip(cards).filter(|(to, _)| link_of(**to) == Server::UPSTREAM);
-        let keys = own.map(|(_, card)| AreaKey { node: card.node, size, group_max });
+        let layout = SharedLayout::new(size, group_max);
+        let keys = own.map(|(_, card)| AreaKey { node: card.node, layout });
         let made = areas::create_all(keys).and_then(|areas| Ok((areas, random()?, random()?)));
         let (areas, token, key): (_, [u8; 16], [u8; KEY_BYTES]) = match made {
             Ok(made) => made,

@@ -1,0 +1,337 @@
+//! Frames as bytes: the kinds of frames, and the fields of each in the order of the wire.
+//!
+//! The tables of this file are the format. Each of them makes both directions, so that a field is
+//! named once. A field has the form of its type ([`Field`]) or the one behind its `as` ([`Form`]).
+
+use super::*;
+use crate::sync::arrival_slot::PAYLOAD_WORDS;
+use crate::wire::codec::{DecodeError, Decoded, Fixed, Limit, Output, Reader, Writer};
+use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
+
+/// Bytes of a text; longer ones are cut where they are written, but read.
+const TEXT_MAX: u32 = 4096;
+const PUT: u8 = 10;
+
+/// Something that frames are made of.
+trait Field: Sized {
+    fn write<O: Output>(&self, writer: &mut Writer<O>);
+    fn read(reader: &mut Reader<'_>) -> Decoded<Self>;
+}
+
+/// A form of `T` for some fields of that type.
+trait Form<T> {
+    fn write<O: Output>(value: &T, writer: &mut Writer<O>);
+    fn read(reader: &mut Reader<'_>) -> Decoded<T>;
+}
+
+macro_rules! write_field {
+    ($writer:ident, $field:ident) => {
+        Field::write($field, $writer)
+    };
+    ($writer:ident, $field:ident, $form:ty) => {
+        <$form as Form<_>>::write($field, $writer)
+    };
+}
+
+macro_rules! read_field {
+    ($reader:ident) => {
+        Field::read($reader)?
+    };
+    ($reader:ident, $form:ty) => {
+        <$form as Form<_>>::read($reader)?
+    };
+}
+
+/// Structs with their fields.
+macro_rules! structs {
+    ($($name:ident { $($field:ident $(as $form:ty)?),* })*) => {$(
+        impl Field for $name {
+            #[inline]
+            fn write<O: Output>(&self, writer: &mut Writer<O>) {
+                let $name { $($field),* } = self;
+                $(write_field!(writer, $field $(, $form)?);)*
+            }
+            #[inline]
+            fn read(reader: &mut Reader<'_>) -> Decoded<$name> {
+                $(let $field = read_field!(reader $(, $form)?);)*
+                Ok($name { $($field),* })
+            }
+        }
+    )*};
+}
+
+/// Variants with their kinds and fields. `field: Variant` stands for the value that this variant of
+/// an enum has as the field.
+macro_rules! variants {
+    ($name:ident: $(
+        $kind:tt => $variant:ident
+        $({ $($field:ident $(: $inner:ident)? $(as $form:ty)?),* })?
+        $(($value:ident))?
+    ),* $(,)?) => {
+        impl Field for $name {
+            #[inline]
+            fn write<O: Output>(&self, writer: &mut Writer<O>) {
+                match self {$(
+                    $name::$variant $({ $($field $(: $inner($field))?),* })? $(($value))? => {
+                        writer.u8($kind);
+                        $($(write_field!(writer, $field $(, $form)?);)*)?
+                        $(write_field!(writer, $value);)?
+                    }
+                )*}
+            }
+            #[inline]
+            fn read(reader: &mut Reader<'_>) -> Decoded<$name> {
+                Ok(match reader.u8()? {
+                    $($kind => {
+                        $($(let $field = read_field!(reader $(, $form)?);)*)?
+                        $(let $value = read_field!(reader);)?
+                        $name::$variant $({ $($field $(: $inner($field))?),* })? $(($value))?
+                    })*
+                    _ => return Err(DecodeError::Invalid("unknown kind")),
+                })
+            }
+        }
+    };
+}
+
+variants! { Frame:
+    0 => Hello { rank as BehindMagic, token },
+    1 => Reply { request, outcome: Ok },
+    2 => Reply { request, outcome: Err },
+    3 => Register(register),
+    4 => Revoke { segment, generation },
+    5 => Ping { request },
+    6 => Kill,
+    7 => Announce(announce),
+    8 => Withdraw { group, attempt },
+    9 => Abort { group, attempt, round, dead, reason },
+    PUT => Put(put),
+    11 => Ack { puts },
+    12 => Get { request, stream, remote, size as Size },
+    13 => Data { request, size as Size },
+    14 => Atomic { request, remote, operation },
+    15 => Arrive(arrival),
+    16 => Passive { request, message as Bytes<OUTBOX_BYTES> },
+    17 => Withhold { request },
+    18 => Goodbye,
+    19 => Refused { stream, reason },
+    20 => Release,
+    21 => Epoch { count },
+    22 => Barrier { group, step, message },
+    23 => TurnedAway { reason },
+}
+
+variants! { BarrierMessage:
+    0 => Gathered,
+    1 => Complete,
+    2 => Departed(rank),
+}
+
+structs! {
+    Register { request, segment, generation, size, address, nonce_address, nonce, descriptors }
+    Announce { group, attempt, incarnation, ranks }
+    Put { last, stream, remote, size as Size, notification, value }
+    Stream { queue, generation }
+    RemoteAddress { segment, generation, offset }
+    Arrival { group, step, fingerprint, words as Words, stage as Bytes<STAGE_BYTES> }
+}
+
+macro_rules! numbers {
+    ($($number:ident)*) => {$(
+        impl Field for $number {
+            #[inline]
+            fn write<O: Output>(&self, writer: &mut Writer<O>) {
+                writer.$number(*self);
+            }
+            #[inline]
+            fn read(reader: &mut Reader<'_>) -> Decoded<$number> {
+                reader.$number()
+            }
+        }
+    )*};
+}
+
+numbers! { u8 u16 u32 u64 bool }
+
+macro_rules! ids {
+    ($($id:ident)*) => {$(
+        impl Field for $id {
+            #[inline]
+            fn write<O: Output>(&self, writer: &mut Writer<O>) {
+                self.0.write(writer);
+            }
+            #[inline]
+            fn read(reader: &mut Reader<'_>) -> Decoded<$id> {
+                Field::read(reader).map($id)
+            }
+        }
+    )*};
+}
+
+ids! { Rank SegmentId GroupId QueueId NotificationId }
+
+impl<const N: usize> Field for [u8; N] {
+    fn write<O: Output>(&self, writer: &mut Writer<O>) {
+        writer.array(self);
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<[u8; N]> {
+        reader.array()
+    }
+}
+
+impl Field for String {
+    fn write<O: Output>(&self, writer: &mut Writer<O>) {
+        writer.text(self, Limit::u32(TEXT_MAX));
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<String> {
+        Ok(reader.text(Limit::u32(FRAME_MAX as u32))?.to_owned())
+    }
+}
+
+impl Field for Vec<Rank> {
+    fn write<O: Output>(&self, writer: &mut Writer<O>) {
+        writer.list(self, Limit::u32(FRAME_MAX as u32), |writer, rank| rank.write(writer));
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<Vec<Rank>> {
+        reader.list(Limit::u32(FRAME_MAX as u32), Field::read)
+    }
+}
+
+/// Four bytes, all of them set where there is none.
+impl Field for Option<Rank> {
+    fn write<O: Output>(&self, writer: &mut Writer<O>) {
+        writer.u32(self.map_or(u32::MAX, |rank| rank.0.into()));
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<Option<Rank>> {
+        match reader.u32()? {
+            u32::MAX => Ok(None),
+            rank => match rank.try_into() {
+                Ok(rank) => Ok(Some(Rank(rank))),
+                Err(_) => Err(DecodeError::Invalid("impossible rank")),
+            },
+        }
+    }
+}
+
+/// Always two operands; that of an addition is the first.
+impl Field for AtomicOperation {
+    fn write<O: Output>(&self, writer: &mut Writer<O>) {
+        match *self {
+            AtomicOperation::FetchAdd { add } => writer.u8(0).u64(add).u64(0),
+            AtomicOperation::CompareSwap { comparator, new } => {
+                writer.u8(1).u64(comparator).u64(new)
+            }
+        };
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<AtomicOperation> {
+        match (reader.u8()?, reader.u64()?, reader.u64()?) {
+            (0, add, _) => Ok(AtomicOperation::FetchAdd { add }),
+            (1, comparator, new) => Ok(AtomicOperation::CompareSwap { comparator, new }),
+            _ => Err(DecodeError::Invalid("unknown atomic operation")),
+        }
+    }
+}
+
+/// Behind the first word of a connection.
+struct BehindMagic;
+
+impl<T: Field> Form<T> for BehindMagic {
+    fn write<O: Output>(value: &T, writer: &mut Writer<O>) {
+        value.write(writer.u32(MAGIC));
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<T> {
+        match reader.u32()? {
+            MAGIC => Field::read(reader),
+            _ => Err(DecodeError::Invalid("another format")),
+        }
+    }
+}
+
+/// Bytes of a payload, at most [`PAYLOAD_MAX`].
+struct Size;
+
+impl Form<u64> for Size {
+    #[inline]
+    fn write<O: Output>(value: &u64, writer: &mut Writer<O>) {
+        writer.u64(*value);
+    }
+    #[inline]
+    fn read(reader: &mut Reader<'_>) -> Decoded<u64> {
+        match reader.u64()? {
+            size @ ..=PAYLOAD_MAX => Ok(size),
+            _ => Err(DecodeError::OverLimit),
+        }
+    }
+}
+
+/// At most `MAX` bytes behind their number.
+struct Bytes<const MAX: usize>;
+
+impl<const MAX: usize> Form<Vec<u8>> for Bytes<MAX> {
+    fn write<O: Output>(value: &Vec<u8>, writer: &mut Writer<O>) {
+        writer.bytes(value, Limit::u32(MAX as u32));
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<Vec<u8>> {
+        Ok(reader.bytes(Limit::u32(MAX as u32))?.to_vec())
+    }
+}
+
+/// What fits into an arrival slot, behind its number in one byte.
+struct Words;
+
+impl Form<Vec<u64>> for Words {
+    fn write<O: Output>(value: &Vec<u64>, writer: &mut Writer<O>) {
+        writer.list(value, Limit::u8(PAYLOAD_WORDS as u8), |writer, word| word.write(writer));
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<Vec<u64>> {
+        reader.list(Limit::u8(PAYLOAD_WORDS as u8), Field::read)
+    }
+}
+
+/// The value that these bytes are, all of them.
+#[inline]
+fn whole<T: Field>(bytes: &[u8]) -> Option<T> {
+    let mut reader = Reader::new(bytes);
+    let value = T::read(&mut reader).ok()?;
+    reader.finish().ok()?;
+    Some(value)
+}
+
+impl Frame {
+    /// The frame as bytes, its length in front.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.append_to(&mut bytes);
+        bytes
+    }
+
+    /// Appends the frame to bytes on their way, its length in front.
+    pub(crate) fn append_to(&self, bytes: &mut Vec<u8>) {
+        match self {
+            // The most frequent ones have a fixed length: stores on the stack, and one copy.
+            Frame::Put(_) => self.append_fixed::<PUT_LEN>(bytes),
+            Frame::Ack { .. } => self.append_fixed::<ACK_LEN>(bytes),
+            _ => {
+                Writer::new(bytes).framed(|writer| self.write(writer));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn append_fixed<const LEN: usize>(&self, bytes: &mut Vec<u8>) {
+        let mut fixed = Fixed::<LEN>::new();
+        Writer::new(&mut fixed).framed(|writer| self.write(writer));
+        debug_assert_eq!(fixed.len(), LEN);
+        bytes.extend_from_slice(fixed.written().unwrap_or_default());
+    }
+
+    /// The frame from its bytes without the length; `None` if they are not one.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Frame> {
+        // A put, the most frequent one, has a fixed length: checked once, then loads.
+        if let Ok([PUT, fields @ ..]) = <&[u8; PUT_LEN - PREFIX]>::try_from(bytes) {
+            return whole(fields).map(Frame::Put);
+        }
+        whole(bytes)
+    }
+}
