@@ -218,11 +218,11 @@ impl Channel {
         unsafe { &*slot }
     }
 
-    /// Publishes this rank's arrival `sequence`, counted from 1, with a fingerprint, up to
+    /// Publishes this rank's arrival `sequence`, counted from 1, with a signature, up to
     /// [`PAYLOAD_WORDS`] words, and the staging of the same sequence.
     #[inline]
-    pub fn arrive(&self, sequence: u64, fingerprint: u64, payload: &[u64]) {
-        self.arrival_slot(self.me, sequence).publish(sequence, fingerprint, payload);
+    pub fn arrive(&self, sequence: u64, signature: u64, payload: &[u64]) {
+        self.arrival_slot(self.me, sequence).publish(sequence, signature, payload);
         for member in self.neighbours() {
             self.inner.area.wake_for(member.rank, wake_kind::ARRIVAL);
         }

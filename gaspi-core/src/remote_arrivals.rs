@@ -20,7 +20,7 @@ pub(crate) struct Arrival {
     pub(crate) group: GroupId,
     /// Incarnation of the group and step.
     pub(crate) step: u64,
-    pub(crate) fingerprint: u64,
+    pub(crate) signature: u64,
     /// What rides in the arrival slot.
     pub(crate) words: Vec<u64>,
     /// The used part of the staging behind it.
@@ -78,7 +78,7 @@ impl RemoteArrivals {
         peers[group].get_or_init(|| {
             let slot = || ArrivalSlot {
                 sequence: AtomicU64::new(0),
-                fingerprint: AtomicU64::new(0),
+                signature: AtomicU64::new(0),
                 payload: std::array::from_fn(|_| AtomicU64::new(0)),
             };
             Box::new(PeerArrivals { arrival_slots: [slot(), slot()], stages: OnceLock::new() })
@@ -139,7 +139,7 @@ impl RemoteArrivals {
             // arrival slot has been published.
             unsafe { std::ptr::copy_nonoverlapping(arrival.stage.as_ptr(), to, bytes) };
         }
-        slot.publish(arrival.step, arrival.fingerprint, &arrival.words);
+        slot.publish(arrival.step, arrival.signature, &arrival.words);
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
         Arrival {
             group: GroupId(1),
             step: (incarnation << crate::group::STEP_BITS) + step,
-            fingerprint: 7,
+            signature: 7,
             words: vec![step],
             stage: stage.to_vec(),
         }

@@ -24,7 +24,7 @@ const RESERVING: u64 = 0;
 const REGISTERING: u64 = 1;
 const MEETING: u64 = 2;
 
-/// Limits of a channel, which fit into a fingerprint.
+/// Limits of a channel, which fit into a signature.
 const SLOTS_MAX: u32 = (1 << 16) - 1;
 const MESSAGE_BYTES_MAX: u64 = (1 << 30) - LINE;
 const STAGE_BYTES_MAX: u64 = (1 << 26) - LINE;
@@ -90,12 +90,12 @@ impl ChannelSpec {
 
     fn key(self) -> CallKey {
         let (kind, details) = (CallKind::ChannelOpen, self.details());
-        let fingerprint = kind.fingerprint(details);
-        CallKey { kind, arguments: details, fingerprint, describe: describe_call }
+        let signature = kind.signature(details);
+        CallKey { kind, arguments: details, signature, describe: describe_call }
     }
 }
 
-/// A call in words, from the details of its fingerprint.
+/// A call in words, from the details of its signature.
 pub(crate) fn describe(details: u64) -> String {
     let ChannelSpec { slots, message_bytes, stage_bytes } = ChannelSpec::of_details(details);
     format!("channel_open with {slots} slots of {message_bytes} bytes, staging of {stage_bytes}")

@@ -373,7 +373,7 @@ impl Frame {
                 };
             }
             Frame::Arrive(a) => {
-                w.u8(15).u8(a.group.0).u64(a.step).u64(a.fingerprint).u8(a.words.len() as u8);
+                w.u8(15).u8(a.group.0).u64(a.step).u64(a.signature).u8(a.words.len() as u8);
                 for word in &a.words {
                     w.u64(*word);
                 }
@@ -486,7 +486,7 @@ impl Frame {
             15 => Frame::Arrive(Arrival {
                 group: GroupId(r.u8()?),
                 step: r.u64()?,
-                fingerprint: r.u64()?,
+                signature: r.u64()?,
                 words: {
                     let count =
                         Some(usize::from(r.u8()?)).filter(|count| *count <= PAYLOAD_WORDS)?;

@@ -73,10 +73,10 @@ fn frames() -> impl Strategy<Value = Frame> {
         any::<String>().prop_map(|reason| Frame::TurnedAway { reason }),
         any::<u64>().prop_map(|puts| Frame::Ack { puts }),
         (any::<u8>(), any::<[u64; 2]>(), words, any::<Vec<u8>>()).prop_map(
-            |(group, [step, fingerprint], words, stage)| Frame::Arrive(Arrival {
+            |(group, [step, signature], words, stage)| Frame::Arrive(Arrival {
                 group: GroupId(group),
                 step,
-                fingerprint,
+                signature,
                 words,
                 stage,
             })
