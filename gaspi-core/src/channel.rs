@@ -330,14 +330,14 @@ impl Channel {
     }
 
     /// Wakes the threads of this rank that wait, after one of them has done what others wait for.
-    pub fn rouse(&self) {
+    pub fn wake_waiters(&self) {
         self.inner.area.wake(self.inner.rank);
     }
 
     /// Looks once, and where it pays a few hundred nanoseconds longer, without a look at a clock.
     #[inline]
-    pub fn briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        self.inner.waiter.briefly(attempt)
+    pub fn poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        self.inner.waiter.poll_briefly(attempt)
     }
 
     /// As [`Runtime::wait_for`], for the group of this channel. The closure neither waits nor calls

@@ -171,7 +171,7 @@ impl Inner {
             let slot = |rank| &self.area.arrival_slots(rank, group.index())[at];
             have_arrived(ranks, slot, step, BARRIER.signature, &mut next).then_some(())
         };
-        let all = if once { look() } else { self.waiter.briefly(look) };
+        let all = if once { look() } else { self.waiter.poll_briefly(look) };
         if all.is_none() {
             // Until it has claimed the group again, another thread could take this barrier for its
             // own.

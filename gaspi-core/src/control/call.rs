@@ -220,7 +220,7 @@ impl GroupCall<'_> {
             Deadline::Now => look(),
             // Nothing comes before the sockets are looked after.
             _ if remote => look(),
-            _ => inner.waiter.briefly(look),
+            _ => inner.waiter.poll_briefly(look),
         };
         all.is_some()
     }
