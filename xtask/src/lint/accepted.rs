@@ -4,7 +4,7 @@
 /// The root file of each crate, and the size of its largest circle of imports. The aim is 10.
 pub(super) const CIRCLES: [(&str, usize); 9] = [
     ("gaspi-core/src/lib.rs", 37),
-    ("gaspi-collectives/src/lib.rs", 13),
+    ("gaspi-collectives/src/lib.rs", 10),
     ("gaspi-ffi/src/lib.rs", 10),
     ("gaspi/src/lib.rs", 10),
     ("tools/src/lib.rs", 10),
