@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gaspi_core::{Error, Result};
 
-use crate::algorithms::Collective;
+use crate::collective::Collective;
 use crate::engine::{Engine, GroupContext};
 use crate::exec::blocking;
 use crate::exec::buffers::{Arithmetic, Buffers, is_in_place};

@@ -18,6 +18,7 @@
 
 pub mod algorithms;
 mod checked_request;
+mod collective;
 mod datatype;
 mod engine;
 mod exec;

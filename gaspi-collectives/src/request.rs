@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use gaspi_core::Rank;
 
-use crate::algorithms::{Algorithm, Collective};
+use crate::algorithms::Algorithm;
+use crate::collective::Collective;
 use crate::datatype::{DataType, Operation};
 use crate::user_reduction::{Function, ReductionFailed};
 

@@ -13,7 +13,8 @@
 
 use gaspi_core::{Channel, Error, Rank};
 
-use crate::algorithms::{Algorithm, Collective};
+use crate::algorithms::Algorithm;
+use crate::collective::Collective;
 use crate::datatype::{DataType, Operation};
 use crate::request::Combination;
 

@@ -214,11 +214,11 @@ impl Channel {
         unsafe { &*slot }
     }
 
-    /// Publishes this rank's arrival `sequence`, counted from 1, with a fingerprint, up to
+    /// Publishes this rank's arrival `sequence`, counted from 1, with a signature, up to
     /// [`PAYLOAD_WORDS`] words, and the staging of the same sequence.
     #[inline]
-    pub fn arrive(&self, sequence: u64, fingerprint: u64, payload: &[u64]) {
-        self.arrival_slot(self.me, sequence).publish(sequence, fingerprint, payload);
+    pub fn arrive(&self, sequence: u64, signature: u64, payload: &[u64]) {
+        self.arrival_slot(self.me, sequence).publish(sequence, signature, payload);
         for member in self.neighbours() {
             self.inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
         }
@@ -326,14 +326,14 @@ impl Channel {
     }
 
     /// Wakes the threads of this rank that wait, after one of them has done what others wait for.
-    pub fn rouse(&self) {
+    pub fn wake_waiters(&self) {
         self.inner.ranks.wake_own();
     }
 
     /// Looks once, and where it pays a few hundred nanoseconds longer, without a look at a clock.
     #[inline]
-    pub fn briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        self.inner.waiter.briefly(attempt)
+    pub fn poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        self.inner.waiter.poll_briefly(attempt)
     }
 
     /// As [`Runtime::wait_for`], for the group of this channel. The closure neither waits nor calls

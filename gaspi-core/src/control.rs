@@ -1,7 +1,7 @@
 //! Steps that all members of a group take together, and the barrier (GASPI 17.1, 11).
 //!
 //! A step is one arrival slot per member ([`crate::sync::arrival_slot`]): a rank publishes its own
-//! and waits for those of all others. The arrival slot carries a fingerprint of the call, so that
+//! and waits for those of all others. The arrival slot carries a signature of the call, so that
 //! ranks that called different things find out before they touch each other's data, and a small
 //! payload; behind it lies the rank's staging. Barrier, segment create and use, opening a channel
 //! and the all-reduces of the standard are built on it.
@@ -61,12 +61,12 @@ pub enum CallKind {
     ChannelOpen = 6,
 }
 
-/// Bits of a fingerprint that hold the kind.
+/// Bits of a signature that hold the kind.
 pub(crate) const KIND_BITS: u32 = 4;
 
 impl CallKind {
-    /// A fingerprint of this kind: the kind in the lowest 4 bits, `details` above.
-    pub const fn fingerprint(self, details: u64) -> u64 {
+    /// A signature of this kind: the kind in the lowest 4 bits, `details` above.
+    pub const fn signature(self, details: u64) -> u64 {
         self as u64 | details << KIND_BITS
     }
 
@@ -83,10 +83,10 @@ impl CallKind {
     }
 }
 
-/// The call that a fingerprint stands for, in words.
-pub fn describe_call(fingerprint: u64) -> String {
-    let details = fingerprint >> KIND_BITS;
-    match fingerprint & ((1 << KIND_BITS) - 1) {
+/// The call that a signature stands for, in words.
+pub fn describe_call(signature: u64) -> String {
+    let details = signature >> KIND_BITS;
+    match signature & ((1 << KIND_BITS) - 1) {
         1 => "barrier".to_owned(),
         2 => "allreduce".to_owned(),
         3 => "allreduce_user".to_owned(),
@@ -105,8 +105,8 @@ pub struct CallKey {
     /// A hash of the arguments of this rank: a continued call must have the same.
     pub arguments: u64,
     /// What must be the same on all ranks.
-    pub fingerprint: u64,
-    /// A fingerprint in words.
+    pub signature: u64,
+    /// A signature in words.
     pub describe: fn(u64) -> String,
 }
 
@@ -114,7 +114,7 @@ impl CallKey {
     fn is_same(&self, other: &CallKey) -> bool {
         self.kind == other.kind
             && self.arguments == other.arguments
-            && self.fingerprint == other.fingerprint
+            && self.signature == other.signature
     }
 }
 
@@ -152,7 +152,7 @@ impl Active {
 const BARRIER: CallKey = CallKey {
     kind: CallKind::Barrier,
     arguments: 0,
-    fingerprint: CallKind::Barrier.fingerprint(0),
+    signature: CallKind::Barrier.signature(0),
     describe: describe_call,
 };
 

@@ -290,7 +290,7 @@ impl<'a> FastPath<'a> {
         if found.is_some() || once || num > SHORT_LOOK {
             return Some(found);
         }
-        Some(self.inner.waiter.briefly(|| first_set(segment, begin, end)))
+        Some(self.inner.waiter.poll_briefly(|| first_set(segment, begin, end)))
     }
 
     /// [`Runtime::notify_reset`].

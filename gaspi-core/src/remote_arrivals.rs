@@ -66,7 +66,7 @@ impl RemoteArrivals {
         peers[group].get_or_init(|| {
             let slot = || ArrivalSlot {
                 sequence: AtomicU64::new(0),
-                fingerprint: AtomicU64::new(0),
+                signature: AtomicU64::new(0),
                 payload: std::array::from_fn(|_| AtomicU64::new(0)),
             };
             Box::new(PeerArrivals { arrival_slots: [slot(), slot()], stages: OnceLock::new() })
@@ -127,7 +127,7 @@ impl RemoteArrivals {
             // arrival slot has been published.
             unsafe { std::ptr::copy_nonoverlapping(arrival.stage.as_ptr(), to, bytes) };
         }
-        slot.publish(arrival.step, arrival.fingerprint, &arrival.words);
+        slot.publish(arrival.step, arrival.signature, &arrival.words);
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
         Arrival {
             group: GroupId(1),
             step: (incarnation << crate::group::STEP_BITS) + step,
-            fingerprint: 7,
+            signature: 7,
             words: vec![step],
             stage: stage.to_vec(),
         }

@@ -79,7 +79,7 @@ impl Inner {
         if deadline == Deadline::Now {
             return attempt();
         }
-        if let Some(value) = self.waiter.briefly(&mut attempt) {
+        if let Some(value) = self.waiter.poll_briefly(&mut attempt) {
             return Some(value);
         }
         let (found, waited) = self.waiter.until(&self.ranks.area, None, deadline, waiting, attempt);

@@ -308,8 +308,8 @@ impl Inner {
         make: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let deadline = timeout.deadline();
-        let fingerprint = kind.fingerprint(segment.0.into());
-        let key = CallKey { kind, arguments, fingerprint, describe: describe_call };
+        let signature = kind.signature(segment.0.into());
+        let key = CallKey { kind, arguments, signature, describe: describe_call };
         let mut call = self.group_call(group, key)?;
         if call.cursor() == MAKING {
             match make() {

@@ -12,9 +12,9 @@
 //! lowest bit of v; the subtree of v + 2^k has the 2^k places from there on. Children are combined
 //! in that order, each behind what there is: in order where the root is member 0.
 
-use super::Collective;
 use super::blocks::{Blocks, Part};
 use super::program::{Program, Team, pieces, scratch};
+use crate::collective::Collective;
 use crate::steps::{Place, Shape, Span, Step};
 
 pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> {

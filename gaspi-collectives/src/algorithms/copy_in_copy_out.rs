@@ -16,9 +16,9 @@
 //! arrival c + 1, which every member makes after its last read of stage c. In place is right, since
 //! what a chunk of output overwrites is the same chunk of input, which is staged.
 
-use super::Collective;
 use super::blocks::{Blocks, Part};
 use super::program::{Program, all, one, span};
+use crate::collective::Collective;
 use crate::steps::{Carry, Kind, Place, Shape, Step};
 
 /// Whether an element fits into a stage, or one for each member.

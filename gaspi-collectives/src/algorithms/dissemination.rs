@@ -10,9 +10,9 @@
 //! Blocks go straight to their place in the output. They go round its end as two ranges, the same
 //! ones for sender and receiver.
 
-use super::Collective;
 use super::blocks::{Blocks, Part};
 use super::program::{Program, Team};
+use crate::collective::Collective;
 use crate::steps::{Shape, Step};
 
 pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> {

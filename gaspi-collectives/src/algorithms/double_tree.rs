@@ -13,9 +13,9 @@
 //! places are leaves. What is on the left is combined before, what is on the right behind: in order
 //! where the root is member 0.
 
-use super::Collective;
 use super::blocks::{Blocks, Part};
 use super::program::{Program, Team, pieces, scratch};
+use crate::collective::Collective;
 use crate::steps::{Place, Shape, Span, Step};
 
 pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> {

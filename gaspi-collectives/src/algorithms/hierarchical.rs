@@ -11,12 +11,12 @@
 //!
 //! Members of a node need not be neighbours: not in order.
 
-use super::Collective;
 use super::binomial_tree::{self, Family};
 use super::blocks::{Blocks, Part};
 use super::dissemination;
 use super::program::{Program, Team, pieces};
 use super::{recursive_doubling, ring};
+use crate::collective::Collective;
 use crate::steps::{Shape, Span, Step};
 
 /// Up to here first members double, above they form a ring.

@@ -7,9 +7,9 @@
 //! arrive with the input; await; output = what belongs there, combined in the order of the lines
 //! ```
 
-use super::Collective;
 use super::blocks::{Blocks, Part};
 use super::program::{Program, all, one};
+use crate::collective::Collective;
 use crate::steps::{Carry, Kind, LINE_BYTES, Shape, Step};
 
 /// Whether nobody's input is too long.

@@ -8,9 +8,9 @@
 //! Bytes: the root sends or receives n - 1 times the data or block; where there is no root, each
 //! does. Reductions go piece by piece, through scratch of one message.
 
-use super::Collective;
 use super::blocks::{Blocks, Part};
 use super::program::{Program, pieces, scratch};
+use crate::collective::Collective;
 use crate::steps::{Shape, Span, Step};
 
 pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> {

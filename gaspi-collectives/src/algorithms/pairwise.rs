@@ -8,10 +8,10 @@
 //! the own contribution is first, the others follow in the order of the rounds: not in the order of
 //! the members.
 
-use super::Collective;
 use super::blocks::{Blocks, Part};
 use super::linear;
 use super::program::Program;
+use crate::collective::Collective;
 use crate::steps::{Shape, Step};
 
 pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> {

@@ -14,10 +14,10 @@
 //! Both members of a pair combine the lower one's data first, which stands for the members just
 //! below the higher one's: in order, with equal bits for all.
 
-use super::Collective;
 use super::blocks::{Blocks, Part};
 use super::fold::{self, Fold};
 use super::program::{Program, Team};
+use crate::collective::Collective;
 use crate::steps::{Shape, Step};
 
 pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> {

@@ -12,11 +12,11 @@
 //! Contributions are combined in the order in which members meet, the own one first: not in order,
 //! but at one member, and copied: equal bits for all.
 
-use super::Collective;
 use super::binomial_tree::{Family, subtree};
 use super::blocks::{Blocks, Part};
 use super::program::{Program, Team, scratch};
 use super::ring;
+use crate::collective::Collective;
 use crate::steps::{Shape, Step};
 
 pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> {

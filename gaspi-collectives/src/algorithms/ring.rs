@@ -16,9 +16,9 @@
 //! are under way as a block has pieces. Contributions to a block are combined from the member
 //! behind its own onwards, at one member, and copied: equal bits for all, not in order.
 
-use super::Collective;
 use super::blocks::{Blocks, Part};
 use super::program::{Program, Team, scratch};
+use crate::collective::Collective;
 use crate::steps::{Shape, Span, Step};
 
 pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> {

@@ -21,9 +21,9 @@
 //! All-to-all in place replaces what others have yet to read. So the two members of a pair each
 //! swap one half of the two blocks between them, through scratch of at most [`SWAP_BYTES`].
 
-use super::Collective;
 use super::blocks::{Blocks, Part};
 use super::program::{Program, all, one, scratch, span};
+use crate::collective::Collective;
 use crate::steps::{Carry, Kind, Place, Shape, Step};
 
 /// Bytes that are swapped at a time: they stay in the first-level cache.

@@ -40,7 +40,7 @@ impl Engine {
         *self.shared.work.lock() = true;
         self.shared.started.notify_one();
         // It may be waiting for something else.
-        executor.channel.rouse();
+        executor.channel.wake_waiters();
     }
 }
 
@@ -88,7 +88,7 @@ impl Drop for Engine {
             self.shared.started.notify_one();
             let executor = self.shared.background_executor();
             if let Some(executor) = executor {
-                executor.channel.rouse();
+                executor.channel.wake_waiters();
             }
             // It ends within its limit. A panic was reported when it happened.
             let _ = thread.join();

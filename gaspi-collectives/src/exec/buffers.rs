@@ -1,6 +1,6 @@
 //! The buffers and the arithmetic of an operation.
 
-use crate::algorithms::Collective;
+use crate::collective::Collective;
 use crate::datatype::{DataType, Operation};
 use crate::kernel::{Source, Target};
 use crate::request::Reducer;

@@ -130,7 +130,7 @@ impl Drop for WakeOnDrop<'_> {
         // AcqRel: pairs with the swap in `try_hold`. If that one is later, it sees that the state
         // is free.
         if self.0.again.swap(false, Ordering::AcqRel) {
-            self.0.channel.rouse();
+            self.0.channel.wake_waiters();
         }
     }
 }
@@ -333,7 +333,7 @@ impl Executor {
         completion.end(outcome);
         // A thread that waits for it may sleep while another one drove it.
         if self.waiting.load(Ordering::Relaxed) > usize::from(driver == Driver::Waiter) {
-            self.channel.rouse();
+            self.channel.wake_waiters();
         }
     }
 }

@@ -63,7 +63,7 @@ impl Executor {
             }
             Some(())
         };
-        let all = if no_wait { look() } else { self.channel.briefly(look) };
+        let all = if no_wait { look() } else { self.channel.poll_briefly(look) };
         if all.is_none() {
             let mut task = self.recent_task(state, at, buffers);
             task.continue_at(await_at);
@@ -91,7 +91,7 @@ impl Executor {
             Ok(Some(_)) => None,
             Err(_) => Some(Err(())),
         };
-        let end = if no_wait { look() } else { self.channel.briefly(look) };
+        let end = if no_wait { look() } else { self.channel.poll_briefly(look) };
         if end == Some(Ok(())) {
             state.spare = Some(task);
             return Some(());

@@ -6,7 +6,8 @@ use gaspi_core::Channel;
 
 use super::buffers::{Buffers, is_in_place};
 use super::single_phase::MANY;
-use crate::algorithms::{Algorithm, Collective};
+use crate::algorithms::Algorithm;
+use crate::collective::Collective;
 use crate::datatype::{DataType, Operation};
 use crate::kernel::{Source, Target};
 use crate::plan::Plan;

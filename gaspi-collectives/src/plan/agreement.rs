@@ -1,7 +1,8 @@
 //! Steps around those of an algorithm, so that a result is written only where all members agree.
 
 use super::extents::extents;
-use crate::algorithms::{Algorithm, Collective};
+use crate::algorithms::Algorithm;
+use crate::collective::Collective;
 use crate::steps::{Shape, Step};
 
 /// Largest result, of all members together, that is buffered until it is complete: copying more

@@ -1,6 +1,6 @@
 //! Lengths of the members' inputs and outputs.
 
-use crate::algorithms::Collective;
+use crate::collective::Collective;
 use crate::steps::Shape;
 
 /// Bytes of input and output of every member.

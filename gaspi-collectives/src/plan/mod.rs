@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use gaspi_core::{Error, Rank, Result};
 
-use crate::algorithms::{Algorithm, Collective};
+use crate::algorithms::Algorithm;
+use crate::collective::Collective;
 use crate::steps::{Shape, Step, scratch_bytes};
 use agreement::AgreementGuard;
 use extents::{before, extents};

@@ -5,7 +5,8 @@
 
 use std::fmt;
 
-use crate::algorithms::{Algorithm, Collective};
+use crate::algorithms::Algorithm;
+use crate::collective::Collective;
 use crate::steps::Shape;
 
 /// A row of the table.

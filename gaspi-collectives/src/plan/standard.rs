@@ -6,7 +6,8 @@ use gaspi_core::{Error, Result, STAGE_BYTES};
 
 use super::Plan;
 use super::single_phase::{Origin, SinglePhase};
-use crate::algorithms::{Algorithm, Collective};
+use crate::algorithms::Algorithm;
+use crate::collective::Collective;
 use crate::steps::{LINE_BYTES, Shape, Step};
 
 /// From this size on slicing pays: a rank saves reading its bytes (n - 3) times, and waits for one

@@ -2,7 +2,7 @@
 
 use super::value::{Value, Wanted};
 use super::{Call, Checked};
-use crate::algorithms::Collective;
+use crate::collective::Collective;
 use crate::steps::Shape;
 
 /// The time of each member, as one member knows it.

@@ -27,7 +27,7 @@ mod value;
 
 use std::fmt;
 
-use crate::algorithms::Collective;
+use crate::collective::Collective;
 use crate::steps::{Shape, Step};
 use run::Run;
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::memory::{self, Area, Clock, Knowledge, Layout, Memory, Stamp};
 use super::value::{Value, Values};
 use super::{Call, Checked, Fault};
-use crate::algorithms::Collective;
+use crate::collective::Collective;
 use crate::steps::{self, Carry, LINE_BYTES, Members, Span, Spread, Step};
 
 /// A message that is under way.

@@ -57,7 +57,7 @@ pub unsafe fn allreduce(
     let key = CallKey {
         kind: CallKind::Allreduce,
         arguments: mix(&[send as u64, receive as u64, count, op.code(), ty.code()]),
-        fingerprint: signature::allreduce(count, op, ty),
+        signature: signature::allreduce(count, op, ty),
         describe: signature::describe,
     };
     let call = rt.group_call(group, key)?;
@@ -150,7 +150,7 @@ pub unsafe fn allreduce_user(
     let key = CallKey {
         kind: CallKind::AllreduceUser,
         arguments: mix(&[send as u64, receive as u64, count, element_bytes, identity]),
-        fingerprint: signature::allreduce_user(count, element_bytes),
+        signature: signature::allreduce_user(count, element_bytes),
         describe: signature::describe,
     };
     let call = rt.group_call(group, key)?;

@@ -1,5 +1,5 @@
 //! Signatures of the standard's all-reduces: what ranks must agree on, in 64 bits that can be
-//! turned back into words. gaspi-core calls them fingerprints.
+//! turned back into words. gaspi-core calls them signatures.
 //!
 //! | bits | all-reduce | user-defined |
 //! |---|---|---|
@@ -32,13 +32,13 @@ pub(crate) const USER_ELEMENT_MAX: u64 = (1 << 24) - 1;
 /// The signature of an all-reduce.
 pub(crate) fn allreduce(count: u64, op: Operation, ty: DataType) -> u64 {
     debug_assert!(count <= COUNT_MAX);
-    CallKind::Allreduce.fingerprint(op.code() | ty.code() << 4 | count << 8)
+    CallKind::Allreduce.signature(op.code() | ty.code() << 4 | count << 8)
 }
 
 /// The signature of a user-defined all-reduce.
 pub(crate) fn allreduce_user(count: u64, element_bytes: u64) -> u64 {
     debug_assert!(count <= USER_COUNT_MAX && element_bytes <= USER_ELEMENT_MAX);
-    CallKind::AllreduceUser.fingerprint(element_bytes | count << 24)
+    CallKind::AllreduceUser.signature(element_bytes | count << 24)
 }
 
 /// A signature in words, such as "allreduce of 4 x f64 sum".
@@ -81,8 +81,8 @@ mod tests {
         assert_eq!(describe(allreduce_user(7, 24)), "allreduce_user of 7 x 24 bytes");
         let largest = describe(allreduce_user(USER_COUNT_MAX, USER_ELEMENT_MAX));
         assert_eq!(largest, "allreduce_user of 68719476735 x 16777215 bytes");
-        assert_eq!(describe(CallKind::Barrier.fingerprint(0)), "barrier");
-        let create = describe(CallKind::SegmentCreate.fingerprint(7));
+        assert_eq!(describe(CallKind::Barrier.signature(0)), "barrier");
+        let create = describe(CallKind::SegmentCreate.signature(7));
         assert_eq!(create, "segment_create of segment 7");
         assert_eq!(describe(9), "collective of kind 9");
     }

@@ -28,8 +28,8 @@ const MEETING: u64 = 2;
 /// The call that opens a channel.
 fn key_of(spec: ChannelSpec) -> CallKey {
     let (kind, details) = (CallKind::ChannelOpen, spec.details());
-    let fingerprint = kind.fingerprint(details);
-    CallKey { kind, arguments: details, fingerprint, describe: describe_call }
+    let signature = kind.signature(details);
+    CallKey { kind, arguments: details, signature, describe: describe_call }
 }
 
 /// What a member's arrival says.

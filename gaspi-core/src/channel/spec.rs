@@ -3,7 +3,7 @@
 use super::layout::LINE;
 use crate::error::{Error, Result};
 
-/// Limits of a channel, which fit into a fingerprint.
+/// Limits of a channel, which fit into a signature.
 const SLOTS_MAX: u32 = (1 << 16) - 1;
 const MESSAGE_BYTES_MAX: u64 = (1 << 30) - LINE;
 const STAGE_BYTES_MAX: u64 = (1 << 26) - LINE;
@@ -68,7 +68,7 @@ impl ChannelSpec {
     }
 }
 
-/// A call in words, from the details of its fingerprint.
+/// A call in words, from the details of its signature.
 pub(crate) fn describe(details: u64) -> String {
     let ChannelSpec { slots, message_bytes, stage_bytes } = ChannelSpec::of_details(details);
     format!("channel_open with {slots} slots of {message_bytes} bytes, staging of {stage_bytes}")

@@ -112,7 +112,7 @@ impl GroupCall<'_> {
             Some(active) if !active.arrived => active.arrived = true,
             _ => return,
         }
-        self.slot(self.me, step).publish(step, self.key.fingerprint, payload);
+        self.slot(self.me, step).publish(step, self.key.signature, payload);
         for rank in self.ranks().iter().filter(|rank| **rank != self.inner.ranks.me) {
             if self.inner.ranks.is_local(*rank) {
                 self.inner.ranks.area.wake_for(*rank, wake_kind::ARRIVAL);
@@ -152,8 +152,8 @@ impl GroupCall<'_> {
         let mut stage = vec![0; self.staged];
         // SAFETY: this rank's own staging, which it alone writes, has STAGE_BYTES.
         unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(pointer, self.staged) };
-        let (fingerprint, words) = (self.key.fingerprint, words.to_vec());
-        let arrival = Arrival { group: self.group, step, fingerprint, words, stage };
+        let (signature, words) = (self.key.signature, words.to_vec());
+        let arrival = Arrival { group: self.group, step, signature, words, stage };
         inner.send_arrival(self.ranks_shared(), arrival);
     }
 
@@ -161,7 +161,7 @@ impl GroupCall<'_> {
     ///
     /// # Errors
     /// [`Error::Timeout`] leaves the call active. [`Error::Mismatch`] if a member arrived with
-    /// another fingerprint; [`Error::RankDied`] and [`Error::RankLeft`] if one cannot arrive any
+    /// another signature; [`Error::RankDied`] and [`Error::RankLeft`] if one cannot arrive any
     /// more: these end the call on this rank.
     pub fn await_all(&mut self, deadline: Deadline) -> Result<()> {
         let step = self.step() + 1;
@@ -181,19 +181,19 @@ impl GroupCall<'_> {
     /// Whether nothing but a brief look was needed.
     #[inline]
     fn all_arrive_briefly(&self, deadline: Deadline, step: u64, next: &mut usize) -> bool {
-        let (inner, fingerprint) = (self.inner, self.key.fingerprint);
+        let (inner, signature) = (self.inner, self.key.signature);
         let ranks = self.ranks();
         if self.tree().is_some() {
             return inner.control.tree_barriers.has_completed(self.group, step);
         }
         let remote = self.state.committed.as_ref().is_some_and(|committed| committed.remote);
         let slot = |rank| &inner.arrival_slots_of(rank, self.group)[(step % 2) as usize];
-        let mut look = || have_arrived(ranks, slot, step, fingerprint, next).then_some(());
+        let mut look = || have_arrived(ranks, slot, step, signature, next).then_some(());
         let all = match deadline {
             Deadline::Now => look(),
             // Nothing comes before the sockets are looked after.
             _ if remote => look(),
-            _ => inner.waiter.briefly(look),
+            _ => inner.waiter.poll_briefly(look),
         };
         all.is_some()
     }
@@ -316,7 +316,7 @@ impl GroupCall<'_> {
                 }
             }
             match look {
-                Poll::Arrived(other) if other != self.key.fingerprint => {
+                Poll::Arrived(other) if other != self.key.signature => {
                     differs = differs.or(Some((rank, other)));
                 }
                 Poll::Arrived(_) if missing || passed.is_some() || differs.is_some() => {}
@@ -389,7 +389,7 @@ impl GroupCall<'_> {
         let difference = format!(
             "{} called {}, {rank} called {}",
             self.inner.ranks.me,
-            (self.key.describe)(self.key.fingerprint),
+            (self.key.describe)(self.key.signature),
             (self.key.describe)(other),
         );
         Error::Mismatch { group: self.group, difference }

@@ -27,7 +27,7 @@ impl Inner {
         let step = committed.step + 1;
         let at = (step % 2) as usize;
         let slot = |rank: Rank| &self.ranks.area.arrival_slots(rank, group.index())[at];
-        slot(self.ranks.me).publish(step, BARRIER.fingerprint, &[]);
+        slot(self.ranks.me).publish(step, BARRIER.signature, &[]);
         for rank in committed.ranks.iter().filter(|rank| **rank != self.ranks.me) {
             self.ranks.area.wake_for(*rank, wake_kind::ARRIVAL);
         }
@@ -36,9 +36,9 @@ impl Inner {
             let ranks = &committed.ranks;
             // All members are of this node.
             let slot = |rank| &self.ranks.area.arrival_slots(rank, group.index())[at];
-            have_arrived(ranks, slot, step, BARRIER.fingerprint, &mut next).then_some(())
+            have_arrived(ranks, slot, step, BARRIER.signature, &mut next).then_some(())
         };
-        let all = if once { look() } else { self.waiter.briefly(look) };
+        let all = if once { look() } else { self.waiter.poll_briefly(look) };
         if all.is_none() {
             // Until it has claimed the group again, another thread could take this barrier for its
             // own.
@@ -88,7 +88,7 @@ impl Inner {
             }
             Some(active) if active.key.is_same(&key) => active.continued_by = 0,
             Some(active) => {
-                let active = (active.key.describe)(active.key.fingerprint);
+                let active = (active.key.describe)(active.key.signature);
                 return Err(Error::ActiveCollective { group, active });
             }
         }
@@ -103,11 +103,11 @@ pub(super) fn have_arrived<'a>(
     ranks: &[Rank],
     slot: impl Fn(Rank) -> &'a ArrivalSlot<AtomicU64>,
     step: u64,
-    fingerprint: u64,
+    signature: u64,
     next: &mut usize,
 ) -> bool {
     for rank in &ranks[*next..] {
-        if slot(*rank).poll(step) != Poll::Arrived(fingerprint) {
+        if slot(*rank).poll(step) != Poll::Arrived(signature) {
             return false;
         }
         *next += 1;

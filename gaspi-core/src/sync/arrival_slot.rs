@@ -1,4 +1,4 @@
-//! The arrival slot of one rank in one group: sequence, fingerprint and a small payload in one
+//! The arrival slot of one rank in one group: sequence, signature and a small payload in one
 //! cache line.
 //!
 //! One writer, many readers. Two arrival slots alternate by the parity of the step: a rank writes
@@ -18,7 +18,7 @@ pub struct ArrivalSlot<W> {
     /// Incarnation of the group and step: equal to what a reader expects once the rank arrived.
     pub sequence: W,
     /// What must be the same on all ranks.
-    pub fingerprint: W,
+    pub signature: W,
     /// A payload small enough to travel in the arrival slot.
     pub payload: [W; PAYLOAD_WORDS],
 }
@@ -28,7 +28,7 @@ pub struct ArrivalSlot<W> {
 pub enum Poll {
     /// The rank has not arrived.
     Missing,
-    /// It has, with this fingerprint.
+    /// It has, with this signature.
     Arrived(u64),
     /// It has gone on to a later step, which it may only do early where this one failed for it.
     Passed,
@@ -37,8 +37,8 @@ pub enum Poll {
 impl<W: Word64> ArrivalSlot<W> {
     /// Publishes this rank's arrival at `sequence`.
     #[inline]
-    pub fn publish(&self, sequence: u64, fingerprint: u64, payload: &[u64]) {
-        self.fingerprint.store(fingerprint, Ordering::Relaxed);
+    pub fn publish(&self, sequence: u64, signature: u64, payload: &[u64]) {
+        self.signature.store(signature, Ordering::Relaxed);
         for (word, value) in self.payload.iter().zip(payload) {
             word.store(*value, Ordering::Relaxed);
         }
@@ -52,7 +52,7 @@ impl<W: Word64> ArrivalSlot<W> {
     pub fn poll(&self, sequence: u64) -> Poll {
         // Acquire: pairs with the Release in `publish`.
         match self.sequence.load(Ordering::Acquire) {
-            found if found == sequence => Poll::Arrived(self.fingerprint.load(Ordering::Relaxed)),
+            found if found == sequence => Poll::Arrived(self.signature.load(Ordering::Relaxed)),
             found if found > sequence => Poll::Passed,
             _ => Poll::Missing,
         }

@@ -8,7 +8,7 @@ pub(crate) struct Arrival {
     pub(crate) group: GroupId,
     /// Incarnation of the group and step.
     pub(crate) step: u64,
-    pub(crate) fingerprint: u64,
+    pub(crate) signature: u64,
     /// What rides in the arrival slot.
     pub(crate) words: Vec<u64>,
     /// The used part of the staging behind it.

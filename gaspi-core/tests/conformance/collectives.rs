@@ -5,12 +5,12 @@ use gaspi_core::sync::arrival_slot::PAYLOAD_WORDS;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-fn describe(fingerprint: u64) -> String {
-    format!("test call {fingerprint}")
+fn describe(signature: u64) -> String {
+    format!("test call {signature}")
 }
 
-fn key(arguments: u64, fingerprint: u64) -> CallKey {
-    CallKey { kind: CallKind::Allreduce, arguments, fingerprint, describe }
+fn key(arguments: u64, signature: u64) -> CallKey {
+    CallKey { kind: CallKind::Allreduce, arguments, signature, describe }
 }
 
 fn nobody_passes_a_barrier_before_all_have_come() {
@@ -196,10 +196,10 @@ fn a_call_keeps_its_cursor_over_a_timeout() {
     });
 }
 
-/// A call with another fingerprint on one rank than on the others.
+/// A call with another signature on one rank than on the others.
 fn expect_mismatch(rt: &Runtime, odd: u32) {
-    let fingerprint = if u32::from(rt.rank().0) == odd { 33 } else { 44 };
-    let mut call = rt.group_call(GroupId::ALL, key(0, fingerprint)).expect("call");
+    let signature = if u32::from(rt.rank().0) == odd { 33 } else { 44 };
+    let mut call = rt.group_call(GroupId::ALL, key(0, signature)).expect("call");
     call.arrive(&[]);
     match call.await_all(LIMIT.deadline()) {
         Err(Error::Mismatch { difference, .. }) => {

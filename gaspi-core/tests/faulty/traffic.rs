@@ -304,9 +304,9 @@ impl<'a> Traffic<'a> {
 
     /// What all ranks do together: they agree on a sum, in `group`.
     pub(crate) fn agree(&mut self, group: GroupId, value: u64) {
-        let describe = |fingerprint: u64| format!("an agreement {fingerprint}");
-        let fingerprint = CallKind::Allreduce.fingerprint(value);
-        let key = CallKey { kind: CallKind::Allreduce, arguments: value, fingerprint, describe };
+        let describe = |signature: u64| format!("an agreement {signature}");
+        let signature = CallKind::Allreduce.signature(value);
+        let key = CallKey { kind: CallKind::Allreduce, arguments: value, signature, describe };
         let own = value + u64::from(self.rt.rank().0);
         let (sum, expected) = loop {
             let mut call = self.rt.group_call(group, key).expect("call");

@@ -12,7 +12,7 @@ impl<const HOW: u8> Default for Member<HOW> {
     fn default() -> Member<HOW> {
         let line = || ArrivalSlot {
             sequence: W64::default(),
-            fingerprint: W64::default(),
+            signature: W64::default(),
             payload: Default::default(),
         };
         Member { lines: [line(), line()], stages: Default::default() }
@@ -30,15 +30,15 @@ fn agreement<const HOW: u8>(ranks: usize, steps: u64, lines: u64) {
             members[me].lines[parity].publish(step, 7, &[text(me, step)]);
             for (other, member) in members.iter().enumerate().filter(|(other, _)| *other != me) {
                 let line = &member.lines[parity];
-                let mut fingerprint = None;
+                let mut signature = None;
                 until(|| {
-                    fingerprint = match line.poll(step) {
-                        Poll::Arrived(fingerprint) => Some(fingerprint),
+                    signature = match line.poll(step) {
+                        Poll::Arrived(signature) => Some(signature),
                         Poll::Missing | Poll::Passed => None,
                     };
-                    fingerprint.is_some()
+                    signature.is_some()
                 });
-                assert_eq!(fingerprint, Some(7));
+                assert_eq!(signature, Some(7));
                 assert_eq!(line.payload()[0], text(other, step));
                 assert_eq!(member.stages[parity].read(), text(other, step));
             }

@@ -4,8 +4,8 @@
 /// The root file of each crate, and the size of its largest circle of imports: 1 is none.
 /// At most 10 are to remain.
 pub(super) const CIRCLES: [(&str, usize); 9] = [
-    ("gaspi-core/src/lib.rs", 11),
-    ("gaspi-collectives/src/lib.rs", 13),
+    ("gaspi-core/src/lib.rs", 10),
+    ("gaspi-collectives/src/lib.rs", 10),
     ("gaspi-ffi/src/lib.rs", 10),
     ("gaspi/src/lib.rs", 10),
     ("tools/src/lib.rs", 10),
@@ -17,10 +17,7 @@ pub(super) const CIRCLES: [(&str, usize); 9] = [
 
 /// Imports that go up: (file, module).
 pub(super) const UPWARD: &[(&str, &str)] = &[
-    ("gaspi-core/src/bootstrap/exchange/server/areas.rs", "transport::shm::area"),
-    ("gaspi-core/src/wire/frame.rs", "control::tree_barrier"),
-    ("gaspi-core/src/wire/frame.rs", "remote_arrivals"),
-    ("gaspi-core/src/wire/frame.rs", "transport::shm::area"),
+
 ];
 
 /// Imports of modules that are for others only: (file, module).
@@ -32,7 +29,6 @@ pub(super) const DOORS: &[(&str, &str)] = &[
     ("gaspi-core/src/control/tree_barrier.rs", "bootstrap::card"),
     ("gaspi-core/src/group.rs", "wire::frame"),
     ("gaspi-core/src/group/commit.rs", "wire::frame"),
-    ("gaspi-core/src/observer.rs", "bootstrap::exchange::server"),
     ("gaspi-core/src/one_sided/slow_path.rs", "wire::frame"),
     ("gaspi-core/src/passive/procedures.rs", "wire::frame"),
     ("gaspi-core/src/process.rs", "wire::frame"),

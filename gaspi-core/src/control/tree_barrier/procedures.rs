@@ -35,8 +35,8 @@ impl Inner {
             let Some(tree) = state.tree(step) else { return };
             Arc::clone(&tree.ranks)
         };
-        let (fingerprint, words, stage) = (BARRIER.fingerprint, Vec::new(), Vec::new());
-        self.send_arrival(ranks, Arrival { group, step, fingerprint, words, stage });
+        let (signature, words, stage) = (BARRIER.signature, Vec::new(), Vec::new());
+        self.send_arrival(ranks, Arrival { group, step, signature, words, stage });
     }
 
     /// This rank leaves: sends its arrivals at barriers that have not ended here.

@@ -133,7 +133,7 @@ structs! {
     Put { last, stream, remote, size as Size, notification, value }
     Stream { queue, generation }
     RemoteAddress { segment, generation, offset }
-    Arrival { group, step, fingerprint, words as Words, stage as Bytes<STAGE_BYTES> }
+    Arrival { group, step, signature, words as Words, stage as Bytes<STAGE_BYTES> }
 }
 
 macro_rules! numbers {

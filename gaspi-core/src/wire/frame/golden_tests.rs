@@ -48,7 +48,7 @@ fn groups() -> Vec<Frame> {
     };
     let barrier = |message| Frame::Barrier { group, step: REQUEST, message };
     let arrive = |words, stage| {
-        Frame::Arrive(Arrival { group, step: REQUEST, fingerprint: 0x99, words, stage })
+        Frame::Arrive(Arrival { group, step: REQUEST, signature: 0x99, words, stage })
     };
     vec![
         Frame::Announce(Announce {

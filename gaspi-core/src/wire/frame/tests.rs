@@ -39,9 +39,9 @@ fn register() -> impl Strategy<Value = Register> {
 fn arrival() -> impl Strategy<Value = Arrival> {
     let words = prop::collection::vec(any::<u64>(), 0..=PAYLOAD_WORDS);
     let fields = (any::<u8>(), any::<[u64; 2]>(), words, any::<Vec<u8>>());
-    fields.prop_map(|(group, [step, fingerprint], words, stage)| {
+    fields.prop_map(|(group, [step, signature], words, stage)| {
         let group = GroupId(group);
-        Arrival { group, step, fingerprint, words, stage }
+        Arrival { group, step, signature, words, stage }
     })
 }
 
