@@ -13,10 +13,9 @@ use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
 use crate::transport::software_target::apply;
 use crate::transport::tcp::requests::RequestKey;
-use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::Call;
 use crate::wait::waiting;
-use crate::wire::frame::{AtomicOperation, Frame, RemoteAddress};
+use crate::wire::message::{AtomicOperation, RemoteAddress, RemoteCall};
 
 const SIZE: u64 = size_of::<u64>() as u64;
 
@@ -69,9 +68,8 @@ impl Inner {
     ) -> Result<u64> {
         let key = RequestKey::Atomic { remote, rank, operation };
         let deadline = timeout.deadline();
-        let call = self.call(key, rank, deadline, |request| {
-            Ok(Outgoing::new(&Frame::Atomic { request, remote, operation }))
-        })?;
+        let call = RemoteCall::Atomic { remote, operation };
+        let call = self.call(key, rank, deadline, call, &[])?;
         let waiting = waiting(Call::Atomic, remote.segment.0);
         self.finish_call(key, rank, call, deadline, waiting)
     }

@@ -7,9 +7,11 @@ use crate::runtime::Inner;
 use crate::timeout::Deadline;
 use crate::transport::RequestFailure;
 use crate::transport::tcp::requests::{PendingCall, RequestKey};
-use crate::transport::tcp::send_queue::Outgoing;
+use crate::transport::tcp::send_queue::{Encode, Outgoing};
 use crate::wait::{Call, Waiting};
+use crate::wire::message::RemoteCall;
 use std::cell::Cell;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,11 +50,11 @@ impl Inner {
     pub(crate) fn send_message(
         &self,
         rank: Rank,
-        item: Outgoing,
+        message: &impl Encode,
         deadline: Deadline,
     ) -> Result<()> {
         self.await_news_if_refused(rank, deadline);
-        self.endpoints.send(self, rank, item)
+        self.endpoints.send(self, rank, Outgoing::new(message))
     }
 
     /// Starts a call, or continues one whose timeout ran out.
@@ -61,10 +63,11 @@ impl Inner {
         key: RequestKey,
         rank: Rank,
         deadline: Deadline,
-        item: impl FnOnce(u64) -> std::io::Result<Outgoing>,
+        call: RemoteCall,
+        files: &[BorrowedFd<'_>],
     ) -> Result<Arc<PendingCall>> {
         self.await_news_if_refused(rank, deadline);
-        self.endpoints.call(self, key, rank, item)
+        self.endpoints.call(self, key, rank, call, files)
     }
 
     /// Waits for the answer to a call. A timeout leaves it under way.

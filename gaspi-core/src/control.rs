@@ -15,6 +15,7 @@
 //! timeout the call has ended on this rank.
 
 mod call;
+pub(crate) mod handlers;
 mod peer_slice;
 mod procedures;
 pub(crate) mod reason;

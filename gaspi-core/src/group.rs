@@ -20,7 +20,7 @@ use crate::ids::{GroupId, Rank};
 use crate::ranks::Ranks;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wire::frame::Announce;
+use crate::wire::message::Announce;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -257,6 +257,11 @@ impl Groups {
             return Ok(members);
         }
         Err(Error::InvalidGroup { group, reason: "it does not exist".to_owned() })
+    }
+
+    /// Groups that can exist.
+    pub(crate) fn max(&self) -> usize {
+        self.cells.len()
     }
 
     /// Claims a group for a collective or a commit.

@@ -8,10 +8,9 @@ use crate::timeout::{Deadline, Timeout};
 use crate::transport::Link;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::requests::RequestKey;
-use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::Call;
 use crate::wait::waiting;
-use crate::wire::frame::Frame;
+use crate::wire::message::{Message, RemoteCall};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -29,8 +28,7 @@ impl Inner {
             return Ok(());
         }
         let key = RequestKey::Ping { rank };
-        let pending =
-            self.call(key, rank, deadline, |request| Ok(Outgoing::new(&Frame::Ping { request })))?;
+        let pending = self.call(key, rank, deadline, RemoteCall::Ping, &[])?;
         let waiting = waiting(call, rank.0);
         self.finish_call(key, rank, pending, deadline, waiting).map(|_| ())
     }
@@ -141,7 +139,7 @@ impl Runtime {
         if let Some(outcome) = ended() {
             return outcome;
         }
-        match inner.send_message(rank, Outgoing::new(&Frame::Kill), timeout.deadline()) {
+        match inner.send_message(rank, &Message::Kill, timeout.deadline()) {
             Err(Error::RankDied { .. }) => return Ok(()),
             other => other?,
         }

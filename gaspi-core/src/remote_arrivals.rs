@@ -11,7 +11,7 @@ use crate::ids::{GroupId, Rank};
 use crate::sync::arrival_slot::ArrivalSlot;
 use crate::sync::{AtomicU8, AtomicU64};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wire::group_message::Arrival;
+use crate::wire::message::Arrival;
 use crate::wire::shared_layout::STAGE_BYTES;
 use std::sync::OnceLock;
 

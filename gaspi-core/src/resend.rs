@@ -9,24 +9,24 @@ mod procedures;
 
 use crate::ids::{GroupId, Rank};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wire::frame::Frame;
-use crate::wire::group_message::KINDS;
+use crate::wire::message::GroupMessage;
+use crate::wire::message::KINDS;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// How much of commits that fail again and again is kept for each group.
 const COMMITS_MAX: usize = 32;
 
-/// A frame, and to whom it was said.
+/// A message, and to whom it was said.
 #[derive(Debug)]
 struct Kept {
     to: Arc<[Rank]>,
-    frame: Frame,
+    message: GroupMessage,
 }
 
 /// What was said to one group.
 #[derive(Debug, Default)]
-struct GroupFrames {
+struct GroupMessages {
     /// By the parity of the step: whoever has read the arrival of a step has no need of the one
     /// before.
     arrivals: [Option<Arc<Kept>>; 2],
@@ -38,31 +38,31 @@ struct GroupFrames {
 
 /// What was said to all groups.
 #[derive(Debug)]
-pub(crate) struct ResendBuffer(Box<[Mutex<GroupFrames>]>);
+pub(crate) struct ResendBuffer(Box<[Mutex<GroupMessages>]>);
 
 impl ResendBuffer {
     pub(crate) fn new(groups: u32) -> ResendBuffer {
         ResendBuffer((0..groups).map(|_| Mutex::default()).collect())
     }
 
-    fn frames(&self, group: GroupId) -> MutexGuard<'_, GroupFrames> {
+    fn messages(&self, group: GroupId) -> MutexGuard<'_, GroupMessages> {
         self.0[group.index()].lock()
     }
 
     /// A commit has succeeded here, so that all members have announced it: what concerned earlier
     /// ones is settled everywhere.
     pub(crate) fn agreed(&self, group: GroupId, attempt: u64) {
-        self.frames(group).commits.retain(|(number, _)| *number >= attempt);
+        self.messages(group).commits.retain(|(number, _)| *number >= attempt);
     }
 
     /// All that was said to `peer`, in order.
     fn to(&self, peer: Rank) -> Vec<Arc<Kept>> {
-        let of_group = |frames: &Mutex<GroupFrames>| {
-            let frames = frames.lock();
-            let commits = frames.commits.iter().map(|(_, kept_frame)| kept_frame);
-            let steps = frames.arrivals.iter().chain(frames.along.as_flattened()).flatten();
+        let of_group = |messages: &Mutex<GroupMessages>| {
+            let messages = messages.lock();
+            let commits = messages.commits.iter().map(|(_, kept)| kept);
+            let steps = messages.arrivals.iter().chain(messages.along.as_flattened()).flatten();
             let all = commits.chain(steps);
-            all.filter(|kept_frame| kept_frame.to.contains(&peer)).cloned().collect::<Vec<_>>()
+            all.filter(|kept| kept.to.contains(&peer)).cloned().collect::<Vec<_>>()
         };
         self.0.iter().flat_map(of_group).collect()
     }

@@ -17,7 +17,7 @@ use crate::os::cross_memory;
 use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE};
 use crate::sync::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wire::frame::Register;
+use crate::wire::message::Register;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -15,10 +15,9 @@ use crate::sync::{epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::requests::{PendingCall, RequestKey};
-use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::waiting;
 use crate::wait::{Call, Waiting};
-use crate::wire::frame::{Frame, Register};
+use crate::wire::message::{Message, Register, RemoteCall};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,12 +128,12 @@ impl Inner {
         segment.end();
         log::debug!("segment_delete: {id} has ended");
         self.endpoints.forget_registrations(id, segment.generation);
-        let frame = Frame::Revoke { segment: id, generation: segment.generation };
+        let revoke = Message::Revoke { segment: id, generation: segment.generation };
         let registered = segment.registered.lock();
         for rank in registered.iter().filter(|rank| self.ranks.liveness(**rank) == liveness::JOINED)
         {
             // Whoever cannot be told any more does not use it any more.
-            let _ = self.send_message(*rank, Outgoing::new(&frame), Deadline::Now);
+            let _ = self.send_message(*rank, &revoke, Deadline::Now);
         }
         drop(registered);
         // Threads of this rank may wait for something in it.
@@ -242,11 +241,8 @@ impl Inner {
         let (id, generation) = (segment.id, segment.generation);
         let key = RequestKey::Register { segment: id, generation, rank };
         segment.registered.lock().insert(rank);
-        let call = self.call(key, rank, deadline, |request| {
-            let (register, descriptors) = segment.describe(&self.memory.nonce);
-            let frame = Frame::Register(Register { request, ..register });
-            Outgoing::with_descriptors(&frame, &descriptors)
-        })?;
+        let (register, files) = segment.describe(&self.memory.nonce);
+        let call = self.call(key, rank, deadline, RemoteCall::Register(register), &files)?;
         Ok((key, call))
     }
 

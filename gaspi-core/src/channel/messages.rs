@@ -14,7 +14,7 @@ use crate::transport::posted_receives::COMPARED;
 use crate::transport::shm::area::wake_kind;
 use crate::transport::tcp::payload::Payload;
 use crate::transport::tcp::send_queue::{ChannelMessage, Item};
-use crate::wire::frame::{Put, RemoteAddress, Stream};
+use crate::wire::message::{Put, RemoteAddress, Stream};
 use std::sync::Arc;
 
 /// Data from this size on is sent without a copy where it may be: less is copied as quickly as an

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::CHANNELS;
 use crate::ids::QueueId;
-use crate::wire::frame::Stream;
+use crate::wire::message::Stream;
 use crate::{Config, Job, PendingInit, Timeout};
 
 fn alone() -> Runtime {

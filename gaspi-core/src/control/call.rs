@@ -16,7 +16,7 @@ use crate::timeout::Deadline;
 use crate::transport::shm::area::wake_kind;
 use crate::wait::Call;
 use crate::wait::waiting_group;
-use crate::wire::group_message::Arrival;
+use crate::wire::message::Arrival;
 use crate::wire::shared_layout::STAGE_BYTES;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -23,7 +23,7 @@ use crate::os::affinity;
 use crate::remote_arrivals::incarnation;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wire::group_message::BarrierMessage;
+use crate::wire::message::BarrierMessage;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,7 +149,7 @@ impl BarrierState {
 
 /// What is to be told of a step, and to whom.
 #[derive(Debug)]
-struct Outbound {
+pub(crate) struct Outbound {
     to: Arc<[Rank]>,
     step: u64,
     message: BarrierMessage,
@@ -239,6 +239,22 @@ pub(crate) struct TreeBarriers(Box<[TreeBarrier]>);
 impl TreeBarriers {
     pub(crate) fn new(groups: u32) -> TreeBarriers {
         TreeBarriers((0..groups).map(|_| TreeBarrier::default()).collect())
+    }
+
+    /// A member has sent its arrival to all; whether this rank has to do so too.
+    pub(super) fn hear_arrival(&self, group: GroupId, step: u64) -> bool {
+        self.0[group.index()].hear_arrival(step)
+    }
+
+    /// A neighbour in the tree has told something.
+    pub(super) fn hear(
+        &self,
+        group: GroupId,
+        peer: Rank,
+        step: u64,
+        message: BarrierMessage,
+    ) -> Option<Outbound> {
+        self.0[group.index()].hear(peer, step, message)
     }
 
     /// A use of `group` begins.

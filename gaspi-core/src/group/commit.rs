@@ -10,7 +10,7 @@ use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::{WatchSteps, liveness};
 use crate::wait::Call;
 use crate::wait::waiting_group;
-use crate::wire::frame::Frame;
+use crate::wire::message::GroupMessage;
 use std::sync::Arc;
 
 impl Inner {
@@ -22,9 +22,9 @@ impl Inner {
     }
 
     fn tell_withdrawn(&self, group: GroupId, attempt: u64, ranks: &[Rank]) {
-        let frame = Frame::Withdraw { group, attempt };
+        let message = GroupMessage::Withdraw { group, attempt };
         // Who cannot be told any more does not wait any more.
-        let _ = self.send_commit(attempt, group, ranks, frame, Deadline::Now);
+        let _ = self.send_commit(attempt, group, ranks, message, Deadline::Now);
     }
 
     /// Tells the members of a commit under way that it has failed; `is_fresh` where it was to be
@@ -40,9 +40,9 @@ impl Inner {
                 // Others may have committed this use, and wait for it to be read.
                 self.ranks.area.finish_step(group.index(), first_step(round.saturating_add(1)) - 1);
             }
-            let frame = Frame::Abort { group, attempt, round, dead, reason };
+            let message = GroupMessage::Abort { group, attempt, round, dead, reason };
             // As above.
-            let _ = self.send_commit(attempt, group, &ranks, frame, Deadline::Now);
+            let _ = self.send_commit(attempt, group, &ranks, message, Deadline::Now);
         }
     }
 
@@ -64,8 +64,8 @@ impl Inner {
         }
         let deadline = timeout.deadline();
         if let Some(announce) = announce {
-            let (attempt, frame) = (announce.attempt, Frame::Announce(announce));
-            if let Err(error) = self.send_commit(attempt, group, &ranks, frame, deadline) {
+            let (attempt, message) = (announce.attempt, GroupMessage::Announce(announce));
+            if let Err(error) = self.send_commit(attempt, group, &ranks, message, deadline) {
                 self.abort(group, state.committed.is_none(), &error, error.to_string());
                 return Err(error);
             }

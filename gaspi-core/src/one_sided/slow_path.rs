@@ -17,7 +17,7 @@ use crate::transport::shm::area::{liveness, wake_kind};
 use crate::transport::tcp::payload::Payload;
 use crate::transport::tcp::requests::GetTarget;
 use crate::transport::tcp::send_queue::{CHUNK, Item};
-use crate::wire::frame::{Put, RemoteAddress, Stream};
+use crate::wire::message::{Put, RemoteAddress, Stream};
 use std::io;
 use std::sync::Arc;
 

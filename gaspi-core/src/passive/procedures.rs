@@ -11,9 +11,9 @@ use crate::sync::{Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::requests::RequestKey;
-use crate::transport::tcp::send_queue::Outgoing;
 use crate::wait::{Call, Waiting};
-use crate::wire::frame::Frame;
+use crate::wire;
+use crate::wire::message::RemoteCall;
 use crate::wire::shared_layout::OUTBOX_BUFFERS;
 
 /// A state taken by this thread; given back when dropped.
@@ -189,9 +189,7 @@ impl Inner {
         }
         let mut bytes = vec![0; size as usize];
         self.copy_message(message, bytes.as_mut_ptr())?;
-        let call = self.call(key, rank, deadline, |request| {
-            Ok(Outgoing::new(&Frame::Passive { request, message: bytes }))
-        })?;
+        let call = self.call(key, rank, deadline, RemoteCall::Passive(bytes), &[])?;
         let waiting = Waiting { call: Call::PassiveSend, object: rank.0.into() };
         match self.finish_call(key, rank, call, deadline, waiting) {
             Ok(_) => Ok(()),
@@ -206,9 +204,9 @@ impl Inner {
     /// Takes a message to another node back, if it was not received.
     fn withhold(&self, rank: Rank, key: &RequestKey) {
         if let Some(request) = self.endpoints.give_up(key) {
-            let frame = Frame::Withhold { request };
+            let withhold = wire::message::Message::Withhold { request };
             // Who cannot be told any more does not receive it either.
-            let _ = self.send_message(rank, Outgoing::new(&frame), Deadline::Now);
+            let _ = self.send_message(rank, &withhold, Deadline::Now);
         }
     }
 
@@ -218,11 +216,7 @@ impl Inner {
         // SAFETY: it fits into the range that the caller has checked, whose segment exists while
         // the caller is inside of an epoch.
         unsafe { to.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
-        let frame = Frame::Reply { request, outcome: Ok(0) };
-        // If it broke, the sender knows already that its message has failed.
-        if let Some(connection) = self.endpoints.connection(connection) {
-            connection.answer(&self.endpoints.data, &frame);
-        }
+        self.endpoints.answer(connection, request, Ok(0));
         Some(sender)
     }
 

@@ -17,6 +17,7 @@ use crate::policy::owner::{PollOwner, Recheck, Schedule, Turn};
 use crate::policy::sleep_limit::{POLL_MS, Timers, is_poll_due};
 use crate::sync::MutexGuard;
 use crate::sync::{Ordering, epoch, fence};
+use crate::transport::KILLED;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connect::Connector;
@@ -24,7 +25,6 @@ use crate::transport::tcp::endpoint_table::{
     ATTEMPTS, CONNECTIONS, DATA, EndpointTable, LAUNCHER, LISTENER, PROCESSES, REMOTE_LISTENERS,
     WAKEUP,
 };
-use crate::transport::tcp::handlers::KILLED;
 use crate::transport::tcp::receive::Receiver;
 use crate::wire::frame::Frame;
 use std::os::fd::{AsFd, OwnedFd};

@@ -6,33 +6,31 @@ use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
 use crate::sync::epoch;
 use crate::timeout::Deadline;
-use crate::transport::tcp::send_queue::Outgoing;
-use crate::wire::frame::Frame;
-use crate::wire::group_message::Arrival;
-use crate::wire::group_message::BarrierMessage;
+use crate::wire::message::Arrival;
+use crate::wire::message::BarrierMessage;
+use crate::wire::message::GroupMessage;
 use std::sync::Arc;
 
 impl Inner {
     /// Publishes the arrival of a step to the members on other nodes.
     pub(crate) fn send_arrival(&self, to: Arc<[Rank]>, arrival: Arrival) {
         let (group, step, parity) = (arrival.group, arrival.step, (arrival.step % 2) as usize);
-        let kept_frame = Arc::new(Kept { to, frame: Frame::Arrive(arrival) });
+        let kept = Arc::new(Kept { to, message: GroupMessage::Arrive(arrival) });
         // First kept, then said: a connection may break in between. A barrier's arrival may be
         // late, and then takes the place of none that is still needed.
-        let is_later =
-            |kept: &Kept| matches!(&kept.frame, Frame::Arrive(arrival) if arrival.step > step);
+        let is_later = |kept: &Kept| matches!(&kept.message, GroupMessage::Arrive(arrival) if arrival.step > step);
         {
-            let mut frames = self.control.resend_buffer.frames(group);
-            let kept = &mut frames.arrivals[parity];
-            if !kept.as_deref().is_some_and(is_later) {
-                *kept = Some(Arc::clone(&kept_frame));
+            let mut messages = self.control.resend_buffer.messages(group);
+            let place = &mut messages.arrivals[parity];
+            if !place.as_deref().is_some_and(is_later) {
+                *place = Some(Arc::clone(&kept));
             }
         }
-        let behind = kept_frame.to.partition_point(|rank| *rank <= self.ranks.me);
-        let others = kept_frame.to[behind..].iter().chain(&kept_frame.to[..behind]);
+        let behind = kept.to.partition_point(|rank| *rank <= self.ranks.me);
+        let others = kept.to[behind..].iter().chain(&kept.to[..behind]);
         for rank in others.filter(|rank| !self.ranks.is_local(**rank)) {
             // Waiting for the others tells who cannot be reached any more.
-            let _ = self.say(&kept_frame, *rank, Deadline::Now);
+            let _ = self.say(&kept, *rank, Deadline::Now);
             // It takes a while, and who shares this core may have to do what others wait for. A
             // handler does not yield: others wait for the sockets that this thread looks after.
             if !epoch::is_handling() {
@@ -49,13 +47,13 @@ impl Inner {
         step: u64,
         message: BarrierMessage,
     ) {
-        let kept_frame = Arc::new(Kept { to, frame: Frame::Barrier { group, step, message } });
+        let kept = Arc::new(Kept { to, message: GroupMessage::Barrier { group, step, message } });
         let parity = (step % 2) as usize;
         // As above.
-        self.control.resend_buffer.frames(group).along[message.kind()][parity] =
-            Some(Arc::clone(&kept_frame));
-        for rank in kept_frame.to.iter() {
-            let _ = self.say(&kept_frame, *rank, Deadline::Now);
+        self.control.resend_buffer.messages(group).along[message.kind()][parity] =
+            Some(Arc::clone(&kept));
+        for rank in kept.to.iter() {
+            let _ = self.say(&kept, *rank, Deadline::Now);
         }
     }
 
@@ -70,35 +68,35 @@ impl Inner {
         attempt: u64,
         group: GroupId,
         to: &[Rank],
-        frame: Frame,
+        message: GroupMessage,
         deadline: Deadline,
     ) -> Result<()> {
-        let kept_frame = Arc::new(Kept { to: to.into(), frame });
+        let kept = Arc::new(Kept { to: to.into(), message });
         {
-            let mut frames = self.control.resend_buffer.frames(group);
-            if frames.commits.len() == COMMITS_MAX {
-                frames.commits.pop_front();
+            let mut messages = self.control.resend_buffer.messages(group);
+            if messages.commits.len() == COMMITS_MAX {
+                messages.commits.pop_front();
             }
-            frames.commits.push_back((attempt, Arc::clone(&kept_frame)));
+            messages.commits.push_back((attempt, Arc::clone(&kept)));
         }
         let mut outcome = Ok(());
         for rank in to.iter().filter(|rank| **rank != self.ranks.me) {
             // One wait for an explanation is enough.
             let deadline = if outcome.is_ok() { deadline } else { Deadline::Now };
-            outcome = outcome.and(self.say(&kept_frame, *rank, deadline));
+            outcome = outcome.and(self.say(&kept, *rank, deadline));
         }
         outcome
     }
 
-    fn say(&self, kept_frame: &Kept, to: Rank, deadline: Deadline) -> Result<()> {
-        self.send_message(to, Outgoing::new(&kept_frame.frame), deadline)
+    fn say(&self, kept: &Kept, to: Rank, deadline: Deadline) -> Result<()> {
+        self.send_message(to, &kept.message, deadline)
     }
 
     /// A connection with `peer` broke, and what was on its way may be lost: says it again.
     pub(crate) fn resend(&self, peer: Rank) {
-        for kept_frame in self.control.resend_buffer.to(peer) {
+        for kept in self.control.resend_buffer.to(peer) {
             // Should the connection break again, so is this done again.
-            let _ = self.say(&kept_frame, peer, Deadline::Now);
+            let _ = self.say(&kept, peer, Deadline::Now);
         }
     }
 }

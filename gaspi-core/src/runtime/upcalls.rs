@@ -5,16 +5,18 @@
 use super::Inner;
 use crate::bootstrap::Membership;
 use crate::config::CHANNELS;
-use crate::group::Abort;
+use crate::control::handlers::Reaction;
 use crate::ids::{QueueId, Rank};
+use crate::os::process;
 use crate::progress::thread::Served;
 use crate::ranks::Ranks;
 use crate::segment::own::Memory;
 use crate::sync::MutexGuard;
+use crate::transport::KILLED;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
 use crate::transport::{Behind, RequestFailure, Upcalls};
-use crate::wire::frame::{Announce, Frame, Register, Stream};
+use crate::wire::message::{Message, Register, Stream};
 use std::os::fd::OwnedFd;
 
 impl Upcalls for Inner {
@@ -95,32 +97,15 @@ impl Upcalls for Inner {
         self.ranks.wake_own();
     }
 
-    fn control(&self, peer: Rank, message: Frame) {
+    fn message(&self, peer: Rank, message: Message) {
         match message {
-            Frame::Arrive(arrival) => {
-                let (group, step) = (arrival.group, arrival.step);
-                if group.index() < self.config.group_max as usize {
-                    self.control.remote_arrivals.arrived(peer, arrival);
-                    self.hear_of_arrival(group, step);
-                    self.ranks.wake_own();
-                }
+            Message::Group(message) => {
+                let reaction = self.control.handle(peer, message, self.ranks.size);
+                self.react(reaction);
             }
-            Frame::Barrier { group, step, message } => {
-                self.hear_of_barrier(peer, group, step, message);
-            }
-            Frame::Revoke { segment, generation } => self.revoked(peer, segment, generation),
-            Frame::Announce(announce) => self.announced(peer, announce),
-            Frame::Withdraw { group, attempt } => {
-                self.control.groups.withdrawn(peer, group, attempt);
-            }
-            Frame::Abort { group, attempt, round, dead, reason } => {
-                let dead = dead.filter(|rank| self.ranks.check_rank(*rank).is_ok());
-                let abort = Abort { reporter: peer, dead, reason };
-                self.control.groups.aborted(peer, group, attempt, round, &abort);
-                self.ranks.wake_own();
-            }
-            Frame::Withhold { request } => self.passive.mailbox.withhold(peer, request),
-            _ => {}
+            Message::Revoke { segment, generation } => self.revoked(peer, segment, generation),
+            Message::Withhold { request } => self.passive.mailbox.withhold(peer, request),
+            Message::Kill => process::exit_now(KILLED),
         }
     }
 
@@ -174,9 +159,16 @@ impl Served for Inner {
 }
 
 impl Inner {
-    fn announced(&self, peer: Rank, announce: Announce) {
-        if usize::from(announce.group.0) < self.config.group_max as usize {
-            self.control.groups.announced(peer, announce);
+    /// Does what a handler of the groups has found out.
+    fn react(&self, reaction: Reaction) {
+        let Reaction { wake, pass_on, tell_all } = reaction;
+        if let Some((group, outbound)) = pass_on {
+            self.pass_on(group, Some(outbound));
+        }
+        if let Some((group, step)) = tell_all {
+            self.tell_all_of_barrier(group, step);
+        }
+        if wake {
             self.ranks.wake_own();
         }
     }

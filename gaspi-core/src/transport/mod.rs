@@ -13,8 +13,11 @@ pub(crate) mod tcp;
 use crate::ids::{QueueId, Rank};
 use crate::ranks::Ranks;
 use crate::segment::own::Memory;
-use crate::wire::frame::{Frame, Register, Stream};
+use crate::wire::message::{Message, Register, Stream};
 use std::os::fd::OwnedFd;
+
+/// Status of a process that proc_kill ended.
+pub(crate) const KILLED: i32 = 255;
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,8 +69,8 @@ pub(crate) trait Upcalls: Send + Sync {
     /// A put of this rank was refused; its acknowledgement follows and completes it.
     fn refused(&self, peer: Rank, stream: Stream, reason: &str);
 
-    /// A message that belongs to no queue has come.
-    fn control(&self, peer: Rank, message: Frame);
+    /// A message has come that nobody answers.
+    fn message(&self, peer: Rank, message: Message);
 
     /// A passive message has come on a connection, by which alone its sender expects the answer.
     fn passive(&self, peer: Rank, connection: u64, request: u64, message: Vec<u8>);

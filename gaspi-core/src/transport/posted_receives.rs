@@ -9,7 +9,7 @@
 use crate::ids::Rank;
 use crate::sync::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wire::frame::Put;
+use crate::wire::message::Put;
 use std::ops::Range;
 
 /// What a message of a channel begins with.

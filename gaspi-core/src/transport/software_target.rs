@@ -7,7 +7,7 @@ use crate::ids::{NotificationId, SegmentId};
 use crate::segment::Segment;
 use crate::segment::own::Memory;
 use crate::sync::{AtomicU64, Ordering, slots};
-use crate::wire::frame::{AtomicOperation, Put, RemoteAddress};
+use crate::wire::message::{AtomicOperation, Put, RemoteAddress};
 use std::sync::Arc;
 
 /// The segment that a peer's access is for, if the range lies inside.

@@ -6,6 +6,6 @@
 
 pub mod codec;
 pub(crate) mod frame;
-pub(crate) mod group_message;
 pub(crate) mod handshake;
+pub(crate) mod message;
 pub(crate) mod shared_layout;

@@ -16,9 +16,7 @@ pub(super) const CIRCLES: [(&str, usize); 9] = [
 ];
 
 /// Imports that go up: (file, module).
-pub(super) const UPWARD: &[(&str, &str)] = &[
-
-];
+pub(super) const UPWARD: &[(&str, &str)] = &[];
 
 /// Imports of modules that are for others only: (file, module).
 pub(super) const DOORS: &[(&str, &str)] = &[

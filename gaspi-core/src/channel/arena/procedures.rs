@@ -9,7 +9,7 @@ use crate::os::process;
 use crate::runtime::Inner;
 use crate::segment::{ARENA, Init, Segment, Target, may_copy};
 use crate::transport::shm::area::liveness;
-use crate::wire::frame::{Register, Stream};
+use crate::wire::message::{Register, Stream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 

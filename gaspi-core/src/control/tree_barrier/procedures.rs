@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
 use crate::transport::shm::area::liveness;
-use crate::wire::group_message::Arrival;
+use crate::wire::message::Arrival;
 use std::sync::Arc;
 
 impl Inner {
@@ -19,16 +19,9 @@ impl Inner {
         }
     }
 
-    /// Somebody has sent its arrival to all.
-    pub(crate) fn hear_of_arrival(&self, group: GroupId, step: u64) {
-        if self.control.tree_barriers.0[group.index()].hear_arrival(step) {
-            self.tell_all_of_barrier(group, step);
-        }
-    }
-
     /// Sends this rank's arrival at a barrier to all members.
     #[cold]
-    pub(in crate::control) fn tell_all_of_barrier(&self, group: GroupId, step: u64) {
+    pub(crate) fn tell_all_of_barrier(&self, group: GroupId, step: u64) {
         let ranks = {
             let mut state = self.control.tree_barriers.0[group.index()].state();
             note(&mut state.told_all, step);
@@ -66,21 +59,8 @@ impl Inner {
         cut_off || tree.is_next_to(rank) && !state.has_gathered(rank, step)
     }
 
-    /// A neighbour in the tree has told something.
-    pub(crate) fn hear_of_barrier(
-        &self,
-        peer: Rank,
-        group: GroupId,
-        step: u64,
-        message: BarrierMessage,
-    ) {
-        let Some(barrier) = self.control.tree_barriers.0.get(group.index()) else { return };
-        let next = barrier.hear(peer, step, message);
-        self.pass_on(group, next);
-        self.ranks.wake_own();
-    }
-
-    fn pass_on(&self, group: GroupId, outbound: Option<Outbound>) {
+    /// Sends on what there is to say along the tree.
+    pub(crate) fn pass_on(&self, group: GroupId, outbound: Option<Outbound>) {
         if let Some(Outbound { to, step, message }) =
             outbound.filter(|outbound| !outbound.to.is_empty())
         {

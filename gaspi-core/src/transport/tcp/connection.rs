@@ -19,7 +19,8 @@ use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::send_queue::{
     ChannelMessage, Ending, Item, Outgoing, SMALL, SendQueue, send,
 };
-use crate::wire::frame::{Frame, Stream};
+use crate::wire::frame::Frame;
+use crate::wire::message::Stream;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};

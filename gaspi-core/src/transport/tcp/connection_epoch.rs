@@ -17,7 +17,7 @@ use crate::transport::RequestFailure;
 use crate::transport::Upcalls;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::endpoint_table::EndpointTable;
-use crate::wire::frame::Stream;
+use crate::wire::message::Stream;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -6,7 +6,6 @@
 
 use crate::config::CHANNELS;
 use crate::ids::{QueueId, Rank};
-use crate::os::process;
 use crate::policy::acknowledge::Completed;
 use crate::segment::{ARENA, Segment};
 use crate::sync::slots;
@@ -20,11 +19,9 @@ use crate::transport::tcp::receive::Incoming;
 use crate::transport::tcp::requests::GetTarget;
 use crate::transport::tcp::requests::finish;
 use crate::transport::tcp::send_queue::Item;
-use crate::wire::frame::{Frame, Put, RemoteAddress, Stream};
+use crate::wire::frame::Frame;
+use crate::wire::message::{Put, RemoteAddress, Stream};
 use std::sync::Arc;
-
-/// Status of a process that proc_kill ended.
-pub(crate) const KILLED: i32 = 255;
 
 /// What to do with the payload that is arriving.
 #[derive(Debug)]
@@ -249,7 +246,6 @@ impl<'a> Tcp<'a> {
                 self.reply(connection, register.request, outcome);
             }
             Frame::Ping { request } => self.reply(connection, request, Ok(0)),
-            Frame::Kill => process::exit_now(KILLED),
             Frame::Passive { request, message } => {
                 self.up.passive(peer, connection.token, request, message);
             }
@@ -269,7 +265,8 @@ impl<'a> Tcp<'a> {
                 connection.note_release();
                 self.table.let_go(connection);
             }
-            message => self.up.control(peer, message),
+            Frame::Message(message) => self.up.message(peer, message),
+            _ => {}
         }
         Ok(())
     }

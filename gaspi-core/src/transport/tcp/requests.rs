@@ -4,12 +4,14 @@
 use crate::error::{Error, Result};
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::segment::Segment;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::Ordering;
 use crate::transport::tcp::connection::{Connection, Posted, Unsent};
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::tcp::send_queue::{Item, Outgoing};
 use crate::transport::{RequestFailure, Upcalls};
-use crate::wire::frame::{AtomicOperation, Frame, RemoteAddress, Stream};
+use crate::wire::frame::Frame;
+use crate::wire::message::{AtomicOperation, RemoteAddress, RemoteCall, Stream};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
 /// A call that can be continued after a timeout by calling again with the same arguments.
@@ -26,7 +28,7 @@ pub(crate) enum RequestKey {
 pub(crate) struct PendingCall {
     pub(super) outcome: OnceLock<Result<u64, RequestFailure>>,
     /// The number of its request.
-    pub(crate) request: AtomicU64,
+    request: u64,
 }
 
 /// Where the bytes of an answer go.
@@ -79,24 +81,6 @@ impl EndpointTable {
         let item = Item::Frame(Frame::Get { request, stream, remote, size });
         self.ask(up, rank, request, get, item, |connection, item| {
             connection.post(&self.data, queue, item)
-        })
-    }
-
-    /// Sends a frame that will be answered.
-    pub(crate) fn request(
-        &self,
-        up: &dyn Upcalls,
-        rank: Rank,
-        request: Request,
-        item: impl FnOnce(u64) -> std::io::Result<Outgoing>,
-    ) -> Result<()> {
-        let id = self.next_request.fetch_add(1, Ordering::Relaxed);
-        if let Request::Call(call) = &request {
-            call.request.store(id, Ordering::Relaxed);
-        }
-        let item = item(id).map_err(|error| Error::os("duplicating a descriptor", &error))?;
-        self.ask(up, rank, id, request, item, |connection, item| {
-            connection.send(&self.data, item).map(|()| Posted::default())
         })
     }
 
@@ -160,7 +144,7 @@ impl EndpointTable {
     /// Gives a timed-out call up; the number of its request if it has not been answered.
     pub(crate) fn give_up(&self, key: &RequestKey) -> Option<u64> {
         let call = self.continued(key)?;
-        let request = call.request.load(Ordering::Relaxed);
+        let request = call.request;
         self.requests.lock().remove(&request)?;
         Some(request)
     }
@@ -185,6 +169,14 @@ impl EndpointTable {
         }
     }
 
+    /// Answers a request that came on a connection, if that is still there: without it the asker
+    /// knows already that its request has failed.
+    pub(crate) fn answer(&self, connection: u64, request: u64, outcome: Result<u64, String>) {
+        if let Some(connection) = self.connection(connection) {
+            connection.answer(&self.data, &Frame::Reply { request, outcome });
+        }
+    }
+
     /// Keeps a call whose timeout ran out, to be continued.
     pub(crate) fn keep(&self, key: RequestKey, call: Arc<PendingCall>) {
         self.timed_out.lock().entry(key).or_default().push(call);
@@ -196,14 +188,21 @@ impl EndpointTable {
         up: &dyn Upcalls,
         key: RequestKey,
         rank: Rank,
-        item: impl FnOnce(u64) -> std::io::Result<Outgoing>,
+        call: RemoteCall,
+        files: &[BorrowedFd<'_>],
     ) -> Result<Arc<PendingCall>> {
         if let Some(call) = self.continued(&key) {
             return Ok(call);
         }
-        let call = Arc::new(PendingCall::default());
-        self.request(up, rank, Request::Call(Arc::clone(&call)), item)?;
-        Ok(call)
+        let id = self.next_request.fetch_add(1, Ordering::Relaxed);
+        let pending = Arc::new(PendingCall { request: id, ..PendingCall::default() });
+        let item = Outgoing::with_descriptors(&Frame::of_call(id, call), files)
+            .map_err(|error| Error::os("duplicating a descriptor", &error))?;
+        let request = Request::Call(Arc::clone(&pending));
+        self.ask(up, rank, id, request, item, |connection, item| {
+            connection.send(&self.data, item).map(|()| Posted::default())
+        })?;
+        Ok(pending)
     }
 }
 

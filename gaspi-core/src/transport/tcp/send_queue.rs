@@ -13,7 +13,9 @@ use crate::policy::acknowledge::AckDelay;
 use crate::policy::coalesce::{Coalescing, Decision, Post};
 use crate::transport::tcp::payload::{Payload, UserBuffer};
 use crate::transport::tcp::pipes::{PipeGuard, Pipes};
-use crate::wire::frame::{Frame, Put, RemoteAddress, Stream};
+pub(crate) use crate::wire::frame::Encode;
+use crate::wire::frame::Frame;
+use crate::wire::message::{Put, RemoteAddress, Stream};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -89,14 +91,14 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(crate) fn new(frame: &Frame) -> Outgoing {
+    pub(crate) fn new(frame: &impl Encode) -> Outgoing {
         let mut bytes = Vec::new();
         frame.append_to(&mut bytes);
         Outgoing { bytes, descriptors: Vec::new() }
     }
 
     pub(crate) fn with_descriptors(
-        frame: &Frame,
+        frame: &impl Encode,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<Outgoing> {
         let descriptors: io::Result<_> =

@@ -4,8 +4,10 @@
 //! named once. A field has the form of its type ([`Field`]) or the one behind its `as` ([`Form`]).
 
 use super::*;
+use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::codec::{DecodeError, Decoded, Fixed, Limit, Output, Reader, Writer};
+use crate::wire::message::{Announce, Arrival, BarrierMessage, GroupMessage, RemoteCall};
 use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
 
 /// Bytes of a text; longer ones are cut where they are written, but read.
@@ -60,10 +62,15 @@ macro_rules! structs {
     )*};
 }
 
+/// An enum of which a field says what it is, by its kind.
+trait Kinds: Sized {
+    fn read_as(kind: u8, reader: &mut Reader<'_>) -> Decoded<Self>;
+}
+
 /// Variants with their kinds and fields. `field: Variant` stands for the value that this variant of
-/// an enum has as the field.
+/// an enum has as the field. Other kinds are those of the enum behind `else`.
 macro_rules! variants {
-    ($name:ident: $(
+    ($name:ident $(, else $other:ident($rest:ident))?: $(
         $kind:tt => $variant:ident
         $({ $($field:ident $(: $inner:ident)? $(as $form:ty)?),* })?
         $(($value:ident))?
@@ -77,16 +84,29 @@ macro_rules! variants {
                         $($(write_field!(writer, $field $(, $form)?);)*)?
                         $(write_field!(writer, $value);)?
                     }
-                )*}
+                )* $($name::$other($rest) => Field::write($rest, writer),)?}
             }
             #[inline]
             fn read(reader: &mut Reader<'_>) -> Decoded<$name> {
-                Ok(match reader.u8()? {
+                let kind = reader.u8()?;
+                $name::read_as(kind, reader)
+            }
+        }
+
+        impl Kinds for $name {
+            #[inline]
+            #[allow(unreachable_patterns, unreachable_code, reason = "behind an `else`")]
+            fn read_as(kind: u8, reader: &mut Reader<'_>) -> Decoded<$name> {
+                Ok(match kind {
                     $($kind => {
                         $($(let $field = read_field!(reader $(, $form)?);)*)?
                         $(let $value = read_field!(reader);)?
                         $name::$variant $({ $($field $(: $inner($field))?),* })? $(($value))?
                     })*
+                    $(_ => {
+                        let $rest = Kinds::read_as(kind, reader)?;
+                        $name::$other($rest)
+                    })?
                     _ => return Err(DecodeError::Invalid("unknown kind")),
                 })
             }
@@ -94,31 +114,37 @@ macro_rules! variants {
     };
 }
 
-variants! { Frame:
+variants! { Frame, else Message(message):
     0 => Hello { rank as BehindMagic, token },
     1 => Reply { request, outcome: Ok },
     2 => Reply { request, outcome: Err },
     3 => Register(register),
-    4 => Revoke { segment, generation },
     5 => Ping { request },
-    6 => Kill,
-    7 => Announce(announce),
-    8 => Withdraw { group, attempt },
-    9 => Abort { group, attempt, round, dead, reason },
     PUT => Put(put),
     11 => Ack { puts },
     12 => Get { request, stream, remote, size as Size },
     13 => Data { request, size as Size },
     14 => Atomic { request, remote, operation },
-    15 => Arrive(arrival),
     16 => Passive { request, message as Bytes<OUTBOX_BYTES> },
-    17 => Withhold { request },
     18 => Goodbye,
     19 => Refused { stream, reason },
     20 => Release,
     21 => Epoch { count },
-    22 => Barrier { group, step, message },
     23 => TurnedAway { reason },
+}
+
+variants! { Message, else Group(message):
+    4 => Revoke { segment, generation },
+    6 => Kill,
+    17 => Withhold { request },
+}
+
+variants! { GroupMessage:
+    7 => Announce(announce),
+    8 => Withdraw { group, attempt },
+    9 => Abort { group, attempt, round, dead, reason },
+    15 => Arrive(arrival),
+    22 => Barrier { group, step, message },
 }
 
 variants! { BarrierMessage:
@@ -297,7 +323,43 @@ fn whole<T: Field>(bytes: &[u8]) -> Option<T> {
     Some(value)
 }
 
+/// What makes a frame of its own.
+pub(crate) trait Encode {
+    /// Appends the frame to bytes on their way, its length in front.
+    fn append_to(&self, bytes: &mut Vec<u8>);
+}
+
+impl Encode for Message {
+    fn append_to(&self, bytes: &mut Vec<u8>) {
+        Writer::new(bytes).framed(|writer| self.write(writer));
+    }
+}
+
+impl Encode for GroupMessage {
+    fn append_to(&self, bytes: &mut Vec<u8>) {
+        Writer::new(bytes).framed(|writer| self.write(writer));
+    }
+}
+
+impl Encode for Frame {
+    fn append_to(&self, bytes: &mut Vec<u8>) {
+        Frame::append_to(self, bytes);
+    }
+}
+
 impl Frame {
+    /// The frame of a call of this number.
+    pub(crate) fn of_call(request: u64, call: RemoteCall) -> Frame {
+        match call {
+            RemoteCall::Ping => Frame::Ping { request },
+            RemoteCall::Atomic { remote, operation } => {
+                Frame::Atomic { request, remote, operation }
+            }
+            RemoteCall::Passive(message) => Frame::Passive { request, message },
+            RemoteCall::Register(register) => Frame::Register(Register { request, ..register }),
+        }
+    }
+
     /// The frame as bytes, its length in front.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn encode(&self) -> Vec<u8> {

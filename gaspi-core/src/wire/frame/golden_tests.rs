@@ -2,6 +2,8 @@
 //! builds.
 
 use super::*;
+use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
+use crate::wire::message::{Announce, Arrival, BarrierMessage, GroupMessage};
 use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
 
 const STREAM: Stream = Stream { queue: QueueId(0x21), generation: 0x2223_2425 };
@@ -36,7 +38,7 @@ fn requests() -> Vec<Frame> {
         },
         Frame::Atomic { request: REQUEST, remote: REMOTE, operation: compare_swap },
         Frame::Passive { request: REQUEST, message: vec![1, 2, 3] },
-        Frame::Withhold { request: REQUEST },
+        Frame::Message(Message::Withhold { request: REQUEST }),
     ]
 }
 
@@ -44,21 +46,40 @@ fn groups() -> Vec<Frame> {
     let (group, attempt) = (GroupId(9), 0x0a0b_0c0d_0e0f);
     let abort = |dead| {
         let reason = "r".to_owned();
-        Frame::Abort { group, attempt, round: 0x1011, dead, reason }
+        Frame::Message(Message::Group(GroupMessage::Abort {
+            group,
+            attempt,
+            round: 0x1011,
+            dead,
+            reason,
+        }))
     };
-    let barrier = |message| Frame::Barrier { group, step: REQUEST, message };
+    let barrier = |message| {
+        Frame::Message(Message::Group(GroupMessage::Barrier { group, step: REQUEST, message }))
+    };
     let arrive = |words, stage| {
-        Frame::Arrive(Arrival { group, step: REQUEST, signature: 0x99, words, stage })
+        Frame::Message(Message::Group(GroupMessage::Arrive(Arrival {
+            group,
+            step: REQUEST,
+            signature: 0x99,
+            words,
+            stage,
+        })))
     };
     vec![
-        Frame::Announce(Announce {
+        Frame::Message(Message::Group(GroupMessage::Announce(Announce {
             group,
             attempt,
             incarnation: 0x1213,
             ranks: vec![Rank(1), Rank(0x203)],
-        }),
-        Frame::Announce(Announce { group, attempt, incarnation: 0, ranks: vec![] }),
-        Frame::Withdraw { group, attempt },
+        }))),
+        Frame::Message(Message::Group(GroupMessage::Announce(Announce {
+            group,
+            attempt,
+            incarnation: 0,
+            ranks: vec![],
+        }))),
+        Frame::Message(Message::Group(GroupMessage::Withdraw { group, attempt })),
         abort(None),
         abort(Some(Rank(0x1415))),
         arrive(vec![], vec![]),
@@ -83,8 +104,8 @@ fn connections() -> Vec<Frame> {
             nonce: 7,
             descriptors: 8,
         }),
-        Frame::Revoke { segment: SegmentId(2), generation: 0x0304_0506 },
-        Frame::Kill,
+        Frame::Message(Message::Revoke { segment: SegmentId(2), generation: 0x0304_0506 }),
+        Frame::Message(Message::Kill),
         Frame::Goodbye,
         Frame::Release,
         Frame::TurnedAway { reason: String::new() },

@@ -1,7 +1,9 @@
 //! Frames travel unharmed, and nonsense does no harm.
 
 use super::*;
+use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
+use crate::wire::message::{Announce, Arrival, BarrierMessage, GroupMessage};
 use proptest::prelude::*;
 
 fn stream() -> impl Strategy<Value = Stream> {
@@ -58,7 +60,7 @@ fn requests() -> impl Strategy<Value = Frame> {
         any::<u64>().prop_map(|puts| Frame::Ack { puts }),
         (any::<u64>(), any::<Vec<u8>>())
             .prop_map(|(request, message)| Frame::Passive { request, message }),
-        any::<u64>().prop_map(|request| Frame::Withhold { request }),
+        any::<u64>().prop_map(|request| Frame::Message(Message::Withhold { request })),
         (any::<u64>(), remote(), any::<u64>(), any::<u64>()).prop_map(
             |(request, remote, comparator, new)| {
                 let operation = AtomicOperation::CompareSwap { comparator, new };
@@ -74,18 +76,33 @@ fn groups() -> impl Strategy<Value = Frame> {
         (any::<u8>(), any::<u64>(), any::<u32>(), any::<Vec<u16>>()).prop_map(
             |(group, attempt, incarnation, ranks)| {
                 let (group, ranks) = (GroupId(group), ranks.into_iter().map(Rank).collect());
-                Frame::Announce(Announce { group, attempt, incarnation, ranks })
+                Frame::Message(Message::Group(GroupMessage::Announce(Announce {
+                    group,
+                    attempt,
+                    incarnation,
+                    ranks,
+                })))
             }
         ),
         (any::<u8>(), any::<u64>(), any::<u32>(), any::<Option<u16>>(), any::<String>()).prop_map(
             |(group, attempt, round, dead, reason)| {
                 let (group, dead) = (GroupId(group), dead.map(Rank));
-                Frame::Abort { group, attempt, round, dead, reason }
+                Frame::Message(Message::Group(GroupMessage::Abort {
+                    group,
+                    attempt,
+                    round,
+                    dead,
+                    reason,
+                }))
             }
         ),
-        arrival().prop_map(Frame::Arrive),
+        arrival().prop_map(|it| Frame::Message(Message::Group(GroupMessage::Arrive(it)))),
         (any::<u8>(), any::<u64>(), message()).prop_map(|(group, step, message)| {
-            Frame::Barrier { group: GroupId(group), step, message }
+            Frame::Message(Message::Group(GroupMessage::Barrier {
+                group: GroupId(group),
+                step,
+                message,
+            }))
         }),
     ]
 }
@@ -98,7 +115,7 @@ fn connections() -> impl Strategy<Value = Frame> {
         register().prop_map(Frame::Register),
         any::<String>().prop_map(|reason| Frame::TurnedAway { reason }),
         any::<u64>().prop_map(|count| Frame::Epoch { count }),
-        Just(Frame::Kill),
+        Just(Frame::Message(Message::Kill)),
         Just(Frame::Goodbye),
         Just(Frame::Release),
     ]

@@ -4,7 +4,7 @@ use super::*;
 use crate::ids::{NotificationId, SegmentId};
 use crate::os::socket::Piece;
 use crate::policy::acknowledge::Completed;
-use crate::wire::frame::{Put, RemoteAddress};
+use crate::wire::message::{Put, RemoteAddress};
 
 #[test]
 fn what_nobody_waits_for_is_acknowledged_at_the_second_tick() {

@@ -4,11 +4,12 @@ use super::*;
 use crate::ids::SegmentId;
 use crate::policy::acknowledge::{Batch, Completed};
 use crate::segment::{Init, Segment, Shape};
+use crate::wire::message::Message;
 
 #[test]
 fn descriptors_stay_with_their_frame_while_others_queue_up_behind_it() {
     let descriptor = crate::os::event::Wakeup::new().expect("descriptor");
-    let frame = Outgoing::with_descriptors(&Frame::Kill, &[descriptor.as_fd()]).expect("frame");
+    let frame = Outgoing::with_descriptors(&Message::Kill, &[descriptor.as_fd()]).expect("frame");
     let mut out = SendQueue::default();
     out.control.push_back(frame);
     out.refill();
@@ -17,7 +18,7 @@ fn descriptors_stay_with_their_frame_while_others_queue_up_behind_it() {
     out.refill();
     assert_eq!(out.descriptors.len(), 1);
     let mut bytes = Vec::new();
-    Frame::Kill.append_to(&mut bytes);
+    Message::Kill.append_to(&mut bytes);
     Frame::Ping { request: 1 }.append_to(&mut bytes);
     assert_eq!(out.wire, bytes);
 }

@@ -1,0 +1,77 @@
+//! What this rank does with the messages of its groups' members, whichever carrier brings them.
+//!
+//! A handler changes the record of its group and says what is to be done. It has no means to wait,
+//! to send, or to reach anything else of the rank: it runs in whichever thread polls.
+
+use super::Control;
+use super::tree_barrier::Outbound;
+use crate::group::Abort;
+use crate::ids::{GroupId, Rank};
+use crate::wire::message::{Arrival, BarrierMessage, GroupMessage};
+
+/// What a message makes this rank do.
+#[derive(Debug, Default)]
+pub(crate) struct Reaction {
+    /// Threads that wait look again.
+    pub(crate) wake: bool,
+    /// A barrier's message goes on along its tree.
+    pub(crate) pass_on: Option<(GroupId, Outbound)>,
+    /// This rank sends its arrival at this step to all members.
+    pub(crate) tell_all: Option<(GroupId, u64)>,
+}
+
+const WAKE: Reaction = Reaction { wake: true, pass_on: None, tell_all: None };
+
+impl Control {
+    /// Handles a message of `peer`, a rank of a job of `size` ranks. A group that this rank does
+    /// not know is none of its affairs.
+    pub(crate) fn handle(&self, peer: Rank, message: GroupMessage, size: u32) -> Reaction {
+        match message {
+            GroupMessage::Arrive(arrival) if self.knows(arrival.group) => {
+                self.handle_arrival(peer, arrival)
+            }
+            GroupMessage::Barrier { group, step, message } if self.knows(group) => {
+                self.handle_barrier(peer, group, step, message)
+            }
+            GroupMessage::Announce(announce) if self.knows(announce.group) => {
+                self.groups.announced(peer, announce);
+                WAKE
+            }
+            GroupMessage::Withdraw { group, attempt } => {
+                self.groups.withdrawn(peer, group, attempt);
+                Reaction::default()
+            }
+            GroupMessage::Abort { group, attempt, round, dead, reason } => {
+                let dead = dead.filter(|rank| u32::from(rank.0) < size);
+                let abort = Abort { reporter: peer, dead, reason };
+                self.groups.aborted(peer, group, attempt, round, &abort);
+                WAKE
+            }
+            GroupMessage::Arrive(_) | GroupMessage::Barrier { .. } | GroupMessage::Announce(_) => {
+                Reaction::default()
+            }
+        }
+    }
+
+    fn knows(&self, group: GroupId) -> bool {
+        group.index() < self.groups.max()
+    }
+
+    fn handle_arrival(&self, peer: Rank, arrival: Arrival) -> Reaction {
+        let (group, step) = (arrival.group, arrival.step);
+        self.remote_arrivals.arrived(peer, arrival);
+        let tells_all = self.tree_barriers.hear_arrival(group, step);
+        Reaction { tell_all: tells_all.then_some((group, step)), ..WAKE }
+    }
+
+    fn handle_barrier(
+        &self,
+        peer: Rank,
+        group: GroupId,
+        step: u64,
+        message: BarrierMessage,
+    ) -> Reaction {
+        let next = self.tree_barriers.hear(group, peer, step, message);
+        Reaction { pass_on: next.map(|next| (group, next)), ..WAKE }
+    }
+}

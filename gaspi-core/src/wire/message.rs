@@ -1,0 +1,164 @@
+//! What ranks ask of each other and tell each other where they share no memory: decoded, whatever
+//! carries it.
+
+use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
+
+/// A segment as its owner describes it to a peer; its descriptors travel beside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Register {
+    pub(crate) request: u64,
+    pub(crate) segment: SegmentId,
+    pub(crate) generation: u32,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Where bound memory lies in the owner, 0 for memory that comes as a descriptor.
+    pub(crate) address: u64,
+    /// Where the owner keeps `nonce`, to find out whether its memory can be read.
+    pub(crate) nonce_address: u64,
+    pub(crate) nonce: u64,
+    /// How many descriptors come along.
+    pub(crate) descriptors: u8,
+}
+
+/// A range of a segment of the receiver's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct RemoteAddress {
+    pub(crate) segment: SegmentId,
+    pub(crate) generation: u32,
+    /// Bytes.
+    pub(crate) offset: u64,
+}
+
+/// An atomic operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum AtomicOperation {
+    FetchAdd { add: u64 },
+    CompareSwap { comparator: u64, new: u64 },
+}
+
+/// A list of group members on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Announce {
+    pub(crate) group: GroupId,
+    /// Counts the commits of the sender.
+    pub(crate) attempt: u64,
+    /// The lowest incarnation that is fresh for the sender.
+    pub(crate) incarnation: u32,
+    pub(crate) ranks: Vec<Rank>,
+}
+
+impl Announce {
+    /// Whether `rank` is in the list, which ascends.
+    pub(crate) fn lists(&self, rank: Rank) -> bool {
+        self.ranks.contains(&rank)
+    }
+}
+
+/// Part of a write, or a notification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Put {
+    /// The sender's queue, and its generation.
+    pub(crate) stream: Stream,
+    /// Where the payload goes.
+    pub(crate) remote: RemoteAddress,
+    /// Bytes of payload.
+    pub(crate) size: u64,
+    /// Whether this part completes the request.
+    pub(crate) last: bool,
+    /// To be set behind the data unless the value is 0.
+    pub(crate) notification: NotificationId,
+    pub(crate) value: u32,
+}
+
+/// A queue of the sender's between two purges: what travels in it stays in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Stream {
+    pub(crate) queue: QueueId,
+    pub(crate) generation: u32,
+}
+
+/// What a rank asks of the library of another one, which answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RemoteCall {
+    /// Whether it answers.
+    Ping,
+    /// To carry out an atomic operation.
+    Atomic { remote: RemoteAddress, operation: AtomicOperation },
+    /// To keep a passive message until the program receives it.
+    Passive(Vec<u8>),
+    /// To learn a segment of the caller's.
+    Register(Register),
+}
+
+/// What a rank tells another one that nobody answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// A registered segment was deleted.
+    Revoke { segment: SegmentId, generation: u32 },
+    /// The receiver ends at once with status 255.
+    Kill,
+    /// Takes a passive message back, if it was not received.
+    Withhold { request: u64 },
+    /// Of a group that both are members of.
+    Group(GroupMessage),
+}
+
+/// What a member of a group tells another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum GroupMessage {
+    /// The list of a commit.
+    Announce(Announce),
+    /// The sender's commit of this number no longer wants to be answered.
+    Withdraw { group: GroupId, attempt: u64 },
+    /// The sender's commit of this number failed, in the round of this incarnation.
+    Abort {
+        group: GroupId,
+        attempt: u64,
+        round: u32,
+        /// The member whose death is the reason.
+        dead: Option<Rank>,
+        reason: String,
+    },
+    /// The sender has arrived at a step of a group.
+    Arrive(Arrival),
+    /// Of a barrier that goes along a tree.
+    Barrier { group: GroupId, step: u64, message: BarrierMessage },
+}
+
+/// The arrival slot of a member as it travels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) group: GroupId,
+    /// Incarnation of the group and step.
+    pub(crate) step: u64,
+    pub(crate) signature: u64,
+    /// What rides in the arrival slot.
+    pub(crate) words: Vec<u64>,
+    /// The used part of the staging behind it.
+    pub(crate) stage: Vec<u8>,
+}
+
+/// What is told along a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BarrierMessage {
+    /// To the parent: the sender and all below it have arrived.
+    Gathered,
+    /// To the children: all have.
+    Complete,
+    /// To all: this one has left without arriving.
+    Departed(Rank),
+}
+
+/// How many kinds of messages there are.
+pub(crate) const KINDS: usize = 3;
+
+impl BarrierMessage {
+    /// Of which kind it is, below [`KINDS`].
+    pub(crate) fn kind(self) -> usize {
+        match self {
+            BarrierMessage::Gathered => 0,
+            BarrierMessage::Complete => 1,
+            BarrierMessage::Departed(_) => 2,
+        }
+    }
+}
