@@ -32,7 +32,6 @@ pub(super) const UPWARD: &[(&str, &str)] = &[
     ("gaspi-core/src/control.rs", "runtime"),
     ("gaspi-core/src/control.rs", "statistics"),
     ("gaspi-core/src/control/call.rs", "group"),
-    ("gaspi-core/src/control/call.rs", "remote_arrivals"),
     ("gaspi-core/src/control/call.rs", "runtime"),
     ("gaspi-core/src/control/call.rs", "statistics"),
     ("gaspi-core/src/control/tree_barrier.rs", "remote_arrivals"),
@@ -80,9 +79,6 @@ pub(super) const UPWARD: &[(&str, &str)] = &[
     ("gaspi-core/src/transport/tcp/send_queue.rs", "wait"),
     ("gaspi-core/src/view.rs", "runtime"),
     ("gaspi-core/src/wait.rs", "statistics"),
-    ("gaspi-core/src/wire/frame.rs", "control::tree_barrier"),
-    ("gaspi-core/src/wire/frame.rs", "remote_arrivals"),
-    ("gaspi-core/src/wire/frame.rs", "transport::shm::area"),
 ];
 
 /// Imports of modules that are for others only: (file, module).
