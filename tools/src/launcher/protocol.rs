@@ -10,7 +10,8 @@ use crate::binding::Bind;
 use crate::hang::{Row, Waiting};
 use crate::limits;
 use crate::process::Ending;
-use std::ffi::{OsStr, OsString};
+use gaspi_core::wire::codec::{self, DecodeError, Limit};
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -81,7 +82,27 @@ pub(crate) enum Up {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
+impl From<DecodeError> for Malformed {
+    fn from(error: DecodeError) -> Malformed {
+        Malformed(match error {
+            DecodeError::NotUtf8 => "a text that is not UTF-8",
+            DecodeError::OverLimit => "a piece that is too long",
+            DecodeError::TrailingBytes => "bytes behind the end of a frame",
+            DecodeError::Invalid(what) => what,
+            _ => "a short frame",
+        })
+    }
+}
+
 type Decoded<T> = Result<T, Malformed>;
+/// Fields on their way into a frame.
+pub(crate) type Writer = codec::Writer<Vec<u8>>;
+/// What is left of a frame.
+pub(crate) type Reader<'a> = codec::Reader<'a>;
+
+/// Only the frame limits texts and lists.
+const ANY: Limit = Limit::u32(u32::MAX);
+const PIECE: Limit = Limit::u32(PIECE_MAX as u32);
 
 /// Something that is said in frames.
 pub(crate) trait Frame: Sized {
@@ -90,168 +111,77 @@ pub(crate) trait Frame: Sized {
 
     /// The frame with its length.
     fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer(vec![0; 4]);
-        self.write(&mut writer);
-        let len = (writer.0.len() - 4) as u32;
-        writer.0[..4].copy_from_slice(&len.to_le_bytes());
-        writer.0
+        let mut writer = Writer::new(Vec::new());
+        writer.framed(|to| self.write(to));
+        writer.into_inner()
     }
 
     /// The first frame in these bytes and how many belong to it; `None` if it has not come whole.
     fn decode(bytes: &[u8]) -> Decoded<Option<(Self, usize)>> {
-        let Some((head, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
-        let len = u32::from_le_bytes(*head) as usize;
-        if len == 0 || len > FRAME_MAX {
+        let Ok(body) = codec::first_frame(bytes, FRAME_MAX) else {
             return Err(Malformed("a frame of impossible length"));
-        }
-        let Some(body) = rest.get(..len) else { return Ok(None) };
-        let mut reader = Reader(&body[1..]);
-        let frame = Self::read(body[0], &mut reader)?;
-        if !reader.0.is_empty() {
-            return Err(Malformed("bytes behind the end of a frame"));
-        }
-        Ok(Some((frame, 4 + len)))
-    }
-}
-
-/// Fields on their way into a frame.
-#[derive(Debug)]
-pub(crate) struct Writer(Vec<u8>);
-
-impl Writer {
-    fn u8(&mut self, value: u8) {
-        self.0.push(value);
-    }
-    fn u16(&mut self, value: u16) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-    fn u32(&mut self, value: u32) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-    fn i32(&mut self, value: i32) {
-        self.u32(value as u32);
-    }
-    fn u64(&mut self, value: u64) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-    fn bool(&mut self, value: bool) {
-        self.u8(u8::from(value));
-    }
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.u32(bytes.len() as u32);
-        self.0.extend_from_slice(bytes);
-    }
-    fn text(&mut self, text: impl AsRef<OsStr>) {
-        self.bytes(text.as_ref().as_bytes());
-    }
-    fn command(&mut self, command: &Command) {
-        self.text(&command.program);
-        self.u32(command.arguments.len() as u32);
-        command.arguments.iter().for_each(|argument| self.text(argument));
-    }
-    fn assignment(&mut self, plan: &Assignment) {
-        self.text(&plan.job);
-        self.u32(plan.size);
-        self.u32(plan.ranks.len() as u32);
-        plan.ranks.iter().for_each(|rank| self.u32(*rank));
-        self.u32(plan.machines);
-        self.text(&plan.host);
-        self.command(&plan.first);
-        self.command(&plan.others);
-        self.bool(plan.environment.is_some());
-        if let Some(environment) = &plan.environment {
-            self.u32(environment.variables.len() as u32);
-            for (name, value) in &environment.variables {
-                self.text(name);
-                self.text(value);
-            }
-            self.text(&environment.directory);
-            self.u32(environment.umask);
-            environment.limits.iter().for_each(|limit| self.u64(*limit));
-        }
-        self.bool(plan.machine_file.is_some());
-        if let Some(file) = &plan.machine_file {
-            self.text(file);
-        }
-        self.u8(match plan.bind {
-            None => 0,
-            Some(Bind::Core) => 1,
-            Some(Bind::Numa) => 2,
-            Some(Bind::None) => 3,
-        });
-        self.bool(plan.numa);
-        self.bool(plan.debug);
-    }
-    fn ending(&mut self, ending: Ending) {
-        let (kind, number, core) = match ending {
-            Ending::Exited(status) => (0, status, false),
-            Ending::Killed { signal, core } => (1, signal, core),
-            Ending::Lost => (2, 0, false),
         };
-        self.u8(kind);
-        self.i32(number);
-        self.bool(core);
-    }
-    fn row(&mut self, row: &Row) {
-        self.i32(row.pid);
-        self.text(&row.state);
-        self.text(&row.doing);
-        self.u32(row.waits.len() as u32);
-        for wait in &row.waits {
-            self.text(&wait.call);
-            self.text(&wait.object);
-            self.u32(u32::try_from(wait.since.as_millis()).unwrap_or(u32::MAX));
-            self.u32(wait.awaited.len() as u32);
-            wait.awaited.iter().for_each(|rank| self.u32(*rank as u32));
-            self.bool(wait.in_part);
-        }
+        let Some(body) = body else { return Ok(None) };
+        let mut reader = Reader::new(body);
+        let kind = reader.u8()?;
+        let frame = Self::read(kind, &mut reader)?;
+        reader.finish()?;
+        Ok(Some((frame, 4 + body.len())))
     }
 }
 
-/// What is left of a frame.
-#[derive(Debug)]
-pub(crate) struct Reader<'a>(&'a [u8]);
+/// Something that frames are made of.
+trait Field: Sized {
+    fn write(&self, to: &mut Writer);
+    fn read(from: &mut Reader<'_>) -> Decoded<Self>;
+}
 
-impl Reader<'_> {
-    fn array<const N: usize>(&mut self) -> Decoded<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed("a short frame"))?;
-        self.0 = rest;
-        Ok(*head)
+fn write_list<T: Field>(to: &mut Writer, list: &[T]) {
+    to.list(list, ANY, |to, field| field.write(to));
+}
+
+fn write_option<T: Field>(to: &mut Writer, value: Option<&T>) {
+    to.option(value, |to, field| field.write(to));
+}
+
+/// A piece of output or input. The receiver refuses one that is too long.
+fn piece(from: &mut Reader<'_>) -> Decoded<Vec<u8>> {
+    Ok(from.bytes(PIECE)?.to_vec())
+}
+
+impl Field for u32 {
+    fn write(&self, to: &mut Writer) {
+        to.u32(*self);
     }
-    fn u8(&mut self) -> Decoded<u8> {
-        Ok(u8::from_le_bytes(self.array()?))
+    fn read(from: &mut Reader<'_>) -> Decoded<u32> {
+        Ok(from.u32()?)
     }
-    fn u16(&mut self) -> Decoded<u16> {
-        Ok(u16::from_le_bytes(self.array()?))
+}
+
+impl Field for Vec<u8> {
+    fn write(&self, to: &mut Writer) {
+        to.bytes(self, ANY);
     }
-    fn u32(&mut self) -> Decoded<u32> {
-        Ok(u32::from_le_bytes(self.array()?))
+    fn read(from: &mut Reader<'_>) -> Decoded<Vec<u8>> {
+        Ok(from.bytes(ANY)?.to_vec())
     }
-    fn i32(&mut self) -> Decoded<i32> {
-        Ok(self.u32()? as i32)
+}
+
+impl Field for String {
+    fn write(&self, to: &mut Writer) {
+        to.text(self, ANY);
     }
-    fn u64(&mut self) -> Decoded<u64> {
-        Ok(u64::from_le_bytes(self.array()?))
+    fn read(from: &mut Reader<'_>) -> Decoded<String> {
+        Ok(from.text(ANY)?.to_owned())
     }
-    fn bool(&mut self) -> Decoded<bool> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(Malformed("a truth value that is none")),
-        }
+}
+
+impl Field for OsString {
+    fn write(&self, to: &mut Writer) {
+        to.bytes(self.as_bytes(), ANY);
     }
-    fn bytes(&mut self) -> Decoded<Vec<u8>> {
-        let len = self.u32()? as usize;
-        let (head, rest) = self.0.split_at_checked(len).ok_or(Malformed("a short frame"))?;
-        self.0 = rest;
-        Ok(head.to_vec())
-    }
-    fn piece(&mut self) -> Decoded<Vec<u8>> {
-        let piece = self.bytes()?;
-        if piece.len() > PIECE_MAX { Err(Malformed("a piece that is too long")) } else { Ok(piece) }
-    }
-    fn os(&mut self) -> Decoded<OsString> {
-        let bytes = self.bytes()?;
+    fn read(from: &mut Reader<'_>) -> Decoded<OsString> {
+        let bytes = Vec::read(from)?;
         // The kernel takes no such byte in arguments, variables and paths.
         if bytes.contains(&0) {
             Err(Malformed("a zero in a text"))
@@ -259,74 +189,127 @@ impl Reader<'_> {
             Ok(OsString::from_vec(bytes))
         }
     }
-    fn text(&mut self) -> Decoded<String> {
-        String::from_utf8(self.bytes()?).map_err(|_| Malformed("a text that is not UTF-8"))
+}
+
+impl Field for PathBuf {
+    fn write(&self, to: &mut Writer) {
+        to.bytes(self.as_os_str().as_bytes(), ANY);
     }
-    /// Each element takes bytes of the frame, so a wrong count ends with it.
-    fn list<T>(&mut self, read: impl Fn(&mut Self) -> Decoded<T>) -> Decoded<Vec<T>> {
-        let count = self.u32()?;
-        let mut list = Vec::new();
-        for _ in 0..count {
-            list.push(read(self)?);
+    fn read(from: &mut Reader<'_>) -> Decoded<PathBuf> {
+        OsString::read(from).map(PathBuf::from)
+    }
+}
+
+/// A variable and its value.
+impl Field for (OsString, OsString) {
+    fn write(&self, to: &mut Writer) {
+        self.0.write(to);
+        self.1.write(to);
+    }
+    fn read(from: &mut Reader<'_>) -> Decoded<(OsString, OsString)> {
+        let (name, value) = (OsString::read(from)?, OsString::read(from)?);
+        let bad = name.is_empty() || name.as_bytes().contains(&b'=');
+        if bad { Err(Malformed("a variable without a name")) } else { Ok((name, value)) }
+    }
+}
+
+impl Field for Command {
+    fn write(&self, to: &mut Writer) {
+        self.program.write(to);
+        write_list(to, &self.arguments);
+    }
+    fn read(from: &mut Reader<'_>) -> Decoded<Command> {
+        Ok(Command { program: Field::read(from)?, arguments: from.list(ANY, Field::read)? })
+    }
+}
+
+impl Field for Environment {
+    fn write(&self, to: &mut Writer) {
+        write_list(to, &self.variables);
+        self.directory.write(to);
+        to.u32(self.umask);
+        for limit in &self.limits {
+            to.u64(*limit);
         }
-        Ok(list)
     }
-    fn option<T>(&mut self, read: impl Fn(&mut Self) -> Decoded<T>) -> Decoded<Option<T>> {
-        if self.bool()? { read(self).map(Some) } else { Ok(None) }
-    }
-    fn command(&mut self) -> Decoded<Command> {
-        Ok(Command { program: self.os()?, arguments: self.list(Self::os)? })
-    }
-    fn environment(&mut self) -> Decoded<Environment> {
-        let variables = self.list(|from| {
-            let (name, value) = (from.os()?, from.os()?);
-            let bad = name.is_empty() || name.as_bytes().contains(&b'=');
-            if bad { Err(Malformed("a variable without a name")) } else { Ok((name, value)) }
-        })?;
-        let (directory, umask) = (self.os()?.into(), self.u32()?);
+    fn read(from: &mut Reader<'_>) -> Decoded<Environment> {
+        let variables = from.list(ANY, Field::read)?;
+        let (directory, umask) = (Field::read(from)?, from.u32()?);
         let mut limits = [0; limits::COUNT];
         for limit in &mut limits {
-            *limit = self.u64()?;
+            *limit = from.u64()?;
         }
         Ok(Environment { variables, directory, umask, limits })
     }
-    fn assignment(&mut self) -> Decoded<Assignment> {
+}
+
+impl Field for Option<Bind> {
+    fn write(&self, to: &mut Writer) {
+        to.u8(match self {
+            None => 0,
+            Some(Bind::Core) => 1,
+            Some(Bind::Numa) => 2,
+            Some(Bind::None) => 3,
+        });
+    }
+    fn read(from: &mut Reader<'_>) -> Decoded<Option<Bind>> {
+        Ok(match from.u8()? {
+            0 => None,
+            1 => Some(Bind::Core),
+            2 => Some(Bind::Numa),
+            3 => Some(Bind::None),
+            _ => return Err(Malformed("a way to bind that is none")),
+        })
+    }
+}
+
+impl Field for Assignment {
+    fn write(&self, to: &mut Writer) {
+        self.job.write(to);
+        to.u32(self.size);
+        write_list(to, &self.ranks);
+        to.u32(self.machines);
+        self.host.write(to);
+        self.first.write(to);
+        self.others.write(to);
+        write_option(to, self.environment.as_ref());
+        write_option(to, self.machine_file.as_ref());
+        self.bind.write(to);
+        to.bool(self.numa).bool(self.debug);
+    }
+    fn read(from: &mut Reader<'_>) -> Decoded<Assignment> {
         let plan = Assignment {
-            job: self.text()?,
-            size: self.u32()?,
-            ranks: self.list(Self::u32)?,
-            machines: self.u32()?,
-            host: self.text()?,
-            first: self.command()?,
-            others: self.command()?,
-            environment: self.option(Self::environment)?,
-            machine_file: self.option(|from| from.os().map(PathBuf::from))?,
-            bind: match self.u8()? {
-                0 => None,
-                1 => Some(Bind::Core),
-                2 => Some(Bind::Numa),
-                3 => Some(Bind::None),
-                _ => return Err(Malformed("a way to bind that is none")),
-            },
-            numa: self.bool()?,
-            debug: self.bool()?,
+            job: Field::read(from)?,
+            size: from.u32()?,
+            ranks: from.list(ANY, Field::read)?,
+            machines: from.u32()?,
+            host: Field::read(from)?,
+            first: Field::read(from)?,
+            others: Field::read(from)?,
+            environment: from.option(Field::read)?,
+            machine_file: from.option(Field::read)?,
+            bind: Field::read(from)?,
+            numa: from.bool()?,
+            debug: from.bool()?,
         };
         let ascending = plan.ranks.is_sorted_by(|one, next| one < next);
         let exist = plan.ranks.last().is_some_and(|last| *last < plan.size);
         let size = plan.size <= gaspi_core::bootstrap::RANKS_MAX;
         if ascending && exist && size { Ok(plan) } else { Err(Malformed("impossible ranks")) }
     }
-    fn hello(&mut self) -> Decoded<Up> {
-        let version = self.u16()?;
-        if version != VERSION {
-            // What follows is not for this version.
-            self.0 = &[];
-            return Ok(Up::Hello { version, machine: None });
-        }
-        Ok(Up::Hello { version, machine: self.option(Self::text)? })
+}
+
+impl Field for Ending {
+    fn write(&self, to: &mut Writer) {
+        let (kind, number, core) = match *self {
+            Ending::Exited(status) => (0, status, false),
+            Ending::Killed { signal, core } => (1, signal, core),
+            Ending::Lost => (2, 0, false),
+        };
+        to.u8(kind).i32(number).bool(core);
     }
-    fn ending(&mut self) -> Decoded<Ending> {
-        let (kind, number, core) = (self.u8()?, self.i32()?, self.bool()?);
+    fn read(from: &mut Reader<'_>) -> Decoded<Ending> {
+        let (kind, number, core) = (from.u8()?, from.i32()?, from.bool()?);
         match kind {
             0 => Ok(Ending::Exited(number)),
             1 => Ok(Ending::Killed { signal: number, core }),
@@ -334,62 +317,82 @@ impl Reader<'_> {
             _ => Err(Malformed("an end that is none")),
         }
     }
-    fn row(&mut self) -> Decoded<Row> {
-        Ok(Row {
-            pid: self.i32()?,
-            state: self.text()?,
-            doing: self.text()?,
-            waits: self.list(|from| {
-                Ok(Waiting {
-                    call: from.text()?,
-                    object: from.text()?,
-                    since: Duration::from_millis(from.u32()?.into()),
-                    awaited: from.list(|from| Ok(from.u32()? as usize))?,
-                    in_part: from.bool()?,
-                })
-            })?,
+}
+
+impl Field for Waiting {
+    fn write(&self, to: &mut Writer) {
+        self.call.write(to);
+        self.object.write(to);
+        to.u32(u32::try_from(self.since.as_millis()).unwrap_or(u32::MAX));
+        to.list(&self.awaited, ANY, |to, rank| (*rank as u32).write(to));
+        to.bool(self.in_part);
+    }
+    fn read(from: &mut Reader<'_>) -> Decoded<Waiting> {
+        Ok(Waiting {
+            call: Field::read(from)?,
+            object: Field::read(from)?,
+            since: Duration::from_millis(from.u32()?.into()),
+            awaited: from.list(ANY, |from| from.u32().map(|rank| rank as usize))?,
+            in_part: from.bool()?,
         })
     }
+}
+
+/// What a rank is doing.
+impl Field for (u32, Row) {
+    fn write(&self, to: &mut Writer) {
+        let (rank, row) = self;
+        to.u32(*rank).i32(row.pid);
+        row.state.write(to);
+        row.doing.write(to);
+        write_list(to, &row.waits);
+    }
+    fn read(from: &mut Reader<'_>) -> Decoded<(u32, Row)> {
+        let rank = from.u32()?;
+        let row = Row {
+            pid: from.i32()?,
+            state: Field::read(from)?,
+            doing: Field::read(from)?,
+            waits: from.list(ANY, Field::read)?,
+        };
+        Ok((rank, row))
+    }
+}
+
+fn read_hello(from: &mut Reader<'_>) -> Decoded<Up> {
+    let version = from.u16()?;
+    if version != VERSION {
+        // What follows is not for this version.
+        from.take_rest();
+        return Ok(Up::Hello { version, machine: None });
+    }
+    Ok(Up::Hello { version, machine: from.option(Field::read)? })
 }
 
 impl Frame for Down {
     fn write(&self, to: &mut Writer) {
         match self {
-            Down::Plan(plan) => {
-                to.u8(1);
-                to.assignment(plan);
-            }
-            Down::Start => to.u8(2),
-            Down::Input(bytes) => {
-                to.u8(3);
-                to.bytes(bytes);
-            }
-            Down::InputEnd => to.u8(4),
+            Down::Plan(plan) => plan.write(to.u8(1)),
+            Down::Start => empty(to, 2),
+            Down::Input(bytes) => bytes.write(to.u8(3)),
+            Down::InputEnd => empty(to, 4),
             Down::Signal(signal) => {
-                to.u8(5);
-                to.i32(*signal);
+                to.u8(5).i32(*signal);
             }
             Down::Part(orphans) => {
-                to.u8(6);
-                to.bool(*orphans);
+                to.u8(6).bool(*orphans);
             }
-            Down::Show => to.u8(7),
-            Down::Taken(count) => {
-                to.u8(8);
-                to.u32(*count);
-            }
-            Down::Meeting(bytes) => {
-                to.u8(9);
-                to.bytes(bytes);
-            }
+            Down::Show => empty(to, 7),
+            Down::Taken(count) => count.write(to.u8(8)),
+            Down::Meeting(bytes) => bytes.write(to.u8(9)),
         }
     }
 
     fn read(kind: u8, from: &mut Reader<'_>) -> Decoded<Down> {
         Ok(match kind {
-            1 => Down::Plan(Box::new(from.assignment()?)),
+            1 => Down::Plan(Box::new(Field::read(from)?)),
             2 => Down::Start,
-            3 => Down::Input(from.piece()?),
+            3 => Down::Input(piece(from)?),
             4 => Down::InputEnd,
             5 => match from.i32()? {
                 signal @ 1..=64 => Down::Signal(signal),
@@ -398,7 +401,7 @@ impl Frame for Down {
             6 => Down::Part(from.bool()?),
             7 => Down::Show,
             8 => Down::Taken(from.u32()?),
-            9 => Down::Meeting(from.bytes()?),
+            9 => Down::Meeting(Field::read(from)?),
             _ => return Err(Malformed("a frame of unknown kind")),
         })
     }
@@ -408,84 +411,49 @@ impl Frame for Up {
     fn write(&self, to: &mut Writer) {
         match self {
             Up::Hello { version, machine } => {
-                to.u8(1);
-                to.u16(*version);
-                to.bool(machine.is_some());
-                if let Some(machine) = machine {
-                    to.text(machine);
-                }
+                write_option(to.u8(1).u16(*version), machine.as_ref())
             }
-            Up::Ready => to.u8(2),
-            Up::Failed { status, message } => {
-                to.u8(3);
-                to.u8(*status);
-                to.text(message);
-            }
-            Up::Started { rank, pid, place } => {
-                to.u8(4);
-                to.u32(*rank);
-                to.i32(*pid);
-                to.text(place);
-            }
-            Up::Output { rank, stream, bytes } => {
-                to.u8(5);
-                to.u32(*rank);
-                to.u8(*stream);
-                to.bytes(bytes);
-            }
-            Up::Ended { rank, pid, ending } => {
-                to.u8(6);
-                to.u32(*rank);
-                to.i32(*pid);
-                to.ending(*ending);
-            }
-            Up::InputTaken(count) => {
-                to.u8(7);
-                to.u32(*count);
-            }
-            Up::InputClosed => to.u8(8),
-            Up::Rows(rows) => {
-                to.u8(9);
-                to.u32(rows.len() as u32);
-                for (rank, row) in rows {
-                    to.u32(*rank);
-                    to.row(row);
-                }
-            }
-            Up::Meeting(bytes) => {
-                to.u8(10);
-                to.bytes(bytes);
-            }
-            Up::Alive => to.u8(11),
-            Up::Done => to.u8(12),
-            Up::Notice(text) => {
-                to.u8(13);
-                to.text(text);
-            }
+            Up::Ready => empty(to, 2),
+            Up::Failed { status, message } => message.write(to.u8(3).u8(*status)),
+            Up::Started { rank, pid, place } => place.write(to.u8(4).u32(*rank).i32(*pid)),
+            Up::Output { rank, stream, bytes } => bytes.write(to.u8(5).u32(*rank).u8(*stream)),
+            Up::Ended { rank, pid, ending } => ending.write(to.u8(6).u32(*rank).i32(*pid)),
+            Up::InputTaken(count) => count.write(to.u8(7)),
+            Up::InputClosed => empty(to, 8),
+            Up::Rows(rows) => write_list(to.u8(9), rows),
+            Up::Meeting(bytes) => bytes.write(to.u8(10)),
+            Up::Alive => empty(to, 11),
+            Up::Done => empty(to, 12),
+            Up::Notice(text) => text.write(to.u8(13)),
         }
     }
 
     fn read(kind: u8, from: &mut Reader<'_>) -> Decoded<Up> {
         Ok(match kind {
-            1 => from.hello()?,
+            1 => read_hello(from)?,
             2 => Up::Ready,
-            3 => Up::Failed { status: from.u8()?, message: from.text()? },
-            4 => Up::Started { rank: from.u32()?, pid: from.i32()?, place: from.text()? },
+            3 => Up::Failed { status: from.u8()?, message: Field::read(from)? },
+            4 => Up::Started { rank: from.u32()?, pid: from.i32()?, place: Field::read(from)? },
             5 => match (from.u32()?, from.u8()?) {
-                (rank, stream @ 0..=1) => Up::Output { rank, stream, bytes: from.piece()? },
+                (rank, stream @ 0..=1) => Up::Output { rank, stream, bytes: piece(from)? },
                 _ => return Err(Malformed("output of no stream")),
             },
-            6 => Up::Ended { rank: from.u32()?, pid: from.i32()?, ending: from.ending()? },
+            6 => Up::Ended { rank: from.u32()?, pid: from.i32()?, ending: Field::read(from)? },
             7 => Up::InputTaken(from.u32()?),
             8 => Up::InputClosed,
-            9 => Up::Rows(from.list(|from| Ok((from.u32()?, from.row()?)))?),
-            10 => Up::Meeting(from.bytes()?),
+            9 => Up::Rows(from.list(ANY, Field::read)?),
+            10 => Up::Meeting(Field::read(from)?),
             11 => Up::Alive,
             12 => Up::Done,
-            13 => Up::Notice(from.text()?),
+            13 => Up::Notice(Field::read(from)?),
             _ => return Err(Malformed("a frame of unknown kind")),
         })
     }
+}
+
+/// A frame without fields.
+fn empty(to: &mut Writer, kind: u8) {
+    to.u8(kind);
 }
 
 /// What a fuzzer made up, as either side takes it in: what is understood can be said again.
