@@ -22,7 +22,11 @@ mod collective;
 mod datatype;
 mod engine;
 mod exec;
+#[doc(hidden)]
+pub mod handles;
 pub mod kernel;
+mod operations;
+mod owned;
 pub mod plan;
 mod procedures;
 pub mod proof;
@@ -34,9 +38,11 @@ mod user_reduction;
 
 pub use datatype::{DataType, Element, Operation};
 pub use half::{bf16, f16};
-pub use procedures::{
-    Handle, exists, free, prepare, restart, run, start, test, try_run_fast, wait,
+pub use owned::{
+    NotStarted, Operand, Prepared, Scope, Started, TypedRequest, prepare, prepare_raw, scope,
+    start, start_raw,
 };
+pub use procedures::{run, try_run_fast};
 pub use request::{Blocks, Combination, Reduce, Reducer, Request, SimpleRequest};
 pub use standard_allreduce::{allreduce, allreduce_in_place, allreduce_slice, allreduce_user};
 pub use user_reduction::{ReductionFailed, UserReduce};
