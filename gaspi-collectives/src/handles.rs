@@ -38,7 +38,8 @@ pub unsafe fn start(
 /// # Errors
 /// As [`start`].
 ///
-/// # Safety That of [`run`](crate::run), as long as the handle lives and whenever the operation is active.
+/// # Safety
+/// That of [`run`](crate::run), as long as the handle lives and whenever the operation is active.
 pub unsafe fn prepare(
     rt: &Runtime,
     group: GroupId,

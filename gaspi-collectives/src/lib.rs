@@ -1,7 +1,7 @@
 //! Collective operations that move user data, over the groups of gaspi-core.
 //!
 //! - [`run`], [`start`] and [`prepare`] are the operations of gaspi_collectives.h, over a channel
-//!   of the group.
+//!   of the group. What they start and prepare are values: [`Started`] and [`Prepared`].
 //! - [`allreduce()`], [`allreduce_slice`], [`allreduce_in_place`] and [`allreduce_user`] are the
 //!   all-reduces of the standard (GASPI 17.1, 11.3 and 11.4), over the lines and stages of the
 //!   group itself.
