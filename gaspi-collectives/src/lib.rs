@@ -1,7 +1,7 @@
 //! Collective operations that move user data, over the groups of gaspi-core.
 //!
 //! - [`run`], [`start`] and [`prepare`] are the operations of gaspi_collectives.h, over a channel
-//!   of the group.
+//!   of the group. What they start and prepare are values: [`Started`] and [`Prepared`].
 //! - [`allreduce()`], [`allreduce_slice`], [`allreduce_in_place`] and [`allreduce_user`] are the
 //!   all-reduces of the standard (GASPI 17.1, 11.3 and 11.4), over the lines and stages of the
 //!   group itself.
@@ -22,7 +22,11 @@ mod collective;
 mod datatype;
 mod engine;
 mod exec;
+#[doc(hidden)]
+pub mod handles;
 pub mod kernel;
+mod operations;
+mod owned;
 pub mod plan;
 mod procedures;
 pub mod proof;
@@ -34,9 +38,11 @@ mod user_reduction;
 
 pub use datatype::{DataType, Element, Operation};
 pub use half::{bf16, f16};
-pub use procedures::{
-    Handle, exists, free, prepare, restart, run, start, test, try_run_fast, wait,
+pub use owned::{
+    NotStarted, Operand, Prepared, Scope, Started, TypedRequest, prepare, prepare_raw, scope,
+    start, start_raw,
 };
+pub use procedures::{run, try_run_fast};
 pub use request::{Blocks, Combination, Reduce, Reducer, Request, SimpleRequest};
 pub use standard_allreduce::{allreduce, allreduce_in_place, allreduce_slice, allreduce_user};
 pub use user_reduction::{ReductionFailed, UserReduce};

@@ -34,17 +34,17 @@ impl Engine {
         }
         Ok(())
     }
-
-    /// Tells the thread of a new operation on an executor.
-    pub(crate) fn notify_background(&self, executor: &Executor) {
-        *self.shared.work.lock() = true;
-        self.shared.started.notify_one();
-        // It may be waiting for something else.
-        executor.channel.wake_waiters();
-    }
 }
 
 impl Shared {
+    /// Tells the thread of a new operation on an executor.
+    pub(crate) fn notify_background(&self, executor: &Executor) {
+        *self.work.lock() = true;
+        self.started.notify_one();
+        // It may be waiting for something else.
+        executor.channel.wake_waiters();
+    }
+
     /// An executor with background operations.
     fn background_executor(&self) -> Option<Arc<Executor>> {
         let executors = self.executors.read();

@@ -110,7 +110,7 @@ impl Engine {
         for (group, context) in &former {
             // Relaxed: ordered by `synchronize`.
             self.shared.lookup.0[group.index()].store(ptr::null_mut(), Ordering::Relaxed);
-            self.close(&context.executor);
+            self.shared.close(&context.executor);
         }
         drop(contexts);
         if !former.is_empty() {

@@ -1,58 +1,21 @@
-//! Operations that have handles.
+//! The numbers by which the C layer knows operations.
 
-use gaspi_core::sync::Mutex;
 use std::sync::Arc;
 
 use gaspi_core::{Error, Result};
 
-use super::Engine;
-use crate::exec::buffers::{Arithmetic, Buffers};
-use crate::exec::completion::Completion;
-use crate::exec::executor::Executor;
-use crate::exec::pack::PackBuffers;
-use crate::plan::Plan;
-
-/// An operation that has a handle.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) completion: Arc<Completion>,
-    pub(crate) executor: Arc<Executor>,
-    /// What a restart needs; `None` for an operation that runs once.
-    pub(crate) prepared: Option<Prepared>,
-    /// Memory for blocks that need packing. Held while the operation is started and while its
-    /// result is unpacked.
-    pub(crate) packed: Mutex<PackBuffers>,
-    /// Whether there is a result to unpack.
-    pub(crate) unpacks: bool,
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        if self.completion.is_still_used() {
-            let packed = self.packed.get_mut();
-            std::mem::take(packed).abandon();
-        }
-    }
-}
-
-/// A prepared operation.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) arithmetic: Arithmetic,
-    pub(crate) buffers: Buffers<'static>,
-}
+use super::{Engine, Operation};
 
 #[derive(Debug, Default)]
 pub(super) struct Handles {
-    /// Generation and entry.
-    slots: Vec<(u32, Option<Arc<Entry>>)>,
+    /// Generation and operation.
+    slots: Vec<(u32, Option<Arc<Operation>>)>,
     free: Vec<usize>,
 }
 
 impl Engine {
     /// Gives an operation a handle.
-    pub(crate) fn register(&self, entry: Entry) -> u64 {
+    pub(crate) fn register(&self, operation: Operation) -> u64 {
         let mut handles = self.shared.handles.lock();
         let index = handles.free.pop().unwrap_or_else(|| {
             handles.slots.push((0, None));
@@ -60,14 +23,14 @@ impl Engine {
         });
         let slot = &mut handles.slots[index];
         slot.0 = slot.0.wrapping_add(1).max(1);
-        slot.1 = Some(Arc::new(entry));
+        slot.1 = Some(Arc::new(operation));
         u64::from(slot.0) << 32 | index as u64
     }
 
     /// The operation of a handle.
     ///
     /// # Errors [`Error::InvalidOperation`] if there is none, or it was released.
-    pub(crate) fn entry(&self, handle: u64) -> Result<Arc<Entry>> {
+    pub(crate) fn entry(&self, handle: u64) -> Result<Arc<Operation>> {
         let handles = self.shared.handles.lock();
         let slot = handles.slots.get(handle as u32 as usize);
         let slot = slot.filter(|slot| u64::from(slot.0) == handle >> 32);
@@ -75,7 +38,7 @@ impl Engine {
     }
 
     /// Releases a handle; `None` if another thread has done so.
-    pub(crate) fn release(&self, handle: u64) -> Option<Arc<Entry>> {
+    pub(crate) fn release(&self, handle: u64) -> Option<Arc<Operation>> {
         let mut handles = self.shared.handles.lock();
         let index = handle as u32 as usize;
         let slot = handles.slots.get_mut(index)?;

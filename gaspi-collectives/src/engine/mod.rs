@@ -4,6 +4,7 @@
 mod background;
 mod group_context;
 mod handles;
+mod operation;
 
 use gaspi_core::sync::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
@@ -23,7 +24,7 @@ use handles::Handles;
 
 pub(crate) use group_context::GroupContext;
 use group_context::LookupTable;
-pub(crate) use handles::{Entry, Prepared};
+pub(crate) use operation::{Operation, Repeat};
 
 /// The variable that names the algorithm to prefer where it serves an operation.
 const ALGORITHM: &str = "GASPI_COLL_ALGORITHM";
@@ -59,8 +60,9 @@ fn preferred() -> std::result::Result<Option<Algorithm>, String> {
     }
 }
 
+/// What the threads of a rank share; owned values keep it beyond the [`Engine`].
 #[derive(Debug, Default)]
-struct Shared {
+pub(crate) struct Shared {
     contexts: RwLock<HashMap<GroupId, Arc<GroupContext>>>,
     lookup: LookupTable,
     executors: RwLock<Vec<Arc<Executor>>>,
@@ -78,7 +80,7 @@ struct Shared {
 /// The collectives of one rank.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     background: Mutex<Option<JoinHandle<()>>>,
     /// Plans of the standard's all-reduces.
     pub(crate) standard_plans: Mutex<PlanCache<StandardKey>>,
@@ -162,41 +164,6 @@ impl Engine {
         executors.push(Arc::clone(&executor));
         Ok(executor)
     }
-
-    /// Removes an executor on which no operation will be started any more.
-    pub(crate) fn close(&self, executor: &Arc<Executor>) {
-        let mut executors = self.shared.executors.write();
-        executors.retain(|other| !Arc::ptr_eq(other, executor));
-    }
-
-    /// Drives the operations of all executors but this one.
-    pub(crate) fn progress_others(&self, own: &Arc<Executor>) {
-        if own.active() == self.shared.active.load(Ordering::Relaxed) {
-            return;
-        }
-        self.shared.progress(Driver::Other, |executor| !Arc::ptr_eq(executor, own));
-    }
-
-    /// Checks the notices of all executors but this one.
-    #[cold]
-    fn look_around_others(&self, own: &Arc<Executor>) {
-        self.shared.look_around(|executor| executor.active() > 0 && !Arc::ptr_eq(executor, own));
-    }
-
-    /// Waits for an operation of an executor.
-    pub(crate) fn wait(
-        &self,
-        executor: &Arc<Executor>,
-        completion: &Completion,
-        deadline: Deadline,
-    ) -> Result<()> {
-        executor.wait(completion, deadline, |around| {
-            self.progress_others(executor);
-            if around {
-                self.look_around_others(executor);
-            }
-        })
-    }
 }
 
 /// The time that is left, as a timeout.
@@ -231,6 +198,41 @@ impl Drop for Opening<'_> {
 }
 
 impl Shared {
+    /// Removes an executor on which no operation will be started any more.
+    pub(crate) fn close(&self, executor: &Arc<Executor>) {
+        let mut executors = self.executors.write();
+        executors.retain(|other| !Arc::ptr_eq(other, executor));
+    }
+
+    /// Drives the operations of all executors but this one.
+    fn progress_others(&self, own: &Arc<Executor>) {
+        if own.active() == self.active.load(Ordering::Relaxed) {
+            return;
+        }
+        self.progress(Driver::Other, |executor| !Arc::ptr_eq(executor, own));
+    }
+
+    /// Checks the notices of all executors but this one.
+    #[cold]
+    fn look_around_others(&self, own: &Arc<Executor>) {
+        self.look_around(|executor| executor.active() > 0 && !Arc::ptr_eq(executor, own));
+    }
+
+    /// Waits for an operation of an executor.
+    pub(crate) fn wait(
+        &self,
+        executor: &Arc<Executor>,
+        completion: &Completion,
+        deadline: Deadline,
+    ) -> Result<()> {
+        executor.wait(completion, deadline, |around| {
+            self.progress_others(executor);
+            if around {
+                self.look_around_others(executor);
+            }
+        })
+    }
+
     fn progress(&self, driver: Driver, wanted: impl Fn(&Arc<Executor>) -> bool) {
         let executors = self.executors.read();
         for executor in

@@ -15,7 +15,8 @@ use crate::signature;
 
 /// How long the cause of a failure may become known after the failure itself.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
-/// How long a failed operation waits for members that may still use its memory.
+/// How long a failed operation waits for members that may still use its memory, unless the memory
+/// is only lent.
 const QUIESCE_LIMIT: Duration = Duration::from_secs(2);
 
 impl Executor {
@@ -202,7 +203,8 @@ impl Executor {
         let Some((mut error, since)) = state.quiescing.take() else { return };
         let users = self.users(state);
         if !users.is_empty() {
-            if since.elapsed() < QUIESCE_LIMIT {
+            let must_wait = state.queue.front().is_some_and(|(first, _)| first.until_unused);
+            if must_wait || since.elapsed() < QUIESCE_LIMIT {
                 state.quiescing = Some((error, since));
                 return;
             }

@@ -25,13 +25,30 @@ pub(crate) struct Completion {
     pub(crate) background: bool,
     /// It failed, and other members may still access its memory, which is then never freed.
     pub(super) still_used: AtomicBool,
+    /// It ends only when no other member can access its memory, however long that takes.
+    pub(super) until_unused: bool,
+    /// It was given up before its end.
+    pub(super) cancelled: AtomicBool,
 }
 
 impl Completion {
     pub(crate) fn new(signature: u64, background: bool) -> Completion {
         let status = AtomicU8::new(status::IDLE);
-        let still_used = AtomicBool::new(false);
-        Completion { status, error: Mutex::default(), signature, background, still_used }
+        Completion {
+            status,
+            error: Mutex::default(),
+            signature,
+            background,
+            still_used: AtomicBool::new(false),
+            until_unused: false,
+            cancelled: AtomicBool::new(false),
+        }
+    }
+
+    /// The same for memory that is only lent: the operation ends when no other member can access
+    /// it, however long that takes.
+    pub(crate) fn until_unused(self) -> Completion {
+        Completion { until_unused: true, ..self }
     }
 
     pub(crate) fn is_active(&self) -> bool {

@@ -96,6 +96,8 @@ pub(crate) struct Executor {
     pub(super) background: AtomicUsize,
     /// Number of threads that wait.
     pub(super) waiting: AtomicUsize,
+    /// Some operation was given up before its end.
+    pub(super) cancelled: AtomicBool,
     /// A thread found the state locked, and tries again when it is woken.
     pub(super) again: AtomicBool,
 }
@@ -171,6 +173,7 @@ impl Executor {
             of_all,
             background: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            cancelled: AtomicBool::new(false),
             again: AtomicBool::new(false),
         }
     }
@@ -283,7 +286,11 @@ impl Executor {
         if state.quiescing.is_some() {
             return self.quiesce(state);
         }
-        while let Some((_, task)) = state.queue.front_mut() {
+        loop {
+            if self.cancelled.load(Ordering::Relaxed) && self.abort_cancelled(state) {
+                return;
+            }
+            let Some((_, task)) = state.queue.front_mut() else { return };
             if driver == Driver::Background && task.is_private() {
                 return;
             }

@@ -4,6 +4,7 @@ mod abort;
 pub(crate) mod blocking;
 mod buffer_location;
 pub(crate) mod buffers;
+mod cancel;
 pub(crate) mod completion;
 pub(crate) mod counters;
 pub(crate) mod executor;

@@ -10,7 +10,7 @@ mod repeated;
 
 use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::{Blocks, Combination, DataType, Operation, Request};
-use gaspi_collectives::{free, prepare, restart, run, start, test, wait};
+use gaspi_collectives::{Prepared, Started, prepare_raw, run, start_raw};
 use gaspi_core::{GroupId, Init, Rank, Runtime, SegmentId};
 use oracle::{Case, encode_all};
 use ranks::{LIMIT, Nodes};
@@ -275,13 +275,13 @@ fn prepared_operations_overlap_in_any_order() {
             .collect();
         let mut all: Vec<Buffers> =
             cases.iter().map(|case| Buffers::new(rt, case, Memory::Private)).collect();
-        let handles: Vec<_> = cases
+        let mut prepared: Vec<Prepared<'_>> = cases
             .iter()
             .zip(&all)
             .map(|(case, buffers)| {
                 let request = buffers.request(case, None, me, n);
-                // SAFETY: the buffers live until all have been freed.
-                unsafe { prepare(rt, GroupId::ALL, &request, LIMIT) }.expect("prepare")
+                // SAFETY: the buffers live until all have been dropped.
+                unsafe { prepare_raw(rt, GroupId::ALL, &request, LIMIT) }.expect("prepare")
             })
             .collect();
         for round in 0..20 {
@@ -289,29 +289,23 @@ fn prepared_operations_overlap_in_any_order() {
                 buffers.fill(rt, case);
             }
             let order = |turn: usize| (turn * 5 + me + round) % cases.len();
-            let mut started = vec![false; cases.len()];
-            for turn in 0..cases.len() {
-                let index = order(turn);
-                if !std::mem::replace(&mut started[index], true) {
-                    restart(rt, handles[index]).expect("start");
+            let mut idle: Vec<_> = prepared.iter_mut().map(Some).collect();
+            let mut started: Vec<Option<Started<'_>>> = cases.iter().map(|_| None).collect();
+            for index in (0..cases.len()).map(order).chain(0..cases.len()) {
+                if let Some(idle) = idle[index].take() {
+                    started[index] = Some(idle.start().expect("start"));
                 }
-            }
-            for index in (0..cases.len()).filter(|index| !started[*index]) {
-                restart(rt, handles[index]).expect("start");
             }
             for turn in (0..cases.len()).rev() {
                 let index = (turn + me) % cases.len();
-                if !test(rt, handles[index]).expect("test") {
-                    wait(rt, handles[index], LIMIT).expect("wait");
+                let mut started = started[index].take().expect("it was started");
+                if started.test().expect("test").is_none() {
+                    started.wait(LIMIT).expect("wait");
                 }
             }
             for (case, buffers) in cases.iter().zip(&all) {
                 buffers.check(rt, case, "prepared");
             }
-        }
-        for handle in handles {
-            free(rt, handle).expect("free");
-            assert!(free(rt, handle).is_err(), "a handle is free only once");
         }
     });
 }
@@ -322,16 +316,16 @@ fn many_operations_of_a_group_at_once() {
         let cases: Vec<Case> = (0..10).map(|i| case(Collective::ALL[i % 8], i * 700)).collect();
         let all: Vec<Buffers> =
             cases.iter().map(|case| Buffers::new(rt, case, Memory::Private)).collect();
-        let mut handles = Vec::new();
+        let mut started = Vec::new();
         for (index, (case, buffers)) in cases.iter().zip(&all).enumerate() {
             let mut request = buffers.request(case, None, me, n);
             request.background = index % 2 == 0;
             // SAFETY: the buffers live until all have ended.
-            handles.push(unsafe { start(rt, GroupId::ALL, &request, LIMIT) }.expect("start"));
+            started.push(unsafe { start_raw(rt, GroupId::ALL, &request, LIMIT) }.expect("start"));
         }
-        for handle in handles.iter().rev() {
-            wait(rt, *handle, LIMIT).expect("wait");
-            assert!(wait(rt, *handle, LIMIT).is_err(), "it was waited for");
+        for mut started in started.into_iter().rev() {
+            started.wait(LIMIT).expect("wait");
+            started.wait(LIMIT).expect("it has ended");
         }
         for (case, buffers) in cases.iter().zip(&all) {
             buffers.check(rt, case, "started");

@@ -4,7 +4,7 @@ use super::ranks::{self, LIMIT};
 use super::{Buffers, Memory, S0, SEGMENT_BYTES, case, on_all_sizes};
 use crate::oracle::Case;
 use gaspi_collectives::algorithms::Collective;
-use gaspi_collectives::{Combination, DataType, Operation, Request, f16, run, start, wait};
+use gaspi_collectives::{Combination, DataType, Operation, Request, f16, run, start_raw};
 use gaspi_core::{GroupId, Init, Rank, Runtime, Timeout};
 use std::collections::HashMap;
 use std::sync::{Barrier, Mutex};
@@ -34,7 +34,7 @@ fn carry_out(rt: &Runtime, case: &Case, memory: Memory, way: Way) {
     let started = (way == Way::Behind).then(|| {
         let request = others.request(&other, None, me, n);
         // SAFETY: the buffers live until it has ended.
-        unsafe { start(rt, GroupId::ALL, &request, LIMIT) }.expect("start")
+        unsafe { start_raw(rt, GroupId::ALL, &request, LIMIT) }.expect("start")
     });
     let timeout = if way == Way::Looking { Timeout::Test } else { LIMIT };
     loop {
@@ -45,8 +45,8 @@ fn carry_out(rt: &Runtime, case: &Case, memory: Memory, way: Way) {
         }
     }
     buffers.check(rt, case, "repeated");
-    if let Some(handle) = started {
-        wait(rt, handle, LIMIT).expect("wait");
+    if let Some(mut started) = started {
+        started.wait(LIMIT).expect("wait");
         others.check(rt, &other, "started before");
     }
 }

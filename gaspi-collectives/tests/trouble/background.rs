@@ -2,7 +2,7 @@
 
 use super::{ALL, Memory, SOON, check_sum, ranks, ranks_below, within};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::{free, prepare, restart, start, wait};
+use gaspi_collectives::{prepare_raw, start_raw};
 use gaspi_core::{Error, Rank, Timeout};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -22,10 +22,10 @@ fn they_end_without_anybody_looking() {
             let mut request = memory.request(Collective::Allreduce, 100_000);
             (request.background, request.algorithm) = (true, algorithm);
             // SAFETY: the buffers live until it has ended.
-            let handle = unsafe { start(rt, ALL, &request, ranks::LIMIT) }.expect("start");
+            let mut started = unsafe { start_raw(rt, ALL, &request, ranks::LIMIT) }.expect("start");
             let expected = super::sum(ranks_below(SIZE), 99_999);
             within(6 * SOON, "the result", || (last(&memory) == expected).then_some(()));
-            wait(rt, handle, ranks::LIMIT).expect("wait");
+            started.wait(ranks::LIMIT).expect("wait");
             check_sum(&memory.output, &ranks_below(SIZE).collect::<Vec<_>>());
         }
     });
@@ -58,21 +58,22 @@ fn waiting_long_costs_nothing() {
         let mut request = memory.request(Collective::Allreduce, 1000);
         request.background = true;
         // SAFETY: the buffers live until it has ended.
-        let handle = unsafe { prepare(rt, ALL, &request, ranks::LIMIT) }.expect("prepare");
-        if rt.rank() == Rank(0) {
-            restart(rt, handle).expect("restart");
+        let mut prepared =
+            unsafe { prepare_raw(rt, ALL, &request, ranks::LIMIT) }.expect("prepare");
+        let early = rt.rank() == Rank(0);
+        if !early {
+            meet.wait();
+        }
+        let mut started = prepared.start().expect("start");
+        if early {
             let (begin, before) = (Instant::now(), cpu_time());
             std::thread::sleep(Duration::from_millis(1500));
             let (used, passed) = (cpu_time() - before, begin.elapsed());
             // Other tests have such threads at times as well; one that looks all the time uses all.
             assert!(used < passed / 2, "{used:?} of {passed:?} are used for waiting");
+            meet.wait();
         }
-        meet.wait();
-        if rt.rank() == Rank(1) {
-            restart(rt, handle).expect("restart");
-        }
-        wait(rt, handle, ranks::LIMIT).expect("wait");
-        free(rt, handle).expect("free");
+        started.wait(ranks::LIMIT).expect("wait");
     });
 }
 
@@ -91,10 +92,10 @@ fn they_find_out_that_ranks_do_not_agree() {
             request.root = Rank(1);
         }
         // SAFETY: the buffers live until the job has ended.
-        let handle = unsafe { start(rt, ALL, &request, ranks::LIMIT) }.expect("start");
+        let mut started = unsafe { start_raw(rt, ALL, &request, ranks::LIMIT) }.expect("start");
         std::thread::sleep(Duration::from_millis(1500));
         let begin = Instant::now();
-        let outcome = wait(rt, handle, Timeout::Block);
+        let outcome = started.wait(Timeout::Block);
         assert!(matches!(outcome, Err(Error::Mismatch { .. })), "{outcome:?}");
         assert!(begin.elapsed() < SOON);
         let _ = rt.barrier(ALL, ranks::LIMIT);
@@ -108,12 +109,13 @@ fn a_rank_leaves_while_they_are_under_way() {
         let mut request = memory.request(Collective::Allreduce, 1000);
         request.background = true;
         // SAFETY: the buffers live until the job has ended.
-        let handle = unsafe { prepare(rt, ALL, &request, ranks::LIMIT) }.expect("prepare");
+        let mut prepared =
+            unsafe { prepare_raw(rt, ALL, &request, ranks::LIMIT) }.expect("prepare");
         rt.barrier(ALL, ranks::LIMIT).expect("barrier");
         if rt.rank() == Rank(0) {
-            restart(rt, handle).expect("restart");
+            let mut started = prepared.start().expect("start");
             rt.term(ranks::LIMIT).expect("term");
-            let outcome = wait(rt, handle, Timeout::Block);
+            let outcome = started.wait(Timeout::Block);
             assert!(matches!(outcome, Err(Error::NotInitialised)), "{outcome:?}");
         }
         left.wait();

@@ -2,7 +2,9 @@
 
 use super::{ALL, Memory, call, ranks, sum_of_all};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::{Blocks, Combination, DataType, Operation, Request, prepare, start};
+use gaspi_collectives::{
+    Blocks, Combination, DataType, Operation, Request, prepare_raw, start_raw,
+};
 use gaspi_core::{GroupId, Rank, Runtime};
 use std::ptr::{null, null_mut};
 
@@ -10,9 +12,9 @@ use std::ptr::{null, null_mut};
 fn refused(rt: &Runtime, group: GroupId, request: &Request, what: &str) -> String {
     let first = call(rt, group, request, ranks::LIMIT).expect_err(what);
     // SAFETY: nothing is started, which is what is tested.
-    let second = unsafe { start(rt, group, request, ranks::LIMIT) }.expect_err(what);
+    let second = unsafe { start_raw(rt, group, request, ranks::LIMIT) }.expect_err(what);
     // SAFETY: as above.
-    let third = unsafe { prepare(rt, group, request, ranks::LIMIT) }.expect_err(what);
+    let third = unsafe { prepare_raw(rt, group, request, ranks::LIMIT) }.expect_err(what);
     assert_eq!((&first, &first), (&second, &third), "{what}");
     first.to_string()
 }

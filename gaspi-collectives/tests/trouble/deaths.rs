@@ -2,7 +2,7 @@
 
 use super::{ALL, Dice, Memory, SOON, call, group_of, ranks, serves, sum_of_all};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::{Request, prepare, restart, start, test, wait};
+use gaspi_collectives::{Request, prepare_raw, start_raw};
 use gaspi_core::{Config, Error, Rank, Result, Runtime, State, Timeout};
 use std::sync::Barrier;
 use std::time::Instant;
@@ -46,12 +46,12 @@ fn until_it_fails(rt: &Runtime, memory: &mut Memory, seed: u64, dead: Rank) -> R
     for _ in 0..200 {
         let request = any_request(memory, &mut dice);
         // SAFETY: the buffers live until the job has ended.
-        let begun = unsafe { start(rt, ALL, &request, Timeout::Block) };
+        let begun = unsafe { start_raw(rt, ALL, &request, Timeout::Block) };
         if matches!(begun, Err(Error::Unsupported { .. })) {
             continue;
         }
         let begin = Instant::now();
-        let outcome = begun.and_then(|handle| wait(rt, handle, Timeout::Block));
+        let outcome = begun.and_then(|mut started| started.wait(Timeout::Block).map(drop));
         if let Err(error) = outcome {
             let Request { collective, algorithm, root, .. } = request;
             let what = format!("{collective} by {algorithm:?} from {root}");
@@ -101,14 +101,14 @@ fn whoever_survives_is_told_and_goes_on_in_a_new_group() {
 fn die_later(rt: &Runtime, memory: &mut Memory, dice: &mut Dice) {
     let request = any_request(memory, dice);
     // SAFETY: the buffers live until the job has ended.
-    let handle = match unsafe { start(rt, ALL, &request, Timeout::Block) } {
+    let mut started = match unsafe { start_raw(rt, ALL, &request, Timeout::Block) } {
         Err(Error::Unsupported { .. }) => return,
         begun => begun.expect("start"),
     };
-    let outcome = wait(rt, handle, Timeout::Millis(3));
+    let outcome = started.wait(Timeout::Millis(3)).map(drop);
     // In the middle, where 3 ms are not enough.
     if outcome.is_err_and(|error| error.is_timeout()) && dice.0 & 1 == 0 {
-        let _ = wait(rt, handle, ranks::LIMIT);
+        let _ = started.wait(ranks::LIMIT);
     }
 }
 
@@ -116,12 +116,13 @@ fn prepared_and_waiting_ones_are_told_as_well() {
     let ready = Barrier::new(3);
     ranks::run_owned(3, &Config::default(), |rt| {
         let mut all: Vec<Memory> = (0..4).map(|_| Memory::new(rt.rank(), SMALL)).collect();
-        let mut handles = Vec::new();
+        let mut prepared = Vec::new();
         for memory in &mut all {
             let mut request = memory.request(Collective::Allreduce, SMALL as u64);
-            request.background = handles.len() % 2 == 0;
+            request.background = prepared.len() % 2 == 0;
             // SAFETY: the buffers live until the job has ended.
-            handles.push(unsafe { prepare(&rt, ALL, &request, ranks::LIMIT) }.expect("prepare"));
+            prepared
+                .push(unsafe { prepare_raw(&rt, ALL, &request, ranks::LIMIT) }.expect("prepare"));
         }
         // Nobody is still on the way when one of them ends.
         ready.wait();
@@ -129,11 +130,10 @@ fn prepared_and_waiting_ones_are_told_as_well() {
             return ranks::die(rt);
         }
         // A rank that already knows of it gets the error at the start.
-        let begun: Vec<_> = handles.iter().map(|handle| restart(&rt, *handle)).collect();
-        for (handle, begun) in handles.iter().zip(begun).rev() {
-            let outcome = begun.and_then(|()| wait(&rt, *handle, Timeout::Block));
+        let begun: Vec<_> = prepared.iter_mut().map(|prepared| prepared.start()).collect();
+        for begun in begun.into_iter().rev() {
+            let outcome = begun.and_then(|mut started| started.wait(Timeout::Block).map(drop));
             assert!(outcome.as_ref().is_err_and(|e| names(e, Rank(1))), "{outcome:?}");
-            gaspi_collectives::free(&rt, *handle).expect("free");
         }
         let next = group_of(&rt, [Rank(0), Rank(2)]);
         sum_of_all(&rt, next, SMALL);
@@ -210,9 +210,10 @@ fn who_knows_of_a_death_is_told_of_that_whatever_the_others_are_in() {
             // One that lives and the one that dies begin something together.
             let begun = (rt.rank() != Rank(1)).then(|| {
                 // SAFETY: the buffers live until the job has ended.
-                let handle = unsafe { start(&rt, ALL, &gather, ranks::LIMIT) }.expect("start");
-                assert!(!test(&rt, handle).expect("under way"), "a rank is missing");
-                handle
+                let mut started =
+                    unsafe { start_raw(&rt, ALL, &gather, ranks::LIMIT) }.expect("start");
+                assert!(started.test().expect("under way").is_none(), "a rank is missing");
+                started
             });
             died.wait();
             if rt.rank() == dead {
@@ -229,7 +230,7 @@ fn who_knows_of_a_death_is_told_of_that_whatever_the_others_are_in() {
             died.wait();
             let outcome = match begun {
                 None => call(&rt, ALL, &sum, Timeout::Block),
-                Some(handle) => wait(&rt, handle, Timeout::Block),
+                Some(mut started) => started.wait(Timeout::Block).map(drop),
             };
             assert!(outcome.as_ref().is_err_and(|e| names(e, dead)), "{}: {outcome:?}", rt.rank());
             died.wait();

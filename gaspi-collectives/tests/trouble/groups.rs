@@ -2,7 +2,7 @@
 
 use super::{ALL, Memory, group_of, ranks, sum_of_all};
 use gaspi_collectives::algorithms::Collective;
-use gaspi_collectives::{start, wait};
+use gaspi_collectives::start_raw;
 use gaspi_core::{Config, Error, GroupId, Rank};
 
 fn an_id_serves_other_members_again_and_again() {
@@ -62,7 +62,7 @@ fn a_forked_child_disturbs_nobody() {
         // The child has no such thread.
         request.background = true;
         // SAFETY: the buffers live until it has ended.
-        let handle = unsafe { start(rt, ALL, &request, ranks::LIMIT) }.expect("start");
+        let mut started = unsafe { start_raw(rt, ALL, &request, ranks::LIMIT) }.expect("start");
         // SAFETY: the child calls what is tested, and ends.
         let child = unsafe { fork() };
         if child == 0 {
@@ -78,7 +78,7 @@ fn a_forked_child_disturbs_nobody() {
         // SAFETY: waits for the child made above.
         assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "the child ends well");
-        wait(rt, handle, ranks::LIMIT).expect("wait");
+        started.wait(ranks::LIMIT).expect("wait");
         sum_of_all(rt, ALL, 1000);
     });
 }
@@ -109,7 +109,7 @@ fn who_waits_for_the_members_of_a_new_group_carries_on_the_others() {
             sum_of_all(rt, new, 3);
         } else {
             let (sender, receiver) = std::sync::mpsc::channel();
-            let handle = std::thread::scope(|scope| {
+            let mut started = std::thread::scope(|scope| {
                 let opens = scope.spawn(move || {
                     let own = std::fs::read_link("/proc/thread-self").expect("proc");
                     let id = own.file_name().expect("an id").to_string_lossy().into_owned();
@@ -119,11 +119,11 @@ fn who_waits_for_the_members_of_a_new_group_carries_on_the_others() {
                 let id = receiver.recv().expect("the thread says");
                 super::within(super::SOON, "it sleeps", || sleeps(&id).then_some(()));
                 // SAFETY: the buffers live until the job has ended.
-                let handle = unsafe { start(rt, ALL, &request, ranks::LIMIT) }.expect("start");
+                let started = unsafe { start_raw(rt, ALL, &request, ranks::LIMIT) }.expect("start");
                 opens.join().expect("all have come to the new group");
-                handle
+                started
             });
-            wait(rt, handle, ranks::LIMIT).expect("done");
+            started.wait(ranks::LIMIT).expect("done");
         }
         rt.barrier(ALL, ranks::LIMIT).expect("barrier");
     });

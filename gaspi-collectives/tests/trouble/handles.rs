@@ -1,8 +1,9 @@
 //! Handles of operations: started, tested, waited for and freed by many, and misused.
 
 use super::{ALL, Memory, call, check_sum, ranks, ranks_below, sum_of_all};
+use gaspi_collectives::Request;
 use gaspi_collectives::algorithms::Collective;
-use gaspi_collectives::{Handle, Request, free, prepare, restart, start, test, wait};
+use gaspi_collectives::handles::{Handle, free, prepare, restart, start, test, wait};
 use gaspi_core::{Error, Rank, Runtime, Timeout};
 use std::sync::Barrier;
 

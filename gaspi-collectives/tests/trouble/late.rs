@@ -3,7 +3,7 @@
 
 use super::{ALL, Memory, call, check_sum, ranks, ranks_below, serves};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::{Blocks, start, test};
+use gaspi_collectives::{Blocks, start_raw};
 use gaspi_core::{Error, Rank, Timeout};
 use std::sync::Barrier;
 
@@ -132,22 +132,22 @@ fn many_that_wait_behind_a_late_one_are_not_taken_for_others() {
             .map(|memory| memory.request(Collective::Allreduce, memory.input.len() as u64))
             .collect();
         // SAFETY: the buffers live until all have ended.
-        let begin = |request| unsafe { start(rt, ALL, request, ranks::LIMIT) }.expect("start");
-        let mut handles = Vec::new();
+        let begin = |request| unsafe { start_raw(rt, ALL, request, ranks::LIMIT) }.expect("start");
+        let mut started = Vec::new();
         if rt.rank() == Rank(0) {
-            handles.extend(requests.iter().map(begin));
-            let outcome = gaspi_collectives::wait(rt, handles[MANY - 1], SHORT);
+            started.extend(requests.iter().map(begin));
+            let outcome = started[MANY - 1].wait(SHORT);
             assert!(outcome.as_ref().is_err_and(Error::is_timeout), "{outcome:?}");
             meet.wait();
         } else {
             // One after the other, in each of which it waits long enough to tell so.
             meet.wait();
             for request in &requests {
-                handles.push(begin(request));
+                started.push(begin(request));
             }
         }
-        for handle in handles.into_iter().rev() {
-            gaspi_collectives::wait(rt, handle, ranks::LIMIT).expect("wait");
+        for mut started in started.into_iter().rev() {
+            started.wait(ranks::LIMIT).expect("wait");
         }
         all.iter().for_each(|memory| check_sum(&memory.output, &[Rank(0), Rank(1)]));
     });
@@ -175,8 +175,9 @@ fn looking_again_and_again_leads_to_the_end() {
                 }
                 // The channel is open now.
                 // SAFETY: the buffers live until it has ended.
-                let handle = unsafe { start(rt, ALL, &request, Timeout::Test) }.expect("start");
-                while !test(rt, handle).expect("test") {
+                let mut started =
+                    unsafe { start_raw(rt, ALL, &request, Timeout::Test) }.expect("start");
+                while started.test().expect("test").is_none() {
                     std::thread::yield_now();
                 }
                 if collective == Collective::Allreduce {

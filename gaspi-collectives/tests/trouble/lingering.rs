@@ -2,8 +2,9 @@
 //! ends only when that one has let go of them.
 
 use super::{ALL, Memory, SOON, UNTOUCHED, call, check_sum, ranks, sum_of_all};
+use gaspi_collectives::Request;
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::{Handle, Request, start, test, wait};
+use gaspi_collectives::handles::{Handle, start, test, wait};
 use gaspi_core::{Config, Error, Rank, Runtime, Timeout};
 use ranks::Nodes;
 use std::sync::Barrier;

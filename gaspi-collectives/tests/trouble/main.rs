@@ -13,6 +13,7 @@ mod handles;
 mod late;
 mod lingering;
 mod mismatch;
+mod owned;
 mod reducers;
 
 use std::time::{Duration, Instant};
@@ -32,6 +33,7 @@ fn main() -> std::process::ExitCode {
         late::tests(),
         lingering::tests(),
         mismatch::tests(),
+        owned::tests(),
         reducers::tests(),
     ])
 }

@@ -5,7 +5,7 @@ use super::ranks::{self, LIMIT, Nodes};
 use super::{ALL, Memory, SOON, UNTOUCHED, call, check_sum, within};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::{Blocks, Combination, DataType, Operation, Request};
-use gaspi_collectives::{prepare, restart, start, test, wait};
+use gaspi_collectives::{prepare_raw, start_raw};
 use gaspi_core::{Config, Error, Rank, Result, Runtime, Timeout};
 use std::time::Instant;
 
@@ -27,11 +27,11 @@ fn outcome(rt: &Runtime, memory: &mut Memory, request: &Request, way: Way) -> Re
     let first = match way {
         Way::Tested => {
             // SAFETY: the buffers live until the job has ended.
-            let handle = unsafe { start(rt, ALL, request, Timeout::Block) }?;
+            let mut started = unsafe { start_raw(rt, ALL, request, Timeout::Block) }?;
             loop {
-                match test(rt, handle) {
-                    Ok(false) => std::thread::yield_now(),
-                    Ok(true) => break Ok(()),
+                match started.test() {
+                    Ok(None) => std::thread::yield_now(),
+                    Ok(Some(_)) => break Ok(()),
                     Err(error) => break Err(error),
                 }
             }
@@ -216,11 +216,13 @@ fn of_prepared_operations() {
         let mut request = memory.request(Collective::Allreduce, COUNT);
         request.count -= u64::from(rt.rank() == Rank(2));
         // SAFETY: the buffers live until the job has ended.
-        let handle = unsafe { prepare(rt, ALL, &request, ranks::LIMIT) }.expect("prepare");
-        restart(rt, handle).expect("restart");
-        let outcome = wait(rt, handle, Timeout::Block);
-        assert_eq!(wait(rt, handle, Timeout::Block), outcome, "it stays so");
-        assert!(restart(rt, handle).is_err(), "its channel is of no use any more");
+        let mut prepared =
+            unsafe { prepare_raw(rt, ALL, &request, ranks::LIMIT) }.expect("prepare");
+        let mut started = prepared.start().expect("start");
+        let outcome = started.wait(Timeout::Block).map(drop);
+        assert_eq!(started.wait(Timeout::Block).map(drop), outcome, "it stays so");
+        drop(started);
+        assert!(prepared.start().is_err(), "its channel is of no use any more");
         // Others are not concerned.
         super::sum_of_all(rt, ALL, 100);
         outcome
@@ -239,7 +241,7 @@ fn of_one_that_prepares_what_others_run() {
         let request = memory.request(Collective::Allreduce, 8);
         let error = if rt.rank() == Rank(0) {
             // SAFETY: the buffers live until the job has ended.
-            unsafe { prepare(rt, ALL, &request, ranks::LIMIT) }.err()
+            unsafe { prepare_raw(rt, ALL, &request, ranks::LIMIT) }.err()
         } else {
             call(rt, ALL, &request, ranks::LIMIT).err()
         };
@@ -363,21 +365,19 @@ fn of_an_operation_that_nobody_waits_for_yet() {
         (differs.root, differs.algorithm) = (rt.rank(), Some(Algorithm::Linear));
         let agrees = second.request(Collective::Allreduce, 8);
         // SAFETY: the buffers live until the job has ended.
-        let differs = unsafe { prepare(rt, ALL, &differs, LIMIT) }.expect("prepare");
+        let mut differs = unsafe { prepare_raw(rt, ALL, &differs, LIMIT) }.expect("prepare");
         // SAFETY: as above.
-        let agrees = unsafe { prepare(rt, ALL, &agrees, LIMIT) }.expect("prepare");
-        restart(rt, differs).expect("start");
+        let mut agrees = unsafe { prepare_raw(rt, ALL, &agrees, LIMIT) }.expect("prepare");
+        let mut differs = differs.start().expect("start");
         let begin = Instant::now();
         if rt.rank() == Rank(0) {
             // The other one comes to it only behind what differs.
-            restart(rt, agrees).expect("start");
-            wait(rt, agrees, Timeout::Block).expect("both are in it");
+            agrees.run(Timeout::Block).expect("both are in it");
         }
-        let told = wait(rt, differs, Timeout::Block);
+        let told = differs.wait(Timeout::Block);
         assert!(matches!(told, Err(Error::Mismatch { .. })), "{}: {told:?}", rt.rank());
         if rt.rank() == Rank(1) {
-            restart(rt, agrees).expect("start");
-            wait(rt, agrees, Timeout::Block).expect("both are in it");
+            agrees.run(Timeout::Block).expect("both are in it");
         }
         assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
         rt.barrier(ALL, LIMIT).expect("barrier");

@@ -3,7 +3,7 @@
 use super::{ALL, call, ranks, ranks_below, serves};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::{
-    Combination, Reduce, Reducer, ReductionFailed, Request, free, prepare, restart, start, wait,
+    Combination, Reduce, Reducer, ReductionFailed, Request, prepare_raw, start_raw,
 };
 use gaspi_core::{Error, Rank, Runtime};
 use std::sync::Arc;
@@ -169,27 +169,26 @@ fn they_can_be_started_and_waited_for_in_any_order() {
         let reducer = reducer(8, false, add());
         let new = || Bytes { input: vec![1; 8000], output: vec![0; 8000] };
         let mut memory: Vec<Bytes> = (0..4).map(|_| new()).collect();
-        let mut handles = Vec::new();
+        let (mut once, mut prepared) = (Vec::new(), Vec::new());
         for (index, memory) in memory.iter_mut().enumerate() {
             let request = memory.request(Collective::Allreduce, 1000, &reducer);
-            handles.push(if index < 2 {
+            if index < 2 {
                 // SAFETY: the buffers live until it has ended.
-                unsafe { start(rt, ALL, &request, ranks::LIMIT) }.expect("start")
+                let started = unsafe { start_raw(rt, ALL, &request, ranks::LIMIT) };
+                once.push(started.expect("start"));
             } else {
-                // SAFETY: as above.
-                unsafe { prepare(rt, ALL, &request, ranks::LIMIT) }.expect("prepare")
-            });
+                // SAFETY: the buffers live until it has been dropped.
+                let new = unsafe { prepare_raw(rt, ALL, &request, ranks::LIMIT) };
+                prepared.push(new.expect("prepare"));
+            }
         }
-        for handle in &handles[2..] {
-            restart(rt, *handle).expect("restart");
-        }
+        let again = prepared.iter_mut().map(|prepared| prepared.start().expect("start"));
+        let mut started: Vec<_> = once.into_iter().chain(again).collect();
         let order = [[1, 0, 3, 2], [3, 2, 1, 0], [2, 1, 0, 3]][rt.rank().index()];
         for index in order {
-            wait(rt, handles[index], ranks::LIMIT).expect("wait");
+            started[index].wait(ranks::LIMIT).expect("wait");
         }
-        for handle in &handles[2..] {
-            free(rt, *handle).expect("free");
-        }
+        drop(started);
         assert!(memory.iter().all(|memory| memory.output.iter().all(|byte| *byte == 3)));
     });
 }

@@ -52,7 +52,7 @@ impl Call {
         let request = unsafe { optioned(request, self.options) }?;
         let (group, timeout) = (GroupId(self.group), timeout(self.milliseconds));
         // SAFETY: the caller of the C function passes valid buffers.
-        out.set(unsafe { gaspi_collectives::start(rt, group, &request, timeout) }?.0);
+        out.set(unsafe { gaspi_collectives::handles::start(rt, group, &request, timeout) }?.0);
         Ok(())
     }
 
@@ -70,7 +70,7 @@ impl Call {
         let request = unsafe { optioned(request, self.options) }?;
         let (group, timeout) = (GroupId(self.group), timeout(self.milliseconds));
         // SAFETY: the caller of the C function passes valid buffers.
-        out.set(unsafe { gaspi_collectives::prepare(rt, group, &request, timeout) }?.0);
+        out.set(unsafe { gaspi_collectives::handles::prepare(rt, group, &request, timeout) }?.0);
         Ok(())
     }
 }

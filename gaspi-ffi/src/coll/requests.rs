@@ -4,7 +4,7 @@ use super::arguments::{algorithms, collective};
 use crate::error::Failure;
 use crate::runtime::timeout;
 use crate::types::*;
-use gaspi_collectives::Handle;
+use gaspi_collectives::handles::{self, Handle};
 use gaspi_core::{Deadline, Error, Runtime, Timeout};
 use std::ffi::CStr;
 
@@ -38,7 +38,7 @@ unsafe fn wait_all(
             continue;
         }
         let handle = Handle(request);
-        match gaspi_collectives::wait(rt, handle, remaining(deadline)) {
+        match handles::wait(rt, handle, remaining(deadline)) {
             Err(error) if error.is_timeout() => {
                 pending.get_or_insert(error);
                 continue;
@@ -48,7 +48,7 @@ unsafe fn wait_all(
             }
             Ok(()) => {}
         }
-        if !gaspi_collectives::exists(rt, handle) {
+        if !handles::exists(rt, handle) {
             // SAFETY: one of the `num` requests.
             unsafe { entry.write_unaligned(GASPI_COLL_REQUEST_NULL) };
         }
@@ -62,19 +62,19 @@ unsafe fn wait_all(
 procedures! {
     /// gaspi_collectives.h: starts a prepared operation.
     fn coll_start(request: gaspi_coll_request_t) holding rt {
-        Ok(gaspi_collectives::restart(rt, Handle(request))?)
+        Ok(handles::restart(rt, Handle(request))?)
     }
 
     /// gaspi_collectives.h: tells whether an operation has ended.
     fn coll_test(request: gaspi_coll_request_t, done: *mut gaspi_int) holding rt {
         let out = out!(done);
-        out.set(gaspi_collectives::test(rt, Handle(request))?.into());
+        out.set(handles::test(rt, Handle(request))?.into());
         Ok(())
     }
 
     /// gaspi_collectives.h: waits for the end of an operation.
     fn coll_wait(request: gaspi_coll_request_t, milliseconds: gaspi_timeout_t) holding rt {
-        Ok(gaspi_collectives::wait(rt, Handle(request), timeout(milliseconds))?)
+        Ok(handles::wait(rt, Handle(request), timeout(milliseconds))?)
     }
 
     /// gaspi_collectives.h: waits for the ends of several operations.
@@ -94,7 +94,7 @@ procedures! {
 
     /// gaspi_collectives.h: gives a prepared operation back.
     fn coll_free(request: gaspi_coll_request_t) holding rt {
-        Ok(gaspi_collectives::free(rt, Handle(request))?)
+        Ok(handles::free(rt, Handle(request))?)
     }
 
     /// gaspi_collectives.h: names of the algorithms of an operation.

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use gaspi::collectives::algorithms::{Algorithm, Collective};
 use gaspi::collectives::{
-    Combination, DataType, Handle, Operation, Reducer, Request, prepare, restart, run, start, test,
-    wait,
+    Combination, DataType, Operation, Prepared, Reducer, Request, Started, TypedRequest, prepare,
+    run, start_raw,
 };
 use gaspi::{Config, Error, GroupId, Init, Job, PendingInit, Rank, Runtime, SegmentId, Timeout};
 use gaspi_tests::{Seed, monotonic_us};
@@ -269,14 +269,14 @@ fn operate(
         // SAFETY: the buffers are not touched until it has ended.
         again(|| unsafe { run(rt, group, request, timeout) })
     } else {
-        let mut handle = None;
+        let mut started = None;
         let begun = again(|| {
             // SAFETY: the buffers are not touched until `finish` says that it has ended.
-            handle = Some(unsafe { start(rt, group, request, timeout) }?);
+            started = Some(unsafe { start_raw(rt, group, request, timeout) }?);
             Ok(())
         });
-        match (begun, handle) {
-            (Ok(()), Some(handle)) => finish(rt, handle, case.way, timeout),
+        match (begun, started) {
+            (Ok(()), Some(started)) => finish(started, case.way, timeout),
             (begun, _) => begun,
         }
     };
@@ -286,14 +286,14 @@ fn operate(
     }
 }
 
-fn finish(rt: &Runtime, handle: Handle, way: Way, timeout: Timeout) -> gaspi::Result<()> {
+fn finish(mut started: Started<'_>, way: Way, timeout: Timeout) -> gaspi::Result<()> {
     if way == Way::Tested {
-        while !test(rt, handle)? {
+        while started.test()?.is_none() {
             std::thread::yield_now();
         }
         return Ok(());
     }
-    again(|| wait(rt, handle, timeout))
+    again(|| started.wait(timeout).map(drop))
 }
 
 /// Carries out operations that have to succeed.
@@ -321,22 +321,10 @@ fn group_of(rt: &Runtime, ranks: &[Rank]) -> gaspi::Result<GroupId> {
 }
 
 /// A prepared operation beside the others: a sum over all ranks.
-fn prepare_sum(rt: &Runtime, memory: &mut [u64]) -> gaspi::Result<Handle> {
-    let (input, output) = memory.split_at_mut(memory.len() / 2);
-    input.fill(u64::from(rt.rank().0));
-    let request = Request {
-        collective: Collective::Allreduce,
-        send: input.as_ptr().cast(),
-        receive: output.as_mut_ptr().cast(),
-        count: input.len() as u64,
-        blocks: Vec::new(),
-        combination: Combination::BuiltIn(DataType::U64, Operation::Sum),
-        root: Rank(0),
-        algorithm: None,
-        background: false,
-    };
-    // SAFETY: the memory outlives the job, and is not touched while the operation is under way.
-    unsafe { prepare(rt, GroupId::ALL, &request, GUARD) }
+fn prepare_sum(rt: &Runtime, elements: usize) -> gaspi::Result<Prepared<'static, u64>> {
+    let input = vec![u64::from(rt.rank().0); elements];
+    let request = TypedRequest::allreduce(Operation::Sum, input, vec![0; elements]);
+    Ok(prepare(rt, GroupId::ALL, request, GUARD)?)
 }
 
 fn die(seed: u64, victim: Rank) -> Result<()> {
@@ -349,8 +337,7 @@ fn die(seed: u64, victim: Rank) -> Result<()> {
     let (me, size) = (rt.rank(), rt.size());
     let all: Vec<Rank> = (0..size).map(|rank| Rank(rank as u16)).collect();
     let survivors: Vec<Rank> = all.iter().copied().filter(|rank| *rank != victim).collect();
-    let mut beside = vec![0; 4000];
-    let prepared = prepare_sum(&rt, &mut beside).map_err(said("prepare"))?;
+    let mut beside = prepare_sum(&rt, 2000).map_err(said("prepare"))?;
     let mut dice = Seed::new(seed);
     let mut untouched = None;
     if me != victim {
@@ -363,9 +350,11 @@ fn die(seed: u64, victim: Rank) -> Result<()> {
     let knew = loop {
         let case = Case::draw(&mut dice, &all);
         let request = memory.request(&case, all.len());
-        let outcome = restart(&rt, prepared)
-            .and_then(|()| operate(&rt, GroupId::ALL, &case, &request, Timeout::Block))
-            .and_then(|served| wait(&rt, prepared, Timeout::Block).map(|()| served));
+        let outcome = beside.start().and_then(|mut started| {
+            let served = operate(&rt, GroupId::ALL, &case, &request, Timeout::Block)?;
+            started.wait(Timeout::Block)?;
+            Ok(served)
+        });
         match outcome {
             Ok(true) => memory.check(&case, &request, &all)?,
             Ok(false) => {}

@@ -146,7 +146,15 @@ const COLLECTIVES: &[Layer] = &[
     // Requests that come, go on and end.
     Layer {
         name: "the procedures",
-        modules: &["checked_request", "engine", "procedures", "standard_allreduce"],
+        modules: &[
+            "checked_request",
+            "engine",
+            "handles",
+            "operations",
+            "owned",
+            "procedures",
+            "standard_allreduce",
+        ],
     },
     // What users see.
     Layer { name: "the library", modules: &["lib"] },

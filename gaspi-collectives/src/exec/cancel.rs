@@ -1,0 +1,48 @@
+//! Operations that are given up before their end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gaspi_core::Error;
+
+use super::completion::Completion;
+use super::executor::{Executor, State};
+use super::notice::Cause;
+use crate::signature;
+
+impl Executor {
+    /// Gives an operation up: it fails as soon as it is the first of the channel, with all that
+    /// follow, and the other members learn that this rank could not go on.
+    #[cold]
+    pub(crate) fn cancel(&self, completion: &Arc<Completion>) {
+        let mut state = self.hold();
+        if !completion.is_active() {
+            return;
+        }
+        completion.cancelled.store(true, Ordering::Relaxed);
+        self.cancelled.store(true, Ordering::Relaxed);
+        self.abort_cancelled(&mut state);
+    }
+
+    /// Whether the operation is the first of the channel, so that its memory may be in use.
+    #[cold]
+    pub(crate) fn is_first(&self, completion: &Arc<Completion>) -> bool {
+        self.hold().queue.front().is_some_and(|(first, _)| Arc::ptr_eq(first, completion))
+    }
+
+    /// Fails the first operation if it was given up; false if it was not.
+    #[cold]
+    pub(super) fn abort_cancelled(&self, state: &mut State) -> bool {
+        let Some((first, _)) = state.queue.front() else { return false };
+        if !first.cancelled.load(Ordering::Relaxed) {
+            return false;
+        }
+        if state.quiescing.is_none() {
+            let what = signature::describe(first.signature);
+            let difference = format!("this rank gave up {what} before its end");
+            let error = Error::Mismatch { group: self.channel.group(), difference };
+            self.abort(state, error, Cause::default());
+        }
+        true
+    }
+}
