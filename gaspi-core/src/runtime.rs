@@ -328,12 +328,14 @@ impl Runtime {
 
     /// State that a layer above keeps with this rank: made on first use, one value of each type,
     /// dropped with the rank before that leaves its job. `make` must not ask for extensions itself.
+    #[doc(hidden)]
     #[inline]
     pub fn extension<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         self.extensions.get(make)
     }
 
     /// Runs what takes nanoseconds, as far as nothing is in its way.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn try_fast<T>(&self, call: impl FnOnce(FastPath<'_>) -> Option<T>) -> Option<T> {
         call(FastPath::new(self, epoch::enter_fast()?))

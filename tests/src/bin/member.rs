@@ -15,10 +15,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gaspi::collectives::algorithms::{Algorithm, Collective};
 use gaspi::collectives::{
-    Combination, DataType, Handle, Operation, Reducer, Request, prepare, restart, run, start, test,
-    wait,
+    Algorithm, Collective, Combination, DataType, Handle, Operation, Reducer, Request, prepare,
+    restart, run, start, test, wait,
 };
 use gaspi::{Config, Error, GroupId, Init, Job, PendingInit, Rank, Runtime, SegmentId, Timeout};
 use gaspi_tests::{Seed, monotonic_us};
