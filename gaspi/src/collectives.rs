@@ -6,9 +6,9 @@
 //! [`Config::allreduce_elem_max`](crate::Config) elements.
 //!
 //! [`run`], [`start`] and [`prepare`] go beyond the standard: a [`Request`] names any
-//! [`Collective`], on memory of any kind and length. `run` waits. `start` gives a [`Handle`] to
-//! [`test()`] or [`wait()`] for. `prepare` sets an operation up once, and [`restart`] then starts it as
-//! often as wanted.
+//! [`Collective`], on memory of any kind and length. `run` waits. `start` gives a [`Handle`] for
+//! [`test()`] and [`wait()`]. `prepare` sets an operation up once, and [`restart`] then starts it
+//! as often as wanted.
 //!
 //! All ranks of the group have to call the same operation with fitting arguments. After a timeout
 //! the same call continues.

@@ -13,7 +13,6 @@
 //! - The death of a rank is an error of the calls that need it; it names the rank, and all else
 //!   goes on.
 //!
-//!
 //! # Chapters
 //! Each module is a chapter of the standard, with an example:
 //!
