@@ -393,6 +393,7 @@ impl Runtime {
     /// library waits: looks, yields, then sleeps, and looks after the sockets meanwhile. It is
     /// woken by what members do on channels (messages, messages taken, arrivals, notices) and by
     /// deaths.
+    #[doc(hidden)]
     pub fn wait_for<T>(
         &self,
         group: GroupId,

@@ -59,6 +59,7 @@ unsafe fn copy_and_leave(guard: FastGuard, from: *const u8, to: *mut u8, size: u
 
 impl Runtime {
     /// Runs what takes nanoseconds, as far as nothing is in its way.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn try_fast<T>(&self, call: impl FnOnce(FastPath<'_>) -> Option<T>) -> Option<T> {
         call(FastPath::new(self, epoch::enter_fast()?))

@@ -37,6 +37,8 @@
 //! ```
 
 mod atomic;
+#[doc(hidden)]
+pub mod benched;
 mod calls;
 mod channel;
 pub mod config;

@@ -15,6 +15,7 @@ pub enum Timeout {
 
 impl Timeout {
     /// The timeout as a point in time, counted from now.
+    #[doc(hidden)]
     pub fn deadline(self) -> Deadline {
         match self {
             Timeout::Test => Deadline::Now,

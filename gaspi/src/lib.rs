@@ -8,12 +8,31 @@
 //! - Everything of one rank hangs on a [`Runtime`]: an ordinary value, `Send` and `Sync`, shared by
 //!   reference between threads. There is no global state, so tests can run ranks as threads
 //!   ([`Job::in_process`]).
-//! - [`collectives`] holds what moves user data among a group: collective operations (`run`,
-//!   `start`, `prepare`), and the all-reduces of the standard.
 //! - Every procedure that can wait takes a [`Timeout`] and ends by it, whatever the other ranks do.
 //!   After [`Error::Timeout`] the same call continues where it was.
 //! - The death of a rank is an error of the calls that need it; it names the rank, and all else
 //!   goes on.
+//!
+//! # Chapters
+//! Each module is a chapter of the standard, with an example:
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`process`] | joining a job, leaving it, the other ranks |
+//! | [`configuration`] | how much of everything there may be |
+//! | [`timeouts`], [`errors`] | how long calls take, and how they fail |
+//! | [`groups`] | ranks that act together |
+//! | [`segments`] | memory that other ranks may write and read |
+//! | [`one_sided`] | writes and reads |
+//! | [`notifications`] | how a rank learns that data has arrived |
+//! | [`queues`] | what requests are posted to and waited for on |
+//! | [`passive`] | messages that the receiver takes in when it is ready |
+//! | [`atomics`] | fetch-and-add, compare-and-swap |
+//! | [`collectives`] | barrier, reductions and the like |
+//! | [`state`] | which ranks have failed |
+//! | [`statistics`] | counters |
+//!
+//! What nearly every program uses is at the root too.
 //!
 //! # Example
 //! Two ranks, as threads; under gaspi_run each would be a process and would ask
@@ -69,8 +88,26 @@
 //! # Ok::<(), gaspi::Error>(())
 //! ```
 
-pub use gaspi_collectives as collectives;
-pub use gaspi_core::*;
+pub mod atomics;
+pub mod collectives;
+pub mod configuration;
+pub mod errors;
+pub mod groups;
+pub mod notifications;
+pub mod one_sided;
+pub mod passive;
+pub mod process;
+pub mod queues;
+pub mod segments;
+pub mod state;
+pub mod statistics;
+pub mod timeouts;
+
+#[doc(no_inline)]
+pub use gaspi_core::{
+    Config, Error, GroupId, Init, Job, NotificationId, PendingInit, QueueId, Rank, Result, Runtime,
+    SegmentId, Timeout, Transfer,
+};
 
 /// Has the examples of the guide compiled and run.
 #[cfg(doctest)]

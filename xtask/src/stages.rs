@@ -106,7 +106,12 @@ pub(crate) const STAGES: [Stage; 30] = [
     stage("tcp", &[], tcp, "conformance and collectives over TCP, and over mixed links"),
     stage("fuzz", &[], fuzz, "a million mutated messages and handshakes of each kind"),
     stage("unit", &[Tool::Cc, Tool::Kill], unit, "the same of the other crates"),
-    stage("doc", &[], doc, "examples in the documentation"),
+    stage(
+        "doc",
+        &[],
+        doc,
+        "examples in the documentation, and the public paths of the crate gaspi",
+    ),
     stage("loom", &[], loom, "all interleavings of the lock-free pieces"),
     stage(
         "c",
@@ -269,7 +274,10 @@ fn product(context: &Context) -> Result<Count> {
 fn unit(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "--no-fail-fast", "--workspace"]);
-    cargo.args(["--exclude", "gaspi-core", "--exclude", "gaspi-tests"]);
+    // Of these the stages `core`, `doc` and others take care; benchmarks have no tests.
+    for package in ["gaspi-core", "gaspi", "gaspi-tests", "gaspi-benches"] {
+        cargo.args(["--exclude", package]);
+    }
     cargo.args(["--lib", "--bins", "--tests"]);
     cargo_test(context, &mut cargo, &only_layout("shm/"), &[])
 }
@@ -278,7 +286,10 @@ fn doc(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "--doc", "--no-fail-fast"]);
     cargo.args(["-p", "gaspi-core", "-p", "gaspi-collectives", "-p", "gaspi"]);
-    cargo_test(context, &mut cargo, &[], &[])
+    let examples = cargo_test(context, &mut cargo, &[], &[])?;
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--quiet", "-p", "gaspi", "--test", "public_paths"]);
+    Ok(examples + cargo_test(context, &mut cargo, &[], &[])?)
 }
 
 /// The test program of gaspi-core that holds the loom models.

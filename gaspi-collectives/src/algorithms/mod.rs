@@ -155,6 +155,7 @@ impl Algorithm {
 
     /// Whether contributions are combined as they would be one after the other in the order of the
     /// members, but for parentheses: only neighbours, the lower ones' operand on the left.
+    #[doc(hidden)]
     pub fn keeps_order(self, collective: Collective, shape: &Shape) -> bool {
         match self {
             Algorithm::Inline
@@ -171,6 +172,7 @@ impl Algorithm {
 
     /// Whether it serves that shape. The same for all members, since it depends on nothing but what
     /// they all know.
+    #[doc(hidden)]
     pub fn fits(self, collective: Collective, shape: &Shape) -> bool {
         let v = !shape.sends.is_empty();
         let serves = match self {
@@ -190,6 +192,7 @@ impl Algorithm {
     }
 
     /// The steps of one member; `None` where it does not serve the shape, see [`Algorithm::fits`].
+    #[doc(hidden)]
     pub fn steps(self, collective: Collective, shape: &Shape) -> Option<Vec<Step>> {
         if !self.fits(collective, shape) {
             return None;

@@ -157,6 +157,7 @@ impl Job {
 
     /// The same rank, which others reach through a proxy that may delay, hold back or cut what
     /// passes: for tests of what a network can do.
+    #[doc(hidden)]
     #[must_use]
     pub fn via_proxy(self, proxy: TestProxy) -> Job {
         Job { proxy: Some(proxy), ..self }

@@ -107,6 +107,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::Number`] if the channel would be too large, [`Error::Memory`], and those of
     /// registering segments and of [`barrier`](Runtime::barrier).
+    #[doc(hidden)]
     pub fn channel_open(
         &self,
         group: GroupId,

@@ -122,6 +122,7 @@ impl Runtime {
     /// [`Error::InvalidGroup`] if it is not committed; [`Error::ActiveCollective`] while another
     /// thread is in a collective of the group, or another one is not finished; [`Error::RankDied`]
     /// of a member, for one that is started.
+    #[doc(hidden)]
     pub fn group_call(&self, group: GroupId, key: CallKey) -> Result<GroupCall<'_>> {
         self.inner().group_call(group, key)
     }

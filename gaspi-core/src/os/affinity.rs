@@ -1,4 +1,7 @@
 //! Which cores this process may use.
+//!
+//! The mask is read by hand: `CpuSet` of rustix ends at 1024 cores and hides how many the kernel
+//! tells of.
 
 /// The affinity mask of the calling thread, 64 cores a word.
 pub fn mask() -> Vec<u64> {

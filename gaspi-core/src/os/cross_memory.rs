@@ -1,4 +1,6 @@
 //! Copying from and to the memory of another process without its help (process_vm_readv/writev).
+//!
+//! By hand: rustix has no such calls, and none that forks.
 
 use super::{limits, process};
 use crate::sync::{AtomicU64, Ordering};

@@ -1,7 +1,10 @@
 //! The one place where a progress thread sleeps: an epoll set, and an eventfd to call it.
 
 use crate::error::{Error, Result};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// An epoll set whose entries are named by a number of the caller's.
 #[derive(Debug)]
@@ -26,25 +29,16 @@ impl Epoll {
     /// # Errors
     /// Descriptors ran out.
     pub fn new() -> Result<Epoll> {
-        // SAFETY: makes a new descriptor.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(Error::last_os("epoll_create1"));
-        }
-        // SAFETY: the kernel has just made this descriptor for us.
-        Ok(Epoll { epoll: unsafe { OwnedFd::from_raw_fd(fd) } })
+        let epoll = epoll::create(CreateFlags::CLOEXEC);
+        Ok(Epoll { epoll: epoll.map_err(|error| Error::os("epoll_create1", &error.into()))? })
     }
 
-    fn control(&self, operation: i32, fd: BorrowedFd<'_>, token: u64, events: i32) -> Result<()> {
-        let mut event = libc::epoll_event { events: events as u32, u64: token };
-        // SAFETY: both descriptors are open and the event lives on this stack.
-        let failed = unsafe {
-            libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd.as_raw_fd(), &raw mut event)
-        };
-        if failed != 0 {
-            return Err(Error::last_os("epoll_ctl"));
-        }
-        Ok(())
+    fn insert(&self, fd: BorrowedFd<'_>, token: u64, events: EventFlags) -> Result<()> {
+        checked(epoll::add(&self.epoll, fd, EventData::new_u64(token), events))
+    }
+
+    fn modify(&self, fd: BorrowedFd<'_>, token: u64, events: EventFlags) -> Result<()> {
+        checked(epoll::modify(&self.epoll, fd, EventData::new_u64(token), events))
     }
 
     /// Watches `fd` for something to read.
@@ -52,7 +46,7 @@ impl Epoll {
     /// # Errors
     /// The kernel's, in words.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLIN)
+        self.insert(fd, token, EventFlags::IN)
     }
 
     /// Watches `fd` for room to write, or its failure.
@@ -60,7 +54,7 @@ impl Epoll {
     /// # Errors
     /// The kernel's, in words.
     pub fn add_writable(&self, fd: BorrowedFd<'_>, token: u64) -> Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLOUT)
+        self.insert(fd, token, EventFlags::OUT)
     }
 
     /// Watches `fd`, which was added, for something to read and, if `writable`, for room to write.
@@ -68,7 +62,7 @@ impl Epoll {
     /// # Errors
     /// The kernel's, in words.
     pub fn change(&self, fd: BorrowedFd<'_>, token: u64, writable: bool) -> Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, token, interest(writable))
+        self.modify(fd, token, interest(writable))
     }
 
     /// The same for one that was removed.
@@ -76,7 +70,7 @@ impl Epoll {
     /// # Errors
     /// The kernel's, in words.
     pub fn add_again(&self, fd: BorrowedFd<'_>, token: u64, writable: bool) -> Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, token, interest(writable))
+        self.insert(fd, token, interest(writable))
     }
 
     /// Watches `fd`, which was added, for something to read, or leaves it alone for now.
@@ -84,41 +78,41 @@ impl Epoll {
     /// # Errors
     /// The kernel's, in words.
     pub fn listen(&self, fd: BorrowedFd<'_>, token: u64, readable: bool) -> Result<()> {
-        let events = if readable { libc::EPOLLIN } else { 0 };
-        self.control(libc::EPOLL_CTL_MOD, fd, token, events)
+        let events = if readable { EventFlags::IN } else { EventFlags::empty() };
+        self.modify(fd, token, events)
     }
 
     /// No longer watches `fd`.
     pub fn remove(&self, fd: BorrowedFd<'_>) {
         // It may have been closed by its peer and removed by the kernel already.
-        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+        let _ = epoll::delete(&self.epoll, fd);
     }
 
     /// Sleeps until something happens, at most `limit_ms` (-1: no limit), and appends it to
     /// `events`.
     pub fn wait(&self, events: &mut Vec<Event>, limit_ms: i32) {
-        const NONE: libc::epoll_event = libc::epoll_event { events: 0, u64: 0 };
-        let mut ready = [NONE; 32];
-        // SAFETY: the kernel writes at most as many events as the array holds.
-        let count = unsafe {
-            libc::epoll_wait(
-                self.epoll.as_raw_fd(),
-                ready.as_mut_ptr(),
-                ready.len() as i32,
-                limit_ms,
-            )
-        };
+        let mut ready = [MaybeUninit::uninit(); 32];
+        let limit = u32::try_from(limit_ms).ok().map(|limit_ms| Timespec {
+            tv_sec: (limit_ms / 1000).into(),
+            tv_nsec: (limit_ms % 1000 * 1_000_000).into(),
+        });
         // Interrupted by a signal: nothing happened.
-        for event in ready.iter().take(usize::try_from(count).unwrap_or(0)) {
-            let writable = event.events & libc::EPOLLOUT as u32 != 0;
-            let readable = event.events & !(libc::EPOLLOUT as u32) != 0;
-            events.push(Event { token: event.u64, readable, writable });
+        let Ok((ready, _)) = epoll::wait(&self.epoll, &mut ready, limit.as_ref()) else { return };
+        for event in ready {
+            let flags = { event.flags }.bits();
+            let writable = flags & EventFlags::OUT.bits() != 0;
+            let readable = flags & !EventFlags::OUT.bits() != 0;
+            events.push(Event { token: { event.data }.u64(), readable, writable });
         }
     }
 }
 
-fn interest(writable: bool) -> i32 {
-    if writable { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN }
+fn checked(outcome: rustix::io::Result<()>) -> Result<()> {
+    outcome.map_err(|error| Error::os("epoll_ctl", &error.into()))
+}
+
+fn interest(writable: bool) -> EventFlags {
+    if writable { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN }
 }
 
 impl std::os::fd::AsFd for Epoll {
@@ -139,27 +133,19 @@ impl Wakeup {
     /// # Errors
     /// Descriptors ran out.
     pub fn new() -> Result<Wakeup> {
-        // SAFETY: makes a new descriptor.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(Error::last_os("eventfd"));
-        }
-        // SAFETY: the kernel has just made this descriptor for us.
-        Ok(Wakeup { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Wakeup { fd: fd.map_err(|error| Error::os("eventfd", &error.into()))? })
     }
 
     /// Wakes the sleeper.
     pub fn wake(&self) {
-        let one = 1u64;
-        // SAFETY: writes 8 bytes from this stack; a full counter wakes already.
-        unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) };
+        // A full counter wakes already.
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
     /// Takes the wakeup back.
     pub fn clear(&self) {
-        let mut count = 0u64;
-        // SAFETY: reads 8 bytes onto this stack.
-        unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+        let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
     }
 }
 

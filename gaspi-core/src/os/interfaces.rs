@@ -1,4 +1,6 @@
 //! The network interfaces of this machine, as far as this process sees them.
+//!
+//! By hand: rustix has no `getifaddrs`.
 
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,6 @@
 //! Shared libraries that may or may not be installed.
+//!
+//! By hand: one call whose handle is given back at once, for which libloading is `unsafe` too.
 
 use std::ffi::CStr;
 

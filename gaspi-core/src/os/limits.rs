@@ -2,7 +2,10 @@
 //!
 //! At a control group's memory limit the kernel kills instead of failing, so the limit is looked
 //! at before memory is promised. Version 1 and 2 of control groups are understood.
+//!
+//! Whether a number is a descriptor is asked by hand: rustix takes only those that are.
 
+use rustix::process;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -159,15 +162,12 @@ pub enum Resource {
 /// How much of a [`Resource`] this process may have now, `None` without a limit.
 pub fn allowed(resource: Resource) -> Option<u64> {
     let resource = match resource {
-        Resource::FileSize => libc::RLIMIT_FSIZE,
-        Resource::AddressSpace => libc::RLIMIT_AS,
-        Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
-        Resource::OpenFiles => libc::RLIMIT_NOFILE,
+        Resource::FileSize => process::Resource::Fsize,
+        Resource::AddressSpace => process::Resource::As,
+        Resource::LockedMemory => process::Resource::Memlock,
+        Resource::OpenFiles => process::Resource::Nofile,
     };
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
-    // SAFETY: getrlimit writes the struct that it is given.
-    unsafe { libc::getrlimit(resource, &raw mut limit) };
-    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    process::getrlimit(resource).current
 }
 
 /// How many descriptors of this process count for its limit of open files.
@@ -191,17 +191,16 @@ pub fn open_files() -> u64 {
 /// Raises the limit of open files to `needed` as far as the hard limit allows; never lowers it. The
 /// limit that holds now, and the hard one.
 pub fn raise_open_files(needed: u64) -> (u64, u64) {
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: getrlimit writes the struct that it is given.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let raised = libc::rlimit { rlim_cur: needed.min(limit.rlim_max), ..limit };
-    if raised.rlim_cur > limit.rlim_cur {
-        // SAFETY: setrlimit reads the struct that it is given.
-        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
-            limit = raised;
-        }
+    let limit = process::getrlimit(process::Resource::Nofile);
+    // No limit is the largest number, as for the kernel.
+    let (now, most) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));
+    let raised = needed.min(most);
+    if raised <= now {
+        return (now, most);
     }
-    (limit.rlim_cur, limit.rlim_max)
+    let new = process::Rlimit { current: Some(raised), maximum: limit.maximum };
+    let is_set = process::setrlimit(process::Resource::Nofile, new).is_ok();
+    (if is_set { raised } else { now }, most)
 }
 
 /// A setting of the kernel as text, without the line's end.

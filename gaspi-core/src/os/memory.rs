@@ -3,11 +3,15 @@
 //! Never named files, so nothing is left behind; sealed in size, so that no peer can make an
 //! access fault; never MAP_NORESERVE, so that huge pages that are not there fail here and not at
 //! the first touch.
+//!
+//! Mappings are made by hand: memmap2 cannot place one in a reservation, which huge pages need, and
+//! gives slices, which memory that peers write must not become.
 
 use super::limits::{self, Resource};
 use crate::error::{Error, Result};
+use rustix::fs::{self, MemfdFlags, SealFlags};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Alignment of mappings: the largest page of the machines that Linux runs on.
 pub const PAGE: u64 = 65536;
@@ -16,7 +20,7 @@ const SMALL_PAGE: usize = 4096;
 /// Bytes of a huge page: mappings from this size on are aligned to it.
 pub const HUGE_PAGE: u64 = 2 << 20;
 
-const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Whether `needed` bytes may be promised, while others are about to use `claimed` bytes.
 ///
@@ -44,28 +48,19 @@ pub fn create(name: &std::ffi::CStr, size: u64, huge: bool) -> Result<OwnedFd> {
         let reason = "limit of the file size; raise it with ulimit -f".to_owned();
         return Err(Error::Memory { needed: size, available: limit, reason });
     }
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    let flags = if huge { flags | libc::MFD_HUGETLB } else { flags };
-    // SAFETY: the name is a C string; the call makes a new descriptor.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
-    if fd < 0 {
-        return Err(Error::last_os("memfd_create"));
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let flags = if huge { flags | MemfdFlags::HUGETLB } else { flags };
+    let fd =
+        fs::memfd_create(name, flags).map_err(|error| Error::os("memfd_create", &error.into()))?;
+    if i64::try_from(size).is_err() {
+        let reason = "no file can be larger".to_owned();
+        return Err(Error::Memory { needed: size, available: i64::MAX as u64, reason });
     }
-    // SAFETY: the kernel has just made this descriptor for us.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let length = libc::off_t::try_from(size).map_err(|_| Error::Memory {
-        needed: size,
-        available: i64::MAX as u64,
-        reason: "no file can be larger".to_owned(),
+    fs::ftruncate(&fd, size).map_err(|error| {
+        Error::os(format!("ftruncate of a memory file to {size} bytes"), &error.into())
     })?;
-    // SAFETY: the descriptor is open.
-    if unsafe { libc::ftruncate(fd.as_raw_fd(), length) } != 0 {
-        return Err(Error::last_os(format!("ftruncate of a memory file to {size} bytes")));
-    }
-    // SAFETY: the descriptor is open.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } != 0 {
-        return Err(Error::last_os("sealing a memory file"));
-    }
+    fs::fcntl_add_seals(&fd, SEALS)
+        .map_err(|error| Error::os("sealing a memory file", &error.into()))?;
     Ok(fd)
 }
 
@@ -74,22 +69,17 @@ pub fn create(name: &std::ffi::CStr, size: u64, huge: bool) -> Result<OwnedFd> {
 /// # Errors
 /// It can, or is smaller: accessing it could kill this process.
 pub fn check_sealed(fd: BorrowedFd<'_>, size: u64) -> Result<()> {
-    // SAFETY: the descriptor is open.
-    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+    if !fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
         return Err(Error::System {
             call: "importing memory of a peer".to_owned(),
             reason: "it is not sealed against shrinking".to_owned(),
         });
     }
-    // SAFETY: all zeroes is a valid stat.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open and fstat writes the struct that it is given.
-    let failed = unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } != 0;
-    if failed || u64::try_from(stat.st_size).unwrap_or(0) < size {
+    let found = fs::fstat(fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+    if found < size {
         return Err(Error::System {
             call: "importing memory of a peer".to_owned(),
-            reason: format!("it has {} bytes instead of {size}", stat.st_size),
+            reason: format!("it has {found} bytes instead of {size}"),
         });
     }
     Ok(())

@@ -3,6 +3,9 @@
 //! Nearly every system call of the crate is made here (others: `sync::membarrier`,
 //! `bootstrap::system`, advice about the memory of channels); callers get safe functions and errors
 //! in words.
+//!
+//! rustix makes the calls where that takes `unsafe` away, by the functions of the C library: tests
+//! and tools put theirs in their place. What is made by hand says why at the head of its file.
 
 pub mod affinity;
 pub(crate) mod clock;

@@ -4,10 +4,15 @@
 //! Invariant: a process that cannot be seen has not ended. Only the kernel's word counts: a pidfd
 //! that is readable, a number of this pid namespace that nobody has, a zombie. That a file in /proc
 //! cannot be read says nothing: descriptors may have run out, or /proc may hide the process.
+//!
+//! Masks of signals and `_exit` are made by hand: rustix leaves both to the C library.
 
 use crate::error::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// What can be seen of another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,11 +77,9 @@ impl Watched {
 
     /// What can be seen of it now.
     pub fn look(&mut self) -> Seen {
-        // SAFETY: signal 0 is none; only whether there is such a process is looked at, which takes
-        // neither a descriptor nor /proc.
-        let missing = unsafe { libc::kill(self.pid, 0) } != 0
-            && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-        if missing {
+        // Takes neither a descriptor nor /proc.
+        let found = pid_of(self.pid).map(rustix::process::test_kill_process);
+        if found == Some(Err(Errno::SRCH)) {
             return Seen::Ended;
         }
         match stat(&self.pid.to_string()) {
@@ -102,6 +105,11 @@ impl Watched {
     }
 }
 
+/// The kernel's numbers of processes are positive.
+fn pid_of(number: i32) -> Option<Pid> {
+    Pid::from_raw(number.max(0))
+}
+
 /// A descriptor for the process `pid` of this pid namespace. `None` if the kernel says that there
 /// is no such process; with a time of start (0: not known) also if it is another one.
 ///
@@ -109,19 +117,12 @@ impl Watched {
 /// Descriptors ran out, the kernel has or gives no pidfds, or it cannot be seen when it was
 /// started.
 pub fn open(pid: i32, started: u64) -> Result<Option<OwnedFd>> {
-    // SAFETY: pidfd_open takes two integers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    // A descriptor is an int.
-    let fd = fd as i32;
-    if fd < 0 {
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() == Some(libc::ESRCH) {
-            return Ok(None);
-        }
-        return Err(Error::os(format!("pidfd_open({pid})"), &error));
-    }
-    // SAFETY: the kernel has just made this descriptor for us.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let opened = pid_of(pid).ok_or(Errno::INVAL);
+    let fd = match opened.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty())) {
+        Ok(fd) => fd,
+        Err(Errno::SRCH) => return Ok(None),
+        Err(error) => return Err(Error::os(format!("pidfd_open({pid})"), &error.into())),
+    };
     if started == 0 {
         return Ok(Some(fd));
     }
@@ -135,16 +136,15 @@ pub fn open(pid: i32, started: u64) -> Result<Option<OwnedFd>> {
 
 /// Whether the process has ended.
 pub fn has_ended(pidfd: &OwnedFd) -> bool {
-    let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: the descriptor is open and the struct lives on this stack; it does not wait.
-    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+    const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&AT_ONCE)) == Ok(1)
 }
 
 /// Sends `signal`; false if the process has ended or may not be signalled.
 pub fn signal(pidfd: &OwnedFd, signal: i32) -> bool {
-    let info = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: the descriptor is open and the signal information may be null.
-    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, info, 0) == 0 }
+    // Those without a name are real-time signals, which nobody sends.
+    let signal = Signal::from_named_raw(signal);
+    signal.is_some_and(|signal| rustix::process::pidfd_send_signal(pidfd, signal).is_ok())
 }
 
 /// Ends this process at once, without running destructors or exit handlers.

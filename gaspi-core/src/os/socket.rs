@@ -1,7 +1,14 @@
 //! Unix sockets with abstract names (nothing to delete) that also carry descriptors.
 //!
 //! All are close-on-exec and non-blocking, and no call raises SIGPIPE.
+//!
+//! What sends and receives pieces is made by hand: rustix wants slices, which memory that peers
+//! write must not become. So are credentials, in which rustix has no place for the process 0.
 
+use rustix::io::Errno;
+use rustix::net::{
+    self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
+};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -19,40 +26,14 @@ pub struct Credentials {
     pub uid: u32,
 }
 
-fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    // SAFETY: all zeroes is a valid address.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // The first byte of an abstract name is 0.
-    let room = address.sun_path.get_mut(1..=name.len()).ok_or(io::ErrorKind::InvalidInput)?;
-    for (to, from) in room.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    let len = size_of::<libc::sa_family_t>() + 1 + name.len();
-    Ok((address, len as libc::socklen_t))
+fn address(name: &str) -> io::Result<SocketAddrUnix> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes());
+    address.map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-fn owned(fd: RawFd) -> io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn socket(kind: i32) -> io::Result<OwnedFd> {
-    let kind = kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: makes a new descriptor.
-    owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
-}
-
-fn bind(fd: &OwnedFd, name: &str) -> io::Result<()> {
-    let (address, len) = address(name)?;
-    // SAFETY: the address lives on this stack and has the given length.
-    if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+fn socket(kind: SocketType) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(net::socket_with(AddressFamily::UNIX, kind, flags, None)?)
 }
 
 /// A listener under the abstract name `name`.
@@ -60,12 +41,10 @@ fn bind(fd: &OwnedFd, name: &str) -> io::Result<()> {
 /// # Errors
 /// The name is taken (`AddrInUse`) or too long, or descriptors ran out.
 pub fn listen(name: &str) -> io::Result<OwnedFd> {
-    let fd = socket(libc::SOCK_STREAM)?;
-    bind(&fd, name)?;
-    // SAFETY: the descriptor is open; the kernel caps the backlog.
-    if unsafe { libc::listen(fd.as_raw_fd(), 65536) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let fd = socket(SocketType::STREAM)?;
+    net::bind(&fd, &address(name)?)?;
+    // The kernel caps the backlog.
+    net::listen(&fd, 65536)?;
     Ok(fd)
 }
 
@@ -74,15 +53,11 @@ pub fn listen(name: &str) -> io::Result<OwnedFd> {
 /// # Errors
 /// Descriptors ran out.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let none = std::ptr::null_mut();
-    // SAFETY: the descriptor is open; the peer's address is not asked for.
-    match owned(unsafe { libc::accept4(listener.as_raw_fd(), none, std::ptr::null_mut(), flags) }) {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    match net::accept_with(listener, flags) {
         Ok(fd) => Ok(Some(fd)),
-        Err(error) => match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => Ok(None),
-            _ => Err(error),
-        },
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -91,12 +66,8 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 /// # Errors
 /// Nobody listens (`ConnectionRefused`), or the listener has too many waiting (`WouldBlock`).
 pub fn connect(name: &str) -> io::Result<OwnedFd> {
-    let fd = socket(libc::SOCK_STREAM)?;
-    let (address, len) = address(name)?;
-    // SAFETY: the address lives on this stack and has the given length.
-    if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let fd = socket(SocketType::STREAM)?;
+    net::connect(&fd, &address(name)?)?;
     Ok(fd)
 }
 
@@ -106,9 +77,9 @@ pub fn connect(name: &str) -> io::Result<OwnedFd> {
 /// # Errors
 /// The name is taken (`AddrInUse`) or too long, or descriptors ran out.
 pub fn datagram(name: Option<&str>) -> io::Result<OwnedFd> {
-    let fd = socket(libc::SOCK_DGRAM)?;
+    let fd = socket(SocketType::DGRAM)?;
     if let Some(name) = name {
-        bind(&fd, name)?;
+        net::bind(&fd, &address(name)?)?;
     }
     Ok(fd)
 }
@@ -116,24 +87,14 @@ pub fn datagram(name: Option<&str>) -> io::Result<OwnedFd> {
 /// Calls the [`datagram`] socket under the abstract name `name`. Where it is called already and has
 /// not listened yet, or is gone, nothing happens.
 pub fn send_to(fd: BorrowedFd<'_>, name: &str) {
-    let Ok((address, len)) = address(name) else { return };
-    let (byte, flags) = (0u8, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
-    let (from, to) = ((&raw const byte).cast(), (&raw const address).cast());
-    // SAFETY: byte and address live on this stack and have the given lengths.
-    unsafe { libc::sendto(fd.as_raw_fd(), from, 1, flags, to, len) };
+    let Ok(address) = address(name) else { return };
+    let _ = net::sendto(fd, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT, &address);
 }
 
 /// Takes what a [`datagram`] socket was called for.
 pub fn clear(fd: BorrowedFd<'_>) {
     let mut bytes = [0u8; 8];
-    let mut taken = 0;
-    while taken >= 0 {
-        // SAFETY: the kernel writes at most as many bytes as the array has.
-        taken = unsafe {
-            let to = bytes.as_mut_ptr().cast();
-            libc::recv(fd.as_raw_fd(), to, bytes.len(), libc::MSG_DONTWAIT)
-        };
-    }
+    while net::recv(fd, &mut bytes, RecvFlags::DONTWAIT).is_ok() {}
 }
 
 /// Who is on the other side.
@@ -157,20 +118,17 @@ pub fn credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
 
 /// The user of this process.
 pub fn own_uid() -> u32 {
-    // SAFETY: geteuid has no arguments.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 /// Ends a connection for both sides, also where a forked child holds a copy of it.
 pub fn shut_down(fd: BorrowedFd<'_>) {
-    // SAFETY: the descriptor is open.
-    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+    let _ = net::shutdown(fd, Shutdown::Both);
 }
 
 /// Nothing follows what was sent so far; the other side can still be heard.
 pub fn end_sending(fd: BorrowedFd<'_>) {
-    // SAFETY: the descriptor is open.
-    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) };
+    let _ = net::shutdown(fd, Shutdown::Write);
 }
 
 /// Whether sending failed for lack of room that will come: in the socket, in the kernel's memory,
@@ -226,10 +184,8 @@ fn message(pieces: &[Piece; 2]) -> ([libc::iovec; 2], libc::msghdr) {
 /// # Errors
 /// As [`send`].
 pub fn send_more(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
-    // SAFETY: reads the bytes of the slice.
-    let sent = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | SendFlags::MORE;
+    Ok(net::send(fd, bytes, flags)?)
 }
 
 /// Sends as much of two pieces as there is room for, and `descriptors` with the first byte.

@@ -1,14 +1,18 @@
 //! Memory handed to a socket page by page instead of copied into it: by way of a pipe.
+//!
+//! `vmsplice` gets memory that peers may write, and so is called by hand; so are the calls about
+//! signals, which rustix leaves to the C library.
 
 use super::socket::Piece;
+use rustix::pipe::{self, PipeFlags, SpliceFlags};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Bytes that a pipe is asked to hold: what a user may have without privileges (fs.pipe-max-size).
-const WANTED: i32 = 1024 * 1024;
+const WANTED: usize = 1024 * 1024;
 /// With less than a pipe holds by default, going by way of one does not pay. Users who have many
 /// get smaller ones (fs.pipe-user-pages-soft).
-const LEAST: i32 = 64 * 1024;
+const LEAST: usize = 64 * 1024;
 
 /// A pipe on the way from memory to a socket.
 #[derive(Debug)]
@@ -25,18 +29,10 @@ impl Pipe {
     /// # Errors
     /// Descriptors ran out, or this user has so many pipes that they hold next to nothing.
     pub fn new() -> io::Result<Pipe> {
-        let mut fds = [-1; 2];
-        // SAFETY: the kernel writes two descriptors.
-        if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just made these descriptors for us.
-        let [read, write] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        // SAFETY: the descriptor is open, and the argument a number.
-        unsafe { libc::fcntl(write.as_raw_fd(), libc::F_SETPIPE_SZ, WANTED) };
-        // SAFETY: as above.
-        let size = unsafe { libc::fcntl(write.as_raw_fd(), libc::F_GETPIPE_SZ) };
-        if size < LEAST {
+        let (read, write) = pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // Where that is refused, its size decides.
+        let _ = pipe::fcntl_setpipe_size(&write, WANTED);
+        if !pipe::fcntl_getpipe_size(&write).is_ok_and(|size| size >= LEAST) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         Ok(Pipe { read, write, held: 0 })
@@ -75,17 +71,14 @@ impl Pipe {
         let (mut moved, mut end) = (0, Ok(()));
         let quiet = Quiet::new();
         while self.held > 0 {
-            let (none, flags) = (std::ptr::null_mut(), libc::SPLICE_F_NONBLOCK);
-            let (from, to) = (self.read.as_raw_fd(), fd.as_raw_fd());
-            // SAFETY: both descriptors are open; no offsets are given.
-            let taken = unsafe { libc::splice(from, none, to, none, self.held, flags) };
-            match usize::try_from(taken) {
+            let flags = SpliceFlags::NONBLOCK;
+            match pipe::splice(&self.read, None, fd, None, self.held, flags) {
                 Ok(taken) => {
                     self.held -= taken;
                     moved += taken;
                 }
-                Err(_) => {
-                    end = Err(io::Error::last_os_error());
+                Err(error) => {
+                    end = Err(io::Error::from(error));
                     break;
                 }
             }

@@ -2,105 +2,26 @@
 //!
 //! All are close-on-exec and non-blocking. Bytes go through [`send`](super::socket::send) and
 //! [`receive`](super::socket::receive), which raise no SIGPIPE.
+//!
+//! TCP_INFO is asked for by hand: rustix does not have it.
 
-use std::ffi::c_int;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::mem::size_of;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Room for an address of any family that is used here, as the kernel wants it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-union Address {
-    family: libc::sa_family_t,
-    v4: libc::sockaddr_in,
-    v6: libc::sockaddr_in6,
-}
-
-impl Address {
-    fn empty() -> Address {
-        // SAFETY: all zeroes is a valid address of this type.
-        Address { v6: unsafe { std::mem::zeroed() } }
-    }
-
-    fn of(address: SocketAddr) -> (Address, libc::socklen_t) {
-        let mut found = Address::empty();
-        let len = match address {
-            SocketAddr::V4(address) => {
-                found.v4 = libc::sockaddr_in {
-                    sin_family: libc::AF_INET as libc::sa_family_t,
-                    sin_port: address.port().to_be(),
-                    sin_addr: libc::in_addr { s_addr: u32::from(*address.ip()).to_be() },
-                    sin_zero: [0; 8],
-                };
-                size_of::<libc::sockaddr_in>()
-            }
-            SocketAddr::V6(address) => {
-                found.v6 = libc::sockaddr_in6 {
-                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                    sin6_port: address.port().to_be(),
-                    sin6_flowinfo: address.flowinfo(),
-                    sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
-                    sin6_scope_id: address.scope_id(),
-                };
-                size_of::<libc::sockaddr_in6>()
-            }
-        };
-        (found, len as libc::socklen_t)
-    }
-
-    fn get(&self) -> io::Result<SocketAddr> {
-        // SAFETY: the family lies at the same place in all of them, and every bit pattern is valid.
-        match i32::from(unsafe { self.family }) {
-            libc::AF_INET => {
-                // SAFETY: of this family.
-                let v4 = unsafe { self.v4 };
-                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-                Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
-            }
-            libc::AF_INET6 => {
-                // SAFETY: of this family.
-                let v6 = unsafe { self.v6 };
-                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-                let port = u16::from_be(v6.sin6_port);
-                Ok(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
-            }
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-}
-
-fn owned(fd: RawFd) -> io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn checked(outcome: c_int) -> io::Result<()> {
-    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: makes a new descriptor.
-    let fd = owned(unsafe { libc::socket(family, kind, 0) })?;
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
     // Before the socket is connected, or listens for others that inherit it: what bbr has set up by
     // then stays. One that cannot be had is done without.
     let _ = set_plain_congestion(fd.as_fd());
     Ok(fd)
-}
-
-fn set(fd: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
-    let len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: the value lives on this stack and has the given length.
-    checked(unsafe {
-        libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), len)
-    })
 }
 
 /// A listener on `address`; port 0 takes a free one, see [`local_address`]. IPv6 listeners take no
@@ -112,18 +33,16 @@ fn set(fd: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> io::Res
 pub fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
     let fd = socket(address)?;
     if address.is_ipv6() {
-        set(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+        sockopt::set_ipv6_v6only(&fd, true)?;
     }
     if address.port() != 0 {
         // A port that a former job used may have connections in TIME_WAIT. Linux never lets two
         // listeners share a port by this option.
-        set(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        sockopt::set_socket_reuseaddr(&fd, true)?;
     }
-    let (raw, len) = Address::of(address);
-    // SAFETY: the address lives on this stack and has the given length.
-    checked(unsafe { libc::bind(fd.as_raw_fd(), (&raw const raw).cast(), len) })?;
-    // SAFETY: the descriptor is open; the kernel caps the backlog.
-    checked(unsafe { libc::listen(fd.as_raw_fd(), 65536) })?;
+    net::bind(&fd, &address)?;
+    // The kernel caps the backlog.
+    net::listen(&fd, 65536)?;
     Ok(fd)
 }
 
@@ -132,33 +51,31 @@ pub fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
 /// # Errors
 /// Descriptors ran out.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
-    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let mut from = Address::empty();
-    let mut len = size_of::<Address>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes of the address.
-    let fd = owned(unsafe {
-        libc::accept4(listener.as_raw_fd(), (&raw mut from).cast(), &raw mut len, flags)
-    });
-    match fd {
-        Ok(fd) => Ok(Some((fd, from.get()?))),
-        Err(error) => match error.raw_os_error() {
-            // A connection that broke while it waited in line is nobody's error (accept(2)).
-            Some(
-                libc::EAGAIN
-                | libc::EINTR
-                | libc::ECONNABORTED
-                | libc::EPROTO
-                | libc::ENETDOWN
-                | libc::ENOPROTOOPT
-                | libc::EHOSTDOWN
-                | libc::ENONET
-                | libc::EHOSTUNREACH
-                | libc::EOPNOTSUPP
-                | libc::ENETUNREACH,
-            ) => Ok(None),
-            _ => Err(error),
-        },
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    match net::acceptfrom_with(listener, flags) {
+        Ok((fd, from)) => Ok(Some((fd, address(from)?))),
+        // A connection that broke while it waited in line is nobody's error (accept(2)).
+        Err(
+            Errno::AGAIN
+            | Errno::INTR
+            | Errno::CONNABORTED
+            | Errno::PROTO
+            | Errno::NETDOWN
+            | Errno::NOPROTOOPT
+            | Errno::HOSTDOWN
+            | Errno::NONET
+            | Errno::HOSTUNREACH
+            | Errno::OPNOTSUPP
+            | Errno::NETUNREACH,
+        ) => Ok(None),
+        Err(error) => Err(error.into()),
     }
+}
+
+/// What the kernel tells as the address of a socket.
+fn address(found: Option<SocketAddrAny>) -> io::Result<SocketAddr> {
+    let found = found.and_then(|found| SocketAddr::try_from(found).ok());
+    found.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Begins to connect to `address`; [`outcome`] tells how that went once the socket is writable.
@@ -167,13 +84,9 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, SocketAdd
 /// There is no way to the address, or descriptors or ports ran out.
 pub fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
     let fd = socket(address)?;
-    let (raw, len) = Address::of(address);
-    // SAFETY: the address lives on this stack and has the given length.
-    match checked(unsafe { libc::connect(fd.as_raw_fd(), (&raw const raw).cast(), len) }) {
-        Err(error) if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => {
-            Err(error)
-        }
-        _ => Ok(fd),
+    match net::connect(&fd, &address) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(fd),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -182,20 +95,14 @@ pub fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
 /// # Errors
 /// It failed: refused, no route, no answer.
 pub fn outcome(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one entry on this stack, looked at without waiting.
-    let ready = unsafe { libc::poll(&raw mut entry, 1, 0) };
-    if ready == 0 || entry.revents == 0 {
+    const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut entry = [PollFd::new(&fd, PollFlags::OUT)];
+    let ready = poll(&mut entry, Some(&AT_ONCE));
+    if ready == Ok(0) || entry[0].revents().is_empty() {
         return Ok(false);
     }
-    let mut found: c_int = 0;
-    let mut len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes.
-    checked(unsafe {
-        let to = (&raw mut found).cast();
-        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, to, &raw mut len)
-    })?;
-    if found == 0 { Ok(true) } else { Err(io::Error::from_raw_os_error(found)) }
+    sockopt::socket_error(fd)??;
+    Ok(true)
 }
 
 /// The own address of a socket.
@@ -203,11 +110,7 @@ pub fn outcome(fd: BorrowedFd<'_>) -> io::Result<bool> {
 /// # Errors
 /// The kernel's.
 pub fn local_address(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
-    let mut found = Address::empty();
-    let mut len = size_of::<Address>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes of the address.
-    checked(unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut found).cast(), &raw mut len) })?;
-    found.get()
+    address(Some(net::getsockname(fd)?))
 }
 
 /// Sends what there is at once, in place of waiting for more (TCP_NODELAY).
@@ -215,7 +118,7 @@ pub fn local_address(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
 /// # Errors
 /// The kernel's.
 pub fn set_no_delay(fd: BorrowedFd<'_>) -> io::Result<()> {
-    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)
+    Ok(sockopt::set_tcp_nodelay(fd, true)?)
 }
 
 /// Lets the kernel's acknowledgements wait for data to go along with, for as long as the connection
@@ -223,7 +126,7 @@ pub fn set_no_delay(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// that is read costs a segment in return.
 pub fn delay_acknowledgements(fd: BorrowedFd<'_>) {
     // Where it is refused, they go at once.
-    let _ = set(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 0);
+    let _ = sockopt::set_tcp_quickack(fd, false);
 }
 
 /// Lets the kernel ask an idle peer's kernel whether it is there: after `idle_s` seconds without a
@@ -237,10 +140,10 @@ pub fn set_keepalive(
     interval_s: u16,
     probes: u8,
 ) -> io::Result<()> {
-    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle_s.into())?;
-    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, interval_s.into())?;
-    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, probes.into())?;
-    set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
+    sockopt::set_tcp_keepidle(fd, Duration::from_secs(idle_s.into()))?;
+    sockopt::set_tcp_keepintvl(fd, Duration::from_secs(interval_s.into()))?;
+    sockopt::set_tcp_keepcnt(fd, probes.into())?;
+    Ok(sockopt::set_socket_keepalive(fd, true)?)
 }
 
 /// How long ago the other side's kernel was heard on a connection: its data, or its
@@ -253,31 +156,23 @@ pub fn heard_last(fd: BorrowedFd<'_>) -> io::Result<Duration> {
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes.
-    checked(unsafe {
+    let failed = unsafe {
         let to = (&raw mut info).cast();
         libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut len)
-    })?;
+    };
+    if failed != 0 {
+        return Err(io::Error::last_os_error());
+    }
     let ago_ms = info.tcpi_last_data_recv.min(info.tcpi_last_ack_recv);
     Ok(Duration::from_millis(ago_ms.into()))
 }
-
-/// Bytes of the name of a congestion control (TCP_CA_NAME_MAX).
-const CONGESTION_MAX: usize = 16;
 
 /// The congestion control of a socket.
 ///
 /// # Errors
 /// The kernel's.
 pub fn congestion(fd: BorrowedFd<'_>) -> io::Result<String> {
-    let mut name = [0u8; CONGESTION_MAX];
-    let mut len = name.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes.
-    checked(unsafe {
-        let to = name.as_mut_ptr().cast();
-        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, to, &raw mut len)
-    })?;
-    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+    Ok(sockopt::tcp_congestion(fd)?)
 }
 
 /// Takes cubic or reno where the system's default is another congestion control: bbr paces by
@@ -292,14 +187,8 @@ pub fn set_plain_congestion(fd: BorrowedFd<'_>) -> io::Result<String> {
         return Ok(now);
     }
     for name in ["cubic", "reno"] {
-        // SAFETY: the name lives across the call and has the given length.
-        let set = checked(unsafe {
-            let (level, option) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
-            let len = name.len() as libc::socklen_t;
-            libc::setsockopt(fd.as_raw_fd(), level, option, name.as_ptr().cast(), len)
-        });
         // Not built into this kernel, or not allowed to this user.
-        if set.is_ok() {
+        if sockopt::set_tcp_congestion(fd, name).is_ok() {
             return Ok(name.to_owned());
         }
     }
@@ -308,8 +197,8 @@ pub fn set_plain_congestion(fd: BorrowedFd<'_>) -> io::Result<String> {
 
 /// Says that nothing more will be sent; what is on its way still arrives.
 pub fn end_sending(fd: BorrowedFd<'_>) {
-    // SAFETY: the descriptor is open; that the other side has gone already does not matter.
-    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) };
+    // That the other side has gone already does not matter.
+    let _ = net::shutdown(fd, Shutdown::Write);
 }
 
 #[cfg(test)]

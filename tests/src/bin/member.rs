@@ -15,10 +15,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gaspi::collectives::algorithms::{Algorithm, Collective};
 use gaspi::collectives::{
-    Combination, DataType, Operation, Prepared, Reducer, Request, Started, TypedRequest, prepare,
-    run, start_raw,
+    Algorithm, Collective, Combination, DataType, Operation, Prepared, Reducer, Request, Started,
+    TypedRequest, prepare, run, start_raw,
 };
 use gaspi::{Config, Error, GroupId, Init, Job, PendingInit, Rank, Runtime, SegmentId, Timeout};
 use gaspi_tests::{Seed, monotonic_us};

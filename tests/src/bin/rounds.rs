@@ -9,9 +9,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use gaspi::collectives::{Operation, allreduce_slice};
+use gaspi::state::State;
 use gaspi::{
     Config, GroupId, Init, Job, NotificationId, PendingInit, QueueId, Rank, Runtime, SegmentId,
-    State, Timeout, Transfer,
+    Timeout, Transfer,
 };
 
 type Result<T> = std::result::Result<T, String>;

@@ -15,9 +15,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use gaspi::collectives::{Operation, allreduce_slice};
+use gaspi::state::State;
 use gaspi::{
     Config, Error, GroupId, Init, Job, NotificationId, PendingInit, QueueId, Rank, Runtime,
-    SegmentId, State, Timeout, Transfer,
+    SegmentId, Timeout, Transfer,
 };
 use gaspi_tests::monotonic_us;
 

@@ -1,0 +1,36 @@
+//! Encoding and decoding: frames between libraries, messages of the exchange at start.
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion};
+use gaspi_core::benched::{FrameSample, MessageSample};
+
+pub(crate) fn measure(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("codec/frame");
+    for sample in FrameSample::all() {
+        let mut bytes = Vec::new();
+        sample.append_to(&mut bytes);
+        group.bench_function(BenchmarkId::new("encode", sample.name()), |bencher| {
+            bencher.iter(|| {
+                bytes.clear();
+                black_box(&sample).append_to(&mut bytes);
+            });
+        });
+        group.bench_function(BenchmarkId::new("decode", sample.name()), |bencher| {
+            bencher.iter(|| FrameSample::decode(black_box(&bytes)));
+        });
+    }
+    group.finish();
+
+    let mut group = criterion.benchmark_group("codec/message");
+    for sample in MessageSample::all() {
+        let bytes = sample.encode();
+        group.bench_function(BenchmarkId::new("encode", sample.name()), |bencher| {
+            bencher.iter(|| black_box(&sample).encode());
+        });
+        group.bench_function(BenchmarkId::new("decode", sample.name()), |bencher| {
+            bencher.iter(|| MessageSample::decode(black_box(&bytes)));
+        });
+    }
+    group.finish();
+}

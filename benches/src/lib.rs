@@ -1,0 +1,1 @@
+//! Nothing: this package has its benchmarks only. `cargo bench -p gaspi-benches` runs them.
