@@ -18,7 +18,10 @@ impl Inner {
         let kept = Arc::new(Kept { to, message: GroupMessage::Arrive(arrival) });
         // First kept, then said: a connection may break in between. A barrier's arrival may be
         // late, and then takes the place of none that is still needed.
-        let is_later = |kept: &Kept| matches!(&kept.message, GroupMessage::Arrive(arrival) if arrival.step > step);
+        let is_later = |kept: &Kept| match &kept.message {
+            GroupMessage::Arrive(arrival) => arrival.step > step,
+            _ => false,
+        };
         {
             let mut messages = self.control.resend_buffer.messages(group);
             let place = &mut messages.arrivals[parity];
