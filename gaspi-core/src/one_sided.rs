@@ -158,9 +158,11 @@ impl Inner {
         let mut inside = epoch::enter();
         let q = self.queue(queue)?;
         let mut slots_needed = u32::from(signal.is_some());
+        // All elements have the same rank.
+        let targets = self.ranks.targets.of(list.rank);
         for t in list.elements() {
             let local = self.local(t.local, &inside)?;
-            self.check(&t, local, self.target(t.rank, t.remote, &inside)?)?;
+            self.check(&t, local, self.target_in(targets, t.rank, t.remote, &inside)?)?;
             slots_needed += u32::from(t.size > 0);
         }
         if let Some(signal) = signal {
@@ -174,7 +176,7 @@ impl Inner {
         for t in list.elements().inspect(|t| last = Some(*t)).filter(|t| t.size > 0) {
             self.count_transfer(&inside, direction, &t, false);
             let local = self.local(t.local, &inside)?;
-            let target = self.target(t.rank, t.remote, &inside)?;
+            let target = self.target_in(targets, t.rank, t.remote, &inside)?;
             // Looked up again, as other threads may replace segments meanwhile.
             if self.check(&t, local, target).is_ok() && fast(direction, &t, local, target) {
                 continue;

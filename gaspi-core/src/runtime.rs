@@ -20,6 +20,7 @@ use crate::progress::thread::try_receiver;
 use crate::queue::Queue;
 use crate::ranks::Ranks;
 use crate::segment::own::Memory;
+use crate::segment::table::Table;
 use crate::segment::{Segment, Target};
 use crate::statistics::Statistics;
 use crate::sync::Mutex;
@@ -131,6 +132,21 @@ impl Inner {
         inside: &'g epoch::Guard,
     ) -> Result<&'g Target> {
         match self.ranks.target(rank, segment, inside) {
+            Some(target) => Ok(target),
+            None => Err(self.no_target(rank, segment)),
+        }
+    }
+
+    /// The same among the targets of `rank`.
+    #[inline(always)]
+    pub(crate) fn target_in<'g>(
+        &self,
+        targets: Option<&Table<Target>>,
+        rank: Rank,
+        segment: SegmentId,
+        inside: &'g epoch::Guard,
+    ) -> Result<&'g Target> {
+        match targets.and_then(|targets| targets.get(segment, inside)) {
             Some(target) => Ok(target),
             None => Err(self.no_target(rank, segment)),
         }
