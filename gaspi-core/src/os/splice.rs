@@ -34,7 +34,7 @@ impl Pipe {
         let [read, write] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         // SAFETY: the descriptor is open, and the argument a number.
         unsafe { libc::fcntl(write.as_raw_fd(), libc::F_SETPIPE_SZ, WANTED) };
-        // SAFETY: as above.
+        // SAFETY: no pointers.
         let size = unsafe { libc::fcntl(write.as_raw_fd(), libc::F_GETPIPE_SZ) };
         if size < LEAST {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -201,7 +201,7 @@ mod tests {
         // without care the signal would end it.
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let error = pipe.drain(client.as_fd()).expect_err("closed");
-        // SAFETY: as above.
+        // SAFETY: no pointers. The disposition is what it was before.
         unsafe { libc::signal(libc::SIGPIPE, before) };
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
@@ -210,7 +210,7 @@ mod tests {
     fn a_stream_that_breaks_half_way_raises_no_signal() {
         const PAGES: usize = 64;
         let (_, _, mapping) = ground("half", PAGES);
-        // SAFETY: as above.
+        // SAFETY: no pointers. Tests of this process do not use the disposition.
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         for _ in 0..200 {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
@@ -226,7 +226,7 @@ mod tests {
             while pipe.held() > 0 && pipe.drain(client.as_fd()).is_ok() {}
             assert!(pipe.held() > 0, "{put} bytes went to nobody");
         }
-        // SAFETY: as above.
+        // SAFETY: no pointers. The disposition is what it was before.
         unsafe { libc::signal(libc::SIGPIPE, before) };
     }
 }
