@@ -119,7 +119,7 @@ pub(crate) struct Segment {
 // SAFETY: the pointers lead into the segment's own mappings, or to bound memory, which is only used
 // for copies that the caller of `bind` vouched for; everything else is Send.
 unsafe impl Send for Segment {}
-// SAFETY: as above.
+// SAFETY: shared by copies. Everything that is no pointer is Sync.
 unsafe impl Sync for Segment {}
 
 /// What all segments of a rank share.
@@ -384,7 +384,7 @@ pub(crate) struct Target {
 
 // SAFETY: the pointers lead into the mappings (or the segment) that `keep` holds.
 unsafe impl Send for Target {}
-// SAFETY: as above; what they lead to is only used through atomics and copies.
+// SAFETY: shared by copies. `keep` holds what the pointers lead to.
 unsafe impl Sync for Target {}
 
 impl Target {

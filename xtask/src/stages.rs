@@ -49,8 +49,8 @@ impl Stage {
 
 /// Seconds that each stage should take at most on two cores, in the usual tier and in the full one:
 /// 1.5 times what it takes. The comment says what it took in both tiers and on which day, such as
-/// `took 80, 610 (2026-11-22)`; `cargo xtask test` and `cargo xtask test --full` print these seconds.
-/// Where no run is noted, the budget is older than these notes.
+/// `took 80, 610 (2026-11-22)`; `cargo xtask test` and `cargo xtask test --full` print these
+/// seconds. Where no run is noted, the budget is older than these notes.
 const BUDGETS: [(&str, u64, u64); 30] = [
     ("fmt", 10, 10),             // no run noted
     ("rules", 5, 5),             // no run noted

@@ -3,8 +3,9 @@
 //!
 //! [`launcher`] tells rank, size and the place of the server, for each way to start a job.
 //! [`exchange`] is the out-of-band exchange: each rank registers its [`Card`] with a server, and
-//! gets the [`Table`] of all cards once all ranks have registered. [`auth`] makes the key that protects the
-//! exchange between hosts. [`addresses`] chooses what to offer to peers and what to try.
+//! gets the [`Table`] of all cards once all ranks have registered. [`auth`] makes the key that
+//! protects the exchange between hosts. [`addresses`] chooses what to offer to peers and what to
+//! try.
 //!
 //! Invariant: no wait here outlives its deadline, and the end of any rank before the table went
 //! out ends the exchange for all ranks that take part in it.

@@ -38,7 +38,7 @@ unsafe fn address(from: *const libc::sockaddr) -> Option<IpAddr> {
             Some(Ipv4Addr::from(u32::from_be(found.sin_addr.s_addr)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: of this family, so of this type; possibly unaligned.
             let found = unsafe { from.cast::<libc::sockaddr_in6>().read_unaligned() };
             Some(Ipv6Addr::from(found.sin6_addr.s6_addr).into())
         }
@@ -69,7 +69,7 @@ pub fn list() -> Vec<Interface> {
         next = entry.ifa_next;
         // SAFETY: null, or of the family that it says.
         let Some(own) = (unsafe { address(entry.ifa_addr) }) else { continue };
-        // SAFETY: as above; the mask has the family of the address.
+        // SAFETY: null, or of the family that it says, which is the family of the address.
         let mask = unsafe { address(entry.ifa_netmask) };
         // SAFETY: the name of an entry is a string that lives as long as the list.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();

@@ -95,7 +95,7 @@ pub struct Mapping {
 // SAFETY: a mapping is an address range that belongs to the process; what is in it is only reached
 // through raw pointers and atomics.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: shared by copies.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -227,7 +227,7 @@ mod tests {
         let two = Mapping::new(fd.as_fd(), PAGE, PAGE).expect("mapping");
         // SAFETY: both addresses are mapped.
         unsafe { one.as_ptr().add(PAGE as usize).write_volatile(7) };
-        // SAFETY: as above.
+        // SAFETY: kept alive. `two` maps the page that was written.
         assert_eq!(unsafe { two.as_ptr().read_volatile() }, 7);
         // SAFETY: the descriptor is open.
         assert_ne!(unsafe { libc::ftruncate(fd.as_raw_fd(), 0) }, 0, "the size is sealed");

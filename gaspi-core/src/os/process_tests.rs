@@ -158,7 +158,7 @@ fn without_proc_the_living_live() {
         let flags = libc::MS_REC | libc::MS_PRIVATE;
         // SAFETY: C strings, and no data.
         unsafe { libc::mount(none, c"/".as_ptr(), none, flags, std::ptr::null()) };
-        // SAFETY: as above.
+        // SAFETY: C strings, and no data.
         if unsafe { libc::mount(none, proc, c"tmpfs".as_ptr(), 0, std::ptr::null()) } != 0 {
             return 78;
         }

@@ -242,7 +242,7 @@ impl FastGuard {
     /// It counts for a runtime that has such a rank.
     #[inline(always)]
     pub(crate) unsafe fn peer(&self, rank: usize) -> &'static PeerCounters {
-        // SAFETY: as promised by the caller.
+        // SAFETY: caller's promise.
         unsafe { self.slot.peer(rank) }
     }
 }
@@ -278,7 +278,7 @@ impl Guard {
     /// # Safety
     /// It counts for a runtime that has such a rank.
     pub(crate) unsafe fn peer(&self, rank: usize) -> &PeerCounters {
-        // SAFETY: as promised by the caller.
+        // SAFETY: caller's promise.
         unsafe { self.slot.peer(rank) }
     }
 

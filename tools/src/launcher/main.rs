@@ -35,6 +35,7 @@ mod refusal;
 mod remote;
 mod report;
 mod ssh_liveness;
+mod ssh_process;
 mod topology;
 
 use arguments::Arguments;

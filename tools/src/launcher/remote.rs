@@ -3,24 +3,17 @@
 
 use crate::assignment::Assignment;
 use crate::channel::Channel;
-use crate::process::{Ending, Process};
+use crate::process::Ending;
 use crate::protocol::{self, Down, Up};
 use crate::refusal::{EXIT_HOST, Refusal};
 use crate::ssh_liveness::Silence;
+use crate::ssh_process::SshProcess;
 use gaspi_core::bootstrap::RelayId;
-use gaspi_tools::remote_agent::{self, Opened, Opening, Ssh, Tool};
-use gaspi_tools::signals;
-use gaspi_tools::system;
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::Stdio;
+use gaspi_tools::remote_agent::{Opened, Opening, Ssh, Tool};
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// Bytes of ssh's messages that are kept: the last ones.
-const WORDS_MAX: usize = 8 << 10;
 /// How long ssh may take to end after its output has.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -83,15 +76,10 @@ pub(crate) struct Remote {
     pub(crate) owed: u32,
     /// What there is to do, until it is handed out; nothing if it is only asked whether it answers.
     pub(crate) plan: Option<Assignment>,
-    /// The program, for messages.
-    program: OsString,
-    ssh: Process,
-    /// How ssh ended.
-    ending: Option<Ending>,
+    ssh: SshProcess,
+    /// Through the pipes of ssh.
     channel: Channel,
     opening: Option<Opening>,
-    errors: Option<File>,
-    words: Vec<u8>,
     silence: Silence,
     /// When a connection without output counts as lost, though ssh has not ended.
     linger_until: Option<Instant>,
@@ -107,26 +95,13 @@ impl Remote {
         only_ping: bool,
         (patience, mask): (Duration, libc::sigset_t),
     ) -> Result<Remote, Refusal> {
-        let mut command = ssh.command(&plan.host, tool, &[OsStr::new("--agent")]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let parent = std::process::id() as i32;
-        // SAFETY: only async-signal-safe calls between fork and exec.
-        unsafe { command.pre_exec(move || prepare(parent, &mask)) };
-        let program = ssh.program().to_owned();
+        let command = ssh.command(&plan.host, tool, &[OsStr::new("--agent")]);
         let failed = |error: std::io::Error| Refusal {
             status: EXIT_HOST,
-            message: format!("host {}: starting {}: {error}", plan.host, program.display()),
+            message: format!("host {}: starting {}: {error}", plan.host, ssh.program().display()),
         };
-        let mut child = command.spawn().map_err(failed)?;
-        let ssh = Process::of_child(child.id() as i32).map_err(failed)?;
-        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(failed(std::io::Error::other("no pipes")));
-        };
-        let channel = Channel::new(OwnedFd::from(from), OwnedFd::from(to)).map_err(failed)?;
-        let errors = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
-        if let Some(errors) = &errors {
-            system::set_nonblocking(errors.as_fd()).map_err(failed)?;
-        }
+        let (process, from, to) = SshProcess::start(ssh, command, mask).map_err(failed)?;
+        let channel = Channel::new(from, to).map_err(failed)?;
         Ok(Remote {
             name: plan.host.clone(),
             ranks: plan.ranks.clone(),
@@ -135,13 +110,9 @@ impl Remote {
             machine: None,
             owed: 0,
             plan: (!only_ping).then_some(plan),
-            program,
-            ssh,
-            ending: None,
+            ssh: process,
             channel,
             opening: Some(Opening::default()),
-            errors,
-            words: Vec::new(),
             silence: Silence::new(patience),
             linger_until: None,
         })
@@ -149,12 +120,12 @@ impl Remote {
 
     /// The process of ssh, while it runs.
     pub(crate) fn pid(&self) -> Option<i32> {
-        self.ending.is_none().then_some(self.ssh.pid)
+        (!self.ssh.has_ended()).then_some(self.ssh.pid())
     }
 
     /// The process of ssh, also when it has ended.
     pub(crate) fn process(&self) -> i32 {
-        self.ssh.pid
+        self.ssh.pid()
     }
 
     /// Tells the agent what there is to do, in a job of so many machines.
@@ -194,7 +165,7 @@ impl Remote {
 
     /// What has to be waited for.
     pub(crate) fn readable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.channel.readable().into_iter().chain(self.errors.as_ref().map(|errors| errors.as_fd()))
+        self.channel.readable().into_iter().chain(self.ssh.readable())
     }
 
     /// To be written to, where something waits for that.
@@ -210,7 +181,7 @@ impl Remote {
 
     /// Whether the agent is there, which says something every second.
     fn is_watched(&self) -> bool {
-        self.opening.is_none() && !self.is_over() && self.ending.is_none()
+        self.opening.is_none() && !self.is_over() && !self.ssh.has_ended()
     }
 
     /// Says something to the agent, once there is one.
@@ -235,11 +206,7 @@ impl Remote {
 
     /// ssh has ended, if this is its process.
     pub(crate) fn ended(&mut self, pid: i32, ending: Ending) -> bool {
-        let is_it = self.ending.is_none() && self.ssh.pid == pid;
-        if is_it {
-            self.ending = Some(ending);
-        }
-        is_it
+        self.ssh.ended(pid, ending)
     }
 
     /// Closes the connection: an agent that has not said that all is done ends its ranks and
@@ -250,7 +217,7 @@ impl Remote {
             self.kill();
         }
         self.channel.hang_up();
-        self.errors = None;
+        self.ssh.close_messages();
         if self.step != Step::Done {
             self.step = Step::Lost;
         }
@@ -258,9 +225,7 @@ impl Remote {
 
     /// Ends ssh.
     pub(crate) fn kill(&self) {
-        if self.ending.is_none() {
-            self.ssh.signal(libc::SIGKILL);
-        }
+        self.ssh.kill();
     }
 
     /// Takes in what has come.
@@ -269,7 +234,7 @@ impl Remote {
         if self.step == Step::Lost {
             return news;
         }
-        self.read_errors();
+        self.ssh.read_messages();
         if self.channel.fill() > 0 {
             self.silence.note_heard();
         }
@@ -290,9 +255,9 @@ impl Remote {
         if let Some(reason) = wrong {
             news.push(self.lose(reason));
         } else if self.is_gone() {
-            let reason = self.farewell();
+            let reason = self.ssh.farewell();
             news.push(self.lose(reason));
-        } else if self.is_watched() && self.silence.is_cut(self.ssh.pid) {
+        } else if self.is_watched() && self.silence.is_cut(self.ssh.pid()) {
             let reason = self.silence.words();
             news.push(self.lose(reason));
         }
@@ -350,30 +315,12 @@ impl Remote {
                 Opened::Runs(rest) => {
                     self.channel.put_back(rest);
                     self.opening = None;
-                    // What was said so far is no reason for what may come.
-                    self.words.clear();
+                    self.ssh.forget_messages();
                     return Ok(());
                 }
                 Opened::Carry | Opened::Noise => {
                     return Err("login scripts there print without end".to_owned());
                 }
-            }
-        }
-    }
-
-    fn read_errors(&mut self) {
-        let mut buffer = [0; 4096];
-        while let Some(errors) = &mut self.errors {
-            match errors.read(&mut buffer) {
-                Ok(0) => self.errors = None,
-                Ok(count) => {
-                    self.words.extend_from_slice(&buffer[..count]);
-                    let excess = self.words.len().saturating_sub(WORDS_MAX);
-                    self.words.drain(..excess);
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(_) => self.errors = None,
             }
         }
     }
@@ -384,7 +331,7 @@ impl Remote {
         if self.is_over() {
             return false;
         }
-        if self.ending.is_some() {
+        if self.ssh.has_ended() {
             return true;
         }
         if !self.channel.ended() {
@@ -400,35 +347,4 @@ impl Remote {
         self.kill();
         News::Lost(reason)
     }
-
-    /// Why ssh has gone, in its own words.
-    fn farewell(&self) -> String {
-        let how = match self.ending {
-            Some(Ending::Exited(status)) => format!("ended with exit status {status}"),
-            Some(Ending::Killed { signal, .. }) => {
-                format!("was killed by signal {signal} ({})", signals::name(signal))
-            }
-            _ => "closed the connection".to_owned(),
-        };
-        remote_agent::farewell(&self.program, &how, &self.words)
-    }
-}
-
-/// In the new process, before it becomes ssh.
-fn prepare(parent: i32, mask: &libc::sigset_t) -> std::io::Result<()> {
-    // SAFETY: an integer option.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
-    // SAFETY: no arguments.
-    if unsafe { libc::getppid() } != parent {
-        // SAFETY: does not return.
-        unsafe { libc::_exit(1) };
-    }
-    // What is typed at the terminal reaches the ranks as signals; the connection has to survive it.
-    for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTSTP] {
-        // SAFETY: a disposition without a handler.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
-    }
-    // SAFETY: the set was filled in by the kernel.
-    unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
-    Ok(())
 }

@@ -5,28 +5,23 @@
 //! Connections are made side by side, handshakes one after the other, so that the hub sees one.
 
 use super::hub_access::{HubAccess, PATIENCE};
+use super::hub_lookup::HubLookup;
 use super::server::Server;
 use super::tcp_connection::{TcpConnection, continue_handshake};
-use crate::bootstrap::addresses::{Audience, Candidates};
 use crate::bootstrap::job::{HubLocation, Job};
 use crate::bootstrap::system::random;
-use crate::os::{interfaces, process, tcp};
+use crate::os::tcp;
 use crate::wire::handshake::{self, HUB, Met, Peer, Purpose, State};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 /// Between two rounds of trying: the hub may not have started yet.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LAST: Duration = Duration::from_millis(500);
-/// Addresses of the hub's machine that are tried.
-const ADDRESSES_MAX: usize = 4;
 /// How often a process of another version may refuse before it is taken for the hub.
 const VERSIONS_MAX: u32 = 3;
-/// How often a name that is not known is looked up again.
-const LOOK_UP: Duration = Duration::from_secs(5);
 /// How often to look whether the resolver has an answer.
 const RESOLVER: Duration = Duration::from_millis(2);
 /// How often those who wait here are told why they wait.
@@ -40,33 +35,80 @@ struct Attempt {
     connected: bool,
 }
 
+/// The rounds of trying: each tries all places once, and pauses between them grow.
+#[derive(Debug)]
+struct Rounds {
+    /// When the attempts of this round have taken too long.
+    until: Instant,
+    /// When the next round begins.
+    again: Instant,
+    pause: Duration,
+}
+
+impl Rounds {
+    fn new(now: Instant) -> Rounds {
+        Rounds { until: now, again: now, pause: PAUSE_FIRST }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        now >= self.again
+    }
+
+    fn begin(&mut self, now: Instant) {
+        self.until = now + PATIENCE;
+    }
+
+    /// The round has found nothing: the next one comes after a pause.
+    fn end(&mut self, now: Instant) {
+        self.again = now + self.pause;
+        self.pause = (self.pause * 2).min(PAUSE_LAST);
+    }
+
+    /// There are new places to try: the next round need not wait.
+    fn hurry(&mut self) {
+        self.again = Instant::now();
+    }
+}
+
+/// When users who wait for the hub are told why.
+#[derive(Debug)]
+struct WaitReport {
+    since: Instant,
+    reported: Instant,
+}
+
+impl WaitReport {
+    fn new(now: Instant) -> WaitReport {
+        WaitReport { since: now, reported: now }
+    }
+
+    fn deadline(&self) -> Instant {
+        self.reported + REPORT
+    }
+
+    fn report(&mut self, now: Instant, last_error: &str) {
+        self.reported = now;
+        let waited = self.since.elapsed().as_secs();
+        log::error!("proc_init: {waited} s have passed, {last_error}");
+    }
+}
+
 /// The way to the hub.
 #[derive(Debug)]
 pub(super) struct Discovery {
     rank: u32,
-    hub: String,
     named_port: bool,
-    audience: Audience,
     access: HubAccess,
-    addresses: Vec<IpAddr>,
-    looked_up: Option<Instant>,
-    /// The resolver, which takes its time, while it is at work.
-    resolver: Option<Receiver<std::io::Result<Vec<SocketAddr>>>>,
+    hub: HubLookup,
+    rounds: Rounds,
     attempts: Vec<Attempt>,
-    /// When the attempts of this round have taken too long.
-    until: Instant,
     /// The handshake that is under way.
     handshake: Option<(Attempt, handshake::Client, Instant)>,
-    /// When the next round begins.
-    again: Instant,
-    pause: Duration,
     /// Why the hub was not reached, by address.
     failures: BTreeMap<SocketAddr, String>,
-    unresolved: Option<String>,
     other_versions: u32,
     stream: Option<TcpConnection>,
-    since: Instant,
-    reported: Instant,
+    wait_report: WaitReport,
 }
 
 impl Discovery {
@@ -74,24 +116,16 @@ impl Discovery {
         let now = Instant::now();
         Discovery {
             rank: u32::from(job.rank.0),
-            hub: hub.host.clone(),
             named_port: hub.port.is_some(),
-            audience: hub.audience,
             access,
-            addresses: Vec::new(),
-            looked_up: None,
-            resolver: None,
+            hub: HubLookup::new(hub),
+            rounds: Rounds::new(now),
             attempts: Vec::new(),
-            until: now,
             handshake: None,
-            again: now,
-            pause: PAUSE_FIRST,
             failures: BTreeMap::new(),
-            unresolved: None,
             other_versions: 0,
             stream: None,
-            since: now,
-            reported: now,
+            wait_report: WaitReport::new(now),
         }
     }
 
@@ -110,7 +144,8 @@ impl Discovery {
             (Err(error), _) => Some(error.to_string()),
             (Ok(()), Some(why)) => Some(format!(
                 "the connection to the host of the meeting on {} ({}) has ended: {why}",
-                self.hub, stream.peer
+                self.hub.name(),
+                stream.peer
             )),
             (Ok(()), None) => None,
         };
@@ -125,7 +160,8 @@ impl Discovery {
         if self.stream.is_some() {
             return None;
         }
-        let mut reasons: Vec<String> = self.unresolved.iter().cloned().collect();
+        let mut reasons: Vec<String> =
+            self.hub.last_error().map(str::to_owned).into_iter().collect();
         // Ports at which nobody listens say the same.
         let mut told: Vec<(IpAddr, &str)> = Vec::new();
         for (to, reason) in &self.failures {
@@ -138,7 +174,7 @@ impl Discovery {
         let plural = if ports.len() == 1 { "port" } else { "ports" };
         let mut text = format!(
             "the host of the meeting on {} has not answered at {plural} {}",
-            self.hub,
+            self.hub.name(),
             ports.join(", ")
         );
         if !reasons.is_empty() {
@@ -149,8 +185,10 @@ impl Discovery {
 
     fn connect(&mut self, server: &mut Server) {
         let now = Instant::now();
-        self.resolved();
-        if self.attempts.is_empty() && self.handshake.is_none() && now >= self.again {
+        if self.hub.poll() {
+            self.rounds.hurry();
+        }
+        if self.is_idle() && self.rounds.is_due(now) {
             self.begin(now);
         }
         self.take_connected(now);
@@ -177,18 +215,20 @@ impl Discovery {
             }
             self.take_connected(now);
         }
-        if self.attempts.is_empty() && self.handshake.is_none() && self.again <= now {
-            self.again = now + self.pause;
-            self.pause = (self.pause * 2).min(PAUSE_LAST);
+        if self.is_idle() && self.rounds.is_due(now) {
+            self.rounds.end(now);
         }
-        if now >= self.reported + REPORT
+        if now >= self.wait_report.deadline()
             && let Some(last_error) = self.last_error()
         {
-            self.reported = now;
-            let waited = self.since.elapsed().as_secs();
-            log::error!("proc_init: {waited} s have passed, {last_error}");
+            self.wait_report.report(now, &last_error);
             server.explain(&last_error);
         }
+    }
+
+    /// Whether nothing is under way: neither a connection nor a handshake.
+    fn is_idle(&self) -> bool {
+        self.attempts.is_empty() && self.handshake.is_none()
     }
 
     /// Whether trying again cannot help: it is the hub that refuses, or that we refuse.
@@ -210,9 +250,11 @@ impl Discovery {
         let remedy = match client.met() {
             Met::SameJob => self.access.key_remedy(),
             Met::OtherJob => "check GASPI_JOB_ID and GASPI_MEETING on all hosts".to_owned(),
-            Met::OtherVersion | Met::Nobody => return format!("{to} on {}: {reason}", self.hub),
+            Met::OtherVersion | Met::Nobody => {
+                return format!("{to} on {}: {reason}", self.hub.name());
+            }
         };
-        format!("{to} on {}: {reason}; {remedy}", self.hub)
+        format!("{to} on {}: {reason}; {remedy}", self.hub.name())
     }
 
     fn failed(&mut self, to: SocketAddr, reason: &str) {
@@ -222,63 +264,12 @@ impl Discovery {
 
     /// Starts to connect to all places where the hub may be.
     fn begin(&mut self, now: Instant) {
-        let stale = self.looked_up.is_none_or(|at| now >= at + LOOK_UP);
-        if self.addresses.is_empty() && stale && self.resolver.is_none() {
-            self.look_up(now);
-        }
-        self.until = now + PATIENCE;
-        let places: Vec<SocketAddr> = self
-            .addresses
-            .iter()
-            .flat_map(|ip| self.access.ports.iter().map(|port| SocketAddr::new(*ip, *port)))
-            .collect();
-        for to in places {
+        self.hub.start(now);
+        self.rounds.begin(now);
+        for to in self.hub.places(&self.access.ports) {
             match tcp::connect(to) {
                 Ok(fd) => self.attempts.push(Attempt { fd, to, connected: false }),
                 Err(error) => self.failed(to, &error.to_string()),
-            }
-        }
-    }
-
-    /// Asks the resolver, in a thread: no call waits for it beyond its timeout.
-    fn look_up(&mut self, now: Instant) {
-        self.looked_up = Some(now);
-        let name = self.hub.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let (tell, resolver) = mpsc::channel();
-        let asked = process::with_signals_blocked(|| {
-            std::thread::Builder::new().name("gaspi-resolver".to_owned()).spawn(move || {
-                // Nobody listens any more if the start has ended meanwhile.
-                let _ = tell.send((name.as_str(), 0).to_socket_addrs().map(Iterator::collect));
-            })
-        });
-        match asked {
-            Ok(_) => self.resolver = Some(resolver),
-            Err(error) => self.unresolved = Some(format!("looking up {}: {error}", self.hub)),
-        }
-    }
-
-    /// Takes what the resolver has found.
-    fn resolved(&mut self) {
-        let found = match self.resolver.as_ref().map(Receiver::try_recv) {
-            None | Some(Err(TryRecvError::Empty)) => return,
-            Some(Ok(found)) => found,
-            Some(Err(TryRecvError::Disconnected)) => Err(std::io::ErrorKind::Other.into()),
-        };
-        self.resolver = None;
-        let found = match found {
-            Ok(found) => found,
-            Err(error) => {
-                self.unresolved = Some(format!("looking up {}: {error}", self.hub));
-                return;
-            }
-        };
-        self.again = Instant::now();
-        let candidates = Candidates::new(&found, &interfaces::list(), self.audience);
-        self.unresolved = candidates.lack();
-        for candidate in candidates.tried {
-            let ip = candidate.endpoint.ip();
-            if !self.addresses.contains(&ip) && self.addresses.len() < ADDRESSES_MAX {
-                self.addresses.push(ip);
             }
         }
     }
@@ -295,7 +286,7 @@ impl Discovery {
                     }
                 }
             }
-            if !attempt.connected && now >= self.until {
+            if !attempt.connected && now >= self.rounds.until {
                 self.failed(attempt.to, "no answer");
             } else if attempt.connected && self.handshake.is_none() {
                 let Ok(nonce) = random() else { continue };
@@ -318,14 +309,13 @@ impl Discovery {
         }
         let open = self.attempts.iter().filter(|attempt| !attempt.connected);
         fds.extend(open.map(|attempt| (attempt.fd.as_fd(), true)));
-        let idle = self.attempts.is_empty() && self.handshake.is_none();
         let next = match &self.handshake {
-            _ if idle => self.again,
+            _ if self.is_idle() => self.rounds.again,
             Some((_, _, until)) => *until,
-            None => self.until,
+            None => self.rounds.until,
         };
-        let mut next = next.min(self.reported + REPORT);
-        if self.resolver.is_some() {
+        let mut next = next.min(self.wait_report.deadline());
+        if self.hub.is_pending() {
             next = next.min(Instant::now() + RESOLVER);
         }
         Some(next.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))

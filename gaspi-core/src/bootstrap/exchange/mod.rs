@@ -20,6 +20,7 @@ mod discovery;
 mod embedded;
 mod encoding;
 mod hub_access;
+mod hub_lookup;
 mod local_connection;
 pub(super) mod membership;
 pub(crate) mod message;

@@ -1,5 +1,6 @@
 //! How ranks and the job end: signals, limits of time, and what is done at the end.
 
+use super::shutdown::GRACE;
 use super::{FORWARDED, Running, SHOW};
 use crate::process::{self, Ending};
 use crate::protocol::Down;
@@ -12,10 +13,6 @@ use gaspi_tools::signals::{self, Arrival};
 use gaspi_tools::system::{self, Watch};
 use std::time::{Duration, Instant};
 
-/// From SIGTERM to SIGKILL.
-const GRACE: Duration = Duration::from_secs(3);
-/// From SIGKILL to the end of the connection to a machine that does not tell the ends of its ranks.
-const SEVER: Duration = Duration::from_secs(5);
 /// How long ssh may take to end once there is nothing more to say.
 const PART: Duration = Duration::from_secs(3);
 /// Signals that end programs.
@@ -26,7 +23,7 @@ impl Running {
         while let Some(arrival) = self.signals.read() {
             match arrival.signal {
                 libc::SIGCHLD => self.reap(),
-                SHOW if self.begun => self.show_calls(None),
+                SHOW if self.startup.has_begun() => self.show_calls(None),
                 SHOW => self.tell_missing(),
                 signal if FORWARDED.contains(&signal) => self.forward(arrival),
                 _ => {}
@@ -45,23 +42,20 @@ impl Running {
             return;
         }
         let ends = ENDING.contains(&arrival.signal);
-        if ends && !self.begun {
+        if ends && !self.startup.has_begun() {
             let (name, missing) = (signals::name(arrival.signal), self.missing());
             let message = format!("{name} came while waiting for {missing}");
             self.failure.get_or_insert(Refusal { status: 128 + arrival.signal as u8, message });
             return;
         }
-        if ends && self.ends.len() == self.plan.ranks {
+        if ends && self.records.all_have_ended() {
             // Only output is left. A reader that does not read it is not waited for.
             return self.sever();
         }
-        self.ending |= ends;
-        self.interrupts += u32::from(arrival.signal == libc::SIGINT);
-        if arrival.signal == libc::SIGINT && self.interrupts == 2 {
+        if self.shutdown.note_signal(arrival.signal, ends) {
             self.printer.say("gaspi_run: second interrupt: killing all ranks\n");
-            self.sever_at = Some(Instant::now() + SEVER);
         }
-        if self.interrupts >= 2 {
+        if self.shutdown.is_forced() {
             self.signal_all(libc::SIGKILL);
             return;
         }
@@ -105,9 +99,10 @@ impl Running {
 
     pub(super) fn note_end(&mut self, rank: u32, pid: i32, ending: Ending) {
         let rank = rank as usize;
-        self.ends.push(End { rank, pid, ending, ordered: self.ordered });
-        let others_run = self.ends.len() < self.plan.ranks;
-        if ending.failed() && self.plan.kill_on_failure && !self.ending && others_run {
+        let ordered = self.shutdown.is_ordered();
+        self.records.note_end(End { rank, pid, ending, ordered });
+        let undisturbed = !self.shutdown.has_begun() && !self.records.all_have_ended();
+        if ending.failed() && self.plan.kill_on_failure && undisturbed {
             self.end_job(&format!("rank {rank} failed: ending the job (--kill-on-failure)"));
         }
     }
@@ -115,20 +110,18 @@ impl Running {
     /// The time that the job was given is over.
     pub(super) fn time_out(&mut self) {
         let limit = hang::duration(self.plan.timeout.unwrap_or_default());
-        if !self.begun {
+        if !self.startup.has_begun() {
             let missing = self.missing();
             let message = format!("waited {limit} (--timeout) for {missing}");
             self.failure = Some(Refusal { status: EXIT_TIMEOUT, message });
             return;
         }
-        let mut ended: Vec<bool> = vec![false; self.plan.ranks];
-        self.ends.iter().for_each(|end| ended[end.rank] = true);
-        let ranks: Vec<usize> = (0..self.plan.ranks).filter(|rank| !ended[*rank]).collect();
+        let ranks = self.records.running();
         // What ends the job already has its own limit.
-        if self.ordered || ranks.is_empty() {
+        if self.shutdown.is_ordered() || ranks.is_empty() {
             return;
         }
-        self.timed_out = true;
+        self.time_limit.exceed();
         let verb = if ranks.len() == 1 { "rank" } else { "ranks" };
         let ranks = as_list(&ranks);
         self.show_calls(Some(format!(
@@ -137,10 +130,7 @@ impl Running {
     }
 
     pub(super) fn end_job(&mut self, why: &str) {
-        self.ending = true;
-        self.ordered = true;
-        self.kill_at = Some(Instant::now() + GRACE);
-        self.sever_at = Some(Instant::now() + GRACE + SEVER);
+        self.shutdown.order();
         self.printer.say(&format!("gaspi_run: {why}\n"));
         self.signal_all(libc::SIGTERM);
         // A stopped rank would not see it.
@@ -164,9 +154,10 @@ impl Running {
 
     /// Ends what ranks left behind, if the job was ended, and the connections to other machines.
     pub(super) fn part(&mut self) {
-        self.remotes.iter_mut().for_each(|remote| remote.part(self.ending));
+        let orphans = self.shutdown.has_begun();
+        self.remotes.iter_mut().for_each(|remote| remote.part(orphans));
         let mut others = self.connections();
-        if self.ending {
+        if orphans {
             self.local_ranks.end_orphans(&self.signals, &mut others);
         }
         self.wait_for(others);
@@ -201,9 +192,7 @@ impl Running {
     /// Waits for the readers of our output; any signal that ends programs gives up on them, and so
     /// does the end of the time that the job was given.
     pub(super) fn write_out(&mut self) {
-        if self.timed_out {
-            self.timeout_at = Some(Instant::now() + GRACE);
-        }
+        self.time_limit.grant(GRACE);
         loop {
             self.printer.flush();
             let room = self.printer.writable().map(|fd| Watch { fd, room: true });
@@ -212,10 +201,10 @@ impl Running {
             if watches.len() == 1 {
                 return;
             }
-            let left = self.timeout_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = self.time_limit.at().map(|at| at.saturating_duration_since(Instant::now()));
             system::wait(&watches, left);
             if left.is_some_and(|left| left.is_zero()) {
-                self.timed_out = true;
+                self.time_limit.exceed();
                 return;
             }
             while let Some(arrival) = self.signals.read() {

@@ -6,14 +6,11 @@ use crate::process::Ending;
 use crate::protocol::Up;
 use crate::refusal::{EXIT_HOST, Refusal};
 use crate::remote::{News, Remote, Step};
-use crate::report::End;
 use crate::topology::as_list;
 use gaspi_core::Rank;
 use gaspi_core::bootstrap::StartStage;
 use std::time::{Duration, Instant};
 
-/// How often is said which machines are not ready.
-const TELL: Duration = Duration::from_secs(5);
 /// How long machines may take to get ready.
 const READY_MAX: Duration = Duration::from_secs(60);
 
@@ -33,7 +30,7 @@ impl Running {
                     Err(refusal) => return Err(self.abandon(refusal)),
                 }
             }
-            self.tell_at = Some(Instant::now() + TELL);
+            self.startup.schedule_report();
         }
         while self.failure.is_none() && self.remotes.iter().any(|r| self.is_awaited(r)) {
             self.turn();
@@ -46,7 +43,7 @@ impl Running {
                 self.failure.get_or_insert(Refusal { status: EXIT_HOST, message });
             }
         }
-        self.tell_at = None;
+        self.startup.cancel_report();
         let lost = self.remotes.iter().filter(|remote| remote.step == Step::Lost).count();
         if self.plan.ping && lost > 0 {
             let message = format!("{lost} of {} hosts do not answer", self.plan.own.machines);
@@ -84,10 +81,10 @@ impl Running {
 
     /// Says which machines are not ready.
     pub(super) fn tell_missing(&mut self) {
-        if !self.begun {
+        if !self.startup.has_begun() {
             let missing = self.missing();
             self.printer.say(&format!("gaspi_run: waiting for {missing}\n"));
-            self.tell_at = Some(Instant::now() + TELL);
+            self.startup.schedule_report();
         }
     }
 
@@ -156,7 +153,7 @@ impl Running {
     pub(super) fn lose(&mut self, index: usize, reason: &str) {
         let remote = &self.remotes[index];
         let name = remote.name.clone();
-        if !self.begun {
+        if !self.startup.has_begun() {
             if self.plan.ping {
                 // The others are asked too.
                 self.printer.say(&format!("gaspi_run: {name} does not answer: {reason}\n"));
@@ -172,14 +169,10 @@ impl Running {
             self.host.cut(link, &format!("the connection to host {name} was lost"));
         }
         for rank in ranks {
-            if !self.has_ended(rank) {
-                self.note_end(rank, self.pids[rank as usize], Ending::Lost);
+            if !self.records.has_ended(rank as usize) {
+                self.note_end(rank, self.records.pid(rank as usize), Ending::Lost);
             }
         }
-    }
-
-    fn has_ended(&self, rank: u32) -> bool {
-        self.ends.iter().any(|end: &End| end.rank == rank as usize)
     }
 
     /// Gives up machines that do not do what they are told.

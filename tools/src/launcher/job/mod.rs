@@ -4,10 +4,15 @@
 //! In two steps: all machines are reached ([`hosts`]) and say that they can do their part, then all
 //! ranks are started. How ranks and the job end is in [`ends`].
 
+mod alarm;
 mod ends;
 mod host_dedup;
 mod hosts;
+mod rank_records;
 mod show;
+mod shutdown;
+mod startup;
+mod time_limit;
 
 use crate::files::{self, Files};
 use crate::input::Input;
@@ -18,14 +23,18 @@ use crate::process::{self, Setting};
 use crate::protocol::Down;
 use crate::refusal::{EXIT_TIMEOUT, Refusal};
 use crate::remote::Remote;
-use crate::report::{self, End};
+use crate::report;
 use gaspi_core::Rank;
 use gaspi_core::bootstrap::{Request, Server};
 use gaspi_tools::signals::Signals;
 use gaspi_tools::system::{self, Watch};
+use rank_records::RankRecords;
 use show::Show;
+use shutdown::Shutdown;
+use startup::Startup;
 use std::process::Stdio;
 use std::time::Instant;
+use time_limit::TimeLimit;
 
 /// What is passed on to the ranks.
 const FORWARDED: [i32; 7] = [
@@ -56,28 +65,12 @@ pub(crate) struct Running {
     printer: Printer,
     /// For rank 0 on another machine.
     input: Option<Input>,
-    /// By rank, 0 until it was started.
-    pids: Vec<i32>,
-    /// In the order in which they ended.
-    ends: Vec<End>,
-    /// The ranks are being started or were.
-    begun: bool,
+    records: RankRecords,
+    startup: Startup,
+    shutdown: Shutdown,
+    time_limit: TimeLimit,
     /// Why the job cannot go on.
     failure: Option<Refusal>,
-    /// When is said next which machines are not ready.
-    tell_at: Option<Instant>,
-    interrupts: u32,
-    /// The job is being ended: what ranks leave behind is ended too.
-    ending: bool,
-    /// It is gaspi_run that ends it.
-    ordered: bool,
-    /// When the job has taken too long.
-    timeout_at: Option<Instant>,
-    timed_out: bool,
-    /// When SIGKILL follows.
-    kill_at: Option<Instant>,
-    /// When machines that still have ranks after that are given up.
-    sever_at: Option<Instant>,
     show: Option<Show>,
 }
 
@@ -112,7 +105,6 @@ impl Running {
         let meeting = host.name().to_owned();
         let setting = Setting { meeting, signal_mask: signals.before, descriptors };
         let away = plan.others.iter().any(|other| other.ranks.first() == Some(&0));
-        let limit = plan.timeout;
         Ok(Running {
             signals,
             setting,
@@ -122,18 +114,11 @@ impl Running {
             remotes: Vec::new(),
             printer,
             input: away.then(Input::new),
-            pids: vec![0; plan.ranks],
-            ends: Vec::with_capacity(plan.ranks),
-            begun: false,
+            records: RankRecords::new(plan.ranks),
+            startup: Startup::default(),
+            shutdown: Shutdown::default(),
+            time_limit: TimeLimit::new(plan.timeout),
             failure: None,
-            tell_at: None,
-            interrupts: 0,
-            ending: false,
-            ordered: false,
-            timeout_at: limit.and_then(|limit| Instant::now().checked_add(limit)),
-            timed_out: false,
-            kill_at: None,
-            sever_at: None,
             show: None,
             plan,
         })
@@ -156,15 +141,19 @@ impl Running {
         self.drain();
         self.part();
         let hosts = &self.plan.hosts;
-        let summary = report::summary(&self.ends, |rank| &hosts[rank]);
+        let summary = report::summary(self.records.ends(), |rank| &hosts[rank]);
         self.printer.say(&summary);
         self.write_out();
-        Ok(if self.timed_out { EXIT_TIMEOUT } else { report::status(&self.ends) })
+        Ok(if self.time_limit.is_exceeded() {
+            EXIT_TIMEOUT
+        } else {
+            report::status(self.records.ends())
+        })
     }
 
     /// Starts all ranks. If one cannot be started, those before it are killed.
     fn begin(&mut self) -> Result<(), Refusal> {
-        self.begun = true;
+        self.startup.begin();
         for remote in &mut self.remotes {
             remote.begin();
             remote.flush();
@@ -185,7 +174,7 @@ impl Running {
 
     fn note_start(&mut self, rank: u32, pid: i32, place: &str) {
         let rank = rank as usize;
-        self.pids[rank] = pid;
+        self.records.note_start(rank, pid);
         if self.plan.label {
             let several = self.plan.own.machines > 1;
             let host =
@@ -227,7 +216,7 @@ impl Running {
             watches.extend(remote.readable().map(always(false)));
             watches.extend(remote.writable().map(always(true)));
         }
-        if self.begun {
+        if self.startup.has_begun() {
             let input = self.input.as_ref().and_then(Input::readable);
             watches.extend(input.map(|fd| (Watch { fd, room: false }, Source::Input)));
         }
@@ -248,10 +237,9 @@ impl Running {
     /// When there is something to do, though nothing happens.
     fn next_time(&self) -> Option<Instant> {
         let own = [
-            self.kill_at,
-            self.sever_at,
-            self.timeout_at,
-            self.tell_at,
+            self.shutdown.deadline(),
+            self.time_limit.at(),
+            self.startup.report_at(),
             self.printer.prompt_at(),
             self.show.as_ref().map(Show::until),
         ];
@@ -260,23 +248,16 @@ impl Running {
     }
 
     fn look_at_clock(&mut self) {
-        let is_over = |at: &mut Option<Instant>| {
-            let over = at.is_some_and(|at| Instant::now() >= at);
-            if over {
-                *at = None;
-            }
-            over
-        };
-        if is_over(&mut self.tell_at) {
+        if self.startup.take_report_due() {
             self.tell_missing();
         }
-        if is_over(&mut self.timeout_at) {
+        if self.time_limit.take_due() {
             self.time_out();
         }
-        if is_over(&mut self.kill_at) {
+        if self.shutdown.take_kill_due() {
             self.signal_all(libc::SIGKILL);
         }
-        if is_over(&mut self.sever_at) {
+        if self.shutdown.take_sever_due() {
             self.sever();
         }
         self.finish_show();
@@ -299,7 +280,7 @@ impl Running {
         for request in requests {
             match request {
                 // Until then it is told which hosts are not ready.
-                Request::Missing { .. } if !self.begun => {}
+                Request::Missing { .. } if !self.startup.has_begun() => {}
                 Request::Missing { text } => {
                     self.printer.say(&format!("gaspi_run: waiting for {text}\n"));
                 }

@@ -3,7 +3,6 @@
 use super::Running;
 use crate::hang::{self, Row};
 use crate::protocol::Down;
-use crate::report;
 use std::time::{Duration, Instant};
 
 /// How long other machines may take.
@@ -62,24 +61,15 @@ impl Running {
         }
         let Some(show) = self.show.take() else { return };
         let known = show.rows.into_iter().enumerate();
-        let rows: Vec<Row> =
-            known.map(|(rank, row)| row.unwrap_or_else(|| self.row_of_absent(rank))).collect();
+        let rows: Vec<Row> = known
+            .map(|(rank, row)| row.unwrap_or_else(|| self.records.row_of_absent(rank)))
+            .collect();
         let hosts: Vec<&str> = self.plan.hosts.iter().map(String::as_str).collect();
         let several = (self.plan.own.machines > 1).then_some(hosts.as_slice());
         let table = hang::table(&rows, several);
         self.printer.say(&table);
         if let Some(reason) = show.then_end {
             self.end_job(&reason);
-        }
-    }
-
-    /// Of a rank whose machine said nothing.
-    fn row_of_absent(&self, rank: usize) -> Row {
-        let pid = self.pids[rank];
-        match self.ends.iter().find(|end| end.rank == rank) {
-            Some(end) => Row::unknown(pid, "ended", &report::phrase(end.ending)),
-            None if pid == 0 => Row::unknown(pid, "not started", ""),
-            None => Row::unknown(pid, "unknown", "its host does not answer"),
         }
     }
 }
