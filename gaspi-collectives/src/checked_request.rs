@@ -153,7 +153,8 @@ impl<'a> CheckedRequest<'a> {
     /// The memory of the request. Blocks that do not follow each other are packed, and the input of
     /// an all-to-all in place.
     ///
-    /// # Safety That of [`start`](crate::start); `packed` lives as long as the operation.
+    /// # Safety
+    /// That of [`start`](crate::start); `packed` lives as long as the operation.
     pub(crate) unsafe fn buffers(
         &self,
         plan: &Plan,

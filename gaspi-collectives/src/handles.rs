@@ -53,7 +53,8 @@ pub unsafe fn prepare(
 
 /// Starts a prepared operation that is not active.
 ///
-/// # Errors [`Error::InvalidOperation`]: the handle is not that of a prepared operation, or it is
+/// # Errors
+/// [`Error::InvalidOperation`]: the handle is not that of a prepared operation, or it is
 /// active; [`Error::RankDied`]; and those that ended an earlier run.
 pub fn restart(rt: &Runtime, handle: Handle) -> Result<()> {
     let engine = Engine::of(rt);
@@ -67,7 +68,8 @@ pub fn restart(rt: &Runtime, handle: Handle) -> Result<()> {
 /// Drives an operation, and returns whether it has ended. A prepared operation that is not active
 /// has ended. The handle of one that runs once is released when this returns true or an error.
 ///
-/// # Errors [`Error::InvalidOperation`], and the error of the operation.
+/// # Errors
+/// [`Error::InvalidOperation`], and the error of the operation.
 pub fn test(rt: &Runtime, handle: Handle) -> Result<bool> {
     match wait(rt, handle, Timeout::Test) {
         Ok(()) => Ok(true),
@@ -78,7 +80,8 @@ pub fn test(rt: &Runtime, handle: Handle) -> Result<bool> {
 
 /// Waits until an operation has ended. Otherwise like [`test`].
 ///
-/// # Errors [`Error::Timeout`]: the operation goes on and can be waited for again; and those of
+/// # Errors
+/// [`Error::Timeout`]: the operation goes on and can be waited for again; and those of
 /// [`test`].
 pub fn wait(rt: &Runtime, handle: Handle, timeout: Timeout) -> Result<()> {
     let engine = Engine::of(rt);
@@ -94,7 +97,8 @@ pub fn wait(rt: &Runtime, handle: Handle, timeout: Timeout) -> Result<()> {
 
 /// Frees a prepared operation that is not active.
 ///
-/// # Errors [`Error::InvalidOperation`]: it is active, or there is none.
+/// # Errors
+/// [`Error::InvalidOperation`]: it is active, or there is none.
 pub fn free(rt: &Runtime, handle: Handle) -> Result<()> {
     let engine = Engine::of(rt);
     let operation = engine.entry(handle.0)?;

@@ -21,7 +21,8 @@ use crate::request::{Request, SimpleRequest};
 /// - [`Error::InvalidRank`], [`Error::Number`], [`Error::Size`], [`Error::Null`],
 ///   [`Error::Unsupported`]: the arguments are invalid; nothing has happened.
 ///
-/// # Safety The memory of the request is readable (send) and writable (receive). Until the
+/// # Safety
+/// The memory of the request is readable (send) and writable (receive). Until the
 /// operation has ended, nobody else writes to the former or uses the latter.
 pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Timeout) -> Result<()> {
     let simple = SimpleRequest::of(request);

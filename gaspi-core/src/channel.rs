@@ -119,7 +119,7 @@ pub struct Channel {
 // SAFETY: the pointers lead into mappings that the channel keeps; what is there is used through
 // atomics and copies.
 unsafe impl Send for Channel {}
-// SAFETY: as above.
+// SAFETY: shared by copies.
 unsafe impl Sync for Channel {}
 
 impl Channel {

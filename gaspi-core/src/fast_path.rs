@@ -52,7 +52,7 @@ fn fits(room: u64, offset: u64, size: u64) -> bool {
 /// As [`std::ptr::copy`].
 #[inline(never)]
 unsafe fn copy_and_leave(guard: FastGuard, from: *const u8, to: *mut u8, size: usize) {
-    // SAFETY: as promised by the caller.
+    // SAFETY: caller's promise.
     unsafe { std::ptr::copy(from, to, size) };
     drop(guard);
 }
@@ -87,7 +87,7 @@ impl<'a> FastPath<'a> {
 
     #[inline(always)]
     fn segment(&self, segment: SegmentId) -> Option<&'a Segment> {
-        // SAFETY: as above.
+        // SAFETY: nothing that is looked up here is used after the guard has ended.
         unsafe { self.inner.memory.segments.get_inside(segment) }
     }
 
@@ -165,7 +165,7 @@ impl<'a> FastPath<'a> {
             // SAFETY: the caller vouches for 8 bytes at both ends.
             unsafe { to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned()) };
         } else {
-            // SAFETY: as promised by the caller; on one's own segments they may overlap.
+            // SAFETY: caller's promise; on one's own segments they may overlap.
             unsafe { copy_and_leave(self.guard, from, to, size as usize) };
         }
         Some(())

@@ -16,7 +16,8 @@ const BACKGROUND_LIMIT: Duration = Duration::from_millis(250);
 impl Engine {
     /// Starts the background thread, unless it runs.
     ///
-    /// # Errors [`Error::System`]: it cannot be started.
+    /// # Errors
+    /// [`Error::System`]: it cannot be started.
     pub(crate) fn start_background_thread(&self) -> Result<()> {
         let mut background = self.background.lock();
         if background.is_none() {

@@ -29,7 +29,8 @@ impl Engine {
 
     /// The operation of a handle.
     ///
-    /// # Errors [`Error::InvalidOperation`] if there is none, or it was released.
+    /// # Errors
+    /// [`Error::InvalidOperation`] if there is none, or it was released.
     pub(crate) fn entry(&self, handle: u64) -> Result<Arc<Operation>> {
         let handles = self.shared.handles.lock();
         let slot = handles.slots.get(handle as u32 as usize);

@@ -69,7 +69,8 @@ impl Operation {
     /// Starts a prepared operation that is not active. The outer error says what is wrong with the
     /// call.
     ///
-    /// # Errors Those of [`Executor::start`].
+    /// # Errors
+    /// Those of [`Executor::start`].
     pub(crate) fn start(&self, shared: &Shared) -> std::result::Result<Result<()>, &'static str> {
         let Some(Repeat { plan, arithmetic, buffers }) = &self.repeat else {
             return Err("it was started once and cannot be started again");
@@ -91,7 +92,8 @@ impl Operation {
 
     /// Waits until it has ended. One that was prepared and not started yet has ended.
     ///
-    /// # Errors [`Error::Timeout`](gaspi_core::Error::Timeout): it goes on; and the error that
+    /// # Errors
+    /// [`Error::Timeout`](gaspi_core::Error::Timeout): it goes on; and the error that
     /// ended it.
     pub(crate) fn wait(&self, shared: &Shared, deadline: Deadline) -> Result<()> {
         if self.is_prepared() && self.completion.is_idle() {

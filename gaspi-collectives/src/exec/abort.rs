@@ -24,7 +24,8 @@ impl Executor {
     /// still in an earlier operation would report a mismatch. Before an operation of messages the
     /// earlier ones are checked too: a rank that only sends does not wait for its receivers.
     ///
-    /// # Errors [`Error::RankDied`] of a member; and the failure of a member in an earlier
+    /// # Errors
+    /// [`Error::RankDied`] of a member; and the failure of a member in an earlier
     /// operation.
     pub(super) fn look_back(&self, state: &mut State, plan: &Plan) -> Result<()> {
         let channel = &self.channel;

@@ -33,7 +33,8 @@ impl State {
 impl Executor {
     /// The blocking operation that this call continues; `None` if there is none.
     ///
-    /// # Errors [`Error::ActiveCollective`] if another one is active, or another thread is in it.
+    /// # Errors
+    /// [`Error::ActiveCollective`] if another one is active, or another thread is in it.
     pub(crate) fn continued(&self, arguments: u64) -> Result<Option<Arc<Completion>>> {
         let mut state = self.hold();
         let Some(call) = &mut state.blocking else { return Ok(None) };

@@ -210,7 +210,8 @@ impl Executor {
 
     /// Starts an operation behind those that were started before.
     ///
-    /// # Errors The failure of an earlier operation: the channel cannot be used any more.
+    /// # Errors
+    /// The failure of an earlier operation: the channel cannot be used any more.
     pub(crate) fn start(
         &self,
         completion: &Arc<Completion>,

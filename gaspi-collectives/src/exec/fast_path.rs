@@ -26,7 +26,8 @@ const RECENT: usize = 16;
 impl Executor {
     /// Carries out an operation, see the module.
     ///
-    /// # Safety That of [`run`](crate::run), which has to be called after `None`.
+    /// # Safety
+    /// That of [`run`](crate::run), which has to be called after `None`.
     #[inline]
     pub(crate) unsafe fn try_run_fast(&self, simple: &SimpleRequest, no_wait: bool) -> Option<()> {
         let mut state = self.state.try_lock()?;

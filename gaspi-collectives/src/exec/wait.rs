@@ -21,7 +21,8 @@ impl Executor {
     /// Waits for an operation. `others` drives other executors; called with true it also checks
     /// their notices.
     ///
-    /// # Errors [`Error::Timeout`], the operation stays active; and the error that ended it.
+    /// # Errors
+    /// [`Error::Timeout`], the operation stays active; and the error that ended it.
     pub(crate) fn wait(
         &self,
         completion: &Completion,

@@ -38,7 +38,8 @@ pub struct Target<'a> {
 impl<'a> Source<'a> {
     /// `len` bytes from `start`, of any alignment.
     ///
-    /// # Safety The bytes stay readable for `'a`. Other writes to them are ordered with the reads
+    /// # Safety
+    /// The bytes stay readable for `'a`. Other writes to them are ordered with the reads
     /// through this value, as in proved steps.
     pub unsafe fn new(start: *const u8, len: usize) -> Source<'a> {
         Source { start, len, lifetime: PhantomData }
@@ -70,7 +71,8 @@ impl<'a> Source<'a> {
 impl<'a> Target<'a> {
     /// `len` bytes from `start`, of any alignment.
     ///
-    /// # Safety The bytes stay readable and writable for `'a`. Other accesses to them are ordered
+    /// # Safety
+    /// The bytes stay readable and writable for `'a`. Other accesses to them are ordered
     /// with those through this value, as in proved steps.
     pub unsafe fn new(start: *mut u8, len: usize) -> Target<'a> {
         Target { start, len, lifetime: PhantomData }

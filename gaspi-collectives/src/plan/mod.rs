@@ -77,7 +77,8 @@ pub(crate) struct PlanKey {
 impl PlanKey {
     /// Chooses the algorithm and writes its steps.
     ///
-    /// # Errors [`Error::Unsupported`]: no algorithm serves.
+    /// # Errors
+    /// [`Error::Unsupported`]: no algorithm serves.
     pub(crate) fn plan(&self, shape: &Shape, preferred: Option<Algorithm>) -> Result<Arc<Plan>> {
         let algorithm = choose(self, shape, preferred)?;
         let build = |algorithm: Algorithm, fallback| {

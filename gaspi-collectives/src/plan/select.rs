@@ -195,7 +195,8 @@ impl std::error::Error for Unserved {}
 
 /// The algorithm for a shape: `wanted` if given, else that of the table. All members get the same.
 ///
-/// # Errors The reason why the wanted one cannot serve it.
+/// # Errors
+/// The reason why the wanted one cannot serve it.
 pub fn choose(
     collective: Collective,
     shape: &Shape,

@@ -166,9 +166,10 @@ fn one_that_is_dropped_ends_its_group_for_all() {
 }
 
 fn a_drop_after_a_death() {
-    let died = Barrier::new(3);
+    let (ready, died) = (Barrier::new(3), Barrier::new(3));
     ranks::run_over(Nodes::of_this_test(), 3, &Config::default(), |rt| {
         let mut operation = prepared(&rt, sum(&rt));
+        ready.wait();
         if rt.rank() == Rank(2) {
             ranks::die(rt);
             died.wait();

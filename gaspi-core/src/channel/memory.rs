@@ -62,7 +62,7 @@ pub struct Mapped {
 // SAFETY: the pointer leads into what `_keep` has mapped, or to memory of this process; it is only
 // used for copies.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: shared by copies.
 unsafe impl Sync for Mapped {}
 
 /// How this rank gets at memory of a member.

@@ -194,7 +194,7 @@ mod tests {
         // without care the signal would end it.
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let error = pipe.drain(client.as_fd()).expect_err("closed");
-        // SAFETY: as above.
+        // SAFETY: a plain change of the disposition.
         unsafe { libc::signal(libc::SIGPIPE, before) };
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
@@ -203,7 +203,7 @@ mod tests {
     fn a_stream_that_breaks_half_way_raises_no_signal() {
         const PAGES: usize = 64;
         let (_, _, mapping) = ground("half", PAGES);
-        // SAFETY: as above.
+        // SAFETY: a plain change of the disposition.
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         for _ in 0..200 {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
@@ -219,7 +219,7 @@ mod tests {
             while pipe.held() > 0 && pipe.drain(client.as_fd()).is_ok() {}
             assert!(pipe.held() > 0, "{put} bytes went to nobody");
         }
-        // SAFETY: as above.
+        // SAFETY: a plain change of the disposition.
         unsafe { libc::signal(libc::SIGPIPE, before) };
     }
 }

@@ -49,7 +49,7 @@ fn post_as(
 fn read(slice: &PeerSlice<'_>, bytes: usize) -> Vec<u8> {
     let mut found = vec![0; bytes];
     assert!(bytes <= slice.len());
-    // SAFETY: as above.
+    // SAFETY: checked range, of a channel that lives.
     unsafe { slice.as_ptr().copy_to_nonoverlapping(found.as_mut_ptr(), bytes) };
     found
 }

@@ -54,7 +54,7 @@ impl World {
     }
 
     fn free(&self, entry: usize) {
-        // SAFETY: as above.
+        // SAFETY: what the model is about: nobody uses it any more.
         self.entries[entry].with_mut(|value| unsafe { *value = FREED });
     }
 

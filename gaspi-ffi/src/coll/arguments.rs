@@ -244,7 +244,8 @@ impl Members {
 impl Lists {
     /// Reads lists of one number per member.
     ///
-    /// # Safety Each list is null or points to `members` numbers.
+    /// # Safety
+    /// Each list is null or points to `members` numbers.
     pub(crate) unsafe fn read(self, members: u64, name: &'static str) -> Result<Blocks, Failure> {
         let list = |pointer: *const u64| {
             (0..members as usize)

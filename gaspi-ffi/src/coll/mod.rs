@@ -28,7 +28,8 @@ struct Call {
 impl Call {
     /// Carries out the request.
     ///
-    /// # Safety The caller of the C function passes valid options, and buffers that only the
+    /// # Safety
+    /// The caller of the C function passes valid options, and buffers that only the
     /// operation uses until its end.
     unsafe fn run(self, rt: &Runtime, request: Request) -> Outcome {
         // SAFETY: the caller of the C function passes valid options.

@@ -20,7 +20,8 @@ fn remaining(deadline: Deadline) -> Timeout {
 
 /// Waits for each of `num` requests; released ones become 0.
 ///
-/// # Safety `requests` points to `num` requests that no other thread uses.
+/// # Safety
+/// `requests` points to `num` requests that no other thread uses.
 unsafe fn wait_all(
     rt: &Runtime,
     num: usize,

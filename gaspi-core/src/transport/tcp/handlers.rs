@@ -78,7 +78,7 @@ impl<'a> Tcp<'a> {
     }
 
     /// Where a payload goes; nowhere if nobody wants it any more.
-    pub(crate) fn wanted<'s>(self, sink: &'s Sink) -> Option<&'s Arc<Segment>> {
+    pub(crate) fn wanted(self, sink: &Sink) -> Option<&Arc<Segment>> {
         match sink {
             Sink::Put { segment, .. } => Some(segment),
             // After a purge the place may serve another purpose.
@@ -105,7 +105,7 @@ impl<'a> Tcp<'a> {
                         to.cast::<u64>().write(bytes.as_ptr().cast::<u64>().read_unaligned())
                     };
                 } else {
-                    // SAFETY: as above.
+                    // SAFETY: checked range, kept alive by the lock.
                     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
                 }
             }

@@ -23,7 +23,7 @@ pub(crate) struct UserBuffer {
 // SAFETY: the memory may be read by any thread that finds it readable, by the promise of whoever
 // sends it.
 unsafe impl Send for UserBuffer {}
-// SAFETY: as above.
+// SAFETY: caller's promise, as for Send.
 unsafe impl Sync for UserBuffer {}
 
 impl UserBuffer {

@@ -103,7 +103,7 @@ impl Receiver {
             None => self.turn(tcp, 0, || ()),
         };
         if busy {
-            self.leave_epoll(&tcp.table);
+            self.leave_epoll(tcp.table);
         }
         if self.focus.on_looked(busy) {
             self.flush_acks(tcp, Flush::Awaited);
