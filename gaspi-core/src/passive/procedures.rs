@@ -204,7 +204,7 @@ impl Inner {
 
     /// Takes a message to another node back, if it was not received.
     fn withhold(&self, rank: Rank, key: &RequestKey) {
-        if let Some(request) = self.endpoints.give_up(key) {
+        if let Some(request) = self.endpoints.requests.give_up(key) {
             let frame = Frame::Withhold { request };
             // Who cannot be told any more does not receive it either.
             let _ = self.send_message(rank, Outgoing::new(&frame), Deadline::Now);
@@ -219,8 +219,8 @@ impl Inner {
         unsafe { to.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
         let frame = Frame::Reply { request, outcome: Ok(0) };
         // If it broke, the sender knows already that its message has failed.
-        if let Some(connection) = self.endpoints.connection(connection) {
-            connection.answer(&self.endpoints.data, &frame);
+        if let Some(connection) = self.endpoints.connections.get(connection) {
+            connection.answer(&self.endpoints.sets.data, &frame);
         }
         Some(sender)
     }
