@@ -55,7 +55,6 @@ pub(super) const FIELDS: &[(&str, &str, usize)] = &[
     ("gaspi-collectives/src/exec/executor.rs", "State", 17),
     ("gaspi-collectives/src/exec/task.rs", "Task", 19),
     ("gaspi-core/src/bootstrap/exchange/discovery.rs", "Discovery", 19),
-    ("gaspi-core/src/transport/tcp/send_queue.rs", "SendQueue", 22),
     ("tools/src/launcher/job/mod.rs", "Running", 22),
     ("tools/src/launcher/remote.rs", "Remote", 16),
 ];

@@ -1,8 +1,8 @@
 //! Connections on which something is held back for a moment, to share a system call with what comes
 //! next.
 //!
-//! Invariant: a connection is here before it is said that there is one, so that no look at that
-//! which comes behind the push finds nothing for good.
+//! Invariant: a connection is in the list before `any` is set, and `any` is cleared before the list
+//! is taken, so that no connection stays behind unseen.
 
 use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::transport::tcp::connection::Connection;

@@ -76,7 +76,7 @@ pub(crate) struct Receiver {
 struct Hot {
     connection: Arc<Connection>,
     incoming: Incoming,
-    /// Whether its socket is out of the set, which [`Polling`](crate::transport::tcp::polling::Polling) tells others.
+    /// Whether its socket is out of the set, which others hear from [`EndpointTable::polling`].
     direct_poll: bool,
 }
 
