@@ -1,8 +1,8 @@
 //! Streams between the libraries of two ranks: TCP between nodes, Unix sockets within a node.
 //!
 //! [`endpoint_table`] holds all that a rank has, in parts: [`poll_sets`] is what it sleeps on,
-//! [`polling`] who polls and when, [`connections`] the connections that there are, [`dialing`] those
-//! that are to be made, [`corked`] where something is held back, [`requests`] what peers have not
+//! [`polling`] who polls and when, [`connections`] the connections that there are, [`dialing`]
+//! those that are to be made, [`corked`] where something is held back, [`requests`] what peers have not
 //! answered. [`connect`] makes connections and watches whether peers live.
 //!
 //! A request goes into the [`send_queue`] of its [`connection`]. [`receive`] reads frames and puts

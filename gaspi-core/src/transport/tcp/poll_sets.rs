@@ -1,8 +1,8 @@
 //! What a rank sleeps on: its listeners, its wakeup, and the sockets of its connections in a set of
 //! their own, which is polled alone or with the rest.
 //!
-//! Invariant: `poll` contains `data`, the wakeup and all listeners, but for a listener that has to be
-//! left alone for a while.
+//! Invariant: `poll` contains `data`, the wakeup and all listeners, but for a listener that has to
+//! be left alone for a while.
 
 use crate::error::Result;
 use crate::os::event::{Epoll, Wakeup};
