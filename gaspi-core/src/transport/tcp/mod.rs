@@ -2,8 +2,8 @@
 //!
 //! [`endpoint_table`] holds all that a rank has, in parts: [`poll_sets`] is what it sleeps on,
 //! [`polling`] who polls and when, [`connections`] the connections that there are, [`dialing`]
-//! those that are to be made, [`corked`] where something is held back, [`requests`] what peers have not
-//! answered. [`connect`] makes connections and watches whether peers live.
+//! those that are to be made, [`corked`] where something is held back, [`requests`] what peers have
+//! not answered. [`connect`] makes connections and watches whether peers live.
 //!
 //! A request goes into the [`send_queue`] of its [`connection`]. [`receive`] reads frames and puts
 //! payloads straight into segments; [`handlers`] do what peers ask for. [`connection_epoch`] keeps
