@@ -104,7 +104,7 @@ impl Inner {
             })
         });
         let Some(outcome) = outcome else {
-            self.endpoints.keep(key, call);
+            self.endpoints.requests.keep(key, call);
             return Err(Error::Timeout { pending: format!("an answer of {rank}") });
         };
         match outcome {
@@ -112,7 +112,8 @@ impl Inner {
             Err(RequestFailure::Refused(reason)) => Err(self.ranks.refused(rank, reason)),
             Err(RequestFailure::Lost) => {
                 // A rank of this node that turned the connection away has said why.
-                let said = self.endpoints.last_error(rank).filter(|_| self.ranks.is_local(rank));
+                let said =
+                    self.endpoints.dialing.last_error(rank).filter(|_| self.ranks.is_local(rank));
                 if said.is_none() {
                     self.ranks.may_have_ended(rank);
                     self.explain(rank, patience.limit(deadline));

@@ -17,8 +17,10 @@ mod free_list;
 mod layout;
 mod memory;
 mod messages;
+mod placement;
 mod setup;
 mod spec;
+mod trouble_watch;
 pub(crate) mod zero_copy;
 
 pub(crate) use crate::transport::posted_receives::HEAD_BYTES;
@@ -42,7 +44,9 @@ use crate::wait::{Call, Waiting};
 use arena::{Reserved, View};
 use layout::Layout;
 use messages::Turn;
+use placement::Placement;
 use std::sync::Arc;
+use trouble_watch::TroubleWatch;
 
 /// A member, and how far this rank is with it. Written by the threads of this rank only.
 #[derive(Debug)]
@@ -104,12 +108,8 @@ pub struct Channel {
     members: Box<[Member]>,
     segment: Arc<Segment>,
     reserved: Reserved,
-    all_reachable: bool,
-    shares_cores: bool,
-    is_one_machine: bool,
-    /// Failures of requests before this channel was opened, and those that are known not to matter.
-    troubles: u64,
-    harmless: AtomicU64,
+    placement: Placement,
+    troubles: TroubleWatch,
     /// The segment in which memory was located last: id and generation.
     recent: AtomicU64,
     /// Notices told so far.
@@ -161,12 +161,12 @@ impl Channel {
     /// Whether a member of this node takes its ranks for such as share cores; the same for all of
     /// them.
     pub fn shares_cores(&self) -> bool {
-        self.shares_cores
+        self.placement.shares_cores()
     }
 
     /// Whether all members are on one machine, of whatever nodes.
     pub fn is_one_machine(&self) -> bool {
-        self.is_one_machine
+        self.placement.is_one_machine()
     }
 
     /// The other members of this node.
@@ -268,8 +268,7 @@ impl Channel {
     #[inline]
     pub fn check(&self) -> Result<()> {
         self.inner.check_open()?;
-        // Relaxed: what is newer than the number counts again.
-        let harmless = self.harmless.load(Ordering::Relaxed);
+        let harmless = self.troubles.harmless();
         if self.all_live() && self.inner.channels.troubles() == harmless {
             return Ok(());
         }
@@ -289,10 +288,12 @@ impl Channel {
             return Err(inner.ranks.died(rank, &self.pending()));
         }
         let troubles = inner.channels.troubles();
-        if let Some((rank, reason)) = inner.channels.trouble(&self.ranks, self.troubles) {
+        if let Some((rank, reason)) =
+            inner.channels.trouble(&self.ranks, self.troubles.at_opening())
+        {
             return Err(inner.ranks.refused(rank, reason));
         }
-        self.harmless.store(troubles, Ordering::Relaxed);
+        self.troubles.note_harmless(troubles);
         Ok(())
     }
 

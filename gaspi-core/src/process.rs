@@ -75,7 +75,7 @@ impl Runtime {
     /// [`Error::InvalidRank`].
     pub fn address_of(&self, rank: Rank) -> Result<Option<SocketAddr>> {
         self.inner().ranks.check_rank(rank)?;
-        Ok(self.inner().endpoints.address(rank))
+        Ok(self.inner().endpoints.dialing.address(rank))
     }
 
     /// Connects to `rank`; its library answers, not its program (GASPI 17.1, 5.4.1). A success

@@ -109,7 +109,7 @@ impl Inner {
             let (found, waited) =
                 self.waiter.until(&self.ranks.area, Some(sockets), deadline, waiting, attempt);
             if self.waiter.was_brief(waited) {
-                self.endpoints.brief.store(true, Ordering::Relaxed);
+                self.endpoints.polling.note_brief();
             }
             self.count_waiting(waiting.call, waited);
             found
@@ -335,7 +335,8 @@ impl Runtime {
         let pending = || inner.queues.iter().map(Queue::pending).sum::<u32>();
         let drained = inner.until(timeout.deadline(), waiting, || {
             let peers = (0..inner.ranks.size).map(|rank| Rank(rank as u16));
-            let handed_over = peers.into_iter().all(|rank| inner.endpoints.is_drained(rank));
+            let handed_over =
+                peers.into_iter().all(|rank| inner.endpoints.connections.is_drained(rank));
             (pending() == 0 && handed_over).then_some(())
         });
         if drained.is_none() {
@@ -364,14 +365,14 @@ impl Runtime {
         if inner.endpoints.remote && !std::thread::panicking() {
             inner.say_goodbye();
         }
-        inner.endpoints.stop.store(true, Ordering::Release);
-        inner.endpoints.wakeup.wake();
+        inner.endpoints.polling.stop();
+        inner.endpoints.sets.wakeup.wake();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             // It does not panic; if it did, there is nothing left to do for it.
             let _ = thread.join();
         }
-        inner.endpoints.shut_down();
+        inner.endpoints.connections.shut_down();
         // After the announcement: whoever hosts the job sees the connection close.
         *inner.membership.lock() = None;
         epoch::release_counters(inner.id());

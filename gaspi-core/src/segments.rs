@@ -127,7 +127,7 @@ impl Inner {
         let id = segment.id;
         segment.end();
         log::debug!("segment_delete: {id} has ended");
-        self.endpoints.forget_registrations(id, segment.generation);
+        self.endpoints.requests.forget_registrations(id, segment.generation);
         let revoke = Message::Revoke { segment: id, generation: segment.generation };
         let registered = segment.registered.lock();
         for rank in registered.iter().filter(|rank| self.ranks.liveness(**rank) == liveness::JOINED)

@@ -169,13 +169,14 @@ fn a_drop_after_a_death() {
     let (ready, died) = (Barrier::new(3), Barrier::new(3));
     ranks::run_over(Nodes::of_this_test(), 3, &Config::default(), |rt| {
         let mut operation = prepared(&rt, sum(&rt));
-        ready.wait();
         if rt.rank() == Rank(2) {
+            ready.wait();
             ranks::die(rt);
             died.wait();
             return;
         }
         let started = operation.start().expect("start");
+        ready.wait();
         died.wait();
         let begin = Instant::now();
         drop(started);

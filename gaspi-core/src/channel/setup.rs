@@ -6,7 +6,9 @@
 
 use super::arena::Reserved;
 use super::layout::Layout;
+use super::placement::Placement;
 use super::spec::ChannelSpec;
+use super::trouble_watch::TroubleWatch;
 use super::{Channel, Member};
 use crate::control::reason::{Report, has_failed};
 use crate::control::{CallKey, CallKind, GroupCall, describe_call};
@@ -217,17 +219,13 @@ impl Inner {
             members,
             segment: Arc::clone(&arena.segment),
             reserved,
-            all_reachable: offers.iter().all(|offer| offer.reachable),
-            shares_cores: ranks
-                .iter()
-                .zip(&offers)
-                .any(|(rank, offer)| self.ranks.is_local(*rank) && offer.shares_cores),
-            is_one_machine: ranks.iter().all(|rank| {
-                self.ranks.cards[rank.index()].machine
-                    == self.ranks.cards[self.ranks.me.index()].machine
-            }),
-            troubles,
-            harmless: AtomicU64::new(troubles),
+            placement: Placement::new(
+                &self.ranks,
+                &ranks,
+                offers.iter().all(|offer| offer.reachable),
+                |member| offers[member].shares_cores,
+            ),
+            troubles: TroubleWatch::new(troubles),
             recent: AtomicU64::new(0),
             notices: Mutex::new(0),
             ranks,

@@ -203,7 +203,7 @@ impl Inner {
 
     /// Takes a message to another node back, if it was not received.
     fn withhold(&self, rank: Rank, key: &RequestKey) {
-        if let Some(request) = self.endpoints.give_up(key) {
+        if let Some(request) = self.endpoints.requests.give_up(key) {
             let withhold = wire::message::Message::Withhold { request };
             // Who cannot be told any more does not receive it either.
             let _ = self.send_message(rank, &withhold, Deadline::Now);

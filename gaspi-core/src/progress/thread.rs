@@ -21,9 +21,9 @@ use crate::transport::KILLED;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connect::Connector;
-use crate::transport::tcp::endpoint_table::{
-    ATTEMPTS, CONNECTIONS, DATA, EndpointTable, LAUNCHER, LISTENER, PROCESSES, REMOTE_LISTENERS,
-    WAKEUP,
+use crate::transport::tcp::endpoint_table::EndpointTable;
+use crate::transport::tcp::poll_sets::{
+    ATTEMPTS, CONNECTIONS, DATA, LAUNCHER, LISTENER, PROCESSES, REMOTE_LISTENERS, WAKEUP,
 };
 use crate::transport::tcp::receive::Receiver;
 use crate::wire::frame::Frame;
@@ -94,7 +94,7 @@ impl Progress {
         let served = Arc::clone(&self.served);
         let tcp = served.tcp();
         if let Some(launcher) = served.membership().as_ref().and_then(Membership::as_fd) {
-            tcp.table.poll.add(launcher, LAUNCHER)?;
+            tcp.table.sets.poll.add(launcher, LAUNCHER)?;
         }
         let mut left = served.affordable_pidfds();
         for step in 1..tcp.up.ranks().size {
@@ -108,7 +108,7 @@ impl Progress {
                 Ok(Some(fd)) => {
                     left -= 1;
                     let token = PROCESSES + u64::from(rank.0);
-                    tcp.table.poll.add(fd.as_fd(), token)?;
+                    tcp.table.sets.poll.add(fd.as_fd(), token)?;
                     // Set here only.
                     let _ = tcp.up.ranks().processes[rank.index()].set(fd);
                 }
@@ -135,12 +135,12 @@ impl Progress {
         // the socket that would announce them.
         self.hear_launcher();
         let mut events = Vec::new();
-        while !self.served.tcp().table.stop.load(Ordering::Acquire) {
+        while !self.served.tcp().table.polling.is_stopped() {
             self.turn(&mut events);
         }
         if self.served.tcp().up.ranks().liveness(self.served.tcp().up.ranks().me) == liveness::LEFT
         {
-            for index in 0..self.served.tcp().table.remote_listeners.len() {
+            for index in 0..self.served.tcp().table.sets.remote_listeners().len() {
                 self.accept_remote(index as u64);
             }
             let until = Instant::now() + LAST_UNAUTHENTICATED;
@@ -155,7 +155,7 @@ impl Progress {
     fn turn(&mut self, events: &mut Vec<Event>) {
         events.clear();
         let asleep = Instant::now();
-        self.served.tcp().table.poll.wait(events, self.limit_ms());
+        self.served.tcp().table.sets.poll.wait(events, self.limit_ms());
         let data = events.iter().any(|event| event.token == DATA);
         self.traffic.on_wake(asleep.elapsed(), data);
         if self.has_to_look() && is_poll_due(self.looked.elapsed()) {
@@ -165,7 +165,7 @@ impl Progress {
         }
         for event in &*events {
             match event.token {
-                WAKEUP => self.served.tcp().table.wakeup.clear(),
+                WAKEUP => self.served.tcp().table.sets.wakeup.clear(),
                 LISTENER => self.accept(),
                 LAUNCHER => self.hear_launcher(),
 
@@ -192,7 +192,7 @@ impl Progress {
     }
 
     fn limit_ms(&self) -> i32 {
-        let ticking = self.served.tcp().table.poll_owner() == PollOwner::Timer;
+        let ticking = self.served.tcp().table.polling.owner() == PollOwner::Timer;
         let timers = Timers {
             tick_ms: ticking.then(|| self.schedule.tick_ms()),
             retires: self.retires,
@@ -208,7 +208,7 @@ impl Progress {
         let tcp = served.tcp();
         let endpoints = tcp.table;
         let corked = endpoints.flush_corked(tcp.up);
-        let ticked = endpoints.poll_owner() == PollOwner::Timer;
+        let ticked = endpoints.polling.owner() == PollOwner::Timer;
         let mut acks_delayed = false;
         if let Some(mut receiver) = try_receiver(endpoints) {
             // What callers have received is not lively.
@@ -225,7 +225,7 @@ impl Progress {
                 receiver.flush_acks(tcp, Flush::All);
             }
             acks_delayed = receiver.has_unsent_acks();
-            endpoints.acks_delayed.store(acks_delayed, Ordering::Relaxed);
+            endpoints.polling.set_acks_delayed(acks_delayed);
         }
         if endpoints.remote {
             self.settle_poll_owner(ticked, corked, acks_delayed);
@@ -235,31 +235,31 @@ impl Progress {
     /// Settles who looks after the sockets from now on, after what this turn has found.
     fn settle_poll_owner(&mut self, ticked: bool, corked: bool, acks_delayed: bool) {
         let endpoints = self.served.tcp().table;
+        let polling = &endpoints.polling;
         let mut next = self.schedule.after(Turn {
             ticked,
             corked,
             acks_delayed,
-            polls: endpoints.caller_polls.load(Ordering::Relaxed),
-            sleeper: endpoints.sleeper.load(Ordering::Relaxed),
-            brief: endpoints.brief.swap(false, Ordering::Relaxed),
+            polls: polling.caller_polls(),
+            sleeper: polling.has_sleeper(),
+            brief: polling.take_brief(),
         });
         if next != PollOwner::Timer && !endpoints.rejoin_epoll() {
             next = PollOwner::Timer;
         }
-        endpoints.ticks_slowly.store(self.schedule.is_slow(), Ordering::Relaxed);
-        endpoints.set_poll_owner(next);
+        polling.set_ticks_slowly(self.schedule.is_slow());
+        polling.set_owner(&endpoints.sets, next);
         // A caller that leaves says so first and looks then at what this thread does: one of both
         // sees the other.
         fence(Ordering::SeqCst);
         let now = Recheck {
-            polls: endpoints.caller_polls.load(Ordering::Relaxed),
-            sleeper: endpoints.sleeper.load(Ordering::Relaxed),
+            polls: polling.caller_polls(),
+            sleeper: polling.has_sleeper(),
             corked: endpoints.has_corked(),
-            needs_timer: endpoints.is_polled_directly()
-                || endpoints.acks_delayed.load(Ordering::Relaxed),
+            needs_timer: polling.needs_timer(),
         };
         if self.schedule.reconsider(next, now) {
-            endpoints.set_poll_owner(PollOwner::Timer);
+            polling.set_owner(&endpoints.sets, PollOwner::Timer);
         }
     }
 
@@ -296,7 +296,7 @@ impl Progress {
 
     fn process_ended(&self, rank: Rank) {
         if let Some(fd) = self.served.tcp().up.ranks().processes[rank.index()].get() {
-            self.served.tcp().table.poll.remove(fd.as_fd());
+            self.served.tcp().table.sets.poll.remove(fd.as_fd());
         }
         self.served.tcp().up.ended(rank);
     }
@@ -304,7 +304,7 @@ impl Progress {
     fn accept(&mut self) {
         let served = Arc::clone(&self.served);
         let tcp = served.tcp();
-        let Some(listener) = &tcp.table.listener else { return };
+        let Some(listener) = tcp.table.sets.listener() else { return };
         loop {
             match socket::accept(listener.as_fd()) {
                 Ok(Some(fd)) => self.admit(fd),
@@ -322,7 +322,7 @@ impl Progress {
     fn accept_remote(&mut self, index: u64) {
         let served = Arc::clone(&self.served);
         let tcp = served.tcp();
-        let Some(listener) = tcp.table.remote_listeners.get(index as usize) else { return };
+        let Some(listener) = tcp.table.sets.remote_listeners().get(index as usize) else { return };
         while let Err(error) = self.connector.accept(tcp, listener) {
             if !self.refuse(listener, false, &error) {
                 return;
@@ -345,7 +345,7 @@ impl Progress {
     fn refuse(&mut self, listener: &OwnedFd, local: bool, error: &std::io::Error) -> bool {
         let served = Arc::clone(&self.served);
         let tcp = served.tcp();
-        let making = tcp.table.making();
+        let making = tcp.table.connections.making();
         let had_reserve = self.reserve.take().is_some();
         let refused = if had_reserve { socket::accept(listener.as_fd()) } else { Ok(None) };
         let is_refused = matches!(refused, Ok(Some(_)));
@@ -356,7 +356,7 @@ impl Progress {
         self.reserve = Wakeup::new().ok();
         drop(making);
         if self.reserve.is_none() {
-            tcp.table.poll.remove(listener.as_fd());
+            tcp.table.sets.poll.remove(listener.as_fd());
             self.deaf = true;
         }
         if somebody && !std::mem::replace(&mut self.complained, true) {
@@ -376,14 +376,7 @@ impl Progress {
         self.reserve = self.reserve.take().or_else(|| Wakeup::new().ok());
         if self.reserve.is_some() {
             self.deaf = false;
-            let endpoints = self.served.tcp().table;
-            let listeners = endpoints.listener.iter().map(|listener| (LISTENER, listener));
-            for (token, listener) in
-                listeners.chain((REMOTE_LISTENERS..).zip(&endpoints.remote_listeners))
-            {
-                // Those that were never removed are there already.
-                let _ = endpoints.poll.add(listener.as_fd(), token);
-            }
+            self.served.tcp().table.sets.listen_again();
         }
     }
 }
@@ -424,10 +417,10 @@ impl Drop for EndsLoudly {
 /// Looks after the sockets until nothing comes for a while, or a caller wants to.
 fn busy_poll(tcp: Tcp<'_>, receiver: &mut Receiver) {
     let endpoints = tcp.table;
-    endpoints.receiver_wanted.store(false, Ordering::Relaxed);
+    endpoints.polling.set_receiver_wanted(false);
     let begin = Instant::now();
     let mut poll = BusyPoll::default();
-    while !endpoints.receiver_wanted.load(Ordering::Relaxed) {
+    while !endpoints.polling.is_receiver_wanted() {
         // Without a yield in between, after which a program that computes would have the core for
         // milliseconds.
         let busy = receiver.look(tcp);

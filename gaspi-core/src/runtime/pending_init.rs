@@ -229,7 +229,7 @@ impl PendingInit {
         let initial = initial_group(&config, size);
         let waiter = Waiter::new(ranks, cores).on_sockets(endpoints.remote);
         // A rank that is not connected with all does not hear of all that leave.
-        let ranks = Ranks::new(self.job.rank, cards, area, Arc::clone(&endpoints.wakeup));
+        let ranks = Ranks::new(self.job.rank, cards, area, Arc::clone(&endpoints.sets.wakeup));
         let connected = initial.as_ref().filter(|_| config.topology == Topology::Static);
         let tree = connected.and_then(|(_, members)| {
             Tree::of(&ranks.cards, members, self.job.rank.index()).map(Arc::new)
@@ -306,7 +306,8 @@ impl Inner {
         let outcome = outcome.or_else(|| self.until(deadline, waiting, reached));
         outcome.unwrap_or_else(|| {
             let unreached = |card: &&Card| {
-                !self.ranks.is_local(card.rank) && !self.endpoints.is_established(card.rank)
+                !self.ranks.is_local(card.rank)
+                    && !self.endpoints.connections.is_established(card.rank)
             };
             let first = self.ranks.cards.iter().find(unreached);
             let who = first.map_or(String::new(), |card| format!("{} on {}", card.rank, card.host));

@@ -63,7 +63,7 @@ impl Upcalls for Inner {
                 }
                 _ => {
                     let host = &self.ranks.cards[peer.index()].host;
-                    match self.endpoints.last_error(peer) {
+                    match self.endpoints.dialing.last_error(peer) {
                         Some(why) => format!("{peer} on {host} cannot be reached: {why}"),
                         None => format!("the connection to {peer} on {host} broke"),
                     }

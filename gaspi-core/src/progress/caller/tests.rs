@@ -44,7 +44,7 @@ fn endpoints(runtime: &Runtime) -> &EndpointTable {
 }
 
 fn poll_owner_of(runtime: &Runtime) -> PollOwner {
-    endpoints(runtime).poll_owner()
+    endpoints(runtime).polling.owner()
 }
 
 /// Waits until something is so.
@@ -100,8 +100,8 @@ fn talk_until(a: &Runtime, b: &Runtime, what: &str, mut so: impl FnMut() -> bool
 /// The same until the socket of `b` is out of its set.
 fn talk_until_apart(a: &Runtime, b: &Runtime) {
     await_that("a socket is apart", || {
-        talk_until(a, b, "a socket is apart", || endpoints(b).is_polled_directly());
-        endpoints(b).is_polled_directly()
+        talk_until(a, b, "a socket is apart", || endpoints(b).polling.is_direct());
+        endpoints(b).polling.is_direct()
     });
 }
 
@@ -129,7 +129,7 @@ fn a_rank_that_computes_after_lively_traffic_serves_others() {
         is_served(&b, &a);
         await_that("the thread listens", || poll_owner_of(&b) == PollOwner::Thread);
         assert!(
-            !endpoints(&b).is_polled_directly(),
+            !endpoints(&b).polling.is_direct(),
             "the thread does not listen to a socket that is apart"
         );
         is_served(&b, &a);
@@ -145,14 +145,14 @@ fn who_sleeps_after_lively_traffic_is_woken_and_relieves_the_progress_thread() {
             let sleeper = scope.spawn(|| hear(&b));
             // Who finds the sockets taken for a moment sleeps elsewhere: it is woken to try again.
             let sleeps = || {
-                let sleeps = endpoints(&b).sleeper.load(Ordering::Relaxed);
+                let sleeps = endpoints(&b).polling.has_sleeper();
                 if !sleeps {
                     b.inner().ranks.area.wake(b.rank());
                 }
                 sleeps
             };
             await_that("a caller sleeps", sleeps);
-            assert!(!endpoints(&b).is_polled_directly(), "nobody sleeps on a socket that is apart");
+            assert!(!endpoints(&b).polling.is_direct(), "nobody sleeps on a socket that is apart");
             await_that("the thread is relieved", || {
                 sleeps() && poll_owner_of(&b) == PollOwner::Caller
             });
@@ -172,7 +172,7 @@ fn the_end_of_a_socket_that_is_apart_is_noticed_while_nobody_calls() {
     a.term(LIMIT).expect("term");
     drop(a);
     await_that("it has left", || b.inner().ranks.liveness(Rank(0)) == liveness::LEFT);
-    await_that("nothing is apart", || !endpoints(&b).is_polled_directly());
+    await_that("nothing is apart", || !endpoints(&b).polling.is_direct());
     let refused = b.ping(Rank(0), LIMIT).expect_err("it has left");
     assert!(matches!(refused, Error::RankLeft { .. }), "{refused}");
 }
@@ -241,8 +241,8 @@ fn an_acknowledgement_that_waits_for_an_answer_goes_out_however_the_thread_finds
         let mut receiver = hold(&b);
         tell(&a, &b);
         await_that("it comes", || receiver.turn(b.inner().tcp(), 0, || ()));
-        endpoints(&b).set_poll_owner(PollOwner::Timer);
-        endpoints(&b).wakeup.wake();
+        endpoints(&b).polling.set_owner(&endpoints(&b).sets, PollOwner::Timer);
+        endpoints(&b).sets.wakeup.wake();
         receiver.send_or_delay_acks(b.inner().tcp());
         // Else it was not expected to go along, or the thread had stopped ticking.
         if receiver.has_unsent_acks() {
@@ -253,8 +253,8 @@ fn an_acknowledgement_that_waits_for_an_answer_goes_out_however_the_thread_finds
     };
     // The thread comes, and finds that somebody else looks after the sockets.
     for _ in 0..3 {
-        endpoints(&b).brief.store(true, Ordering::Relaxed);
-        await_that("the thread ticks", || !endpoints(&b).brief.load(Ordering::Relaxed));
+        endpoints(&b).polling.note_brief();
+        await_that("the thread ticks", || !endpoints(&b).polling.is_brief());
     }
     assert!(receiver.has_unsent_acks());
     drop(receiver);
@@ -268,19 +268,19 @@ fn a_look_at_the_set_is_one_at_the_socket_that_is_apart_too() {
         talk_until_apart(&a, &b);
         let receiver = hold(&b);
         // Nobody puts it back from here on.
-        if endpoints(&b).is_polled_directly() {
+        if endpoints(&b).polling.is_direct() {
             break receiver;
         }
     };
     tell(&a, &b);
     await_that("it is seen", || receiver.turn(b.inner().tcp(), 0, || ()));
-    assert!(endpoints(&b).is_polled_directly());
+    assert!(endpoints(&b).polling.is_direct());
 }
 
 /// How many looks it takes until something is found that has come.
 fn looks(receiver: &mut Receiver, runtime: &Runtime) -> u32 {
     let mut events = Vec::new();
-    endpoints(runtime).data.wait(&mut events, 60_000);
+    endpoints(runtime).sets.data.wait(&mut events, 60_000);
     assert!(!events.is_empty(), "something comes");
     let mut looks = 1;
     while !receiver.look(runtime.inner().tcp()) {

@@ -25,8 +25,8 @@ use crate::os::event::Event;
 use crate::os::{interfaces, tcp};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
-use crate::transport::tcp::connection::Connection;
-use crate::transport::tcp::endpoint_table::{ATTEMPTS, KEEPALIVES, UNAUTHENTICATED_FROM};
+use crate::transport::tcp::dialing::ConnectPurpose;
+use crate::transport::tcp::poll_sets::{ATTEMPTS, KEEPALIVES, UNAUTHENTICATED_FROM};
 use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
 use attempt::{Attempt, Outcome, advance, say_welcome, talk};
 use keepalive::{Keepalive, has_ended, probes};
@@ -34,7 +34,6 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Between the beginnings of two attempts of a peer's addresses.
@@ -50,32 +49,6 @@ const TURNED_AWAY: Duration = Duration::from_secs(60);
 const UNAUTHENTICATED_LIMIT: Duration = Duration::from_secs(5);
 /// How many may be about to prove it, beside two for each rank of the job.
 const UNAUTHENTICATED_MAX: usize = 64;
-
-/// What a connection is wanted for.
-#[derive(Debug, Clone)]
-pub(crate) enum ConnectPurpose {
-    /// To carry frames.
-    Data(Arc<Connection>),
-    /// To be told by its end that the peer's host is gone.
-    Keepalive,
-    /// The same once the former keepalive connection has fallen silent, unlike others with that
-    /// host.
-    KeepaliveAgain,
-    /// To find out whether the peer lives.
-    Probe,
-    /// The same, but not at once.
-    Doubt,
-}
-
-impl ConnectPurpose {
-    fn on_wire(&self) -> Purpose {
-        match self {
-            ConnectPurpose::Data(_) => Purpose::Data,
-            ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => Purpose::Keepalive,
-            ConnectPurpose::Probe | ConnectPurpose::Doubt => Purpose::Probe,
-        }
-    }
-}
 
 /// A peer that is being connected to.
 #[derive(Debug)]
@@ -158,7 +131,7 @@ impl Connector {
 
     /// Begins what is wanted, and gives up what takes too long.
     pub(crate) fn turn(&mut self, tcp: Tcp<'_>) {
-        for (rank, purpose) in tcp.table.take_wanted() {
+        for (rank, purpose) in tcp.table.dialing.take_wanted() {
             self.begin(tcp, rank, purpose);
         }
         let now = Instant::now();
@@ -293,7 +266,7 @@ impl Connector {
         tune(fd.as_fd(), tcp, &dial.purpose.on_wire());
         let to = Peer { rank: dial.rank.0.into(), purpose: dial.purpose.on_wire() };
         let client = Client::new(&self.secret, tcp.up.ranks().me.0.into(), to, nonce()?);
-        tcp.table.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
+        tcp.table.sets.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
         let until = Instant::now() + tcp.table.identity.dead_after;
         let welcome = dial.purpose.on_wire() == Purpose::Data;
         let (connected, proved) = (false, false);
@@ -321,7 +294,7 @@ impl Connector {
                 if first && attempt.connected {
                     // From now on only what the peer says counts.
                     let token = ATTEMPTS + number;
-                    let _ = tcp.table.poll.listen(attempt.fd.as_fd(), token, true);
+                    let _ = tcp.table.sets.poll.listen(attempt.fd.as_fd(), token, true);
                 }
                 if unproved && attempt.proved {
                     settle(tcp, dial, number);
@@ -339,7 +312,7 @@ impl Connector {
     fn failed(&mut self, tcp: Tcp<'_>, id: u64, number: u64, reason: String, refused: bool) {
         let Some(dial) = self.dials.get_mut(&id) else { return };
         let Some(attempt) = dial.attempts.remove(&number) else { return };
-        tcp.table.poll.remove(attempt.fd.as_fd());
+        tcp.table.sets.poll.remove(attempt.fd.as_fd());
         dial.refused &= refused;
         dial.failures.push(format!("{}: {reason}", attempt.endpoint));
         dial.next_at = Instant::now();
@@ -370,7 +343,7 @@ impl Connector {
         }
         // It may be that of a connection which is about to be used.
         let early = matches!(purpose, ConnectPurpose::Keepalive) && since.elapsed() < AGAIN;
-        if refused && (early || tcp.table.has_connection(rank)) {
+        if refused && (early || tcp.table.connections.has(rank)) {
             // Nobody listens any more; how its connections end tells whether it said goodbye.
             self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
             return;
@@ -383,7 +356,7 @@ impl Connector {
                 let host = &tcp.up.ranks().cards[rank.index()].host;
                 if tcp.up.ranks().liveness(rank) == liveness::JOINED {
                     log::warn!("connecting to {rank} on {host} failed: {reason}");
-                    tcp.table.set_last_error(rank, reason);
+                    tcp.table.dialing.set_last_error(rank, reason);
                 }
                 tcp.table.drop_connection(tcp.up, &connection);
                 if tcp.up.ranks().liveness(rank) == liveness::JOINED {
@@ -405,9 +378,9 @@ impl Connector {
         let Some(mut dial) = self.dials.remove(&id) else { return };
         let Some(attempt) = dial.attempts.remove(&number) else { return };
         for other in dial.attempts.values() {
-            tcp.table.poll.remove(other.fd.as_fd());
+            tcp.table.sets.poll.remove(other.fd.as_fd());
         }
-        tcp.table.poll.remove(attempt.fd.as_fd());
+        tcp.table.sets.poll.remove(attempt.fd.as_fd());
         let rank = dial.rank;
         match dial.purpose {
             ConnectPurpose::Data(connection) => {
@@ -416,7 +389,7 @@ impl Connector {
                     tcp.up.ranks().cards[rank.index()].host,
                     attempt.endpoint
                 );
-                tcp.table.set_address(rank, attempt.endpoint);
+                tcp.table.dialing.set_address(rank, attempt.endpoint);
                 // First: whatever is said on the connection, the peer's leaving included, comes
                 // later.
                 self.begin(tcp, rank, ConnectPurpose::Keepalive);
@@ -424,7 +397,7 @@ impl Connector {
             }
             ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => {
                 let token = KEEPALIVES + self.number();
-                if tcp.table.poll.add(attempt.fd.as_fd(), token).is_ok() {
+                if tcp.table.sets.poll.add(attempt.fd.as_fd(), token).is_ok() {
                     self.keepalives.insert(token, Keepalive { fd: attempt.fd, rank: Some(rank) });
                 }
             }
@@ -457,7 +430,7 @@ impl Connector {
             );
             tune(fd.as_fd(), tcp, &Purpose::Data);
             let token = UNAUTHENTICATED_FROM + self.number();
-            if tcp.table.poll.add(fd.as_fd(), token).is_ok() {
+            if tcp.table.sets.poll.add(fd.as_fd(), token).is_ok() {
                 let until = Instant::now() + UNAUTHENTICATED_LIMIT;
                 self.unauthenticated.insert(token, Unauthenticated { fd, from, server, until });
             }
@@ -467,7 +440,7 @@ impl Connector {
 
     fn turn_away(&mut self, tcp: Tcp<'_>, token: u64, why: &str) {
         let Some(pending) = self.unauthenticated.remove(&token) else { return };
-        tcp.table.poll.remove(pending.fd.as_fd());
+        tcp.table.sets.poll.remove(pending.fd.as_fd());
         if !std::mem::replace(&mut self.complained, true) {
             log::warn!(
                 "a connection from {} was refused: {why}: {}; further ones are not logged",
@@ -484,7 +457,7 @@ impl Connector {
             State::Pending if open => {}
             State::Done(peer) => {
                 if let Some(pending) = self.unauthenticated.remove(&token) {
-                    tcp.table.poll.remove(pending.fd.as_fd());
+                    tcp.table.sets.poll.remove(pending.fd.as_fd());
                     self.admit(tcp, pending, peer);
                 }
             }
@@ -517,12 +490,12 @@ impl Connector {
                     }
                     return;
                 }
-                tcp.table.set_address(rank, from);
+                tcp.table.dialing.set_address(rank, from);
                 tcp.table.admitted(tcp.up, fd, rank);
             }
             Purpose::Keepalive => {
                 let token = KEEPALIVES + self.number();
-                if tcp.table.poll.add(fd.as_fd(), token).is_ok() {
+                if tcp.table.sets.poll.add(fd.as_fd(), token).is_ok() {
                     self.keepalives.insert(token, Keepalive { fd, rank: None });
                 }
             }
@@ -545,7 +518,7 @@ impl Connector {
         let mut given_up = Vec::new();
         for (_, dial) in self.dials.extract_if(of_it) {
             for attempt in dial.attempts.values() {
-                tcp.table.poll.remove(attempt.fd.as_fd());
+                tcp.table.sets.poll.remove(attempt.fd.as_fd());
             }
             given_up.push(dial.purpose);
         }
@@ -558,7 +531,7 @@ impl Connector {
 /// first.
 fn settle(tcp: Tcp<'_>, dial: &mut Dial, number: u64) {
     for (_, other) in dial.attempts.extract_if(|other, _| *other != number) {
-        tcp.table.poll.remove(other.fd.as_fd());
+        tcp.table.sets.poll.remove(other.fd.as_fd());
     }
 }
 

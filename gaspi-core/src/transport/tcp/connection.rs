@@ -16,9 +16,7 @@ use crate::policy::acknowledge::{Batch, Flush};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::transport::tcp::pipes::Pipes;
-use crate::transport::tcp::send_queue::{
-    ChannelMessage, Ending, Item, Outgoing, SMALL, SendQueue, send,
-};
+use crate::transport::tcp::send_queue::{ChannelMessage, Item, Outgoing, SMALL, SendQueue, send};
 use crate::wire::frame::Frame;
 use crate::wire::message::Stream;
 use std::io;
@@ -159,10 +157,10 @@ impl Connection {
     /// Sends a frame that belongs to no stream, or leaves it to the receiving thread.
     pub(crate) fn send(&self, poll: &Epoll, item: Outgoing) -> Result<(), Unsent<Outgoing>> {
         let mut out = self.out();
-        if out.is_let_go() {
+        if out.usage.is_let_go() {
             return Err(Unsent::Closed(item));
         }
-        out.asked = true;
+        out.usage.note_asked();
         self.send_locked(poll, &mut out, item).map_err(|Broken| Unsent::Broken)
     }
 
@@ -173,7 +171,7 @@ impl Connection {
     }
 
     fn send_locked(&self, poll: &Epoll, out: &mut SendQueue, item: Outgoing) -> Result<(), Broken> {
-        if out.ending != Ending::No {
+        if out.usage.is_ending() {
             return Ok(());
         }
         out.control.push_back(item);
@@ -188,10 +186,10 @@ impl Connection {
         item: Item,
     ) -> Result<Posted, Unsent<Item>> {
         let mut out = self.out();
-        if out.is_let_go() {
+        if out.usage.is_let_go() {
             return Err(Unsent::Closed(item));
         }
-        out.asked = true;
+        out.usage.note_asked();
         let small = matches!(&item, Item::Put { put, .. } if put.size <= SMALL);
         let (cork, soon_ns) = if self.local { (false, None) } else { out.note_post(small) };
         self.post_locked(poll, &mut out, queue, item, cork).map_err(|Broken| Unsent::Broken)?;
@@ -214,10 +212,10 @@ impl Connection {
         message: ChannelMessage<'m>,
     ) -> Result<Option<Posted>, Unsent<ChannelMessage<'m>>> {
         let mut out = self.out();
-        if out.is_let_go() {
+        if out.usage.is_let_go() {
             return Err(Unsent::Closed(message));
         }
-        if out.ending != Ending::No {
+        if out.usage.is_ending() {
             return Ok(Some(Posted::default()));
         }
         // On one that has broken it is lost with the rest.
@@ -228,7 +226,7 @@ impl Connection {
         {
             return Ok(None);
         }
-        out.asked = true;
+        out.usage.note_asked();
         let (cork, soon_ns) = out.note_post(message.put.size <= SMALL);
         // SAFETY: as the caller says.
         let left = unsafe { out.send_message(self.fd(), cork, message) };
@@ -253,16 +251,16 @@ impl Connection {
         followed: bool,
     ) -> Result<Posted, Unsent<Item>> {
         let mut out = self.out();
-        if out.is_let_go() {
+        if out.usage.is_let_go() {
             return Err(Unsent::Closed(item));
         }
-        out.asked = true;
-        if out.ending == Ending::No {
+        out.usage.note_asked();
+        if !out.usage.is_ending() {
             out.append_item(queue, item);
         }
         // What it goes along with may not be posted any more, since the peer has died: nobody else
         // would find it on a connection whose end has been dealt with.
-        if out.broken {
+        if out.usage.is_broken() {
             return Err(Unsent::Broken);
         }
         let corked = !followed && !std::mem::replace(&mut out.cork_announced, true);
@@ -277,9 +275,9 @@ impl Connection {
         if out.is_idle() {
             return Ok(false);
         }
-        let awaited = out.armed;
+        let awaited = out.room.awaited;
         self.flush_locked(poll, &mut out)?;
-        Ok(awaited && !out.armed)
+        Ok(awaited && !out.room.awaited)
     }
 
     /// Answers in a stream of the peer's.
@@ -296,7 +294,7 @@ impl Connection {
         item: Item,
         cork: bool,
     ) -> Result<(), Broken> {
-        if out.ending != Ending::No {
+        if out.usage.is_ending() {
             return Ok(());
         }
         out.append_item(queue, item);
@@ -322,25 +320,7 @@ impl Connection {
     /// Takes note that `puts` puts of this connection have been completed in all; gives the streams
     /// that they belong to.
     pub(crate) fn acknowledged(&self, puts: u64) -> impl Iterator<Item = (Stream, u32)> + use<> {
-        let mut out = self.out();
-        let mut left = puts.saturating_sub(out.acknowledged);
-        out.acknowledged += left;
-        // Most are of one stream, for which no memory is needed.
-        let (mut first, mut others) = (None, Vec::new());
-        while left > 0 {
-            let Some((stream, count)) = out.unacknowledged.front_mut() else { break };
-            let taken = u64::from(*count).min(left) as u32;
-            match &mut first {
-                None => first = Some((*stream, taken)),
-                Some(_) => others.push((*stream, taken)),
-            }
-            *count -= taken;
-            left -= u64::from(taken);
-            if *count == 0 {
-                out.unacknowledged.pop_front();
-            }
-        }
-        first.into_iter().chain(others)
+        self.out().unacknowledged.acknowledge(puts)
     }
 
     /// Sends what there is room for.
@@ -351,11 +331,15 @@ impl Connection {
     /// The same where something is to be sent in addition: once there is no room, the receiving
     /// thread is told when there is.
     fn flush_unless_full(&self, poll: &Epoll, out: &mut SendQueue) -> Result<(), Broken> {
-        if out.armed && !out.broken { Ok(()) } else { self.flush_locked(poll, out) }
+        if out.room.awaited && !out.usage.is_broken() {
+            Ok(())
+        } else {
+            self.flush_locked(poll, out)
+        }
     }
 
     fn flush_locked(&self, poll: &Epoll, out: &mut SendQueue) -> Result<(), Broken> {
-        if out.broken {
+        if out.usage.is_broken() {
             return Err(Broken);
         }
         let Some(fd) = self.fd() else { return Ok(()) };
@@ -373,23 +357,25 @@ impl Connection {
                 Err(error) if socket::is_full(&error) => blocked = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
-                    out.broken = true;
+                    out.usage.note_broken();
                     // So that the receiving thread comes to its end, behind what was received.
                     socket::shut_down(fd);
                     return Err(Broken);
                 }
             }
         }
-        out.drains += u64::from(!blocked);
-        if !blocked && matches!(out.ending, Ending::LetGo | Ending::Said) {
-            socket::end_sending(fd);
+        if !blocked {
+            out.room.note_drained();
+            if out.usage.is_last() {
+                socket::end_sending(fd);
+            }
         }
-        if blocked && out.direct_poll {
+        if blocked && out.room.direct_poll {
             // Without a place in the set the next one that puts it back asks for room.
-            out.armed = true;
+            out.room.awaited = true;
             self.rejoin_epoll_locked(poll, out);
-        } else if blocked != out.armed && poll.change(fd, self.token, blocked).is_ok() {
-            out.armed = blocked;
+        } else if blocked != out.room.awaited && poll.change(fd, self.token, blocked).is_ok() {
+            out.room.awaited = blocked;
         }
         Ok(())
     }
@@ -398,17 +384,19 @@ impl Connection {
     /// the receiving thread looks at it by receiving. False if it has to stay.
     pub(crate) fn leave_epoll(&self, poll: &Epoll) -> bool {
         let mut out = self.out();
-        let Some(fd) = self.fd().filter(|_| !out.armed && !out.forgotten && !self.local) else {
+        let Some(fd) =
+            self.fd().filter(|_| !out.room.awaited && !out.usage.is_forgotten() && !self.local)
+        else {
             return false;
         };
         poll.remove(fd);
-        out.direct_poll = true;
+        out.room.direct_poll = true;
         true
     }
 
     /// Whether something waits for room in the socket, or may: somebody is sending.
     pub(crate) fn wants_room(&self) -> bool {
-        self.out.try_lock().is_none_or(|out| out.armed)
+        self.out.try_lock().is_none_or(|out| out.room.awaited)
     }
 
     /// Puts it back; false if the kernel has no room for it now.
@@ -417,9 +405,9 @@ impl Connection {
     }
 
     fn rejoin_epoll_locked(&self, poll: &Epoll, out: &mut SendQueue) -> bool {
-        if let Some(fd) = self.fd().filter(|_| out.direct_poll && !out.forgotten) {
-            out.direct_poll = poll.add_again(fd, self.token, out.armed).is_err();
-            return !out.direct_poll;
+        if let Some(fd) = self.fd().filter(|_| out.room.direct_poll && !out.usage.is_forgotten()) {
+            out.room.direct_poll = poll.add_again(fd, self.token, out.room.awaited).is_err();
+            return !out.room.direct_poll;
         }
         true
     }
@@ -427,10 +415,10 @@ impl Connection {
     /// Says goodbye behind all that has been sent so far.
     pub(crate) fn say_goodbye(&self, poll: &Epoll) {
         let mut out = self.out();
-        if out.ending != Ending::No {
+        if out.usage.is_ending() {
             return;
         }
-        out.ending = Ending::Goodbye;
+        out.usage.begin_goodbye();
         // Where it is broken there is nobody to tell.
         let _ = self.flush_locked(poll, &mut out);
     }
@@ -441,7 +429,7 @@ impl Connection {
         if !out.asks_nothing() {
             return false;
         }
-        out.released = true;
+        out.usage.release();
         // Should it have broken, its end is dealt with like any other's.
         let _ = self.send_locked(poll, &mut out, Outgoing::new(&Frame::Release));
         true
@@ -450,10 +438,10 @@ impl Connection {
     /// Ends sending if nothing is under way; whether it did.
     pub(crate) fn let_go(&self, poll: &Epoll) -> bool {
         let mut out = self.out();
-        if out.ending != Ending::No || !out.asks_nothing() {
+        if out.usage.is_ending() || !out.asks_nothing() {
             return false;
         }
-        out.ending = Ending::LetGo;
+        out.usage.let_go();
         // Where it is broken it ends anyway.
         let _ = self.flush_locked(poll, &mut out);
         true
@@ -462,20 +450,19 @@ impl Connection {
     /// Whether this rank may ask for more on it.
     pub(crate) fn is_usable(&self) -> bool {
         let out = self.out();
-        !out.broken && !out.is_let_go()
+        !out.usage.is_broken() && !out.usage.is_let_go()
     }
 
     /// Whether one of both sides has done with it, so that its end is no surprise.
     pub(crate) fn is_over(&self) -> bool {
         let out = self.out();
-        out.released || out.ending != Ending::No
+        out.usage.is_over()
     }
 
     /// Ends the connection for both sides; gives the streams of puts that were not acknowledged.
     pub(crate) fn shut_down(&self) -> Vec<(Stream, u32)> {
         let mut out = self.out();
-        out.broken = true;
-        out.forgotten = true;
+        out.usage.forget();
         // Behind that: a socket that comes later is found broken by whoever brings it.
         if let Some(fd) = self.fd() {
             socket::shut_down(fd);
@@ -485,14 +472,14 @@ impl Connection {
 
     /// Whether this rank has asked for something on it, which may be late.
     pub(crate) fn has_asked(&self) -> bool {
-        self.out().asked
+        self.out().usage.has_asked()
     }
 
     /// Sends nothing more; gives the streams of puts that were not acknowledged. What the peer has
     /// sent is still read, up to its end.
     pub(crate) fn give_up(&self) -> Vec<(Stream, u32)> {
         let mut out = self.out();
-        out.broken = true;
+        out.usage.note_broken();
         if let Some(fd) = self.fd() {
             socket::shut_down(fd);
         }
@@ -506,7 +493,7 @@ impl Connection {
 
     /// Whether its end has been dealt with.
     pub(crate) fn is_forgotten(&self) -> bool {
-        self.out().forgotten
+        self.out().usage.is_forgotten()
     }
 
     /// Whether everything has been handed to the kernel.

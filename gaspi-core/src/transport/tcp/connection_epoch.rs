@@ -11,30 +11,11 @@
 //! ([`Unsent::Stale`](crate::transport::tcp::connection::Unsent)).
 
 use crate::ids::Rank;
-use crate::os::tcp;
-use crate::sync::{AtomicU64, Ordering};
 use crate::transport::RequestFailure;
 use crate::transport::Upcalls;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::wire::message::Stream;
-use std::sync::Arc;
-use std::time::Duration;
-
-/// How many connections with a peer have been lost.
-#[derive(Debug)]
-pub(super) struct ConnectionEpochs {
-    /// By this rank.
-    own: AtomicU64,
-    /// By the peer, as far as it has said so.
-    of_peer: AtomicU64,
-}
-
-impl ConnectionEpochs {
-    pub(super) fn new() -> ConnectionEpochs {
-        ConnectionEpochs { own: AtomicU64::new(0), of_peer: AtomicU64::new(0) }
-    }
-}
 
 /// Puts of these streams were lost with their connection.
 pub(super) fn fail_puts(up: &dyn Upcalls, peer: Rank, lost: Vec<(Stream, u32)>) {
@@ -44,32 +25,19 @@ pub(super) fn fail_puts(up: &dyn Upcalls, peer: Rank, lost: Vec<(Stream, u32)>) 
 }
 
 impl EndpointTable {
-    /// A connection with `peer`, of another node, that has no socket yet. Where it is to be used
-    /// for requests, with the lock on what is used.
-    pub(super) fn between_nodes(&self, peer: Rank) -> Arc<Connection> {
-        let epoch = self.epochs[peer.index()].own.load(Ordering::Acquire);
-        Arc::new(Connection::between_nodes(self.token(), peer.0, epoch, &self.pipes))
-    }
-
-    /// Whether this rank has lost a connection with the peer of this one since it was begun.
-    pub(super) fn is_stale(&self, connection: &Connection) -> bool {
-        let peer = connection.peer().filter(|_| !connection.local);
-        peer.is_some_and(|peer| {
-            self.epochs[Rank(peer).index()].own.load(Ordering::Acquire) != connection.epoch()
-        })
-    }
-
     /// A connection with `peer` has broken: nothing is asked for any more on those that there are.
     /// What `peer` has sent on them is still read, its goodbye perhaps. Only with the receiver.
     pub(super) fn advance_epoch(&self, up: &dyn Upcalls, peer: Rank) {
         let active = {
-            let mut active = self.active[peer.index()].lock();
+            let mut active = self.connections.active(peer);
             // Behind that connections are begun with the new count; who brings the socket of one
             // that was begun before looks at the count once it is among the others.
-            self.epochs[peer.index()].own.fetch_add(1, Ordering::AcqRel);
+            self.connections.advance_epoch(peer);
             let active = active.take();
-            let open = self.connections_with(peer);
-            for connection in active.iter().chain(open.iter().filter(|open| self.is_stale(open))) {
+            let open = self.connections.with(peer);
+            for connection in
+                active.iter().chain(open.iter().filter(|open| self.connections.is_stale(open)))
+            {
                 fail_puts(up, peer, connection.give_up());
             }
             active
@@ -92,9 +60,8 @@ impl EndpointTable {
         count: u64,
     ) -> Result<(), Broken> {
         connection.set_epoch_of_peer(count);
-        let newest =
-            self.epochs[peer.index()].of_peer.fetch_max(count, Ordering::AcqRel).max(count);
-        let mut stale = self.connections_with(peer);
+        let newest = self.connections.raise_epoch_of_peer(peer, count);
+        let mut stale = self.connections.with(peer);
         // One that has not said it yet will.
         stale.retain(|open| open.epoch_of_peer().is_some_and(|count| count < newest));
         for connection in &stale {
@@ -105,19 +72,5 @@ impl EndpointTable {
             self.suspect(up, peer);
         }
         if count < newest { Err(Broken) } else { Ok(()) }
-    }
-
-    /// How long ago something was heard on a connection with one of these ranks of other nodes.
-    pub(super) fn heard_last(&self, of: impl Fn(Rank) -> bool) -> Option<Duration> {
-        let is_one =
-            |open: &&Arc<Connection>| !open.local && open.peer().is_some_and(|peer| of(Rank(peer)));
-        let connections = self.connections.lock();
-        let heard = |open: &Arc<Connection>| tcp::heard_last(open.fd()?).ok();
-        connections.values().filter(is_one).filter_map(heard).min()
-    }
-
-    fn connections_with(&self, peer: Rank) -> Vec<Arc<Connection>> {
-        let of_it = |open: &&Arc<Connection>| !open.local && open.peer() == Some(peer.0);
-        self.connections.lock().values().filter(of_it).cloned().collect()
     }
 }

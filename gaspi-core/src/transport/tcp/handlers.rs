@@ -133,7 +133,9 @@ impl<'a> Tcp<'a> {
             }
             Sink::Get { request, queue, generation, get_target } => {
                 let Some(peer) = connection.peer().map(Rank) else { return Err(Broken) };
-                let Some(request) = self.table.answered(request, peer) else { return Ok(()) };
+                let Some(request) = self.table.requests.answered(request, peer) else {
+                    return Ok(());
+                };
                 let expected = self.up.expects(Stream { queue, generation });
                 if let Some((segment, id)) = get_target.notify.filter(|_| expected) {
                     slots::set(segment.notification(id.index()), 1);
@@ -181,11 +183,11 @@ impl<'a> Tcp<'a> {
         }
         let reason = refusals.remove(&put.stream.queue.0).unwrap_or(reason);
         incoming.completed.add(Completed::Refused);
-        connection.answer(&self.table.data, &Frame::Refused { stream: put.stream, reason });
+        connection.answer(&self.table.sets.data, &Frame::Refused { stream: put.stream, reason });
     }
 
     fn reply(self, connection: &Connection, request: u64, outcome: Result<u64, String>) {
-        connection.answer(&self.table.data, &Frame::Reply { request, outcome });
+        connection.answer(&self.table.sets.data, &Frame::Reply { request, outcome });
     }
 
     /// Handles a frame and gives the bytes of payload that follow it.
@@ -235,7 +237,7 @@ impl<'a> Tcp<'a> {
     ) -> Result<(), Broken> {
         match frame {
             Frame::Reply { request, outcome } => {
-                if let Some(request) = self.table.answered(request, peer) {
+                if let Some(request) = self.table.requests.answered(request, peer) {
                     finish(self.up, peer, request, outcome.map_err(RequestFailure::Refused));
                     self.table.let_go(connection);
                 }
@@ -255,7 +257,7 @@ impl<'a> Tcp<'a> {
                 return Err(Broken);
             }
             Frame::TurnedAway { reason } => {
-                self.table.set_last_error(peer, reason);
+                self.table.dialing.set_last_error(peer, reason);
                 return Err(Broken);
             }
             Frame::Epoch { count } => {
@@ -316,7 +318,7 @@ impl<'a> Tcp<'a> {
             }
             Err(reason) => Item::Frame(Frame::Reply { request, outcome: Err(reason) }),
         };
-        connection.answer_in_stream(&self.table.data, stream.queue, item);
+        connection.answer_in_stream(&self.table.sets.data, stream.queue, item);
     }
 
     fn data(
@@ -327,7 +329,7 @@ impl<'a> Tcp<'a> {
         size: u64,
     ) -> Result<(), Broken> {
         // It stays a request until all is here: the peer may end in the middle.
-        let (sink, offset) = match self.table.get_target(request, peer) {
+        let (sink, offset) = match self.table.requests.get_target(request, peer) {
             Some((queue, generation, get_target)) if get_target.size == size => {
                 let offset = get_target.offset;
                 (Sink::Get { request, queue, generation, get_target }, offset)

@@ -14,8 +14,9 @@ use crate::sync::{Ordering, epoch, fence};
 use crate::transport::posted_receives::HEAD_BYTES;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::{Broken, Connection};
-use crate::transport::tcp::endpoint_table::{EndpointTable, WAKEUP_SOCKET};
+use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::tcp::handlers::IncomingBody;
+use crate::transport::tcp::poll_sets::WAKEUP_SOCKET;
 use crate::wire::frame::{ACK_LEN, FRAME_MAX, Frame, PREFIX, PUT_LEN};
 use std::collections::HashMap;
 use std::io;
@@ -75,7 +76,7 @@ pub(crate) struct Receiver {
 struct Hot {
     connection: Arc<Connection>,
     incoming: Incoming,
-    /// Whether its socket is out of the set, which [`EndpointTable::direct_poll`] tells others.
+    /// Whether its socket is out of the set, which others hear from [`EndpointTable::polling`].
     direct_poll: bool,
 }
 
@@ -120,17 +121,17 @@ impl Receiver {
         }
         let mut events = std::mem::take(&mut self.events);
         events.clear();
-        endpoints.data.wait(&mut events, limit_ms);
+        endpoints.sets.data.wait(&mut events, limit_ms);
         awake();
         let mut busy = !events.is_empty();
         for event in &events {
             // One before may have ended others.
             self.forget_dropped(endpoints);
             if event.token == WAKEUP_SOCKET {
-                endpoints.clear_wakeup_socket();
+                endpoints.sets.clear_wakeup_socket();
             } else if let Some(hot) = self.hot.take_if(|hot| hot.connection.token == event.token) {
                 self.serve_hot(tcp, hot, event.readable, event.writable);
-            } else if let Some(connection) = endpoints.connection(event.token) {
+            } else if let Some(connection) = endpoints.connections.get(event.token) {
                 self.serve_other(tcp, connection, event.readable, event.writable);
             }
         }
@@ -151,26 +152,26 @@ impl Receiver {
         else {
             return;
         };
-        if endpoints.poll_owner() != PollOwner::Timer {
+        if endpoints.polling.owner() != PollOwner::Timer {
             return;
         }
-        endpoints.direct_poll.store(true, Ordering::Relaxed);
+        endpoints.polling.set_direct(true);
         // The progress thread says that it ticks no longer and looks at this then: one of both sees
         // the other.
         fence(Ordering::SeqCst);
-        let ticking = endpoints.poll_owner() == PollOwner::Timer;
-        hot.direct_poll = ticking && hot.connection.leave_epoll(&endpoints.data);
+        let ticking = endpoints.polling.owner() == PollOwner::Timer;
+        hot.direct_poll = ticking && hot.connection.leave_epoll(&endpoints.sets.data);
         if !hot.direct_poll {
-            endpoints.direct_poll.store(false, Ordering::Relaxed);
+            endpoints.polling.set_direct(false);
         }
     }
 
     /// Puts it back; false if the kernel has no room for it now, so that somebody has to look.
     pub(crate) fn rejoin_epoll(&mut self, endpoints: &EndpointTable) -> bool {
         if let Some(hot) = self.hot.as_mut().filter(|hot| hot.direct_poll) {
-            hot.direct_poll = !hot.connection.rejoin_epoll(&endpoints.data);
+            hot.direct_poll = !hot.connection.rejoin_epoll(&endpoints.sets.data);
             self.focus.on_rejoined();
-            endpoints.direct_poll.store(hot.direct_poll, Ordering::Relaxed);
+            endpoints.polling.set_direct(hot.direct_poll);
             return !hot.direct_poll;
         }
         true
@@ -178,11 +179,12 @@ impl Receiver {
 
     /// Reads nothing more on connections that have been dropped, whatever is still there.
     fn forget_dropped(&mut self, endpoints: &EndpointTable) {
-        if endpoints.take_dropped() {
-            self.incoming.retain(|token, _| endpoints.connection(*token).is_some());
-            let dropped = |hot: &mut Box<Hot>| endpoints.connection(hot.connection.token).is_none();
+        if endpoints.connections.take_dropped() {
+            self.incoming.retain(|token, _| endpoints.connections.get(*token).is_some());
+            let dropped =
+                |hot: &mut Box<Hot>| endpoints.connections.get(hot.connection.token).is_none();
             if self.hot.take_if(dropped).is_some_and(|hot| hot.direct_poll) {
-                endpoints.direct_poll.store(false, Ordering::Relaxed);
+                endpoints.polling.set_direct(false);
             }
         }
     }
@@ -201,10 +203,10 @@ impl Receiver {
     /// its next ticks what nothing goes along with. If it does not tick, all goes out.
     pub(crate) fn send_or_delay_acks(&mut self, tcp: Tcp<'_>) {
         let endpoints = &tcp.table;
-        let ticks = || endpoints.poll_owner() == PollOwner::Timer;
+        let ticks = || endpoints.polling.owner() == PollOwner::Timer;
         if ticks() {
             self.flush_acks(tcp, Flush::Undelayed { tick: false });
-            endpoints.acks_delayed.store(self.has_unsent_acks(), Ordering::Relaxed);
+            endpoints.polling.set_acks_delayed(self.has_unsent_acks());
             // The thread says that it ticks no longer and looks at this then: one of both sees the
             // other.
             fence(Ordering::SeqCst);
@@ -237,7 +239,7 @@ impl Receiver {
             }
             Err(Broken) => {
                 if hot.direct_poll {
-                    tcp.table.direct_poll.store(false, Ordering::Relaxed);
+                    tcp.table.polling.set_direct(false);
                 }
                 tcp.table.at_its_end(tcp.up, &hot.connection);
                 true
@@ -284,7 +286,7 @@ impl Receiver {
         let mut readable = readable;
         if writable {
             // Where that fails, what was received before the end is still to be read.
-            readable |= connection.flush(&tcp.table.data).is_err();
+            readable |= connection.flush(&tcp.table.sets.data).is_err();
             // Somebody may wait until everything has been handed over.
             tcp.up.ranks().wake_own();
         }

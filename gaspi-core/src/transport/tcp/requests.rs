@@ -1,17 +1,13 @@
 //! Requests to the libraries of other ranks that they have not answered yet: each is completed
 //! once, by its answer or by the end of the connection that it travels on.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::segment::Segment;
-use crate::sync::Ordering;
-use crate::transport::tcp::connection::{Connection, Posted, Unsent};
-use crate::transport::tcp::endpoint_table::EndpointTable;
-use crate::transport::tcp::send_queue::{Item, Outgoing};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::transport::{RequestFailure, Upcalls};
-use crate::wire::frame::Frame;
-use crate::wire::message::{AtomicOperation, RemoteAddress, RemoteCall, Stream};
-use std::os::fd::BorrowedFd;
+use crate::wire::message::{AtomicOperation, RemoteAddress, Stream};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 /// A call that can be continued after a timeout by calling again with the same arguments.
@@ -26,9 +22,16 @@ pub(crate) enum RequestKey {
 /// A call under way.
 #[derive(Debug, Default)]
 pub(crate) struct PendingCall {
-    pub(super) outcome: OnceLock<Result<u64, RequestFailure>>,
+    outcome: OnceLock<Result<u64, RequestFailure>>,
     /// The number of its request.
     request: u64,
+}
+
+impl PendingCall {
+    /// Of a request of this number.
+    pub(super) fn new(request: u64) -> PendingCall {
+        PendingCall { request, ..PendingCall::default() }
+    }
 }
 
 /// Where the bytes of an answer go.
@@ -51,11 +54,11 @@ pub(crate) enum Request {
 
 /// A request that has not been answered.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) peer: Rank,
+struct Asked {
+    peer: Rank,
     /// The name of the connection that it travels on.
-    pub(super) token: u64,
-    pub(super) request: Request,
+    token: u64,
+    request: Request,
 }
 
 impl PendingCall {
@@ -65,72 +68,72 @@ impl PendingCall {
     }
 }
 
-impl EndpointTable {
-    /// Posts a get, which is answered by data.
-    pub(crate) fn post_get(
-        &self,
-        up: &dyn Upcalls,
-        rank: Rank,
-        stream: Stream,
-        remote: RemoteAddress,
-        get_target: GetTarget,
-    ) -> Result<()> {
-        let request = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let (queue, size) = (stream.queue, get_target.size);
-        let get = Request::Get { queue, generation: stream.generation, get_target };
-        let item = Item::Frame(Frame::Get { request, stream, remote, size });
-        self.ask(up, rank, request, get, item, |connection, item| {
-            connection.post(&self.data, queue, item)
-        })
+/// What has not been answered.
+#[derive(Debug)]
+pub(crate) struct PendingRequests {
+    asked: Mutex<HashMap<u64, Asked>>,
+    /// Calls whose timeout ran out, to be continued.
+    timed_out: Mutex<HashMap<RequestKey, Vec<Arc<PendingCall>>>>,
+    next: AtomicU64,
+}
+
+impl Default for PendingRequests {
+    fn default() -> PendingRequests {
+        let (asked, timed_out) = (Mutex::default(), Mutex::default());
+        PendingRequests { asked, timed_out, next: AtomicU64::new(1) }
+    }
+}
+
+impl PendingRequests {
+    /// A number that no other request has.
+    pub(super) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes note of a request, and hands it over as [`EndpointTable::hand`].
-    #[allow(clippy::too_many_arguments, reason = "what `hand` takes, and the request")]
-    fn ask<T>(
-        &self,
-        up: &dyn Upcalls,
-        peer: Rank,
-        id: u64,
-        request: Request,
-        item: T,
-        hand_over: impl Fn(&Connection, T) -> Result<Posted, Unsent<T>>,
-    ) -> Result<()> {
-        self.requests.lock().insert(id, Asked { peer, token: 0, request });
-        let handed = self.hand(up, peer, item, |connection, item| {
-            // Before it is sent: should the connection end, it fails with it.
-            if let Some(asked) = self.requests.lock().get_mut(&id) {
-                asked.token = connection.token;
-            }
-            hand_over(connection, item)
-        });
-        handed.inspect_err(|_| {
-            self.requests.lock().remove(&id);
-        })
+    /// Takes note of a request, which travels on no connection yet.
+    pub(super) fn insert(&self, id: u64, peer: Rank, request: Request) {
+        self.asked.lock().insert(id, Asked { peer, token: 0, request });
     }
 
-    /// Fails everything that `peer` has not answered on a connection.
-    pub(super) fn fail_requests(&self, up: &dyn Upcalls, peer: Rank, token: u64) {
-        let lost: Vec<Request> = {
-            let mut requests = self.requests.lock();
-            let of_it = requests.extract_if(|_, asked| asked.token == token);
-            of_it.map(|(_, asked)| asked.request).collect()
-        };
-        for request in lost {
-            finish(up, peer, request, Err(RequestFailure::Lost));
+    /// It travels on this connection, if it has not been answered or failed.
+    pub(super) fn travels_on(&self, id: u64, token: u64) {
+        if let Some(asked) = self.asked.lock().get_mut(&id) {
+            asked.token = token;
         }
+    }
+
+    /// Forgets a request, without completing it; whether it was there.
+    pub(super) fn withdraw(&self, id: u64) -> bool {
+        self.asked.lock().remove(&id).is_some()
+    }
+
+    /// Takes out what has not been answered on a connection.
+    pub(super) fn take_lost(&self, token: u64) -> Vec<Request> {
+        let mut asked = self.asked.lock();
+        let of_it = asked.extract_if(|_, asked| asked.token == token);
+        of_it.map(|(_, asked)| asked.request).collect()
+    }
+
+    /// Keeps others from asking for anything, if nothing has been asked for on a connection that
+    /// has not been answered.
+    pub(super) fn with_none_on(&self, token: u64) -> Option<impl Drop + '_> {
+        let asked = self.asked.lock();
+        let asks = asked.values().any(|asked| asked.token == token);
+        (!asks).then_some(asked)
     }
 
     /// What answer `id` completes, if `from` was asked.
     pub(crate) fn answered(&self, id: u64, from: Rank) -> Option<Request> {
-        let mut requests = self.requests.lock();
-        if requests.get(&id).is_some_and(|asked| asked.peer == from) {
-            requests.remove(&id).map(|asked| asked.request)
+        let mut asked = self.asked.lock();
+        if asked.get(&id).is_some_and(|asked| asked.peer == from) {
+            asked.remove(&id).map(|asked| asked.request)
         } else {
             None
         }
     }
 
-    fn continued(&self, key: &RequestKey) -> Option<Arc<PendingCall>> {
+    /// The call whose timeout ran out with this key, if there is one.
+    pub(super) fn continued(&self, key: &RequestKey) -> Option<Arc<PendingCall>> {
         let mut timed_out = self.timed_out.lock();
         let calls = timed_out.get_mut(key)?;
         let call = calls.pop();
@@ -145,8 +148,7 @@ impl EndpointTable {
     pub(crate) fn give_up(&self, key: &RequestKey) -> Option<u64> {
         let call = self.continued(key)?;
         let request = call.request;
-        self.requests.lock().remove(&request)?;
-        Some(request)
+        self.withdraw(request).then_some(request)
     }
 
     /// Forgets timed-out registrations of a segment that no longer exists.
@@ -159,7 +161,7 @@ impl EndpointTable {
 
     /// Where the answer to a get goes, if `from` was asked.
     pub(crate) fn get_target(&self, id: u64, from: Rank) -> Option<(QueueId, u32, GetTarget)> {
-        match self.requests.lock().get(&id)? {
+        match self.asked.lock().get(&id)? {
             Asked { peer, request: Request::Get { queue, generation, get_target }, .. }
                 if *peer == from =>
             {
@@ -169,40 +171,9 @@ impl EndpointTable {
         }
     }
 
-    /// Answers a request that came on a connection, if that is still there: without it the asker
-    /// knows already that its request has failed.
-    pub(crate) fn answer(&self, connection: u64, request: u64, outcome: Result<u64, String>) {
-        if let Some(connection) = self.connection(connection) {
-            connection.answer(&self.data, &Frame::Reply { request, outcome });
-        }
-    }
-
     /// Keeps a call whose timeout ran out, to be continued.
     pub(crate) fn keep(&self, key: RequestKey, call: Arc<PendingCall>) {
         self.timed_out.lock().entry(key).or_default().push(call);
-    }
-
-    /// Starts a call, or continues one whose timeout ran out.
-    pub(crate) fn call(
-        &self,
-        up: &dyn Upcalls,
-        key: RequestKey,
-        rank: Rank,
-        call: RemoteCall,
-        files: &[BorrowedFd<'_>],
-    ) -> Result<Arc<PendingCall>> {
-        if let Some(call) = self.continued(&key) {
-            return Ok(call);
-        }
-        let id = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let pending = Arc::new(PendingCall { request: id, ..PendingCall::default() });
-        let item = Outgoing::with_descriptors(&Frame::of_call(id, call), files)
-            .map_err(|error| Error::os("duplicating a descriptor", &error))?;
-        let request = Request::Call(Arc::clone(&pending));
-        self.ask(up, rank, id, request, item, |connection, item| {
-            connection.send(&self.data, item).map(|()| Posted::default())
-        })?;
-        Ok(pending)
     }
 }
 

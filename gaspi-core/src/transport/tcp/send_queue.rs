@@ -5,6 +5,10 @@
 //! that a small request of another queue waits for a chunk at most. Small frames share a system
 //! call. Nothing here waits.
 
+mod room;
+mod unacknowledged;
+mod usage;
+
 use crate::ids::QueueId;
 use crate::os::clock::monotonic_ns;
 use crate::os::socket::{self, Piece};
@@ -16,10 +20,13 @@ use crate::transport::tcp::pipes::{PipeGuard, Pipes};
 pub(crate) use crate::wire::frame::Encode;
 use crate::wire::frame::Frame;
 use crate::wire::message::{Put, RemoteAddress, Stream};
+use room::Room;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use unacknowledged::Unacknowledged;
+use usage::Usage;
 
 /// Bytes of a part of a large transfer.
 pub(crate) const CHUNK: u64 = 1024 * 1024;
@@ -126,19 +133,6 @@ impl OutgoingBody {
     }
 }
 
-/// Whether more may be sent.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    #[default]
-    No,
-    /// Neither side uses the connection any more.
-    LetGo,
-    /// This rank leaves the job: its goodbye goes behind all that waits.
-    Goodbye,
-    /// The goodbye is on the wire.
-    Said,
-}
-
 /// Stands for a payload whose memory is gone.
 static ZEROES: [u8; 4096] = [0; 4096];
 
@@ -153,24 +147,11 @@ pub(super) struct SendQueue {
     pub(super) control: VecDeque<Outgoing>,
     /// The next one first.
     pub(super) streams: VecDeque<(QueueId, VecDeque<Item>)>,
-    /// Puts that are on the wire and not acknowledged, in order; neighbours of a stream together.
-    pub(super) unacknowledged: VecDeque<(Stream, u32)>,
-    /// Puts acknowledged so far.
-    pub(super) acknowledged: u64,
+    pub(super) unacknowledged: Unacknowledged,
     /// What this rank acknowledges, and when.
     pub(super) acks: AckDelay,
-    /// Whether whoever drives waits for room.
-    pub(super) armed: bool,
-    /// How often all has been sent, and how often it had been when a message began to wait for
-    /// that.
-    pub(super) drains: u64,
-    pub(super) waits_since: Option<u64>,
-    /// Whether the socket is out of the set of those that are waited for.
-    pub(super) direct_poll: bool,
-    pub(super) ending: Ending,
-    /// This rank asks for nothing more.
-    pub(super) released: bool,
-    pub(super) broken: bool,
+    pub(super) room: Room,
+    pub(super) usage: Usage,
     /// When requests are held back.
     pub(super) coalescing: Coalescing,
     /// Whether the progress thread has been told that some are.
@@ -178,10 +159,6 @@ pub(super) struct SendQueue {
     /// Where payloads go page by page, and what is on this way.
     pub(super) pipes: Option<Arc<Pipes>>,
     pub(super) pipe: Option<PipeGuard>,
-    /// Nobody looks after it any more.
-    pub(super) forgotten: bool,
-    /// This rank has asked for something on it.
-    pub(super) asked: bool,
 }
 
 impl SendQueue {
@@ -190,7 +167,7 @@ impl SendQueue {
     pub(super) fn note_post(&mut self, small: bool) -> (bool, Option<u64>) {
         let now_ns = monotonic_ns();
         let queued_bytes = self.wire.len() - self.sent;
-        let post = Post { now_ns, small, blocked: self.armed, queued_bytes };
+        let post = Post { now_ns, small, blocked: self.room.awaited, queued_bytes };
         let Decision { cork, soon, interval_ns } = self.coalescing.on_post(post);
         self.acks.on_post(interval_ns);
         (cork, soon.then_some(now_ns))
@@ -203,11 +180,6 @@ impl SendQueue {
     /// Whether no request of this rank is under way.
     pub(super) fn asks_nothing(&self) -> bool {
         self.control.is_empty() && self.streams.is_empty() && self.unacknowledged.is_empty()
-    }
-
-    /// Whether requests have to go by another connection.
-    pub(super) fn is_let_go(&self) -> bool {
-        self.released || self.ending == Ending::LetGo
     }
 
     /// Puts the next frames on the wire, of which nothing has been sent.
@@ -237,8 +209,8 @@ impl SendQueue {
                 self.streams.push_back((queue, items));
             }
         }
-        if self.ending == Ending::Goodbye && self.streams.is_empty() && self.body.is_none() {
-            self.ending = Ending::Said;
+        if self.usage.is_goodbye_due() && self.streams.is_empty() && self.body.is_none() {
+            self.usage.note_goodbye();
             Frame::Goodbye.append_to(&mut self.wire);
         }
     }
@@ -272,16 +244,9 @@ impl SendQueue {
     /// until all that is in its way has been sent, and not behind what takes turns with it.
     pub(super) fn is_full(&mut self, message: &ChannelMessage<'_>) -> bool {
         let Put { size, stream, .. } = message.put;
-        let in_the_way = self.armed || !self.is_free();
+        let in_the_way = self.room.awaited || !self.is_free();
         let alone = self.streams.iter().all(|(queue, _)| *queue == stream.queue);
-        let waits = size > SMALL
-            && in_the_way
-            && alone
-            && *self.waits_since.get_or_insert(self.drains) == self.drains;
-        if !waits {
-            self.waits_since = None;
-        }
-        waits
+        self.room.has_to_wait(size > SMALL && in_the_way && alone)
     }
 
     /// Sends as much of a message as there is room for, straight from where its data lies; what is
@@ -296,7 +261,11 @@ impl SendQueue {
         message: ChannelMessage<'_>,
     ) -> bool {
         let ChannelMessage { put, head, mut data, ref slot, ref buffer } = message;
-        let direct = !cork && !self.armed && !self.broken && self.is_free() && put.size <= CHUNK;
+        let direct = !cork
+            && !self.room.awaited
+            && !self.usage.is_broken()
+            && self.is_free()
+            && put.size <= CHUNK;
         let Some(fd) = fd.filter(|_| direct) else {
             // SAFETY: as the caller says.
             unsafe { message.compose() };
@@ -382,10 +351,7 @@ impl SendQueue {
                 Frame::Put(Put { remote, size, last, ..*put }).append_to(&mut self.wire);
                 *sent += size;
                 if last {
-                    match self.unacknowledged.back_mut() {
-                        Some((back, count)) if *back == put.stream => *count += 1,
-                        _ => self.unacknowledged.push_back((put.stream, 1)),
-                    }
+                    self.unacknowledged.push(put.stream);
                 }
                 if let Some(payload) = payload {
                     self.append(payload, skip, size, put.size);
@@ -416,7 +382,7 @@ impl SendQueue {
 
     /// The streams of puts that have not been acknowledged, with how many; all are forgotten.
     pub(super) fn give_up(&mut self) -> Vec<(Stream, u32)> {
-        let mut lost: Vec<(Stream, u32)> = self.unacknowledged.drain(..).collect();
+        let mut lost = self.unacknowledged.give_up();
         for (_, items) in self.streams.drain(..) {
             for item in items {
                 if let Item::Put { put, .. } = item {

@@ -48,7 +48,7 @@ impl Connector {
             return;
         }
         let Some(keepalive) = self.keepalives.remove(&token) else { return };
-        tcp.table.poll.remove(keepalive.fd.as_fd());
+        tcp.table.sets.poll.remove(keepalive.fd.as_fd());
         let Some(rank) = keepalive.rank else { return };
         let silent = error.is_some_and(|error| {
             let silence = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH];
@@ -79,7 +79,7 @@ impl Connector {
         let of_node = |peer: Rank| tcp.up.ranks().cards[peer.index()].node == node;
         let (interval_s, probes) = probes(tcp.table.identity.dead_after);
         let limit = Duration::from_secs(u64::from(interval_s) * u64::from(probes));
-        if tcp.table.heard_last(of_node).is_some_and(|ago| ago < limit) {
+        if tcp.table.connections.heard_last(of_node).is_some_and(|ago| ago < limit) {
             let host = &tcp.up.ranks().cards[rank.index()].host;
             log::info!("the watch of host {host} has broken, but the host answers elsewhere");
             self.begin(tcp, rank, ConnectPurpose::KeepaliveAgain);
@@ -105,7 +105,7 @@ impl Connector {
         let other = (0..tcp.up.ranks().size).map(|rank| Rank(rank as u16)).find(|rank| {
             let same = tcp.up.ranks().cards[rank.index()].node == node && *rank != than;
             same && tcp.up.ranks().liveness(*rank) == liveness::JOINED
-                && tcp.table.is_established(*rank)
+                && tcp.table.connections.is_established(*rank)
         });
         if let Some(other) = other {
             self.begin(tcp, other, ConnectPurpose::Keepalive);

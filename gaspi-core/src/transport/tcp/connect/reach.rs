@@ -32,17 +32,17 @@ impl Tcp<'_> {
             let (rank, host) = (card.rank, &card.host);
             match self.up.ranks().liveness(rank) {
                 liveness::DEAD => {
-                    let trouble = self.table.last_error(rank);
+                    let trouble = self.table.dialing.last_error(rank);
                     let why = trouble.map_or(String::new(), |why| format!(" ({why})"));
                     let reason = format!("{rank} on {host} died while joining{why}");
                     return Some(Err(Error::Meeting { reason }));
                 }
                 // It has joined, and left already.
                 liveness::LEFT => continue,
-                _ if self.table.is_established(rank) => continue,
+                _ if self.table.connections.is_established(rank) => continue,
                 _ => {}
             }
-            if let Some(reason) = self.table.last_error(rank) {
+            if let Some(reason) = self.table.dialing.last_error(rank) {
                 let reason = format!("{rank} on {host} cannot be reached: {reason}");
                 return Some(Err(Error::Meeting { reason }));
             }

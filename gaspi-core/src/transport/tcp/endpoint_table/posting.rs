@@ -4,7 +4,6 @@
 use super::EndpointTable;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
-use crate::policy::owner::PollOwner;
 use crate::sync::{Ordering, fence};
 use crate::transport::tcp::connection::{Broken, Connection, Posted, Unsent};
 use crate::transport::tcp::send_queue::{ChannelMessage, Item, Outgoing};
@@ -16,7 +15,7 @@ impl EndpointTable {
     /// Sends a frame to `rank`.
     pub(crate) fn send(&self, up: &dyn Upcalls, rank: Rank, item: Outgoing) -> Result<()> {
         self.hand(up, rank, item, |connection, item| {
-            connection.send(&self.data, item).map(|()| Posted::default())
+            connection.send(&self.sets.data, item).map(|()| Posted::default())
         })
     }
 
@@ -34,7 +33,7 @@ impl EndpointTable {
             if up.is_stale(rank, Behind::Queue(queue)) {
                 return Err(Unsent::Stale);
             }
-            connection.post(&self.data, queue, item)
+            connection.post(&self.sets.data, queue, item)
         })
     }
 
@@ -58,7 +57,7 @@ impl EndpointTable {
                 return Err(Unsent::Stale);
             }
             // SAFETY: as the caller says.
-            let posted = unsafe { connection.post_message(&self.data, message) }?;
+            let posted = unsafe { connection.post_message(&self.sets.data, message) }?;
             full.set(posted.is_none());
             Ok(posted.unwrap_or_default())
         })?;
@@ -96,8 +95,8 @@ impl EndpointTable {
                     if let Some(now_ns) = posted.soon_ns {
                         // Who posts all the time is about to wait, most likely: the progress thread
                         // need not run for each acknowledgement.
-                        self.note_caller_poll();
-                        self.note_posting(now_ns);
+                        self.polling.note_caller_poll();
+                        self.polling.note_posting(now_ns);
                     }
                     return Ok(());
                 }
@@ -131,19 +130,18 @@ impl EndpointTable {
 
     /// Something is held back on a connection: the progress thread sends it should nobody else.
     fn note_corked(&self, connection: &Arc<Connection>) {
-        self.corked.lock().push(Arc::clone(connection));
-        self.any_corked.store(true, Ordering::Relaxed);
+        self.corked.push(connection);
         // The thread says what it does next, and looks then whether something is held back: one of
         // both sees the other. While it ticks it comes by itself.
         fence(Ordering::SeqCst);
-        if self.poll_owner() != PollOwner::Timer || self.ticks_slowly.load(Ordering::Relaxed) {
-            self.wakeup.wake();
+        if !self.polling.ticks_soon() {
+            self.sets.wakeup.wake();
         }
     }
 
     /// Whether something may be held back.
     pub(crate) fn has_corked(&self) -> bool {
-        self.any_corked.load(Ordering::Relaxed)
+        self.corked.has_any()
     }
 
     /// Sends what is held back; false if nothing is.
@@ -151,10 +149,8 @@ impl EndpointTable {
         if !self.has_corked() {
             return false;
         }
-        self.any_corked.store(false, Ordering::Relaxed);
-        let corked = std::mem::take(&mut *self.corked.lock());
-        for connection in &corked {
-            match connection.flush_corked(&self.data) {
+        for connection in &self.corked.take() {
+            match connection.flush_corked(&self.sets.data) {
                 Ok(false) => {}
                 Ok(true) => up.ranks().wake_own(),
                 Err(Broken) => self.broke(up, connection),

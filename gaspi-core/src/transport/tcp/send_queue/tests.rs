@@ -144,14 +144,14 @@ fn a_message_goes_out_whole_although_its_data_changes_once_it_was_posted() {
     let message = ChannelMessage { put, head: &head, data: Piece::of(&data), slot, buffer: None };
     assert!(!out.is_full(&message));
     // Room is waited for, but not for ever, and not behind others.
-    out.armed = true;
+    out.room.awaited = true;
     assert!(out.is_full(&message) && out.is_full(&message));
-    out.drains += 1;
+    out.room.note_drained();
     assert!(!out.is_full(&message) && out.is_full(&message));
     out.streams.push_back((QueueId(1), VecDeque::new()));
     assert!(!out.is_full(&message));
     out.streams.clear();
-    out.armed = false;
+    out.room.awaited = false;
     // SAFETY: all of it lives here.
     let left = unsafe { out.send_message(Some(to.as_fd()), false, message) };
     assert!(left, "it is more than the socket takes");

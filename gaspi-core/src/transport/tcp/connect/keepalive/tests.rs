@@ -4,9 +4,8 @@ use super::*;
 use crate::bootstrap::Job;
 use crate::config::{Config, Topology};
 use crate::runtime::{PendingInit, Runtime};
-use crate::sync::Ordering;
 use crate::timeout::Timeout;
-use crate::transport::tcp::endpoint_table::KEEPALIVES;
+use crate::transport::tcp::poll_sets::KEEPALIVES;
 use crate::wire::handshake::{Client, Peer, Secret};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -62,7 +61,7 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
     std::thread::scope(|scope| {
         let leaving = scope.spawn(|| b.term(LIMIT).expect("term"));
         let begin = Instant::now();
-        while !inner.endpoints.stop.load(Ordering::Acquire) {
+        while !inner.endpoints.polling.is_stopped() {
             assert!(begin.elapsed() < PATIENCE, "it does not leave");
             std::thread::yield_now();
         }

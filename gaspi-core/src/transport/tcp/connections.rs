@@ -1,0 +1,198 @@
+//! The connections that a rank has, and which of them it asks on.
+//!
+//! Invariants: a connection that is asked on is begun with the count of lost ones as it is then
+//! (see [`connection_epoch`](crate::transport::tcp::connection_epoch)); the poll set holds the
+//! socket of a connection only while the connection is here.
+
+use crate::error::Result;
+use crate::ids::Rank;
+use crate::os::event::Epoll;
+use crate::os::tcp;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::transport::tcp::connection::Connection;
+use crate::transport::tcp::pipes::Pipes;
+use crate::transport::tcp::poll_sets::CONNECTIONS;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many connections with a peer have been lost.
+#[derive(Debug, Default)]
+struct ConnectionEpochs {
+    /// By this rank.
+    own: AtomicU64,
+    /// By the peer, as far as it has said so.
+    of_peer: AtomicU64,
+}
+
+/// The connections of one rank.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    by_token: Mutex<HashMap<u64, Arc<Connection>>>,
+    next_token: AtomicU64,
+    /// Whether connections were dropped that the receiving thread may hold something of.
+    dropped: AtomicBool,
+    /// The connections on which this rank asks for something, by peer. Between nodes it does not
+    /// matter which side has opened one.
+    active: Box<[Mutex<Option<Arc<Connection>>>]>,
+    /// By peer.
+    epochs: Box<[ConnectionEpochs]>,
+    /// The way of large payloads to ranks of other nodes.
+    pipes: Arc<Pipes>,
+    /// Held while a descriptor for a connection with a rank of this node is made: else one thread
+    /// would take the last one that another has just given up for something.
+    making: Mutex<()>,
+}
+
+impl Connections {
+    /// No connection yet with any of `size` ranks.
+    pub(super) fn new(size: u32) -> Connections {
+        Connections {
+            by_token: Mutex::default(),
+            next_token: AtomicU64::new(CONNECTIONS),
+            dropped: AtomicBool::new(false),
+            active: (0..size).map(|_| Mutex::default()).collect(),
+            epochs: (0..size).map(|_| ConnectionEpochs::default()).collect(),
+            pipes: Arc::default(),
+            making: Mutex::default(),
+        }
+    }
+
+    /// A name in the poll set that no other connection has.
+    pub(super) fn token(&self) -> u64 {
+        self.next_token.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Keeps other threads from making connections with ranks of this node.
+    pub(crate) fn making(&self) -> MutexGuard<'_, ()> {
+        self.making.lock()
+    }
+
+    /// Takes an established connection into the poll set.
+    pub(super) fn adopt(&self, data: &Epoll, connection: &Arc<Connection>) -> Result<()> {
+        let Some(fd) = connection.fd() else { return Ok(()) };
+        self.by_token.lock().insert(connection.token, Arc::clone(connection));
+        data.add(fd, connection.token).inspect_err(|_| {
+            self.by_token.lock().remove(&connection.token);
+        })
+    }
+
+    /// The connection of this name.
+    #[inline]
+    pub(crate) fn get(&self, token: u64) -> Option<Arc<Connection>> {
+        self.by_token.lock().get(&token).cloned()
+    }
+
+    /// Takes a connection out, whose socket is out of the poll set already.
+    pub(super) fn remove(&self, connection: &Connection) {
+        self.by_token.lock().remove(&connection.token);
+        self.dropped.store(true, Ordering::Release);
+    }
+
+    /// Whether connections were dropped since the last call.
+    #[inline]
+    pub(super) fn take_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Relaxed) && self.dropped.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether a connection with `peer` has not come to its end.
+    pub(crate) fn has(&self, peer: Rank) -> bool {
+        self.by_token.lock().values().any(|open| open.peer() == Some(peer.0))
+    }
+
+    /// Whether there is no other connection with `peer` than this one.
+    pub(super) fn is_last(&self, peer: Rank, connection: &Connection) -> bool {
+        let is_other =
+            |open: &Arc<Connection>| open.peer() == Some(peer.0) && open.token != connection.token;
+        !self.by_token.lock().values().any(is_other)
+    }
+
+    /// Those with `peer`, of another node.
+    pub(super) fn with(&self, peer: Rank) -> Vec<Arc<Connection>> {
+        let of_it = |open: &&Arc<Connection>| !open.local && open.peer() == Some(peer.0);
+        self.by_token.lock().values().filter(of_it).cloned().collect()
+    }
+
+    /// Those whose peer is known and wanted.
+    pub(super) fn where_peer(&self, wanted: impl Fn(Rank) -> bool) -> Vec<Arc<Connection>> {
+        let is_one = |open: &&Arc<Connection>| open.peer().is_some_and(|peer| wanted(Rank(peer)));
+        self.by_token.lock().values().filter(is_one).cloned().collect()
+    }
+
+    /// How long ago something was heard on a connection with one of these ranks of other nodes.
+    pub(super) fn heard_last(&self, of: impl Fn(Rank) -> bool) -> Option<Duration> {
+        let is_one =
+            |open: &&Arc<Connection>| !open.local && open.peer().is_some_and(|peer| of(Rank(peer)));
+        let connections = self.by_token.lock();
+        let heard = |open: &Arc<Connection>| tcp::heard_last(open.fd()?).ok();
+        connections.values().filter(is_one).filter_map(heard).min()
+    }
+
+    /// Ends all connections for the other side too, also where a forked child holds them.
+    pub(crate) fn shut_down(&self) {
+        for connection in self.by_token.lock().values() {
+            connection.shut_down();
+        }
+    }
+}
+
+/// Which are asked on.
+impl Connections {
+    /// The one on which `rank` is asked; nobody changes which that is meanwhile.
+    #[inline]
+    pub(super) fn active(&self, rank: Rank) -> MutexGuard<'_, Option<Arc<Connection>>> {
+        self.active[rank.index()].lock()
+    }
+
+    /// Nothing more is asked for on a connection, but on another one with the same peer if there is
+    /// one on which the peer has said something: else it may have given it up for the one that it
+    /// took.
+    pub(super) fn use_another(&self, peer: Rank, than: &Connection) {
+        let mut active = self.active(peer);
+        if active.as_ref().is_some_and(|active| active.token == than.token) {
+            let usable = |open: &&Arc<Connection>| {
+                let takes_it = open.epoch_of_peer().is_some() && open.is_usable();
+                !open.local && open.peer() == Some(peer.0) && takes_it
+            };
+            *active = self.by_token.lock().values().find(usable).cloned();
+        }
+    }
+
+    /// Whether there is a connection with `rank`.
+    pub(crate) fn is_established(&self, rank: Rank) -> bool {
+        self.active(rank).as_ref().is_some_and(|active| active.fd().is_some())
+    }
+
+    /// Whether everything posted to `rank` has been handed to the kernel.
+    pub(crate) fn is_drained(&self, rank: Rank) -> bool {
+        self.active(rank).as_ref().is_none_or(|active| active.is_drained())
+    }
+}
+
+/// How many were lost.
+impl Connections {
+    /// A connection with `peer`, of another node, that has no socket yet. Where it is to be used
+    /// for requests, with the lock on what is used.
+    pub(super) fn between_nodes(&self, peer: Rank) -> Arc<Connection> {
+        let epoch = self.epochs[peer.index()].own.load(Ordering::Acquire);
+        Arc::new(Connection::between_nodes(self.token(), peer.0, epoch, &self.pipes))
+    }
+
+    /// Whether this rank has lost a connection with the peer of this one since it was begun.
+    pub(super) fn is_stale(&self, connection: &Connection) -> bool {
+        let peer = connection.peer().filter(|_| !connection.local);
+        peer.is_some_and(|peer| {
+            self.epochs[Rank(peer).index()].own.load(Ordering::Acquire) != connection.epoch()
+        })
+    }
+
+    /// This rank has lost a connection with `peer`. With the lock on what is used.
+    pub(super) fn advance_epoch(&self, peer: Rank) {
+        self.epochs[peer.index()].own.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// `peer` says how many it has lost; the most that it has said.
+    pub(super) fn raise_epoch_of_peer(&self, peer: Rank, count: u64) -> u64 {
+        self.epochs[peer.index()].of_peer.fetch_max(count, Ordering::AcqRel).max(count)
+    }
+}

@@ -1,0 +1,85 @@
+//! What is to be connected to, and what is known of the way there.
+//!
+//! Any thread asks for a connection; the progress thread makes it, and writes down by which address
+//! a rank is reached, or why it is not.
+
+use crate::ids::Rank;
+use crate::sync::Mutex;
+use crate::transport::tcp::connection::Connection;
+use crate::wire::handshake::Purpose;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What a connection is wanted for.
+#[derive(Debug, Clone)]
+pub(crate) enum ConnectPurpose {
+    /// To carry frames.
+    Data(Arc<Connection>),
+    /// To be told by its end that the peer's host is gone.
+    Keepalive,
+    /// The same once the former keepalive connection has fallen silent, unlike others with that
+    /// host.
+    KeepaliveAgain,
+    /// To find out whether the peer lives.
+    Probe,
+    /// The same, but not at once.
+    Doubt,
+}
+
+impl ConnectPurpose {
+    pub(super) fn on_wire(&self) -> Purpose {
+        match self {
+            ConnectPurpose::Data(_) => Purpose::Data,
+            ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => Purpose::Keepalive,
+            ConnectPurpose::Probe | ConnectPurpose::Doubt => Purpose::Probe,
+        }
+    }
+}
+
+/// Connections to ranks of other nodes that have to be made, and how these ranks are reached.
+#[derive(Debug, Default)]
+pub(crate) struct Dialing {
+    wanted: Mutex<Vec<(Rank, ConnectPurpose)>>,
+    addresses: Mutex<HashMap<Rank, SocketAddr>>,
+    /// Why ranks cannot be reached.
+    last_errors: Mutex<HashMap<Rank, String>>,
+}
+
+impl Dialing {
+    /// `rank` is to be connected to.
+    pub(super) fn want(&self, rank: Rank, purpose: ConnectPurpose) {
+        self.wanted.lock().push((rank, purpose));
+    }
+
+    /// What is to be connected to.
+    pub(super) fn take_wanted(&self) -> Vec<(Rank, ConnectPurpose)> {
+        std::mem::take(&mut self.wanted.lock())
+    }
+
+    /// How `rank` is reached from now on.
+    pub(super) fn set_address(&self, rank: Rank, endpoint: SocketAddr) {
+        self.addresses.lock().insert(rank, endpoint);
+        self.forget_error(rank);
+    }
+
+    /// How `rank` is reached.
+    pub(crate) fn address(&self, rank: Rank) -> Option<SocketAddr> {
+        self.addresses.lock().get(&rank).copied()
+    }
+
+    /// Why `rank` could not be reached.
+    pub(super) fn set_last_error(&self, rank: Rank, reason: String) {
+        self.last_errors.lock().insert(rank, reason);
+    }
+
+    /// Why `rank` could not be reached last.
+    pub(crate) fn last_error(&self, rank: Rank) -> Option<String> {
+        self.last_errors.lock().get(&rank).cloned()
+    }
+
+    /// `rank` has been reached, or is tried anew.
+    pub(super) fn forget_error(&self, rank: Rank) {
+        self.last_errors.lock().remove(&rank);
+    }
+}

@@ -1,0 +1,94 @@
+//! What peers answer: requests are noted before they are handed over, and fail with the connection
+//! that they travel on.
+
+use super::EndpointTable;
+use crate::error::{Error, Result};
+use crate::ids::Rank;
+use crate::transport::tcp::connection::{Connection, Posted, Unsent};
+use crate::transport::tcp::requests::{GetTarget, PendingCall, Request, RequestKey, finish};
+use crate::transport::tcp::send_queue::{Item, Outgoing};
+use crate::transport::{RequestFailure, Upcalls};
+use crate::wire::frame::Frame;
+use crate::wire::message::{RemoteAddress, RemoteCall, Stream};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+impl EndpointTable {
+    /// Posts a get, which is answered by data.
+    pub(crate) fn post_get(
+        &self,
+        up: &dyn Upcalls,
+        rank: Rank,
+        stream: Stream,
+        remote: RemoteAddress,
+        get_target: GetTarget,
+    ) -> Result<()> {
+        let request = self.requests.number();
+        let (queue, size) = (stream.queue, get_target.size);
+        let get = Request::Get { queue, generation: stream.generation, get_target };
+        let item = Item::Frame(Frame::Get { request, stream, remote, size });
+        self.ask(up, rank, request, get, item, |connection, item| {
+            connection.post(&self.sets.data, queue, item)
+        })
+    }
+
+    /// Takes note of a request, and hands it over as [`EndpointTable::hand`].
+    #[allow(clippy::too_many_arguments, reason = "what `hand` takes, and the request")]
+    fn ask<T>(
+        &self,
+        up: &dyn Upcalls,
+        peer: Rank,
+        id: u64,
+        request: Request,
+        item: T,
+        hand_over: impl Fn(&Connection, T) -> Result<Posted, Unsent<T>>,
+    ) -> Result<()> {
+        self.requests.insert(id, peer, request);
+        let handed = self.hand(up, peer, item, |connection, item| {
+            // Before it is sent: should the connection end, it fails with it.
+            self.requests.travels_on(id, connection.token);
+            hand_over(connection, item)
+        });
+        handed.inspect_err(|_| {
+            self.requests.withdraw(id);
+        })
+    }
+
+    /// Fails everything that `peer` has not answered on a connection.
+    pub(super) fn fail_requests(&self, up: &dyn Upcalls, peer: Rank, token: u64) {
+        for request in self.requests.take_lost(token) {
+            finish(up, peer, request, Err(RequestFailure::Lost));
+        }
+    }
+
+    /// Starts a call, or continues one whose timeout ran out.
+    pub(crate) fn call(
+        &self,
+        up: &dyn Upcalls,
+        key: RequestKey,
+        rank: Rank,
+        call: RemoteCall,
+        files: &[BorrowedFd<'_>],
+    ) -> Result<Arc<PendingCall>> {
+        if let Some(call) = self.requests.continued(&key) {
+            return Ok(call);
+        }
+        let id = self.requests.number();
+        let pending = Arc::new(PendingCall::new(id));
+        let item = Outgoing::with_descriptors(&Frame::of_call(id, call), files)
+            .map_err(|error| Error::os("duplicating a descriptor", &error))?;
+        let request = Request::Call(Arc::clone(&pending));
+        self.ask(up, rank, id, request, item, |connection, item| {
+            connection.send(&self.sets.data, item).map(|()| Posted::default())
+        })?;
+        Ok(pending)
+    }
+
+    /// Answers a request that came on a connection, if that is still there: without it the asker
+    /// knows already that its request has failed.
+    pub(crate) fn answer(&self, connection: u64, request: u64, outcome: Result<u64, String>) {
+        if let Some(connection) = self.connections.get(connection) {
+            connection.answer(&self.sets.data, &Frame::Reply { request, outcome });
+        }
+    }
+}
