@@ -1,9 +1,22 @@
 //! What carries bytes between ranks: shared memory within a node, TCP between nodes.
 //!
+//! A transport knows nothing of the library above but [`Upcalls`]. It owes:
+//!
+//! - **Order.** Requests of one stream, a queue and a peer, take effect in the order in which they
+//!   were posted. A notification is set behind all data that was posted before it.
+//! - **Completion.** Each request is told of once ([`Upcalls::completed`]): carried out, refused or
+//!   lost. Its data is at the target by then, and the memory that it was taken from is free.
+//! - **Loss.** What a broken connection has lost takes no effect after anything that is posted
+//!   later, and what would have arrived behind it does not either ([`Behind`]).
+//! - **Checks.** No access is believed: [`software_target`] checks segment, generation, range and
+//!   notification, unless a card does.
+//! - **Liveness.** [`Upcalls::ended`] is for a process that has ended or left. One that is stopped
+//!   or slow lives.
+//! - **No waiting.** Posting and polling never wait; what a socket does not take stays in memory,
+//!   bounded by what is under way.
+//!
 //! A [`Link`] says how a peer is reached; within shared memory a
-//! [`Reach`](crate::segment::Reach) says how one of its segments is. A transport provides segments
-//! that are made known and revoked, puts and gets, notifications behind them, atomics, frames
-//! between the libraries, and word of a peer's death.
+//! [`Reach`](crate::segment::Reach) says how one of its segments is.
 
 pub(crate) mod posted_receives;
 pub(crate) mod shm;
