@@ -373,6 +373,7 @@ impl Runtime {
             let _ = thread.join();
         }
         inner.endpoints.connections.shut_down();
+        inner.endpoints.sets.stop_listening();
         // After the announcement: whoever hosts the job sees the connection close.
         *inner.membership.lock() = None;
         epoch::release_counters(inner.id());

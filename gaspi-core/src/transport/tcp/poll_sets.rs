@@ -62,6 +62,14 @@ impl PollSets {
         self.listener.as_ref()
     }
 
+    /// Peers that connect from now on are refused, as if the process had ended: values of the
+    /// program may keep these sockets beyond the rank.
+    pub(crate) fn stop_listening(&self) {
+        for (_, listener) in self.listeners() {
+            socket::shut_down(listener.as_fd());
+        }
+    }
+
     /// The listeners for ranks of other nodes.
     pub(crate) fn remote_listeners(&self) -> &[OwnedFd] {
         &self.remote_listeners
