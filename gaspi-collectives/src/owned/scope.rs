@@ -28,12 +28,12 @@ pub struct Scope<'scope, 'env: 'scope> {
 /// # use gaspi_core::{GroupId, Runtime, Timeout};
 /// # fn example(rt: &Runtime) -> gaspi_core::Result<()> {
 /// let mut gradient = vec![1.0f32; 1000];
-/// scope(rt, |scope| {
+/// scope(rt, |scope| -> gaspi_core::Result<()> {
 ///     let request = TypedRequest::allreduce_in_place(Operation::Average, &mut gradient);
 ///     let mut mean = scope.start(GroupId::ALL, request, Timeout::Block)?;
 ///     // Here the rank may compute something else.
 ///     mean.wait(Timeout::Block)?;
-///     gaspi_core::Result::Ok(())
+///     Ok(())
 /// })?;
 /// assert_eq!(gradient[0], 1.0);
 /// # Ok(())
@@ -46,12 +46,12 @@ pub struct Scope<'scope, 'env: 'scope> {
 /// # use gaspi_collectives::{Operation, TypedRequest, scope};
 /// # use gaspi_core::{GroupId, Runtime, Timeout};
 /// # fn example(rt: &Runtime, gradient: &mut [f32]) -> gaspi_core::Result<()> {
-/// scope(rt, |scope| {
+/// scope(rt, |scope| -> gaspi_core::Result<()> {
 ///     let request = TypedRequest::allreduce_in_place(Operation::Average, &mut *gradient);
 ///     let mut mean = scope.start(GroupId::ALL, request, Timeout::Block)?;
 ///     gradient[0] = 2.0;
 ///     mean.wait(Timeout::Block)?;
-///     gaspi_core::Result::Ok(())
+///     Ok(())
 /// })
 /// # }
 /// ```
