@@ -307,6 +307,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same of a call that could not complete because of the end of a rank; other errors stay.
+    pub(crate) fn with_pending(self, call: &str) -> Error {
+        let pending = call.to_owned();
+        match self {
+            Error::RankDied { rank, host, .. } => Error::RankDied { rank, host, pending },
+            Error::RankLeft { rank, .. } => Error::RankLeft { rank, pending },
+            other => other,
+        }
+    }
+
     /// Whether this is the ordinary outcome of a timeout that ran out.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Error::Timeout { .. })

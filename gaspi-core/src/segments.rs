@@ -278,7 +278,9 @@ impl Inner {
                 continue;
             }
             self.ranks.check_alive(*rank, course.call.name())?;
-            let (key, call) = self.start_register(segment, *rank, deadline)?;
+            // It may die in between: the error then speaks of the call, not of the connection.
+            let started = self.start_register(segment, *rank, deadline);
+            let (key, call) = started.map_err(|error| error.with_pending(course.call.name()))?;
             calls.push((key, *rank, call));
         }
         let mut result = Ok(());
