@@ -301,7 +301,7 @@ impl Groups {
         let key = (announce.group, peer);
         let heard = board.heard.entry(key).or_default();
         if announce.attempt <= std::mem::replace(heard, announce.attempt.max(*heard)) {
-            // ResendBuffer again, since a connection broke.
+            // Sent again, since a connection broke.
             return;
         }
         // Its sender has been told that this round failed, and fails too.

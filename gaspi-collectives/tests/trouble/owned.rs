@@ -133,13 +133,14 @@ fn a_drop_in_the_background_and_in_a_scope() {
             }
         });
         data.fill(7);
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(data.iter().all(|element| *element == 7), "it was written to");
+        // Meanwhile a thread that still had the operation would have gone on with it.
         sum_of_all(rt, ALL, 10);
+        assert!(data.iter().all(|element| *element == 7), "it was written to");
     });
 }
 
 fn one_that_is_dropped_ends_its_group_for_all() {
+    let dropped = Barrier::new(2);
     ranks::run(2, |rt| {
         let group = group_of(rt, ranks_below(2));
         sum_of_all(rt, group, 1);
@@ -150,12 +151,13 @@ fn one_that_is_dropped_ends_its_group_for_all() {
             let second = begin(sum(rt)).expect("start");
             let third = begin(sum(rt)).expect("start");
             drop(second);
+            dropped.wait();
             check_sum(first.wait(ranks::LIMIT).expect("wait"), &[Rank(0), Rank(1)]);
             let mut third = third;
             assert!(third.wait(Timeout::Block).is_err(), "the one before was given up");
             assert!(begin(sum(rt)).is_err());
         } else {
-            std::thread::sleep(std::time::Duration::from_millis(300));
+            dropped.wait();
             check_sum(first.wait(ranks::LIMIT).expect("wait"), &[Rank(0), Rank(1)]);
             let outcome = begin(sum(rt)).map_err(Error::from);
             let outcome = outcome.and_then(|mut second| second.wait(Timeout::Block).map(drop));

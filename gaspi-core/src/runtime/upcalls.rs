@@ -70,7 +70,7 @@ impl Upcalls for Inner {
                 }
             },
         });
-        // First: whoever waits for the queue may see the failure at once.
+        // First: a thread that waits for the queue may see the failure at once.
         if let Some(reason) = &failed {
             self.request_failed(peer, stream, reason, !lost);
         }

@@ -1,5 +1,5 @@
 //! The secret of a job, and the file that it is made from. The handshake that proves to know it is
-//! in `fabric::handshake`.
+//! in `wire::handshake`.
 
 pub(super) mod keys;
 

@@ -1,6 +1,6 @@
 //! The memory that all ranks of a node map: control pages, passive slots, arrival slots.
 //!
-//! One memory file per job and node, made by whoever hosts the meeting, sparse: only what is used
+//! One memory file per job and node, made by the exchange server, sparse: only what is used
 //! takes memory. It is laid out for all ranks of the job, whichever node they are on; those of
 //! other nodes have nothing here but their place in the liveness words, where the node keeps what
 //! it knows of them. What they send to a group's members is kept in [`crate::remote_arrivals`].

@@ -167,8 +167,7 @@ impl EndpointTable {
     }
 
     /// Sending has failed. What the peer has sent before is still to be read, its goodbye perhaps:
-    /// the end belongs to the receiving thread, who may also wait for other threads, unlike the
-    /// caller.
+    /// the end belongs to the receiving thread.
     pub(crate) fn broke(&self, up: &dyn Upcalls, connection: &Arc<Connection>) {
         if connection.is_forgotten() {
             // What was posted to it since then fails too.
