@@ -12,7 +12,7 @@ use crate::statistics::PeerCounter;
 use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
 use crate::transport::software_target::apply;
-use crate::transport::tcp::requests::RequestKey;
+use crate::transport::requests::RequestKey;
 use crate::wait::Call;
 use crate::wait::waiting;
 use crate::wire::message::{AtomicOperation, RemoteAddress, RemoteCall};

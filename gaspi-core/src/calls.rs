@@ -6,7 +6,7 @@ use crate::ids::Rank;
 use crate::runtime::Inner;
 use crate::timeout::Deadline;
 use crate::transport::RequestFailure;
-use crate::transport::tcp::requests::{PendingCall, RequestKey};
+use crate::transport::requests::{PendingCall, RequestKey};
 use crate::transport::tcp::send_queue::{Encode, Outgoing};
 use crate::wait::{Call, Waiting};
 use crate::wire::message::RemoteCall;

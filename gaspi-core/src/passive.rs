@@ -10,7 +10,7 @@ mod procedures;
 use crate::ids::{Rank, SegmentId};
 use crate::sync::AtomicU32;
 use crate::sync::Mutex;
-use crate::transport::tcp::requests::RequestKey;
+use crate::transport::requests::RequestKey;
 use crate::wire::shared_layout::OUTBOX_BUFFERS;
 use std::collections::VecDeque;
 

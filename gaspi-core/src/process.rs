@@ -7,7 +7,7 @@ use crate::runtime::{Inner, Runtime};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::Link;
 use crate::transport::shm::area::liveness;
-use crate::transport::tcp::requests::RequestKey;
+use crate::transport::requests::RequestKey;
 use crate::wait::Call;
 use crate::wait::waiting;
 use crate::wire::message::{Message, RemoteCall};

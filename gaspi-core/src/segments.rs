@@ -14,7 +14,7 @@ use crate::sync::MutexGuard;
 use crate::sync::{epoch, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::liveness;
-use crate::transport::tcp::requests::{PendingCall, RequestKey};
+use crate::transport::requests::{PendingCall, RequestKey};
 use crate::wait::waiting;
 use crate::wait::{Call, Waiting};
 use crate::wire::message::{Message, Register, RemoteCall};

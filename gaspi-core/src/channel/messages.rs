@@ -12,7 +12,7 @@ use crate::segment::ARENA;
 use crate::sync::{AtomicU64, Ordering, slots};
 use crate::transport::posted_receives::COMPARED;
 use crate::transport::shm::area::wake_kind;
-use crate::transport::tcp::payload::Payload;
+use crate::transport::payload::Payload;
 use crate::transport::tcp::send_queue::{ChannelMessage, Item};
 use crate::wire::message::{Put, RemoteAddress, Stream};
 use std::sync::Arc;

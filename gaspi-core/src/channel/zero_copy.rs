@@ -8,7 +8,7 @@
 
 use crate::sync::Mutex;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
-use crate::transport::tcp::payload::{AWAITED, UserBuffer};
+use crate::transport::payload::{AWAITED, UserBuffer};
 use std::sync::Arc;
 
 /// Memory that a message has not given back.
@@ -106,8 +106,8 @@ impl ZeroCopySends {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::tcp::payload::Payload;
-    use crate::transport::tcp::payload::is_awaited;
+    use crate::transport::payload::Payload;
+    use crate::transport::payload::is_awaited;
 
     #[test]
     fn each_channel_knows_what_it_has_lent_until_it_comes_back() {

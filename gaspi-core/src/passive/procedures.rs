@@ -10,7 +10,7 @@ use crate::sync::slots::{self, passive_end, passive_pending, passive_post, passi
 use crate::sync::{Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::liveness;
-use crate::transport::tcp::requests::RequestKey;
+use crate::transport::requests::RequestKey;
 use crate::wait::{Call, Waiting};
 use crate::wire;
 use crate::wire::message::RemoteCall;

@@ -18,7 +18,9 @@
 //! A [`Link`] says how a peer is reached; within shared memory a
 //! [`Reach`](crate::segment::Reach) says how one of its segments is.
 
+pub(crate) mod payload;
 pub(crate) mod posted_receives;
+pub(crate) mod requests;
 pub(crate) mod shm;
 pub(crate) mod software_target;
 pub(crate) mod tcp;

@@ -1,20 +1,316 @@
-//! What the library of a target does where no card does: segment, generation, range and
-//! notification of every access are checked, whichever transport has carried it.
+//! What the library of a target does where no card does, whichever transport has carried the
+//! request: segment, generation, range and notification of every access are checked.
 //!
-//! Nothing here waits or sends: the carrier is told what to answer.
+//! Driven by decoded messages. Nothing here waits or sends: the carrier gets an [`Action`], and has
+//! no other way to be called back. It also moves the payload, to where an [`IncomingBody`] says.
 
-use crate::ids::{NotificationId, SegmentId};
-use crate::segment::Segment;
+use crate::config::CHANNELS;
+use crate::ids::{NotificationId, Rank, SegmentId};
+use crate::policy::acknowledge::{Batch, Completed};
 use crate::segment::own::Memory;
+use crate::segment::{ARENA, Segment};
 use crate::sync::{AtomicU64, Ordering, slots};
-use crate::wire::message::{AtomicOperation, Put, RemoteAddress};
+use crate::transport::payload::{Payload, is_awaited};
+use crate::transport::posted_receives::{PostedReceives, ReceiveTarget};
+use crate::transport::requests::{GetTarget, PendingRequests, finish};
+use crate::transport::{RequestFailure, Upcalls};
+use crate::wire::frame::Frame;
+use crate::wire::message::{AtomicOperation, Put, RemoteAddress, Stream};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+/// What a message asks its carrier to do.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Nothing,
+    /// So many bytes of payload follow, for the body that is now expected.
+    Receive(u64),
+    /// To answer the peer.
+    Answer(Frame),
+    /// To answer with data, in the peer's stream.
+    Data { stream: Stream, request: u64, size: u64, payload: Payload },
+    /// The same where there is no such data.
+    Refuse { stream: Stream, answer: Frame },
+    /// A request of this rank has been answered.
+    Answered,
+    /// The peer does not keep to the protocol.
+    Abort,
+    /// It concerns the carrier alone.
+    Own(Frame),
+}
+
+/// What to do with the payload that is arriving.
+#[derive(Debug)]
+enum Sink {
+    Put {
+        segment: Arc<Segment>,
+        put: Put,
+    },
+    Get {
+        request: u64,
+        stream: Stream,
+        get_target: GetTarget,
+    },
+    /// A put that is refused, and why.
+    Refuse {
+        put: Put,
+        reason: String,
+    },
+    /// The answer to a request that has failed meanwhile.
+    Nobody,
+}
+
+/// A payload that is arriving.
+#[derive(Debug)]
+pub(crate) struct IncomingBody {
+    sink: Sink,
+    /// Bytes: where the next ones go, and how many are still to come.
+    pub(crate) offset: u64,
+    pub(crate) left: u64,
+}
+
+impl IncomingBody {
+    /// Whether it is the payload of a put by a channel.
+    pub(crate) fn is_of_channel(&self) -> bool {
+        matches!(&self.sink, Sink::Put { put, .. } if put.stream.queue == CHANNELS)
+    }
+
+    /// So many bytes of it have come.
+    pub(crate) fn advance(&mut self, bytes: u64) {
+        self.offset += bytes;
+        self.left -= bytes;
+    }
+}
+
+/// What a target keeps of the requests that one carrier brings from one peer.
+#[derive(Debug, Default)]
+pub(crate) struct Served {
+    pub(crate) body: Option<IncomingBody>,
+    /// Puts completed since the carrier has acknowledged some.
+    pub(crate) completed: Batch,
+    /// Why an earlier part of a large put was refused, by queue of the sender.
+    refusals: HashMap<u8, String>,
+    /// What came along with the next message.
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+/// A rank as the target of what a carrier brings.
+#[derive(Clone, Copy)]
+pub(crate) struct SoftwareTarget<'a> {
+    pub(crate) up: &'a dyn Upcalls,
+    pub(crate) requests: &'a PendingRequests,
+    pub(crate) posted_receives: &'a PostedReceives,
+}
+
+impl<'a> SoftwareTarget<'a> {
+    /// Handles a message of `peer`, which a carrier of this name has brought.
+    pub(crate) fn handle(
+        self,
+        peer: Rank,
+        carrier: u64,
+        served: &mut Served,
+        message: Frame,
+    ) -> Action {
+        match message {
+            Frame::Put(put) => self.put(served, put),
+            Frame::Data { request, size } => self.data(served, peer, request, size),
+            Frame::Refused { stream, reason } => {
+                self.up.refused(peer, stream, &reason);
+                Action::Nothing
+            }
+            Frame::Get { request, stream, remote, size } => self.get(request, stream, remote, size),
+            Frame::Atomic { request, remote, operation } => {
+                reply(request, execute(self.up.memory(), remote, operation))
+            }
+            Frame::Reply { request, outcome } => match self.requests.answered(request, peer) {
+                Some(request) => {
+                    finish(self.up, peer, request, outcome.map_err(RequestFailure::Refused));
+                    Action::Answered
+                }
+                None => Action::Nothing,
+            },
+            Frame::Register(register) => {
+                let descriptors = std::mem::take(&mut served.descriptors);
+                reply(register.request, self.up.import(peer, &register, &descriptors))
+            }
+            Frame::Ping { request } => reply(request, Ok(0)),
+            Frame::Passive { request, message } => {
+                self.up.passive(peer, carrier, request, message);
+                Action::Nothing
+            }
+            Frame::Message(message) => {
+                self.up.message(peer, message);
+                Action::Nothing
+            }
+            own => Action::Own(own),
+        }
+    }
+
+    fn put(self, served: &mut Served, put: Put) -> Action {
+        let found = find_for_put(self.up.memory(), &put);
+        match found {
+            Ok(segment) if put.size == 0 => complete(served, &segment, &put),
+            Err(reason) if put.size == 0 => refuse(served, &put, reason),
+            found => {
+                let sink = match found {
+                    Ok(segment) => Sink::Put { segment, put },
+                    Err(reason) => Sink::Refuse { put, reason },
+                };
+                let (offset, left) = (put.remote.offset, put.size);
+                served.body = Some(IncomingBody { sink, offset, left });
+                Action::Receive(put.size)
+            }
+        }
+    }
+
+    fn get(self, request: u64, stream: Stream, remote: RemoteAddress, size: u64) -> Action {
+        match find(self.up.memory(), remote, size) {
+            Ok(segment) => {
+                let payload = Payload::new(segment, remote.offset);
+                Action::Data { stream, request, size, payload }
+            }
+            Err(reason) => {
+                Action::Refuse { stream, answer: Frame::Reply { request, outcome: Err(reason) } }
+            }
+        }
+    }
+
+    fn data(self, served: &mut Served, peer: Rank, request: u64, size: u64) -> Action {
+        // It stays a request until all is here: the peer may end in the middle.
+        let (sink, offset) = match self.requests.get_target(request, peer) {
+            Some((stream, get_target)) if get_target.size == size => {
+                let offset = get_target.offset;
+                (Sink::Get { request, stream, get_target }, offset)
+            }
+            Some(_) => return Action::Abort,
+            None => (Sink::Nobody, 0),
+        };
+        served.body = Some(IncomingBody { sink, offset, left: size });
+        Action::Receive(size)
+    }
+
+    /// Where the rest of a payload goes if it is the data of a message that is expected.
+    pub(crate) fn receive_target(
+        self,
+        peer: Rank,
+        body: &IncomingBody,
+    ) -> Option<ReceiveTarget<'a>> {
+        let Sink::Put { segment, put } = &body.sink else { return None };
+        if put.stream.queue != CHANNELS || segment.id != ARENA {
+            return None;
+        }
+        let slot = segment.pointer().wrapping_add(put.remote.offset as usize);
+        // SAFETY: the range was checked when the frame came, and is written here only.
+        unsafe { self.posted_receives.target(peer, put, body.offset, slot) }
+    }
+
+    /// Where a payload goes; nowhere if nobody wants it any more.
+    pub(crate) fn wanted(self, body: &IncomingBody) -> Option<&Arc<Segment>> {
+        match &body.sink {
+            Sink::Put { segment, .. } => Some(segment),
+            // After a purge the place may serve another purpose.
+            Sink::Get { stream, get_target, .. } => {
+                self.up.expects(*stream).then_some(&get_target.segment)
+            }
+            Sink::Refuse { .. } | Sink::Nobody => None,
+        }
+    }
+
+    /// Puts payload that came along with its frame into its place.
+    pub(crate) fn store(self, body: &mut IncomingBody, bytes: &[u8]) {
+        if let Some(segment) = self.wanted(body) {
+            let accepts = segment.accept();
+            if *accepts {
+                let to = segment.pointer().wrapping_add(body.offset as usize);
+                if let (8, true) = (bytes.len(), to.cast::<u64>().is_aligned()) {
+                    // As one word, since programs look at it as one.
+                    // SAFETY: the range was checked when the frame came, and the segment exists
+                    // while the lock is held.
+                    unsafe {
+                        to.cast::<u64>().write(bytes.as_ptr().cast::<u64>().read_unaligned())
+                    };
+                } else {
+                    // SAFETY: checked range, kept alive by the lock.
+                    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+                }
+            }
+        }
+        body.advance(bytes.len() as u64);
+    }
+
+    /// The payload that was expected is complete.
+    pub(crate) fn arrived(self, peer: Rank, served: &mut Served) -> Action {
+        let Some(IncomingBody { sink, .. }) = served.body.take() else { return Action::Nothing };
+        match sink {
+            Sink::Put { segment, put } => {
+                // Members of a channel may not know yet that this rank has done its part and left.
+                if !*segment.accept() && segment.id != ARENA {
+                    let reason = format!("{} was deleted", segment.id);
+                    refuse(served, &put, reason)
+                } else if put.last {
+                    complete(served, &segment, &put)
+                } else {
+                    Action::Nothing
+                }
+            }
+            Sink::Get { request, stream, get_target } => {
+                let Some(request) = self.requests.answered(request, peer) else {
+                    return Action::Nothing;
+                };
+                let expected = self.up.expects(stream);
+                if let Some((segment, id)) = get_target.notify.filter(|_| expected) {
+                    slots::set(segment.notification(id.index()), 1);
+                }
+                finish(self.up, peer, request, Ok(0));
+                Action::Answered
+            }
+            Sink::Refuse { put, reason } => refuse(served, &put, reason),
+            Sink::Nobody => Action::Nothing,
+        }
+    }
+}
+
+fn reply(request: u64, outcome: Result<u64, String>) -> Action {
+    Action::Answer(Frame::Reply { request, outcome })
+}
+
+/// A put has been completed, unless an earlier part of it was refused.
+fn complete(served: &mut Served, segment: &Segment, put: &Put) -> Action {
+    if !served.refusals.is_empty()
+        && let Some(reason) = served.refusals.remove(&put.stream.queue.0)
+    {
+        return refuse(served, put, reason);
+    }
+    notify(segment, put);
+    let notified = put.value != 0;
+    let generation = put.stream.generation;
+    served.completed.add(if put.stream.queue == CHANNELS {
+        // Channels go by their own counts, but for memory in flight; see [`crate::channel`].
+        let (in_flight, awaited) = (generation != 0, is_awaited(generation));
+        Completed::OfChannel { notified, in_flight, awaited }
+    } else {
+        Completed::OfQueue { notified, size: put.size }
+    });
+    Action::Nothing
+}
+
+/// A put cannot be carried out; said once for all its parts.
+fn refuse(served: &mut Served, put: &Put, reason: String) -> Action {
+    if !put.last {
+        served.refusals.entry(put.stream.queue.0).or_insert(reason);
+        return Action::Nothing;
+    }
+    let reason = served.refusals.remove(&put.stream.queue.0).unwrap_or(reason);
+    served.completed.add(Completed::Refused);
+    Action::Answer(Frame::Refused { stream: put.stream, reason })
+}
 
 /// The segment that a peer's access is for, if the range lies inside.
 ///
 /// # Errors
 /// In words, for the peer.
-pub(crate) fn find(
+fn find(
     memory: &Memory,
     remote: RemoteAddress,
     size: u64,
@@ -36,7 +332,7 @@ pub(crate) fn find(
 ///
 /// # Errors
 /// In words, for the peer.
-pub(crate) fn find_for_put(memory: &Memory, put: &Put) -> Result<Arc<Segment>, String> {
+fn find_for_put(memory: &Memory, put: &Put) -> Result<Arc<Segment>, String> {
     let segment = find(memory, put.remote, put.size)?;
     // One that is not to be set need not exist.
     if put.value != 0 {
@@ -54,7 +350,7 @@ fn check_notification(memory: &Memory, of: SegmentId, id: NotificationId) -> Res
 
 /// The data of a put is in its place: sets its notification.
 #[inline]
-pub(crate) fn notify(segment: &Segment, put: &Put) {
+fn notify(segment: &Segment, put: &Put) {
     if put.value != 0 {
         slots::set(segment.notification(put.notification.index()), put.value);
     }
@@ -64,7 +360,7 @@ pub(crate) fn notify(segment: &Segment, put: &Put) {
 ///
 /// # Errors
 /// In words, for the peer.
-pub(crate) fn execute(
+fn execute(
     memory: &Memory,
     remote: RemoteAddress,
     operation: AtomicOperation,

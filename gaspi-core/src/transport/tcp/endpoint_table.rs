@@ -20,7 +20,7 @@ use crate::transport::tcp::dialing::{ConnectPurpose, Dialing};
 use crate::transport::tcp::poll_sets::PollSets;
 use crate::transport::tcp::polling::Polling;
 use crate::transport::tcp::receive::Receiver;
-use crate::transport::tcp::requests::PendingRequests;
+use crate::transport::requests::PendingRequests;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wire::frame::Frame;
 use std::os::fd::OwnedFd;

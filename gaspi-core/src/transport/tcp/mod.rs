@@ -17,12 +17,10 @@ mod corked;
 mod dialing;
 pub(crate) mod endpoint_table;
 pub(crate) mod handlers;
-pub(crate) mod payload;
 mod pipes;
 pub(crate) mod poll_sets;
 mod polling;
 pub(crate) mod receive;
-pub(crate) mod requests;
 pub(crate) mod send_queue;
 
 use crate::transport::Upcalls;

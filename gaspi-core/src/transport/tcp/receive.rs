@@ -7,15 +7,15 @@ use crate::ids::Rank;
 use crate::os::event::Event;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
-use crate::policy::acknowledge::{Batch, Flush};
+use crate::policy::acknowledge::Flush;
 use crate::policy::focus::{Focus, Look};
 use crate::policy::owner::PollOwner;
 use crate::sync::{Ordering, epoch, fence};
 use crate::transport::posted_receives::HEAD_BYTES;
+use crate::transport::software_target::{IncomingBody, Served};
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::endpoint_table::EndpointTable;
-use crate::transport::tcp::handlers::IncomingBody;
 use crate::transport::tcp::poll_sets::WAKEUP_SOCKET;
 use crate::wire::frame::{ACK_LEN, FRAME_MAX, Frame, PREFIX, PUT_LEN};
 use std::collections::HashMap;
@@ -41,17 +41,13 @@ const READS_PER_DELAY: u32 = 32;
 pub(crate) struct Incoming {
     /// The beginning of a frame.
     partial: Vec<u8>,
-    pub(crate) descriptors: Vec<OwnedFd>,
-    pub(crate) body: Option<IncomingBody>,
+    /// What the target keeps of it.
+    pub(super) served: Served,
     /// Large payloads are coming: so many bytes are received at once where a frame is expected, 0
     /// for [`MANY`].
     few: usize,
     /// How often something was read.
     reads: u32,
-    /// Puts completed since the last account.
-    pub(crate) completed: Batch,
-    /// Why an earlier part of a large put was refused, by queue of the sender.
-    pub(crate) refusals: HashMap<u8, String>,
 }
 
 /// The receiving side of all connections.
@@ -299,7 +295,7 @@ impl Receiver {
 
     /// Takes note of puts that have been completed.
     fn account(&mut self, tcp: Tcp<'_>, connection: &Arc<Connection>, incoming: &mut Incoming) {
-        let completed = std::mem::take(&mut incoming.completed);
+        let completed = std::mem::take(&mut incoming.served.completed);
         if completed.puts == 0 {
             return;
         }
@@ -323,7 +319,7 @@ impl Receiver {
         let Some(fd) = connection.fd() else { return Ok(false) };
         let mut busy = false;
         for _ in 0..ROUNDS {
-            let drained = if incoming.body.is_some() {
+            let drained = if incoming.served.body.is_some() {
                 self.body(tcp, connection, fd, incoming)?
             } else {
                 self.frames(tcp, connection, fd, incoming)?
@@ -358,7 +354,7 @@ impl Receiver {
         let piece = Piece { pointer: room.as_mut_ptr(), len: want };
         // SAFETY: the piece is a part of the buffer.
         let Some(received) =
-            (unsafe { receive(connection, fd, piece, &mut incoming.descriptors) })?
+            (unsafe { receive(connection, fd, piece, &mut incoming.served.descriptors) })?
         else {
             return Ok(Received::Nothing);
         };
@@ -385,18 +381,18 @@ impl Receiver {
         while let Some((frame, taken)) = whole(&self.buffer[start..end])? {
             start += taken;
             let size = tcp.handle(connection, incoming, frame)?;
-            if let Some(body) = &mut incoming.body {
+            if let Some(body) = &mut incoming.served.body {
                 let here = &self.buffer[start..end];
                 let here = &here[..here.len().min(usize::try_from(size).unwrap_or(usize::MAX))];
-                tcp.store(body, here);
+                tcp.target().store(body, here);
                 start += here.len();
                 if body.left > 0 {
                     break;
                 }
-                finish(tcp, connection, incoming)?;
+                tcp.arrived(connection, incoming)?;
             }
         }
-        incoming.few = incoming.body.as_ref().map_or(0, IncomingBody::few);
+        incoming.few = incoming.served.body.as_ref().map_or(0, few_behind);
         incoming.partial.clear();
         incoming.partial.extend_from_slice(&self.buffer[start..end]);
         if incoming.partial.is_empty() {
@@ -414,10 +410,10 @@ impl Receiver {
         fd: BorrowedFd<'_>,
         incoming: &mut Incoming,
     ) -> Result<Received, Broken> {
-        let Some(body) = &mut incoming.body else { return Ok(Received::Nothing) };
+        let Some(body) = &mut incoming.served.body else { return Ok(Received::Nothing) };
         let left = usize::try_from(body.left).unwrap_or(usize::MAX);
-        let target = connection.peer().and_then(|peer| tcp.receive_target(Rank(peer), body));
-        let (accepts, pointer) = match tcp.wanted(&body.sink).filter(|_| target.is_none()) {
+        let target = connection.peer().and_then(|peer| tcp.target().receive_target(Rank(peer), body));
+        let (accepts, pointer) = match tcp.target().wanted(body).filter(|_| target.is_none()) {
             Some(segment) => {
                 let accepts = segment.accept();
                 let pointer = segment.pointer().wrapping_add(body.offset as usize);
@@ -448,11 +444,10 @@ impl Receiver {
         drop((accepts, target));
         let Some(received) = received else { return Ok(Received::Nothing) };
         let here = received.min(piece.len);
-        body.offset += here as u64;
-        body.left -= here as u64;
+        body.advance(here as u64);
         if body.left == 0 {
             self.bulk = true;
-            finish(tcp, connection, incoming)?;
+            tcp.arrived(connection, incoming)?;
             if received > here {
                 self.take_frames(tcp, connection, incoming, received - here)?;
             }
@@ -462,11 +457,9 @@ impl Receiver {
     }
 }
 
-impl IncomingBody {
-    /// How many bytes to receive at once where the frame behind it is expected.
-    fn few(&self) -> usize {
-        if self.is_of_channel() { FEW_OF_CHANNEL } else { FEW }
-    }
+/// How many bytes to receive at once where the frame behind a payload is expected.
+fn few_behind(body: &IncomingBody) -> usize {
+    if body.is_of_channel() { FEW_OF_CHANNEL } else { FEW }
 }
 
 /// What one receiving brought.
@@ -476,14 +469,6 @@ enum Received {
     Some,
     /// There was no more.
     All,
-}
-
-/// A payload is complete.
-fn finish(tcp: Tcp<'_>, connection: &Connection, incoming: &mut Incoming) -> Result<(), Broken> {
-    match incoming.body.take() {
-        Some(IncomingBody { sink, .. }) => tcp.arrived(connection, incoming, sink),
-        None => Ok(()),
-    }
 }
 
 /// The first frame of what has come, and how many bytes it takes.

@@ -15,7 +15,7 @@ use crate::os::socket::{self, Piece};
 use crate::os::splice;
 use crate::policy::acknowledge::AckDelay;
 use crate::policy::coalesce::{Coalescing, Decision, Post};
-use crate::transport::tcp::payload::{Payload, UserBuffer};
+use crate::transport::payload::{Payload, UserBuffer};
 use crate::transport::tcp::pipes::{PipeGuard, Pipes};
 pub(crate) use crate::wire::frame::Encode;
 use crate::wire::frame::Frame;

@@ -5,7 +5,7 @@ use super::EndpointTable;
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::transport::tcp::connection::{Connection, Posted, Unsent};
-use crate::transport::tcp::requests::{GetTarget, PendingCall, Request, RequestKey, finish};
+use crate::transport::requests::{GetTarget, PendingCall, Request, RequestKey, finish};
 use crate::transport::tcp::send_queue::{Item, Outgoing};
 use crate::transport::{RequestFailure, Upcalls};
 use crate::wire::frame::Frame;
@@ -25,7 +25,7 @@ impl EndpointTable {
     ) -> Result<()> {
         let request = self.requests.number();
         let (queue, size) = (stream.queue, get_target.size);
-        let get = Request::Get { queue, generation: stream.generation, get_target };
+        let get = Request::Get { stream, get_target };
         let item = Item::Frame(Frame::Get { request, stream, remote, size });
         self.ask(up, rank, request, get, item, |connection, item| {
             connection.post(&self.sets.data, queue, item)

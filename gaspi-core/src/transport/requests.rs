@@ -2,7 +2,7 @@
 //! once, by its answer or by the end of the connection that it travels on.
 
 use crate::error::Result;
-use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
+use crate::ids::{NotificationId, Rank, SegmentId};
 use crate::segment::Segment;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::transport::{RequestFailure, Upcalls};
@@ -29,7 +29,7 @@ pub(crate) struct PendingCall {
 
 impl PendingCall {
     /// Of a request of this number.
-    pub(super) fn new(request: u64) -> PendingCall {
+    pub(in crate::transport) fn new(request: u64) -> PendingCall {
         PendingCall { request, ..PendingCall::default() }
     }
 }
@@ -49,7 +49,7 @@ pub(crate) struct GetTarget {
 #[derive(Debug)]
 pub(crate) enum Request {
     Call(Arc<PendingCall>),
-    Get { queue: QueueId, generation: u32, get_target: GetTarget },
+    Get { stream: Stream, get_target: GetTarget },
 }
 
 /// A request that has not been answered.
@@ -86,29 +86,29 @@ impl Default for PendingRequests {
 
 impl PendingRequests {
     /// A number that no other request has.
-    pub(super) fn number(&self) -> u64 {
+    pub(in crate::transport) fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Takes note of a request, which travels on no connection yet.
-    pub(super) fn insert(&self, id: u64, peer: Rank, request: Request) {
+    pub(in crate::transport) fn insert(&self, id: u64, peer: Rank, request: Request) {
         self.asked.lock().insert(id, Asked { peer, token: 0, request });
     }
 
     /// It travels on this connection, if it has not been answered or failed.
-    pub(super) fn travels_on(&self, id: u64, token: u64) {
+    pub(in crate::transport) fn travels_on(&self, id: u64, token: u64) {
         if let Some(asked) = self.asked.lock().get_mut(&id) {
             asked.token = token;
         }
     }
 
     /// Forgets a request, without completing it; whether it was there.
-    pub(super) fn withdraw(&self, id: u64) -> bool {
+    pub(in crate::transport) fn withdraw(&self, id: u64) -> bool {
         self.asked.lock().remove(&id).is_some()
     }
 
     /// Takes out what has not been answered on a connection.
-    pub(super) fn take_lost(&self, token: u64) -> Vec<Request> {
+    pub(in crate::transport) fn take_lost(&self, token: u64) -> Vec<Request> {
         let mut asked = self.asked.lock();
         let of_it = asked.extract_if(|_, asked| asked.token == token);
         of_it.map(|(_, asked)| asked.request).collect()
@@ -116,7 +116,7 @@ impl PendingRequests {
 
     /// Keeps others from asking for anything, if nothing has been asked for on a connection that
     /// has not been answered.
-    pub(super) fn with_none_on(&self, token: u64) -> Option<impl Drop + '_> {
+    pub(in crate::transport) fn with_none_on(&self, token: u64) -> Option<impl Drop + '_> {
         let asked = self.asked.lock();
         let asks = asked.values().any(|asked| asked.token == token);
         (!asks).then_some(asked)
@@ -133,7 +133,7 @@ impl PendingRequests {
     }
 
     /// The call whose timeout ran out with this key, if there is one.
-    pub(super) fn continued(&self, key: &RequestKey) -> Option<Arc<PendingCall>> {
+    pub(in crate::transport) fn continued(&self, key: &RequestKey) -> Option<Arc<PendingCall>> {
         let mut timed_out = self.timed_out.lock();
         let calls = timed_out.get_mut(key)?;
         let call = calls.pop();
@@ -160,12 +160,12 @@ impl PendingRequests {
     }
 
     /// Where the answer to a get goes, if `from` was asked.
-    pub(crate) fn get_target(&self, id: u64, from: Rank) -> Option<(QueueId, u32, GetTarget)> {
+    pub(crate) fn get_target(&self, id: u64, from: Rank) -> Option<(Stream, GetTarget)> {
         match self.asked.lock().get(&id)? {
-            Asked { peer, request: Request::Get { queue, generation, get_target }, .. }
+            Asked { peer, request: Request::Get { stream, get_target }, .. }
                 if *peer == from =>
             {
-                Some((*queue, *generation, get_target.clone()))
+                Some((*stream, get_target.clone()))
             }
             _ => None,
         }
@@ -189,10 +189,7 @@ pub(crate) fn finish(
             // Answered once only; nobody else sets it.
             let _ = call.outcome.set(outcome);
         }
-        Request::Get { queue, generation, .. } => {
-            let stream = Stream { queue, generation };
-            up.completed(peer, stream, 1, outcome.map(|_| ()));
-        }
+        Request::Get { stream, .. } => up.completed(peer, stream, 1, outcome.map(|_| ())),
     }
     up.ranks().wake_own();
 }

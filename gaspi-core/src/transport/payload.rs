@@ -72,11 +72,11 @@ impl Payload {
     }
 
     /// What begins behind the first `skip` bytes.
-    pub(super) fn behind(&self, skip: u64) -> Payload {
+    pub(in crate::transport) fn behind(&self, skip: u64) -> Payload {
         Payload { memory: self.memory.clone(), offset: self.offset + skip }
     }
 
-    pub(super) fn pointer(&self, skip: u64) -> *mut u8 {
+    pub(in crate::transport) fn pointer(&self, skip: u64) -> *mut u8 {
         let start = match &self.memory {
             Memory::Segment(segment) => segment.pointer(),
             Memory::User(buffer) => buffer.start,
@@ -94,13 +94,13 @@ impl Payload {
 
     /// Whether the connection ends where the memory may not be read any more: the peer could take
     /// what stands for a message's data for the data.
-    pub(super) fn is_of_user(&self) -> bool {
+    pub(in crate::transport) fn is_of_user(&self) -> bool {
         matches!(self.memory, Memory::User(_))
     }
 
     /// Whether its pages may be handed to the kernel: memory of the program may serve another
     /// purpose once its segment was deleted, but not while it is sent from.
-    pub(super) fn may_be_piped(&self) -> bool {
+    pub(in crate::transport) fn may_be_piped(&self) -> bool {
         match &self.memory {
             Memory::Segment(segment) => segment.is_mapped(),
             Memory::User(_) => true,
