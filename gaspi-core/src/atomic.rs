@@ -11,8 +11,8 @@ use crate::runtime::{Inner, Runtime};
 use crate::statistics::PeerCounter;
 use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
-use crate::transport::software_target::apply;
 use crate::transport::requests::RequestKey;
+use crate::transport::software_target::apply;
 use crate::wait::Call;
 use crate::wait::waiting;
 use crate::wire::message::{AtomicOperation, RemoteAddress, RemoteCall};
@@ -49,8 +49,7 @@ impl Inner {
         let (alive, generation) = (target.alive(), target.generation);
         drop(inside);
         if !alive {
-            self.ranks.check_alive(rank, "atomic")?;
-            return Err(self.ranks.refused(rank, format!("it has deleted {segment}")));
+            return Err(self.ranks.deleted(rank, segment, "atomic"));
         }
         if rank == self.ranks.me {
             return Err(Error::Unaligned { offset });

@@ -7,9 +7,8 @@ use crate::runtime::Inner;
 use crate::timeout::Deadline;
 use crate::transport::RequestFailure;
 use crate::transport::requests::{PendingCall, RequestKey};
-use crate::transport::tcp::send_queue::{Encode, Outgoing};
 use crate::wait::{Call, Waiting};
-use crate::wire::message::RemoteCall;
+use crate::wire::message::{Message, RemoteCall};
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -42,7 +41,7 @@ impl Inner {
     /// moment, so that an error can tell of it.
     fn await_news_if_refused(&self, rank: Rank, deadline: Deadline) {
         let may_wait = deadline != Deadline::Now;
-        if may_wait && matches!(self.endpoints.open(self, rank), Err(Error::System { .. })) {
+        if may_wait && matches!(self.endpoint(rank).connect(), Err(Error::System { .. })) {
             self.explain(rank, deadline.at_most(EXPLAIN));
         }
     }
@@ -51,11 +50,11 @@ impl Inner {
     pub(crate) fn send_message(
         &self,
         rank: Rank,
-        message: &impl Encode,
+        message: &Message,
         deadline: Deadline,
     ) -> Result<()> {
         self.await_news_if_refused(rank, deadline);
-        self.endpoints.send(self, rank, Outgoing::new(message))
+        self.endpoint(rank).send(message)
     }
 
     /// Starts a call, or continues one whose timeout ran out.
@@ -68,7 +67,7 @@ impl Inner {
         files: &[BorrowedFd<'_>],
     ) -> Result<Arc<PendingCall>> {
         self.await_news_if_refused(rank, deadline);
-        self.endpoints.call(self, key, rank, call, files)
+        self.endpoint(rank).call(key, call, files)
     }
 
     /// Waits for the answer to a call. A timeout leaves it under way.
@@ -112,8 +111,7 @@ impl Inner {
             Err(RequestFailure::Refused(reason)) => Err(self.ranks.refused(rank, reason)),
             Err(RequestFailure::Lost) => {
                 // A rank of this node that turned the connection away has said why.
-                let said =
-                    self.endpoints.dialing.last_error(rank).filter(|_| self.ranks.is_local(rank));
+                let said = self.endpoint(rank).last_error().filter(|_| self.ranks.is_local(rank));
                 if said.is_none() {
                     self.ranks.may_have_ended(rank);
                     self.explain(rank, patience.limit(deadline));

@@ -39,11 +39,11 @@ use crate::sync::Mutex;
 use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, slots};
 use crate::timeout::Deadline;
+use crate::transport::endpoint::Departure;
 use crate::transport::shm::area::{liveness, wake_kind};
 use crate::wait::{Call, Waiting};
 use arena::{Reserved, View};
 use layout::Layout;
-use messages::Turn;
 use placement::Placement;
 use std::sync::Arc;
 use trouble_watch::TroubleWatch;
@@ -367,7 +367,7 @@ impl Drop for Channel {
             } else if inner.channels.losses(member.rank) == member.losses {
                 // Else what was sent by a connection that broke might come after this. Who cannot
                 // be told has ended, and so will this rank have for it.
-                let _ = self.put(member, (0, 0, 0), (word, counts::CLOSED), Turn::Now);
+                let _ = self.put(member, (0, 0, 0), (word, counts::CLOSED), Departure::Now);
             }
             let own = self.members[self.me].words + self.layout.taken(index);
             writers.push((member.rank, own));

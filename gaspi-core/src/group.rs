@@ -17,6 +17,7 @@ use crate::control::Active;
 use crate::control::tree_barrier::Tree;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
+use crate::os::clock;
 use crate::ranks::Ranks;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -414,7 +415,7 @@ impl Groups {
                 is_remote(rank) && aborted.is_none() && !attempt.ranks.iter().all(lists)
             };
             if queue.front().is_some_and(lacking)
-                && attempt.lacks_since.get_or_insert_with(Instant::now).elapsed() < DEATH_LIMIT
+                && clock::since(*attempt.lacks_since.get_or_insert_with(clock::now)) < DEATH_LIMIT
             {
                 missing.push(rank);
                 continue;

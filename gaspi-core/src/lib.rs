@@ -93,5 +93,8 @@ pub use state::State;
 pub use statistics::CounterInfo;
 pub use timeout::{Deadline, Timeout};
 pub use transport::Link;
+#[cfg(feature = "twin")]
+#[doc(hidden)]
+pub use transport::twin;
 pub use view::View;
 pub use wire::shared_layout::{STAGE_BYTES, SharedLayout};

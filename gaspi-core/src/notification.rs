@@ -85,7 +85,7 @@ fn look_once(
     if inner.endpoints.remote && num > 0 {
         inner.check_notifications(begin, num)?;
         inner.check_open()?;
-        inner.tcp().look_once();
+        inner.look_once();
         let inside = epoch::enter();
         let found = first_set(inner.local(segment, &inside)?, begin, begin + num);
         return found.map_or(Err(Error::Timeout { pending: String::new() }), |id| Ok(Some(id)));

@@ -13,10 +13,13 @@ use crate::error::{Error, Result};
 use crate::fast_path::FastPath;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::runtime::{Inner, Runtime};
-use crate::segment::{Reach, Segment, Target};
+use crate::segment::{Segment, Target};
 use crate::statistics::PeerCounter;
 use crate::sync::epoch::{self, Guard};
 use crate::timeout::Timeout;
+use crate::transport::shm::copy::Direction;
+use slow_path::Posting;
+use std::sync::Arc;
 
 /// A notification at its target.
 #[derive(Debug, Clone, Copy)]
@@ -27,10 +30,18 @@ struct Signal {
     value: u32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Write,
-    Read,
+/// Both ends of a transfer, which have been checked, beyond the epoch in which they were found.
+struct Ends {
+    local: Arc<Segment>,
+    target: Arc<Target>,
+}
+
+impl Ends {
+    fn keep(local: &Segment, target: &Target, inside: &Guard) -> Ends {
+        // SAFETY: both were found in tables, which hold them by such pointers while the guard lives.
+        let (local, target) = unsafe { (inside.keep(local), inside.keep(target)) };
+        Ends { local, target }
+    }
 }
 
 impl Inner {
@@ -81,7 +92,7 @@ impl Inner {
         Error::QueueFull { queue, limit: self.config.queue_size_max }
     }
 
-    /// Posts one transfer, and a notification at the target behind it, whatever that takes.
+    /// Posts one transfer, and a notification behind it, whatever that takes.
     #[cold]
     fn post(
         &self,
@@ -102,15 +113,15 @@ impl Inner {
             return Err(self.queue_full(queue));
         }
         self.count_transfer(&inside, direction, t, signal.is_some());
-        let remote = target.reach == Reach::Remote && target.alive();
+        let copied = t.size == 0 || fast(direction, t, local, target);
+        let ends = (!copied).then(|| Ends::keep(local, target, &inside));
+        // Posting may look after the sockets, and wait for all who are inside.
         drop(inside);
-        if let (Direction::Write, true, Some(signal)) = (direction, remote, signal) {
-            self.post_put(t, signal, q, queue);
-        } else {
-            let moved = self.copy_via_owner(direction, t, q, queue);
-            if let (true, Some(signal)) = (moved, signal) {
-                self.signal_slow(direction, t, signal, q, queue);
-            }
+        let to = Posting { id: queue, queue: q };
+        match (ends, signal) {
+            (Some(ends), signal) => _ = self.transfer_slow(direction, t, ends, signal, to),
+            (None, Some(signal)) => self.signal_behind(direction, t, signal, to),
+            (None, None) => {}
         }
         self.tcp().look_behind_posts();
         Ok(())
@@ -142,7 +153,7 @@ impl Inner {
         }
         self.count_for(&inside, signal.rank, PeerCounter::Notifys, 1);
         drop(inside);
-        self.notify_behind(signal, q, queue);
+        self.notify_behind(signal, Posting { id: queue, queue: q });
         self.tcp().look_behind_posts();
         Ok(())
     }
@@ -172,25 +183,32 @@ impl Inner {
             return Err(self.queue_full(queue));
         }
         let losses = signal.map(|_| q.losses(list.rank));
+        let to = Posting { id: queue, queue: q };
         let (mut last, mut moved) = (None, true);
         for t in list.elements().inspect(|t| last = Some(*t)).filter(|t| t.size > 0) {
             self.count_transfer(&inside, direction, &t, false);
             let local = self.local(t.local, &inside)?;
             let target = self.target_in(targets, t.rank, t.remote, &inside)?;
             // Looked up again, as other threads may replace segments meanwhile.
-            if self.check(&t, local, target).is_ok() && fast(direction, &t, local, target) {
+            if let Err(error) = self.check(&t, local, target) {
+                q.fail(&format!("a segment was replaced while it was used: {error}"));
+                moved = false;
                 continue;
             }
+            if fast(direction, &t, local, target) {
+                continue;
+            }
+            let ends = Ends::keep(local, target, &inside);
             // It may look after the sockets, and wait for all who are inside.
             drop(inside);
-            moved &= self.copy_via_owner(direction, &t, q, queue);
+            moved &= self.transfer_slow(direction, &t, ends, None, to);
             inside = epoch::enter();
         }
         drop(inside);
         if let (Some(signal), Some(last), true) = (signal, last, moved) {
             // A thread that waits for the queue may have been told of the loss meanwhile.
             if losses == Some(q.losses(list.rank)) {
-                self.signal_slow(direction, &last, signal, q, queue);
+                self.signal_behind(direction, &last, signal, to);
             } else {
                 self.ranks.set_corrupt(list.rank);
                 q.fail(&format!(

@@ -6,8 +6,8 @@ use crate::os::process;
 use crate::runtime::{Inner, Runtime};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::Link;
-use crate::transport::shm::area::liveness;
 use crate::transport::requests::RequestKey;
+use crate::transport::shm::area::liveness;
 use crate::wait::Call;
 use crate::wait::waiting;
 use crate::wire::message::{Message, RemoteCall};
@@ -49,13 +49,7 @@ impl Inner {
 impl Inner {
     /// How a rank of the job is reached.
     pub(crate) fn link_to(&self, rank: Rank) -> Link {
-        if rank == self.ranks.me {
-            Link::Own
-        } else if self.ranks.is_local(rank) {
-            Link::SharedMemory
-        } else {
-            Link::Tcp
-        }
+        self.endpoints.link(self, rank)
     }
 }
 
@@ -75,7 +69,7 @@ impl Runtime {
     /// [`Error::InvalidRank`].
     pub fn address_of(&self, rank: Rank) -> Result<Option<SocketAddr>> {
         self.inner().ranks.check_rank(rank)?;
-        Ok(self.inner().endpoints.dialing.address(rank))
+        Ok(self.inner().endpoint(rank).address())
     }
 
     /// Connects to `rank`; its library answers, not its program (GASPI 17.1, 5.4.1). A success
@@ -101,7 +95,7 @@ impl Runtime {
         let waiting = waiting(Call::Connect, rank.0);
         let idle = || !inner.queues.iter().any(|queue| queue.is_pending(rank));
         let drained = inner.until(timeout.deadline(), waiting, || {
-            (idle() && inner.endpoints.release_connection(inner, rank)).then_some(())
+            (idle() && inner.endpoint(rank).release()).then_some(())
         });
         drained.ok_or_else(|| Error::Timeout { pending: format!("requests to {rank}") })
     }

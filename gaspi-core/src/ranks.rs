@@ -186,6 +186,18 @@ impl Ranks {
         Error::RankDied { rank, host, pending: pending.to_owned() }
     }
 
+    /// `rank` has deleted `segment`, which `pending` needs: it may be about to leave.
+    #[cold]
+    pub(crate) fn deleted(&self, rank: Rank, segment: SegmentId, pending: &str) -> Error {
+        match self.check_alive(rank, pending) {
+            Err(error) => error,
+            Ok(()) if self.is_leaving(rank) => {
+                Error::RankLeft { rank, pending: pending.to_owned() }
+            }
+            Ok(()) => self.refused(rank, format!("it has deleted {segment}")),
+        }
+    }
+
     /// `rank` has not done what this rank needs, or cannot be reached.
     #[cold]
     pub(crate) fn refused(&self, rank: Rank, reason: impl Into<String>) -> Error {
@@ -261,6 +273,13 @@ impl Ranks {
     /// Whether `peer` has said goodbye.
     pub(crate) fn is_leaving(&self, peer: Rank) -> bool {
         self.leaving.lock().contains(&peer)
+    }
+
+    /// `rank`, which `pending` needs, has left, as another one says: its own goodbye may come later.
+    #[cold]
+    pub(crate) fn reported_left(&self, rank: Rank, pending: String) -> Error {
+        self.note_goodbye(rank);
+        Error::RankLeft { rank, pending }
     }
 
     /// `reporter` says that `rank`, which `pending` needs, has died. Death is final for the job, so

@@ -9,8 +9,7 @@ mod procedures;
 
 use crate::ids::{GroupId, Rank};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wire::message::GroupMessage;
-use crate::wire::message::KINDS;
+use crate::wire::message::{KINDS, Message};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ const COMMITS_MAX: usize = 32;
 #[derive(Debug)]
 struct Kept {
     to: Arc<[Rank]>,
-    message: GroupMessage,
+    message: Message,
 }
 
 /// What was said to one group.

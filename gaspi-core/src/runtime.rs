@@ -14,6 +14,8 @@ use crate::config::{Config, Topology};
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::ids::{Rank, SegmentId};
+#[cfg(feature = "twin")]
+use crate::os::clock;
 use crate::passive::Passive;
 use crate::policy::acknowledge::Flush;
 use crate::progress::thread::try_receiver;
@@ -27,8 +29,8 @@ use crate::sync::Mutex;
 use crate::sync::epoch::{self};
 use crate::sync::{AtomicBool, Ordering};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::endpoint::{Endpoint, Endpoints};
 use crate::transport::tcp::Tcp;
-use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::wait::{Call, Sockets, Waiter, Waiting};
 use std::any::Any;
 use std::sync::Arc;
@@ -49,7 +51,7 @@ pub(crate) struct Inner {
     /// Those of programs, then that of channels.
     pub(crate) queues: [Queue; crate::config::QUEUE_MAX as usize],
     pub(crate) channels: Channels,
-    pub(crate) endpoints: EndpointTable,
+    pub(crate) endpoints: Endpoints,
     pub(crate) waiter: Waiter,
     pub(crate) statistics: Statistics,
     pub(crate) membership: Mutex<Option<Membership>>,
@@ -96,7 +98,11 @@ impl Inner {
         waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        self.endpoints.flush_corked(self);
+        #[cfg(feature = "twin")]
+        if let Some(port) = &self.endpoints.twin {
+            return self.until_on_twin(port, deadline, waiting, attempt);
+        }
+        self.endpoints.flush(self);
         if let Some(value) = attempt() {
             return Some(value);
         }
@@ -109,13 +115,62 @@ impl Inner {
             let (found, waited) =
                 self.waiter.until(&self.ranks.area, Some(sockets), deadline, waiting, attempt);
             if self.waiter.was_brief(waited) {
-                self.endpoints.polling.note_brief();
+                self.endpoints.stream.polling.note_brief();
             }
             self.count_waiting(waiting.call, waited);
             found
         };
         self.tcp().leave();
         found
+    }
+
+    /// The same in virtual time.
+    #[cfg(feature = "twin")]
+    fn until_on_twin<T>(
+        &self,
+        port: &crate::transport::twin::Port,
+        deadline: Deadline,
+        waiting: Waiting,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        epoch::may_wait(waiting.call.name());
+        let (began, mut acted) = (clock::now(), true);
+        let found = loop {
+            if let Some(value) = attempt() {
+                break Some(value);
+            }
+            if deadline == Deadline::Now {
+                port.look();
+                break attempt();
+            }
+            if deadline.passed() {
+                break None;
+            }
+            port.wait(deadline.remaining(), acted);
+            acted = false;
+        };
+        self.count_waiting(waiting.call, clock::now() - began);
+        found
+    }
+
+    /// Looks after what peers send for a call that may not wait.
+    pub(crate) fn look_once(&self) {
+        #[cfg(feature = "twin")]
+        if let Some(port) = &self.endpoints.twin {
+            return port.look();
+        }
+        if self.endpoints.remote {
+            self.tcp().look_once();
+        }
+    }
+
+    /// Whether others are reached by streams, which a thread looks after.
+    pub(crate) fn has_peers(&self) -> bool {
+        #[cfg(feature = "twin")]
+        if self.endpoints.twin.is_some() {
+            return false;
+        }
+        self.ranks.size > 1
     }
 
     /// Errors once this rank has left its job.
@@ -187,10 +242,16 @@ impl Inner {
         Error::InvalidSegment { segment, reason }
     }
 
-    /// The endpoints of this rank, and what they tell it.
+    /// The way to `rank`.
+    #[inline]
+    pub(crate) fn endpoint(&self, rank: Rank) -> Endpoint<'_> {
+        self.endpoints.to(self, rank)
+    }
+
+    /// The streams of this rank, and what they tell it.
     #[inline]
     pub(crate) fn tcp(&self) -> Tcp<'_> {
-        Tcp { table: &self.endpoints, up: self }
+        Tcp { table: &self.endpoints.stream, up: self }
     }
 }
 
@@ -203,17 +264,17 @@ impl Inner {
         self.tell_all_of_unfinished_barriers();
         // What others have put here is acknowledged first; another thread may be about to.
         let (paid, _) = self.waiter.until(&self.ranks.area, None, limit, waiting, || {
-            try_receiver(&self.endpoints).map(|mut receiver| {
+            try_receiver(&self.endpoints.stream).map(|mut receiver| {
                 receiver.flush_acks(self.tcp(), Flush::All);
-                self.endpoints.say_goodbye(self);
+                self.endpoints.stream.say_goodbye(self);
             })
         });
         if paid.is_none() {
             // Another thread still sleeps on the sockets. Without a goodbye this rank would seem
             // dead.
-            self.endpoints.say_goodbye(self);
+            self.endpoints.stream.say_goodbye(self);
         }
-        self.until(limit, waiting, || (!self.endpoints.has_remote(self)).then_some(()));
+        self.until(limit, waiting, || (!self.endpoints.stream.has_remote(self)).then_some(()));
     }
 }
 
@@ -334,9 +395,7 @@ impl Runtime {
         let waiting = Waiting { call: Call::Term, object: inner.ranks.me.0.into() };
         let pending = || inner.queues.iter().map(Queue::pending).sum::<u32>();
         let drained = inner.until(timeout.deadline(), waiting, || {
-            let peers = (0..inner.ranks.size).map(|rank| Rank(rank as u16));
-            let handed_over =
-                peers.into_iter().all(|rank| inner.endpoints.connections.is_drained(rank));
+            let handed_over = inner.ranks.all().all(|rank| inner.endpoint(rank).is_drained());
             (pending() == 0 && handed_over).then_some(())
         });
         if drained.is_none() {
@@ -365,15 +424,19 @@ impl Runtime {
         if inner.endpoints.remote && !std::thread::panicking() {
             inner.say_goodbye();
         }
-        inner.endpoints.polling.stop();
-        inner.endpoints.sets.wakeup.wake();
+        #[cfg(feature = "twin")]
+        if let Some(port) = &inner.endpoints.twin {
+            port.leave(std::thread::panicking());
+        }
+        inner.endpoints.stream.polling.stop();
+        inner.endpoints.stream.sets.wakeup.wake();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             // It does not panic; if it did, there is nothing left to do for it.
             let _ = thread.join();
         }
-        inner.endpoints.connections.shut_down();
-        inner.endpoints.sets.stop_listening();
+        inner.endpoints.stream.connections.shut_down();
+        inner.endpoints.stream.sets.stop_listening();
         // After the announcement: whoever hosts the job sees the connection close.
         *inner.membership.lock() = None;
         epoch::release_counters(inner.id());

@@ -1,5 +1,6 @@
 //! How long a call may take, and the moment at which it has to end.
 
+use crate::os::clock;
 use std::time::{Duration, Instant};
 
 /// How long a procedure may take (GASPI 17.1, 5.2).
@@ -20,7 +21,7 @@ impl Timeout {
         match self {
             Timeout::Test => Deadline::Now,
             // A limit beyond what the clock can express is no limit.
-            Timeout::Millis(ms) => Instant::now()
+            Timeout::Millis(ms) => clock::now()
                 .checked_add(Duration::from_millis(ms))
                 .map_or(Deadline::Never, Deadline::At),
             Timeout::Block => Deadline::Never,
@@ -50,7 +51,7 @@ impl Deadline {
     pub fn passed(self) -> bool {
         match self {
             Deadline::Now => true,
-            Deadline::At(at) => Instant::now() >= at,
+            Deadline::At(at) => clock::now() >= at,
             Deadline::Never => false,
         }
     }
@@ -59,14 +60,14 @@ impl Deadline {
     pub fn remaining(self) -> Option<Duration> {
         match self {
             Deadline::Now => Some(Duration::ZERO),
-            Deadline::At(at) => Some(at.saturating_duration_since(Instant::now())),
+            Deadline::At(at) => Some(at.saturating_duration_since(clock::now())),
             Deadline::Never => None,
         }
     }
 
     /// The earlier of this deadline and `limit` from now.
     pub fn at_most(self, limit: Duration) -> Deadline {
-        let limit = Instant::now() + limit;
+        let limit = clock::now() + limit;
         match self {
             Deadline::Now => Deadline::Now,
             Deadline::At(at) => Deadline::At(at.min(limit)),

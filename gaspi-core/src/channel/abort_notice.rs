@@ -6,8 +6,9 @@
 
 use super::Channel;
 use super::layout::LINE;
-use super::messages::{NO_WORD, Turn};
+use super::messages::NO_WORD;
 use crate::sync::{AtomicU64, Ordering};
+use crate::transport::endpoint::Departure;
 use crate::transport::shm::area::wake_kind;
 
 /// Words of a notice.
@@ -80,7 +81,7 @@ impl Channel {
         let places = (self.layout.notice(), self.layout.received_notice(self.me), LINE);
         for member in self.members.iter().filter(|member| member.start.is_none()) {
             // Who cannot be told any more shows in `check`.
-            let _ = self.put(member, places, NO_WORD, Turn::Now);
+            let _ = self.put(member, places, NO_WORD, Departure::Now);
         }
     }
 

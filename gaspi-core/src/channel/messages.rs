@@ -10,10 +10,10 @@ use crate::os::socket::Piece;
 use crate::runtime::Inner;
 use crate::segment::ARENA;
 use crate::sync::{AtomicU64, Ordering, slots};
+use crate::transport::endpoint::Departure;
+use crate::transport::payload::{ChannelMessage, Payload};
 use crate::transport::posted_receives::COMPARED;
 use crate::transport::shm::area::wake_kind;
-use crate::transport::payload::Payload;
-use crate::transport::tcp::send_queue::{ChannelMessage, Item};
 use crate::wire::message::{Put, RemoteAddress, Stream};
 use std::sync::Arc;
 
@@ -23,16 +23,6 @@ const ZERO_COPY_BYTES: usize = 96 << 10;
 
 /// For puts that set no word: none is ever set to 0.
 pub(super) const NO_WORD: (u32, u32) = (0, 0);
-
-/// When a put goes out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Turn {
-    Now,
-    /// With the one that follows at once.
-    Ahead,
-    /// With whatever this rank sends there next, at the latest when it waits.
-    Along,
-}
 
 /// Messages.
 impl Channel {
@@ -102,7 +92,7 @@ impl Channel {
         // Relaxed: as in `take`.
         let count = member.untold.load(Ordering::Relaxed);
         if 4 * (count - member.told.load(Ordering::Relaxed)) >= u64::from(self.spec.slots) {
-            self.tell_taken(member, count, Turn::Ahead);
+            self.tell_taken(member, count, Departure::WithNext);
         }
         let to = self.layout.receive_slot(self.me, index);
         let size = (HEAD_BYTES + len) as u64;
@@ -113,7 +103,7 @@ impl Channel {
             let data = Piece { pointer: data.cast_mut(), len };
             let message = ChannelMessage { put, head, data, slot, buffer };
             // SAFETY: as the caller says; the slot is this rank's until the message has been taken.
-            unsafe { inner.endpoints.post_message(inner, member.rank, member.losses, message) }
+            unsafe { inner.endpoint(member.rank).message(member.losses, message) }
         });
         if !matches!(sent, Ok(true)) {
             self.inner.channels.zero_copy.acknowledged(number);
@@ -241,21 +231,21 @@ impl Channel {
             return;
         }
         // What was taken before: a sender whose messages come one after the other is told in time.
-        self.inner.endpoints.flush_corked(&*self.inner);
+        self.inner.endpoints.flush(&*self.inner);
         // Relaxed: one thread at a time takes messages of a member, and this orders nothing else.
         member.untold.store(count, Ordering::Relaxed);
         let waiting = count - member.told.load(Ordering::Relaxed);
         if 2 * waiting >= u64::from(self.spec.slots) {
             // Nobody waits for the last message of an operation to be taken, but for the operation.
-            self.tell_taken(member, count, Turn::Along);
+            self.tell_taken(member, count, Departure::WithAny);
         }
     }
 
-    fn tell_taken(&self, member: &Member, count: u64, turn: Turn) {
+    fn tell_taken(&self, member: &Member, count: u64, departure: Departure) {
         member.told.store(count, Ordering::Relaxed);
         let word = (self.layout.taken(self.me), counts::word(count));
         // Who cannot be told any more shows in `check`.
-        let _ = self.put(member, (0, 0, 0), word, turn);
+        let _ = self.put(member, (0, 0, 0), word, departure);
     }
 
     /// Puts bytes at an offset of this rank's part into the part of a member of another node, then
@@ -266,20 +256,12 @@ impl Channel {
         member: &Member,
         (from, to, size): (u64, u64, u64),
         word: (u32, u32),
-        turn: Turn,
+        departure: Departure,
     ) -> Result<()> {
         self.posting(member, (to, size), word, 0, |inner, put| {
             let start = self.reserved.bytes.start;
             let payload = (size > 0).then(|| Payload::new(Arc::clone(&self.segment), start + from));
-            let item = Item::put(put, payload);
-            match turn {
-                Turn::Now => inner.endpoints.post(inner, member.rank, CHANNELS, item)?,
-                Turn::Ahead | Turn::Along => {
-                    let followed = turn == Turn::Ahead;
-                    inner.endpoints.post_along(inner, member.rank, CHANNELS, item, followed)?;
-                }
-            }
-            Ok(true)
+            inner.endpoint(member.rank).put(put, payload, departure).map(|()| true)
         })
         .map(|_| ())
     }

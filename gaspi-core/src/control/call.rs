@@ -7,6 +7,7 @@ use super::{CallKey, CallKind};
 use crate::error::{Error, Result};
 use crate::group::CallState;
 use crate::ids::{GroupId, Rank};
+use crate::os::clock;
 use crate::runtime::Inner;
 use crate::statistics::Counter;
 use crate::sync::AtomicU64;
@@ -19,7 +20,7 @@ use crate::wait::waiting_group;
 use crate::wire::message::Arrival;
 use crate::wire::shared_layout::STAGE_BYTES;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a mismatch waits for members that have not arrived.
 const MISMATCH_LIMIT: Duration = Duration::from_secs(1);
@@ -120,7 +121,7 @@ impl GroupCall<'_> {
         }
         if self.tree().is_some() {
             if let Some(active) = &mut self.state.active {
-                active.at_tree_since = Some(Instant::now());
+                active.at_tree_since = Some(clock::now());
             }
             self.inner.arrive_at_tree(self.group, step);
         } else if self.state.committed.as_ref().is_some_and(|committed| committed.remote) {
@@ -139,7 +140,7 @@ impl GroupCall<'_> {
     fn patience(&self, step: u64) -> Option<Duration> {
         let (tree, active) = (self.tree()?, self.state.active.as_ref()?);
         let since = active.at_tree_since?;
-        let left = tree.patience().saturating_sub(since.elapsed());
+        let left = tree.patience().saturating_sub(clock::since(since));
         (!self.inner.control.tree_barriers.has_told_all(self.group, step)).then_some(left)
     }
 
@@ -207,7 +208,11 @@ impl GroupCall<'_> {
                 if self.patience(step) == Some(Duration::ZERO) {
                     self.inner.tell_all_of_barrier(self.group, step);
                 }
-                None
+                self.inner.look_once();
+                match self.scan(step, next) {
+                    Scan::Done(outcome) => Some(outcome),
+                    Scan::Missing | Scan::Differs(_) => None,
+                }
             }
             Scan::Missing | Scan::Differs(_) => self.await_slowly(deadline, step, next),
         };
@@ -265,7 +270,7 @@ impl GroupCall<'_> {
             Scan::Missing => return None,
             Scan::Differs(error) => error,
         };
-        let now = Instant::now();
+        let now = clock::now();
         let since = match &mut self.state.active {
             Some(active) => *active.differs_since.get_or_insert(now),
             None => now,
@@ -276,7 +281,7 @@ impl GroupCall<'_> {
                 Scan::Done(outcome) => Some(outcome),
                 Scan::Missing | Scan::Differs(_) => None,
             });
-        outcome.or_else(|| (since.elapsed() >= MISMATCH_LIMIT).then_some(Err(error)))
+        outcome.or_else(|| (clock::since(since) >= MISMATCH_LIMIT).then_some(Err(error)))
     }
 
     /// The same as [`scan`](Self::scan), `None` while members are missing.
@@ -338,7 +343,7 @@ impl GroupCall<'_> {
         }
         if at_tree && let Some(rank) = self.departed(step) {
             let pending = self.key.kind.name().to_owned();
-            return Scan::Done(Err(Error::RankLeft { rank, pending }));
+            return Scan::Done(Err(self.inner.ranks.reported_left(rank, pending)));
         }
         match (differs, passed) {
             (Some((rank, other)), _) if missing => Scan::Differs(self.mismatch(rank, other)),

@@ -96,7 +96,7 @@ impl GroupCall<'_> {
             return own.unwrap_or_else(|| inner.ranks.reported_death(rank, reporter, what));
         }
         if let (LEFT, Some(rank)) = (status, rank) {
-            return Error::RankLeft { rank, pending: what.to_owned() };
+            return inner.ranks.reported_left(rank, what.to_owned());
         }
         let len = (details >> LEN_SHIFT) as usize;
         let mut text = vec![0; len.min(TEXT_MAX)];

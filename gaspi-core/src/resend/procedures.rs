@@ -6,20 +6,18 @@ use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
 use crate::sync::epoch;
 use crate::timeout::Deadline;
-use crate::wire::message::Arrival;
-use crate::wire::message::BarrierMessage;
-use crate::wire::message::GroupMessage;
+use crate::wire::message::{Arrival, BarrierMessage, GroupMessage, Message};
 use std::sync::Arc;
 
 impl Inner {
     /// Publishes the arrival of a step to the members on other nodes.
     pub(crate) fn send_arrival(&self, to: Arc<[Rank]>, arrival: Arrival) {
         let (group, step, parity) = (arrival.group, arrival.step, (arrival.step % 2) as usize);
-        let kept = Arc::new(Kept { to, message: GroupMessage::Arrive(arrival) });
+        let kept = Arc::new(Kept { to, message: Message::Group(GroupMessage::Arrive(arrival)) });
         // First kept, then said: a connection may break in between. A barrier's arrival may be
         // late, and then takes the place of none that is still needed.
         let is_later = |kept: &Kept| match &kept.message {
-            GroupMessage::Arrive(arrival) => arrival.step > step,
+            Message::Group(GroupMessage::Arrive(arrival)) => arrival.step > step,
             _ => false,
         };
         {
@@ -50,11 +48,12 @@ impl Inner {
         step: u64,
         message: BarrierMessage,
     ) {
-        let kept = Arc::new(Kept { to, message: GroupMessage::Barrier { group, step, message } });
+        let kind = message.kind();
+        let message = Message::Group(GroupMessage::Barrier { group, step, message });
+        let kept = Arc::new(Kept { to, message });
         let parity = (step % 2) as usize;
         // As above.
-        self.control.resend_buffer.messages(group).along[message.kind()][parity] =
-            Some(Arc::clone(&kept));
+        self.control.resend_buffer.messages(group).along[kind][parity] = Some(Arc::clone(&kept));
         for rank in kept.to.iter() {
             let _ = self.say(&kept, *rank, Deadline::Now);
         }
@@ -74,7 +73,7 @@ impl Inner {
         message: GroupMessage,
         deadline: Deadline,
     ) -> Result<()> {
-        let kept = Arc::new(Kept { to: to.into(), message });
+        let kept = Arc::new(Kept { to: to.into(), message: Message::Group(message) });
         {
             let mut messages = self.control.resend_buffer.messages(group);
             if messages.commits.len() == COMMITS_MAX {

@@ -14,7 +14,7 @@ use crate::control::tree_barrier::{Tree, TreeBarriers};
 use crate::error::{Error, Result};
 use crate::group::{FIRST_INCARNATION, Groups, initial_group};
 use crate::ids::Rank;
-use crate::os::{affinity, interfaces, process, socket};
+use crate::os::{affinity, clock, interfaces, process, socket};
 use crate::passive::{Mailbox, Outbox, Passive};
 use crate::progress::thread::{Progress, Served};
 use crate::queue::queues;
@@ -27,6 +27,7 @@ use crate::statistics::Statistics;
 use crate::sync::Mutex;
 use crate::sync::{AtomicBool, membarrier};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::endpoint::Endpoints;
 use crate::transport::shm::area::{SharedArea, liveness};
 use crate::transport::shm::wakeup::WakeupSockets;
 use crate::transport::tcp::connect::reach::PATIENCE;
@@ -36,12 +37,14 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How far a start has come.
 #[derive(Debug)]
 enum Stage {
     Single,
+    #[cfg(feature = "twin")]
+    Twin,
     Client {
         gathering: Box<Client>,
         listener: Option<OwnedFd>,
@@ -144,6 +147,10 @@ impl PendingInit {
     /// [`Error::Config`], or what the operating system refuses.
     pub fn new(job: Job, config: Config) -> Result<PendingInit> {
         config.check()?;
+        #[cfg(feature = "twin")]
+        if job.twin.is_some() {
+            return Ok(PendingInit { job, config, stage: Stage::Twin });
+        }
         if job.size > 1 {
             descriptors::prepare(&job, &config)?;
         }
@@ -178,7 +185,12 @@ impl PendingInit {
                 let (token, key) = ([0; 16], [0; KEY_BYTES]);
                 let identity = Identity { token, key, dead_after: dead_after()? };
                 let endpoints = EndpointTable::new(None, None, Vec::new(), 1, identity)?;
-                let runtime = self.assemble(vec![own], area, None, endpoints)?;
+                let runtime = self.assemble(vec![own], area, None, Endpoints::new(endpoints))?;
+                self.stage = Stage::Started(Box::new(runtime));
+            }
+            #[cfg(feature = "twin")]
+            Stage::Twin => {
+                let runtime = self.on_twin()?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
             Stage::Client { gathering, listener, endpoints } => {
@@ -204,6 +216,7 @@ impl PendingInit {
                     Identity { token: table.token, key: table.key, dead_after: dead_after()? },
                 )?;
                 let membership = Some(table.membership);
+                let endpoints = Endpoints::new(endpoints);
                 let runtime = self.assemble(table.cards, area, membership, endpoints)?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
@@ -222,14 +235,15 @@ impl PendingInit {
         cards: Vec<Card>,
         area: SharedArea,
         membership: Option<Membership>,
-        endpoints: EndpointTable,
+        endpoints: Endpoints,
     ) -> Result<Runtime> {
         let (config, size) = (self.config.clone(), self.job.size);
         let (ranks, cores) = of_machine(&cards, self.job.rank);
         let initial = initial_group(&config, size);
         let waiter = Waiter::new(ranks, cores).on_sockets(endpoints.remote);
         // A rank that is not connected with all does not hear of all that leave.
-        let ranks = Ranks::new(self.job.rank, cards, area, Arc::clone(&endpoints.sets.wakeup));
+        let ranks =
+            Ranks::new(self.job.rank, cards, area, Arc::clone(&endpoints.stream.sets.wakeup));
         let connected = initial.as_ref().filter(|_| config.topology == Topology::Static);
         let tree = connected.and_then(|(_, members)| {
             Tree::of(&ranks.cards, members, self.job.rank.index()).map(Arc::new)
@@ -254,7 +268,7 @@ impl PendingInit {
             statistics: Statistics::default(),
             membership: Mutex::new(membership),
             closed: AtomicBool::new(false),
-            began: Instant::now(),
+            began: clock::now(),
             endpoints,
             ranks,
             config,
@@ -266,9 +280,32 @@ impl PendingInit {
         for rank in inner.ranks.all().filter(|rank| !inner.ranks.is_local(*rank)) {
             inner.ranks.area.remote_joined(rank);
         }
-        let thread = (size > 1).then(|| start_progress(&inner)).transpose()?;
+        let thread = inner.has_peers().then(|| start_progress(&inner)).transpose()?;
         inner.ranks.area.join();
         Ok(Runtime { extensions: Extensions::default(), inner, thread: Mutex::new(thread) })
+    }
+}
+
+#[cfg(feature = "twin")]
+impl PendingInit {
+    /// Joins a network of a test: with no exchange, as all know alike who takes part.
+    fn on_twin(&self) -> Result<Runtime> {
+        let Some(network) = self.job.twin.clone() else { return Err(Error::NotInitialised) };
+        let (size, me) = (self.job.size, self.job.rank);
+        let card_of = |rank: u32| {
+            let job = Job { rank: Rank(rank as u16), node: Some(rank.into()), ..self.job.clone() };
+            card(&job, String::new(), Vec::new())
+        };
+        let cards = (0..size).map(card_of).collect::<Result<_>>()?;
+        let area = SharedArea::alone(size, self.config.group_max, me)?;
+        let identity = Identity { token: [0; 16], key: [0; KEY_BYTES], dead_after: dead_after()? };
+        let stream = EndpointTable::new(None, None, Vec::new(), size, identity)?;
+        let runtime = self.assemble(cards, area, None, Endpoints::on_twin(stream, network, me))?;
+        if let Some(port) = &runtime.inner().endpoints.twin {
+            let up: std::sync::Weak<Inner> = Arc::downgrade(&runtime.shared());
+            port.join(up);
+        }
+        Ok(runtime)
     }
 }
 
@@ -294,20 +331,20 @@ fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
 impl Inner {
     /// Makes the connections to the ranks of other nodes, unless they are made on first use.
     fn await_all_reached(&self, deadline: Deadline) -> Result<()> {
-        if !self.endpoints.remote || self.config.topology != Topology::Static {
+        if !self.endpoints.stream.remote || self.config.topology != Topology::Static {
             return Ok(());
         }
         let waiting = Waiting { call: Call::Init, object: 0 };
         // Nothing wakes a rank when it is time to connect to lower ones that have not done so:
         // where one of them has died before, nothing would ever come from it.
-        let patient = deadline.at_most(PATIENCE.saturating_sub(self.began.elapsed()));
-        let reached = || self.tcp().reached_all(self.began.elapsed() >= PATIENCE);
+        let patient = deadline.at_most(PATIENCE.saturating_sub(clock::since(self.began)));
+        let reached = || self.tcp().reached_all(clock::since(self.began) >= PATIENCE);
         let outcome = self.until(patient, waiting, reached);
         let outcome = outcome.or_else(|| self.until(deadline, waiting, reached));
         outcome.unwrap_or_else(|| {
             let unreached = |card: &&Card| {
                 !self.ranks.is_local(card.rank)
-                    && !self.endpoints.connections.is_established(card.rank)
+                    && !self.endpoints.stream.connections.is_established(card.rank)
             };
             let first = self.ranks.cards.iter().find(unreached);
             let who = first.map_or(String::new(), |card| format!("{} on {}", card.rank, card.host));

@@ -63,7 +63,7 @@ impl Upcalls for Inner {
                 }
                 _ => {
                     let host = &self.ranks.cards[peer.index()].host;
-                    match self.endpoints.dialing.last_error(peer) {
+                    match self.endpoint(peer).last_error() {
                         Some(why) => format!("{peer} on {host} cannot be reached: {why}"),
                         None => format!("the connection to {peer} on {host} broke"),
                     }
@@ -137,7 +137,7 @@ impl Upcalls for Inner {
                 card.host
             );
         }
-        self.endpoints.disconnect(self, peer);
+        self.endpoint(peer).disconnect();
         self.ranks.forget_targets(peer);
         self.channels.forget(peer, None);
         self.ranks.wake_own();

@@ -29,6 +29,7 @@ use super::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use std::marker::PhantomData;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::compiler_fence;
 
 /// Statistics counters of a thread's slot.
@@ -286,6 +287,18 @@ impl Guard {
     pub(crate) fn claim(&self, owner: u64, ranks: u32) -> bool {
         let counts = self.slot.counts_for.load(Ordering::Relaxed) == owner;
         counts || claim(self.slot, owner, ranks)
+    }
+
+    /// What was found inside, to be used beyond the guard.
+    ///
+    /// # Safety
+    /// It was found, since the guard began, where it is kept as a pointer of an `Arc`.
+    pub(crate) unsafe fn keep<T>(&self, found: &T) -> Arc<T> {
+        // SAFETY: as the caller says; it is not given up while the guard lives.
+        unsafe {
+            Arc::increment_strong_count(found);
+            Arc::from_raw(found)
+        }
     }
 
     /// Runs a few instructions that change by plain stores what this thread owns: whoever wants to

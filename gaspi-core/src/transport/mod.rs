@@ -18,12 +18,15 @@
 //! A [`Link`] says how a peer is reached; within shared memory a
 //! [`Reach`](crate::segment::Reach) says how one of its segments is.
 
+pub(crate) mod endpoint;
 pub(crate) mod payload;
 pub(crate) mod posted_receives;
 pub(crate) mod requests;
 pub(crate) mod shm;
 pub(crate) mod software_target;
 pub(crate) mod tcp;
+#[cfg(feature = "twin")]
+pub mod twin;
 
 use crate::ids::{QueueId, Rank};
 use crate::ranks::Ranks;
@@ -31,6 +34,8 @@ use crate::segment::own::Memory;
 use crate::wire::message::{Message, Register, Stream};
 use std::os::fd::OwnedFd;
 
+/// Bytes of a part of a large transfer.
+pub(crate) const CHUNK: u64 = 1024 * 1024;
 /// Status of a process that proc_kill ended.
 pub(crate) const KILLED: i32 = 255;
 

@@ -1,7 +1,9 @@
 //! Memory that goes out to a socket straight from where it lies: of a segment, or of the program.
 
+use crate::os::socket::Piece;
 use crate::segment::Segment;
 use crate::sync::{Mutex, MutexGuard};
+use crate::wire::message::Put;
 use std::sync::Arc;
 
 /// The bit of a number that says that somebody waits for the acknowledgement.
@@ -104,6 +106,35 @@ impl Payload {
         match &self.memory {
             Memory::Segment(segment) => segment.is_mapped(),
             Memory::User(_) => true,
+        }
+    }
+}
+
+/// A message of a channel: a put whose payload does not lie in one piece.
+#[derive(Debug)]
+pub(crate) struct ChannelMessage<'a> {
+    pub(crate) put: Put,
+    /// What it begins with, and the rest.
+    pub(crate) head: &'a [u8],
+    pub(crate) data: Piece,
+    /// Memory for all of it, until it has been sent.
+    pub(crate) slot: Payload,
+    /// The data, if it stays as it is until the put has been acknowledged.
+    pub(crate) buffer: Option<Arc<UserBuffer>>,
+}
+
+impl ChannelMessage<'_> {
+    /// Copies all of it into its slot.
+    ///
+    /// # Safety
+    /// The data is readable, and nobody else uses the slot.
+    pub(in crate::transport) unsafe fn compose(&self) {
+        let slot = self.slot.pointer(0);
+        // SAFETY: the slot has room for both; otherwise as the caller says.
+        unsafe {
+            slot.copy_from_nonoverlapping(self.head.as_ptr(), self.head.len());
+            slot.wrapping_add(self.head.len())
+                .copy_from_nonoverlapping(self.data.pointer, self.data.len);
         }
     }
 }

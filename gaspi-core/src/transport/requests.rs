@@ -162,9 +162,7 @@ impl PendingRequests {
     /// Where the answer to a get goes, if `from` was asked.
     pub(crate) fn get_target(&self, id: u64, from: Rank) -> Option<(Stream, GetTarget)> {
         match self.asked.lock().get(&id)? {
-            Asked { peer, request: Request::Get { stream, get_target }, .. }
-                if *peer == from =>
-            {
+            Asked { peer, request: Request::Get { stream, get_target }, .. } if *peer == from => {
                 Some((*stream, get_target.clone()))
             }
             _ => None,

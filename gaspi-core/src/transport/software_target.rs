@@ -29,9 +29,17 @@ pub(crate) enum Action {
     /// To answer the peer.
     Answer(Frame),
     /// To answer with data, in the peer's stream.
-    Data { stream: Stream, request: u64, size: u64, payload: Payload },
+    Data {
+        stream: Stream,
+        request: u64,
+        size: u64,
+        payload: Payload,
+    },
     /// The same where there is no such data.
-    Refuse { stream: Stream, answer: Frame },
+    Refuse {
+        stream: Stream,
+        answer: Frame,
+    },
     /// A request of this rank has been answered.
     Answered,
     /// The peer does not keep to the protocol.
@@ -310,11 +318,7 @@ fn refuse(served: &mut Served, put: &Put, reason: String) -> Action {
 ///
 /// # Errors
 /// In words, for the peer.
-fn find(
-    memory: &Memory,
-    remote: RemoteAddress,
-    size: u64,
-) -> Result<Arc<Segment>, String> {
+fn find(memory: &Memory, remote: RemoteAddress, size: u64) -> Result<Arc<Segment>, String> {
     let RemoteAddress { segment: id, generation, offset } = remote;
     let SegmentId(number) = id;
     let segment = memory.find(id).filter(|segment| segment.generation == generation);

@@ -48,7 +48,7 @@ fn a_lock_by_compare_and_swap_excludes() {
         let local = Transfer { local: S1, local_offset: 0, remote_offset: 8, ..eight(Rank(0)) };
         for _ in 0..100 {
             while rt.atomic_compare_swap(S0, 0, Rank(0), 0, me, LIMIT) != Ok(0) {
-                std::thread::yield_now();
+                ranks::pause();
             }
             // Not atomic: only the lock makes it right.
             rt.read(&local, Q0, LIMIT).expect("read");

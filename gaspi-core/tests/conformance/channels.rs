@@ -4,9 +4,10 @@ pub(crate) mod setup;
 
 use super::*;
 use gaspi_core::sync::arrival_slot::Poll;
+use ranks::Barrier;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
 
 const SPEC: ChannelSpec = ChannelSpec { slots: 4, message_bytes: 256, stage_bytes: 512 };
 const HEADER: usize = 64;

@@ -2,7 +2,7 @@
 
 use super::*;
 use gaspi_core::sync::arrival_slot::PAYLOAD_WORDS;
-use std::sync::Barrier;
+use ranks::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 fn describe(signature: u64) -> String {
@@ -85,7 +85,7 @@ fn a_second_thread_is_told_that_the_group_is_busy() {
             tried.wait();
             return meet(rt);
         }
-        std::thread::scope(|scope| {
+        ranks::scope(|scope| {
             scope.spawn(|| {
                 inside.wait();
                 // Until it is in, the other thread's look may be what keeps it out.
@@ -116,7 +116,7 @@ fn threads_use_different_groups_at_once() {
                 group
             })
             .collect();
-        std::thread::scope(|scope| {
+        ranks::scope(|scope| {
             for group in groups {
                 scope.spawn(move || {
                     for _ in 0..200 {

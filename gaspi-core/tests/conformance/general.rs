@@ -1,7 +1,7 @@
 //! What holds for all procedures: timeouts, checks, threads (GASPI 17.1, 5.2).
 
 use super::*;
-use std::sync::Barrier;
+use ranks::Barrier;
 
 /// A call that has to fail, by name.
 type Failing<'a> = (&'static str, Box<dyn Fn(Timeout) -> Error + 'a>);
@@ -53,10 +53,10 @@ fn a_call_waits_for_its_timeout_and_not_longer() {
         make(rt, S0, 64);
         if rt.rank() == Rank(0) {
             for (name, call) in waiting_calls(rt) {
-                let started = Instant::now();
+                let started = ranks::now();
                 let error = within(AT_ONCE, name, || call(Timeout::Millis(60)));
                 assert!(error.is_timeout(), "{name}: {error}");
-                let took = started.elapsed();
+                let took = ranks::now() - started;
                 assert!(took >= Duration::from_millis(60), "{name} gave up after {took:?}");
             }
         }
@@ -127,7 +127,7 @@ fn many_threads_use_all_of_it_at_once() {
     run(3, |rt| {
         make(rt, S0, 1 << 16);
         make(rt, S1, 1 << 16);
-        std::thread::scope(|scope| {
+        ranks::scope(|scope| {
             for thread in 0..4u8 {
                 scope.spawn(move || {
                     let own = SegmentId(10 + thread);

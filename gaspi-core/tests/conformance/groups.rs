@@ -1,7 +1,7 @@
 //! Groups (GASPI 17.1, 6).
 
 use super::*;
-use std::sync::Barrier;
+use ranks::Barrier;
 
 const G1: GroupId = GroupId(1);
 

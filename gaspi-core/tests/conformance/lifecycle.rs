@@ -57,7 +57,7 @@ fn a_start_that_timed_out_continues() {
     assert!(error.is_timeout(), "{error}");
     let error = first.wait(Timeout::Millis(30)).expect_err("rank 1 is late");
     assert!(error.is_timeout(), "{error}");
-    std::thread::scope(|scope| {
+    ranks::scope(|scope| {
         scope.spawn(|| {
             let rt = joining(nodes, "late-start", 1, 2, &config).wait(LIMIT).expect("all meet");
             meet(&rt);
@@ -73,7 +73,7 @@ fn init_after_term_works_again_and_again() {
     let nodes = Nodes::of_this_test();
     for round in 0..5 {
         let config = Config::default();
-        std::thread::scope(|scope| {
+        ranks::scope(|scope| {
             for rank in 0..3 {
                 let config = &config;
                 scope.spawn(move || {
@@ -92,7 +92,7 @@ fn init_after_term_works_again_and_again() {
 
 fn differing_configurations_are_an_error_on_all() {
     let nodes = Nodes::of_this_test();
-    std::thread::scope(|scope| {
+    ranks::scope(|scope| {
         for rank in 0..3 {
             scope.spawn(move || {
                 let queue_num = if rank == 1 { 7 } else { 8 };
@@ -118,7 +118,7 @@ fn a_rank_that_gives_up_before_the_start_ends_it_for_all() {
     let mut deserter = joining(nodes, "deserted", 2, 4, &config);
     assert!(deserter.wait(Timeout::Millis(200)).expect_err("rank 3 is missing").is_timeout());
     drop(deserter);
-    std::thread::scope(|scope| {
+    ranks::scope(|scope| {
         for mut waiting in waiting {
             scope.spawn(move || {
                 let error = waiting.wait(LIMIT).map(|_| ()).expect_err("rank 2 gave up");
@@ -130,12 +130,12 @@ fn a_rank_that_gives_up_before_the_start_ends_it_for_all() {
 
 /// Writes until that fails: an end that is only just known may leave the memory for a moment.
 fn failing_write(rt: &Runtime, t: &Transfer) -> String {
-    let started = Instant::now();
+    let started = ranks::now();
     loop {
-        assert!(started.elapsed() < Duration::from_secs(10), "writes to {} succeed", t.rank);
+        assert!(ranks::now() - started < Duration::from_secs(10), "writes to {} succeed", t.rank);
         rt.write(t, Q0, LIMIT).expect("posted");
         match rt.wait(Q0, LIMIT) {
-            Ok(()) => std::thread::yield_now(),
+            Ok(()) => ranks::pause(),
             Err(Error::RequestFailed { reason, .. }) => return reason,
             Err(error) => panic!("{error}"),
         }
@@ -176,7 +176,7 @@ fn a_rank_leaves_and_the_others_go_on() {
 }
 
 fn who_is_not_connected_any_more_learns_that_a_rank_has_left() {
-    let apart = std::sync::Barrier::new(2);
+    let apart = ranks::Barrier::new(2);
     run(2, |rt| {
         meet(rt);
         let other = Rank(1 - rt.rank().0);
@@ -190,13 +190,13 @@ fn who_is_not_connected_any_more_learns_that_a_rank_has_left() {
             return;
         }
         apart.wait();
-        let started = Instant::now();
+        let started = ranks::now();
         let error = loop {
             match rt.ping(other, Timeout::Millis(20)) {
                 Err(error) if !error.is_timeout() => break error,
-                _ => assert!(started.elapsed() < AT_ONCE, "nobody noticed the end"),
+                _ => assert!(ranks::now() - started < AT_ONCE, "nobody noticed the end"),
             }
-            std::thread::yield_now();
+            ranks::pause();
         };
         assert!(error.to_string().contains("rank 1 has left"), "{error}");
         assert_eq!(rt.state(other), Ok(State::Healthy));
@@ -204,7 +204,7 @@ fn who_is_not_connected_any_more_learns_that_a_rank_has_left() {
 }
 
 fn a_death_is_seen_without_a_call_and_is_final() {
-    let ready = std::sync::Barrier::new(3);
+    let ready = ranks::Barrier::new(3);
     run_owned(3, &Config::default(), |rt| {
         make(&rt, S0, 64);
         rt.segment_alloc(S1, 64, Init::Zeroed).expect("alloc");
@@ -214,10 +214,10 @@ fn a_death_is_seen_without_a_call_and_is_final() {
         if rt.rank() == Rank(1) {
             return die(rt);
         }
-        let started = Instant::now();
+        let started = ranks::now();
         while rt.state(Rank(1)) == Ok(State::Healthy) {
-            assert!(started.elapsed() < Duration::from_secs(10), "nobody noticed the death");
-            std::thread::yield_now();
+            assert!(ranks::now() - started < Duration::from_secs(10), "nobody noticed the death");
+            ranks::pause();
         }
         let t = Transfer { local: S1, ..eight(Rank(1)) };
         let reason = failing_write(&rt, &t);
@@ -261,7 +261,7 @@ fn configurations_out_of_range_are_refused() {
 }
 
 fn leaving_ends_what_other_threads_of_the_rank_wait_for() {
-    let done = std::sync::Barrier::new(2);
+    let done = ranks::Barrier::new(2);
     run_owned(2, &Config::default(), |rt| {
         meet(&rt);
         if rt.rank() == Rank(1) {
@@ -269,12 +269,12 @@ fn leaving_ends_what_other_threads_of_the_rank_wait_for() {
             done.wait();
             return;
         }
-        std::thread::scope(|scope| {
+        ranks::scope(|scope| {
             let waiting = scope.spawn(|| {
                 loop {
                     match rt.barrier(GroupId::ALL, Timeout::Block) {
                         // The other thread is just looking.
-                        Err(Error::ActiveCollective { .. }) => std::thread::yield_now(),
+                        Err(Error::ActiveCollective { .. }) => ranks::pause(),
                         ended => break ended,
                     }
                 }
@@ -284,7 +284,7 @@ fn leaving_ends_what_other_threads_of_the_rank_wait_for() {
                 rt.barrier(GroupId::ALL, Timeout::Test),
                 Err(Error::ActiveCollective { .. })
             ) {
-                std::thread::yield_now();
+                ranks::pause();
             }
             rt.term(LIMIT).expect("term");
             let ended = waiting.join().expect("thread");

@@ -20,7 +20,7 @@ mod statistics;
 
 use gaspi_core::*;
 use ranks::{LIMIT, Nodes, die, others, run, run_owned, run_with};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn main() -> std::process::ExitCode {
     ranks::run_tests([
@@ -93,18 +93,18 @@ pub(crate) use fails;
 
 /// Waits for what all ranks know within a second.
 fn soon(what: &str, happened: impl Fn() -> bool) {
-    let started = Instant::now();
+    let started = ranks::now();
     while !happened() {
-        assert!(started.elapsed() < Duration::from_secs(10), "{what}: not after 10 s");
-        std::thread::yield_now();
+        assert!(ranks::now() - started < Duration::from_secs(10), "{what}: not after 10 s");
+        ranks::pause();
     }
 }
 
 /// Runs a call that has to end within `limit`.
 fn within<T>(limit: Duration, what: &str, call: impl FnOnce() -> T) -> T {
-    let started = Instant::now();
+    let started = ranks::now();
     let result = call();
-    let took = started.elapsed();
+    let took = ranks::now() - started;
     assert!(took <= limit, "{what} took {took:?}, which is more than {limit:?}");
     result
 }

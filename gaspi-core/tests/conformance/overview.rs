@@ -126,7 +126,7 @@ fn passive_messages_go_round() {
             let me = rt.rank();
             put_u64(rt, S0, 0, u64::from(me.0) + 50);
             let next = Rank((me.0 + 1) % size as u16);
-            std::thread::scope(|scope| {
+            ranks::scope(|scope| {
                 scope.spawn(|| rt.passive_send(S0, 0, next, 65535, LIMIT).expect("send"));
                 rt.segment_alloc(S1, 65536, Init::Zeroed).expect("alloc");
                 let from = rt.passive_receive(S1, 0, 65536, LIMIT).expect("receive");

@@ -1,7 +1,7 @@
 //! Passive messages (GASPI 17.1, 9).
 
 use super::*;
-use std::sync::Barrier;
+use ranks::Barrier;
 
 fn arguments_are_checked() {
     let config = Config { passive_transfer_size_max: 100, ..Config::default() };
@@ -28,7 +28,7 @@ fn everybody_sends_to_one_receiver() {
             rt.segment_alloc(S0, 65536, Init::Zeroed).expect("alloc");
             rt.segment_alloc(S1, 65536, Init::Zeroed).expect("alloc");
             let me = u64::from(rt.rank().0);
-            std::thread::scope(|scope| {
+            ranks::scope(|scope| {
                 scope.spawn(|| {
                     for message in 0..20 {
                         put_u64(rt, S0, 0, me * 1000 + message);
@@ -147,7 +147,7 @@ fn a_message_to_oneself_works_from_two_threads() {
     run(1, |rt| {
         rt.segment_alloc(S0, 64, Init::Zeroed).expect("alloc");
         rt.segment_alloc(S1, 64, Init::Zeroed).expect("alloc");
-        std::thread::scope(|scope| {
+        ranks::scope(|scope| {
             scope.spawn(|| {
                 for message in 0..200 {
                     put_u64(rt, S0, 0, message);
@@ -168,7 +168,7 @@ fn several_threads_send_and_receive_and_none_is_lost_or_seen_twice() {
         rt.segment_alloc(S0, 1024, Init::Zeroed).expect("alloc");
         rt.segment_alloc(S1, 1024, Init::Zeroed).expect("alloc");
         let seen = std::sync::Mutex::new(Vec::new());
-        std::thread::scope(|scope| {
+        ranks::scope(|scope| {
             for thread in 0..3u64 {
                 let seen = &seen;
                 scope.spawn(move || {

@@ -1,7 +1,7 @@
 //! Segments (GASPI 17.1, 7).
 
 use super::*;
-use std::sync::Barrier;
+use ranks::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn alloc_is_local_zeroed_and_page_aligned() {
@@ -184,7 +184,7 @@ fn segments_are_deleted_while_others_write_to_them() {
                 for rank in others(rt) {
                     rt.segment_register(S0, rank, LIMIT).expect("register");
                 }
-                std::thread::yield_now();
+                ranks::pause();
                 rt.segment_delete(S0).expect("delete");
             }
             done.store(true, Ordering::Relaxed);
@@ -206,6 +206,7 @@ fn segments_are_deleted_while_others_write_to_them() {
                 }
                 Err(error) => panic!("{error}"),
             }
+            ranks::pause();
         }
         assert!(arrived > 0 && refused > 0, "{arrived} arrived, {refused} were refused");
         meet(rt);

@@ -102,7 +102,7 @@ fn a_reset_counter_starts_again_and_others_stay() {
 fn counts_of_all_threads_add_up() {
     run(2, |rt| {
         make(rt, S0, 64);
-        std::thread::scope(|scope| {
+        ranks::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..100 {

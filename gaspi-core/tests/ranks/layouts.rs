@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::process::ExitCode;
 
+use gaspi_core::twin::Network;
 use gaspi_core::{Job, Rank};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -16,14 +17,23 @@ pub(crate) enum Nodes {
     Each,
     /// Two and two.
     Pairs,
+    /// Each on its own, on a network in this process and in virtual time.
+    Twin,
 }
 
 pub(crate) const SHM: &[Nodes] = &[Nodes::One];
 pub(crate) const TCP: &[Nodes] = &[Nodes::Each];
 pub(crate) const MIXED: &[Nodes] = &[Nodes::Pairs];
-pub(crate) const EVERY: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs];
+pub(crate) const TWIN: &[Nodes] = &[Nodes::Twin];
+pub(crate) const REAL: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs];
+pub(crate) const EVERY: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Twin];
+
+/// With how many seeds each test runs over the twin; GASPI_TEST_SEEDS says another number.
+const SEEDS: u64 = 2;
 
 thread_local! {
+    /// What decides the course of a job over the twin.
+    static SEED: Cell<u64> = const { Cell::new(0) };
     static LAYOUT: Cell<Option<Nodes>> = const { Cell::new(None) };
 }
 
@@ -44,6 +54,7 @@ impl Nodes {
             Nodes::One => "shm",
             Nodes::Each => "tcp",
             Nodes::Pairs => "mixed",
+            Nodes::Twin => "twin",
         }
     }
 
@@ -51,7 +62,7 @@ impl Nodes {
         let rank = u64::from(rank.0);
         match self {
             Nodes::One => 0,
-            Nodes::Each => rank,
+            Nodes::Each | Nodes::Twin => rank,
             // Not neighbours: 0 and 2, 1 and 3, 4 and 6.
             Nodes::Pairs => rank / 4 * 2 + rank % 2,
         }
@@ -87,13 +98,39 @@ impl Test {
     /// Runs in a thread of its own: a test may change what belongs to a thread.
     fn run(self) -> Result<(), Failed> {
         let Test { nodes, name, run } = self;
-        let body = move || {
-            nodes.enter();
-            run();
-        };
-        let thread = std::thread::Builder::new().name(name).spawn(body)?;
-        thread.join().map_err(|_| Failed::from("panicked; the message is above"))
+        let seeds = if nodes == Nodes::Twin { seeds() } else { 0..1 };
+        for seed in seeds {
+            let body = move || {
+                nodes.enter();
+                SEED.set(seed);
+                run();
+            };
+            let thread = std::thread::Builder::new().name(name.clone()).spawn(body)?;
+            thread
+                .join()
+                .map_err(|_| format!("panicked with seed {seed}; the message is above"))?;
+        }
+        Ok(())
     }
+}
+
+/// GASPI_TEST_SEEDS seeds from GASPI_TEST_SEED on.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name, default| match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, no number")),
+        Err(_) => default,
+    };
+    let first = number("GASPI_TEST_SEED", 1);
+    first..first + number("GASPI_TEST_SEEDS", SEEDS)
+}
+
+/// The network of a job over the twin.
+pub(crate) fn network(nodes: Nodes, size: u32) -> Option<Network> {
+    (nodes == Nodes::Twin).then(|| {
+        // Each job of a test takes another course.
+        let seed = SEED.replace(SEED.get().wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
+        Network::new(seed, size)
+    })
 }
 
 /// Lists the tests of a module by the layouts that they run over. A test that is not listed is

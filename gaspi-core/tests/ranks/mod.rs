@@ -5,9 +5,12 @@
 
 #[macro_use]
 mod layouts;
+mod threads;
 
-pub(crate) use layouts::{EVERY, MIXED, Nodes, SHM, TCP, Test, run_tests};
+pub(crate) use layouts::{EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, run_tests};
+pub(crate) use threads::{Barrier, now, pause, scope};
 
+use gaspi_core::twin::{Network, Ticket};
 use gaspi_core::{Config, Job, PendingInit, Rank, Runtime, Timeout};
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -127,7 +130,12 @@ pub(crate) fn run_over<T: Send>(
     config: &Config,
     body: impl Fn(Runtime) -> T + Sync,
 ) -> Vec<T> {
-    run_jobs(size, config, |id, rank| nodes.job(id, rank, size), body)
+    let network = layouts::network(nodes, size);
+    let job = |id: &str, rank| match &network {
+        Some(network) => nodes.job(id, rank, size).on_twin(network.clone()),
+        None => nodes.job(id, rank, size),
+    };
+    run_on(network.as_ref(), size, config, job, body)
 }
 
 /// As [`run_owned`], with whatever jobs.
@@ -137,6 +145,19 @@ pub(crate) fn run_jobs<T: Send>(
     job: impl Fn(&str, Rank) -> Job + Sync,
     body: impl Fn(Runtime) -> T + Sync,
 ) -> Vec<T> {
+    run_on(None, size, config, job, body)
+}
+
+fn run_on<T: Send>(
+    network: Option<&Network>,
+    size: u32,
+    config: &Config,
+    job: impl Fn(&str, Rank) -> Job + Sync,
+    body: impl Fn(Runtime) -> T + Sync,
+) -> Vec<T> {
+    let mut tickets: Vec<Ticket> =
+        network.iter().flat_map(|n| (0..size).map(|rank| n.ticket(Rank(rank as u16)))).collect();
+    tickets.reverse();
     let id = format!("test-{}", JOBS.fetch_add(1, Ordering::Relaxed));
     let name = std::thread::current().name().unwrap_or("test").to_owned();
     let nodes = Nodes::of_this_test();
@@ -147,10 +168,12 @@ pub(crate) fn run_jobs<T: Send>(
             .map(|rank| {
                 let (id, job, body) = (&id, &job, &body);
                 let running = Running(running.clone());
+                let ticket = tickets.pop();
                 let thread = std::thread::Builder::new().name(format!("{name}: rank {rank}"));
                 let run = move || {
                     let _running = running;
                     nodes.enter();
+                    let _entered = ticket.map(Ticket::enter);
                     let job = job(id, Rank(rank as u16));
                     let mut joining = PendingInit::new(job, config.clone()).expect("joining");
                     let runtime = joining.wait(LIMIT).expect("all ranks meet");

@@ -60,7 +60,7 @@ impl Inner {
         if !self.ranks.is_local(rank) {
             // What it sent may still be unread.
             return matches!(life, liveness::DEAD | liveness::LEFT)
-                && !self.endpoints.connections.has(rank);
+                && !self.endpoint(rank).may_bring_more();
         }
         let ended = || self.ranks.processes[rank.index()].get().is_some_and(process::has_ended);
         life == liveness::DEAD || (life == liveness::LEFT && ended())

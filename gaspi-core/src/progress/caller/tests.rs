@@ -40,7 +40,7 @@ fn ranks<const N: usize>(id: &str) -> [Runtime; N] {
 }
 
 fn endpoints(runtime: &Runtime) -> &EndpointTable {
-    &runtime.inner().endpoints
+    &runtime.inner().endpoints.stream
 }
 
 fn poll_owner_of(runtime: &Runtime) -> PollOwner {

@@ -222,8 +222,13 @@ impl SharedArea {
 
     /// An area of its own for a job of one rank.
     pub(crate) fn single(group_max: u32) -> Result<SharedArea> {
-        let fd = memory::create(c"gaspi-node", SharedLayout::new(1, group_max).bytes(), false)?;
-        SharedArea::map(&fd, 1, group_max, Rank(0), [Rank(0)].into())
+        SharedArea::alone(1, group_max, Rank(0))
+    }
+
+    /// That of a rank with a node of its own, in a job of so many.
+    pub(crate) fn alone(ranks: u32, group_max: u32, own: Rank) -> Result<SharedArea> {
+        let fd = memory::create(c"gaspi-node", SharedLayout::new(ranks, group_max).bytes(), false)?;
+        SharedArea::map(&fd, ranks, group_max, own, [own].into())
     }
 
     /// The ranks of this node, ascending.

@@ -6,4 +6,5 @@
 //! ranks that sleep on their sockets.
 
 pub(crate) mod area;
+pub(crate) mod copy;
 pub(crate) mod wakeup;

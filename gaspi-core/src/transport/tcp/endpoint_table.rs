@@ -11,6 +11,7 @@ use crate::policy::acknowledge::Flush;
 use crate::sync::Mutex;
 use crate::transport::Upcalls;
 use crate::transport::posted_receives::PostedReceives;
+use crate::transport::requests::PendingRequests;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::connection_epoch::fail_puts;
@@ -20,7 +21,6 @@ use crate::transport::tcp::dialing::{ConnectPurpose, Dialing};
 use crate::transport::tcp::poll_sets::PollSets;
 use crate::transport::tcp::polling::Polling;
 use crate::transport::tcp::receive::Receiver;
-use crate::transport::requests::PendingRequests;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wire::frame::Frame;
 use std::os::fd::OwnedFd;
@@ -48,9 +48,8 @@ pub(crate) struct EndpointTable {
     pub(crate) connections: Connections,
     corked: Corked,
     pub(crate) dialing: Dialing,
-    pub(crate) requests: PendingRequests,
-    /// Messages of channels whose data has a place already.
-    pub(crate) posted_receives: PostedReceives,
+    pub(crate) requests: Arc<PendingRequests>,
+    pub(crate) posted_receives: Arc<PostedReceives>,
     pub(crate) identity: Identity,
     /// Whether there are ranks of other nodes, so that callers look after the sockets.
     pub(crate) remote: bool,
@@ -72,8 +71,8 @@ impl EndpointTable {
             connections: Connections::new(size),
             corked: Corked::default(),
             dialing: Dialing::default(),
-            requests: PendingRequests::default(),
-            posted_receives: PostedReceives::default(),
+            requests: Arc::default(),
+            posted_receives: Arc::default(),
             identity,
             remote,
         })

@@ -412,7 +412,8 @@ impl Receiver {
     ) -> Result<Received, Broken> {
         let Some(body) = &mut incoming.served.body else { return Ok(Received::Nothing) };
         let left = usize::try_from(body.left).unwrap_or(usize::MAX);
-        let target = connection.peer().and_then(|peer| tcp.target().receive_target(Rank(peer), body));
+        let target =
+            connection.peer().and_then(|peer| tcp.target().receive_target(Rank(peer), body));
         let (accepts, pointer) = match tcp.target().wanted(body).filter(|_| target.is_none()) {
             Some(segment) => {
                 let accepts = segment.accept();

@@ -15,7 +15,8 @@ use crate::os::socket::{self, Piece};
 use crate::os::splice;
 use crate::policy::acknowledge::AckDelay;
 use crate::policy::coalesce::{Coalescing, Decision, Post};
-use crate::transport::payload::{Payload, UserBuffer};
+use crate::transport::CHUNK;
+use crate::transport::payload::{ChannelMessage, Payload};
 use crate::transport::tcp::pipes::{PipeGuard, Pipes};
 pub(crate) use crate::wire::frame::Encode;
 use crate::wire::frame::Frame;
@@ -28,8 +29,6 @@ use std::sync::Arc;
 use unacknowledged::Unacknowledged;
 use usage::Usage;
 
-/// Bytes of a part of a large transfer.
-pub(crate) const CHUNK: u64 = 1024 * 1024;
 /// Payloads up to this size are copied behind their frame.
 pub(super) const SMALL: u64 = 2048;
 /// Payloads from this size on are handed to the kernel page by page, so that only the receiver
@@ -58,35 +57,6 @@ impl Item {
     /// A put that has not been sent yet.
     pub(crate) fn put(put: Put, payload: Option<Payload>) -> Item {
         Item::Put { put, payload, sent: 0 }
-    }
-}
-
-/// A message of a channel: a put whose payload does not lie in one piece.
-#[derive(Debug)]
-pub(crate) struct ChannelMessage<'a> {
-    pub(crate) put: Put,
-    /// What it begins with, and the rest.
-    pub(crate) head: &'a [u8],
-    pub(crate) data: Piece,
-    /// Memory for all of it, until it has been sent.
-    pub(crate) slot: Payload,
-    /// The data, if it stays as it is until the put has been acknowledged.
-    pub(crate) buffer: Option<Arc<UserBuffer>>,
-}
-
-impl ChannelMessage<'_> {
-    /// Copies all of it into its slot.
-    ///
-    /// # Safety
-    /// The data is readable, and nobody else uses the slot.
-    unsafe fn compose(&self) {
-        let slot = self.slot.pointer(0);
-        // SAFETY: the slot has room for both; otherwise as the caller says.
-        unsafe {
-            slot.copy_from_nonoverlapping(self.head.as_ptr(), self.head.len());
-            slot.wrapping_add(self.head.len())
-                .copy_from_nonoverlapping(self.data.pointer, self.data.len);
-        }
     }
 }
 

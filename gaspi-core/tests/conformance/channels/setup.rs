@@ -16,9 +16,9 @@ fn an_open_that_timed_out_continues() {
             fails!(other, Error::ActiveCollective { .. });
             late.wait();
         }
-        let started = Instant::now();
+        let started = ranks::now();
         while channel.is_none() {
-            assert!(started.elapsed() < Duration::from_secs(60), "it does not open");
+            assert!(ranks::now() - started < Duration::from_secs(10), "it does not open");
             match rt.channel_open(GroupId::ALL, SPEC, Timeout::Test) {
                 Ok(open) => channel = Some(open),
                 Err(error) => assert!(error.is_timeout(), "{error}"),
@@ -72,7 +72,7 @@ fn what_is_too_large_fails_on_all_and_leaves_nothing() {
 fn several_groups_open_and_use_channels_at_once() {
     run(3, |rt| {
         let groups = [GroupId::ALL, new_group(rt), new_group(rt)];
-        std::thread::scope(|scope| {
+        ranks::scope(|scope| {
             for group in groups {
                 scope.spawn(move || {
                     for round in 0..5 {

@@ -4,8 +4,8 @@
 use super::EndpointTable;
 use crate::error::{Error, Result};
 use crate::ids::Rank;
-use crate::transport::tcp::connection::{Connection, Posted, Unsent};
 use crate::transport::requests::{GetTarget, PendingCall, Request, RequestKey, finish};
+use crate::transport::tcp::connection::{Connection, Posted, Unsent};
 use crate::transport::tcp::send_queue::{Item, Outgoing};
 use crate::transport::{RequestFailure, Upcalls};
 use crate::wire::frame::Frame;

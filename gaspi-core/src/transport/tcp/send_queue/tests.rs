@@ -4,6 +4,7 @@ use super::*;
 use crate::ids::SegmentId;
 use crate::policy::acknowledge::{Batch, Completed};
 use crate::segment::{Init, Segment, Shape};
+use crate::transport::payload::UserBuffer;
 use crate::wire::message::Message;
 
 #[test]

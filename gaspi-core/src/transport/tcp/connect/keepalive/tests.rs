@@ -47,7 +47,10 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
         addresses.find_map(|address| TcpStream::connect_timeout(address, DEAD_AFTER).ok());
     let mut stream = connected.expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
-    let secret = Secret { job: inner.endpoints.identity.token, key: inner.endpoints.identity.key };
+    let secret = Secret {
+        job: inner.endpoints.stream.identity.token,
+        key: inner.endpoints.stream.identity.key,
+    };
     let to = Peer { rank: 1, purpose: Purpose::Keepalive };
     let mut client = Client::new(&secret, 0, to, [3; 32]);
     say(&mut stream, &mut client);
@@ -61,7 +64,7 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
     std::thread::scope(|scope| {
         let leaving = scope.spawn(|| b.term(LIMIT).expect("term"));
         let begin = Instant::now();
-        while !inner.endpoints.polling.is_stopped() {
+        while !inner.endpoints.stream.polling.is_stopped() {
             assert!(begin.elapsed() < PATIENCE, "it does not leave");
             std::thread::yield_now();
         }

@@ -1,0 +1,296 @@
+//! The way to one peer: what chapters post to, whichever transport carries it.
+//!
+//! An [`Endpoint`] is made anew for each request, from the number of the peer: it is a few words
+//! that live in registers. Its [`Carrier`] is matched where something is handed over.
+
+use crate::error::Result;
+use crate::ids::Rank;
+use crate::transport::payload::{ChannelMessage, Payload};
+use crate::transport::posted_receives::PostedReceives;
+use crate::transport::requests::{GetTarget, PendingCall, PendingRequests, RequestKey};
+use crate::transport::tcp::endpoint_table::EndpointTable;
+use crate::transport::tcp::send_queue::{Item, Outgoing};
+#[cfg(feature = "twin")]
+use crate::transport::twin::{Network, Port};
+use crate::transport::{Link, Upcalls};
+use crate::wire::message::{Message, Put, RemoteAddress, RemoteCall, Stream};
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// When a request goes out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Departure {
+    /// At once, or with what follows in a quick succession.
+    Now,
+    /// With the next request to the same peer, which is posted right behind it.
+    WithNext,
+    /// With whatever goes to the peer next, or when somebody waits.
+    WithAny,
+}
+
+/// What carries requests to a peer.
+#[derive(Clone, Copy)]
+pub(crate) enum Carrier<'a> {
+    /// A stream: TCP between nodes, a Unix socket within one.
+    Stream(&'a EndpointTable),
+    /// The network of a test, in one process and in virtual time.
+    #[cfg(feature = "twin")]
+    Twin(&'a Port),
+}
+
+/// The way to one peer.
+#[derive(Clone, Copy)]
+pub(crate) struct Endpoint<'a> {
+    pub(crate) peer: Rank,
+    pub(crate) up: &'a dyn Upcalls,
+    pub(crate) carrier: Carrier<'a>,
+}
+
+/// All that a rank has to reach others by.
+#[derive(Debug)]
+pub(crate) struct Endpoints {
+    pub(crate) stream: EndpointTable,
+    #[cfg(feature = "twin")]
+    pub(crate) twin: Option<Port>,
+    /// Whether there are ranks of other nodes, so that a thread that waits looks after what they
+    /// send.
+    pub(crate) remote: bool,
+    /// What peers have not answered.
+    pub(crate) requests: Arc<PendingRequests>,
+    /// Messages of channels whose data has a place already.
+    pub(crate) posted_receives: Arc<PostedReceives>,
+}
+
+impl Endpoints {
+    /// Streams, and nothing else.
+    pub(crate) fn new(stream: EndpointTable) -> Endpoints {
+        Endpoints {
+            remote: stream.remote,
+            requests: Arc::clone(&stream.requests),
+            posted_receives: Arc::clone(&stream.posted_receives),
+            stream,
+            #[cfg(feature = "twin")]
+            twin: None,
+        }
+    }
+
+    /// The network of a test besides, for all ranks but this one.
+    #[cfg(feature = "twin")]
+    pub(crate) fn on_twin(stream: EndpointTable, network: Network, me: Rank) -> Endpoints {
+        let endpoints = Endpoints::new(stream);
+        let requests = Arc::clone(&endpoints.requests);
+        let port = Port::new(network, me, requests, Arc::clone(&endpoints.posted_receives));
+        Endpoints { twin: Some(port), remote: true, ..endpoints }
+    }
+
+    /// What carries requests.
+    #[inline]
+    fn carrier(&self) -> Carrier<'_> {
+        #[cfg(feature = "twin")]
+        if let Some(twin) = &self.twin {
+            return Carrier::Twin(twin);
+        }
+        Carrier::Stream(&self.stream)
+    }
+
+    /// The way to `peer`.
+    #[inline]
+    pub(crate) fn to<'a>(&'a self, up: &'a dyn Upcalls, peer: Rank) -> Endpoint<'a> {
+        Endpoint { peer, up, carrier: self.carrier() }
+    }
+
+    /// How `peer` is reached.
+    pub(crate) fn link(&self, up: &dyn Upcalls, peer: Rank) -> Link {
+        match self.carrier() {
+            _ if peer == up.ranks().me => Link::Own,
+            _ if up.ranks().is_local(peer) => Link::SharedMemory,
+            Carrier::Stream(_) => Link::Tcp,
+            #[cfg(feature = "twin")]
+            Carrier::Twin(_) => Link::Tcp,
+        }
+    }
+
+    /// Sends what is held back.
+    #[inline]
+    pub(crate) fn flush(&self, up: &dyn Upcalls) {
+        self.stream.flush_corked(up);
+    }
+
+    /// Answers a request that came by a carrier of this name, if that is still there: else the
+    /// asker knows already that its request has failed.
+    pub(crate) fn answer(
+        &self,
+        carrier: u64,
+        request: u64,
+        outcome: std::result::Result<u64, String>,
+    ) {
+        #[cfg(feature = "twin")]
+        if let Some(twin) = &self.twin {
+            twin.answer(carrier, request, outcome);
+            return;
+        }
+        self.stream.answer(carrier, request, outcome);
+    }
+}
+
+/// Posting.
+impl Endpoint<'_> {
+    /// Posts a put. It fails where the queue has lost a request to the peer, behind which it would
+    /// arrive.
+    ///
+    /// # Errors
+    /// The peer cannot be reached; the put has not been posted.
+    pub(crate) fn put(
+        self,
+        put: Put,
+        payload: Option<Payload>,
+        departure: Departure,
+    ) -> Result<()> {
+        let queue = put.stream.queue;
+        match self.carrier {
+            Carrier::Stream(table) => {
+                let item = Item::put(put, payload);
+                match departure {
+                    Departure::Now => table.post(self.up, self.peer, queue, item),
+                    Departure::WithNext => table.post_along(self.up, self.peer, queue, item, true),
+                    Departure::WithAny => table.post_along(self.up, self.peer, queue, item, false),
+                }
+            }
+            #[cfg(feature = "twin")]
+            Carrier::Twin(port) => port.put(self.up, self.peer, put, payload),
+        }
+    }
+
+    /// Posts a get.
+    ///
+    /// # Errors
+    /// As [`put`](Endpoint::put).
+    pub(crate) fn get(self, stream: Stream, remote: RemoteAddress, to: GetTarget) -> Result<()> {
+        match self.carrier {
+            Carrier::Stream(table) => table.post_get(self.up, self.peer, stream, remote, to),
+            #[cfg(feature = "twin")]
+            Carrier::Twin(port) => port.get(self.up, self.peer, stream, remote, to),
+        }
+    }
+
+    /// Posts a message of a channel, before the first of which the way to the peer was lost so
+    /// often. Its data is not needed any more then, unless it is lent. False if there is no room
+    /// now.
+    ///
+    /// # Errors
+    /// As [`put`](Endpoint::put).
+    ///
+    /// # Safety
+    /// The data is readable, and nobody else uses the slot until the message has been sent.
+    pub(crate) unsafe fn message(self, losses: u64, message: ChannelMessage<'_>) -> Result<bool> {
+        match self.carrier {
+            // SAFETY: as the caller says.
+            Carrier::Stream(table) => unsafe {
+                table.post_message(self.up, self.peer, losses, message)
+            },
+            #[cfg(feature = "twin")]
+            // SAFETY: as the caller says.
+            Carrier::Twin(port) => unsafe { port.message(self.up, self.peer, message) },
+        }
+    }
+
+    /// Sends a message that nobody answers.
+    ///
+    /// # Errors
+    /// The peer cannot be reached.
+    pub(crate) fn send(self, message: &Message) -> Result<()> {
+        match self.carrier {
+            Carrier::Stream(table) => table.send(self.up, self.peer, Outgoing::new(message)),
+            #[cfg(feature = "twin")]
+            Carrier::Twin(port) => port.send(self.up, self.peer, message),
+        }
+    }
+
+    /// Starts a call, or continues one whose timeout ran out.
+    ///
+    /// # Errors
+    /// The peer cannot be reached.
+    pub(crate) fn call(
+        self,
+        key: RequestKey,
+        call: RemoteCall,
+        files: &[BorrowedFd<'_>],
+    ) -> Result<Arc<PendingCall>> {
+        match self.carrier {
+            Carrier::Stream(table) => table.call(self.up, key, self.peer, call, files),
+            #[cfg(feature = "twin")]
+            Carrier::Twin(port) => port.call(self.up, key, self.peer, call),
+        }
+    }
+}
+
+/// The connection.
+impl Endpoint<'_> {
+    /// Begins to connect with the peer, unless that has been done.
+    ///
+    /// # Errors
+    /// The peer cannot be reached.
+    pub(crate) fn connect(self) -> Result<()> {
+        match self.carrier {
+            Carrier::Stream(table) => table.open(self.up, self.peer).map(|_| ()),
+            #[cfg(feature = "twin")]
+            Carrier::Twin(_) => self.up.ranks().check_alive(self.peer, "a connection to it"),
+        }
+    }
+
+    /// Stops using the connection with the peer, which is closed once neither side does; false
+    /// while requests are under way, or it is being made.
+    pub(crate) fn release(self) -> bool {
+        match self.carrier {
+            Carrier::Stream(table) => table.release_connection(self.up, self.peer),
+            #[cfg(feature = "twin")]
+            Carrier::Twin(_) => true,
+        }
+    }
+
+    /// Ends the connection with the peer: what is under way on it is lost.
+    pub(crate) fn disconnect(self) {
+        match self.carrier {
+            Carrier::Stream(table) => table.disconnect(self.up, self.peer),
+            #[cfg(feature = "twin")]
+            Carrier::Twin(port) => port.disconnect(self.up, self.peer),
+        }
+    }
+
+    /// Whether everything posted has been handed over, so that it arrives even if this rank leaves.
+    pub(crate) fn is_drained(self) -> bool {
+        match self.carrier {
+            Carrier::Stream(table) => table.connections.is_drained(self.peer),
+            #[cfg(feature = "twin")]
+            Carrier::Twin(_) => true,
+        }
+    }
+
+    /// Whether something that the peer has sent may not have been read.
+    pub(crate) fn may_bring_more(self) -> bool {
+        match self.carrier {
+            Carrier::Stream(table) => table.connections.has(self.peer),
+            #[cfg(feature = "twin")]
+            Carrier::Twin(port) => port.may_bring_more(self.peer),
+        }
+    }
+
+    /// The address at which the peer is reached, if that is by a socket between nodes.
+    pub(crate) fn address(self) -> Option<SocketAddr> {
+        match self.carrier {
+            Carrier::Stream(table) => table.dialing.address(self.peer),
+            #[cfg(feature = "twin")]
+            Carrier::Twin(_) => None,
+        }
+    }
+
+    /// Why the peer could not be reached last.
+    pub(crate) fn last_error(self) -> Option<String> {
+        match self.carrier {
+            Carrier::Stream(table) => table.dialing.last_error(self.peer),
+            #[cfg(feature = "twin")]
+            Carrier::Twin(_) => None,
+        }
+    }
+}
