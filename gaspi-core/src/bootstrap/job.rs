@@ -33,9 +33,6 @@ pub struct Job {
     pub(crate) node: Option<u64>,
     /// Where others find the listeners of this rank, where that is not where they are.
     pub(crate) proxy: Option<TestProxy>,
-    /// The network of a test in place of sockets.
-    #[cfg(feature = "twin")]
-    pub(crate) twin: Option<crate::transport::twin::Network>,
     pub(crate) server: ServerLocation,
 }
 
@@ -126,8 +123,6 @@ impl Job {
             spans_hosts: false,
             node: None,
             proxy: None,
-            #[cfg(feature = "twin")]
-            twin: None,
             server: ServerLocation::NotNeeded,
         }
     }
@@ -158,14 +153,6 @@ impl Job {
     #[must_use]
     pub fn on_node(self, node: u64) -> Job {
         Job { node: Some(node), spans_hosts: true, ..self }
-    }
-
-    /// The same rank on a network of a test, which all ranks of the job share.
-    #[cfg(feature = "twin")]
-    #[doc(hidden)]
-    #[must_use]
-    pub fn on_twin(self, network: crate::transport::twin::Network) -> Job {
-        Job { twin: Some(network), ..self }
     }
 
     /// The same rank, which others reach through a proxy that may delay, hold back or cut what
