@@ -13,8 +13,7 @@ use super::zero_copy::ZeroCopySends;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::segment::{ARENA_WORDS, Segment, Target};
-use crate::sync::Mutex;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -72,7 +71,7 @@ struct Known {
 
 /// Failed requests of channels to one rank.
 #[derive(Debug, Default)]
-struct Trouble {
+struct Failures {
     /// The last failure's, 0 for none.
     number: u64,
     reason: String,
@@ -90,8 +89,8 @@ pub(crate) struct Channels {
     /// Ranges of channels that are being opened.
     opening: Mutex<HashMap<GroupId, Closing>>,
     /// How many requests have failed for certain, and the last ones by rank.
-    troubles: AtomicU64,
-    last: Mutex<HashMap<Rank, Trouble>>,
+    failures: AtomicU64,
+    last: Mutex<HashMap<Rank, Failures>>,
     /// How often requests were lost with their connection, by rank.
     losses: Box<[AtomicU64]>,
     /// Memory that was lent to messages.
@@ -105,7 +104,7 @@ impl Channels {
             making: Mutex::default(),
             views: (0..ranks).map(|_| Mutex::default()).collect(),
             opening: Mutex::default(),
-            troubles: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
             last: Mutex::default(),
             losses: (0..ranks).map(|_| AtomicU64::new(0)).collect(),
             zero_copy: ZeroCopySends::default(),
@@ -144,21 +143,21 @@ impl Channels {
 
     /// The connection with `rank` broke although it lives: what was under way is lost.
     pub(crate) fn lost(&self, rank: Rank) {
-        if let Some(trouble) = self.last.lock().get_mut(&rank)
-            && let Some(reason) = trouble.suspected.take()
+        if let Some(of_rank) = self.last.lock().get_mut(&rank)
+            && let Some(reason) = of_rank.suspected.take()
         {
-            self.count(trouble, reason);
+            self.count(of_rank, reason);
         }
     }
 
     pub(super) fn failed(&self, rank: Rank, reason: &str, certain: bool) {
         let mut last = self.last.lock();
-        let trouble = last.entry(rank).or_default();
+        let of_rank = last.entry(rank).or_default();
         if certain {
-            self.count(trouble, reason.to_owned());
+            self.count(of_rank, reason.to_owned());
         } else {
-            trouble.suspected = Some(reason.to_owned());
-            // Relaxed: who uses a connection that was made since has been told by the lock on it.
+            of_rank.suspected = Some(reason.to_owned());
+            // Relaxed: users of a later connection are ordered behind this by its lock.
             self.losses[rank.index()].fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -171,24 +170,24 @@ impl Channels {
     }
 
     /// Counts a failure. The caller holds the lock.
-    fn count(&self, trouble: &mut Trouble, reason: String) {
-        // Relaxed: whoever sees the number looks under the lock.
-        trouble.number = self.troubles.fetch_add(1, Ordering::Relaxed) + 1;
-        trouble.reason = reason;
+    fn count(&self, of_rank: &mut Failures, reason: String) {
+        // Relaxed: readers of the number then look under the lock.
+        of_rank.number = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        of_rank.reason = reason;
     }
 
     /// How many requests have failed so far.
     #[inline]
-    pub(super) fn troubles(&self) -> u64 {
-        self.troubles.load(Ordering::Relaxed)
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
     }
 
     /// The first of `ranks` to which a request failed after the first `known` failures.
-    pub(super) fn trouble(&self, ranks: &[Rank], known: u64) -> Option<(Rank, String)> {
+    pub(super) fn failure(&self, ranks: &[Rank], known: u64) -> Option<(Rank, String)> {
         let last = self.last.lock();
         ranks.iter().find_map(|rank| {
-            let trouble = last.get(rank).filter(|trouble| trouble.number > known)?;
-            Some((*rank, trouble.reason.clone()))
+            let found = last.get(rank).filter(|found| found.number > known)?;
+            Some((*rank, found.reason.clone()))
         })
     }
 

@@ -141,7 +141,7 @@ impl Channel {
     /// Whether the members of each node can copy from each other's processes: the same on all
     /// members.
     pub fn all_reachable(&self) -> bool {
-        self.placement.all_reachable()
+        self.placement.all_reachable
     }
 
     /// The process of `member`, to copy from or to it.
