@@ -2,9 +2,9 @@
 //!
 //! Each member has a part of its own arena ([`arena`]) for a channel, laid out alike on all
 //! ([`layout`]). Members of a node write into each other's parts; to others the same bytes travel
-//! as puts, with a notification in place of the store. A message lands in a slot and is published by
-//! a count. Its slot is used again when the receiver has said that it took the message. Arrival slots
-//! ([`crate::sync::arrival_slot`]) and staging exist for members of the same node only.
+//! as puts, with a notification in place of the store. A message lands in a slot and is published
+//! by a count. Its slot is used again when the receiver has said that it took the message. Arrival
+//! slots ([`crate::sync::arrival_slot`]) and staging exist for members of the same node only.
 //!
 //! Invariants: each word and each arrival slot has one writer; a count is published after the bytes
 //! that it counts and read before them; nothing here waits, except [`Runtime::channel_open`] and
@@ -90,10 +90,10 @@ pub enum Lifetime {
 
 /// Memory and signals between the members of a group, for one stream of collectives.
 ///
-/// Its user keeps to these rules, for all threads of a rank together. Messages to a member are sent,
-/// and messages of a member are taken, in the order of their indices. Message `index` is sent only
-/// when [`taken`](Channel::taken) has come to `index + 1 - slots`. A rank arrives only when all
-/// members have arrived as often as it has.
+/// Its user keeps to these rules, for all threads of a rank together. Messages to a member are
+/// sent, and messages of a member are taken, in the order of their indices. Message `index` is sent
+/// only when [`taken`](Channel::taken) has come to `index + 1 - slots`. A rank arrives only when
+/// all members have arrived as often as it has.
 #[derive(Debug)]
 pub struct Channel {
     inner: Arc<Inner>,

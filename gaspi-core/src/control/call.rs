@@ -2,7 +2,7 @@
 
 use super::peer_slice::PeerSlice;
 use super::procedures::have_arrived;
-use super::tree_barrier::Tree;
+use super::tree_barrier::{Tree, TreeBarrier};
 use super::{CallKey, CallKind};
 use crate::error::{Error, Result};
 use crate::group::CallState;
@@ -135,12 +135,16 @@ impl GroupCall<'_> {
         committed.tree.as_deref().filter(|_| self.key.kind == CallKind::Barrier)
     }
 
-    /// How long this rank waits before it tells all members that it has arrived; `None` if it has.
+    fn tree_barrier(&self) -> &TreeBarrier {
+        self.inner.control.tree_barriers.of(self.group)
+    }
+
+    /// How long this rank waits before it sends its arrival to all members; `None` if it has.
     fn patience(&self, step: u64) -> Option<Duration> {
         let (tree, active) = (self.tree()?, self.state.active.as_ref()?);
         let since = active.at_tree_since?;
         let left = tree.patience().saturating_sub(since.elapsed());
-        (!self.inner.control.tree_barriers.has_told_all(self.group, step)).then_some(left)
+        (!self.tree_barrier().has_told_all(step)).then_some(left)
     }
 
     /// Sends this rank's arrival slot, and the staging behind it, to the members of other nodes.
@@ -184,7 +188,7 @@ impl GroupCall<'_> {
         let (inner, signature) = (self.inner, self.key.signature);
         let ranks = self.ranks();
         if self.tree().is_some() {
-            return inner.control.tree_barriers.has_completed(self.group, step);
+            return self.tree_barrier().has_completed(step);
         }
         let remote = self.state.committed.as_ref().is_some_and(|committed| committed.remote);
         let slot = |rank| &inner.arrival_slots_of(rank, self.group)[(step % 2) as usize];
@@ -215,7 +219,7 @@ impl GroupCall<'_> {
         // Others have told this rank so, not the tree: it may not be there to hear of it any more.
         if !matches!(outcome, Err(Error::RankDied { .. }))
             && self.patience(step).is_some()
-            && !self.inner.control.tree_barriers.has_completed(self.group, step)
+            && !self.tree_barrier().has_completed(step)
         {
             self.inner.tell_all_of_barrier(self.group, step);
         }
@@ -293,7 +297,7 @@ impl GroupCall<'_> {
     fn scan(&self, step: u64, next: &mut usize) -> Scan {
         let (mut missing, mut passed, mut differs) = (false, None, None);
         let at_tree = self.tree().is_some();
-        if at_tree && self.inner.control.tree_barriers.has_completed(self.group, step) {
+        if at_tree && self.tree_barrier().has_completed(step) {
             return Scan::Done(Ok(()));
         }
         for member in *next..self.ranks().len() {
@@ -360,7 +364,7 @@ impl GroupCall<'_> {
 
     /// The member that is known to have left without arriving.
     fn departed(&self, step: u64) -> Option<Rank> {
-        self.inner.control.tree_barriers.departed(self.group, step, self.ranks())
+        self.tree_barrier().departed(step, self.ranks())
     }
 
     /// What comes of it that a member which has not told this rank of its arrival has ended so;
@@ -370,7 +374,7 @@ impl GroupCall<'_> {
         let (inner, group) = (self.inner, self.group);
         let missed = inner.has_missed(group, step, rank);
         // It may have told just before its end.
-        if inner.control.tree_barriers.has_completed(group, step) {
+        if self.tree_barrier().has_completed(step) {
             return Some(Ok(()));
         }
         if let Some(rank) = inner.ranks.dead_among(self.ranks()) {
@@ -399,9 +403,7 @@ impl GroupCall<'_> {
     fn timed_out(&self, step: u64) -> Error {
         let missing: Vec<String> = (0..self.ranks().len())
             .filter(|member| self.slot(*member, step).poll(step) == Poll::Missing)
-            .filter(|member| {
-                !self.inner.control.tree_barriers.has_arrived(self.group, step, *member)
-            })
+            .filter(|member| !self.tree_barrier().has_arrived(step, *member))
             .take(8)
             .map(|member| self.ranks()[member].0.to_string())
             .collect();

@@ -60,7 +60,7 @@ impl Control {
     fn handle_arrival(&self, peer: Rank, arrival: Arrival) -> Reaction {
         let (group, step) = (arrival.group, arrival.step);
         self.remote_arrivals.arrived(peer, arrival);
-        let tells_all = self.tree_barriers.hear_arrival(group, step);
+        let tells_all = self.tree_barriers.of(group).hear_arrival(step);
         Reaction { tell_all: tells_all.then_some((group, step)), ..WAKE }
     }
 
@@ -71,7 +71,7 @@ impl Control {
         step: u64,
         message: BarrierMessage,
     ) -> Reaction {
-        let next = self.tree_barriers.hear(group, peer, step, message);
+        let next = self.tree_barriers.of(group).hear(peer, step, message);
         Reaction { pass_on: next.map(|next| (group, next)), ..WAKE }
     }
 }

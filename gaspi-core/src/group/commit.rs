@@ -145,7 +145,7 @@ impl Inner {
         let remote = ranks.iter().any(|rank| !self.ranks.is_local(*rank));
         // Their lists have come by connections with all of them.
         let tree = Tree::of(&self.ranks.cards, &ranks, me).map(Arc::new);
-        self.control.tree_barriers.committed(group, incarnation, tree.clone());
+        self.control.tree_barriers.of(group).committed(incarnation, tree.clone());
         state.committed = Some(Committed { ranks: ranks.into(), me, step, remote, tree });
         self.control.groups.members(group)?.committed = true;
         let incarnation = crate::remote_arrivals::incarnation(step);
