@@ -9,19 +9,17 @@ use crate::group::CallState;
 use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
 use crate::statistics::Counter;
-use crate::sync::AtomicU64;
-use crate::sync::MutexGuard;
 use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
+use crate::sync::{AtomicU64, MutexGuard};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::wake_kind;
-use crate::wait::Call;
-use crate::wait::waiting_group;
+use crate::wait::{Call, waiting_group};
 use crate::wire::message::Arrival;
 use crate::wire::shared_layout::STAGE_BYTES;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a mismatch waits for members that have not arrived.
+/// How long a mismatch is kept back for members that have not arrived.
 const MISMATCH_LIMIT: Duration = Duration::from_secs(1);
 
 /// How a step stands.
@@ -62,12 +60,12 @@ impl GroupCall<'_> {
         self.me
     }
 
-    /// How far whoever runs the call has come: 0 for a new one, kept across timeouts.
+    /// How far the caller has come: 0 for a new call, kept across timeouts.
     pub fn cursor(&self) -> u64 {
         self.state.active.as_ref().map_or(0, |active| active.cursor)
     }
 
-    /// Remembers how far whoever runs the call has come.
+    /// Remembers how far the caller has come.
     pub fn set_cursor(&mut self, cursor: u64) {
         if let Some(active) = &mut self.state.active {
             active.cursor = cursor;
@@ -170,16 +168,20 @@ impl GroupCall<'_> {
     pub fn await_all(&mut self, deadline: Deadline) -> Result<()> {
         let step = self.step() + 1;
         let mut next = 0;
-        if self.all_arrive_briefly(deadline, step, &mut next) {
-            if let Some(committed) = &mut self.state.committed {
-                committed.step = step;
-            }
-            if let Some(active) = &mut self.state.active {
-                active.arrived = false;
-            }
-            return Ok(());
+        let outcome = if self.all_arrive_briefly(deadline, step, &mut next) {
+            Ok(())
+        } else {
+            self.await_rest(deadline, step, &mut next).ok_or_else(|| self.timed_out(step))?
+        };
+        if let Some(committed) = &mut self.state.committed {
+            committed.step = step;
         }
-        self.await_rest(deadline, step, &mut next)
+        if outcome.is_err() {
+            self.end();
+        } else if let Some(active) = &mut self.state.active {
+            active.arrived = false;
+        }
+        outcome
     }
 
     /// Whether nothing but a brief look was needed.
@@ -194,52 +196,46 @@ impl GroupCall<'_> {
         let slot = |rank| &inner.arrival_slots_of(rank, self.group)[(step % 2) as usize];
         let mut look = || have_arrived(ranks, slot, step, signature, next).then_some(());
         let all = match deadline {
-            Deadline::Now => look(),
-            // Nothing comes before the sockets are looked after.
-            _ if remote => look(),
-            _ => inner.waiter.poll_briefly(look),
+            Deadline::Never | Deadline::At(_) if !remote => inner.waiter.poll_briefly(look),
+            // What comes by sockets does not come before they are polled.
+            _ => look(),
         };
         all.is_some()
     }
 
-    /// The whole of waiting: for members that are late, differ, have died or left.
+    /// Waits for members that are late, differ, have died or left; `None` once the deadline has
+    /// passed.
     #[cold]
-    fn await_rest(&mut self, deadline: Deadline, step: u64, next: &mut usize) -> Result<()> {
+    fn await_rest(
+        &mut self,
+        deadline: Deadline,
+        step: u64,
+        next: &mut usize,
+    ) -> Option<Result<()>> {
         let outcome = match self.scan(step, next) {
-            Scan::Done(outcome) => Some(outcome),
+            Scan::Done(outcome) => outcome,
             Scan::Missing if deadline == Deadline::Now => {
                 if self.patience(step) == Some(Duration::ZERO) {
                     self.inner.tell_all_of_barrier(self.group, step);
                 }
-                None
+                return None;
             }
-            Scan::Missing | Scan::Differs(_) => self.await_slowly(deadline, step, next),
+            Scan::Missing | Scan::Differs(_) => self.await_slowly(deadline, step, next)?,
         };
-        let Some(outcome) = outcome else { return Err(self.timed_out(step)) };
-        // Others have told this rank so, not the tree: it may not be there to hear of it any more.
+        // The arrivals of all have ended the step, not the tree. This rank sends its own to all
+        // too, since it may have left before the tree completes.
         if !matches!(outcome, Err(Error::RankDied { .. }))
             && self.patience(step).is_some()
             && !self.tree_barrier().has_completed(step)
         {
             self.inner.tell_all_of_barrier(self.group, step);
         }
-        if let Some(committed) = &mut self.state.committed {
-            committed.step = step;
-        }
-        match outcome {
-            Ok(()) => {
-                if let Some(active) = &mut self.state.active {
-                    active.arrived = false;
-                }
-            }
-            Err(_) => self.end(),
-        }
-        outcome
+        Some(outcome)
     }
 
     /// Waits for members that have not arrived; `None` once the deadline has passed. A mismatch is
-    /// told when all are there, so that nobody gets ahead of a member that is still in the step
-    /// before; but a member that never comes does not keep it back for long.
+    /// an error only when all are there, so that no rank gets ahead of a member that is still in
+    /// the step before; but a member that never comes does not keep it back for long.
     #[cold]
     fn await_slowly(
         &mut self,
@@ -256,8 +252,8 @@ impl GroupCall<'_> {
         let (inner, waiting) = (self.inner, waiting_group(call, self.group));
         let mut seen = None;
         if let Some(patience) = self.patience(step) {
-            seen =
-                inner.until(deadline.at_most(patience), waiting, || self.scan_arrived(step, next));
+            let limit = deadline.at_most(patience);
+            seen = inner.until(limit, waiting, || self.scan_arrived(step, next));
             if !matches!(seen, Some(Scan::Done(_))) {
                 inner.tell_all_of_barrier(self.group, step);
             }
@@ -283,7 +279,7 @@ impl GroupCall<'_> {
         outcome.or_else(|| (since.elapsed() >= MISMATCH_LIMIT).then_some(Err(error)))
     }
 
-    /// The same as [`scan`](Self::scan), `None` while members are missing.
+    /// [`scan`](Self::scan), `None` while members are missing.
     fn scan_arrived(&self, step: u64, next: &mut usize) -> Option<Scan> {
         match self.scan(step, next) {
             Scan::Missing => None,
@@ -291,8 +287,7 @@ impl GroupCall<'_> {
         }
     }
 
-    /// Looks at the arrival slots of a step from member `next` on, which all before have arrived
-    /// at.
+    /// Looks at the arrival slots of a step from member `next` on; all before have arrived.
     #[inline]
     fn scan(&self, step: u64, next: &mut usize) -> Scan {
         let (mut missing, mut passed, mut differs) = (false, None, None);
@@ -313,7 +308,7 @@ impl GroupCall<'_> {
                         return Scan::Done(outcome);
                     }
                 } else if look == Poll::Missing {
-                    // Who has left may have done so because of somebody's death.
+                    // It may have left because of another member's death.
                     let dead = self.inner.ranks.dead_among(self.ranks());
                     let died = dead.map(|rank| self.inner.ranks.died(rank, self.key.kind.name()));
                     return Scan::Done(Err(died.unwrap_or(error)));
@@ -337,7 +332,7 @@ impl GroupCall<'_> {
             return Scan::Done(Err(error));
         }
         if let Some(rank) = self.inner.ranks.dead_among(self.ranks()) {
-            // Also where it had arrived: survivors that know do not come any more.
+            // Also where the dead had arrived: survivors that know of the death do not arrive.
             return Scan::Done(Err(self.inner.ranks.died(rank, self.key.kind.name())));
         }
         if at_tree && let Some(rank) = self.departed(step) {
@@ -355,7 +350,7 @@ impl GroupCall<'_> {
                 );
                 let error = Error::Mismatch { group: self.group, difference };
                 let remote = self.state.committed.as_ref().is_some_and(|group| group.remote);
-                // The death that it failed for is known on other nodes a moment later.
+                // If it failed because of a death, other nodes know of that a moment later.
                 if remote { Scan::Differs(error) } else { Scan::Done(Err(error)) }
             }
             (None, None) => Scan::Missing,
@@ -367,20 +362,20 @@ impl GroupCall<'_> {
         self.tree_barrier().departed(step, self.ranks())
     }
 
-    /// What comes of it that a member which has not told this rank of its arrival has ended so;
-    /// `None` if it may have told others, so that news of the rest can still come.
+    /// The outcome where a member has died or left and this rank has not heard of its arrival;
+    /// `None` if others may have heard of it, so that the step can still be completed.
     #[cold]
     fn end_at_tree(&self, rank: Rank, step: u64, error: Error) -> Option<Result<()>> {
         let (inner, group) = (self.inner, self.group);
         let missed = inner.has_missed(group, step, rank);
-        // It may have told just before its end.
+        // It may have arrived just before its end.
         if self.tree_barrier().has_completed(step) {
             return Some(Ok(()));
         }
         if let Some(rank) = inner.ranks.dead_among(self.ranks()) {
             return Some(Err(inner.ranks.died(rank, self.key.kind.name())));
         }
-        // One that has been told of it may have left because of it.
+        // It may have left because of a departure that is known already.
         if !missed || self.departed(step).is_some() {
             return None;
         }
@@ -412,8 +407,8 @@ impl GroupCall<'_> {
         Error::Timeout { pending }
     }
 
-    /// What a member's arrival at `step` carries, which has been awaited, until this rank's next
-    /// one.
+    /// What a member's arrival at `step` carries. To be called between the end of the wait for it
+    /// and this rank's next arrival.
     #[inline]
     pub fn payload(&self, member: usize, step: u64) -> [u64; PAYLOAD_WORDS] {
         self.slot(member, step).payload()

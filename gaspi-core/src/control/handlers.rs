@@ -1,4 +1,4 @@
-//! What this rank does with the messages of its groups' members, whichever carrier brings them.
+//! What this rank does with messages of its groups' members, whichever transport brings them.
 //!
 //! A handler changes the record of its group and says what is to be done. It has no means to wait,
 //! to send, or to reach anything else of the rank: it runs in whichever thread polls.
@@ -23,8 +23,8 @@ pub(crate) struct Reaction {
 const WAKE: Reaction = Reaction { wake: true, pass_on: None, tell_all: None };
 
 impl Control {
-    /// Handles a message of `peer`, a rank of a job of `size` ranks. A group that this rank does
-    /// not know is none of its affairs.
+    /// Handles a message of `peer`, a rank of a job of `size` ranks. Messages of groups that this
+    /// rank does not know are ignored.
     pub(crate) fn handle(&self, peer: Rank, message: GroupMessage, size: u32) -> Reaction {
         match message {
             GroupMessage::Arrive(arrival) if self.knows(arrival.group) => {

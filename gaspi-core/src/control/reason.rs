@@ -1,5 +1,5 @@
-//! Why a member cannot do its part of a collective call, as it tells the others along with its
-//! arrival: who is at fault in two words of the payload, and the error in words in the staging.
+//! Why a member cannot do its part of a collective call. It sends that along with its arrival: kind
+//! and rank at fault in two words of the payload, the text of the error in the staging.
 
 use super::GroupCall;
 use crate::error::Error;
@@ -23,7 +23,7 @@ const LEFT: u64 = 4;
 const TEXT_MAX: usize = 1024;
 /// The length of the text in the second word; below it the rank at fault, plus 1.
 const LEN_SHIFT: u32 = 32;
-/// How long this rank waits for its own news of a death that another one reports.
+/// How long this rank waits until it knows itself of a death that another one reports.
 const DEATH_LIMIT: Duration = Duration::from_secs(1);
 
 /// Two words of an arrival.
