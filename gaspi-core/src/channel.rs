@@ -38,7 +38,7 @@ use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, slots};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::{liveness, wake_kind};
-use crate::wait::{Call, Waiting};
+use crate::wait::{Call, waiting_group};
 use arena::{Reserved, View};
 use layout::Layout;
 use messages::Turn;
@@ -338,7 +338,7 @@ impl Channel {
     /// As [`Runtime::wait_for`], for the group of this channel. The closure neither waits nor calls
     /// the program: it may run while this rank's sockets wait for it.
     pub fn wait_for<T>(&self, deadline: Deadline, attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        self.inner.wait_for(self.group, deadline, attempt)
+        self.inner.until(deadline, waiting_group(Call::Channel, self.group), attempt)
     }
 }
 
@@ -376,17 +376,6 @@ impl Drop for Channel {
     }
 }
 
-impl Inner {
-    fn wait_for<T>(
-        &self,
-        group: GroupId,
-        deadline: Deadline,
-        attempt: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
-        self.until(deadline, Waiting { call: Call::Channel, object: group.0.into() }, attempt)
-    }
-}
-
 impl Runtime {
     /// Waits until `attempt` gives something or the deadline has passed, as every call of this
     /// library waits: looks, yields, then sleeps, and looks after the sockets meanwhile. It is
@@ -399,7 +388,7 @@ impl Runtime {
         deadline: Deadline,
         attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        self.inner().wait_for(group, deadline, attempt)
+        self.inner().until(deadline, waiting_group(Call::Channel, group), attempt)
     }
 }
 

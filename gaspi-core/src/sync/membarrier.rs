@@ -1,8 +1,8 @@
 //! Fences whose cost is paid by the rare side.
 //!
 //! "Store a flag, then look whether somebody sleeps" needs a full fence between the store and the
-//! load. Instead of paying it per notification, the sleeper (or whoever frees memory) makes the
-//! kernel execute one on every running thread that takes part: membarrier(2). Where the kernel
+//! load. Notifications do not pay for it: the sleeper, or the thread that frees memory, makes the
+//! kernel execute one on every running thread that takes part, by membarrier(2). Where the kernel
 //! refuses, both sides execute the fence themselves.
 
 use super::{AtomicU8, Ordering};
