@@ -15,7 +15,8 @@ use std::sync::Arc;
 impl Inner {
     /// Tells the members of a commit under way that this rank no longer wants it.
     pub(super) fn withdraw(&self, group: GroupId) {
-        if let Some((attempt, ranks)) = self.control.groups.withdraw(group) {
+        let withdrawn = self.control.groups.board.lock().withdraw(group);
+        if let Some((attempt, ranks)) = withdrawn {
             self.tell_withdrawn(group, attempt, &ranks);
         }
     }
@@ -84,7 +85,7 @@ impl Inner {
         self.note_committed(group, &mut state, ranks, me, incarnation)
     }
 
-    /// Waits until the commit under way has ended, and no rank reads this rank's arrival slots of
+    /// Waits until the commit under way has ended, and no member reads this rank's arrival slots of
     /// the id's former use any more.
     fn await_settled(
         &self,
@@ -143,7 +144,7 @@ impl Inner {
         let step = first_step(incarnation);
         state.former = None;
         let remote = ranks.iter().any(|rank| !self.ranks.is_local(*rank));
-        // Their lists have come by connections with all of them.
+        // All members are connected: their lists have come.
         let tree = Tree::of(&self.ranks.cards, &ranks, me).map(Arc::new);
         self.control.tree_barriers.of(group).committed(incarnation, tree.clone());
         state.committed = Some(Committed { ranks: ranks.into(), me, step, remote, tree });

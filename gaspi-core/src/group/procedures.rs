@@ -76,7 +76,7 @@ impl Runtime {
     /// collectives. After a timeout, call again to continue.
     ///
     /// # Errors
-    /// [`Error::Timeout`] says who is missing; [`Error::Mismatch`] if members have different lists;
+    /// [`Error::Timeout`] says which ranks are missing; [`Error::Mismatch`] if lists differ;
     /// [`Error::InvalidGroup`] also if this rank is not a member; [`Error::RankDied`],
     /// [`Error::RankLeft`].
     pub fn group_commit(&self, group: GroupId, timeout: Timeout) -> Result<()> {
