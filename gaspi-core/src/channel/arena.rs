@@ -1,8 +1,8 @@
-//! The memory that channels lie in: one hidden segment per rank, sparse, of which each channel
-//! takes a range and some notification words.
+//! The memory that channels lie in: one hidden sparse segment per rank, of which each channel takes
+//! a range and some notification words.
 //!
 //! Invariant: a range is used again only when nobody writes there any more: every other member has
-//! said that it has closed its end, behind all that it wrote, or has ended with all that it sent.
+//! closed its end, behind all that it wrote, or has ended and all that it sent has come.
 
 mod procedures;
 
@@ -61,7 +61,7 @@ pub(super) struct View {
     pub(super) copies: Option<i32>,
 }
 
-/// Another rank's arena as long as channels may be opened there.
+/// Another rank's arena while channels may be opened there.
 #[derive(Debug)]
 struct Known {
     view: Arc<View>,
@@ -72,10 +72,10 @@ struct Known {
 /// Failed requests of channels to one rank.
 #[derive(Debug, Default)]
 struct Failures {
-    /// The last failure's, 0 for none.
+    /// The count at the last failure, 0 for none.
     number: u64,
     reason: String,
-    /// Why requests failed where the rank may have died, which would be told by its life.
+    /// Why requests failed that may have failed because of the rank's death.
     suspected: Option<String>,
 }
 
@@ -88,12 +88,11 @@ pub(crate) struct Channels {
     views: Box<[Mutex<Option<Known>>]>,
     /// Ranges of channels that are being opened.
     opening: Mutex<HashMap<GroupId, Closing>>,
-    /// How many requests have failed for certain, and the last ones by rank.
+    /// The number of requests that have failed for certain, and the last failures by rank.
     failures: AtomicU64,
     last: Mutex<HashMap<Rank, Failures>>,
     /// How often requests were lost with their connection, by rank.
     losses: Box<[AtomicU64]>,
-    /// Memory that was lent to messages.
     pub(crate) zero_copy: ZeroCopySends,
 }
 
@@ -121,9 +120,9 @@ impl Channels {
         self.views[rank.index()].lock().as_ref().map(|known| Arc::clone(&known.view))
     }
 
-    /// The arena of `rank` is gone; with a generation, only that one. Channels keep what they map,
-    /// and so do those that are being opened: a member may open one and leave before others are as
-    /// far.
+    /// The arena of `rank` is gone; with a generation, only that one. Open channels keep what they
+    /// map. While channels are being opened arenas are kept too: a member may have opened one and
+    /// left before others have.
     pub(crate) fn forget(&self, rank: Rank, generation: Option<u32>) {
         let opening = self.opening.lock();
         let mut known = self.views[rank.index()].lock();

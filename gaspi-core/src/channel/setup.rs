@@ -1,8 +1,8 @@
 //! How the members of a group open a channel together.
 //!
-//! Each takes a range of its arena, makes the arena known to the other members where it is not yet,
-//! and arrives with the place of its range. Registrations and the arrival are those of segments
-//! made by a group, so all of it can be continued after a timeout.
+//! Each takes a range of its arena, registers the arena with the other members where it is not yet,
+//! and arrives with the place of its range. Registration and arrival are those of segments made by
+//! a group, so all of it can be continued after a timeout.
 
 use super::arena::Reserved;
 use super::layout::Layout;
@@ -156,7 +156,7 @@ impl Runtime {
 }
 
 impl Inner {
-    /// What a rank does before it arrives. Its failures are kept in the call, for all to hear.
+    /// What a rank does before it arrives. Failures are kept in the call, to be reported to all.
     ///
     /// # Errors
     /// [`Error::Timeout`].
