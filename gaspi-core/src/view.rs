@@ -51,7 +51,7 @@ impl<T: Pod> View<'_, T> {
     /// Calls `access` with the address of element `first` while the segment cannot be freed.
     fn with<R>(&self, first: usize, count: usize, access: impl FnOnce(*mut T) -> R) -> Result<R> {
         if first > self.len || count > self.len - first {
-            let reason = format!("elements {first}..{first}+{count} of {}", self.len);
+            let reason = format!("{count} elements from {first} on, of {} in the view", self.len);
             return Err(Error::Size { size: (count * size_of::<T>()) as u64, reason });
         }
         let inside = epoch::enter();

@@ -250,24 +250,30 @@ impl Arena {
     ) -> Result<Reserved> {
         let mut space = self.space.lock();
         self.sweep(&mut space, writes_no_more);
-        let taken = space.bytes.take(bytes);
-        let (Some(bytes), words) = (taken, u64::from(words)) else {
-            let (needed, available) = (bytes, space.bytes.longest());
-            let reason = "of the address space for channels; close some, or use smaller ones";
-            return Err(Error::Memory { needed, available, reason: reason.to_owned() });
+        let used_up = |what: &str, needed: u64, available: u64| {
+            let reason = format!(
+                "the {what} for messages of collectives is used up; free prepared operations, or use \
+                 fewer groups"
+            );
+            Error::Memory { needed, available, reason }
         };
-        let Some(words) = space.words.take(words) else {
-            space.bytes.give(bytes);
-            let (needed, available) = (words * 4, space.words.longest() * 4);
-            let reason = "of the words that count messages of channels; close some".to_owned();
-            return Err(Error::Memory { needed, available, reason });
+        let Some(taken) = space.bytes.take(bytes) else {
+            return Err(used_up("address space", bytes, space.bytes.longest()));
+        };
+        let Some(words) = space.words.take(words.into()) else {
+            space.bytes.give(taken);
+            return Err(used_up(
+                "room for counters",
+                u64::from(words) * 4,
+                space.words.longest() * 4,
+            ));
         };
         drop(space);
         for word in words.clone() {
             // Relaxed: members learn of the range by an arrival, which publishes this.
             self.segment.notification(word as usize).store(0, Ordering::Relaxed);
         }
-        Ok(Reserved { bytes, words })
+        Ok(Reserved { bytes: taken, words })
     }
 
     /// Gives back a range that nobody else knows of.

@@ -289,7 +289,9 @@ impl Inner {
             // It was there when the member arrived.
             match self.ranks.check_alive(rank, "channel_open") {
                 Err(error) => error,
-                Ok(()) => self.ranks.refused(rank, "its memory for channels is gone"),
+                Ok(()) => {
+                    self.ranks.refused(rank, "its memory for messages of collectives is gone")
+                }
             }
         })
     }

@@ -403,7 +403,9 @@ impl GroupCall<'_> {
             .map(|member| self.ranks()[member].0.to_string())
             .collect();
         let kind = self.key.kind.name();
-        let pending = format!("rank {} to arrive at {kind} of {}", missing.join(", "), self.group);
+        let ranks = if missing.len() == 1 { "rank" } else { "ranks" };
+        let missing = missing.join(", ");
+        let pending = format!("{ranks} {missing} to arrive at {kind} of {}", self.group);
         Error::Timeout { pending }
     }
 
