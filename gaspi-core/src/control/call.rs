@@ -148,15 +148,13 @@ impl GroupCall<'_> {
     /// Sends this rank's arrival slot, and the staging behind it, to the members of other nodes.
     #[cold]
     fn arrive_remotely(&self, step: u64, words: &[u64]) {
-        let inner = self.inner;
-        let pointer =
-            inner.ranks.area.stage(inner.ranks.me, self.group.index(), (step % 2) as usize);
+        let own = self.stage(self.me, step).as_ptr();
         let mut stage = vec![0; self.staged];
         // SAFETY: this rank's own staging, which it alone writes, has STAGE_BYTES.
-        unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(pointer, self.staged) };
+        unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(own, self.staged) };
         let (signature, words) = (self.key.signature, words.to_vec());
         let arrival = Arrival { group: self.group, step, signature, words, stage };
-        inner.send_arrival(self.ranks_shared(), arrival);
+        self.inner.send_arrival(self.ranks_shared(), arrival);
     }
 
     /// Waits until all members have arrived as often as this rank.

@@ -39,18 +39,6 @@ pub(crate) fn lacks_descriptors(report: Report) -> bool {
     report[0] == LACKS
 }
 
-impl Error {
-    /// The rank that an error is about.
-    fn at_fault(&self) -> Option<Rank> {
-        match self {
-            Error::RankDied { rank, .. }
-            | Error::RankLeft { rank, .. }
-            | Error::Refused { rank, .. } => Some(*rank),
-            _ => None,
-        }
-    }
-}
-
 impl GroupCall<'_> {
     /// What this rank tells with its next arrival: why it has failed, if it has.
     pub(crate) fn report(&mut self, failure: Option<&Error>) -> Report {
@@ -65,13 +53,14 @@ impl GroupCall<'_> {
             unsafe { stage.as_ptr().copy_from_nonoverlapping(text.as_ptr(), len) };
             self.stage_used(len);
         }
-        let status = match error {
-            Error::RankDied { .. } => DIED,
-            Error::TooManyFiles { .. } => LACKS,
-            Error::RankLeft { .. } => LEFT,
-            _ => FAILED,
+        let (status, at_fault) = match error {
+            Error::RankDied { rank, .. } => (DIED, Some(rank)),
+            Error::RankLeft { rank, .. } => (LEFT, Some(rank)),
+            Error::Refused { rank, .. } => (FAILED, Some(rank)),
+            Error::TooManyFiles { .. } => (LACKS, None),
+            _ => (FAILED, None),
         };
-        let rank = error.at_fault().map_or(0, |rank| u64::from(rank.0) + 1);
+        let rank = at_fault.map_or(0, |rank| u64::from(rank.0) + 1);
         [status, rank | (len as u64) << LEN_SHIFT]
     }
 
@@ -86,17 +75,16 @@ impl GroupCall<'_> {
         deadline: Deadline,
     ) -> Error {
         let (inner, reporter) = (self.inner, self.ranks()[member]);
-        let rank = (details & u64::from(u32::MAX)).checked_sub(1);
-        let rank = rank.and_then(|rank| u16::try_from(rank).ok()).map(Rank);
-        let rank =
-            rank.filter(|rank| u32::from(rank.0) < inner.ranks.size && *rank != inner.ranks.me);
-        if let (DIED, Some(rank)) = (status, rank) {
-            let known = || inner.ranks.check_alive(rank, what).err();
-            let own = inner.until(deadline.at_most(DEATH_LIMIT), waiting, known);
-            return own.unwrap_or_else(|| inner.ranks.reported_death(rank, reporter, what));
-        }
-        if let (LEFT, Some(rank)) = (status, rank) {
-            return Error::RankLeft { rank, pending: what.to_owned() };
+        let rank = (details as u32).checked_sub(1).filter(|rank| *rank < inner.ranks.size);
+        let rank = rank.map(|rank| Rank(rank as u16)).filter(|rank| *rank != inner.ranks.me);
+        match (status, rank) {
+            (DIED, Some(rank)) => {
+                let known = || inner.ranks.check_alive(rank, what).err();
+                let own = inner.until(deadline.at_most(DEATH_LIMIT), waiting, known);
+                return own.unwrap_or_else(|| inner.ranks.reported_death(rank, reporter, what));
+            }
+            (LEFT, Some(rank)) => return Error::RankLeft { rank, pending: what.to_owned() },
+            _ => {}
         }
         let len = (details >> LEN_SHIFT) as usize;
         let mut text = vec![0; len.min(TEXT_MAX)];
