@@ -285,14 +285,6 @@ impl Groups {
         self.cells.get(group.index())?.call.try_lock()
     }
 
-    /// The incarnation of the committed use.
-    fn incarnation(&self, group: GroupId) -> Result<u32> {
-        match self.cell(group)?.incarnation.load(Ordering::Acquire) {
-            0 => Err(self.not_committed(group)),
-            incarnation => Ok(incarnation),
-        }
-    }
-
     /// Why a group cannot be used by collectives.
     #[cold]
     pub(crate) fn not_committed(&self, group: GroupId) -> Error {

@@ -133,13 +133,6 @@ impl Channels {
         }
     }
 
-    /// Forgets what has gone while channels were being opened.
-    fn forget_gone(&self, opening: &HashMap<GroupId, Closing>) {
-        for known in self.views.iter().filter(|_| opening.is_empty()) {
-            known.lock().take_if(|known| known.gone);
-        }
-    }
-
     /// The connection with `rank` broke although it lives: what was under way is lost.
     pub(crate) fn lost(&self, rank: Rank) {
         if let Some(of_rank) = self.last.lock().get_mut(&rank)
@@ -209,22 +202,25 @@ impl Channels {
         self.opening.lock().get(&group).map(|opening| opening.reserved.clone())
     }
 
-    /// The channel has been opened.
-    pub(super) fn end_opening(&self, group: GroupId) -> Option<Reserved> {
+    /// Ends the opening of a channel. After the last one, forgets the arenas that have gone since.
+    fn take_opening(&self, group: GroupId) -> Option<Closing> {
         let mut opening = self.opening.lock();
         let ended = opening.remove(&group);
-        self.forget_gone(&opening);
-        ended.map(|ended| ended.reserved)
+        for known in self.views.iter().filter(|_| opening.is_empty()) {
+            known.lock().take_if(|known| known.gone);
+        }
+        ended
+    }
+
+    /// The channel has been opened.
+    pub(super) fn end_opening(&self, group: GroupId) -> Option<Reserved> {
+        self.take_opening(group).map(|ended| ended.reserved)
     }
 
     /// The channel could not be opened. If others may have opened it, its range stays until they
     /// close it.
     pub(super) fn fail_opening(&self, group: GroupId, others_may: bool) {
-        let mut opening = self.opening.lock();
-        let failed = opening.remove(&group);
-        self.forget_gone(&opening);
-        drop(opening);
-        let (Some(failed), Some(arena)) = (failed, self.arena()) else { return };
+        let (Some(failed), Some(arena)) = (self.take_opening(group), self.arena()) else { return };
         if others_may {
             arena.close(failed.reserved, failed.writers);
         } else {

@@ -20,7 +20,7 @@ use crate::bootstrap::Card;
 use crate::ids::{GroupId, Rank};
 use crate::os::affinity;
 use crate::remote_arrivals::incarnation;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::wire::message::BarrierMessage;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -162,10 +162,6 @@ pub(crate) struct TreeBarrier {
 }
 
 impl TreeBarrier {
-    fn state(&self) -> MutexGuard<'_, BarrierState> {
-        self.state.lock()
-    }
-
     /// The message that is due for a step after a change. This rank may be at the next step
     /// already, if all members have sent it their arrivals.
     fn next(&self, state: &mut BarrierState, step: u64) -> Option<Outbound> {
@@ -184,21 +180,21 @@ impl TreeBarrier {
 
     /// This rank arrives. Also whether it has to send its arrival to all, as another member did.
     fn arrive(&self, step: u64) -> (Option<Outbound>, bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         note(&mut state.arrived, step);
         (self.next(&mut state, step), has(&state.heard, step))
     }
 
     /// A member has sent its arrival to all; whether this rank has to do so too.
     pub(super) fn hear_arrival(&self, step: u64) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         note(&mut state.heard, step);
         has(&state.arrived, step) && !has(&state.told_all, step)
     }
 
     /// A message has come along the tree, or from a member that reports a departure.
     pub(super) fn hear(&self, peer: Rank, step: u64, message: BarrierMessage) -> Option<Outbound> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match message {
             BarrierMessage::Gathered => {
                 note(state.below.entry(peer).or_default(), step);
@@ -229,7 +225,7 @@ impl TreeBarrier {
 
     /// A use of the group begins.
     pub(crate) fn committed(&self, incarnation: u32, tree: Option<Arc<Tree>>) {
-        let uses = &mut self.state().uses;
+        let uses = &mut self.state.lock().uses;
         uses.swap(0, 1);
         uses[0] = Use { incarnation, tree };
     }
@@ -243,7 +239,7 @@ impl TreeBarrier {
 
     /// Whether this rank has sent its arrival at `step` to all.
     pub(crate) fn has_told_all(&self, step: u64) -> bool {
-        has(&self.state().told_all, step)
+        has(&self.state.lock().told_all, step)
     }
 
     /// The member that is known to have left without arriving at `step`.
@@ -252,14 +248,14 @@ impl TreeBarrier {
         if !self.hopeless.load(Ordering::Acquire) {
             return None;
         }
-        let state = self.state();
+        let state = self.state.lock();
         let mut missed = state.departed.iter().filter(|(_, missed)| **missed <= step);
         missed.find(|(rank, _)| ranks.binary_search(rank).is_ok()).map(|(rank, _)| *rank)
     }
 
     /// Whether a member, given by its index, is known to have arrived at `step`.
     pub(crate) fn has_arrived(&self, step: u64, member: usize) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         let Some(tree) = state.tree(step) else { return false };
         tree.children.iter().any(|child| {
             let index = tree.ranks.binary_search(child);

@@ -335,7 +335,8 @@ impl Drop for Guard {
         if self.outermost {
             // Release: the uses end before it; pairs with the Acquire in `synchronize`.
             self.slot.entered.store(0, Ordering::Release);
-            self.slot.fast.store(self.slot.key_of_fast(), Ordering::Relaxed);
+            let fast = if fences_are_light() { self.slot.thread } else { 0 };
+            self.slot.fast.store(fast, Ordering::Relaxed);
         }
     }
 }
@@ -353,10 +354,6 @@ impl Slot {
             counters: [const { AtomicU64::new(0) }; COUNTERS],
             next: AtomicPtr::new(next),
         }
-    }
-
-    fn key_of_fast(&self) -> usize {
-        if fences_are_light() { self.thread } else { 0 }
     }
 
     /// See [`Guard::peer`].
