@@ -261,11 +261,11 @@ impl Guard {
     /// Adds to a statistics counter of runtime `owner`, false if the slot counts for another one.
     #[inline]
     pub(crate) fn count(&self, owner: u64, ranks: u32, counter: usize, amount: u64) -> bool {
-        let counts = self.claim(owner, ranks);
-        if counts {
-            add(&self.slot.counters[counter], amount);
+        if !self.claim(owner, ranks) {
+            return false;
         }
-        counts
+        add(&self.slot.counters[counter], amount);
+        true
     }
 
     /// This thread's counters for `rank`.
