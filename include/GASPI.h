@@ -36,8 +36,8 @@ extern "C" {
 /* ---- Configuration and process management (GASPI 17.1, Execution model) ---- */
 
 /**
- * Reads the configuration: after gaspi_proc_init the one in use, before it what gaspi_config_set
- * set, or the defaults.
+ * Reads the configuration. After gaspi_proc_init that is the one in use, before it what
+ * gaspi_config_set set, else the defaults.
  * @param config  out
  * @return GASPI_SUCCESS
  */
@@ -364,7 +364,7 @@ gaspi_return_t gaspi_notify_waitsome(gaspi_segment_id_t segment_id_local,
                                      gaspi_notification_id_t *first_id, gaspi_timeout_t timeout);
 
 /**
- * Exchanges a notification of an own segment with 0, atomically: if several threads do so, one of
+ * Exchanges a notification of an own segment with 0, atomically. If several threads do so, one of
  * them gets the value.
  * @param old_notification_val  out: the value, 0 if it was not set; may be NULL
  * @return GASPI_SUCCESS
@@ -374,8 +374,8 @@ gaspi_return_t gaspi_notify_reset(gaspi_segment_id_t segment_id_local,
                                   gaspi_notification_t *old_notification_val);
 
 /**
- * Posts a write, and a notification that becomes visible after its data and after all data posted
- * before to the same rank and queue. Takes one slot. With size 0 it notifies only.
+ * Posts a write and a notification. The notification becomes visible after the data, and after all
+ * data posted before to the same rank and queue. Takes one slot. With size 0 it notifies only.
  * @return as gaspi_write and gaspi_notify
  */
 gaspi_return_t gaspi_write_notify(gaspi_segment_id_t segment_id_local, gaspi_offset_t offset_local,
