@@ -63,7 +63,7 @@ struct Member {
     /// Its messages that have come, and messages to it that it has taken, as of the last look.
     received: AtomicU64,
     taken: AtomicU64,
-    /// What it has been told of messages of its that were taken, and what there is to tell.
+    /// Its messages that this rank has taken: as far as it has been told, and in all.
     told: AtomicU64,
     untold: AtomicU64,
     /// How often requests to it were lost before the channel was opened.
@@ -112,7 +112,7 @@ pub struct Channel {
     harmless_failures: AtomicU64,
     /// The segment in which memory was located last: id and generation.
     recent: AtomicU64,
-    /// Notices told so far.
+    /// Notices published so far.
     notices: Mutex<u64>,
 }
 

@@ -352,8 +352,8 @@ impl Groups {
         }
     }
 
-    /// The commit of this rank: continues the one under way, or begins one whose list is then to be
-    /// announced. Also gives the number of a commit that this one replaces.
+    /// The commit of this rank: continues the one under way, or begins one and gives the list to be
+    /// announced. Also gives number and list of a commit that this one replaces.
     fn begin(
         &self,
         group: GroupId,
@@ -450,7 +450,7 @@ impl Groups {
         Standing::Agreed(attempt.proposed())
     }
 
-    /// Whether a list that lacks members of the commit under way waits for news of a death.
+    /// Whether a list that lacks members is kept back, since a death may be the reason.
     fn lacks_members(&self, group: GroupId) -> bool {
         self.board.lock().attempts.get(&group).is_some_and(|own| own.lacks_since.is_some())
     }

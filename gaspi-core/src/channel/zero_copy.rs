@@ -88,7 +88,7 @@ impl ZeroCopySends {
     }
 
     /// The members of a channel to which zero-copy sends have not ended, with whether the message
-    /// is lost; the reason is told by [`Channel::check`](super::Channel::check).
+    /// is lost; [`Channel::check`](super::Channel::check) gives the reason.
     pub(super) fn in_flight(&self, channel: u64) -> Vec<(usize, bool)> {
         // Acquire: pairs with the Release in `end`.
         if self.count.load(Ordering::Acquire) == 0 {

@@ -95,8 +95,7 @@ impl Inner {
     }
 }
 
-/// Whether the members from `next` on, and so all, have arrived at `step` in one accord, as their
-/// arrival slots tell.
+/// Whether the members from `next` on, and so all, have arrived at `step` with this signature.
 #[inline]
 pub(super) fn have_arrived<'a>(
     ranks: &[Rank],

@@ -40,12 +40,12 @@ pub(crate) fn lacks_descriptors(report: Report) -> bool {
 }
 
 impl GroupCall<'_> {
-    /// What this rank tells with its next arrival: why it has failed, if it has.
+    /// The report of this rank's next arrival: why it has failed, if it has.
     pub(crate) fn report(&mut self, failure: Option<&Error>) -> Report {
         let Some(error) = failure else { return [DONE, 0] };
         let text = error.to_string();
         let len = text.floor_char_boundary(TEXT_MAX.min(STAGE_BYTES));
-        // A call that is continued may have told it already, and others may be reading it.
+        // A call that is continued may have sent it already, and others may be reading it.
         if self.arrived() == self.step() {
             let stage = self.stage(self.me(), self.step() + 1);
             // SAFETY: this rank's own staging, which is longer, for a step at which it has not

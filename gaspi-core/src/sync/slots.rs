@@ -73,7 +73,7 @@ pub fn passive_pending<W: Word64>(word: &W) -> Option<u64> {
 }
 
 /// Moves a message from posted to `end`: taken by its receiver after the copy, or empty by a sender
-/// who takes it back. Exactly one of them succeeds; a receiver that fails throws its copy away.
+/// that takes it back. Exactly one of them succeeds; a receiver that fails throws its copy away.
 #[inline]
 pub fn passive_end<W: Word64>(word: &W, posted: u64, end: Passive) -> bool {
     let ended = (posted >> STATE_BITS) << STATE_BITS | end as u64;
