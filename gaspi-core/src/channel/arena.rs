@@ -248,8 +248,8 @@ impl Arena {
         self.sweep(&mut space, writes_no_more);
         let used_up = |what: &str, needed: u64, available: u64| {
             let reason = format!(
-                "the {what} for messages of collectives is used up; free prepared operations, or use \
-                 fewer groups"
+                "the {what} for messages of collectives is used up; free prepared operations, or \
+                 use fewer groups"
             );
             Error::Memory { needed, available, reason }
         };

@@ -132,12 +132,10 @@ impl Runtime {
         let failed = failure.is_some();
         let report = call.report(failure.as_ref());
         call.arrive(&inner.offer(&call, group, report).words());
-        let met = call.await_all(deadline);
-        if let Err(error) = &met
-            && error.is_timeout()
-        {
-            return Err(error.clone());
-        }
+        let met = match call.await_all(deadline) {
+            Err(error) if error.is_timeout() => return Err(error),
+            met => met,
+        };
         let anyone_failed =
             met.is_ok() && (0..call.ranks().len()).any(|m| has_failed(Offer::of(&call, m).report));
         let outcome = match (failure, met) {
