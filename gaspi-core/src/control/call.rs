@@ -22,11 +22,9 @@ use std::time::{Duration, Instant};
 /// How long a mismatch is kept back for members that have not arrived.
 const MISMATCH_LIMIT: Duration = Duration::from_secs(1);
 
-/// How a step stands.
+/// How a step stands, unless members have not arrived and nothing else is known.
 enum Scan {
     Done(Result<()>),
-    /// Members have not arrived.
-    Missing,
     /// Members have not arrived, and others differ already.
     Differs(Error),
 }
@@ -211,14 +209,14 @@ impl GroupCall<'_> {
         next: &mut usize,
     ) -> Option<Result<()>> {
         let outcome = match self.scan(step, next) {
-            Scan::Done(outcome) => outcome,
-            Scan::Missing if deadline == Deadline::Now => {
+            Some(Scan::Done(outcome)) => outcome,
+            None if deadline == Deadline::Now => {
                 if self.patience(step) == Some(Duration::ZERO) {
                     self.inner.tell_all_of_barrier(self.group, step);
                 }
                 return None;
             }
-            Scan::Missing | Scan::Differs(_) => self.await_slowly(deadline, step, next)?,
+            None | Some(Scan::Differs(_)) => self.await_slowly(deadline, step, next)?,
         };
         // The arrivals of all have ended the step, not the tree. This rank sends its own to all
         // too, since it may have left before the tree completes.
@@ -251,16 +249,14 @@ impl GroupCall<'_> {
         let mut seen = None;
         if let Some(patience) = self.patience(step) {
             let limit = deadline.at_most(patience);
-            seen = inner.until(limit, waiting, || self.scan_arrived(step, next));
+            seen = inner.until(limit, waiting, || self.scan(step, next));
             if !matches!(seen, Some(Scan::Done(_))) {
                 inner.tell_all_of_barrier(self.group, step);
             }
         }
-        let seen =
-            seen.or_else(|| inner.until(deadline, waiting, || self.scan_arrived(step, next)));
+        let seen = seen.or_else(|| inner.until(deadline, waiting, || self.scan(step, next)));
         let error = match seen? {
             Scan::Done(outcome) => return Some(outcome),
-            Scan::Missing => return None,
             Scan::Differs(error) => error,
         };
         let now = Instant::now();
@@ -271,45 +267,36 @@ impl GroupCall<'_> {
         let left = MISMATCH_LIMIT.saturating_sub(now - since);
         let outcome =
             inner.until(deadline.at_most(left), waiting, || match self.scan(step, next) {
-                Scan::Done(outcome) => Some(outcome),
-                Scan::Missing | Scan::Differs(_) => None,
+                Some(Scan::Done(outcome)) => Some(outcome),
+                _ => None,
             });
         outcome.or_else(|| (since.elapsed() >= MISMATCH_LIMIT).then_some(Err(error)))
     }
 
-    /// [`scan`](Self::scan), `None` while members are missing.
-    fn scan_arrived(&self, step: u64, next: &mut usize) -> Option<Scan> {
-        match self.scan(step, next) {
-            Scan::Missing => None,
-            seen => Some(seen),
-        }
-    }
-
     /// Looks at the arrival slots of a step from member `next` on; all before have arrived.
     #[inline]
-    fn scan(&self, step: u64, next: &mut usize) -> Scan {
+    fn scan(&self, step: u64, next: &mut usize) -> Option<Scan> {
+        let kind = self.key.kind.name();
         let (mut missing, mut passed, mut differs) = (false, None, None);
         let at_tree = self.tree().is_some();
         if at_tree && self.tree_barrier().has_completed(step) {
-            return Scan::Done(Ok(()));
+            return Some(Scan::Done(Ok(())));
         }
         for member in *next..self.ranks().len() {
             let (rank, slot) = (self.ranks()[member], self.slot(member, step));
             let mut look = slot.poll(step);
             if look == Poll::Missing
-                && let Err(error) = self.inner.ranks.check_alive(rank, self.key.kind.name())
+                && let Err(error) = self.inner.ranks.check_alive(rank, kind)
             {
                 // It may have arrived just before its end.
                 look = slot.poll(step);
                 if look == Poll::Missing && at_tree {
                     if let Some(outcome) = self.end_at_tree(rank, step, error) {
-                        return Scan::Done(outcome);
+                        return Some(Scan::Done(outcome));
                     }
                 } else if look == Poll::Missing {
                     // It may have left because of another member's death.
-                    let dead = self.inner.ranks.dead_among(self.ranks());
-                    let died = dead.map(|rank| self.inner.ranks.died(rank, self.key.kind.name()));
-                    return Scan::Done(Err(died.unwrap_or(error)));
+                    return Some(Scan::Done(Err(self.death().unwrap_or(error))));
                 }
             }
             match look {
@@ -323,25 +310,20 @@ impl GroupCall<'_> {
             }
         }
         if !missing && passed.is_none() && differs.is_none() {
-            return Scan::Done(Ok(()));
+            return Some(Scan::Done(Ok(())));
         }
-        // Another thread may have ended this rank's part in the job.
-        if let Err(error) = self.inner.check_open() {
-            return Scan::Done(Err(error));
-        }
-        if let Some(rank) = self.inner.ranks.dead_among(self.ranks()) {
-            // Also where the dead had arrived: survivors that know of the death do not arrive.
-            return Scan::Done(Err(self.inner.ranks.died(rank, self.key.kind.name())));
+        // Another thread may have ended this rank's part in the job. A death counts also where the
+        // dead had arrived: survivors that know of it do not arrive.
+        let ended = self.inner.check_open().err();
+        if let Some(error) = ended.or_else(|| self.death()) {
+            return Some(Scan::Done(Err(error)));
         }
         if at_tree && let Some(rank) = self.departed(step) {
-            let pending = self.key.kind.name().to_owned();
-            return Scan::Done(Err(Error::RankLeft { rank, pending }));
+            return Some(Scan::Done(Err(Error::RankLeft { rank, pending: kind.to_owned() })));
         }
-        match (differs, passed) {
-            (Some((rank, other)), _) if missing => Scan::Differs(self.mismatch(rank, other)),
-            (Some((rank, other)), _) => Scan::Done(Err(self.mismatch(rank, other))),
+        let (error, may_change) = match (differs, passed) {
+            (Some((rank, other)), _) => (self.mismatch(rank, other), missing),
             (None, Some(rank)) => {
-                let kind = self.key.kind.name();
                 let difference = format!(
                     "{kind} has failed on {rank}, which has called something else on the group \
                      since"
@@ -349,10 +331,17 @@ impl GroupCall<'_> {
                 let error = Error::Mismatch { group: self.group, difference };
                 let remote = self.state.committed.as_ref().is_some_and(|group| group.remote);
                 // If it failed because of a death, other nodes know of that a moment later.
-                if remote { Scan::Differs(error) } else { Scan::Done(Err(error)) }
+                (error, remote)
             }
-            (None, None) => Scan::Missing,
-        }
+            (None, None) => return None,
+        };
+        Some(if may_change { Scan::Differs(error) } else { Scan::Done(Err(error)) })
+    }
+
+    /// The error of a member's death, if one has died.
+    fn death(&self) -> Option<Error> {
+        let rank = self.inner.ranks.dead_among(self.ranks())?;
+        Some(self.inner.ranks.died(rank, self.key.kind.name()))
     }
 
     /// The member that is known to have left without arriving.
@@ -370,8 +359,8 @@ impl GroupCall<'_> {
         if self.tree_barrier().has_completed(step) {
             return Some(Ok(()));
         }
-        if let Some(rank) = inner.ranks.dead_among(self.ranks()) {
-            return Some(Err(inner.ranks.died(rank, self.key.kind.name())));
+        if let Some(error) = self.death() {
+            return Some(Err(error));
         }
         // It may have left because of a departure that is known already.
         if !missed || self.departed(step).is_some() {
