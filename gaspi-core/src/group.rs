@@ -109,7 +109,7 @@ struct Entry {
 }
 
 /// A commit of this rank that is under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Attempt {
     number: u64,
     ranks: Vec<Rank>,
@@ -369,11 +369,8 @@ impl Groups {
         let attempt = Attempt {
             number: board.commits,
             ranks: ranks.to_vec(),
-            seen: BTreeMap::new(),
             incarnation,
-            failed: None,
-            failed_round: 0,
-            lacks_since: None,
+            ..Attempt::default()
         };
         let announce =
             Announce { group, attempt: attempt.number, incarnation, ranks: ranks.to_vec() };
@@ -407,38 +404,36 @@ impl Groups {
             while queue.front().is_some_and(|entry| attempt.is_past(entry, &is_dead)) {
                 queue.pop_front();
             }
-            let lacking = |Entry { announce, aborted }: &Entry| {
-                let lists = |rank: &Rank| announce.lists(*rank);
-                is_remote(rank) && aborted.is_none() && !attempt.ranks.iter().all(lists)
+            let Some(Entry { announce: theirs, aborted }) = queue.front() else {
+                missing.push(rank);
+                continue;
             };
-            if queue.front().is_some_and(lacking)
+            let lacks = || !attempt.ranks.iter().all(|rank| theirs.lists(*rank));
+            if is_remote(rank)
+                && aborted.is_none()
+                && lacks()
                 && attempt.lacks_since.get_or_insert_with(Instant::now).elapsed() < DEATH_LIMIT
             {
                 missing.push(rank);
                 continue;
             }
-            let differs =
-                |entry: &&Entry| entry.aborted.is_none() && entry.announce.ranks != attempt.ranks;
-            // The list stays: should this commit fail because of a death, it belongs to the next.
-            if let Some(Entry { announce: theirs, .. }) = queue.front().filter(differs) {
-                attempt.failed_round = attempt.failed_round.max(theirs.incarnation);
-                bad = bad.or(Some(Standing::Differs(format!(
-                    "{own} commits {}, {rank} commits {}",
-                    list(&attempt.ranks),
-                    list(&theirs.ranks)
-                ))));
-                continue;
-            }
-            let Some(entry) = queue.pop_front() else {
-                missing.push(rank);
-                continue;
-            };
-            let theirs = entry.announce;
             attempt.failed_round = attempt.failed_round.max(theirs.incarnation);
-            if let Some(abort) = entry.aborted {
-                bad = bad.or(Some(Standing::Aborted(abort)));
-            } else {
-                attempt.seen.insert(rank, (theirs.attempt, theirs.incarnation));
+            match aborted {
+                Some(abort) => {
+                    bad = bad.or(Some(Standing::Aborted(abort.clone())));
+                    queue.pop_front();
+                }
+                // The list stays: should this commit fail because of a death, it belongs to the
+                // next one.
+                None if theirs.ranks != attempt.ranks => {
+                    let (ours, theirs) = (list(&attempt.ranks), list(&theirs.ranks));
+                    let difference = format!("{own} commits {ours}, {rank} commits {theirs}");
+                    bad = bad.or(Some(Standing::Differs(difference)));
+                }
+                None => {
+                    attempt.seen.insert(rank, (theirs.attempt, theirs.incarnation));
+                    queue.pop_front();
+                }
             }
         }
         if let Some(bad) = bad {
