@@ -287,7 +287,7 @@ impl PendingInit {
         });
         if let Some((group, _)) = initial {
             inner.control.remote_arrivals.committed(group, FIRST_INCARNATION);
-            inner.control.tree_barriers.committed(group, FIRST_INCARNATION, tree);
+            inner.control.tree_barriers.of(group).committed(FIRST_INCARNATION, tree);
         }
         for rank in inner.ranks.all().filter(|rank| !inner.ranks.is_local(*rank)) {
             inner.ranks.area.remote_joined(rank);

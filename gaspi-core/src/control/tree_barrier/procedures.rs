@@ -12,7 +12,7 @@ use std::sync::Arc;
 impl Inner {
     /// This rank arrives at a barrier of a group that has a tree.
     pub(in crate::control) fn arrive_at_tree(&self, group: GroupId, step: u64) {
-        let (next, heard) = self.control.tree_barriers.0[group.index()].arrive(step);
+        let (next, heard) = self.control.tree_barriers.of(group).arrive(step);
         self.pass_on(group, next);
         if heard {
             self.tell_all_of_barrier(group, step);
@@ -23,7 +23,7 @@ impl Inner {
     #[cold]
     pub(crate) fn tell_all_of_barrier(&self, group: GroupId, step: u64) {
         let ranks = {
-            let mut state = self.control.tree_barriers.0[group.index()].state();
+            let mut state = self.control.tree_barriers.of(group).state.lock();
             note(&mut state.told_all, step);
             let Some(tree) = state.tree(step) else { return };
             Arc::clone(&tree.ranks)
@@ -36,13 +36,11 @@ impl Inner {
     pub(crate) fn tell_all_of_unfinished_barriers(&self) {
         for (index, barrier) in self.control.tree_barriers.0.iter().enumerate() {
             let (arrived, told_all) = {
-                let state = barrier.state();
+                let state = barrier.state.lock();
                 (state.arrived, state.told_all)
             };
             let group = GroupId(index as u8);
-            let ended = |step| {
-                self.control.tree_barriers.has_completed(group, step) || has(&told_all, step)
-            };
+            let ended = |step| barrier.has_completed(step) || has(&told_all, step);
             for step in arrived.into_iter().filter(|step| *step > 0 && !ended(*step)) {
                 self.tell_all_of_barrier(group, step);
             }
@@ -52,7 +50,7 @@ impl Inner {
     /// Whether `rank`, which has left without an arrival slot, cannot be heard of any more: this
     /// rank would have heard of its arrival at `step`, or nothing more of the others'.
     pub(in crate::control) fn has_missed(&self, group: GroupId, step: u64, rank: Rank) -> bool {
-        let state = self.control.tree_barriers.0[group.index()].state();
+        let state = self.control.tree_barriers.of(group).state.lock();
         let Some(tree) = state.tree(step) else { return false };
         let parent = tree.parent.as_deref().unwrap_or_default();
         let cut_off = parent.iter().any(|parent| self.ranks.liveness(*parent) == liveness::LEFT);
@@ -71,7 +69,7 @@ impl Inner {
     /// Tells all members that one has left without arriving.
     pub(in crate::control) fn say_departed(&self, group: GroupId, step: u64, error: &Error) {
         let Error::RankLeft { rank, .. } = *error else { return };
-        let tree = self.control.tree_barriers.0[group.index()].state().tree(step).cloned();
+        let tree = self.control.tree_barriers.of(group).state.lock().tree(step).cloned();
         let Some(tree) = tree else { return };
         let me = tree.ranks[tree.me];
         let others = tree.ranks.iter().copied().filter(|other| ![me, rank].contains(other));

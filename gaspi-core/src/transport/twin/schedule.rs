@@ -295,7 +295,7 @@ impl Shared {
                 if own == Some(next) {
                     return;
                 }
-                state.threads[next].turn.notify_all();
+                state.threads[next].turn.notify_one();
                 if let Some(own) = own {
                     self.sleep(state, own);
                 }
