@@ -371,7 +371,9 @@ impl GroupCall<'_> {
         if !missed || self.departed(step).is_some() {
             return None;
         }
-        inner.say_departed(group, step, &error);
+        if matches!(error, Error::RankLeft { .. }) {
+            inner.say_departed(group, step, rank);
+        }
         Some(Err(error))
     }
 

@@ -18,9 +18,12 @@ pub(crate) struct Reaction {
     pub(crate) pass_on: Option<(GroupId, Outbound)>,
     /// This rank sends its arrival at this step to all members.
     pub(crate) tell_all: Option<(GroupId, u64)>,
+    /// Members of this group wait; this rank may know that one has left.
+    pub(crate) report_departures: Option<GroupId>,
 }
 
-const WAKE: Reaction = Reaction { wake: true, pass_on: None, tell_all: None };
+const WAKE: Reaction =
+    Reaction { wake: true, pass_on: None, tell_all: None, report_departures: None };
 
 impl Control {
     /// Handles a message of `peer`, a rank of a job of `size` ranks. Messages of groups that this
@@ -32,7 +35,8 @@ impl Control {
                 let (group, step) = (arrival.group, arrival.step);
                 self.remote_arrivals.arrived(peer, arrival);
                 let tells_all = self.tree_barriers.of(group).hear_arrival(step);
-                Reaction { tell_all: tells_all.then_some((group, step)), ..WAKE }
+                let tell_all = tells_all.then_some((group, step));
+                Reaction { tell_all, report_departures: Some(group), ..WAKE }
             }
             GroupMessage::Barrier { group, step, message } if knows(group) => {
                 let next = self.tree_barriers.of(group).hear(peer, step, message);

@@ -192,6 +192,15 @@ impl TreeBarrier {
         has(&state.arrived, step) && !has(&state.told_all, step)
     }
 
+    /// Steps at which another member has sent its arrival to all, while this rank has not arrived,
+    /// with their trees.
+    fn awaited(&self) -> Vec<(u64, Arc<Tree>)> {
+        let state = self.state.lock();
+        let arrived = state.arrived.into_iter().max().unwrap_or(0);
+        let ahead = state.heard.into_iter().filter(|step| *step > arrived);
+        ahead.filter_map(|step| Some((step, Arc::clone(state.tree(step)?)))).collect()
+    }
+
     /// A message has come along the tree, or from a member that reports a departure.
     pub(super) fn hear(&self, peer: Rank, step: u64, message: BarrierMessage) -> Option<Outbound> {
         let mut state = self.state.lock();

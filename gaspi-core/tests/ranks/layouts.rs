@@ -144,7 +144,7 @@ pub(crate) fn faults(nodes: Nodes) -> Option<u64> {
 }
 
 /// Each job of a test takes another course.
-fn next_seed() -> u64 {
+pub(crate) fn next_seed() -> u64 {
     SEED.replace(SEED.get().wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1))
 }
 

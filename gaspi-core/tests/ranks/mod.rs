@@ -7,7 +7,7 @@
 mod layouts;
 mod threads;
 
-pub(crate) use layouts::{EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, run_tests};
+pub(crate) use layouts::{EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, next_seed, run_tests};
 pub(crate) use threads::{Barrier, now, pause, scope};
 
 use gaspi_core::twin::{Network, Ticket};

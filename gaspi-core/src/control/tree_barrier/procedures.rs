@@ -2,9 +2,9 @@
 
 use super::super::BARRIER;
 use super::{BarrierMessage, Outbound, has, note};
-use crate::error::Error;
 use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
+use crate::sync::arrival_slot::Poll;
 use crate::transport::shm::area::liveness;
 use crate::wire::message::Arrival;
 use std::sync::Arc;
@@ -66,9 +66,27 @@ impl Inner {
         }
     }
 
+    /// Tells the members at a step that this rank has not arrived at who has left without arriving:
+    /// the step cannot have been completed, which only a member that has not arrived knows of those
+    /// it is not next to.
+    pub(crate) fn report_departures(&self, group: GroupId) {
+        let barrier = self.control.tree_barriers.of(group);
+        for (step, tree) in barrier.awaited() {
+            let missing = |rank: Rank| {
+                let slot = &self.arrival_slots_of(rank, group)[(step % 2) as usize];
+                self.ranks.liveness(rank) == liveness::LEFT && slot.poll(step) == Poll::Missing
+            };
+            for rank in tree.ranks.iter().copied().filter(|rank| missing(*rank)) {
+                if barrier.departed(step, &[rank]).is_none() {
+                    barrier.hear(self.ranks.me, step, BarrierMessage::Departed(rank));
+                    self.say_departed(group, step, rank);
+                }
+            }
+        }
+    }
+
     /// Tells all members that one has left without arriving.
-    pub(in crate::control) fn say_departed(&self, group: GroupId, step: u64, error: &Error) {
-        let Error::RankLeft { rank, .. } = *error else { return };
+    pub(in crate::control) fn say_departed(&self, group: GroupId, step: u64, rank: Rank) {
         let tree = self.control.tree_barriers.of(group).state.lock().tree(step).cloned();
         let Some(tree) = tree else { return };
         let me = tree.ranks[tree.me];
