@@ -86,7 +86,7 @@ const BUDGETS: [(&str, u64, u64); 32] = [
     ("loom-full", 600, 600),     // no run noted
 ];
 
-pub(crate) const STAGES: [Stage; 30] = [
+pub(crate) const STAGES: [Stage; 32] = [
     stage("fmt", &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
