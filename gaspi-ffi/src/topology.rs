@@ -100,7 +100,8 @@ plain_procedures! {
     /// GASPI_Ext.h: prints the cores that the calling thread may run on.
     fn print_affinity_mask() -> () {
         let cores = usable_cores();
-        let text = format!("may run on cores {} ({} of them)\n", affinity::listed(&cores), cores.len());
+        let list = affinity::listed(&cores);
+        let text = format!("may run on cores {list} ({} of them)\n", cores.len());
         printf::deliver(0, text.as_bytes());
     } else ();
 }

@@ -28,7 +28,7 @@ pub(crate) const SECRET: usize = 32;
 pub(crate) const JOB: usize = 16;
 /// The version of connections between hosts: the handshake and the frames that follow it.
 pub(crate) const VERSION: u16 = 4;
-/// In the place of a rank: whoever hosts the meeting of the job.
+/// In the place of a rank: the process that hosts the meeting of the job.
 pub(crate) const HUB: u32 = u32::MAX;
 
 const MAGIC: [u8; 4] = *b"GASP";
@@ -442,7 +442,7 @@ pub(crate) struct Listening {
     rank: u32,
     size: u32,
     nonce: [u8; SECRET],
-    /// Who says to have connected, once its hello has come.
+    /// The peer as its hello names it, once that has come.
     peer: Option<Peer>,
     challenge: [u8; CHALLENGE],
 }

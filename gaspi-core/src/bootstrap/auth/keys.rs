@@ -33,7 +33,8 @@ type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 /// The key of the job `id` of this user, and the file that it came from.
 ///
 /// # Errors
-/// [`Error::Environment`](crate::Error::Environment) if there is no secret to be had, with the ways to give one.
+/// [`Error::Environment`](crate::Error::Environment) if there is no secret to be had, with the ways
+/// to give one.
 pub(in crate::bootstrap) fn of_job(id: &str) -> Result<([u8; KEY_BYTES], PathBuf)> {
     let place = place(&|name| std::env::var_os(name))?;
     let secret = secret(&place)?;
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_once_by_whoever_comes_first() {
+    fn the_first_to_come_makes_the_key() {
         let home = directory("home");
         let all: Vec<Vec<u8>> = std::thread::scope(|scope| {
             let home = &home;

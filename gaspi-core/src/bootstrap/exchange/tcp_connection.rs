@@ -89,7 +89,7 @@ impl Drop for TcpConnection {
     fn drop(&mut self) {
         // The last word shall arrive: closing with unread bytes would take it back.
         self.flush();
-        tcp::end_sending(self.fd.as_fd());
+        socket::end_sending(self.fd.as_fd());
         let mut rest = Vec::new();
         while self.read(&mut rest) && rest.len() < 64 * READ {}
     }
