@@ -2,8 +2,8 @@
 
 use super::addresses::Audience;
 use super::auth::Key;
-use super::system;
 use crate::ids::Rank;
+use crate::os::process;
 use crate::os::socket;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl Job {
             rank: Rank(0),
             size: 1,
             local_rank: 0,
-            hosts: vec![system::host_name()],
+            hosts: vec![process::host_name()],
             transport: Transport::Auto,
             spans_hosts: false,
             node: None,
@@ -133,7 +133,7 @@ impl Job {
             rank,
             size,
             local_rank: rank.0,
-            hosts: vec![system::host_name(); size as usize],
+            hosts: vec![process::host_name(); size as usize],
             ..Job::single()
         }
     }
