@@ -4,7 +4,7 @@
 //! The ranks of a job register with a *server*: gaspi_run under its own name, or, in a job started
 //! by hand, the first rank to take a name that all ranks derive alike ([`embedded`]). Each rank is
 //! a [`client`] that sends its [`Card`](super::Card). Once all have registered, the server makes
-//! the node area, a sealed memory file, and sends it with all cards as the
+//! the shared area, a sealed memory file, and sends it with all cards as the
 //! [`Table`](client::Table). Names of sockets are abstract (nothing to delete), and both sides
 //! check that the kernel vouches for the same user.
 //!

@@ -366,7 +366,7 @@ impl Registered {
                 reason: format!("the host (process {}) sent an incomplete table", self.pid),
             }),
             // The kernel drops descriptors that do not fit into the receiver's table.
-            None => Err(Error::TooManyFiles { call: "receiving the node area".into() }),
+            None => Err(Error::TooManyFiles { call: "receiving the shared area".into() }),
         }
     }
 
