@@ -12,8 +12,10 @@ use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::sync::epoch::{self, Guard, Slot};
 use crate::sync::in_flight::InFlight;
+use crate::sync::lane::LaneCarrier;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
+use crate::transport::endpoint::CarrierKind;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -26,6 +28,22 @@ struct Failures {
     lost: Vec<Rank>,
     /// How often that has happened at all.
     losses: HashMap<Rank, u64>,
+}
+
+/// The requests of a queue to one rank.
+#[derive(Debug, Default)]
+struct Lane {
+    in_flight: InFlight<AtomicU64>,
+    carrier: LaneCarrier<AtomicU64>,
+}
+
+/// A request that has been counted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Begun {
+    /// That of the queue, which it belongs to.
+    pub(crate) generation: u32,
+    /// What carries the lane.
+    pub(crate) carrier: CarrierKind,
 }
 
 /// In place of an owner: no thread has used the queue yet.
@@ -52,7 +70,7 @@ pub(crate) struct Queue {
     /// Requests under way, and whether there are failures.
     in_flight: InFlight<AtomicU64>,
     /// The same by target, made with the first one: a lane is a queue and a target.
-    lanes: OnceLock<Box<[InFlight<AtomicU64>]>>,
+    lanes: OnceLock<Box<[Lane]>>,
     /// Ranks of the job.
     ranks: u32,
     /// Whether there is anybody in its `lost`.
@@ -190,29 +208,34 @@ impl Queue {
     }
 
     /// Requests under way to `rank`.
-    fn lane(&self, rank: Rank) -> &InFlight<AtomicU64> {
-        let lanes = || (0..self.ranks).map(|_| InFlight::default()).collect();
+    fn lane(&self, rank: Rank) -> &Lane {
+        let lanes = || (0..self.ranks).map(|_| Lane::default()).collect();
         &self.lanes.get_or_init(lanes)[rank.index()]
     }
 
-    /// Counts a request that completes later; returns the generation that it belongs to. No lock.
+    /// Counts a request that completes later. No lock.
     #[inline]
-    pub(crate) fn begin(&self, rank: Rank) -> u32 {
+    pub(crate) fn begin(&self, rank: Rank, preferred: CarrierKind) -> Begun {
         let generation = self.in_flight.begin();
-        self.lane(rank).begin_in(generation);
-        generation
+        let lane = self.lane(rank);
+        lane.in_flight.begin_in(generation);
+        Begun { generation, carrier: CarrierKind::of_number(lane.carrier.begin(preferred as u8)) }
     }
 
     /// Counts a further part of a request, unless it was purged.
-    pub(crate) fn begin_more(&self, rank: Rank, generation: u32) {
-        if self.in_flight.begin_more(generation) {
-            self.lane(rank).begin_in(generation);
+    pub(crate) fn begin_more(&self, rank: Rank, begun: Begun) {
+        let lane = self.lane(rank);
+        // The request itself is under way, so that nothing else can carry it.
+        lane.carrier.begin(begun.carrier as u8);
+        if self.in_flight.begin_more(begun.generation) {
+            lane.in_flight.begin_in(begun.generation);
         }
     }
 
     /// Whether requests to `rank` are under way, so that later ones have to queue behind them.
     pub(crate) fn is_pending(&self, rank: Rank) -> bool {
-        self.in_flight.count() > 0 && self.lane(rank).count_of(self.in_flight.generation()) > 0
+        self.in_flight.count() > 0
+            && self.lane(rank).in_flight.count_of(self.in_flight.generation()) > 0
     }
 
     /// Whether requests of this generation have not been purged.
@@ -222,6 +245,8 @@ impl Queue {
 
     /// Completes `count` requests begun earlier.
     pub(crate) fn complete(&self, rank: Rank, generation: u32, count: u32, failure: Option<&str>) {
+        // Purged ones too: they were under way until now.
+        self.lane(rank).carrier.end(count);
         match failure {
             None => self.count_off(rank, generation, count),
             Some(reason) => {
@@ -237,13 +262,14 @@ impl Queue {
     /// The lane first: where the queue is seen to be idle, so are its lanes.
     #[inline]
     fn count_off(&self, rank: Rank, generation: u32, count: u32) {
-        self.lane(rank).complete(generation, count);
+        self.lane(rank).in_flight.complete(generation, count);
         self.in_flight.complete(generation, count);
     }
 
     /// Completes requests of this generation to `rank` that were lost with their connection:
     /// nothing that was to arrive behind them may.
     pub(crate) fn lose(&self, rank: Rank, generation: u32, count: u32, reason: &str) {
+        self.lane(rank).carrier.end(count);
         let mut failures = self.failures();
         if !self.expects(generation) {
             return;

@@ -29,7 +29,7 @@ use crate::sync::Mutex;
 use crate::sync::epoch::{self};
 use crate::sync::{AtomicBool, Ordering};
 use crate::timeout::{Deadline, Timeout};
-use crate::transport::endpoint::{Endpoint, Endpoints};
+use crate::transport::endpoint::{CarrierKind, Endpoint, Endpoints};
 use crate::transport::tcp::Tcp;
 use crate::wait::{Call, Sockets, Waiter, Waiting};
 use std::any::Any;
@@ -246,6 +246,12 @@ impl Inner {
     #[inline]
     pub(crate) fn endpoint(&self, rank: Rank) -> Endpoint<'_> {
         self.endpoints.to(self, rank)
+    }
+
+    /// The way to `rank` for a lane that this carries.
+    #[inline]
+    pub(crate) fn endpoint_by(&self, carrier: CarrierKind, rank: Rank) -> Endpoint<'_> {
+        Endpoint { carrier: self.endpoints.carrier(carrier), ..self.endpoint(rank) }
     }
 
     /// The streams of this rank, and what they tell it.

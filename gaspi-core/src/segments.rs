@@ -215,7 +215,7 @@ impl Inner {
         if self.ranks.target_generation(peer, register.segment) == Some(register.generation) {
             return Ok(0);
         }
-        let target = if self.ranks.is_local(peer) {
+        let target = if self.endpoint(peer).capabilities().maps_memory {
             let pid = self.ranks.cards[peer.index()].pid;
             Target::import(register, pid, descriptors, self.memory.shape)
                 .map_err(|error| error.to_string())?
@@ -241,7 +241,10 @@ impl Inner {
         let (id, generation) = (segment.id, segment.generation);
         let key = RequestKey::Register { segment: id, generation, rank };
         segment.registered.lock().insert(rank);
-        let (register, files) = segment.describe(&self.memory.nonce);
+        let (register, mut files) = segment.describe(&self.memory.nonce);
+        if !self.endpoint(rank).capabilities().descriptors {
+            files.clear();
+        }
         let call = self.call(key, rank, deadline, RemoteCall::Register(register), &files)?;
         Ok((key, call))
     }

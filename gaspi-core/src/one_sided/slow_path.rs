@@ -8,7 +8,7 @@
 use super::{Ends, Signal, Transfer};
 use crate::error::{Error, Result};
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
-use crate::queue::Queue;
+use crate::queue::{Begun, Queue};
 use crate::runtime::Inner;
 use crate::segment::{Reach, Segment};
 use crate::sync::slots;
@@ -140,6 +140,11 @@ impl Inner {
         }
     }
 
+    /// Counts a request, and settles what carries it.
+    fn begin(&self, rank: Rank, q: &Queue) -> Begun {
+        q.begin(rank, self.endpoints.preferred())
+    }
+
     /// Posts a put, which takes its turn behind the others of the queue to that rank.
     fn post_put(
         &self,
@@ -151,9 +156,10 @@ impl Inner {
         to: Posting<'_>,
     ) -> bool {
         let (notification, value) = signal.map_or((NotificationId(0), 0), |s| (s.id, s.value));
-        let stream = Stream { queue: to.id, generation: to.queue.begin(rank) };
+        let begun = self.begin(rank, to.queue);
+        let stream = Stream { queue: to.id, generation: begun.generation };
         let put = Put { stream, remote, size, last: true, notification, value };
-        let posted = self.endpoint(rank).put(put, payload, Departure::Now);
+        let posted = self.endpoint_by(begun.carrier, rank).put(put, payload, Departure::Now);
         self.note_posted(rank, stream, to.queue, posted)
     }
 
@@ -167,7 +173,8 @@ impl Inner {
         to: Posting<'_>,
     ) -> bool {
         let q = to.queue;
-        let stream = Stream { queue: to.id, generation: q.begin(rank) };
+        let begun = self.begin(rank, q);
+        let stream = Stream { queue: to.id, generation: begun.generation };
         let mut done = 0;
         loop {
             let size = (whole.size - done).min(CHUNK);
@@ -180,9 +187,9 @@ impl Inner {
             };
             let remote = RemoteAddress { offset: remote.offset + done, ..remote };
             if !last {
-                q.begin_more(rank, stream.generation);
+                q.begin_more(rank, begun);
             }
-            let posted = self.endpoint(rank).get(stream, remote, part);
+            let posted = self.endpoint_by(begun.carrier, rank).get(stream, remote, part);
             if posted.is_err() && !last {
                 q.complete(rank, stream.generation, 1, None);
             }

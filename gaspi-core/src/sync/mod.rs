@@ -9,6 +9,7 @@ pub mod arrival_slot;
 pub mod epoch;
 pub mod eventcount;
 pub mod in_flight;
+pub mod lane;
 mod lock;
 pub mod membarrier;
 pub mod slots;

@@ -31,6 +31,40 @@ pub(crate) enum Departure {
     WithAny,
 }
 
+/// The kinds of carriers, as lanes keep them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum CarrierKind {
+    Stream,
+    #[cfg(feature = "test-transports")]
+    Faulty,
+    #[cfg(feature = "test-transports")]
+    Twin,
+}
+
+impl CarrierKind {
+    /// The kind of this number.
+    #[inline]
+    pub(crate) fn of_number(number: u8) -> CarrierKind {
+        match number {
+            #[cfg(feature = "test-transports")]
+            number if number == CarrierKind::Faulty as u8 => CarrierKind::Faulty,
+            #[cfg(feature = "test-transports")]
+            number if number == CarrierKind::Twin as u8 => CarrierKind::Twin,
+            _ => CarrierKind::Stream,
+        }
+    }
+}
+
+/// What a way to a peer can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Capabilities {
+    /// The peer's memory can be mapped here.
+    pub(crate) maps_memory: bool,
+    /// Messages carry descriptors.
+    pub(crate) descriptors: bool,
+}
+
 /// What carries requests to a peer.
 #[derive(Clone, Copy)]
 pub(crate) enum Carrier<'a> {
@@ -93,29 +127,53 @@ impl Endpoints {
         Endpoints { twin: Some(port), remote: true, ..endpoints }
     }
 
-    /// What carries requests.
+    /// What carries what belongs to no lane, and most lanes.
     #[inline]
-    fn carrier(&self) -> Carrier<'_> {
+    fn usual(&self) -> CarrierKind {
         #[cfg(feature = "test-transports")]
-        if let Some(twin) = &self.twin {
-            return Carrier::Twin(twin);
+        if self.twin.is_some() {
+            return CarrierKind::Twin;
         }
         #[cfg(feature = "test-transports")]
-        if let Some(faults) = &self.faults {
-            return Carrier::Faulty(faults, &self.stream);
+        if self.faults.is_some() {
+            return CarrierKind::Faulty;
         }
-        Carrier::Stream(&self.stream)
+        CarrierKind::Stream
+    }
+
+    /// What is to carry the next request of a lane, unless something of it is under way.
+    #[inline]
+    pub(crate) fn preferred(&self) -> CarrierKind {
+        #[cfg(feature = "test-transports")]
+        if self.faults.as_ref().is_some_and(Faults::steps_aside) {
+            return CarrierKind::Stream;
+        }
+        self.usual()
+    }
+
+    /// The carrier of this kind.
+    #[inline]
+    pub(crate) fn carrier(&self, kind: CarrierKind) -> Carrier<'_> {
+        match kind {
+            #[cfg(feature = "test-transports")]
+            CarrierKind::Twin if let Some(twin) = &self.twin => Carrier::Twin(twin),
+            #[cfg(feature = "test-transports")]
+            CarrierKind::Faulty if let Some(faults) = &self.faults => {
+                Carrier::Faulty(faults, &self.stream)
+            }
+            _ => Carrier::Stream(&self.stream),
+        }
     }
 
     /// The way to `peer`.
     #[inline]
     pub(crate) fn to<'a>(&'a self, up: &'a dyn Upcalls, peer: Rank) -> Endpoint<'a> {
-        Endpoint { peer, up, carrier: self.carrier() }
+        Endpoint { peer, up, carrier: self.carrier(self.usual()) }
     }
 
     /// How `peer` is reached.
     pub(crate) fn link(&self, up: &dyn Upcalls, peer: Rank) -> Link {
-        match self.carrier() {
+        match self.carrier(self.usual()) {
             _ if peer == up.ranks().me => Link::Own,
             _ if up.ranks().is_local(peer) => Link::SharedMemory,
             Carrier::Stream(_) => Link::Tcp,
@@ -264,6 +322,18 @@ impl Endpoint<'_> {
 
 /// The connection.
 impl Endpoint<'_> {
+    /// What this way can do.
+    pub(crate) fn capabilities(self) -> Capabilities {
+        let local = self.up.ranks().is_local(self.peer);
+        match self.carrier {
+            Carrier::Stream(_) => Capabilities { maps_memory: local, descriptors: local },
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(..) => self.unwrapped().capabilities(),
+            #[cfg(feature = "test-transports")]
+            Carrier::Twin(_) => Capabilities { maps_memory: false, descriptors: false },
+        }
+    }
+
     /// Begins to connect with the peer, unless that has been done.
     ///
     /// # Errors

@@ -93,6 +93,11 @@ impl Faults {
         }
     }
 
+    /// Whether a lane that is idle goes by the wrapped carrier for once.
+    pub(crate) fn steps_aside(&self) -> bool {
+        self.state().random.once_in(2)
+    }
+
     /// Whether nothing to `peer` is held back.
     pub(crate) fn has_none(&self, peer: Rank) -> bool {
         !self.state().held.contains_key(&peer)

@@ -77,7 +77,7 @@ impl Inner {
         if let Some(known) = known.filter(|view| view.target.generation == register.generation) {
             return Ok(known.copies.is_some().into());
         }
-        let view = if self.ranks.is_local(peer) {
+        let view = if self.endpoint(peer).capabilities().maps_memory {
             let pid = self.ranks.cards[peer.index()].pid;
             let target = Target::import(register, pid, descriptors, self.memory.shape)
                 .map_err(|error| error.to_string())?;
