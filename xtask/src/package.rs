@@ -57,8 +57,7 @@ pub(crate) fn package(directory: &Path) -> Result<PathBuf> {
                     libraries go"
             .into());
     }
-    fs::create_dir_all(directory)
-        .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    workspace::make_directory(directory)?;
     let stage = workspace::scratch_of_process("package")?;
     let time = time();
     let place = Place {

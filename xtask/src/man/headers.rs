@@ -55,9 +55,7 @@ pub(super) fn opening(header: &str) -> Result<Vec<String>> {
 }
 
 fn text_of(header: &str) -> Result<String> {
-    let file = workspace::root().join("include").join(header);
-    std::fs::read_to_string(&file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()))
+    workspace::source(&format!("include/{header}"))
 }
 
 fn chapters_of(header: &'static str, title: &str, text: &str) -> Result<Vec<Chapter>> {

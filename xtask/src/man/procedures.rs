@@ -13,10 +13,10 @@ const FORTRAN: [(&str, &str); 3] = [
 
 /// Name and text of each page.
 pub(super) fn pages(chapters: &[Chapter]) -> Result<Vec<(String, String)>> {
-    let table = read("docs/conformance.md")?;
+    let table = workspace::source("docs/conformance.md")?;
     let mut modules = Vec::new();
     for (module, file) in FORTRAN {
-        modules.push((module, read(&format!("include/fortran/{file}"))?));
+        modules.push((module, workspace::source(&format!("include/fortran/{file}"))?));
     }
     let mut pages = Vec::new();
     for chapter in chapters {
@@ -53,12 +53,6 @@ pub(super) fn list(chapters: &[Chapter]) -> String {
         out.push_str(".hy\n.ad b\n");
     }
     out.trim_end().to_owned()
-}
-
-fn read(name: &str) -> Result<String> {
-    let file = workspace::root().join(name);
-    std::fs::read_to_string(&file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()))
 }
 
 fn page(
