@@ -5,16 +5,16 @@
  *
  * What holds for every procedure here and is not repeated:
  *  - Timeouts are milliseconds. GASPI_TEST makes one attempt and never waits, GASPI_BLOCK waits as
- *    long as it takes. No call outlives its timeout, whatever other ranks do; a call that needs a
- *    rank which died or left ends with GASPI_ERROR.
+ *    long as it takes. No call outlives its timeout, whatever other ranks do. A call that needs a
+ *    rank which has died or left ends with GASPI_ERROR.
  *  - Sizes and offsets are bytes; an offset counts from the start of its segment.
  *  - Any thread may call any procedure at any time, but no signal handler may: set a flag there, or
  *    send the signal to a thread that waits for it (sigwait).
- *  - Arguments are checked. A NULL pointer is GASPI_ERR_NULLPTR, a call before gaspi_proc_init,
- *    after gaspi_proc_term or in a forked child is GASPI_ERR_NOINIT (configuration, version, texts
- *    of errors, clocks and statistics need no job), a group, rank, segment, queue or notification
- *    that is not there GASPI_ERR_INV_GROUP, _RANK, _SEG, _QUEUE or _NOTIF_ID. Lists of codes name
- *    these only where there is more to say.
+ *  - Arguments are checked. A NULL pointer is GASPI_ERR_NULLPTR. A group, rank, segment, queue or
+ *    notification that does not exist is GASPI_ERR_INV_GROUP, _RANK, _SEG, _QUEUE or _NOTIF_ID. A
+ *    call before gaspi_proc_init, after gaspi_proc_term or in a forked child is GASPI_ERR_NOINIT;
+ *    configuration, version, texts of errors, clocks and statistics need no job. Lists of codes
+ *    name these only where there is more to say.
  *  - GASPI_TIMEOUT and GASPI_QUEUE_FULL are ordinary results. After any other code than
  *    GASPI_SUCCESS, gaspi_error_detail (gaspi_collectives.h) tells the cause in words.
  *  - A procedure that does not succeed leaves its out-arguments as they were.
@@ -36,8 +36,8 @@ extern "C" {
 /* ---- Configuration and process management (GASPI 17.1, Execution model) ---- */
 
 /**
- * Reads the configuration: the defaults, what gaspi_config_set set, or after gaspi_proc_init what
- * is in use.
+ * Reads the configuration. After gaspi_proc_init that is the one in use, before it what
+ * gaspi_config_set set, else the defaults.
  * @param config  out
  * @return GASPI_SUCCESS
  */
@@ -63,8 +63,9 @@ gaspi_return_t gaspi_version(float *version);
  * over all ranks of the job.
  * @param timeout  after GASPI_TIMEOUT the same call continues
  * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERR_INITED if joined already; GASPI_ERR_ENV if the
- *         environment makes no sense; GASPI_ERR_CONFIG if the ranks' configurations differ;
- *         GASPI_ERROR if a rank ended before it joined
+ *         environment variables of the job are incomplete or contradict each other;
+ *         GASPI_ERR_CONFIG if the ranks' configurations differ; GASPI_ERROR if a rank ended before
+ *         it joined
  */
 gaspi_return_t gaspi_proc_init(gaspi_timeout_t timeout);
 
@@ -97,14 +98,14 @@ gaspi_return_t gaspi_proc_num(gaspi_rank_t *proc_num);
 gaspi_return_t gaspi_proc_kill(gaspi_rank_t rank, gaspi_timeout_t timeout);
 
 /**
- * Connects to another rank; one side's call is enough. A connection that exists is a success. After
- * a repaired path it sets the rank's state to GASPI_STATE_HEALTHY.
+ * Connects to another rank; the call of one side is enough. Where the ranks are connected already,
+ * it succeeds. It sets the rank's state to GASPI_STATE_HEALTHY again after a broken path works.
  * @return GASPI_SUCCESS, GASPI_TIMEOUT, GASPI_ERROR
  */
 gaspi_return_t gaspi_connect(gaspi_rank_t rank, gaspi_timeout_t timeout);
 
 /**
- * Gives up the connection to another rank and what it uses; no connection is a success.
+ * Gives up the connection to another rank and frees what it uses. Succeeds where there is none.
  * @return GASPI_SUCCESS, GASPI_TIMEOUT, GASPI_ERROR
  */
 gaspi_return_t gaspi_disconnect(gaspi_rank_t rank, gaspi_timeout_t timeout);
@@ -147,7 +148,7 @@ gaspi_return_t gaspi_group_delete(gaspi_group_t group);
 gaspi_return_t gaspi_group_add(gaspi_group_t group, gaspi_rank_t rank);
 
 /**
- * Makes a group ready for collectives. Collective over its members, who must have added the same
+ * Makes a group ready for collectives. Collective over its members, which must have added the same
  * ranks.
  * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERR_INV_GROUP if this rank is no member; GASPI_ERROR,
  *         on all members, if their lists differ
@@ -204,9 +205,9 @@ gaspi_return_t gaspi_segment_alloc(gaspi_segment_id_t segment_id, gaspi_size_t s
 gaspi_return_t gaspi_segment_delete(gaspi_segment_id_t segment_id);
 
 /**
- * Makes a segment of this rank accessible to another rank; repeating it is a success.
- * @param segment_id  an own segment
- * @param rank        who may access it from now on
+ * Makes a segment of this rank accessible to another rank. May be repeated.
+ * @param segment_id  a segment of this rank
+ * @param rank        the rank that may access it from now on
  * @return GASPI_SUCCESS, GASPI_TIMEOUT, GASPI_ERROR
  */
 gaspi_return_t gaspi_segment_register(gaspi_segment_id_t segment_id, gaspi_rank_t rank,
@@ -280,7 +281,8 @@ gaspi_return_t gaspi_segment_max(gaspi_number_t *segment_max);
  *   queue                             the queue; the request takes one slot until gaspi_wait
  *   GASPI_ERR_INV_LOC_OFF, _REM_OFF   an offset is at or behind the end of its segment
  *   GASPI_ERR_INV_COMMSIZE            the range leaves a segment or exceeds transfer_size_max
- *   GASPI_QUEUE_FULL                  no slot is free, at once: gaspi_wait, then post again
+ *   GASPI_QUEUE_FULL                  no slot is free; returned at once: gaspi_wait, then post
+ *                                     again
  * Requests are complete, and their buffers free, when gaspi_wait of their queue succeeds. They make
  * progress without further calls.
  */
@@ -328,7 +330,7 @@ gaspi_return_t gaspi_read_list(gaspi_number_t num, gaspi_segment_id_t *segment_i
 /**
  * Waits until all requests posted to a queue are complete: local buffers may be used again, reads
  * have arrived, writes are visible at their targets.
- * An error tells of all requests that have failed so far, and takes them off the queue: repeat the
+ * An error reports all requests that have failed so far, and takes them off the queue. Repeat the
  * call until it succeeds, or call gaspi_queue_purge.
  * @return GASPI_SUCCESS; GASPI_TIMEOUT (the rest stays pending); GASPI_ERROR if a request failed
  *         (gaspi_state_vec_get shows to which rank)
@@ -362,8 +364,8 @@ gaspi_return_t gaspi_notify_waitsome(gaspi_segment_id_t segment_id_local,
                                      gaspi_notification_id_t *first_id, gaspi_timeout_t timeout);
 
 /**
- * Exchanges a notification of an own segment with 0, atomically: of several threads one gets the
- * value.
+ * Exchanges a notification of an own segment with 0, atomically. If several threads do so, one of
+ * them gets the value.
  * @param old_notification_val  out: the value, 0 if it was not set; may be NULL
  * @return GASPI_SUCCESS
  */
@@ -372,8 +374,8 @@ gaspi_return_t gaspi_notify_reset(gaspi_segment_id_t segment_id_local,
                                   gaspi_notification_t *old_notification_val);
 
 /**
- * Posts a write and a notification that follows it, and all earlier data of that rank and queue.
- * One slot. With size 0 it notifies only.
+ * Posts a write and a notification. The notification becomes visible after the data, and after all
+ * data posted before to the same rank and queue. Takes one slot. With size 0 it notifies only.
  * @return as gaspi_write and gaspi_notify
  */
 gaspi_return_t gaspi_write_notify(gaspi_segment_id_t segment_id_local, gaspi_offset_t offset_local,
@@ -385,7 +387,7 @@ gaspi_return_t gaspi_write_notify(gaspi_segment_id_t segment_id_local, gaspi_off
 
 /**
  * Posts a read; when its data has arrived, notification `notification_id` of the local segment is
- * set to 1. One slot. With size 0 it notifies only.
+ * set to 1. Takes one slot. With size 0 it notifies only.
  * @return as gaspi_read; GASPI_ERR_INV_NOTIF_ID
  */
 gaspi_return_t gaspi_read_notify(gaspi_segment_id_t segment_id_local, gaspi_offset_t offset_local,
@@ -395,7 +397,7 @@ gaspi_return_t gaspi_read_notify(gaspi_segment_id_t segment_id_local, gaspi_offs
                                  gaspi_timeout_t timeout);
 
 /**
- * gaspi_write_list, and a notification that follows its data; one more slot.
+ * gaspi_write_list, and a notification that follows its data and takes one more slot.
  * @param segment_id_notification  segment of the target whose notification is set
  * @return as gaspi_write_list and gaspi_notify
  */
@@ -407,7 +409,8 @@ gaspi_return_t gaspi_write_list_notify(
     gaspi_queue_id_t queue, gaspi_timeout_t timeout);
 
 /**
- * gaspi_read_list; when its data has arrived, a local notification is set to 1; one more slot.
+ * gaspi_read_list; when its data has arrived, a local notification is set to 1. It takes one more
+ * slot.
  * @param segment_id_notification  own segment whose notification is set
  * @return as gaspi_read_list; GASPI_ERR_INV_NOTIF_ID
  */
@@ -461,7 +464,7 @@ gaspi_return_t gaspi_queue_size_max(gaspi_number_t *queue_size_max);
 gaspi_return_t gaspi_queue_max(gaspi_number_t *queue_max);
 
 /**
- * Empties a queue after a request failed; what its requests did is unknown.
+ * Empties a queue after a request failed. Whether its requests took effect is unknown.
  * @return GASPI_SUCCESS, GASPI_TIMEOUT
  */
 gaspi_return_t gaspi_queue_purge(gaspi_queue_id_t queue, gaspi_timeout_t timeout);
@@ -479,7 +482,7 @@ gaspi_return_t gaspi_passive_send(gaspi_segment_id_t segment_id_local, gaspi_off
 
 /**
  * Receives a message from any rank. Messages larger than `size` are left for a larger receive.
- * @param rank  out: who sent it
+ * @param rank  out: the rank that sent it
  * @param size  bytes of room
  * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERR_INV_COMMSIZE; GASPI_ERR_INV_LOC_OFF; GASPI_ERROR
  */
@@ -631,7 +634,7 @@ gaspi_return_t gaspi_pcontrol(gaspi_pointer_t argument);
 
 /**
  * Sets which counters gaspi_statistic_print_counters shows: those whose verbosity level is at most
- * this one. All count at any level.
+ * this one. All counters count at any level.
  * @param verbosity_level  0: none
  * @return GASPI_SUCCESS
  */

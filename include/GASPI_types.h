@@ -69,7 +69,7 @@ typedef enum {
   GASPI_SUCCESS = 0,            /**< done */
   GASPI_TIMEOUT = 1,            /**< not done yet; call again to continue */
   GASPI_ERR_EMFILE = 2,         /**< too many open files */
-  GASPI_ERR_ENV = 3,            /**< the environment variables of the job make no sense */
+  GASPI_ERR_ENV = 3,            /**< environment variables of the job are wrong */
   GASPI_ERR_SN_PORT = 4,        /**< port invalid or in use */
   GASPI_ERR_CONFIG = 5,         /**< a field of gaspi_config_t is not accepted */
   GASPI_ERR_NOINIT = 6,         /**< call needs gaspi_proc_init first */
@@ -126,7 +126,7 @@ typedef enum {
 
 /** How the memory of a new segment starts. */
 typedef enum {
-  GASPI_MEM_UNINITIALIZED = 0, /**< pages are placed by whoever touches them first */
+  GASPI_MEM_UNINITIALIZED = 0, /**< the first thread to touch a page places it */
   GASPI_ALLOC_DEFAULT = 0,
   GASPI_MEM_INITIALIZED = 1 /**< zeroed by, and placed near, the calling thread */
 } gaspi_alloc_t;

@@ -2,9 +2,9 @@
  * gaspi_collectives.h: what this library offers beyond GASPI 17.1: collective operations on any
  * memory, of any length, waiting or not, and the causes of errors in words.
  *
- * Nothing in here reuses a name or a number of the standard. A program that has to build against
- * other implementations tests for the macro below, which grows with every addition. What holds for
- * all procedures is said at the head of GASPI.h.
+ * What holds for all procedures is said at the head of GASPI.h. Nothing in here reuses a name or a
+ * number of the standard. A program that is to build against other implementations too tests for
+ * the macro below, which grows with every addition.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -45,7 +45,7 @@ gaspi_return_t gaspi_error_detail(char *text, gaspi_size_t size);
 /** An operation that was started or prepared. Never 0; its number is not used again. */
 typedef uint64_t gaspi_coll_request_t;
 
-/** No operation: what gaspi_coll_wait_all passes over. */
+/** No operation; gaspi_coll_wait_all skips it. */
 #define GASPI_COLL_REQUEST_NULL ((gaspi_coll_request_t)0)
 
 /** Type of an element. */
@@ -72,28 +72,28 @@ typedef uint64_t gaspi_coll_op_t;
 enum {
   GASPI_COLL_OP_SUM = 16, /**< integers wrap around; F16 and BF16 are summed as F32 */
   GASPI_COLL_OP_PRODUCT = 17,
-  GASPI_COLL_OP_MIN = 18, /**< NaN where any is NaN, as for the maximum */
+  GASPI_COLL_OP_MIN = 18, /**< NaN if any element is NaN; so is the maximum */
   GASPI_COLL_OP_MAX = 19,
-  GASPI_COLL_OP_AND = 20,    /**< bit by bit, integers only, as the next two */
+  GASPI_COLL_OP_AND = 20,    /**< bit by bit; this and the next two for integers only */
   GASPI_COLL_OP_OR = 21,
   GASPI_COLL_OP_XOR = 22,
   GASPI_COLL_OP_AVERAGE = 23 /**< the sum divided by the number of ranks */
 };
 
 /**
- * Takes the place of `send` or `receive` in an operation in place: the contribution lies where the
+ * Stands for `send` or `receive` in an operation in place, where the contribution lies where the
  * result goes. See each operation.
  */
 #define GASPI_COLL_IN_PLACE ((void *)-1)
 
 /**
- * Options of an operation; NULL stands for the initial values. The same on all ranks of the group,
- * but for `background`. A later version of this header appends fields.
+ * Options of an operation; NULL stands for the initial values. All but `background` are the same on
+ * all ranks of the group. A later version of this header may append fields.
  */
 typedef struct gaspi_coll_options {
   size_t size;           /**< sizeof(gaspi_coll_options_t) */
   const char *algorithm; /**< a name of gaspi_coll_algorithms; NULL: the library chooses */
-  gaspi_uint background; /**< 1: a thread of the library moves the operation on, too */
+  gaspi_uint background; /**< 1: a thread of the library drives the operation too */
   gaspi_uint reserved;   /**< 0 */
 } gaspi_coll_options_t;
 
@@ -101,17 +101,17 @@ typedef struct gaspi_coll_options {
 #define GASPI_COLL_OPTIONS_INIT {sizeof(gaspi_coll_options_t), NULL, 0, 0}
 
 /**
- * A reduction of the program: result[i] = left[i] op right[i] for `count` elements. The three are
- * aligned to 16 bytes and do not overlap. It has to be associative. Any thread may call it that
- * starts, tests or waits, several at once for different operations. It calls no procedure of this
- * library, and comes to the same for the same elements on all ranks: GASPI_SUCCESS, or anything
- * else, which fails the operation on all ranks.
+ * A reduction of the program: result[i] = left[i] op right[i] for `count` elements. The three
+ * buffers are aligned to 16 bytes and do not overlap. The function has to be associative. It is
+ * called by threads that start, test or wait, at the same time for different operations. It must
+ * not call this library. It returns GASPI_SUCCESS; any other value fails the operation on all
+ * ranks. For the same elements it returns the same on all ranks.
  */
 typedef gaspi_return_t (*gaspi_coll_reduce_function_t)(const void *left, const void *right,
                                                        void *result, uint64_t count,
                                                        gaspi_size_t element_size, void *state);
 
-/** For gaspi_coll_op_create: not commutative, combined in the order of the ranks. */
+/** For gaspi_coll_op_create: not commutative; elements are combined in the order of the ranks. */
 #define GASPI_COLL_OP_ORDERED 1u
 
 /** For gaspi_coll_op_create: threads of the library may call the function. */
@@ -120,25 +120,26 @@ typedef gaspi_return_t (*gaspi_coll_reduce_function_t)(const void *left, const v
 /* ---- Collective operations ----
  *
  * All ranks of a group call the same operation with the same count, type, operation, root and
- * algorithm. What differs is told on all ranks that called, before data of one call gets into the
- * buffers of another.
+ * algorithm. A difference is an error on all ranks that called, before data of one call gets into
+ * the buffers of another; the error says what differs.
  *
  * Each operation has three forms, with the same arguments:
- *  - gaspi_coll_X does it and returns. After GASPI_TIMEOUT the same call continues it; until then a
- *    group does no other waiting operation (GASPI_ERR_ACTIVE_COLL).
+ *  - gaspi_coll_X carries it out and returns. After GASPI_TIMEOUT the same call continues it; until
+ *    it has ended, another waiting operation of the group is GASPI_ERR_ACTIVE_COLL.
  *  - gaspi_coll_X_start starts it and gives a request, for gaspi_coll_test or gaspi_coll_wait. Many
- *    may be under way; those of a group are done in the order in which they were started, which is
- *    the same on all ranks.
- *  - gaspi_coll_X_init prepares it, which all ranks of the group do together, and gives a request
- *    for gaspi_coll_start, any number of times, until gaspi_coll_free. Prepared operations do not
- *    depend on each other: each rank may start and finish them in its own order.
+ *    may be under way. Those of a group run in the order in which they were started, which has to
+ *    be the same on all ranks.
+ *  - gaspi_coll_X_init prepares it, which all ranks of the group do together, and gives a request.
+ *    gaspi_coll_start starts that any number of times, until gaspi_coll_free. Prepared operations
+ *    do not depend on each other: each rank may start and finish them in its own order.
  *
- * Counts and displacements are elements. Blocks of ranks are in the order of the group's ranks. A
- * root is a rank of the job that is in the group. Buffers may have any address; where they lie in
- * segments that are registered with the other ranks, and all ranks share a host, nothing is copied
- * on the way. A buffer without elements may be NULL. `send` and `receive` may not overlap, unless
- * the operation is in place: what each says, or GASPI_COLL_IN_PLACE. Buffers belong to the library
- * until the operation has ended, after GASPI_TIMEOUT too; lists of counts only during the call.
+ * Counts and displacements are in elements. Blocks of ranks are in the order of the group's ranks.
+ * A root is given by its rank in the job and has to be in the group. Buffers may have any address;
+ * where they lie in segments that are registered with the other ranks, and all ranks share a host,
+ * nothing is copied on the way. A buffer without elements may be NULL. `send` and `receive` may not
+ * overlap, except in place: as each operation says, or by GASPI_COLL_IN_PLACE. Buffers belong to
+ * the library until the operation has ended, after GASPI_TIMEOUT too; lists of counts only during
+ * the call.
  *
  * Example, which waits:
  *
@@ -202,7 +203,7 @@ gaspi_return_t gaspi_coll_allreduce_init(const void *send, void *receive, uint64
  * @param count     elements
  * @param datatype  their type
  * @param op        how they are combined
- * @param root      who gets the result
+ * @param root      the rank that gets the result
  * @param group     the ranks that take part
  * @param options   NULL: none
  * @return GASPI_SUCCESS
@@ -232,7 +233,7 @@ gaspi_return_t gaspi_coll_reduce_init(const void *send, void *receive, uint64_t 
  * @param receive   `count` elements; in place at the root: the same as `send`
  * @param count     elements
  * @param datatype  their type
- * @param root      whose elements
+ * @param root      the rank that gives the elements
  * @param group     the ranks that take part
  * @param options   NULL: none
  * @return GASPI_SUCCESS
@@ -353,7 +354,7 @@ gaspi_return_t gaspi_coll_allgatherv_init(const void *send, void *receive, const
  * @param receive   at the root a block of `count` elements for each rank; not used at others
  * @param count     elements of a block
  * @param datatype  their type
- * @param root      who gets the elements
+ * @param root      the rank that gets the elements
  * @param group     the ranks that take part
  * @param options   NULL: none
  * @return GASPI_SUCCESS
@@ -382,7 +383,7 @@ gaspi_return_t gaspi_coll_gather_init(const void *send, void *receive, uint64_t 
  *                  GASPI_COLL_IN_PLACE
  * @param count     elements of a block
  * @param datatype  their type
- * @param root      whose elements
+ * @param root      the rank that gives the elements
  * @param group     the ranks that take part
  * @param options   NULL: none
  * @return GASPI_SUCCESS
@@ -492,14 +493,13 @@ gaspi_return_t gaspi_coll_barrier_init(gaspi_group_t group, const gaspi_coll_opt
 
 /* ---- Requests of collective operations ----
  *
- * A request that a gaspi_coll_X_start gave ends, and does not exist any more, when gaspi_coll_test
- * sets `done`, gaspi_coll_wait succeeds, or either returns another error than GASPI_TIMEOUT. A
- * request that a gaspi_coll_X_init gave exists until gaspi_coll_free. A request that does not exist
- * (any more) is GASPI_ERROR. Any thread may use any request; one that several threads wait for ends
- * for one of them.
+ * A request of gaspi_coll_X_start exists until gaspi_coll_test sets `done`, gaspi_coll_wait
+ * succeeds, or either returns an error other than GASPI_TIMEOUT. A request of gaspi_coll_X_init
+ * exists until gaspi_coll_free. A request that does not exist is GASPI_ERROR. Any thread may use
+ * any request; if several threads wait for the same one, one of them gets its end.
  *
- * Operations move on while a thread of this rank tests or waits, for whichever of them, or by a
- * thread of the library where their options say `background`.
+ * All operations of a rank progress while one of its threads tests or waits for any of them. A
+ * thread of the library drives those whose options say `background`.
  *
  * Example, with two operations that every rank starts in its own order:
  *
@@ -528,19 +528,18 @@ gaspi_return_t gaspi_coll_barrier_init(gaspi_group_t group, const gaspi_coll_opt
  */
 
 /**
- * Starts a prepared operation. Local; it has to be prepared by a gaspi_coll_X_init and not be under
- * way.
+ * Starts an operation that gaspi_coll_X_init prepared and that is not under way. Local.
  * @param request  the operation
  * @return GASPI_SUCCESS; GASPI_ERROR if it is under way, was not prepared or does not exist
  */
 gaspi_return_t gaspi_coll_start(gaspi_coll_request_t request);
 
 /**
- * Moves operations on and tells whether one has ended. Does not wait. A prepared operation that is
- * not under way has ended.
+ * Drives all operations of this rank and tells whether one of them has ended. Does not wait. A
+ * prepared operation that is not under way has ended.
  * @param request  the operation
  * @param done     out: 1 if it has ended, else 0
- * @return GASPI_SUCCESS; GASPI_ERROR if it failed, the operation having ended by that
+ * @return GASPI_SUCCESS; GASPI_ERROR if it failed, which ends it too
  */
 gaspi_return_t gaspi_coll_test(gaspi_coll_request_t request, int *done);
 
@@ -548,24 +547,23 @@ gaspi_return_t gaspi_coll_test(gaspi_coll_request_t request, int *done);
  * Waits for the end of an operation. After GASPI_TIMEOUT it is under way as before. A prepared
  * operation that is not under way has ended.
  * @param request  the operation
- * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERROR if it failed, the operation having ended by
- *         that
+ * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERROR if it failed, which ends it too
  */
 gaspi_return_t gaspi_coll_wait(gaspi_coll_request_t request, gaspi_timeout_t timeout);
 
 /**
- * Waits for the ends of several operations. Those that end and were not prepared are set to
- * GASPI_COLL_REQUEST_NULL, so that the same call continues after GASPI_TIMEOUT. All are waited for,
- * also where one fails; the code is that of the first that failed.
- * @param num       how many
- * @param requests  the operations; GASPI_COLL_REQUEST_NULL is passed over
+ * Waits until several operations have ended, also where one fails; the code is that of the first
+ * that failed. Requests that end and were not prepared are set to GASPI_COLL_REQUEST_NULL, so that
+ * the same call continues after GASPI_TIMEOUT.
+ * @param num       number of requests
+ * @param requests  the operations; GASPI_COLL_REQUEST_NULL is skipped
  * @return GASPI_SUCCESS; GASPI_TIMEOUT if some are still under way and none failed; GASPI_ERROR
  */
 gaspi_return_t gaspi_coll_wait_all(gaspi_size_t num, gaspi_coll_request_t *requests,
                                    gaspi_timeout_t timeout);
 
 /**
- * Gives a prepared operation back. Local.
+ * Frees a prepared operation. Local.
  * @param request  the operation
  * @return GASPI_SUCCESS; GASPI_ERROR if it is under way or does not exist
  */
@@ -602,7 +600,7 @@ gaspi_return_t gaspi_coll_free(gaspi_coll_request_t request);
 /**
  * Makes an operation of a function. Local; every rank that takes part makes one, with the same size
  * and flags.
- * @param function      what combines elements
+ * @param function      combines elements
  * @param state         handed to it; may be NULL
  * @param element_size  bytes of an element, at least 1
  * @param flags         0, or GASPI_COLL_OP_ORDERED, GASPI_COLL_OP_BACKGROUND or both
@@ -614,8 +612,8 @@ gaspi_return_t gaspi_coll_op_create(gaspi_coll_reduce_function_t function, void 
                                     gaspi_coll_op_t *op);
 
 /**
- * Ends the use of an operation that gaspi_coll_op_create made. Local. Those that were started or
- * prepared with it go on to use its function and state.
+ * Frees an operation that gaspi_coll_op_create made. Local. Collective operations that were started
+ * or prepared with it still use its function and state.
  * @param op  the operation
  * @return GASPI_SUCCESS; GASPI_ERROR if it does not exist
  */
@@ -624,9 +622,9 @@ gaspi_return_t gaspi_coll_op_free(gaspi_coll_op_t op);
 /* ---- Choice of algorithms ---- */
 
 /**
- * Names of the algorithms that gaspi_coll_options_t may ask an operation for, with commas between
- * them. Not every one serves every group, count and type; one that does not is GASPI_ERROR when it
- * is asked for. May be called at any time.
+ * Names of the algorithms of an operation, with commas between them, for gaspi_coll_options_t. Not
+ * every algorithm serves every group, count and type; one that does not is GASPI_ERROR in the call
+ * that asks for it. May be called at any time.
  * @param operation  the operation without gaspi_coll_, such as "allreduce"
  * @param names      where to; a zero byte ends it
  * @param size       bytes at `names`

@@ -2,9 +2,9 @@
 //!
 //! Each member has a part of its own arena ([`arena`]) for a channel, laid out alike on all
 //! ([`layout`]). Members of a node write into each other's parts; to others the same bytes travel
-//! as puts, with a notification in place of the store. A message lands in a slot, is published by a
-//! count, and its slot is used again when the receiver has said that it took it. Arrival slots
-//! ([`crate::sync::arrival_slot`]) and staging exist for members of the same node only.
+//! as puts, with a notification in place of the store. A message lands in a slot and is published
+//! by a count. Its slot is used again when the receiver has said that it took the message. Arrival
+//! slots ([`crate::sync::arrival_slot`]) and staging exist for members of the same node only.
 //!
 //! Invariants: each word and each arrival slot has one writer; a count is published after the bytes
 //! that it counts and read before them; nothing here waits, except [`Runtime::channel_open`] and
@@ -17,10 +17,8 @@ mod free_list;
 mod layout;
 mod memory;
 mod messages;
-mod placement;
 mod setup;
 mod spec;
-mod trouble_watch;
 pub(crate) mod zero_copy;
 
 pub(crate) use crate::transport::posted_receives::HEAD_BYTES;
@@ -41,12 +39,11 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, slots};
 use crate::timeout::Deadline;
 use crate::transport::endpoint::Departure;
 use crate::transport::shm::area::{liveness, wake_kind};
-use crate::wait::{Call, Waiting};
+use crate::wait::{Call, waiting_group};
 use arena::{Reserved, View};
 use layout::Layout;
-use placement::Placement;
+use setup::Placement;
 use std::sync::Arc;
-use trouble_watch::TroubleWatch;
 
 /// A member, and how far this rank is with it. Written by the threads of this rank only.
 #[derive(Debug)]
@@ -66,7 +63,7 @@ struct Member {
     /// Its messages that have come, and messages to it that it has taken, as of the last look.
     received: AtomicU64,
     taken: AtomicU64,
-    /// What it has been told of messages of its that were taken, and what there is to tell.
+    /// Its messages that this rank has taken: as far as it has been told, and in all.
     told: AtomicU64,
     untold: AtomicU64,
     /// How often requests to it were lost before the channel was opened.
@@ -93,10 +90,10 @@ pub enum Lifetime {
 
 /// Memory and signals between the members of a group, for one stream of collectives.
 ///
-/// Whoever uses it keeps to these rules, which hold for all threads of a rank together: messages to
-/// a member are sent, and messages of a member are taken, in the order of their indices; message
-/// `index` is sent only when [`taken`](Channel::taken) has come to `index + 1 - slots`; a rank
-/// arrives only when all members have arrived as often as it has.
+/// Its user keeps to these rules, for all threads of a rank together. Messages to a member are
+/// sent, and messages of a member are taken, in the order of their indices. Message `index` is sent
+/// only when [`taken`](Channel::taken) has come to `index + 1 - slots`. A rank arrives only when
+/// all members have arrived as often as it has.
 #[derive(Debug)]
 pub struct Channel {
     inner: Arc<Inner>,
@@ -109,10 +106,13 @@ pub struct Channel {
     segment: Arc<Segment>,
     reserved: Reserved,
     placement: Placement,
-    troubles: TroubleWatch,
+    /// How many requests of channels had failed when it was opened.
+    failures_before: u64,
+    /// So many failures concern no member.
+    harmless_failures: AtomicU64,
     /// The segment in which memory was located last: id and generation.
     recent: AtomicU64,
-    /// Notices told so far.
+    /// Notices published so far.
     notices: Mutex<u64>,
 }
 
@@ -158,15 +158,14 @@ impl Channel {
         self.members[member].start.is_some()
     }
 
-    /// Whether a member of this node takes its ranks for such as share cores; the same for all of
-    /// them.
+    /// Whether a member of this node finds that its ranks share cores; the same on all of them.
     pub fn shares_cores(&self) -> bool {
-        self.placement.shares_cores()
+        self.placement.shares_cores
     }
 
     /// Whether all members are on one machine, of whatever nodes.
     pub fn is_one_machine(&self) -> bool {
-        self.placement.is_one_machine()
+        self.placement.is_one_machine
     }
 
     /// The other members of this node.
@@ -268,32 +267,31 @@ impl Channel {
     #[inline]
     pub fn check(&self) -> Result<()> {
         self.inner.check_open()?;
-        let harmless = self.troubles.harmless();
-        if self.all_live() && self.inner.channels.troubles() == harmless {
+        // Relaxed: failures beyond the number count again.
+        let harmless = self.harmless_failures.load(Ordering::Relaxed);
+        if self.all_live() && self.inner.channels.failures() == harmless {
             return Ok(());
         }
-        self.find_trouble()
+        self.find_failure()
     }
 
-    /// Whether no member is known to have died: who knows of one does not arrive any more.
+    /// Whether no member is known to have died: a rank that knows of one does not arrive any more.
     #[inline]
     pub fn all_live(&self) -> bool {
         self.inner.ranks.dead_among(&self.ranks).is_none()
     }
 
     #[cold]
-    fn find_trouble(&self) -> Result<()> {
+    fn find_failure(&self) -> Result<()> {
         let inner = &*self.inner;
         if let Some(rank) = inner.ranks.dead_among(&self.ranks) {
             return Err(inner.ranks.died(rank, &self.pending()));
         }
-        let troubles = inner.channels.troubles();
-        if let Some((rank, reason)) =
-            inner.channels.trouble(&self.ranks, self.troubles.at_opening())
-        {
+        let failures = inner.channels.failures();
+        if let Some((rank, reason)) = inner.channels.failure(&self.ranks, self.failures_before) {
             return Err(inner.ranks.refused(rank, reason));
         }
-        self.troubles.note_harmless(troubles);
+        self.harmless_failures.store(failures, Ordering::Relaxed);
         Ok(())
     }
 
@@ -340,7 +338,7 @@ impl Channel {
     /// As [`Runtime::wait_for`], for the group of this channel. The closure neither waits nor calls
     /// the program: it may run while this rank's sockets wait for it.
     pub fn wait_for<T>(&self, deadline: Deadline, attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        self.inner.wait_for(self.group, deadline, attempt)
+        self.inner.until(deadline, waiting_group(Call::Channel, self.group), attempt)
     }
 }
 
@@ -365,8 +363,8 @@ impl Drop for Channel {
                 slots::set(self.word_of(member, word), counts::CLOSED);
                 self.inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
             } else if inner.channels.losses(member.rank) == member.losses {
-                // Else what was sent by a connection that broke might come after this. Who cannot
-                // be told has ended, and so will this rank have for it.
+                // Else what was sent by a connection that broke might come after this. A member
+                // that cannot be told has ended, and sees the end of this rank.
                 let _ = self.put(member, (0, 0, 0), (word, counts::CLOSED), Departure::Now);
             }
             let own = self.members[self.me].words + self.layout.taken(index);
@@ -375,17 +373,6 @@ impl Drop for Channel {
         if let Some(arena) = inner.channels.arena() {
             arena.close(self.reserved.clone(), writers);
         }
-    }
-}
-
-impl Inner {
-    fn wait_for<T>(
-        &self,
-        group: GroupId,
-        deadline: Deadline,
-        attempt: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
-        self.until(deadline, Waiting { call: Call::Channel, object: group.0.into() }, attempt)
     }
 }
 
@@ -401,7 +388,7 @@ impl Runtime {
         deadline: Deadline,
         attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        self.inner().wait_for(group, deadline, attempt)
+        self.inner().until(deadline, waiting_group(Call::Channel, group), attempt)
     }
 }
 

@@ -3,9 +3,6 @@
 use crate::error::{Error, Result};
 use crate::ids::QueueId;
 
-/// Notifications of a segment at most.
-const NOTIFICATIONS_MAX: u32 = 1 << 20;
-
 /// Which connections `proc_init` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Topology {
@@ -48,7 +45,7 @@ pub struct Config {
     pub segment_max: u32,
     /// Bytes of the largest transfer, 1..=2^30.
     pub transfer_size_max: u64,
-    /// Notifications of each segment, 1..=2^20.
+    /// Notifications of each segment, 0..=2^20.
     pub notification_num: u32,
     /// Passive requests, 1..=4096.
     pub passive_queue_size_max: u32,
@@ -86,54 +83,48 @@ impl Default for Config {
 /// Queues that can exist at once, created ones included.
 pub const QUEUE_MAX: u32 = 16;
 
-/// Stands for a queue in what channels post, which count for themselves: behind those of the
+/// The queue of requests of channels, which count for themselves: the number behind those of the
 /// program.
 pub(crate) const CHANNELS: QueueId = QueueId(QUEUE_MAX as u8);
 
 impl Config {
+    /// The fields that have limits, with their least and largest values. All ranks agree on them.
+    fn limited(&self) -> [(&'static str, u64, u64, u64); 10] {
+        [
+            ("queue_size_max", self.queue_size_max.into(), 1, 4096),
+            ("queue_num", self.queue_num.into(), 1, QUEUE_MAX.into()),
+            ("group_max", self.group_max.into(), 1, 255),
+            ("segment_max", self.segment_max.into(), 1, 255),
+            ("transfer_size_max", self.transfer_size_max, 1, 1 << 30),
+            ("notification_num", self.notification_num.into(), 0, 1 << 20),
+            ("passive_queue_size_max", self.passive_queue_size_max.into(), 1, 4096),
+            ("passive_transfer_size_max", self.passive_transfer_size_max.into(), 1, 65535),
+            ("allreduce_elem_max", self.allreduce_elem_max.into(), 1, 1 << 31),
+            ("rw_list_elem_max", self.rw_list_elem_max.into(), 1, 255),
+        ]
+    }
+
     /// Checks every field against its limits.
     ///
     /// # Errors
     /// [`Error::Config`] names the first field that is out of range.
     pub fn check(&self) -> Result<()> {
-        for (field, value, max) in [
-            ("queue_size_max", u64::from(self.queue_size_max), 4096),
-            ("queue_num", u64::from(self.queue_num), u64::from(QUEUE_MAX)),
-            ("group_max", u64::from(self.group_max), 255),
-            ("segment_max", u64::from(self.segment_max), 255),
-            ("transfer_size_max", self.transfer_size_max, 1 << 30),
-            ("passive_queue_size_max", u64::from(self.passive_queue_size_max), 4096),
-            ("passive_transfer_size_max", u64::from(self.passive_transfer_size_max), 65535),
-            ("allreduce_elem_max", u64::from(self.allreduce_elem_max), 1 << 31),
-            ("rw_list_elem_max", u64::from(self.rw_list_elem_max), 255),
-        ] {
-            if value == 0 || value > max {
-                let reason = format!("{value} is not in the range 1 to {max}");
-                return Err(Error::Config { field, reason });
+        let mut fields = self.limited().into_iter();
+        match fields.find(|(_, value, min, max)| !(min..=max).contains(&value)) {
+            None => Ok(()),
+            Some((field, value, min, max)) => {
+                let reason = format!("{value} is not in the range {min} to {max}");
+                Err(Error::Config { field, reason })
             }
         }
-        if self.notification_num > NOTIFICATIONS_MAX {
-            let value = self.notification_num;
-            let reason = format!("{value} is not in the range 0 to {NOTIFICATIONS_MAX}");
-            return Err(Error::Config { field: "notification_num", reason });
-        }
-        Ok(())
     }
 
     /// The fields that must agree on all ranks, by name, in a fixed order.
     pub fn agreed(&self) -> [(&'static str, u64); 11] {
-        [
-            ("queue_size_max", u64::from(self.queue_size_max)),
-            ("queue_num", u64::from(self.queue_num)),
-            ("group_max", u64::from(self.group_max)),
-            ("segment_max", u64::from(self.segment_max)),
-            ("transfer_size_max", self.transfer_size_max),
-            ("notification_num", u64::from(self.notification_num)),
-            ("passive_queue_size_max", u64::from(self.passive_queue_size_max)),
-            ("passive_transfer_size_max", u64::from(self.passive_transfer_size_max)),
-            ("allreduce_elem_max", u64::from(self.allreduce_elem_max)),
-            ("rw_list_elem_max", u64::from(self.rw_list_elem_max)),
-            ("build_infrastructure", self.topology as u64),
-        ]
+        let mut agreed = [("build_infrastructure", self.topology as u64); 11];
+        for (to, (field, value, ..)) in agreed.iter_mut().zip(self.limited()) {
+            *to = (field, value);
+        }
+        agreed
     }
 }

@@ -1,18 +1,18 @@
 //! Steps that all members of a group take together, and the barrier (GASPI 17.1, 11).
 //!
 //! A step is one arrival slot per member ([`crate::sync::arrival_slot`]): a rank publishes its own
-//! and waits for those of all others. The arrival slot carries a signature of the call, so that
-//! ranks that called different things find out before they touch each other's data, and a small
-//! payload; behind it lies the rank's staging. Barrier, segment create and use, opening a channel
-//! and the all-reduces of the standard are built on it.
+//! and waits for those of all others. The slot carries a small payload and a signature of the call,
+//! by which ranks that called different things find out before they touch each other's data. Behind
+//! it lies the rank's staging. Barrier, segment create and use, opening a channel and the
+//! all-reduces of the standard are built on it.
 //!
-//! Who knows that a member has died does not arrive: having heard of it, a program calls something
-//! else, which the others would take for a mismatch before they hear of the death.
+//! A rank that knows of a member's death does not arrive: its program may call something else next,
+//! which members that do not know of the death yet would take for a mismatch.
 //!
-//! Invariants: one collective is active per group; one whose timeout ran out stays active and is
-//! continued by the same call. A rank goes from step k to k + 1 only after it has read all arrival
-//! slots of k, so two arrival slots (and two stages) alternate. After an error that is not a
-//! timeout the call has ended on this rank.
+//! Invariants: one collective is active per group; one that timed out stays active, and the same
+//! call continues it. A rank goes from step k to k + 1 only after it has read all arrival slots of
+//! k, so two slots (and two stages) alternate. An error other than a timeout ends the call on this
+//! rank.
 
 mod call;
 pub(crate) mod handlers;
@@ -39,7 +39,7 @@ pub(crate) struct Control {
     /// What ranks of other nodes have sent to the groups.
     pub(crate) remote_arrivals: RemoteArrivals,
     pub(crate) tree_barriers: TreeBarriers,
-    /// What this rank has sent to them that nobody answers to.
+    /// What this rank has sent to them that is not answered.
     pub(crate) resend_buffer: ResendBuffer,
 }
 

@@ -146,34 +146,15 @@ fn machine() -> Vec<Check> {
     ]
 }
 
-/// Cores as the kernel prints them: `0-3,8`.
-fn core_list(mask: &[u64]) -> String {
-    let usable = |core: usize| mask.get(core / 64).is_some_and(|word| word >> (core % 64) & 1 == 1);
-    let mut runs: Vec<String> = Vec::new();
-    let mut core = 0;
-    while core < mask.len() * 64 {
-        let first = core;
-        while usable(core) {
-            core += 1;
-        }
-        match core - first {
-            0 => core += 1,
-            1 => runs.push(first.to_string()),
-            _ => runs.push(format!("{first}-{}", core - 1)),
-        }
-    }
-    runs.join(",")
-}
-
 fn cores() -> Vec<Check> {
-    let mask = affinity::mask();
+    let usable = affinity::cores(&affinity::mask());
     let online = setting("/sys/devices/system/cpu/online").unwrap_or_default();
-    let affine: u32 = mask.iter().map(|word| word.count_ones()).sum();
+    let affine = usable.len() as u32;
     let binding = std::env::var("GASPI_BIND").ok();
     let bound = binding.as_deref().is_some_and(|binding| binding != "none");
     // A share of the cores is what was asked for.
-    let expected = if bound { core_list(&mask) } else { online.clone() };
-    let list = core_list(&mask);
+    let list = affinity::listed(&usable);
+    let expected = if bound { list.clone() } else { online.clone() };
     let mut found = vec![usable_cores(affine, limits::cpu_quota(), &list, &expected)];
     let mut nodes: Vec<String> = Vec::new();
     for node in 0.. {
@@ -534,10 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_and_sizes_read_well() {
-        assert_eq!(core_list(&[0b1_0000_1111, 1]), "0-3,8,64");
-        assert_eq!(core_list(&[u64::MAX, u64::MAX]), "0-127");
-        assert_eq!(core_list(&[]), "");
+    fn sizes_and_fields_read_well() {
         assert_eq!(bytes(512), "512 B");
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(24 << 30), "24 GiB");

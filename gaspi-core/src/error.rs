@@ -1,8 +1,8 @@
 //! What can go wrong, with everything a person needs to act on it.
 //!
 //! One variant per cause that a caller may want to tell apart; the texts name rank, object and
-//! remedy. `Timeout` and `QueueFull` are ordinary outcomes that travel the same way because every
-//! caller has to look at them.
+//! remedy. `Timeout` and `QueueFull` are ordinary outcomes, and errors only since every caller has
+//! to look at them.
 
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use std::borrow::Cow;
@@ -11,6 +11,10 @@ use std::borrow::Cow;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a procedure did not do what it was asked.
+///
+/// Sizes and offsets are in bytes. A rank, segment, group, queue, notification or handle is the one
+/// that was passed, or the one that the text of the error is about.
+#[allow(missing_docs, reason = "each text says what the fields of its variant are")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -23,16 +27,10 @@ pub enum Error {
     },
     /// The queue holds `queue_size_max` requests; wait on it, then post again.
     #[error("{queue} holds {limit} requests that were not waited for; call wait, then post again")]
-    QueueFull {
-        /// The full queue.
-        queue: QueueId,
-        /// Its size.
-        limit: u32,
-    },
+    QueueFull { queue: QueueId, limit: u32 },
     /// A value of the configuration is outside of what is accepted.
     #[error("configuration field {field}: {reason}")]
     Config {
-        /// Field of the configuration.
         field: &'static str,
         /// What is wrong and what is accepted.
         reason: String,
@@ -43,15 +41,10 @@ pub enum Error {
          it must be the same on all ranks"
     )]
     ConfigMismatch {
-        /// Field of the configuration.
         field: String,
-        /// First rank.
         left: Rank,
-        /// Its value.
         left_value: String,
-        /// Second rank.
         right: Rank,
-        /// Its value.
         right_value: String,
     },
     /// The environment variables that describe the job make no sense.
@@ -63,7 +56,7 @@ pub enum Error {
     /// The ranks of the job could not meet.
     #[error("the ranks of the job could not meet: {reason}")]
     Meeting {
-        /// Who failed and why.
+        /// Which rank or host failed, and why.
         reason: String,
     },
     /// The procedure may not be called before the rank has joined its job, or after it left.
@@ -71,74 +64,28 @@ pub enum Error {
     NotInitialised,
     /// A segment of size zero was asked for.
     #[error("invalid segment size {size}: {reason}")]
-    SegmentSize {
-        /// Bytes.
-        size: u64,
-        /// What is accepted.
-        reason: String,
-    },
+    SegmentSize { size: u64, reason: String },
     /// The segment does not exist, exists already, or its id is out of range.
     #[error("{segment}: {reason}")]
-    InvalidSegment {
-        /// The segment id as passed.
-        segment: SegmentId,
-        /// What is wrong.
-        reason: String,
-    },
+    InvalidSegment { segment: SegmentId, reason: String },
     /// The group does not exist, or is not in the state that the call needs.
     #[error("{group}: {reason}")]
-    InvalidGroup {
-        /// The group id as passed.
-        group: GroupId,
-        /// What is wrong.
-        reason: String,
-    },
+    InvalidGroup { group: GroupId, reason: String },
     /// The rank does not exist or may not be used here.
     #[error("{rank}: {reason}")]
-    InvalidRank {
-        /// The rank as passed.
-        rank: Rank,
-        /// What is wrong.
-        reason: String,
-    },
+    InvalidRank { rank: Rank, reason: String },
     /// The queue does not exist.
     #[error("{queue} does not exist: queues are {reason}")]
-    InvalidQueue {
-        /// The queue as passed.
-        queue: QueueId,
-        /// Which queues there are.
-        reason: String,
-    },
+    InvalidQueue { queue: QueueId, reason: String },
     /// The local offset lies outside of the segment.
     #[error("local offset {offset} is outside of {segment}, which has {size} bytes")]
-    LocalOffset {
-        /// The local segment.
-        segment: SegmentId,
-        /// Bytes.
-        offset: u64,
-        /// Size of the segment in bytes.
-        size: u64,
-    },
+    LocalOffset { segment: SegmentId, offset: u64, size: u64 },
     /// The remote offset lies outside of the segment.
     #[error("remote offset {offset} is outside of {segment} of {rank}, which has {size} bytes")]
-    RemoteOffset {
-        /// The target.
-        rank: Rank,
-        /// The remote segment.
-        segment: SegmentId,
-        /// Bytes.
-        offset: u64,
-        /// Size of the segment in bytes.
-        size: u64,
-    },
+    RemoteOffset { rank: Rank, segment: SegmentId, offset: u64, size: u64 },
     /// The transfer is too large or runs past the end of a segment.
     #[error("transfer of {size} bytes: {reason}")]
-    CommSize {
-        /// Bytes.
-        size: u64,
-        /// Which limit it breaks.
-        reason: String,
-    },
+    CommSize { size: u64, reason: String },
     /// A notification value of 0.
     #[error("a notification value must be greater than 0")]
     NotificationValue,
@@ -147,106 +94,51 @@ pub enum Error {
     NotificationRange {
         /// The id (or the last id of the range) as passed.
         notification: NotificationId,
-        /// notification_num.
         limit: u32,
     },
     /// A count outside of its limits.
     #[error("number {number}: {reason}")]
-    Number {
-        /// The number as passed.
-        number: u64,
-        /// What is accepted.
-        reason: String,
-    },
+    Number { number: u64, reason: String },
     /// A size outside of its limits.
     #[error("size {size}: {reason}")]
-    Size {
-        /// Bytes.
-        size: u64,
-        /// What is accepted.
-        reason: String,
-    },
+    Size { size: u64, reason: String },
     /// All segments are in use.
     #[error("{limit} segments exist already, which is segment_max")]
-    TooManySegments {
-        /// segment_max.
-        limit: u32,
-    },
+    TooManySegments { limit: u32 },
     /// All groups are in use.
     #[error("{limit} groups exist already, which is group_max")]
-    TooManyGroups {
-        /// group_max.
-        limit: u32,
-    },
+    TooManyGroups { limit: u32 },
     /// All queues are in use.
     #[error("{limit} queues exist already, which is the maximum")]
-    TooManyQueues {
-        /// queue_max.
-        limit: u32,
-    },
+    TooManyQueues { limit: u32 },
     /// The offset of an atomic is not a multiple of 8.
     #[error("offset {offset} of an atomic is not a multiple of 8 bytes")]
-    Unaligned {
-        /// Bytes.
-        offset: u64,
-    },
+    Unaligned { offset: u64 },
     /// Another collective, or the same with other arguments, is not finished on this group.
     #[error("{group}: {active} is not finished; continue it with the same arguments first")]
-    ActiveCollective {
-        /// The group.
-        group: GroupId,
-        /// The collective that is under way.
-        active: String,
-    },
+    ActiveCollective { group: GroupId, active: String },
     /// Ranks called different collectives, or the same one with different arguments.
     #[error("the ranks of {group} do not agree: {difference}")]
-    Mismatch {
-        /// The group.
-        group: GroupId,
-        /// Which ranks differ in what.
-        difference: String,
-    },
+    Mismatch { group: GroupId, difference: String },
     /// A pointer is null where memory is needed.
     #[error("the {what} buffer is null")]
-    Null {
-        /// Which buffer.
-        what: &'static str,
-    },
+    Null { what: &'static str },
     /// What was asked for does not exist in this combination.
     #[error("{reason}")]
-    Unsupported {
-        /// What cannot be combined with what.
-        reason: String,
-    },
-    /// No operation has this handle: it was freed, or never given out; or it may not be used so
-    /// now.
+    Unsupported { reason: String },
+    /// No operation has this handle, or it may not be used so now.
     #[error("operation {handle:#x}: {reason}")]
-    InvalidOperation {
-        /// The handle as passed.
-        handle: u64,
-        /// What is wrong.
-        reason: String,
-    },
+    InvalidOperation { handle: u64, reason: String },
     /// A reduction by an operation that the type of the elements does not have.
     #[error("{operation} is not defined for {element_type}, only for integers")]
-    UndefinedOperation {
-        /// The operation, by name.
-        operation: String,
-        /// The type, by name.
-        element_type: String,
-    },
+    UndefinedOperation { operation: String, element_type: String },
     /// A user-defined reduction reported a failure.
     #[error("the reduction function failed on {rank}")]
-    Reduction {
-        /// The rank on which it failed.
-        rank: Rank,
-    },
+    Reduction { rank: Rank },
     /// A rank that this call needs has died.
     #[error("{rank} has died on {host}; {pending} cannot complete")]
     RankDied {
-        /// The dead rank.
         rank: Rank,
-        /// Its host.
         host: String,
         /// What needs it.
         pending: String,
@@ -254,7 +146,6 @@ pub enum Error {
     /// A rank that this call needs has left the job by proc_term.
     #[error("{rank} has left the job by proc_term; {pending} cannot complete")]
     RankLeft {
-        /// The rank that left.
         rank: Rank,
         /// What needs it.
         pending: String,
@@ -264,26 +155,13 @@ pub enum Error {
         "{queue}: {failed} requests failed, the first: {reason}; wait again for the rest, \
          or call queue_purge"
     )]
-    RequestFailed {
-        /// The queue.
-        queue: QueueId,
-        /// How many requests failed.
-        failed: u32,
-        /// The first failure.
-        reason: String,
-    },
+    RequestFailed { queue: QueueId, failed: u32, reason: String },
     /// The target refused the request or could not carry it out.
     #[error("{rank} refused: {reason}")]
-    Refused {
-        /// The target.
-        rank: Rank,
-        /// In its words.
-        reason: String,
-    },
+    Refused { rank: Rank, reason: String },
     /// There is not enough memory.
     #[error("{needed} bytes of memory are needed, {available} are available: {reason}")]
     Memory {
-        /// Bytes asked for.
         needed: u64,
         /// Bytes that may be used.
         available: u64,
@@ -298,12 +176,7 @@ pub enum Error {
     },
     /// The operating system refused something that should work.
     #[error("{call}: {reason}")]
-    System {
-        /// The system call and its object.
-        call: String,
-        /// The error of the operating system.
-        reason: String,
-    },
+    System { call: String, reason: String },
 }
 
 impl Error {

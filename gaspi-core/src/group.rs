@@ -1,13 +1,12 @@
 //! Groups (GASPI 17.1, 6): built up locally, committed together.
 //!
-//! A commit announces its list to every listed member, whose library keeps it until the member's
-//! own commit of that id looks for it ([`Board`]). Lists are taken in the order in which they came,
-//! one per member and commit: a faster rank's next use of an id waits for the slower ones. Members
-//! whose lists differ find out from each other's announcement, and tell all they had announced to.
-//! The members agree on the largest incarnation that any of them proposed, which is fresh for all,
-//! so that a reused id never meets the arrival slots of its former life. A commit also waits until
-//! the members of this rank's former use of the id have read its last arrival slots there: they lie
-//! in the same place.
+//! A commit announces its list to every listed member, which keeps it until its own commit of that
+//! id looks for it ([`Board`]). Lists are taken in the order in which they came, one per member and
+//! commit: a faster rank's next use of an id waits for the slower ones. Members whose lists differ
+//! see that by each other's announcement, and tell all to whom they had announced theirs. The
+//! members agree on the largest incarnation that any of them proposed, which is fresh for all, so a
+//! reused id never meets arrival slots of its former use. A commit also waits until the members of
+//! the former use have read this rank's last arrival slots there, which lie in the same place.
 
 mod commit;
 mod procedures;
@@ -19,20 +18,19 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::os::clock;
 use crate::ranks::Ranks;
-use crate::sync::{AtomicU32, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 use crate::wire::message::Announce;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Steps of one incarnation: four days of nothing but barriers. Should they run out, the count
-/// goes on in the next incarnation, in the same way on all members.
+/// Bits of the steps of one incarnation: enough for four days of nothing but barriers. Should they
+/// run out, the count goes on in the next incarnation, in the same way on all members.
 pub(crate) const STEP_BITS: u32 = 40;
-/// That of the first use of each id.
+/// The incarnation of the first use of each id.
 pub(crate) const FIRST_INCARNATION: u32 = 1;
 
-/// How long the news of a death may take behind the list of somebody who knew of it.
+/// How much later than the list of a rank that knew of a death this rank may learn of it.
 const DEATH_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a committed group needs to act together.
@@ -45,11 +43,11 @@ pub(crate) struct Committed {
     pub(crate) step: u64,
     /// Whether there are members of other nodes.
     pub(crate) remote: bool,
-    /// Along which its barriers go, if that pays.
+    /// The tree of its barriers, if that pays.
     pub(crate) tree: Option<Arc<Tree>>,
 }
 
-/// What is claimed by whoever is in a collective of the group.
+/// The state that a collective or a commit of the group claims.
 #[derive(Debug, Default)]
 pub(crate) struct CallState {
     pub(crate) committed: Option<Committed>,
@@ -70,7 +68,7 @@ impl CallState {
     /// The use of the id that a new one has to wait for.
     fn former(&self) -> Option<(Arc<[Rank]>, u64)> {
         match &self.committed {
-            // Without a step there is no arrival slot that anybody could be reading.
+            // Without a step there is no arrival slot to read.
             Some(committed) if committed.step % (1 << STEP_BITS) == 0 => None,
             Some(committed) => Some((Arc::clone(&committed.ranks), committed.step)),
             None => self.former.clone(),
@@ -94,7 +92,7 @@ struct Cell {
     incarnation: AtomicU32,
 }
 
-/// Why a member has given up a commit, as it says.
+/// Why a member has given up a commit, in its words.
 #[derive(Debug, Clone)]
 pub(crate) struct Abort {
     pub(crate) reporter: Rank,
@@ -112,7 +110,7 @@ struct Entry {
 }
 
 /// A commit of this rank that is under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Attempt {
     number: u64,
     ranks: Vec<Rank>,
@@ -127,7 +125,12 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Whether a list concerned an earlier commit.
+    /// The largest incarnation that a member has proposed.
+    fn proposed(&self) -> u32 {
+        self.seen.values().map(|seen| seen.1).fold(self.incarnation, u32::max)
+    }
+
+    /// Whether a list belongs to an earlier commit.
     fn is_past(&self, entry: &Entry, is_dead: impl Fn(Rank) -> bool) -> bool {
         let Entry { announce, aborted } = entry;
         let foreign = |rank: &Rank| self.ranks.binary_search(rank).is_err();
@@ -138,17 +141,23 @@ impl Attempt {
     }
 }
 
+/// What a rank has announced for a group.
+#[derive(Debug, Default)]
+struct Announced {
+    queue: VecDeque<Entry>,
+    /// The number of the last commit that has come.
+    last: u64,
+    /// Lists with a lower incarnation belong to a commit of this rank that failed.
+    floor: u32,
+}
+
 #[derive(Debug, Default)]
 struct Board {
-    announced: HashMap<(GroupId, Rank), VecDeque<Entry>>,
+    announced: HashMap<(GroupId, Rank), Announced>,
     attempts: HashMap<GroupId, Attempt>,
     commits: u64,
-    /// The last commit of a member that has come.
-    heard: HashMap<(GroupId, Rank), u64>,
     /// The lowest incarnation that is fresh for this rank, by group.
     fresh: Vec<u32>,
-    /// Lists with a lower incarnation belong to a commit of this rank that failed.
-    floors: HashMap<(GroupId, Rank), u32>,
 }
 
 impl Board {
@@ -158,32 +167,30 @@ impl Board {
         let Attempt { number, ranks, seen, .. } = self.attempts.remove(&group)?;
         for (rank, (attempt, incarnation)) in seen {
             let announce = Announce { group, attempt, incarnation, ranks: ranks.clone() };
-            let queue = self.announced.entry((group, rank)).or_default();
-            queue.push_front(Entry { announce, aborted: None });
+            let announced = self.announced.entry((group, rank)).or_default();
+            announced.queue.push_front(Entry { announce, aborted: None });
         }
         Some((number, ranks))
     }
 
-    /// Ends the commit under way as failed: what its members have announced for it is dropped, also
-    /// what is still to come. Where a member has died, that is all that lists the dead: survivors
-    /// may have begun the next use of the id. Gives number, list and the incarnation of the failed
+    /// Ends the commit under way as failed, and drops what its members have announced for it or
+    /// will announce. Where a member has died, only lists with the dead are dropped: survivors may
+    /// have begun the next use of the id. Gives number, list and the incarnation of the failed
     /// round.
     fn fail(&mut self, group: GroupId, dead: Option<Rank>) -> Option<(u64, Vec<Rank>, u32)> {
         let attempt = self.attempts.remove(&group)?;
-        let seen = attempt.seen.values().map(|(_, incarnation)| *incarnation);
-        let round = seen.fold(attempt.incarnation, u32::max).max(attempt.failed_round);
+        let round = attempt.proposed().max(attempt.failed_round);
         let fresh = &mut self.fresh[group.index()];
         *fresh = (*fresh).max(round.saturating_add(1));
         for rank in &attempt.ranks {
+            let announced = self.announced.entry((group, *rank)).or_default();
             if dead.is_none() {
-                self.floors.insert((group, *rank), round.saturating_add(1));
+                announced.floor = round.saturating_add(1);
             }
-            if let Some(queue) = self.announced.get_mut(&(group, *rank)) {
-                queue.retain(|Entry { announce, .. }| match dead {
-                    Some(dead) => !announce.lists(dead),
-                    None => announce.incarnation > round,
-                });
-            }
+            announced.queue.retain(|Entry { announce, .. }| match dead {
+                Some(dead) => !announce.lists(dead),
+                None => announce.incarnation > round,
+            });
         }
         Some((attempt.number, attempt.ranks, round))
     }
@@ -196,7 +203,7 @@ enum Standing {
     Agreed(u32),
     /// A list differs, as this rank sees it.
     Differs(String),
-    /// A member gave up and told why.
+    /// A member gave up and said why.
     Aborted(Abort),
 }
 
@@ -279,14 +286,6 @@ impl Groups {
         self.cells.get(group.index())?.call.try_lock()
     }
 
-    /// The incarnation of the committed use.
-    fn incarnation(&self, group: GroupId) -> Result<u32> {
-        match self.cell(group)?.incarnation.load(Ordering::Acquire) {
-            0 => Err(self.not_committed(group)),
-            incarnation => Ok(incarnation),
-        }
-    }
-
     /// Why a group cannot be used by collectives.
     #[cold]
     pub(crate) fn not_committed(&self, group: GroupId) -> Error {
@@ -299,15 +298,15 @@ impl Groups {
     /// A list of `peer` has arrived.
     pub(crate) fn announced(&self, peer: Rank, announce: Announce) {
         let mut board = self.board.lock();
-        let key = (announce.group, peer);
-        let heard = board.heard.entry(key).or_default();
-        if announce.attempt <= std::mem::replace(heard, announce.attempt.max(*heard)) {
+        let announced = board.announced.entry((announce.group, peer)).or_default();
+        if announce.attempt <= announced.last {
             // Sent again, since a connection broke.
             return;
         }
-        // Its sender has been told that this round failed, and fails too.
-        if board.floors.get(&key).is_none_or(|floor| announce.incarnation >= *floor) {
-            board.announced.entry(key).or_default().push_back(Entry { announce, aborted: None });
+        announced.last = announce.attempt;
+        // Below the floor its sender has been told that this round failed, and fails too.
+        if announce.incarnation >= announced.floor {
+            announced.queue.push_back(Entry { announce, aborted: None });
         }
     }
 
@@ -318,13 +317,13 @@ impl Groups {
             && own.seen.get(&peer).is_some_and(|(number, _)| *number == attempt)
         {
             own.seen.remove(&peer);
-        } else if let Some(queue) = board.announced.get_mut(&(group, peer)) {
-            queue.retain(|entry| entry.announce.attempt != attempt);
+        } else if let Some(announced) = board.announced.get_mut(&(group, peer)) {
+            announced.queue.retain(|entry| entry.announce.attempt != attempt);
         }
     }
 
-    /// The commit of `peer` failed in this round: so does the one of this rank that belongs to it,
-    /// be it under way or still to come.
+    /// The commit of `peer` failed in this round. So does the one of this rank that belongs to it,
+    /// under way or still to come.
     pub(crate) fn aborted(
         &self,
         peer: Rank,
@@ -341,8 +340,9 @@ impl Groups {
         {
             own.failed = Some(abort.clone());
             own.failed_round = own.failed_round.max(round);
-        } else if let Some(queue) = board.announced.get_mut(&(group, peer)) {
-            for entry in queue.iter_mut().filter(|entry| entry.announce.attempt == attempt) {
+        } else if let Some(announced) = board.announced.get_mut(&(group, peer)) {
+            let mut entries = announced.queue.iter_mut();
+            if let Some(entry) = entries.find(|entry| entry.announce.attempt == attempt) {
                 entry.aborted = Some(abort.clone());
                 entry.announce.incarnation = entry.announce.incarnation.max(round);
                 to_come = true;
@@ -353,8 +353,8 @@ impl Groups {
         }
     }
 
-    /// The commit of this rank: continues the one under way, or begins one whose list is then to be
-    /// announced. Also gives the number of a commit that this one replaces.
+    /// The commit of this rank: continues the one under way, or begins one and gives the list to be
+    /// announced. Also gives number and list of a commit that this one replaces.
     fn begin(
         &self,
         group: GroupId,
@@ -370,11 +370,8 @@ impl Groups {
         let attempt = Attempt {
             number: board.commits,
             ranks: ranks.to_vec(),
-            seen: BTreeMap::new(),
             incarnation,
-            failed: None,
-            failed_round: 0,
-            lacks_since: None,
+            ..Attempt::default()
         };
         let announce =
             Announce { group, attempt: attempt.number, incarnation, ranks: ranks.to_vec() };
@@ -382,10 +379,9 @@ impl Groups {
         (Some(announce), replaced)
     }
 
-    /// Takes what the members have announced. A list with a rank that is dead belongs to a commit
-    /// that fails wherever it is under way: survivors go on to the next use of the id. One that
-    /// lacks members may do so because of a death, of which ranks of other nodes (`remote`) hear at
-    /// another time.
+    /// Takes what the members have announced. A list with a dead rank belongs to a commit that
+    /// fails everywhere, after which survivors go on to the next use of the id. A list that lacks
+    /// members may do so because of a death, which ranks of other nodes learn at another time.
     fn standing(
         &self,
         group: GroupId,
@@ -404,44 +400,41 @@ impl Groups {
             if attempt.seen.contains_key(&rank) {
                 continue;
             }
-            let queue = announced.entry((group, rank)).or_default();
-            // What failed before this commit began concerned an earlier one, and so does what the
-            // dead are in.
+            let queue = &mut announced.entry((group, rank)).or_default().queue;
+            // Lists of failed commits, and lists with dead ranks.
             while queue.front().is_some_and(|entry| attempt.is_past(entry, &is_dead)) {
                 queue.pop_front();
             }
-            let lacking = |Entry { announce, aborted }: &Entry| {
-                let lists = |rank: &Rank| announce.lists(*rank);
-                is_remote(rank) && aborted.is_none() && !attempt.ranks.iter().all(lists)
+            let Some(Entry { announce: theirs, aborted }) = queue.front() else {
+                missing.push(rank);
+                continue;
             };
-            if queue.front().is_some_and(lacking)
+            let lacks = || !attempt.ranks.iter().all(|rank| theirs.lists(*rank));
+            if is_remote(rank)
+                && aborted.is_none()
+                && lacks()
                 && clock::since(*attempt.lacks_since.get_or_insert_with(clock::now)) < DEATH_LIMIT
             {
                 missing.push(rank);
                 continue;
             }
-            let differs =
-                |entry: &&Entry| entry.aborted.is_none() && entry.announce.ranks != attempt.ranks;
-            // It stays: should this commit fail because of a death, it belongs to the next one.
-            if let Some(Entry { announce: theirs, .. }) = queue.front().filter(differs) {
-                attempt.failed_round = attempt.failed_round.max(theirs.incarnation);
-                bad = bad.or(Some(Standing::Differs(format!(
-                    "{own} commits {}, {rank} commits {}",
-                    list(&attempt.ranks),
-                    list(&theirs.ranks)
-                ))));
-                continue;
-            }
-            let Some(entry) = queue.pop_front() else {
-                missing.push(rank);
-                continue;
-            };
-            let theirs = entry.announce;
             attempt.failed_round = attempt.failed_round.max(theirs.incarnation);
-            if let Some(abort) = entry.aborted {
-                bad = bad.or(Some(Standing::Aborted(abort)));
-            } else {
-                attempt.seen.insert(rank, (theirs.attempt, theirs.incarnation));
+            match aborted {
+                Some(abort) => {
+                    bad = bad.or(Some(Standing::Aborted(abort.clone())));
+                    queue.pop_front();
+                }
+                // The list stays: should this commit fail because of a death, it belongs to the
+                // next one.
+                None if theirs.ranks != attempt.ranks => {
+                    let (ours, theirs) = (list(&attempt.ranks), list(&theirs.ranks));
+                    let difference = format!("{own} commits {ours}, {rank} commits {theirs}");
+                    bad = bad.or(Some(Standing::Differs(difference)));
+                }
+                None => {
+                    attempt.seen.insert(rank, (theirs.attempt, theirs.incarnation));
+                    queue.pop_front();
+                }
             }
         }
         if let Some(bad) = bad {
@@ -450,11 +443,10 @@ impl Groups {
         if !missing.is_empty() {
             return Standing::Waiting(missing);
         }
-        let proposed = attempt.seen.values().map(|(_, incarnation)| *incarnation);
-        Standing::Agreed(proposed.fold(attempt.incarnation, u32::max))
+        Standing::Agreed(attempt.proposed())
     }
 
-    /// Whether a list that lacks members of the commit under way waits for news of a death.
+    /// Whether a list that lacks members is kept back, since a death may be the reason.
     fn lacks_members(&self, group: GroupId) -> bool {
         self.board.lock().attempts.get(&group).is_some_and(|own| own.lacks_since.is_some())
     }
@@ -466,20 +458,15 @@ impl Groups {
         board.attempts.remove(&group).map(|attempt| attempt.number)
     }
 
-    /// The commit under way is given up without having failed.
-    fn withdraw(&self, group: GroupId) -> Option<(u64, Vec<Rank>)> {
-        self.board.lock().withdraw(group)
-    }
-
     /// What a member that is missing does instead, where it is known.
     fn hint(&self, group: GroupId, own: Rank) -> String {
         let board = self.board.lock();
-        let foreign = board.announced.iter().find(|((id, rank), queue)| {
+        let foreign = board.announced.iter().find_map(|((id, rank), announced)| {
             let listed = board.attempts.get(&group).is_some_and(|own| own.ranks.contains(rank));
-            *id == group && *rank != own && !listed && !queue.is_empty()
+            let first = announced.queue.front()?;
+            (*id == group && *rank != own && !listed).then_some((rank, &first.announce.ranks))
         });
-        foreign.map_or_else(String::new, |((_, rank), queue)| {
-            let ranks = queue.front().map_or(&[][..], |entry| &entry.announce.ranks);
+        foreign.map_or_else(String::new, |(rank, ranks)| {
             format!("; {rank} commits {} under the same id", list(ranks))
         })
     }

@@ -93,7 +93,7 @@ pub use state::State;
 pub use statistics::CounterInfo;
 pub use timeout::{Deadline, Timeout};
 pub use transport::Link;
-#[cfg(feature = "twin")]
+#[cfg(feature = "test-transports")]
 #[doc(hidden)]
 pub use transport::twin;
 pub use view::View;

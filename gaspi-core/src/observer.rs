@@ -1,7 +1,7 @@
-//! What the ranks of a job wait for, as somebody sees it who hosts them but is none of them.
+//! What the ranks of a job wait for, as seen by a process that hosts them but is none of them.
 //!
-//! It only reads what the ranks write down before they sleep, so it asks nobody, and a rank that is
-//! stopped or hangs is seen like any other. What it tells is a moment's picture.
+//! It only reads what the ranks write into shared memory before they sleep, so a rank that is
+//! stopped or hangs is seen like any other. What it returns is a snapshot.
 
 use crate::error::Result;
 use crate::ids::Rank;
@@ -32,13 +32,13 @@ pub enum Life {
 pub struct Wait {
     /// The procedure, without its prefix.
     pub call: &'static str,
-    /// What it was called for, as in "group 3"; empty for calls without such.
+    /// What it was called for, as in "group 3"; empty for calls without an object.
     pub object: String,
     /// For how long.
     pub since: Duration,
-    /// Whom it waits for, where that can be seen.
+    /// The ranks it waits for, where that can be seen.
     pub awaited: Vec<Rank>,
-    /// There may be more of them: the members of the group are too scattered to be written down.
+    /// There may be more of them: the list of the group's members was too long to be written down.
     pub in_part: bool,
 }
 
@@ -74,42 +74,38 @@ impl Observer {
     /// The calls in which threads of `rank` sleep, longest first. Empty while it computes.
     pub fn waits(&self, rank: Rank) -> Vec<Wait> {
         let now = monotonic_ms();
-        let mut waits: Vec<Wait> = self
-            .area
-            .notes(rank)
-            .iter()
-            .filter_map(read)
-            .map(|(call, object, since_ms)| {
-                let (awaited, all) = self.awaited(rank, call, object);
-                Wait {
-                    call: call.name(),
-                    object: call.object().map_or(String::new(), |kind| format!("{kind} {object}")),
-                    since: Duration::from_millis(now.saturating_sub(since_ms)),
-                    awaited,
-                    in_part: !all,
-                }
-            })
-            .collect();
+        let wait = |(call, object, since_ms): (Call, u32, u64)| {
+            let (awaited, all) = self.awaited(rank, call, object);
+            Wait {
+                call: call.name(),
+                object: call.object().map_or(String::new(), |kind| format!("{kind} {object}")),
+                since: Duration::from_millis(now.saturating_sub(since_ms)),
+                awaited,
+                in_part: !all,
+            }
+        };
+        let notes = self.area.notes(rank).iter().filter_map(read);
+        let mut waits: Vec<Wait> = notes.map(wait).collect();
         waits.sort_by_key(|wait| std::cmp::Reverse(wait.since));
         waits
     }
 
-    /// Whom `rank` waits for in a call, and whether these are all.
+    /// The ranks that `rank` waits for in a call, and whether these are all.
     fn awaited(&self, rank: Rank, call: Call, object: u32) -> (Vec<Rank>, bool) {
-        let joined = |rank: Rank| self.area.liveness(rank) != liveness::ABSENT;
-        let (ranks, all) = match call {
-            Call::Init => self.area.members(rank, 0),
+        let group = match call {
+            Call::Init => 0,
             Call::Barrier | Call::Collective | Call::Create | Call::Commit
                 if object < self.groups =>
             {
-                self.area.members(rank, object as usize)
+                object as usize
             }
             _ => return (Vec::new(), true),
         };
+        let (ranks, all) = self.area.members(rank, group);
         let is_awaited = |member: &Rank| match call {
-            Call::Init => !joined(*member),
+            Call::Init => self.area.liveness(*member) == liveness::ABSENT,
             Call::Commit => *member != rank && !self.commits(*member, object),
-            _ => !self.has_arrived(*member, rank, object as usize),
+            _ => !self.has_arrived(*member, rank, group),
         };
         (ranks.into_iter().filter(is_awaited).collect(), all)
     }
@@ -158,25 +154,14 @@ mod tests {
     }
 
     /// What is seen of `rank` while a thread of it sleeps in `call`.
-    fn asleep(
-        areas: &[SharedArea],
-        observer: &Observer,
-        rank: u16,
-        call: Call,
-        object: u32,
-    ) -> Wait {
-        let (area, rank) = (&areas[usize::from(rank)], Rank(rank));
+    fn asleep(job: &(Vec<SharedArea>, Observer), rank: u16, call: Call, object: u32) -> Wait {
+        let (area, observer, rank) = (&job.0[usize::from(rank)], &job.1, Rank(rank));
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let attempt = || over.load(Ordering::SeqCst).then_some(());
-                Waiter::new(2, 1).until(
-                    area,
-                    None,
-                    Deadline::Never,
-                    Waiting { call, object },
-                    attempt,
-                )
+                let waiting = Waiting { call, object };
+                Waiter::new(2, 1).until(area, None, Deadline::Never, waiting, attempt)
             });
             let seen = loop {
                 if let Some(wait) = observer.waits(rank).pop() {
@@ -191,12 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_arrived_at_a_collective_is_seen() {
-        let (areas, observer) = areas();
+    fn members_that_have_not_arrived_at_a_collective_are_seen() {
+        let job = areas();
+        let (areas, observer) = &job;
         for (rank, step) in [(0, 7), (2, 7), (4, 5)] {
             areas[rank].arrival_slots(Rank(rank as u16), 0)[1].publish(step, 1, &[]);
         }
-        let wait = asleep(&areas, &observer, 0, Call::Barrier, 0);
+        let wait = asleep(&job, 0, Call::Barrier, 0);
         assert_eq!((wait.call, wait.object.as_str()), ("barrier", "group 0"));
         assert_eq!(wait.awaited, [Rank(1), Rank(3), Rank(4)]);
         assert!(wait.since < Duration::from_secs(60), "{wait:?}");
@@ -205,45 +191,43 @@ mod tests {
         areas[1].set_members(3, &[Rank(0), Rank(1), Rank(4)]);
         areas[1].arrival_slots(Rank(1), 3)[0].publish(12, 1, &[]);
         areas[0].arrival_slots(Rank(0), 3)[0].publish(12, 1, &[]);
-        assert_eq!(asleep(&areas, &observer, 1, Call::Create, 3).awaited, [Rank(4)]);
+        assert_eq!(asleep(&job, 1, Call::Create, 3).awaited, [Rank(4)]);
         // Beyond the groups that there are: nothing is read.
-        assert!(asleep(&areas, &observer, 1, Call::Barrier, GROUPS).awaited.is_empty());
+        assert!(asleep(&job, 1, Call::Barrier, GROUPS).awaited.is_empty());
     }
 
     #[test]
-    fn other_calls_tell_what_they_were_called_for() {
-        let (areas, observer) = areas();
+    fn other_calls_show_what_they_were_called_for() {
+        let job = areas();
+        let (areas, observer) = &job;
         for (call, name, object) in [
             (Call::WaitSome, "notify_waitsome", "segment 2"),
             (Call::Wait, "wait", "queue 2"),
             (Call::PassiveSend, "passive_send", "rank 2"),
             (Call::Term, "proc_term", ""),
         ] {
-            let wait = asleep(&areas, &observer, 3, call, 2);
+            let wait = asleep(&job, 3, call, 2);
             assert_eq!((wait.call, wait.object.as_str(), wait.awaited.len()), (name, object, 0));
         }
         areas[3].set_members(1, &[Rank(2), Rank(3), Rank(4)]);
-        assert_eq!(asleep(&areas, &observer, 3, Call::Commit, 1).awaited, [Rank(2), Rank(4)]);
-        let lives = |rank| observer.life(Rank(rank));
+        assert_eq!(asleep(&job, 3, Call::Commit, 1).awaited, [Rank(2), Rank(4)]);
         areas[1].join();
         areas[2].join();
         areas[2].leave();
         areas[0].mark_dead(Rank(3));
-        let found = [lives(0), lives(1), lives(2), lives(3)];
+        let found = [0, 1, 2, 3].map(|rank| observer.life(Rank(rank)));
         assert_eq!(found, [Life::Absent, Life::Joined, Life::Left, Life::Dead]);
-        let awaited = asleep(&areas, &observer, 1, Call::Init, 0).awaited;
-        assert_eq!(awaited, [Rank(0), Rank(4)]);
+        assert_eq!(asleep(&job, 1, Call::Init, 0).awaited, [Rank(0), Rank(4)]);
     }
 
     #[test]
     fn groups_of_many_pieces_are_told_in_part() {
         let (areas, _) = areas();
-        let odd: Vec<Rank> = (0..40).map(|rank| Rank(2 * rank)).collect();
-        areas[0].set_members(1, &odd);
-        let (found, all) = areas[0].members(Rank(0), 1);
-        assert_eq!((found, all), (vec![Rank(0), Rank(2), Rank(4)], false));
-        areas[0].set_members(1, &[Rank(0), Rank(1), Rank(2), Rank(4)]);
-        let (found, all) = areas[0].members(Rank(0), 1);
-        assert_eq!((found, all), (vec![Rank(0), Rank(1), Rank(2), Rank(4)], true));
+        let even: Vec<Rank> = (0..40).map(|rank| Rank(2 * rank)).collect();
+        areas[0].set_members(1, &even);
+        assert_eq!(areas[0].members(Rank(0), 1), (even[..3].to_vec(), false));
+        let few = [Rank(0), Rank(1), Rank(2), Rank(4)];
+        areas[0].set_members(1, &few);
+        assert_eq!(areas[0].members(Rank(0), 1), (few.to_vec(), true));
     }
 }

@@ -38,7 +38,7 @@ struct Ends {
 
 impl Ends {
     fn keep(local: &Segment, target: &Target, inside: &Guard) -> Ends {
-        // SAFETY: both were found in tables, which hold them by such pointers while the guard lives.
+        // SAFETY: found in tables, which hold them by such pointers while the guard lives.
         let (local, target) = unsafe { (inside.keep(local), inside.keep(target)) };
         Ends { local, target }
     }

@@ -2,14 +2,12 @@
 //!
 //! Every pair of ranks has a slot, written by the sender; the payload lies in a buffer of the
 //! sender's outbox. The receiver copies first and takes then: if the sender took the message back
-//! meanwhile, taking fails and the copy is thrown away. So nobody ever holds a message, and nobody
-//! can die holding it.
+//! meanwhile, taking fails and the copy is thrown away. So no rank can die holding a message.
 
 mod procedures;
 
 use crate::ids::{Rank, SegmentId};
-use crate::sync::AtomicU32;
-use crate::sync::Mutex;
+use crate::sync::{AtomicU32, Mutex};
 use crate::transport::requests::RequestKey;
 use crate::wire::shared_layout::OUTBOX_BUFFERS;
 use std::collections::VecDeque;

@@ -275,7 +275,7 @@ impl Ranks {
         self.leaving.lock().contains(&peer)
     }
 
-    /// `rank`, which `pending` needs, has left, as another one says: its own goodbye may come later.
+    /// `rank`, which `pending` needs, has left, as another one says: its goodbye may come later.
     #[cold]
     pub(crate) fn reported_left(&self, rank: Rank, pending: String) -> Error {
         self.note_goodbye(rank);

@@ -1,30 +1,29 @@
 //! What ranks of other nodes have sent to the groups of this rank: copies of their arrival slots
 //! and of the staging behind them.
 //!
-//! A rank of this node is seen in the shared area; of one of another node this rank keeps a copy of
-//! its own, written by whoever handles the frames that carry it. The order in which arrival slots
-//! are written and read is the same in both. An arrival slot that belongs to the next use of a
-//! group's id waits until this rank has committed it: the members of the former use may still be
-//! reading.
+//! Ranks of this node are seen in the shared area. Copies of the others are written by the threads
+//! that handle their frames, and read in the same order as slots of the shared area. An arrival at
+//! the next use of a group's id waits until this rank has committed that: members of the former use
+//! may still be reading.
 
 use crate::ids::{GroupId, Rank};
-use crate::sync::arrival_slot::ArrivalSlot;
-use crate::sync::{AtomicU8, AtomicU64};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::arrival_slot::{ArrivalSlot, LINE};
+use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 use crate::wire::message::Arrival;
 use crate::wire::shared_layout::STAGE_BYTES;
 use std::sync::OnceLock;
 
-/// Staging for both parities of a step.
+/// A cache line of staging.
 #[repr(C, align(64))]
 #[derive(Debug)]
-struct Stages([[AtomicU8; STAGE_BYTES]; 2]);
+struct Line([AtomicU8; LINE]);
 
 /// What one rank has sent to one group.
 #[derive(Debug)]
 struct PeerArrivals {
     arrival_slots: [ArrivalSlot<AtomicU64>; 2],
-    stages: OnceLock<Box<Stages>>,
+    /// For both parities of a step.
+    stages: OnceLock<Box<[Line]>>,
 }
 
 /// What one rank has sent to all groups.
@@ -34,7 +33,7 @@ type AllOfPeer = Box<[OnceLock<Box<PeerArrivals>>]>;
 #[derive(Debug, Default)]
 struct Use {
     incarnation: u32,
-    /// Arrival slots of later uses.
+    /// Arrivals at later uses.
     early: Vec<(Rank, Arrival)>,
 }
 
@@ -64,12 +63,7 @@ impl RemoteArrivals {
         let peers =
             self.peers[rank.index()].get_or_init(|| (0..groups).map(|_| OnceLock::new()).collect());
         peers[group].get_or_init(|| {
-            let slot = || ArrivalSlot {
-                sequence: AtomicU64::new(0),
-                signature: AtomicU64::new(0),
-                payload: std::array::from_fn(|_| AtomicU64::new(0)),
-            };
-            Box::new(PeerArrivals { arrival_slots: [slot(), slot()], stages: OnceLock::new() })
+            Box::new(PeerArrivals { arrival_slots: Default::default(), stages: OnceLock::new() })
         })
     }
 
@@ -80,17 +74,15 @@ impl RemoteArrivals {
 
     /// Staging of `rank` in `group` for steps of this parity, STAGE_BYTES long.
     pub(crate) fn stage(&self, rank: Rank, group: usize, parity: usize) -> *mut u8 {
-        let stages = self.peer(rank, group).stages.get_or_init(stages);
-        stages.0[parity].as_ptr().cast_mut().cast()
+        let line = || Line(std::array::from_fn(|_| AtomicU8::new(0)));
+        let lines = || std::iter::repeat_with(line).take(2 * STAGE_BYTES / LINE).collect();
+        let stages = self.peer(rank, group).stages.get_or_init(lines);
+        stages.as_ptr().cast_mut().cast::<u8>().wrapping_add(parity * STAGE_BYTES)
     }
 
-    fn use_of(&self, group: usize) -> MutexGuard<'_, Use> {
-        self.uses[group].lock()
-    }
-
-    /// An arrival slot has come.
+    /// An arrival has come.
     pub(crate) fn arrived(&self, rank: Rank, arrival: Arrival) {
-        let mut found = self.use_of(arrival.group.index());
+        let mut found = self.uses[arrival.group.index()].lock();
         if incarnation(arrival.step) > found.incarnation {
             found.early.push((rank, arrival));
         } else {
@@ -100,7 +92,7 @@ impl RemoteArrivals {
 
     /// This rank has committed a use of `group`.
     pub(crate) fn committed(&self, group: GroupId, incarnation: u32) {
-        let mut found = self.use_of(group.index());
+        let mut found = self.uses[group.index()].lock();
         found.incarnation = incarnation;
         let early = std::mem::take(&mut found.early);
         for (rank, arrival) in early {
@@ -115,9 +107,8 @@ impl RemoteArrivals {
     fn publish(&self, rank: Rank, arrival: &Arrival) {
         let (group, parity) = (arrival.group.index(), (arrival.step % 2) as usize);
         let slot = &self.peer(rank, group).arrival_slots[parity];
-        // An arrival slot of a former use would come after the present one only from a sender that
-        // is wrong.
-        if slot.sequence.load(crate::sync::Ordering::Relaxed) >= arrival.step {
+        // Only a faulty sender would send an arrival at a former use after one at the present use.
+        if slot.sequence.load(Ordering::Relaxed) >= arrival.step {
             return;
         }
         let bytes = arrival.stage.len().min(STAGE_BYTES);
@@ -129,17 +120,6 @@ impl RemoteArrivals {
         }
         slot.publish(arrival.step, arrival.signature, &arrival.words);
     }
-}
-
-fn stages() -> Box<Stages> {
-    let layout = std::alloc::Layout::new::<Stages>();
-    // SAFETY: the type has a size.
-    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
-    if memory.is_null() {
-        std::alloc::handle_alloc_error(layout);
-    }
-    // SAFETY: allocated with this layout, and zeroes are valid atomics.
-    unsafe { Box::from_raw(memory.cast()) }
 }
 
 #[cfg(test)]
@@ -158,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_next_use_wait_for_its_commit() {
+    fn arrivals_at_the_next_use_wait_for_its_commit() {
         let arrivals = RemoteArrivals::new(3, 2);
         arrivals.committed(GroupId(1), 4);
         let (now, next) = (arrival(4, 1, b"now"), arrival(5, 1, b"next"));

@@ -1,9 +1,9 @@
-//! What this rank has said to the members of its groups on other nodes and nobody answers to:
-//! arrivals of collectives, lists of commits. A connection that breaks may lose it, while both
-//! ranks live and wait for each other. It is kept here as long as a member may still need it, and
-//! said again to one whose connection broke.
+//! Messages of this rank to members of its groups on other nodes that are not answered: arrivals of
+//! collectives, lists of commits. A connection that breaks may lose them, while both ranks live and
+//! wait for each other. They are kept here as long as a member may still need them, and sent again
+//! to a member whose connection broke.
 //!
-//! Invariant: whoever hears something twice is as wise as before.
+//! Invariant: delivery is idempotent.
 
 mod procedures;
 
@@ -13,29 +13,29 @@ use crate::wire::message::{KINDS, Message};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How much of commits that fail again and again is kept for each group.
+/// Messages of commits that are kept for each group.
 const COMMITS_MAX: usize = 32;
 
-/// A message, and to whom it was said.
+/// A message and its receivers.
 #[derive(Debug)]
 struct Kept {
     to: Arc<[Rank]>,
     message: Message,
 }
 
-/// What was said to one group.
+/// Messages to one group.
 #[derive(Debug, Default)]
 struct GroupMessages {
-    /// By the parity of the step: whoever has read the arrival of a step has no need of the one
-    /// before.
+    /// By the parity of the step: a member that has read the arrival at a step needs the one before
+    /// no more.
     arrivals: [Option<Arc<Kept>>; 2],
-    /// The same of what goes along a tree, by its kind.
+    /// The same of messages along a tree, by their kind.
     along: [[Option<Arc<Kept>>; 2]; KINDS],
     /// With the number of the commit.
     commits: VecDeque<(u64, Arc<Kept>)>,
 }
 
-/// What was said to all groups.
+/// Messages to all groups.
 #[derive(Debug)]
 pub(crate) struct ResendBuffer(Box<[Mutex<GroupMessages>]>);
 
@@ -48,13 +48,13 @@ impl ResendBuffer {
         self.0[group.index()].lock()
     }
 
-    /// A commit has succeeded here, so that all members have announced it: what concerned earlier
-    /// ones is settled everywhere.
+    /// A commit has succeeded here, so all members have announced it and need nothing of earlier
+    /// ones.
     pub(crate) fn agreed(&self, group: GroupId, attempt: u64) {
         self.messages(group).commits.retain(|(number, _)| *number >= attempt);
     }
 
-    /// All that was said to `peer`, in order.
+    /// All messages to `peer`, in order.
     fn to(&self, peer: Rank) -> Vec<Arc<Kept>> {
         let of_group = |messages: &Mutex<GroupMessages>| {
             let messages = messages.lock();

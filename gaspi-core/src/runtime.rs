@@ -14,7 +14,7 @@ use crate::config::{Config, Topology};
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::ids::{Rank, SegmentId};
-#[cfg(feature = "twin")]
+#[cfg(feature = "test-transports")]
 use crate::os::clock;
 use crate::passive::Passive;
 use crate::policy::acknowledge::Flush;
@@ -98,7 +98,7 @@ impl Inner {
         waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        #[cfg(feature = "twin")]
+        #[cfg(feature = "test-transports")]
         if let Some(port) = &self.endpoints.twin {
             return self.until_on_twin(port, deadline, waiting, attempt);
         }
@@ -125,7 +125,7 @@ impl Inner {
     }
 
     /// The same in virtual time.
-    #[cfg(feature = "twin")]
+    #[cfg(feature = "test-transports")]
     fn until_on_twin<T>(
         &self,
         port: &crate::transport::twin::Port,
@@ -155,7 +155,7 @@ impl Inner {
 
     /// Looks after what peers send for a call that may not wait.
     pub(crate) fn look_once(&self) {
-        #[cfg(feature = "twin")]
+        #[cfg(feature = "test-transports")]
         if let Some(port) = &self.endpoints.twin {
             return port.look();
         }
@@ -166,7 +166,7 @@ impl Inner {
 
     /// Whether others are reached by streams, which a thread looks after.
     pub(crate) fn has_peers(&self) -> bool {
-        #[cfg(feature = "twin")]
+        #[cfg(feature = "test-transports")]
         if self.endpoints.twin.is_some() {
             return false;
         }
@@ -421,10 +421,15 @@ impl Runtime {
             inner.ranks.area.leave();
         }
         inner.end_all_segments();
+        #[cfg(feature = "test-transports")]
+        if let Some(faults) = inner.endpoints.faults.as_ref().filter(|_| !std::thread::panicking())
+        {
+            faults.release(inner, &inner.endpoints.stream);
+        }
         if inner.endpoints.remote && !std::thread::panicking() {
             inner.say_goodbye();
         }
-        #[cfg(feature = "twin")]
+        #[cfg(feature = "test-transports")]
         if let Some(port) = &inner.endpoints.twin {
             port.leave(std::thread::panicking());
         }

@@ -51,7 +51,7 @@ impl<T: Pod> View<'_, T> {
     /// Calls `access` with the address of element `first` while the segment cannot be freed.
     fn with<R>(&self, first: usize, count: usize, access: impl FnOnce(*mut T) -> R) -> Result<R> {
         if first > self.len || count > self.len - first {
-            let reason = format!("elements {first}..{first}+{count} of {}", self.len);
+            let reason = format!("{count} elements from {first} on, of {} in the view", self.len);
             return Err(Error::Size { size: (count * size_of::<T>()) as u64, reason });
         }
         let inside = epoch::enter();
@@ -68,8 +68,9 @@ impl<T: Pod> View<'_, T> {
     /// # Errors
     /// [`Error::Size`] beyond the end, [`Error::InvalidSegment`] after the delete.
     pub fn get(&self, index: usize) -> Result<T> {
-        // SAFETY: inside of the segment, which exists while `with` runs; every bit pattern is a T.
-        self.with(index, 1, |pointer| unsafe { pointer.read_unaligned() })
+        let mut value = T::zeroed();
+        self.read(index, std::slice::from_mut(&mut value))?;
+        Ok(value)
     }
 
     /// Stores element `index`.
@@ -77,8 +78,7 @@ impl<T: Pod> View<'_, T> {
     /// # Errors
     /// As [`get`](View::get).
     pub fn set(&self, index: usize, value: T) -> Result<()> {
-        // SAFETY: as in `get`.
-        self.with(index, 1, |pointer| unsafe { pointer.write_unaligned(value) })
+        self.write(index, &[value])
     }
 
     /// Copies elements from `first` on out of the segment.
@@ -88,7 +88,8 @@ impl<T: Pod> View<'_, T> {
     pub fn read(&self, first: usize, to: &mut [T]) -> Result<()> {
         self.with(first, to.len(), |pointer| {
             let bytes = std::mem::size_of_val(to);
-            // SAFETY: inside of the segment; copied as bytes, since bound memory may be unaligned.
+            // SAFETY: inside of the segment, which exists while `with` runs. Copied as bytes, since
+            // bound memory may be unaligned; every bit pattern is a T.
             unsafe { std::ptr::copy(pointer.cast::<u8>(), to.as_mut_ptr().cast(), bytes) }
         })
     }

@@ -47,7 +47,6 @@ procedures! {
 
     /// GASPI.h: the largest value of an atomic.
     fn atomic_max(max_value: *mut gaspi_atomic_value_t) with _rt {
-        out!(max_value).set(gaspi_atomic_value_t::MAX);
-        Ok(())
+        out!(max_value).give(gaspi_atomic_value_t::MAX)
     }
 }

@@ -154,14 +154,12 @@ fn frequency_in(cpuinfo: &str) -> Option<f64> {
 procedures! {
     /// GASPI.h: milliseconds since init.
     fn time_get(wtime: *mut gaspi_time_t) {
-        out!(wtime).set((begin().time.elapsed().as_secs_f64() * 1e3) as gaspi_time_t);
-        Ok(())
+        out!(wtime).give((begin().time.elapsed().as_secs_f64() * 1e3) as gaspi_time_t)
     }
 
     /// GASPI.h: the processor's counter.
     fn time_ticks(ticks_out: *mut gaspi_cycles_t) {
-        out!(ticks_out).set(ticks());
-        Ok(())
+        out!(ticks_out).give(ticks())
     }
 
     /// GASPI_Ext.h: MHz of the processor's counter.

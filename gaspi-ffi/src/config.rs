@@ -201,8 +201,7 @@ procedures! {
     /// GASPI.h: the present configuration.
     fn config_get(config: *mut gaspi_config_t) {
         runtime::refuse_fork()?;
-        out!(config).set(stored().0);
-        Ok(())
+        out!(config).give(stored().0)
     }
 
     /// GASPI.h: the configuration of the next init.

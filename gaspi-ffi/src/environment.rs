@@ -8,8 +8,7 @@ const VERSION: gaspi_float = 1.6;
 procedures! {
     /// GASPI.h: version of the interface.
     fn version(version: *mut gaspi_float) {
-        out!(version).set(VERSION);
-        Ok(())
+        out!(version).give(VERSION)
     }
 
     /// GASPI.h: for profilers, which replace it; the library itself has no profile to control.

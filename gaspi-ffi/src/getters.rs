@@ -12,61 +12,51 @@ const NOTIFICATION_BYTES: gaspi_number_t = 4;
 procedures! {
     /// GASPI.h: bytes of the smallest transfer.
     fn transfer_size_min(transfer_size_min: *mut gaspi_size_t) with _rt {
-        out!(transfer_size_min).set(TRANSFER_SIZE_MIN);
-        Ok(())
+        out!(transfer_size_min).give(TRANSFER_SIZE_MIN)
     }
 
     /// GASPI.h: bytes of the largest transfer.
     fn transfer_size_max(transfer_size_max: *mut gaspi_size_t) with rt {
-        out!(transfer_size_max).set(rt.config().transfer_size_max);
-        Ok(())
+        out!(transfer_size_max).give(rt.config().transfer_size_max)
     }
 
     /// GASPI.h: notifications of a segment.
     fn notification_num(notification_num: *mut gaspi_number_t) with rt {
-        out!(notification_num).set(rt.config().notification_num);
-        Ok(())
+        out!(notification_num).give(rt.config().notification_num)
     }
 
     /// GASPI_Ext.h: bytes of the notifications of a segment.
     fn notifications_space_size(size: *mut gaspi_number_t) with rt {
-        out!(size).set(rt.config().notification_num * NOTIFICATION_BYTES);
-        Ok(())
+        out!(size).give(rt.config().notification_num * NOTIFICATION_BYTES)
     }
 
     /// GASPI.h: bytes of the smallest passive message.
     fn passive_transfer_size_min(passive_transfer_size_min: *mut gaspi_size_t) with _rt {
-        out!(passive_transfer_size_min).set(TRANSFER_SIZE_MIN);
-        Ok(())
+        out!(passive_transfer_size_min).give(TRANSFER_SIZE_MIN)
     }
 
     /// GASPI.h: bytes of the largest passive message.
     fn passive_transfer_size_max(passive_transfer_size_max: *mut gaspi_size_t) with rt {
-        out!(passive_transfer_size_max).set(rt.config().passive_transfer_size_max.into());
-        Ok(())
+        out!(passive_transfer_size_max).give(rt.config().passive_transfer_size_max.into())
     }
 
     /// GASPI.h: bytes of the largest gaspi_allreduce_user.
     fn allreduce_buf_size(buf_size: *mut gaspi_size_t) with rt {
-        out!(buf_size).set(ELEMENT_BYTES * gaspi_size_t::from(rt.config().allreduce_elem_max));
-        Ok(())
+        out!(buf_size).give(ELEMENT_BYTES * gaspi_size_t::from(rt.config().allreduce_elem_max))
     }
 
     /// GASPI.h: elements of the largest gaspi_allreduce.
     fn allreduce_elem_max(elem_max: *mut gaspi_number_t) with rt {
-        out!(elem_max).set(rt.config().allreduce_elem_max);
-        Ok(())
+        out!(elem_max).give(rt.config().allreduce_elem_max)
     }
 
     /// GASPI_Ext.h: elements of the longest list.
     fn rw_list_elem_max(elem_max: *mut gaspi_number_t) with rt {
-        out!(elem_max).set(rt.config().rw_list_elem_max);
-        Ok(())
+        out!(elem_max).give(rt.config().rw_list_elem_max)
     }
 
     /// GASPI.h: the network between hosts.
     fn network_type(network_type: *mut gaspi_network_t) with _rt {
-        out!(network_type).set(GASPI_ETHERNET);
-        Ok(())
+        out!(network_type).give(GASPI_ETHERNET)
     }
 }

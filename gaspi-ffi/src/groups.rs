@@ -7,9 +7,7 @@ use gaspi_core::{GroupId, Rank};
 procedures! {
     /// GASPI.h: makes an empty group.
     fn group_create(group: *mut gaspi_group_t) with rt {
-        let out = out!(group);
-        out.set(rt.group_create()?.0);
-        Ok(())
+        out!(group).give(rt.group_create()?.0)
     }
 
     /// GASPI.h: deletes a group.
@@ -29,15 +27,12 @@ procedures! {
 
     /// GASPI.h: the number of groups.
     fn group_num(group_num: *mut gaspi_number_t) with rt {
-        out!(group_num).set(rt.group_num());
-        Ok(())
+        out!(group_num).give(rt.group_num())
     }
 
     /// GASPI.h: the number of ranks of a group.
     fn group_size(group: gaspi_group_t, group_size: *mut gaspi_number_t) with rt {
-        let out = out!(group_size);
-        out.set(rt.group_size(GroupId(group))?);
-        Ok(())
+        out!(group_size).give(rt.group_size(GroupId(group))?)
     }
 
     /// GASPI.h: the ranks of a group, ascending.
@@ -49,7 +44,6 @@ procedures! {
 
     /// GASPI.h: how many groups there can be.
     fn group_max(group_max: *mut gaspi_number_t) with rt {
-        out!(group_max).set(rt.group_max());
-        Ok(())
+        out!(group_max).give(rt.group_max())
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Never blocks on a lock of its own, never raises SIGPIPE.
 
+use gaspi_core::os::process;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -175,20 +176,8 @@ pub(crate) fn lines(text: &str) {
 fn identity() -> String {
     match IDENTITY.try_read().as_deref() {
         Ok(Some((rank, host))) => format!("{rank} {host}"),
-        _ => format!("- {}", host_name()),
+        _ => format!("- {}", process::host_name()),
     }
-}
-
-/// The name of this machine.
-pub(crate) fn host_name() -> String {
-    let mut name = [0u8; 256];
-    // SAFETY: the buffer has room for the stated bytes and one more, which stays zero.
-    let failed = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
-    if failed != 0 {
-        return "localhost".to_owned();
-    }
-    let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-    String::from_utf8_lossy(&name[..end]).into_owned()
 }
 
 /// One write, so that lines of several ranks do not mix; a closed pipe costs the line, not the

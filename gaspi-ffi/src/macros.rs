@@ -13,6 +13,18 @@ pub(crate) struct Prototype {
     pub(crate) arguments: &'static [&'static str],
 }
 
+/// The two functions that C knows a procedure by.
+macro_rules! exported {
+    ($name:ident($($argument:ident: $type:ty),*) -> $returns:ty $body:block) => {
+        /// See the header.
+        #[unsafe(export_name = concat!("gaspi_", stringify!($name)))]
+        unsafe extern "C" fn gaspi($($argument: $type),*) -> $returns $body
+        /// See the header.
+        #[unsafe(export_name = concat!("pgaspi_", stringify!($name)))]
+        unsafe extern "C" fn pgaspi($($argument: $type),*) -> $returns $body
+    };
+}
+
 /// Defines procedures that return a `gaspi_return_t`. The body is a `Result<(), Failure>`:
 ///
 /// - `fn x(...) { .. }` works at any time;
@@ -49,28 +61,13 @@ macro_rules! procedures {
                         self::$name($($argument),*)
                     })
                 }
-                /// See the header.
-                #[unsafe(export_name = concat!("gaspi_", stringify!($name)))]
-                unsafe extern "C" fn gaspi(
-                    $($argument: $type),*
-                ) -> $crate::types::gaspi_return_t {
+                exported! { $name($($argument: $type),*) -> $crate::types::gaspi_return_t {
                     $(if let Some(code) = $crate::runtime::try_fast(|$fast| $fast_body) {
                         return code;
                     })?
                     // SAFETY: the arguments are the caller's.
                     unsafe { whole($($argument),*) }
-                }
-                /// See the header.
-                #[unsafe(export_name = concat!("pgaspi_", stringify!($name)))]
-                unsafe extern "C" fn pgaspi(
-                    $($argument: $type),*
-                ) -> $crate::types::gaspi_return_t {
-                    $(if let Some(code) = $crate::runtime::try_fast(|$fast| $fast_body) {
-                        return code;
-                    })?
-                    // SAFETY: the arguments are the caller's.
-                    unsafe { whole($($argument),*) }
-                }
+                } }
             };
         )*
         #[cfg(test)]
@@ -102,22 +99,12 @@ macro_rules! plain_procedures {
             $(#[$doc])*
             unsafe fn $name($($argument: $type),*) -> $returns { $($body)* }
             const _: () = {
-                /// See the header.
-                #[unsafe(export_name = concat!("gaspi_", stringify!($name)))]
-                unsafe extern "C" fn gaspi($($argument: $type),*) -> $returns {
+                exported! { $name($($argument: $type),*) -> $returns {
                     // SAFETY: the caller keeps the contract of the C declaration.
                     $crate::error::plain_boundary(stringify!($name), $panicked, || unsafe {
                         self::$name($($argument),*)
                     })
-                }
-                /// See the header.
-                #[unsafe(export_name = concat!("pgaspi_", stringify!($name)))]
-                unsafe extern "C" fn pgaspi($($argument: $type),*) -> $returns {
-                    // SAFETY: the caller keeps the contract of the C declaration.
-                    $crate::error::plain_boundary(stringify!($name), $panicked, || unsafe {
-                        self::$name($($argument),*)
-                    })
-                }
+                } }
             };
         )*
         #[cfg(test)]

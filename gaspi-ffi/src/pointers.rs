@@ -1,6 +1,6 @@
 //! Pointers that a C program passed, checked once and used through safe methods.
 
-use crate::error::Failure;
+use crate::error::{Failure, Outcome};
 use std::ptr::NonNull;
 
 /// An out-argument that is not NULL.
@@ -31,6 +31,14 @@ impl<T> Out<T> {
     pub(crate) fn set(self, value: T) {
         // SAFETY: `new` was promised that it may be written; C does not promise alignment.
         unsafe { self.0.write_unaligned(value) }
+    }
+
+    /// Writes the value as the last thing that a procedure does. `out!(x).give(f()?)` looks at the
+    /// argument before it calls `f`.
+    #[inline]
+    pub(crate) fn give(self, value: T) -> Outcome {
+        self.set(value);
+        Ok(())
     }
 
     /// Writes several values, of which there have to be as many as the program made room for.

@@ -27,6 +27,20 @@ unsafe extern "C" {
     fn gaspiffi_print(text: *const u8, size: usize);
 }
 
+/// The instruction that goes to a symbol and leaves all registers as they are.
+#[cfg(target_arch = "x86_64")]
+macro_rules! go_to {
+    () => {
+        "jmp {}"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! go_to {
+    () => {
+        "b {}"
+    };
+}
+
 /// A stub that leaves all argument registers as they are.
 macro_rules! jump {
     ($name:literal, $target:ident) => {
@@ -35,10 +49,7 @@ macro_rules! jump {
             #[unsafe(naked)]
             #[unsafe(export_name = $name)]
             unsafe extern "C" fn stub() {
-                #[cfg(target_arch = "x86_64")]
-        naked_asm!("jmp {}", sym $target);
-                #[cfg(target_arch = "aarch64")]
-        naked_asm!("b {}", sym $target);
+        naked_asm!(go_to!(), sym $target);
             }
         };
     };
@@ -51,22 +62,12 @@ jump!("pgaspi_printf_to", gaspiffi_printf_to);
 
 // The way back from C. A name made by the assembler is visible to the linker but not exported from
 // the shared library, which a `no_mangle` function would be.
-#[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".globl gaspiffi_deliver",
     ".hidden gaspiffi_deliver",
     ".type gaspiffi_deliver, @function",
     "gaspiffi_deliver:",
-    "jmp {}",
-    sym deliver_from_c,
-);
-#[cfg(target_arch = "aarch64")]
-std::arch::global_asm!(
-    ".globl gaspiffi_deliver",
-    ".hidden gaspiffi_deliver",
-    ".type gaspiffi_deliver, @function",
-    "gaspiffi_deliver:",
-    "b {}",
+    go_to!(),
     sym deliver_from_c,
 );
 

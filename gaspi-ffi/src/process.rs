@@ -5,6 +5,7 @@ use crate::lifecycle::lifecycle;
 use crate::runtime::{self, timeout};
 use crate::types::*;
 use crate::{clock, config, logging, printf, statistics, topology};
+use gaspi_core::os::{affinity, process};
 use gaspi_core::{Error, Job, Link, PendingInit, Rank, Runtime, State, Timeout};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 fn joining() -> Result<PendingInit, Failure> {
     let job = Job::from_environment()?;
     // Errors from here on name the rank.
-    let host = job.hosts.get(job.rank.index()).cloned().unwrap_or_else(logging::host_name);
+    let host = job.hosts.get(job.rank.index()).cloned().unwrap_or_else(process::host_name);
     logging::identify(Some((job.rank.0, host)));
     topology::bind_as_launched();
     Ok(PendingInit::new(job, config::for_core()?)?)
@@ -50,7 +51,7 @@ fn introduction(runtime: &Runtime) -> String {
         env!("CARGO_PKG_VERSION"),
         if local < ranks { ", the others by TCP" } else { "" },
         runtime.waiting_mode(),
-        topology::print_list(&topology::usable_cores()),
+        affinity::listed(&topology::usable_cores()),
     )
 }
 
@@ -120,33 +121,28 @@ procedures! {
 
     /// GASPI_Ext.h: whether the process is part of a job; a forked child is not.
     fn initialized(initialized: *mut gaspi_number_t) {
-        out!(initialized).set(runtime::is_present().into());
-        Ok(())
+        out!(initialized).give(runtime::is_present().into())
     }
 
     /// GASPI.h: the rank of this process.
     fn proc_rank(rank: *mut gaspi_rank_t) with rt {
-        out!(rank).set(rt.rank().0);
-        Ok(())
+        out!(rank).give(rt.rank().0)
     }
 
     /// GASPI.h: the number of ranks.
     fn proc_num(proc_num: *mut gaspi_rank_t) with rt {
-        out!(proc_num).set(gaspi_rank_t::try_from(rt.size()).unwrap_or(gaspi_rank_t::MAX));
-        Ok(())
+        out!(proc_num).give(gaspi_rank_t::try_from(rt.size()).unwrap_or(gaspi_rank_t::MAX))
     }
 
     /// GASPI_Ext.h: the rank among those of its host.
     fn proc_local_rank(local_rank: *mut gaspi_rank_t) with rt {
-        out!(local_rank).set(rt.local_rank());
-        Ok(())
+        out!(local_rank).give(rt.local_rank())
     }
 
     /// GASPI_Ext.h: the number of ranks of this host.
     fn proc_local_num(local_num: *mut gaspi_rank_t) with rt {
         let ranks = gaspi_rank_t::try_from(rt.host_size()).unwrap_or(gaspi_rank_t::MAX);
-        out!(local_num).set(ranks);
-        Ok(())
+        out!(local_num).give(ranks)
     }
 
     /// GASPI.h: ends another rank.
@@ -185,7 +181,6 @@ procedures! {
 
     /// GASPI.h: the topology in use.
     fn build_infrastructure(build_infrastructure: *mut gaspi_number_t) with rt {
-        out!(build_infrastructure).set(rt.build_infrastructure());
-        Ok(())
+        out!(build_infrastructure).give(rt.build_infrastructure())
     }
 }

@@ -14,9 +14,7 @@ procedures! {
 
     /// GASPI.h: makes a queue.
     fn queue_create(queue: *mut gaspi_queue_id_t, milliseconds: gaspi_timeout_t) holding rt {
-        let out = out!(queue);
-        out.set(rt.queue_create(timeout(milliseconds))?.0);
-        Ok(())
+        out!(queue).give(rt.queue_create(timeout(milliseconds))?.0)
     }
 
     /// GASPI.h: deletes a queue.
@@ -26,27 +24,22 @@ procedures! {
 
     /// GASPI.h: requests that were posted and not yet waited for.
     fn queue_size(queue: gaspi_queue_id_t, queue_size: *mut gaspi_number_t) with rt {
-        let out = out!(queue_size);
-        out.set(rt.queue_size(QueueId(queue))?);
-        Ok(())
+        out!(queue_size).give(rt.queue_size(QueueId(queue))?)
     }
 
     /// GASPI.h: the number of queues.
     fn queue_num(queue_num: *mut gaspi_number_t) with rt {
-        out!(queue_num).set(rt.queue_num());
-        Ok(())
+        out!(queue_num).give(rt.queue_num())
     }
 
     /// GASPI.h: requests that fit into a queue.
     fn queue_size_max(queue_size_max: *mut gaspi_number_t) with rt {
-        out!(queue_size_max).set(rt.queue_size_max());
-        Ok(())
+        out!(queue_size_max).give(rt.queue_size_max())
     }
 
     /// GASPI.h: how many queues there can be.
     fn queue_max(queue_max: *mut gaspi_number_t) with rt {
-        out!(queue_max).set(rt.queue_max());
-        Ok(())
+        out!(queue_max).give(rt.queue_max())
     }
 
     /// GASPI.h: forgets the failed requests of a queue.

@@ -84,8 +84,7 @@ procedures! {
 
     /// GASPI.h: the number of segments.
     fn segment_num(segment_num: *mut gaspi_number_t) with rt {
-        out!(segment_num).set(rt.segment_num());
-        Ok(())
+        out!(segment_num).give(rt.segment_num())
     }
 
     /// GASPI.h: the ids of all segments, ascending.
@@ -104,22 +103,17 @@ procedures! {
 
     /// GASPI.h: where a segment lies.
     fn segment_ptr(segment_id: gaspi_segment_id_t, pointer: *mut gaspi_pointer_t) with rt {
-        let out = out!(pointer);
-        out.set(rt.segment_ptr(SegmentId(segment_id))?.cast());
-        Ok(())
+        out!(pointer).give(rt.segment_ptr(SegmentId(segment_id))?.cast())
     }
 
     /// GASPI.h: how many segments there can be.
     fn segment_max(segment_max: *mut gaspi_number_t) with rt {
-        out!(segment_max).set(rt.segment_max());
-        Ok(())
+        out!(segment_max).give(rt.segment_max())
     }
 
     /// GASPI_Ext.h: the lowest free id.
     fn segment_avail_local(segment_id: *mut gaspi_segment_id_t) with rt {
-        let out = out!(segment_id);
-        out.set(rt.segment_avail_local()?.0);
-        Ok(())
+        out!(segment_id).give(rt.segment_avail_local()?.0)
     }
 
     /// GASPI_Ext.h: the size of a segment.
@@ -128,8 +122,6 @@ procedures! {
         rank: gaspi_rank_t,
         size: *mut gaspi_size_t,
     ) with rt {
-        let out = out!(size);
-        out.set(rt.segment_size(SegmentId(segment_id), Rank(rank))?);
-        Ok(())
+        out!(size).give(rt.segment_size(SegmentId(segment_id), Rank(rank))?)
     }
 }

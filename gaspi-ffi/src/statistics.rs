@@ -56,8 +56,7 @@ procedures! {
     /// GASPI.h: the number of counters.
     fn statistic_counter_max(counter_max: *mut gaspi_number_t) {
         runtime::refuse_fork()?;
-        out!(counter_max).set(counters().len() as gaspi_number_t);
-        Ok(())
+        out!(counter_max).give(counters().len() as gaspi_number_t)
     }
 
     /// GASPI.h: what a counter counts.

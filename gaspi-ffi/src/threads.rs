@@ -338,8 +338,7 @@ procedures! {
 
     /// GASPI_Threads.h: the number of cores that this thread may run on.
     fn threads_get_num_cores(cores: *mut gaspi_int) with _rt {
-        out!(cores).set(topology::usable_cores().len() as gaspi_int);
-        Ok(())
+        out!(cores).give(topology::usable_cores().len() as gaspi_int)
     }
 
     /// GASPI_Threads.h: starts a pool with a thread per core.

@@ -3,7 +3,7 @@
 use crate::error::Failure;
 use crate::printf;
 use crate::types::*;
-use std::fmt::Write as _;
+use gaspi_core::os::affinity;
 
 /// The cores of a NUMA node, none if there is no such node.
 fn node_cores(node: u32) -> Option<Vec<usize>> {
@@ -29,26 +29,9 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
     Some(numbers)
 }
 
-/// The same list for people.
-pub(crate) fn print_list(numbers: &[usize]) -> String {
-    let mut text = String::new();
-    let mut rest = numbers;
-    while let Some(&first) = rest.first() {
-        let run = rest.iter().zip(first..).take_while(|(number, next)| *number == next).count();
-        let separator = if text.is_empty() { "" } else { "," };
-        let _ = match run {
-            1 => write!(text, "{separator}{first}"),
-            _ => write!(text, "{separator}{first}-{}", first + run - 1),
-        };
-        rest = &rest[run..];
-    }
-    text
-}
-
 /// The cores that the calling thread may run on.
 pub(crate) fn usable_cores() -> Vec<usize> {
-    let mask = gaspi_core::os::affinity::mask();
-    (0..mask.len() * 64).filter(|core| mask[core / 64] >> (core % 64) & 1 == 1).collect()
+    affinity::cores(&affinity::mask())
 }
 
 /// Binds the calling thread to those cores of a node that it may use.
@@ -117,7 +100,8 @@ plain_procedures! {
     /// GASPI_Ext.h: prints the cores that the calling thread may run on.
     fn print_affinity_mask() -> () {
         let cores = usable_cores();
-        let text = format!("may run on cores {} ({} of them)\n", print_list(&cores), cores.len());
+        let list = affinity::listed(&cores);
+        let text = format!("may run on cores {list} ({} of them)\n", cores.len());
         printf::deliver(0, text.as_bytes());
     } else ();
 }
@@ -131,8 +115,6 @@ mod tests {
         assert_eq!(parse_list("0-3,8,10-11\n"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
         assert_eq!(parse_list("\n"), Some(vec![]));
         assert_eq!(parse_list("0-x"), None);
-        assert_eq!(print_list(&[0, 1, 2, 3, 8, 10, 11]), "0-3,8,10-11");
-        assert_eq!(print_list(&[]), "");
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Stage {
 /// 1.5 times what it takes. The comment says what it took in both tiers and on which day, such as
 /// `took 80, 610 (2026-11-22)`; `cargo xtask test` and `cargo xtask test --full` print these
 /// seconds. Where no run is noted, the budget is older than these notes.
-const BUDGETS: [(&str, u64, u64); 30] = [
+const BUDGETS: [(&str, u64, u64); 32] = [
     ("fmt", 10, 10),             // no run noted
     ("rules", 5, 5),             // no run noted
     ("clippy", 120, 120),        // no run noted
@@ -61,6 +61,8 @@ const BUDGETS: [(&str, u64, u64); 30] = [
     ("man", 5, 5),               // no run noted
     ("core", 120, 900),          // no run noted
     ("tcp", 240, 240),           // no run noted
+    ("faulty", 60, 900),         // no run noted
+    ("twin", 60, 900),           // no run noted
     ("fuzz", 120, 120),          // no run noted
     ("unit", 150, 150),          // no run noted
     ("doc", 90, 90),             // no run noted
@@ -84,7 +86,7 @@ const BUDGETS: [(&str, u64, u64); 30] = [
     ("loom-full", 600, 600),     // no run noted
 ];
 
-pub(crate) const STAGES: [Stage; 30] = [
+pub(crate) const STAGES: [Stage; 32] = [
     stage("fmt", &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -104,6 +106,8 @@ pub(crate) const STAGES: [Stage; 30] = [
     stage("man", &[], |_| man::check(), "what the manual pages have to tell"),
     stage("core", &[], core, "gaspi-core: unit, property and conformance tests, ranks as threads"),
     stage("tcp", &[], tcp, "conformance and collectives over TCP, and over mixed links"),
+    stage("faulty", &[], faulty, "conformance where requests are delayed by a seed"),
+    stage("twin", &[], twin, "conformance in one process and in virtual time, by some seeds"),
     stage("fuzz", &[], fuzz, "a million mutated messages and handshakes of each kind"),
     stage("unit", &[Tool::Cc, Tool::Kill], unit, "the same of the other crates"),
     stage(
@@ -240,6 +244,28 @@ fn tcp(context: &Context) -> Result<Count> {
     Ok(count)
 }
 
+/// The same suite where requests are delayed by a seed; in the full tier also the collective
+/// operations.
+fn faulty(context: &Context) -> Result<Count> {
+    let mut cargo = core_tests(context);
+    cargo.args(["--test", CONFORMANCE]);
+    if context.full {
+        cargo.env("GASPI_TEST_SEEDS", "5").args(["-p", "gaspi-collectives"]);
+        cargo.args(["--test", "operations", "--test", "standard", "--test", "trouble"]);
+    }
+    cargo_test(context, &mut cargo, &only_layout("faulty/"), &[])
+}
+
+/// The same suite in one process and in virtual time.
+fn twin(context: &Context) -> Result<Count> {
+    let mut cargo = core_tests(context);
+    cargo.args(["--test", CONFORMANCE]);
+    if context.full {
+        cargo.env("GASPI_TEST_SEEDS", "150");
+    }
+    cargo_test(context, &mut cargo, &only_layout("twin/"), &[])
+}
+
 /// The decoders of what comes from outside, in a release build.
 fn fuzz(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
@@ -260,7 +286,7 @@ fn proofs(context: &Context) -> Result<Count> {
 /// other.
 fn product(context: &Context) -> Result<Count> {
     let mut count = Count::default();
-    for layout in LAYOUTS {
+    for layout in LAYOUTS.into_iter().filter(|layout| *layout != "twin/") {
         let mut cargo = workspace::cargo();
         cargo.env("GASPI_TEST_FULL", "1");
         cargo.args(["test", "--quiet", "--profile", "fuzz", "-p", "gaspi-collectives"]);

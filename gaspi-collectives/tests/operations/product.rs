@@ -58,6 +58,6 @@ fn every_operation_by_every_algorithm_on_every_type() {
 }
 
 tests! {
-    EVERY:
+    REAL:
         every_operation_by_every_algorithm_on_every_type;
 }

@@ -261,7 +261,7 @@ fn thousands_of_cycles_leave_nothing() {
 }
 
 tests! {
-    EVERY:
+    REAL:
         all_collectives_on_owned_memory,
         memory_that_is_too_short_is_refused,
         borrowed_memory_is_used_and_given_back,

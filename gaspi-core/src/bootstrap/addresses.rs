@@ -8,9 +8,10 @@
 //! has itself is never tried for a peer on another one (every docker host has 172.17.0.1).
 
 use super::card::ENDPOINTS_MAX;
+use super::variables::wrong;
 use crate::error::{Error, Result};
 use crate::os::interfaces::Interface;
-use crate::os::tcp;
+use crate::os::{process, tcp};
 use std::ffi::OsString;
 use std::fmt;
 use std::io::ErrorKind;
@@ -168,10 +169,6 @@ fn ports(text: &str) -> Result<(u16, u16)> {
     }
 }
 
-fn wrong<T>(reason: String) -> Result<T> {
-    Err(Error::Environment { reason })
-}
-
 /// The addresses of this host that peers are told, and in words why the others are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Offer {
@@ -316,7 +313,7 @@ fn bind(
             _ => Unbound::Final(Error::os(call, &failure)),
         });
     }
-    let host = super::system::host_name();
+    let host = process::host_name();
     Err(Unbound::Final(Error::Environment {
         reason: format!(
             "the ports of GASPI_PORT_RANGE {low}-{high} are all taken on host {host} (address \

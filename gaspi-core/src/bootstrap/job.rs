@@ -2,8 +2,8 @@
 
 use super::addresses::Audience;
 use super::auth::Key;
-use super::system;
 use crate::ids::Rank;
+use crate::os::process;
 use crate::os::socket;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,9 +33,6 @@ pub struct Job {
     pub(crate) node: Option<u64>,
     /// Where others find the listeners of this rank, where that is not where they are.
     pub(crate) proxy: Option<TestProxy>,
-    /// The network of a test in place of sockets.
-    #[cfg(feature = "twin")]
-    pub(crate) twin: Option<crate::transport::twin::Network>,
     pub(crate) server: ServerLocation,
 }
 
@@ -121,13 +118,11 @@ impl Job {
             rank: Rank(0),
             size: 1,
             local_rank: 0,
-            hosts: vec![system::host_name()],
+            hosts: vec![process::host_name()],
             transport: Transport::Auto,
             spans_hosts: false,
             node: None,
             proxy: None,
-            #[cfg(feature = "twin")]
-            twin: None,
             server: ServerLocation::NotNeeded,
         }
     }
@@ -138,7 +133,7 @@ impl Job {
             rank,
             size,
             local_rank: rank.0,
-            hosts: vec![system::host_name(); size as usize],
+            hosts: vec![process::host_name(); size as usize],
             ..Job::single()
         }
     }
@@ -158,14 +153,6 @@ impl Job {
     #[must_use]
     pub fn on_node(self, node: u64) -> Job {
         Job { node: Some(node), spans_hosts: true, ..self }
-    }
-
-    /// The same rank on a network of a test, which all ranks of the job share.
-    #[cfg(feature = "twin")]
-    #[doc(hidden)]
-    #[must_use]
-    pub fn on_twin(self, network: crate::transport::twin::Network) -> Job {
-        Job { twin: Some(network), ..self }
     }
 
     /// The same rank, which others reach through a proxy that may delay, hold back or cut what

@@ -24,10 +24,9 @@ mod variables;
 
 pub use auth::KEY_BYTES;
 pub use card::Card;
-pub use exchange::client::Client;
 pub(crate) use exchange::client::report_unable;
+pub use exchange::client::{Client, Table};
 pub use exchange::membership::{LauncherEvent, Membership};
 pub use exchange::server::{Presence, RelayId, Request, Server};
 pub use exchange::start_status::StartStage;
-pub use exchange::table::Table;
 pub use job::{Job, RANKS_MAX, TestProxy, Transport};

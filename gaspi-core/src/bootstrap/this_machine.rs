@@ -1,7 +1,7 @@
 //! The names that this machine goes by.
 
-use super::system;
 use crate::os::interfaces;
+use crate::os::process;
 use std::net::{IpAddr, ToSocketAddrs};
 
 /// What this machine is called, looked up once.
@@ -15,7 +15,7 @@ impl ThisMachine {
     /// Asks the kernel for the machine's name and its interfaces' addresses.
     pub fn look_up() -> ThisMachine {
         let addresses = interfaces::list().into_iter().map(|interface| interface.address).collect();
-        ThisMachine { name: system::host_name(), addresses }
+        ThisMachine { name: process::host_name(), addresses }
     }
 
     /// One that is made up.

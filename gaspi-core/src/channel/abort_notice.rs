@@ -1,4 +1,4 @@
-//! Notices: a few words of each member to everybody, of which the latest counts.
+//! Abort notices: a few words of each member to all others, of which the latest counts.
 //!
 //! A notice is one cache line that its writer overwrites while others may read it, or while it
 //! travels. It carries a checksum, so that a mixture of two is not taken for either; no order of
@@ -11,7 +11,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::transport::endpoint::Departure;
 use crate::transport::shm::area::wake_kind;
 
-/// Words of a notice.
+/// Words of a notice besides number and sum.
 pub(super) const WORDS: usize = 6;
 /// How often a reader looks before it takes a notice for one that is just being written.
 const LOOKS: usize = 4;
@@ -70,7 +70,7 @@ impl Channel {
         unsafe { &*pointer.cast::<AbortNotice>() }
     }
 
-    /// Tells all members; what was told before may not have been seen.
+    /// Publishes a notice to all members. They may not have seen the one before.
     pub fn publish_notice(&self, words: [u64; WORDS]) {
         let mut notices = self.notices.lock();
         *notices += 1;
@@ -80,27 +80,26 @@ impl Channel {
         }
         let places = (self.layout.notice(), self.layout.received_notice(self.me), LINE);
         for member in self.members.iter().filter(|member| member.start.is_none()) {
-            // Who cannot be told any more shows in `check`.
+            // A member that cannot be told any more shows in `check`.
             let _ = self.put(member, places, NO_WORD, Departure::Now);
         }
     }
 
-    /// How many notices members have told so far, in sum. Costs little: their lines are seldom
-    /// written.
+    /// The number of notices of all members so far. Cheap: their lines are seldom written.
     #[inline]
     pub fn notice_count(&self) -> u64 {
-        // Relaxed: whoever looks for what it says looks at the notice itself.
+        // Relaxed: readers of the words look at the notice itself.
         let number = |member| self.notice(member).number.load(Ordering::Relaxed);
         (0..self.members.len()).map(number).fold(0, u64::wrapping_add)
     }
 
-    /// Whether a member has told something that cannot be read yet, since more of it is on its way.
+    /// Whether a member's notice cannot be read yet, since a part of it is still to come.
     pub fn is_notice_incomplete(&self, member: usize) -> bool {
         let notice = self.notice(member);
         notice.number.load(Ordering::Relaxed) != 0 && notice.read().is_none()
     }
 
-    /// What a member has told last, as far as it has come.
+    /// The last notice of a member, if all of it has come.
     pub fn read_notice(&self, member: usize) -> Option<[u64; WORDS]> {
         self.notice(member).read()
     }

@@ -1,8 +1,8 @@
-//! The memory that channels lie in: one hidden segment per rank, sparse, of which each channel
-//! takes a range and some notification words.
+//! The memory that channels lie in: one hidden sparse segment per rank, of which each channel takes
+//! a range and some notification words.
 //!
 //! Invariant: a range is used again only when nobody writes there any more: every other member has
-//! said that it has closed its end, behind all that it wrote, or has ended with all that it sent.
+//! closed its end, behind all that it wrote, or has ended and all that it sent has come.
 
 mod procedures;
 
@@ -13,8 +13,7 @@ use super::zero_copy::ZeroCopySends;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::segment::{ARENA_WORDS, Segment, Target};
-use crate::sync::Mutex;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -62,7 +61,7 @@ pub(super) struct View {
     pub(super) copies: Option<i32>,
 }
 
-/// Another rank's arena as long as channels may be opened there.
+/// Another rank's arena while channels may be opened there.
 #[derive(Debug)]
 struct Known {
     view: Arc<View>,
@@ -72,11 +71,11 @@ struct Known {
 
 /// Failed requests of channels to one rank.
 #[derive(Debug, Default)]
-struct Trouble {
-    /// The last failure's, 0 for none.
+struct Failures {
+    /// The count at the last failure, 0 for none.
     number: u64,
     reason: String,
-    /// Why requests failed where the rank may have died, which would be told by its life.
+    /// Why requests failed that may have failed because of the rank's death.
     suspected: Option<String>,
 }
 
@@ -89,12 +88,11 @@ pub(crate) struct Channels {
     views: Box<[Mutex<Option<Known>>]>,
     /// Ranges of channels that are being opened.
     opening: Mutex<HashMap<GroupId, Closing>>,
-    /// How many requests have failed for certain, and the last ones by rank.
-    troubles: AtomicU64,
-    last: Mutex<HashMap<Rank, Trouble>>,
+    /// The number of requests that have failed for certain, and the last failures by rank.
+    failures: AtomicU64,
+    last: Mutex<HashMap<Rank, Failures>>,
     /// How often requests were lost with their connection, by rank.
     losses: Box<[AtomicU64]>,
-    /// Memory that was lent to messages.
     pub(crate) zero_copy: ZeroCopySends,
 }
 
@@ -105,7 +103,7 @@ impl Channels {
             making: Mutex::default(),
             views: (0..ranks).map(|_| Mutex::default()).collect(),
             opening: Mutex::default(),
-            troubles: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
             last: Mutex::default(),
             losses: (0..ranks).map(|_| AtomicU64::new(0)).collect(),
             zero_copy: ZeroCopySends::default(),
@@ -122,9 +120,9 @@ impl Channels {
         self.views[rank.index()].lock().as_ref().map(|known| Arc::clone(&known.view))
     }
 
-    /// The arena of `rank` is gone; with a generation, only that one. Channels keep what they map,
-    /// and so do those that are being opened: a member may open one and leave before others are as
-    /// far.
+    /// The arena of `rank` is gone; with a generation, only that one. Open channels keep what they
+    /// map. While channels are being opened arenas are kept too: a member may have opened one and
+    /// left before others have.
     pub(crate) fn forget(&self, rank: Rank, generation: Option<u32>) {
         let opening = self.opening.lock();
         let mut known = self.views[rank.index()].lock();
@@ -135,30 +133,23 @@ impl Channels {
         }
     }
 
-    /// Forgets what has gone while channels were being opened.
-    fn forget_gone(&self, opening: &HashMap<GroupId, Closing>) {
-        for known in self.views.iter().filter(|_| opening.is_empty()) {
-            known.lock().take_if(|known| known.gone);
-        }
-    }
-
     /// The connection with `rank` broke although it lives: what was under way is lost.
     pub(crate) fn lost(&self, rank: Rank) {
-        if let Some(trouble) = self.last.lock().get_mut(&rank)
-            && let Some(reason) = trouble.suspected.take()
+        if let Some(of_rank) = self.last.lock().get_mut(&rank)
+            && let Some(reason) = of_rank.suspected.take()
         {
-            self.count(trouble, reason);
+            self.count(of_rank, reason);
         }
     }
 
     pub(super) fn failed(&self, rank: Rank, reason: &str, certain: bool) {
         let mut last = self.last.lock();
-        let trouble = last.entry(rank).or_default();
+        let of_rank = last.entry(rank).or_default();
         if certain {
-            self.count(trouble, reason.to_owned());
+            self.count(of_rank, reason.to_owned());
         } else {
-            trouble.suspected = Some(reason.to_owned());
-            // Relaxed: who uses a connection that was made since has been told by the lock on it.
+            of_rank.suspected = Some(reason.to_owned());
+            // Relaxed: users of a later connection are ordered behind this by its lock.
             self.losses[rank.index()].fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -171,24 +162,24 @@ impl Channels {
     }
 
     /// Counts a failure. The caller holds the lock.
-    fn count(&self, trouble: &mut Trouble, reason: String) {
-        // Relaxed: whoever sees the number looks under the lock.
-        trouble.number = self.troubles.fetch_add(1, Ordering::Relaxed) + 1;
-        trouble.reason = reason;
+    fn count(&self, of_rank: &mut Failures, reason: String) {
+        // Relaxed: readers of the number then look under the lock.
+        of_rank.number = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        of_rank.reason = reason;
     }
 
     /// How many requests have failed so far.
     #[inline]
-    pub(super) fn troubles(&self) -> u64 {
-        self.troubles.load(Ordering::Relaxed)
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
     }
 
     /// The first of `ranks` to which a request failed after the first `known` failures.
-    pub(super) fn trouble(&self, ranks: &[Rank], known: u64) -> Option<(Rank, String)> {
+    pub(super) fn failure(&self, ranks: &[Rank], known: u64) -> Option<(Rank, String)> {
         let last = self.last.lock();
         ranks.iter().find_map(|rank| {
-            let trouble = last.get(rank).filter(|trouble| trouble.number > known)?;
-            Some((*rank, trouble.reason.clone()))
+            let found = last.get(rank).filter(|found| found.number > known)?;
+            Some((*rank, found.reason.clone()))
         })
     }
 
@@ -211,22 +202,25 @@ impl Channels {
         self.opening.lock().get(&group).map(|opening| opening.reserved.clone())
     }
 
-    /// The channel has been opened.
-    pub(super) fn end_opening(&self, group: GroupId) -> Option<Reserved> {
+    /// Ends the opening of a channel. After the last one, forgets the arenas that have gone since.
+    fn take_opening(&self, group: GroupId) -> Option<Closing> {
         let mut opening = self.opening.lock();
         let ended = opening.remove(&group);
-        self.forget_gone(&opening);
-        ended.map(|ended| ended.reserved)
+        for known in self.views.iter().filter(|_| opening.is_empty()) {
+            known.lock().take_if(|known| known.gone);
+        }
+        ended
+    }
+
+    /// The channel has been opened.
+    pub(super) fn end_opening(&self, group: GroupId) -> Option<Reserved> {
+        self.take_opening(group).map(|ended| ended.reserved)
     }
 
     /// The channel could not be opened. If others may have opened it, its range stays until they
     /// close it.
     pub(super) fn fail_opening(&self, group: GroupId, others_may: bool) {
-        let mut opening = self.opening.lock();
-        let failed = opening.remove(&group);
-        self.forget_gone(&opening);
-        drop(opening);
-        let (Some(failed), Some(arena)) = (failed, self.arena()) else { return };
+        let (Some(failed), Some(arena)) = (self.take_opening(group), self.arena()) else { return };
         if others_may {
             arena.close(failed.reserved, failed.writers);
         } else {
@@ -252,24 +246,30 @@ impl Arena {
     ) -> Result<Reserved> {
         let mut space = self.space.lock();
         self.sweep(&mut space, writes_no_more);
-        let taken = space.bytes.take(bytes);
-        let (Some(bytes), words) = (taken, u64::from(words)) else {
-            let (needed, available) = (bytes, space.bytes.longest());
-            let reason = "of the address space for channels; close some, or use smaller ones";
-            return Err(Error::Memory { needed, available, reason: reason.to_owned() });
+        let used_up = |what: &str, needed: u64, available: u64| {
+            let reason = format!(
+                "the {what} for messages of collectives is used up; free prepared operations, or \
+                 use fewer groups"
+            );
+            Error::Memory { needed, available, reason }
         };
-        let Some(words) = space.words.take(words) else {
-            space.bytes.give(bytes);
-            let (needed, available) = (words * 4, space.words.longest() * 4);
-            let reason = "of the words that count messages of channels; close some".to_owned();
-            return Err(Error::Memory { needed, available, reason });
+        let Some(taken) = space.bytes.take(bytes) else {
+            return Err(used_up("address space", bytes, space.bytes.longest()));
+        };
+        let Some(words) = space.words.take(words.into()) else {
+            space.bytes.give(taken);
+            return Err(used_up(
+                "room for counters",
+                u64::from(words) * 4,
+                space.words.longest() * 4,
+            ));
         };
         drop(space);
         for word in words.clone() {
             // Relaxed: members learn of the range by an arrival, which publishes this.
             self.segment.notification(word as usize).store(0, Ordering::Relaxed);
         }
-        Ok(Reserved { bytes, words })
+        Ok(Reserved { bytes: taken, words })
     }
 
     /// Gives back a range that nobody else knows of.

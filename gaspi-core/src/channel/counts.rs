@@ -1,8 +1,7 @@
-//! How far the messages of two members are, as one word in the memory of the other.
+//! Counts of messages as words in the memory of the other member.
 //!
 //! A word counts modulo 2^31, with its upper bit set, since a notification is never 0. A reader
-//! knows a former count, and that no more than 2^31 messages can have come since, and so gets the
-//! whole count.
+//! that knows an earlier count gets the whole one: fewer than 2^31 messages can have come since.
 
 /// A word that says that its writer has closed its end: nothing of it follows.
 pub(super) const CLOSED: u32 = 1;

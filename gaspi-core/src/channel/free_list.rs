@@ -1,4 +1,4 @@
-//! Which parts of a space are in use: first fit.
+//! Which parts of a space are free; allocation is first fit.
 
 use std::ops::Range;
 

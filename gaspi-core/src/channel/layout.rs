@@ -24,9 +24,9 @@ const PAIR: u64 = 2 * LINE;
 pub(super) const PAGE: u64 = 4096;
 /// How staging of neighbouring members is shifted.
 const SKEW: u64 = 5 * LINE;
-/// Stages of a member. Two would do, but lines that are still in the cache of whoever has read them
-/// are slow to write: with some megabytes in between they have left it (64 KiB are written in 2 us
-/// instead of 7). Odd, so that operations of two arrivals, one of them staged, go through all.
+/// Stages of a member. Two would do, but lines that are still in a reader's cache are slow to
+/// write. After some megabytes they have left it: 64 KiB are written in 2 us instead of 7. Odd, so
+/// that operations of two arrivals, one of them staged, go through all.
 pub(super) const STAGES: u64 = 65;
 /// Words per member, in its own cache line while that is cheap.
 const WORDS: u32 = 2;

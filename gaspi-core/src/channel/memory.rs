@@ -1,5 +1,5 @@
-//! Memory of programs as members of a node reach it: segments that all have mapped, and any other
-//! memory by copies between processes.
+//! How members of a node reach each other's memory: segments that all have mapped by pointers,
+//! other memory by copies between processes.
 
 use super::Channel;
 use crate::control::PeerSlice;
@@ -141,19 +141,16 @@ impl Channel {
     /// Whether the members of each node can copy from each other's processes: the same on all
     /// members.
     pub fn all_reachable(&self) -> bool {
-        self.placement.all_reachable()
+        self.placement.all_reachable
     }
 
     /// The process of `member`, to copy from or to it.
     fn process_of(&self, member: usize) -> Result<i32> {
         let at = &self.members[member];
         let Some(pid) = at.copies() else {
-            return Err(self
-                .inner
-                .ranks
-                .refused(at.rank, "this rank cannot copy from or to its memory"));
+            return Err(self.refused(member, "this rank cannot copy from or to its memory"));
         };
-        // The number may serve another process once the member has ended.
+        // The kernel may give the number to another process once the member has ended.
         let ended =
             self.inner.ranks.processes[at.rank.index()].get().is_some_and(process::has_ended);
         if ended {

@@ -1,25 +1,21 @@
 //! How the members of a group open a channel together.
 //!
-//! Each takes a range of its arena, makes the arena known to the other members where it is not yet,
-//! and arrives with the place of its range. Registrations and the arrival are those of segments
-//! made by a group, so all of it can be continued after a timeout.
+//! Each takes a range of its arena, registers the arena with the other members where it is not yet,
+//! and arrives with the place of its range. Registration and arrival are those of segments made by
+//! a group, so all of it can be continued after a timeout.
 
 use super::arena::Reserved;
 use super::layout::Layout;
-use super::placement::Placement;
 use super::spec::ChannelSpec;
-use super::trouble_watch::TroubleWatch;
 use super::{Channel, Member};
 use crate::control::reason::{Report, has_failed};
 use crate::control::{CallKey, CallKind, GroupCall, describe_call};
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::runtime::{Inner, Runtime};
-use crate::sync::Mutex;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeout::{Deadline, Timeout};
-use crate::wait::Call;
-use crate::wait::waiting_group;
+use crate::wait::{Call, waiting_group};
 use std::sync::Arc;
 
 /// Stages.
@@ -34,6 +30,17 @@ fn key_of(spec: ChannelSpec) -> CallKey {
     CallKey { kind, arguments: details, signature, describe: describe_call }
 }
 
+/// How the members are placed, on which members of a node agree. It never changes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Placement {
+    /// Each member may copy from and to the processes of all others of its node.
+    pub(super) all_reachable: bool,
+    /// A member of this node finds that its ranks share cores.
+    pub(super) shares_cores: bool,
+    /// All members are on one machine, of whatever nodes.
+    pub(super) is_one_machine: bool,
+}
+
 /// What a member's arrival says.
 #[derive(Debug, Clone, Copy)]
 struct Offer {
@@ -44,7 +51,7 @@ struct Offer {
     words: u64,
     /// Whether all other members of its node may copy from and to its process.
     reachable: bool,
-    /// Whether it takes its node for one whose ranks share cores: a limit may be its own.
+    /// Whether it finds that the ranks of its node share cores: a limit may be its own.
     shares_cores: bool,
 }
 
@@ -119,26 +126,24 @@ impl Runtime {
         let spec = spec.rounded()?;
         let (inner, deadline) = (self.shared(), timeout.deadline());
         let mut call = inner.group_call(group, key_of(spec))?;
-        let troubles = inner.channels.troubles();
+        let failures = inner.channels.failures();
         inner.prepare_part(&mut call, group, spec, deadline)?;
         let failure = call.failure();
         let failed = failure.is_some();
         let report = call.report(failure.as_ref());
         call.arrive(&inner.offer(&call, group, report).words());
-        let met = call.await_all(deadline);
-        if let Err(error) = &met
-            && error.is_timeout()
-        {
-            return Err(error.clone());
-        }
+        let met = match call.await_all(deadline) {
+            Err(error) if error.is_timeout() => return Err(error),
+            met => met,
+        };
         let anyone_failed =
             met.is_ok() && (0..call.ranks().len()).any(|m| has_failed(Offer::of(&call, m).report));
         let outcome = match (failure, met) {
             (Some(error), _) | (None, Err(error)) => Err(error),
-            (None, Ok(())) => inner.connect_parts(&call, group, spec, troubles, deadline),
+            (None, Ok(())) => inner.connect_parts(&call, group, spec, failures, deadline),
         };
         if let Err(error) = &outcome {
-            // Who has seen all arrive alike, and none fail, has opened it.
+            // A member that has seen all arrive alike, and none fail, has opened it.
             let differs = matches!(error, Error::Mismatch { .. });
             let others_may = !failed && !differs && !anyone_failed;
             inner.channels.fail_opening(group, others_may);
@@ -149,7 +154,7 @@ impl Runtime {
 }
 
 impl Inner {
-    /// What a rank does before it arrives. Its failures are kept in the call, for all to hear.
+    /// What a rank does before it arrives. Failures are kept in the call, to be reported to all.
     ///
     /// # Errors
     /// [`Error::Timeout`].
@@ -198,7 +203,7 @@ impl Inner {
         call: &GroupCall<'_>,
         group: GroupId,
         spec: ChannelSpec,
-        troubles: u64,
+        failures: u64,
         deadline: Deadline,
     ) -> Result<Channel> {
         let ranks = call.ranks_shared();
@@ -219,17 +224,23 @@ impl Inner {
             members,
             segment: Arc::clone(&arena.segment),
             reserved,
-            placement: Placement::new(
-                &self.ranks,
-                &ranks,
-                offers.iter().all(|offer| offer.reachable),
-                |member| offers[member].shares_cores,
-            ),
-            troubles: TroubleWatch::new(troubles),
+            placement: self.placement(&ranks, &offers),
+            failures_before: failures,
+            harmless_failures: AtomicU64::new(failures),
             recent: AtomicU64::new(0),
             notices: Mutex::new(0),
             ranks,
         })
+    }
+
+    fn placement(&self, ranks: &[Rank], offers: &[Offer]) -> Placement {
+        let machine = |rank: Rank| self.ranks.cards[rank.index()].machine;
+        let mut both = ranks.iter().zip(offers);
+        Placement {
+            all_reachable: offers.iter().all(|offer| offer.reachable),
+            shares_cores: both.any(|(rank, o)| self.ranks.is_local(*rank) && o.shares_cores),
+            is_one_machine: ranks.iter().all(|rank| machine(*rank) == machine(self.ranks.me)),
+        }
     }
 
     /// The members as this rank reaches them; its own arena begins at `own`.
@@ -276,7 +287,9 @@ impl Inner {
             // It was there when the member arrived.
             match self.ranks.check_alive(rank, "channel_open") {
                 Err(error) => error,
-                Ok(()) => self.ranks.refused(rank, "its memory for channels is gone"),
+                Ok(()) => {
+                    self.ranks.refused(rank, "its memory for messages of collectives is gone")
+                }
             }
         })
     }

@@ -4,7 +4,7 @@ use super::layout::LINE;
 use crate::error::{Error, Result};
 
 /// Limits of a channel, which fit into a signature.
-const SLOTS_MAX: u32 = (1 << 16) - 1;
+const SLOTS_MAX: u64 = (1 << 16) - 1;
 const MESSAGE_BYTES_MAX: u64 = (1 << 30) - LINE;
 const STAGE_BYTES_MAX: u64 = (1 << 26) - LINE;
 /// Bits of the largest number of lines of a message, and of staging.
@@ -31,19 +31,15 @@ impl ChannelSpec {
 
     /// In whole cache lines, and checked.
     pub(super) fn rounded(self) -> Result<ChannelSpec> {
-        let refuse = |number: u64, what: &str, max: u64| Error::Number {
-            number,
-            reason: format!("{what} of a channel can be at most {max}"),
-        };
-        if self.slots == 0 || self.slots > SLOTS_MAX {
-            let reason = format!("a channel has 1 to {SLOTS_MAX} slots");
-            return Err(Error::Number { number: self.slots.into(), reason });
-        }
-        if self.message_bytes > MESSAGE_BYTES_MAX {
-            return Err(refuse(self.message_bytes, "message_bytes", MESSAGE_BYTES_MAX));
-        }
-        if self.stage_bytes > STAGE_BYTES_MAX {
-            return Err(refuse(self.stage_bytes, "stage_bytes", STAGE_BYTES_MAX));
+        for (what, number, min, max) in [
+            ("slots", self.slots.into(), 1, SLOTS_MAX),
+            ("message_bytes", self.message_bytes, 0, MESSAGE_BYTES_MAX),
+            ("stage_bytes", self.stage_bytes, 0, STAGE_BYTES_MAX),
+        ] {
+            if !(min..=max).contains(&number) {
+                let reason = format!("{what} of a channel are {min} to {max}");
+                return Err(Error::Number { number, reason });
+            }
         }
         Ok(ChannelSpec {
             slots: self.slots,

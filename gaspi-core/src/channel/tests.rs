@@ -39,14 +39,14 @@ fn a_lost_request_counts_once_its_rank_is_known_to_live() {
     assert_eq!(stream.queue.0 as u32, crate::QUEUE_MAX, "none of the program's");
     // A connection that broke while nothing was under way.
     channels.lost(Rank(0));
-    assert_eq!((channels.troubles(), channels.losses(Rank(0))), (0, 0));
+    assert_eq!((channels.failures(), channels.losses(Rank(0))), (0, 0));
     channels.failed(Rank(0), "the connection broke", false);
-    assert_eq!((channels.troubles(), channels.losses(Rank(0))), (0, 1));
-    assert_eq!(channels.trouble(OWN, 0), None);
+    assert_eq!((channels.failures(), channels.losses(Rank(0))), (0, 1));
+    assert_eq!(channels.failure(OWN, 0), None);
     channels.lost(Rank(0));
-    assert_eq!(channels.trouble(OWN, 0), Some((Rank(0), "the connection broke".to_owned())));
-    let known = channels.troubles();
-    assert_eq!(channels.trouble(OWN, known), None);
+    assert_eq!(channels.failure(OWN, 0), Some((Rank(0), "the connection broke".to_owned())));
+    let known = channels.failures();
+    assert_eq!(channels.failure(OWN, known), None);
     channels.lost(Rank(0));
-    assert_eq!(channels.troubles(), known, "it was told already");
+    assert_eq!(channels.failures(), known, "it was told already");
 }

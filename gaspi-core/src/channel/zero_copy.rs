@@ -1,17 +1,14 @@
-//! Memory of the program that messages to other nodes take their data from while they are on their
-//! way.
+//! Memory of the program that messages to other nodes still read.
 //!
-//! A message that was lent its data carries a number in place of its queue's generation. Its
-//! acknowledgement brings that back: the peer has received all of it, and the memory is the
-//! program's. So does that of one that had to be copied nevertheless, and whoever waits knows that
-//! it has arrived.
+//! A zero-copy message carries a number in place of its queue's generation. Its acknowledgement
+//! brings the number back: the peer has received all of it, and the memory is the program's again.
+//! A message that had to be copied nevertheless is acknowledged in the same way.
 
-use crate::sync::Mutex;
-use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{AtomicU32, AtomicUsize, Mutex, Ordering};
 use crate::transport::payload::{AWAITED, UserBuffer};
 use std::sync::Arc;
 
-/// Memory that a message has not given back.
+/// A zero-copy send that has not ended.
 #[derive(Debug)]
 struct InFlight {
     number: u32,
@@ -23,13 +20,13 @@ struct InFlight {
     lost: bool,
 }
 
-/// What has been lent to the messages of all channels of a rank.
+/// The zero-copy sends of all channels of a rank.
 #[derive(Debug, Default)]
 pub(crate) struct ZeroCopySends {
     all: Mutex<Vec<InFlight>>,
-    /// How many.
+    /// Their number.
     count: AtomicUsize,
-    /// The number of the last one.
+    /// What the last one was given as its number.
     last: AtomicU32,
 }
 
@@ -55,20 +52,20 @@ impl ZeroCopySends {
         let number = next(last).unwrap_or_default() | if awaited { AWAITED } else { 0 };
         let mut all = self.all.lock();
         all.push(InFlight { number, channel, member, buffer: Arc::clone(&buffer), lost: false });
-        // Relaxed: whoever asks has lent it, or knows of it from who has.
+        // Relaxed: a thread that asks has begun the send, or was told of it by the one that has.
         self.count.store(all.len(), Ordering::Relaxed);
         (number, buffer)
     }
 
-    /// A message has given back what it was lent, or has not taken it. No effect on number 0, which
-    /// stands for none.
+    /// A send has ended: acknowledged, or not begun after all. No effect on number 0, which stands
+    /// for none.
     pub(crate) fn acknowledged(&self, number: u32) {
         if number != 0 {
             self.end(|send| send.number == number);
         }
     }
 
-    /// A message has been lost; see [`in_flight`](ZeroCopySends::in_flight).
+    /// The message of a send has been lost; see [`in_flight`](ZeroCopySends::in_flight).
     pub(crate) fn lost(&self, number: u32) {
         for send in self.all.lock().iter_mut().filter(|send| send.number == number) {
             send.buffer.revoke();
@@ -76,7 +73,7 @@ impl ZeroCopySends {
         }
     }
 
-    /// Calls back all that a channel has lent: connections end that have not sent all of it.
+    /// Cancels all sends of a channel: connections that have not sent all of one end.
     pub(super) fn cancel(&self, channel: u64) {
         self.end(|send| send.channel == channel);
     }
@@ -86,12 +83,12 @@ impl ZeroCopySends {
         for send in all.extract_if(.., |send| which(send)) {
             send.buffer.revoke();
         }
-        // Release: what was done before the memory came back is seen by who finds it returned.
+        // Release: what was done before the end is seen by a thread that finds it ended.
         self.count.store(all.len(), Ordering::Release);
     }
 
-    /// The members of a channel that have not received messages that were lent their data, with
-    /// whether these are lost: whoever waits for one learns by other ways why.
+    /// The members of a channel to which zero-copy sends have not ended, with whether the message
+    /// is lost; [`Channel::check`](super::Channel::check) gives the reason.
     pub(super) fn in_flight(&self, channel: u64) -> Vec<(usize, bool)> {
         // Acquire: pairs with the Release in `end`.
         if self.count.load(Ordering::Acquire) == 0 {
@@ -110,7 +107,7 @@ mod tests {
     use crate::transport::payload::is_awaited;
 
     #[test]
-    fn each_channel_knows_what_it_has_lent_until_it_comes_back() {
+    fn each_channel_knows_its_sends_until_they_end() {
         let (sends, data) = (ZeroCopySends::default(), [0u8; 8]);
         // SAFETY: nobody reads it.
         let begin = |channel, member, awaited| unsafe {
@@ -129,7 +126,7 @@ mod tests {
         let payload = Payload::of_user(other, 0);
         assert!(*payload.accept());
         sends.cancel(64);
-        assert!(!*payload.accept(), "it was called back");
+        assert!(!*payload.accept(), "it was cancelled");
         sends.cancel(128);
         assert_eq!(in_flight(), [vec![], vec![]]);
     }

@@ -2,7 +2,7 @@
 
 use super::peer_slice::PeerSlice;
 use super::procedures::have_arrived;
-use super::tree_barrier::Tree;
+use super::tree_barrier::{Tree, TreeBarrier};
 use super::{CallKey, CallKind};
 use crate::error::{Error, Result};
 use crate::group::CallState;
@@ -10,26 +10,22 @@ use crate::ids::{GroupId, Rank};
 use crate::os::clock;
 use crate::runtime::Inner;
 use crate::statistics::Counter;
-use crate::sync::AtomicU64;
-use crate::sync::MutexGuard;
 use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
+use crate::sync::{AtomicU64, MutexGuard};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::wake_kind;
-use crate::wait::Call;
-use crate::wait::waiting_group;
+use crate::wait::{Call, waiting_group};
 use crate::wire::message::Arrival;
 use crate::wire::shared_layout::STAGE_BYTES;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a mismatch waits for members that have not arrived.
+/// How long a mismatch is kept back for members that have not arrived.
 const MISMATCH_LIMIT: Duration = Duration::from_secs(1);
 
-/// How a step stands.
+/// How a step stands, unless members have not arrived and nothing else is known.
 enum Scan {
     Done(Result<()>),
-    /// Members have not arrived.
-    Missing,
     /// Members have not arrived, and others differ already.
     Differs(Error),
 }
@@ -63,12 +59,12 @@ impl GroupCall<'_> {
         self.me
     }
 
-    /// How far whoever runs the call has come: 0 for a new one, kept across timeouts.
+    /// How far the caller has come: 0 for a new call, kept across timeouts.
     pub fn cursor(&self) -> u64 {
         self.state.active.as_ref().map_or(0, |active| active.cursor)
     }
 
-    /// Remembers how far whoever runs the call has come.
+    /// Remembers how far the caller has come.
     pub fn set_cursor(&mut self, cursor: u64) {
         if let Some(active) = &mut self.state.active {
             active.cursor = cursor;
@@ -136,26 +132,28 @@ impl GroupCall<'_> {
         committed.tree.as_deref().filter(|_| self.key.kind == CallKind::Barrier)
     }
 
-    /// How long this rank waits before it tells all members that it has arrived; `None` if it has.
+    fn tree_barrier(&self) -> &TreeBarrier {
+        self.inner.control.tree_barriers.of(self.group)
+    }
+
+    /// How long this rank waits before it sends its arrival to all members; `None` if it has.
     fn patience(&self, step: u64) -> Option<Duration> {
         let (tree, active) = (self.tree()?, self.state.active.as_ref()?);
         let since = active.at_tree_since?;
         let left = tree.patience().saturating_sub(clock::since(since));
-        (!self.inner.control.tree_barriers.has_told_all(self.group, step)).then_some(left)
+        (!self.tree_barrier().has_told_all(step)).then_some(left)
     }
 
     /// Sends this rank's arrival slot, and the staging behind it, to the members of other nodes.
     #[cold]
     fn arrive_remotely(&self, step: u64, words: &[u64]) {
-        let inner = self.inner;
-        let pointer =
-            inner.ranks.area.stage(inner.ranks.me, self.group.index(), (step % 2) as usize);
+        let own = self.stage(self.me, step).as_ptr();
         let mut stage = vec![0; self.staged];
         // SAFETY: this rank's own staging, which it alone writes, has STAGE_BYTES.
-        unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(pointer, self.staged) };
+        unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(own, self.staged) };
         let (signature, words) = (self.key.signature, words.to_vec());
         let arrival = Arrival { group: self.group, step, signature, words, stage };
-        inner.send_arrival(self.ranks_shared(), arrival);
+        self.inner.send_arrival(self.ranks_shared(), arrival);
     }
 
     /// Waits until all members have arrived as often as this rank.
@@ -167,16 +165,20 @@ impl GroupCall<'_> {
     pub fn await_all(&mut self, deadline: Deadline) -> Result<()> {
         let step = self.step() + 1;
         let mut next = 0;
-        if self.all_arrive_briefly(deadline, step, &mut next) {
-            if let Some(committed) = &mut self.state.committed {
-                committed.step = step;
-            }
-            if let Some(active) = &mut self.state.active {
-                active.arrived = false;
-            }
-            return Ok(());
+        let outcome = if self.all_arrive_briefly(deadline, step, &mut next) {
+            Ok(())
+        } else {
+            self.await_rest(deadline, step, &mut next).ok_or_else(|| self.timed_out(step))?
+        };
+        if let Some(committed) = &mut self.state.committed {
+            committed.step = step;
         }
-        self.await_rest(deadline, step, &mut next)
+        if outcome.is_err() {
+            self.end();
+        } else if let Some(active) = &mut self.state.active {
+            active.arrived = false;
+        }
+        outcome
     }
 
     /// Whether nothing but a brief look was needed.
@@ -185,62 +187,56 @@ impl GroupCall<'_> {
         let (inner, signature) = (self.inner, self.key.signature);
         let ranks = self.ranks();
         if self.tree().is_some() {
-            return inner.control.tree_barriers.has_completed(self.group, step);
+            return self.tree_barrier().has_completed(step);
         }
         let remote = self.state.committed.as_ref().is_some_and(|committed| committed.remote);
         let slot = |rank| &inner.arrival_slots_of(rank, self.group)[(step % 2) as usize];
         let mut look = || have_arrived(ranks, slot, step, signature, next).then_some(());
         let all = match deadline {
-            Deadline::Now => look(),
-            // Nothing comes before the sockets are looked after.
-            _ if remote => look(),
-            _ => inner.waiter.poll_briefly(look),
+            Deadline::Never | Deadline::At(_) if !remote => inner.waiter.poll_briefly(look),
+            // What comes by sockets does not come before they are polled.
+            _ => look(),
         };
         all.is_some()
     }
 
-    /// The whole of waiting: for members that are late, differ, have died or left.
+    /// Waits for members that are late, differ, have died or left; `None` once the deadline has
+    /// passed.
     #[cold]
-    fn await_rest(&mut self, deadline: Deadline, step: u64, next: &mut usize) -> Result<()> {
+    fn await_rest(
+        &mut self,
+        deadline: Deadline,
+        step: u64,
+        next: &mut usize,
+    ) -> Option<Result<()>> {
         let outcome = match self.scan(step, next) {
-            Scan::Done(outcome) => Some(outcome),
-            Scan::Missing if deadline == Deadline::Now => {
+            Some(Scan::Done(outcome)) => outcome,
+            None if deadline == Deadline::Now => {
                 if self.patience(step) == Some(Duration::ZERO) {
                     self.inner.tell_all_of_barrier(self.group, step);
                 }
                 self.inner.look_once();
-                match self.scan(step, next) {
-                    Scan::Done(outcome) => Some(outcome),
-                    Scan::Missing | Scan::Differs(_) => None,
+                match self.scan(step, next)? {
+                    Scan::Done(outcome) => outcome,
+                    Scan::Differs(_) => return None,
                 }
             }
-            Scan::Missing | Scan::Differs(_) => self.await_slowly(deadline, step, next),
+            None | Some(Scan::Differs(_)) => self.await_slowly(deadline, step, next)?,
         };
-        let Some(outcome) = outcome else { return Err(self.timed_out(step)) };
-        // Others have told this rank so, not the tree: it may not be there to hear of it any more.
+        // The arrivals of all have ended the step, not the tree. This rank sends its own to all
+        // too, since it may have left before the tree completes.
         if !matches!(outcome, Err(Error::RankDied { .. }))
             && self.patience(step).is_some()
-            && !self.inner.control.tree_barriers.has_completed(self.group, step)
+            && !self.tree_barrier().has_completed(step)
         {
             self.inner.tell_all_of_barrier(self.group, step);
         }
-        if let Some(committed) = &mut self.state.committed {
-            committed.step = step;
-        }
-        match outcome {
-            Ok(()) => {
-                if let Some(active) = &mut self.state.active {
-                    active.arrived = false;
-                }
-            }
-            Err(_) => self.end(),
-        }
-        outcome
+        Some(outcome)
     }
 
     /// Waits for members that have not arrived; `None` once the deadline has passed. A mismatch is
-    /// told when all are there, so that nobody gets ahead of a member that is still in the step
-    /// before; but a member that never comes does not keep it back for long.
+    /// an error only when all are there, so that no rank gets ahead of a member that is still in
+    /// the step before; but a member that never comes does not keep it back for long.
     #[cold]
     fn await_slowly(
         &mut self,
@@ -257,17 +253,15 @@ impl GroupCall<'_> {
         let (inner, waiting) = (self.inner, waiting_group(call, self.group));
         let mut seen = None;
         if let Some(patience) = self.patience(step) {
-            seen =
-                inner.until(deadline.at_most(patience), waiting, || self.scan_arrived(step, next));
+            let limit = deadline.at_most(patience);
+            seen = inner.until(limit, waiting, || self.scan(step, next));
             if !matches!(seen, Some(Scan::Done(_))) {
                 inner.tell_all_of_barrier(self.group, step);
             }
         }
-        let seen =
-            seen.or_else(|| inner.until(deadline, waiting, || self.scan_arrived(step, next)));
+        let seen = seen.or_else(|| inner.until(deadline, waiting, || self.scan(step, next)));
         let error = match seen? {
             Scan::Done(outcome) => return Some(outcome),
-            Scan::Missing => return None,
             Scan::Differs(error) => error,
         };
         let now = clock::now();
@@ -278,46 +272,36 @@ impl GroupCall<'_> {
         let left = MISMATCH_LIMIT.saturating_sub(now - since);
         let outcome =
             inner.until(deadline.at_most(left), waiting, || match self.scan(step, next) {
-                Scan::Done(outcome) => Some(outcome),
-                Scan::Missing | Scan::Differs(_) => None,
+                Some(Scan::Done(outcome)) => Some(outcome),
+                _ => None,
             });
         outcome.or_else(|| (clock::since(since) >= MISMATCH_LIMIT).then_some(Err(error)))
     }
 
-    /// The same as [`scan`](Self::scan), `None` while members are missing.
-    fn scan_arrived(&self, step: u64, next: &mut usize) -> Option<Scan> {
-        match self.scan(step, next) {
-            Scan::Missing => None,
-            seen => Some(seen),
-        }
-    }
-
-    /// Looks at the arrival slots of a step from member `next` on, which all before have arrived
-    /// at.
+    /// Looks at the arrival slots of a step from member `next` on; all before have arrived.
     #[inline]
-    fn scan(&self, step: u64, next: &mut usize) -> Scan {
+    fn scan(&self, step: u64, next: &mut usize) -> Option<Scan> {
+        let kind = self.key.kind.name();
         let (mut missing, mut passed, mut differs) = (false, None, None);
         let at_tree = self.tree().is_some();
-        if at_tree && self.inner.control.tree_barriers.has_completed(self.group, step) {
-            return Scan::Done(Ok(()));
+        if at_tree && self.tree_barrier().has_completed(step) {
+            return Some(Scan::Done(Ok(())));
         }
         for member in *next..self.ranks().len() {
             let (rank, slot) = (self.ranks()[member], self.slot(member, step));
             let mut look = slot.poll(step);
             if look == Poll::Missing
-                && let Err(error) = self.inner.ranks.check_alive(rank, self.key.kind.name())
+                && let Err(error) = self.inner.ranks.check_alive(rank, kind)
             {
                 // It may have arrived just before its end.
                 look = slot.poll(step);
                 if look == Poll::Missing && at_tree {
                     if let Some(outcome) = self.end_at_tree(rank, step, error) {
-                        return Scan::Done(outcome);
+                        return Some(Scan::Done(outcome));
                     }
                 } else if look == Poll::Missing {
-                    // Who has left may have done so because of somebody's death.
-                    let dead = self.inner.ranks.dead_among(self.ranks());
-                    let died = dead.map(|rank| self.inner.ranks.died(rank, self.key.kind.name()));
-                    return Scan::Done(Err(died.unwrap_or(error)));
+                    // It may have left because of another member's death.
+                    return Some(Scan::Done(Err(self.death().unwrap_or(error))));
                 }
             }
             match look {
@@ -331,61 +315,65 @@ impl GroupCall<'_> {
             }
         }
         if !missing && passed.is_none() && differs.is_none() {
-            return Scan::Done(Ok(()));
+            return Some(Scan::Done(Ok(())));
         }
-        // Another thread may have ended this rank's part in the job.
-        if let Err(error) = self.inner.check_open() {
-            return Scan::Done(Err(error));
-        }
-        if let Some(rank) = self.inner.ranks.dead_among(self.ranks()) {
-            // Also where it had arrived: survivors that know do not come any more.
-            return Scan::Done(Err(self.inner.ranks.died(rank, self.key.kind.name())));
+        // Another thread may have ended this rank's part in the job. A death counts also where the
+        // dead had arrived: survivors that know of it do not arrive.
+        let ended = self.inner.check_open().err();
+        if let Some(error) = ended.or_else(|| self.death()) {
+            return Some(Scan::Done(Err(error)));
         }
         if at_tree && let Some(rank) = self.departed(step) {
-            let pending = self.key.kind.name().to_owned();
-            return Scan::Done(Err(self.inner.ranks.reported_left(rank, pending)));
+            return Some(Scan::Done(Err(self.inner.ranks.reported_left(rank, kind.to_owned()))));
         }
-        match (differs, passed) {
-            (Some((rank, other)), _) if missing => Scan::Differs(self.mismatch(rank, other)),
-            (Some((rank, other)), _) => Scan::Done(Err(self.mismatch(rank, other))),
+        let (error, may_change) = match (differs, passed) {
+            (Some((rank, other)), _) => (self.mismatch(rank, other), missing),
             (None, Some(rank)) => {
-                let kind = self.key.kind.name();
                 let difference = format!(
                     "{kind} has failed on {rank}, which has called something else on the group \
                      since"
                 );
                 let error = Error::Mismatch { group: self.group, difference };
                 let remote = self.state.committed.as_ref().is_some_and(|group| group.remote);
-                // The death that it failed for is known on other nodes a moment later.
-                if remote { Scan::Differs(error) } else { Scan::Done(Err(error)) }
+                // If it failed because of a death, other nodes know of that a moment later.
+                (error, remote)
             }
-            (None, None) => Scan::Missing,
-        }
+            (None, None) => return None,
+        };
+        Some(if may_change { Scan::Differs(error) } else { Scan::Done(Err(error)) })
+    }
+
+    /// The error of a member's death, if one has died.
+    fn death(&self) -> Option<Error> {
+        let rank = self.inner.ranks.dead_among(self.ranks())?;
+        Some(self.inner.ranks.died(rank, self.key.kind.name()))
     }
 
     /// The member that is known to have left without arriving.
     fn departed(&self, step: u64) -> Option<Rank> {
-        self.inner.control.tree_barriers.departed(self.group, step, self.ranks())
+        self.tree_barrier().departed(step, self.ranks())
     }
 
-    /// What comes of it that a member which has not told this rank of its arrival has ended so;
-    /// `None` if it may have told others, so that news of the rest can still come.
+    /// The outcome where a member has died or left and this rank has not heard of its arrival;
+    /// `None` if others may have heard of it, so that the step can still be completed.
     #[cold]
     fn end_at_tree(&self, rank: Rank, step: u64, error: Error) -> Option<Result<()>> {
         let (inner, group) = (self.inner, self.group);
         let missed = inner.has_missed(group, step, rank);
-        // It may have told just before its end.
-        if inner.control.tree_barriers.has_completed(group, step) {
+        // It may have arrived just before its end.
+        if self.tree_barrier().has_completed(step) {
             return Some(Ok(()));
         }
-        if let Some(rank) = inner.ranks.dead_among(self.ranks()) {
-            return Some(Err(inner.ranks.died(rank, self.key.kind.name())));
+        if let Some(error) = self.death() {
+            return Some(Err(error));
         }
-        // One that has been told of it may have left because of it.
+        // It may have left because of a departure that is known already.
         if !missed || self.departed(step).is_some() {
             return None;
         }
-        inner.say_departed(group, step, &error);
+        if matches!(error, Error::RankLeft { .. }) {
+            inner.say_departed(group, step, rank);
+        }
         Some(Err(error))
     }
 
@@ -404,19 +392,19 @@ impl GroupCall<'_> {
     fn timed_out(&self, step: u64) -> Error {
         let missing: Vec<String> = (0..self.ranks().len())
             .filter(|member| self.slot(*member, step).poll(step) == Poll::Missing)
-            .filter(|member| {
-                !self.inner.control.tree_barriers.has_arrived(self.group, step, *member)
-            })
+            .filter(|member| !self.tree_barrier().has_arrived(step, *member))
             .take(8)
             .map(|member| self.ranks()[member].0.to_string())
             .collect();
         let kind = self.key.kind.name();
-        let pending = format!("rank {} to arrive at {kind} of {}", missing.join(", "), self.group);
+        let ranks = if missing.len() == 1 { "rank" } else { "ranks" };
+        let missing = missing.join(", ");
+        let pending = format!("{ranks} {missing} to arrive at {kind} of {}", self.group);
         Error::Timeout { pending }
     }
 
-    /// What a member's arrival at `step` carries, which has been awaited, until this rank's next
-    /// one.
+    /// What a member's arrival at `step` carries. To be called between the end of the wait for it
+    /// and this rank's next arrival.
     #[inline]
     pub fn payload(&self, member: usize, step: u64) -> [u64; PAYLOAD_WORDS] {
         self.slot(member, step).payload()

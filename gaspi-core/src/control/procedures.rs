@@ -7,9 +7,8 @@ use crate::group::CallState;
 use crate::ids::{GroupId, Rank};
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::Counter;
-use crate::sync::AtomicU64;
 use crate::sync::arrival_slot::{ArrivalSlot, Poll};
-use crate::sync::epoch;
+use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
 use crate::transport::shm::area::wake_kind;
 
@@ -40,8 +39,8 @@ impl Inner {
         };
         let all = if once { look() } else { self.waiter.poll_briefly(look) };
         if all.is_none() {
-            // Until it has claimed the group again, another thread could take this barrier for its
-            // own.
+            // Before this thread has claimed the group again, another one could take this barrier
+            // for its own.
             let continued_by = epoch::thread_key();
             state.active = Some(Active { arrived: true, continued_by, ..Active::new(BARRIER) });
             return None;
@@ -96,8 +95,7 @@ impl Inner {
     }
 }
 
-/// Whether the members from `next` on, and so all, have arrived at `step` in one accord, as their
-/// arrival slots tell.
+/// Whether the members from `next` on, and so all, have arrived at `step` with this signature.
 #[inline]
 pub(super) fn have_arrived<'a>(
     ranks: &[Rank],

@@ -1,5 +1,5 @@
-//! Why a member cannot do its part of a collective call, as it tells the others along with its
-//! arrival: who is at fault in two words of the payload, and the error in words in the staging.
+//! Why a member cannot do its part of a collective call. It sends that along with its arrival: kind
+//! and rank at fault in two words of the payload, the text of the error in the staging.
 
 use super::GroupCall;
 use crate::error::Error;
@@ -23,7 +23,7 @@ const LEFT: u64 = 4;
 const TEXT_MAX: usize = 1024;
 /// The length of the text in the second word; below it the rank at fault, plus 1.
 const LEN_SHIFT: u32 = 32;
-/// How long this rank waits for its own news of a death that another one reports.
+/// How long this rank waits until it knows itself of a death that another one reports.
 const DEATH_LIMIT: Duration = Duration::from_secs(1);
 
 /// Two words of an arrival.
@@ -39,25 +39,13 @@ pub(crate) fn lacks_descriptors(report: Report) -> bool {
     report[0] == LACKS
 }
 
-impl Error {
-    /// The rank that an error is about.
-    fn at_fault(&self) -> Option<Rank> {
-        match self {
-            Error::RankDied { rank, .. }
-            | Error::RankLeft { rank, .. }
-            | Error::Refused { rank, .. } => Some(*rank),
-            _ => None,
-        }
-    }
-}
-
 impl GroupCall<'_> {
-    /// What this rank tells with its next arrival: why it has failed, if it has.
+    /// The report of this rank's next arrival: why it has failed, if it has.
     pub(crate) fn report(&mut self, failure: Option<&Error>) -> Report {
         let Some(error) = failure else { return [DONE, 0] };
         let text = error.to_string();
         let len = text.floor_char_boundary(TEXT_MAX.min(STAGE_BYTES));
-        // A call that is continued may have told it already, and others may be reading it.
+        // A call that is continued may have sent it already, and others may be reading it.
         if self.arrived() == self.step() {
             let stage = self.stage(self.me(), self.step() + 1);
             // SAFETY: this rank's own staging, which is longer, for a step at which it has not
@@ -65,13 +53,14 @@ impl GroupCall<'_> {
             unsafe { stage.as_ptr().copy_from_nonoverlapping(text.as_ptr(), len) };
             self.stage_used(len);
         }
-        let status = match error {
-            Error::RankDied { .. } => DIED,
-            Error::TooManyFiles { .. } => LACKS,
-            Error::RankLeft { .. } => LEFT,
-            _ => FAILED,
+        let (status, at_fault) = match error {
+            Error::RankDied { rank, .. } => (DIED, Some(rank)),
+            Error::RankLeft { rank, .. } => (LEFT, Some(rank)),
+            Error::Refused { rank, .. } => (FAILED, Some(rank)),
+            Error::TooManyFiles { .. } => (LACKS, None),
+            _ => (FAILED, None),
         };
-        let rank = error.at_fault().map_or(0, |rank| u64::from(rank.0) + 1);
+        let rank = at_fault.map_or(0, |rank| u64::from(rank.0) + 1);
         [status, rank | (len as u64) << LEN_SHIFT]
     }
 
@@ -86,17 +75,16 @@ impl GroupCall<'_> {
         deadline: Deadline,
     ) -> Error {
         let (inner, reporter) = (self.inner, self.ranks()[member]);
-        let rank = (details & u64::from(u32::MAX)).checked_sub(1);
-        let rank = rank.and_then(|rank| u16::try_from(rank).ok()).map(Rank);
-        let rank =
-            rank.filter(|rank| u32::from(rank.0) < inner.ranks.size && *rank != inner.ranks.me);
-        if let (DIED, Some(rank)) = (status, rank) {
-            let known = || inner.ranks.check_alive(rank, what).err();
-            let own = inner.until(deadline.at_most(DEATH_LIMIT), waiting, known);
-            return own.unwrap_or_else(|| inner.ranks.reported_death(rank, reporter, what));
-        }
-        if let (LEFT, Some(rank)) = (status, rank) {
-            return inner.ranks.reported_left(rank, what.to_owned());
+        let rank = (details as u32).checked_sub(1).filter(|rank| *rank < inner.ranks.size);
+        let rank = rank.map(|rank| Rank(rank as u16)).filter(|rank| *rank != inner.ranks.me);
+        match (status, rank) {
+            (DIED, Some(rank)) => {
+                let known = || inner.ranks.check_alive(rank, what).err();
+                let own = inner.until(deadline.at_most(DEATH_LIMIT), waiting, known);
+                return own.unwrap_or_else(|| inner.ranks.reported_death(rank, reporter, what));
+            }
+            (LEFT, Some(rank)) => return inner.ranks.reported_left(rank, what.to_owned()),
+            _ => {}
         }
         let len = (details >> LEN_SHIFT) as usize;
         let mut text = vec![0; len.min(TEXT_MAX)];

@@ -1,4 +1,4 @@
-//! Whose collective it is between a brief look and the whole of waiting; who arrives at all.
+//! Which thread a collective belongs to between its brief look and its wait; which ranks arrive.
 
 use super::*;
 use crate::bootstrap::Job;
@@ -49,7 +49,7 @@ fn a_barrier_between_its_brief_look_and_the_rest_belongs_to_its_thread() {
 }
 
 #[test]
-fn who_knows_of_a_death_does_not_arrive() {
+fn a_rank_that_knows_of_a_death_does_not_arrive() {
     let join = |rank| {
         let job = Job::in_process("knows", Rank(rank), 3);
         let runtime = PendingInit::new(job, Config::default()).unwrap().wait(LIMIT).unwrap();

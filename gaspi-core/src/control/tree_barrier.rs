@@ -1,19 +1,18 @@
-//! Barriers that go along a tree, where each member of a group is a node of its own and they share
-//! cores, so that each message is in the way of somebody: 2 (n - 1) messages instead of n (n - 1),
-//! for as many hops as the tree has levels, twice.
+//! Barriers that go along a tree: 2 (n - 1) messages instead of n (n - 1), in twice as many hops as
+//! the tree has levels. They are used where each member of a group is a node of its own and members
+//! share cores: there each message delays a member.
 //!
-//! A member that has arrived, and heard of its children that all below them have, says so to its
-//! parent; the first one says to its children that all have arrived, and so on down. Whoever
-//! handles a frame passes on what there is to pass, also while the program computes. The tree is
-//! binomial over the members' indices: the parent of v is v without its lowest bit.
+//! A member that has arrived, and whose children have told that all below them have, tells its
+//! parent. The first member tells its children that all have arrived, and so on down. Handlers of
+//! frames pass messages on, also while the program computes. The tree is binomial over the members'
+//! indices: the parent of v is v without its lowest bit.
 //!
-//! It only makes what goes well quicker. A member that waits for a while, whose time runs out, that
-//! leaves, or sees that another one has called something else, sends its arrival to all, as in
-//! every other step; and so do all who have arrived once they hear such an arrival. From then on
-//! everything is as without a tree. But for one thing: who has left may have done so after the tree
-//! had told it that all have arrived, and has no arrival slot then. It is missed by those who would
-//! have heard of its arrival, and by those to whom the tree can tell nothing more, since the parent
-//! has left; they tell all.
+//! The tree is a shortcut only. A member that waits for long, times out, leaves, or sees that
+//! another one called something else sends its arrival to all, as in every other step. So does each
+//! member that has arrived once it hears such an arrival. From then on everything is as without a
+//! tree, with one exception: a member that leaves after the tree has told it that all have arrived
+//! sends no arrival. It is reported to all by members that would have heard of its arrival, and by
+//! those that hear nothing more by the tree since their parent has left.
 
 mod procedures;
 
@@ -21,25 +20,24 @@ use crate::bootstrap::Card;
 use crate::ids::{GroupId, Rank};
 use crate::os::affinity;
 use crate::remote_arrivals::incarnation;
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::wire::message::BarrierMessage;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Fewest members, where they share cores and each message is in the way of somebody.
+/// Fewest members for which a tree saves messages.
 const FEW: usize = 3;
-/// For each member that a rank would tell, so long it waits before it tells all.
+/// A rank waits so long for each member before it sends its arrival to all.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// The place of this rank in the tree of a group.
 #[derive(Debug)]
 pub(crate) struct Tree {
     ranks: Arc<[Rank]>,
-    /// One, or for the first member none.
+    /// None for the first member.
     parent: Option<Arc<[Rank]>>,
-    /// The one with the most below it first.
+    /// Ordered by the size of their subtrees, the largest first.
     children: Arc<[Rank]>,
     me: usize,
 }
@@ -86,21 +84,19 @@ impl Tree {
     }
 }
 
-/// The lowest bit of a place in a tree of so many; of the first one, which has none, a higher one
-/// than all.
+/// The lowest bit of a member's index in a tree of this size; for index 0 a bit above all indices.
 fn lowest(place: usize, size: usize) -> usize {
     if place == 0 { size.next_power_of_two() } else { place & place.wrapping_neg() }
 }
 
-/// The last step of either parity: a member may be one ahead of another, and a step that failed is
-/// none of them.
+/// The last step of each parity: a member may be one step ahead of another.
 type Steps = [u64; 2];
 
 fn parity(step: u64) -> usize {
     (step % 2) as usize
 }
 
-/// Takes note of a step, unless it is heard of once more.
+/// Notes a step; an earlier one changes nothing.
 fn note(steps: &mut Steps, step: u64) {
     let last = &mut steps[parity(step)];
     *last = step.max(*last);
@@ -120,18 +116,18 @@ struct Use {
 /// What one rank knows of the barriers of a group. Steps only grow.
 #[derive(Debug, Default)]
 struct BarrierState {
-    /// The present use and the one before, of which something may still be on its way.
+    /// The present use and the one before, of which messages may still come.
     uses: [Use; 2],
-    /// At which this rank has arrived, of which it has told its parent, and of which it has told
+    /// Steps at which this rank has arrived, has told its parent so, and has sent its arrival to
     /// all.
     arrived: Steps,
     told: Steps,
     told_all: Steps,
-    /// Of which others have told all.
+    /// Steps at which another member has sent its arrival to all.
     heard: Steps,
-    /// By child: at which all below it have arrived.
+    /// Steps at which all below a child have arrived.
     below: HashMap<Rank, Steps>,
-    /// Who has left, and the first step that it is known to have missed.
+    /// Members that have left, and the first step that each is known to have missed.
     departed: BTreeMap<Rank, u64>,
 }
 
@@ -147,7 +143,7 @@ impl BarrierState {
     }
 }
 
-/// What is to be told of a step, and to whom.
+/// A message about a step, and the ranks that get it.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     to: Arc<[Rank]>,
@@ -157,21 +153,17 @@ pub(crate) struct Outbound {
 
 /// The barriers of one group.
 #[derive(Debug, Default)]
-struct TreeBarrier {
-    /// At which all have arrived, as far as the tree has told.
+pub(crate) struct TreeBarrier {
+    /// Steps at which all have arrived, as far as the tree has told.
     complete: [AtomicU64; 2],
-    /// Whether somebody has departed.
+    /// Whether a member has departed.
     hopeless: AtomicBool,
     state: Mutex<BarrierState>,
 }
 
 impl TreeBarrier {
-    fn state(&self) -> MutexGuard<'_, BarrierState> {
-        self.state.lock()
-    }
-
-    /// What there is to tell of a step now that something has come. This rank may be at the next
-    /// one already, if all have told it.
+    /// The message that is due for a step after a change. This rank may be at the next step
+    /// already, if all members have sent it their arrivals.
     fn next(&self, state: &mut BarrierState, step: u64) -> Option<Outbound> {
         let tree = state.tree(step)?;
         let all = tree.children.iter().all(|child| state.has_gathered(*child, step));
@@ -186,23 +178,32 @@ impl TreeBarrier {
         }
     }
 
-    /// This rank arrives. Also whether somebody has told all, so that it has to.
+    /// This rank arrives. Also whether it has to send its arrival to all, as another member did.
     fn arrive(&self, step: u64) -> (Option<Outbound>, bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         note(&mut state.arrived, step);
         (self.next(&mut state, step), has(&state.heard, step))
     }
 
-    /// Somebody has told all; whether this rank has to tell all too.
-    fn hear_arrival(&self, step: u64) -> bool {
-        let mut state = self.state();
+    /// A member has sent its arrival to all; whether this rank has to do so too.
+    pub(super) fn hear_arrival(&self, step: u64) -> bool {
+        let mut state = self.state.lock();
         note(&mut state.heard, step);
         has(&state.arrived, step) && !has(&state.told_all, step)
     }
 
-    /// A neighbour has told something, or whoever misses one that has left.
-    fn hear(&self, peer: Rank, step: u64, message: BarrierMessage) -> Option<Outbound> {
-        let mut state = self.state();
+    /// Steps at which another member has sent its arrival to all, while this rank has not arrived,
+    /// with their trees.
+    fn awaited(&self) -> Vec<(u64, Arc<Tree>)> {
+        let state = self.state.lock();
+        let arrived = state.arrived.into_iter().max().unwrap_or(0);
+        let ahead = state.heard.into_iter().filter(|step| *step > arrived);
+        ahead.filter_map(|step| Some((step, Arc::clone(state.tree(step)?)))).collect()
+    }
+
+    /// A message has come along the tree, or from a member that reports a departure.
+    pub(super) fn hear(&self, peer: Rank, step: u64, message: BarrierMessage) -> Option<Outbound> {
+        let mut state = self.state.lock();
         match message {
             BarrierMessage::Gathered => {
                 note(state.below.entry(peer).or_default(), step);
@@ -230,6 +231,47 @@ impl TreeBarrier {
         complete.store(step, Ordering::Release);
         Some(Outbound { to: Arc::clone(&tree.children), step, message: BarrierMessage::Complete })
     }
+
+    /// A use of the group begins.
+    pub(crate) fn committed(&self, incarnation: u32, tree: Option<Arc<Tree>>) {
+        let uses = &mut self.state.lock().uses;
+        uses.swap(0, 1);
+        uses[0] = Use { incarnation, tree };
+    }
+
+    /// Whether all have arrived at `step`, as far as the tree has told.
+    #[inline]
+    pub(crate) fn has_completed(&self, step: u64) -> bool {
+        // Acquire: what the others did before is seen.
+        self.complete[parity(step)].load(Ordering::Acquire) == step
+    }
+
+    /// Whether this rank has sent its arrival at `step` to all.
+    pub(crate) fn has_told_all(&self, step: u64) -> bool {
+        has(&self.state.lock().told_all, step)
+    }
+
+    /// The member that is known to have left without arriving at `step`.
+    pub(crate) fn departed(&self, step: u64, ranks: &[Rank]) -> Option<Rank> {
+        // Acquire: as above.
+        if !self.hopeless.load(Ordering::Acquire) {
+            return None;
+        }
+        let state = self.state.lock();
+        let mut missed = state.departed.iter().filter(|(_, missed)| **missed <= step);
+        missed.find(|(rank, _)| ranks.binary_search(rank).is_ok()).map(|(rank, _)| *rank)
+    }
+
+    /// Whether a member, given by its index, is known to have arrived at `step`.
+    pub(crate) fn has_arrived(&self, step: u64, member: usize) -> bool {
+        let state = self.state.lock();
+        let Some(tree) = state.tree(step) else { return false };
+        tree.children.iter().any(|child| {
+            let index = tree.ranks.binary_search(child);
+            index.is_ok_and(|index| tree.subtree(index).contains(&member))
+                && state.has_gathered(*child, step)
+        })
+    }
 }
 
 /// The barriers of all groups.
@@ -241,62 +283,9 @@ impl TreeBarriers {
         TreeBarriers((0..groups).map(|_| TreeBarrier::default()).collect())
     }
 
-    /// A member has sent its arrival to all; whether this rank has to do so too.
-    pub(super) fn hear_arrival(&self, group: GroupId, step: u64) -> bool {
-        self.0[group.index()].hear_arrival(step)
-    }
-
-    /// A neighbour in the tree has told something.
-    pub(super) fn hear(
-        &self,
-        group: GroupId,
-        peer: Rank,
-        step: u64,
-        message: BarrierMessage,
-    ) -> Option<Outbound> {
-        self.0[group.index()].hear(peer, step, message)
-    }
-
-    /// A use of `group` begins.
-    pub(crate) fn committed(&self, group: GroupId, incarnation: u32, tree: Option<Arc<Tree>>) {
-        let uses = &mut self.0[group.index()].state().uses;
-        uses.swap(0, 1);
-        uses[0] = Use { incarnation, tree };
-    }
-
-    /// Whether all have arrived at `step`, as far as the tree has told.
     #[inline]
-    pub(crate) fn has_completed(&self, group: GroupId, step: u64) -> bool {
-        // Acquire: what the others did before is seen.
-        self.0[group.index()].complete[parity(step)].load(Ordering::Acquire) == step
-    }
-
-    /// Whether this rank has told all that it has arrived at `step`.
-    pub(crate) fn has_told_all(&self, group: GroupId, step: u64) -> bool {
-        has(&self.0[group.index()].state().told_all, step)
-    }
-
-    /// Which of the members is known to have left without arriving at `step`.
-    pub(crate) fn departed(&self, group: GroupId, step: u64, ranks: &[Rank]) -> Option<Rank> {
-        let barrier = &self.0[group.index()];
-        // Acquire: as above.
-        if !barrier.hopeless.load(Ordering::Acquire) {
-            return None;
-        }
-        let state = barrier.state();
-        let mut missed = state.departed.iter().filter(|(_, missed)| **missed <= step);
-        missed.find(|(rank, _)| ranks.binary_search(rank).is_ok()).map(|(rank, _)| *rank)
-    }
-
-    /// Whether a member is known to have arrived at `step`, by its index.
-    pub(crate) fn has_arrived(&self, group: GroupId, step: u64, member: usize) -> bool {
-        let state = self.0[group.index()].state();
-        let Some(tree) = state.tree(step) else { return false };
-        let children =
-            tree.children.iter().filter_map(|child| tree.ranks.binary_search(child).ok());
-        children.into_iter().any(|child| {
-            tree.subtree(child).contains(&member) && state.has_gathered(tree.ranks[child], step)
-        })
+    pub(crate) fn of(&self, group: GroupId) -> &TreeBarrier {
+        &self.0[group.index()]
     }
 }
 
@@ -305,19 +294,17 @@ mod tests {
     use super::*;
     use crate::group::STEP_BITS;
 
-    const GROUP: GroupId = GroupId(0);
-
     fn ranks(size: usize) -> Vec<Rank> {
         // Not their indices.
         (0..size).map(|member| Rank(3 * member as u16 + 1)).collect()
     }
 
-    fn barriers(size: usize) -> Vec<TreeBarriers> {
+    fn barriers(size: usize) -> Vec<TreeBarrier> {
         let ranks = ranks(size);
         let all = (0..size).map(|me| {
-            let barriers = TreeBarriers::new(1);
-            barriers.committed(GROUP, 1, Some(Arc::new(Tree::new(&ranks, me))));
-            barriers
+            let barrier = TreeBarrier::default();
+            barrier.committed(1, Some(Arc::new(Tree::new(&ranks, me))));
+            barrier
         });
         all.collect()
     }
@@ -326,19 +313,24 @@ mod tests {
         usize::from(rank.0) / 3
     }
 
-    /// Delivers what a member says, and what follows from that; counts the messages.
-    fn deliver(all: &[TreeBarriers], from: usize, outbound: Option<Outbound>) -> usize {
+    /// Delivers a message of a member, and those that follow from it; counts them.
+    fn deliver(all: &[TreeBarrier], from: usize, outbound: Option<Outbound>) -> usize {
         let Some(Outbound { to, step, message }) = outbound else { return 0 };
         let sender = ranks(all.len())[from];
         let follow = to.iter().map(|rank| {
-            let next = all[index(*rank)].0[0].hear(sender, step, message);
+            let next = all[index(*rank)].hear(sender, step, message);
             deliver(all, index(*rank), next)
         });
         to.len() + follow.sum::<usize>()
     }
 
-    fn arrive(all: &[TreeBarriers], member: usize, step: u64) -> usize {
-        deliver(all, member, all[member].0[0].arrive(step).0)
+    /// The number of members that know the step to be complete.
+    fn completed(all: &[TreeBarrier], step: u64) -> usize {
+        all.iter().filter(|barrier| barrier.has_completed(step)).count()
+    }
+
+    fn arrive(all: &[TreeBarrier], member: usize, step: u64) -> usize {
+        deliver(all, member, all[member].arrive(step).0)
     }
 
     #[test]
@@ -350,16 +342,13 @@ mod tests {
                 let mut messages = 0;
                 // In some order that differs.
                 for place in 0..size {
-                    assert!(
-                        all.iter().all(|barriers| !barriers.has_completed(GROUP, step)),
-                        "{size}"
-                    );
+                    assert_eq!(completed(&all, step), 0, "{size}");
                     messages += arrive(&all, (place * 7 + turn as usize) % size, step);
                     if size % 7 == 0 {
                         messages += arrive(&all, place, step);
                     }
                 }
-                assert!(all.iter().all(|barriers| barriers.has_completed(GROUP, step)), "{size}");
+                assert_eq!(completed(&all, step), all.len(), "{size}");
                 assert_eq!(messages, 2 * (size - 1), "{size}");
             }
         }
@@ -373,24 +362,24 @@ mod tests {
             arrive(&all, member, step);
         }
         let known = |me: usize| -> Vec<usize> {
-            (0..8).filter(|member| all[me].has_arrived(GROUP, step, *member)).collect()
+            (0..8).filter(|member| all[me].has_arrived(step, *member)).collect()
         };
         assert_eq!(known(4), [6, 7]);
         assert!(known(0).is_empty());
     }
 
     #[test]
-    fn who_has_left_misses_all_steps_from_the_first_on_that_it_missed() {
+    fn a_member_that_has_left_misses_all_steps_from_its_first_missed_one() {
         let (all, ranks) = (barriers(3), ranks(3));
         let step = (1 << STEP_BITS) + 7;
         for of_step in [step + 1, step, step + 2] {
-            all[1].0[0].hear(ranks[0], of_step, BarrierMessage::Departed(ranks[2]));
+            all[1].hear(ranks[0], of_step, BarrierMessage::Departed(ranks[2]));
         }
-        let departed = |step| all[1].departed(GROUP, step, &ranks);
+        let departed = |step| all[1].departed(step, &ranks);
         assert_eq!(departed(step - 1), None);
         assert!((step..step + 9).all(|step| departed(step) == Some(ranks[2])));
-        // A group without it is none of its business.
-        assert_eq!(all[1].departed(GROUP, step, &ranks[..2]), None);
+        // Groups without the member are not affected.
+        assert_eq!(all[1].departed(step, &ranks[..2]), None);
     }
 
     #[test]
@@ -398,9 +387,9 @@ mod tests {
         let all = barriers(4);
         let step = (1 << STEP_BITS) + 1;
         arrive(&all, 1, step);
-        assert!(all[1].0[0].hear_arrival(step));
-        assert!(!all[2].0[0].hear_arrival(step));
-        assert!(all[2].0[0].arrive(step).1 && !all[3].0[0].arrive(step).1);
+        assert!(all[1].hear_arrival(step));
+        assert!(!all[2].hear_arrival(step));
+        assert!(all[2].arrive(step).1 && !all[3].arrive(step).1);
     }
 
     #[test]
@@ -410,19 +399,19 @@ mod tests {
         arrive(&all, 0, old);
         let ranks = ranks(3);
         for rank in &ranks[1..] {
-            assert!(all[0].0[0].hear(*rank, step, BarrierMessage::Gathered).is_none());
+            assert!(all[0].hear(*rank, step, BarrierMessage::Gathered).is_none());
         }
-        all[0].committed(GROUP, 2, Some(Arc::new(Tree::new(&ranks[..2], 0))));
-        assert!(!all[0].has_completed(GROUP, step));
-        // What belongs to the former use goes along its tree.
-        all[0].0[0].hear(ranks[1], old, BarrierMessage::Gathered);
-        assert!(!all[0].has_completed(GROUP, old));
-        assert!(all[0].0[0].arrive(step).0.is_some());
-        assert!(all[0].has_completed(GROUP, step) && !all[0].has_completed(GROUP, old));
+        all[0].committed(2, Some(Arc::new(Tree::new(&ranks[..2], 0))));
+        assert!(!all[0].has_completed(step));
+        // Messages of the former use go along its tree.
+        all[0].hear(ranks[1], old, BarrierMessage::Gathered);
+        assert!(!all[0].has_completed(old));
+        assert!(all[0].arrive(step).0.is_some());
+        assert!(all[0].has_completed(step) && !all[0].has_completed(old));
     }
 
     #[test]
-    fn who_is_a_step_ahead_still_tells_of_the_one_before() {
+    fn a_member_that_is_a_step_ahead_still_tells_of_the_one_before() {
         let all = barriers(4);
         let (first, second) = ((1 << STEP_BITS) + 1, (1 << STEP_BITS) + 2);
         for member in 0..3 {
@@ -432,12 +421,12 @@ mod tests {
         for member in 0..3 {
             arrive(&all, member, second);
         }
-        assert!(!all[0].has_completed(GROUP, first));
+        assert!(!all[0].has_completed(first));
         arrive(&all, 3, first);
-        assert!(all.iter().all(|barriers| barriers.has_completed(GROUP, first)));
-        assert!(!all[0].has_completed(GROUP, second));
+        assert_eq!(completed(&all, first), all.len());
+        assert!(!all[0].has_completed(second));
         arrive(&all, 3, second);
-        assert!(all.iter().all(|barriers| barriers.has_completed(GROUP, second)));
+        assert_eq!(completed(&all, second), all.len());
     }
 
     #[test]
@@ -449,26 +438,17 @@ mod tests {
             for member in others().filter(|member| member % 3 != 0) {
                 arrive(&all, member, first);
             }
-            // It has failed there, and is in the next one.
+            // It has failed in the first one, and is in the second.
             arrive(&all, elsewhere, second);
             for member in others().filter(|member| member % 3 == 0) {
                 arrive(&all, member, first);
             }
-            assert!(
-                all.iter().all(|barriers| !barriers.has_completed(GROUP, first)),
-                "{elsewhere}"
-            );
+            assert_eq!(completed(&all, first), 0, "{elsewhere}");
             for member in others() {
                 arrive(&all, member, second);
             }
-            assert!(
-                all.iter().all(|barriers| barriers.has_completed(GROUP, second)),
-                "{elsewhere}"
-            );
-            assert!(
-                all.iter().all(|barriers| !barriers.has_completed(GROUP, first)),
-                "{elsewhere}"
-            );
+            assert_eq!(completed(&all, second), all.len(), "{elsewhere}");
+            assert_eq!(completed(&all, first), 0, "{elsewhere}");
         }
     }
 }

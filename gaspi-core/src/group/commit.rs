@@ -8,31 +8,32 @@ use crate::runtime::Inner;
 use crate::sync::Ordering;
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::{WatchSteps, liveness};
-use crate::wait::Call;
-use crate::wait::waiting_group;
+use crate::wait::{Call, waiting_group};
 use crate::wire::message::GroupMessage;
 use std::sync::Arc;
 
 impl Inner {
     /// Tells the members of a commit under way that this rank no longer wants it.
     pub(super) fn withdraw(&self, group: GroupId) {
-        if let Some((attempt, ranks)) = self.control.groups.withdraw(group) {
+        let withdrawn = self.control.groups.board.lock().withdraw(group);
+        if let Some((attempt, ranks)) = withdrawn {
             self.tell_withdrawn(group, attempt, &ranks);
         }
     }
 
     fn tell_withdrawn(&self, group: GroupId, attempt: u64, ranks: &[Rank]) {
         let message = GroupMessage::Withdraw { group, attempt };
-        // Who cannot be told any more does not wait any more.
+        // A member that cannot be told any more does not wait any more.
         let _ = self.send_commit(attempt, group, ranks, message, Deadline::Now);
     }
 
     /// Tells the members of a commit under way that it has failed; `is_fresh` where it was to be
     /// the first of a group.
-    fn abort(&self, group: GroupId, is_fresh: bool, error: &Error, reason: String) {
-        let dead = match error {
-            Error::RankDied { rank, .. } => Some(*rank),
-            _ => None,
+    fn abort(&self, group: GroupId, is_fresh: bool, error: &Error) {
+        let (dead, reason) = match error {
+            Error::RankDied { rank, .. } => (Some(*rank), error.to_string()),
+            Error::Mismatch { difference, .. } => (None, difference.clone()),
+            _ => (None, error.to_string()),
         };
         let failed = self.control.groups.board.lock().fail(group, dead);
         if let Some((attempt, ranks, round)) = failed {
@@ -66,17 +67,17 @@ impl Inner {
         if let Some(announce) = announce {
             let (attempt, message) = (announce.attempt, GroupMessage::Announce(announce));
             if let Err(error) = self.send_commit(attempt, group, &ranks, message, deadline) {
-                self.abort(group, state.committed.is_none(), &error, error.to_string());
+                self.abort(group, state.committed.is_none(), &error);
                 return Err(error);
             }
         }
         self.ranks.area.set_members(group.index(), &ranks);
         // Committing again replaces what was committed, once the others have agreed to it.
         let former = state.former();
-        let incarnation = match self.await_settled(group, &ranks, &former, deadline) {
+        let incarnation = match self.await_settled(group, &ranks, former, deadline) {
             Some(Ok(incarnation)) => incarnation,
-            Some(Err((error, reason))) => {
-                self.abort(group, state.committed.is_none(), &error, reason);
+            Some(Err(error)) => {
+                self.abort(group, state.committed.is_none(), &error);
                 return Err(error);
             }
             None => return Err(self.commit_timed_out(group)),
@@ -84,39 +85,43 @@ impl Inner {
         self.note_committed(group, &mut state, ranks, me, incarnation)
     }
 
-    /// Waits until the commit under way has come to an end, and the former members of the id need
-    /// this rank's arrival slots no longer.
-    #[allow(clippy::type_complexity, reason = "what `settled` gives")]
+    /// Waits until the commit under way has ended, and no member reads this rank's arrival slots of
+    /// the id's former use any more.
     fn await_settled(
         &self,
         group: GroupId,
         ranks: &[Rank],
-        former: &Option<(Arc<[Rank]>, u64)>,
+        former: Option<(Arc<[Rank]>, u64)>,
         deadline: Deadline,
-    ) -> Option<Result<u32, (Error, String)>> {
+    ) -> Option<Result<u32>> {
         let waiting = waiting_group(Call::Commit, group);
-        let slow: Vec<WatchSteps<'_>> = former
-            .iter()
-            .flat_map(|(ranks, _)| ranks.iter())
-            .filter(|rank| self.ranks.is_local(**rank) && ranks.binary_search(*rank).is_err())
-            .map(|rank| self.ranks.area.watch_steps(*rank, group.index()))
-            .collect();
-        let settled = || {
-            self.settled(group, ranks)
-                .filter(|settled| settled.is_err() || self.is_free(group, former, ranks))
+        let (former, step) = former.unwrap_or_else(|| ([].into(), 0));
+        // Ranks of other nodes read copies. Members of both uses, which have said so, read the
+        // former one no more; they may never have committed it.
+        let reads =
+            |rank: &&Rank| self.ranks.is_local(**rank) && ranks.binary_search(rank).is_err();
+        let readers: Vec<Rank> = former.iter().filter(reads).copied().collect();
+        let has_read = |rank: &Rank| {
+            self.ranks.area.has_finished(*rank, group.index(), step)
+                || self.ranks.liveness(*rank) != liveness::JOINED
         };
+        let settled = || {
+            let settled = self.settled(group, ranks);
+            settled.filter(|settled| settled.is_err() || readers.iter().all(has_read))
+        };
+        // While these live, the readers wake this rank when they finish a step.
+        let _watches: Vec<WatchSteps<'_>> =
+            readers.iter().map(|rank| self.ranks.area.watch_steps(*rank, group.index())).collect();
         // Nothing wakes this rank when a list has lacked members for long enough.
         let standing = self.until(deadline, waiting, || {
             settled().map(Some).or_else(|| self.control.groups.lacks_members(group).then_some(None))
         });
-        let standing = match standing {
+        match standing {
             Some(None) => self
                 .until(deadline.at_most(DEATH_LIMIT), waiting, settled)
                 .or_else(|| self.until(deadline, waiting, settled)),
             standing => standing.flatten(),
-        };
-        drop(slow);
-        standing
+        }
     }
 
     /// All members agree.
@@ -139,35 +144,14 @@ impl Inner {
         let step = first_step(incarnation);
         state.former = None;
         let remote = ranks.iter().any(|rank| !self.ranks.is_local(*rank));
-        // Their lists have come by connections with all of them.
+        // All members are connected: their lists have come.
         let tree = Tree::of(&self.ranks.cards, &ranks, me).map(Arc::new);
-        self.control.tree_barriers.committed(group, incarnation, tree.clone());
+        self.control.tree_barriers.of(group).committed(incarnation, tree.clone());
         state.committed = Some(Committed { ranks: ranks.into(), me, step, remote, tree });
         self.control.groups.members(group)?.committed = true;
         let incarnation = crate::remote_arrivals::incarnation(step);
         self.control.groups.cell(group)?.incarnation.store(incarnation, Ordering::Release);
         Ok(())
-    }
-
-    /// Whether the members of a former use of the id have read this rank's arrival slots. Those who
-    /// commit the next use with it, and have said so, read them no more; they may never have
-    /// committed the former.
-    fn is_free(
-        &self,
-        group: GroupId,
-        former: &Option<(Arc<[Rank]>, u64)>,
-        members: &[Rank],
-    ) -> bool {
-        former.as_ref().is_none_or(|(ranks, step)| {
-            // Others keep copies of this rank's arrival slots.
-            let is_reader =
-                |rank: &&Rank| self.ranks.is_local(**rank) && members.binary_search(*rank).is_err();
-            let readers = ranks.iter().filter(is_reader);
-            readers.into_iter().all(|rank| {
-                self.ranks.area.has_finished(*rank, group.index(), *step)
-                    || self.ranks.liveness(*rank) != liveness::JOINED
-            })
-        })
     }
 
     fn standing(&self, group: GroupId) -> Standing {
@@ -179,44 +163,30 @@ impl Inner {
             .standing(group, self.ranks.me, is_dead, |rank| !self.ranks.is_local(rank))
     }
 
-    /// The end of the commit under way, if it has one: the incarnation, or the error and what the
-    /// other members should be told.
-    #[allow(clippy::type_complexity, reason = "used once, right above")]
-    fn settled(&self, group: GroupId, ranks: &[Rank]) -> Option<Result<u32, (Error, String)>> {
+    /// The end of the commit under way, if it has come to one: the incarnation, or an error.
+    fn settled(&self, group: GroupId, ranks: &[Rank]) -> Option<Result<u32>> {
         if let Err(error) = self.check_open() {
-            let text = error.to_string();
-            return Some(Err((error, text)));
+            return Some(Err(error));
         }
         let standing = self.standing(group);
         if !matches!(standing, Standing::Agreed(_))
             && let Some(rank) = self.ranks.dead_among(ranks)
         {
-            let error = self.ranks.died(rank, "group_commit");
-            let text = error.to_string();
-            return Some(Err((error, text)));
+            return Some(Err(self.ranks.died(rank, "group_commit")));
         }
         match standing {
             Standing::Agreed(incarnation) => Some(Ok(incarnation)),
-            Standing::Differs(difference) => {
-                let error = Error::Mismatch { group, difference: difference.clone() };
-                Some(Err((error, difference)))
-            }
             Standing::Aborted(Abort { reporter, dead: Some(dead), .. })
                 if ranks.binary_search(&dead).is_ok() =>
             {
-                let error = self.ranks.reported_death(dead, reporter, "group_commit");
-                let text = error.to_string();
-                Some(Err((error, text)))
+                Some(Err(self.ranks.reported_death(dead, reporter, "group_commit")))
             }
-            Standing::Aborted(Abort { reason, .. }) => {
-                let error = Error::Mismatch { group, difference: reason.clone() };
-                Some(Err((error, reason)))
+            Standing::Differs(difference) | Standing::Aborted(Abort { reason: difference, .. }) => {
+                Some(Err(Error::Mismatch { group, difference }))
             }
-            Standing::Waiting(missing) => missing.iter().find_map(|rank| {
-                let error = self.ranks.check_alive(*rank, "group_commit").err()?;
-                let text = error.to_string();
-                Some(Err((error, text)))
-            }),
+            Standing::Waiting(missing) => missing
+                .iter()
+                .find_map(|rank| self.ranks.check_alive(*rank, "group_commit").err().map(Err)),
         }
     }
 

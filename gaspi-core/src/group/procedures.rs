@@ -76,7 +76,7 @@ impl Runtime {
     /// collectives. After a timeout, call again to continue.
     ///
     /// # Errors
-    /// [`Error::Timeout`] says who is missing; [`Error::Mismatch`] if members have different lists;
+    /// [`Error::Timeout`] says which ranks are missing; [`Error::Mismatch`] if lists differ;
     /// [`Error::InvalidGroup`] also if this rank is not a member; [`Error::RankDied`],
     /// [`Error::RankLeft`].
     pub fn group_commit(&self, group: GroupId, timeout: Timeout) -> Result<()> {
@@ -112,9 +112,12 @@ impl Runtime {
     /// # Errors
     /// [`Error::InvalidGroup`] if it is not committed, [`Error::NotInitialised`].
     pub fn group_use(&self, group: GroupId) -> Result<u64> {
-        let inner = self.inner();
-        inner.check_open()?;
-        inner.control.groups.incarnation(group).map(u64::from)
+        self.inner().check_open()?;
+        let groups = &self.inner().control.groups;
+        match groups.cell(group)?.incarnation.load(Ordering::Acquire) {
+            0 => Err(groups.not_committed(group)),
+            incarnation => Ok(incarnation.into()),
+        }
     }
 
     /// Groups that may exist at once.

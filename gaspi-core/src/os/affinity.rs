@@ -24,6 +24,21 @@ pub fn mask() -> Vec<u64> {
     words
 }
 
+/// The cores of a mask.
+pub fn cores(mask: &[u64]) -> Vec<usize> {
+    (0..mask.len() * 64).filter(|core| mask[core / 64] >> (core % 64) & 1 == 1).collect()
+}
+
+/// Cores as the kernel prints them: `0-3,8`.
+pub fn listed(cores: &[usize]) -> String {
+    let runs = cores.chunk_by(|core, next| core + 1 == *next);
+    let runs = runs.map(|run| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => run[0].to_string(),
+    });
+    runs.collect::<Vec<_>>().join(",")
+}
+
 /// Cores in the union of masks, limited by the control group's quota.
 pub fn usable_cores<'a>(masks: impl Iterator<Item = &'a [u64]>) -> u32 {
     let cores = cores_of(masks);
@@ -40,4 +55,17 @@ pub fn cores_of<'a>(masks: impl Iterator<Item = &'a [u64]>) -> u32 {
         }
     }
     union.iter().map(|word| word.count_ones()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_listed_as_runs() {
+        let list = |mask: &[u64]| listed(&cores(mask));
+        assert_eq!(list(&[0b1101_0000_1111, 1]), "0-3,8,10-11,64");
+        assert_eq!(list(&[u64::MAX, u64::MAX]), "0-127");
+        assert_eq!(list(&[]), "");
+    }
 }

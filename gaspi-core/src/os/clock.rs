@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// The present.
 #[inline]
 pub(crate) fn now() -> Instant {
-    #[cfg(feature = "twin")]
+    #[cfg(feature = "test-transports")]
     if let Some(now) = virtual_time::now() {
         return now;
     }
@@ -31,7 +31,7 @@ pub(crate) fn monotonic_ns() -> u64 {
 }
 
 /// Time that passes only when a test says so.
-#[cfg(feature = "twin")]
+#[cfg(feature = "test-transports")]
 pub(crate) mod virtual_time {
     use std::cell::RefCell;
     use std::sync::Arc;

@@ -153,6 +153,18 @@ pub fn exit_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
+/// The name of this machine.
+pub fn host_name() -> String {
+    let mut buffer = [0u8; 256];
+    // SAFETY: writes at most the given length; the last byte stays zero.
+    let failed = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) } != 0;
+    let len = buffer.iter().position(|byte| *byte == 0).unwrap_or(0);
+    if failed || len == 0 {
+        return "localhost".to_owned();
+    }
+    String::from_utf8_lossy(&buffer[..len]).into_owned()
+}
+
 /// Runs `start` with all signals blocked, so that a thread made there never gets one.
 pub fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: all zeroes is a valid set, which sigfillset then fills.

@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 pub const DESCRIPTORS_MAX: usize = 4;
 const CONTROL_WORDS: usize = 8;
 
-/// Who is on the other side of a connection, as the kernel vouches.
+/// The process on the other side of a connection, as the kernel vouches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
     /// Process, 0 where it is not visible from here.
@@ -97,7 +97,7 @@ pub fn clear(fd: BorrowedFd<'_>) {
     while net::recv(fd, &mut bytes, RecvFlags::DONTWAIT).is_ok() {}
 }
 
-/// Who is on the other side.
+/// The process on the other side.
 ///
 /// # Errors
 /// The kernel's.

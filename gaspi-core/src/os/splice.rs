@@ -43,8 +43,8 @@ impl Pipe {
         self.held
     }
 
-    /// Puts as much of a piece in as there is room for, without a copy: whoever receives it at the
-    /// end sees what the memory holds then.
+    /// Puts as much of a piece in as there is room for, without a copy: the receiver at the end
+    /// sees what the memory holds then.
     ///
     /// # Errors
     /// The kernel's: such calls may be forbidden here, or unknown.

@@ -7,7 +7,7 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt};
+use rustix::net::{self, AddressFamily, SocketAddrAny, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::mem::size_of;
 use std::net::SocketAddr;
@@ -195,16 +195,10 @@ pub fn set_plain_congestion(fd: BorrowedFd<'_>) -> io::Result<String> {
     Ok(now)
 }
 
-/// Says that nothing more will be sent; what is on its way still arrives.
-pub fn end_sending(fd: BorrowedFd<'_>) {
-    // That the other side has gone already does not matter.
-    let _ = net::shutdown(fd, Shutdown::Write);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::socket::{Piece, receive, send};
+    use crate::os::socket::{Piece, end_sending, receive, send};
     use std::time::Instant;
 
     fn ready(fd: BorrowedFd<'_>, events: i16) {

@@ -1,12 +1,12 @@
 //! When completed puts are acknowledged: delayed, and piggybacked where possible.
 //!
-//! The acknowledgement of a connection is a running total, so one frame settles all puts before
-//! it. It travels with whatever is sent on the connection next. A frame of its own costs the
-//! sender a system call and the receiver a wake, so the policy delays it while something else is
-//! likely to be sent soon, and sends it at once where the peer has nothing to do but wait.
+//! The acknowledgement of a connection is a running total, so one frame settles all puts before it.
+//! It travels with whatever is sent on the connection next. A frame of its own costs the sender a
+//! system call and the receiver a wake, so the policy delays it while something else is likely to
+//! be sent soon, and sends it at once where the peer has nothing to do but wait.
 
-/// A peer that answers at intervals below this is likely to answer again soon, in nanoseconds.
-/// Two ticks of the progress thread: an acknowledgement that misses its answer leaves with one.
+/// A peer that answers at intervals below this is likely to answer again soon, in nanoseconds. Two
+/// ticks of the progress thread: an acknowledgement that misses its answer leaves with one.
 const ANSWER_NS: u64 = 2_000_000;
 
 /// Payloads from this size on are bulk data, in bytes: more of it often follows, so that one
@@ -30,10 +30,10 @@ pub(crate) enum Completed {
         notified: bool,
         /// The sender keeps its memory as it is until the acknowledgement comes.
         in_flight: bool,
-        /// It is about to wait for that.
+        /// The sender is about to wait for that.
         awaited: bool,
     },
-    /// A put that was refused: the news goes out at once.
+    /// A put that was refused, of which the peer is told at once.
     Refused,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Batch {
     pub(crate) puts: u64,
     /// One of them is acknowledged at once.
     pub(crate) urgent: bool,
-    /// One of them had no notification: nobody answers to mere data.
+    /// One of them had no notification: plain data is not answered.
     plain: bool,
     /// A peer may wait for one of them.
     awaited: bool,
@@ -78,7 +78,7 @@ pub(crate) enum Flush {
     All,
     /// Those for which a peer may wait.
     Awaited,
-    /// Those which, by all appearances, will not go along with something else.
+    /// Those that probably will not go along with something else.
     Undelayed {
         /// A tick of the progress thread: at the second one nothing is delayed any longer.
         tick: bool,

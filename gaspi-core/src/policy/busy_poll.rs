@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-/// For so long nothing comes before the thread sleeps, and below such intervals traffic is lively:
-/// a wake takes about as long.
+/// After so long without traffic the thread sleeps; traffic at shorter intervals is lively. A wake
+/// takes about as long.
 const IDLE: Duration = Duration::from_micros(20);
 /// How many such intervals in a row make traffic lively.
 const LIVELY: u32 = 3;
-/// After which time the thread looks after all else in between.
+/// After so long the thread does its other work in between.
 const ROUND: Duration = Duration::from_millis(1);
 
 /// How lively the traffic is that wakes the progress thread.

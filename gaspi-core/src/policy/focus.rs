@@ -7,11 +7,11 @@
 
 /// One look of so many is at all connections, where all that comes comes on one.
 pub(crate) const LOOKS: u32 = 8;
-/// So many times in a row something has to come on one connection before its socket leaves the
-/// set: leaving and rejoining take as long as the kernel's calls of the set for some messages.
+/// So many times in a row something has to come on one connection before its socket leaves the set:
+/// leaving and rejoining take as long as the kernel's calls of the set for some messages.
 const DIRECT: u32 = 32;
-/// Looks in vain after which acknowledgements are sent that a peer may wait for: by all
-/// appearances nothing follows that they could go along with.
+/// Looks in vain after which acknowledgements are sent that a peer may wait for: by all appearances
+/// nothing follows that they could go along with.
 const IDLE: u32 = 2;
 
 /// Where to look.

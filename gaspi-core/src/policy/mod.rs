@@ -1,9 +1,9 @@
 //! Decisions about time, as pure values: when to poll, to acknowledge, to hold back, to sleep.
 //!
-//! Each file is one decision. Its struct takes what happened, when, and under which load, and
-//! gives what to do. None of them reads a clock, a socket or an atomic, so their tests run in
-//! virtual time. Each constant states what was measured for it; docs/performance.md has the
-//! measurements. No flag outside of this folder decides such a thing.
+//! Each file is one decision. Its struct takes what happened, when, and under which load, and gives
+//! what to do. None of them reads a clock, a socket or an atomic, so their tests run in virtual
+//! time. Each constant states what was measured for it; docs/performance.md has the measurements.
+//! No flag outside of this folder decides such a thing.
 
 pub(crate) mod acknowledge;
 pub(crate) mod busy_poll;

@@ -1,15 +1,15 @@
-//! Who polls the sockets of a rank while no call does: the progress thread asleep in epoll, the
-//! progress thread by a timer, or a caller that sleeps on them itself.
+//! Which thread polls the sockets of a rank while no call does: the progress thread asleep in
+//! epoll, the progress thread by a timer, or a caller that sleeps on them itself.
 //!
 //! A caller that waits polls the sockets itself. Were the progress thread armed meanwhile, each
-//! message would wake it too, on the same core as likely as not. So while callers come back the
-//! thread only looks, at a tick of 1 to 4 ms, whether they still do; taking and giving back then
-//! cost no system call per message.
+//! message would wake it too, as likely as not on the same core. So while callers come back the
+//! thread only looks, at a tick of 1 to 4 ms, whether they still do. Polling then passes between
+//! callers and thread without a system call per message.
 
-/// How often the thread looks whether callers still come back, in milliseconds: at first, and
-/// once they have come back for a while with short waits. A look takes 20 to 60 us of a core,
-/// most of them for its timer. Where two ranks that wait for each other share a core for now, the
-/// looks are also what makes the kernel part them.
+/// How often the thread looks whether callers still come back, in milliseconds: at first, and once
+/// they have come back for a while with short waits. A look takes 20 to 60 us of a core, most of
+/// them for its timer. It also makes the kernel part two ranks that wait for each other on one
+/// core.
 const TICK_MS: i32 = 1;
 const TICK_MAX_MS: i32 = 4;
 /// For how many looks a caller may sleep on the sockets before the thread sleeps too.
@@ -20,7 +20,7 @@ const POSTING_LOOK_NS: u64 = 200_000;
 /// How often calls that may not wait poll the sockets, in nanoseconds: a look costs some hundred.
 const TEST_LOOK_NS: u64 = 1000;
 
-/// Who polls the sockets while no call does.
+/// The thread that polls the sockets while no call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum PollOwner {
@@ -97,7 +97,7 @@ impl Schedule {
         self.tick_ms > TICK_MS
     }
 
-    /// Decides who polls from now on.
+    /// Decides which thread polls from now on.
     pub(crate) fn after(&mut self, turn: Turn) -> PollOwner {
         let lively = turn.corked || turn.acks_delayed || turn.polls != self.polls;
         self.polls = turn.polls;
@@ -116,8 +116,8 @@ impl Schedule {
         }
     }
 
-    /// Whether the thread keeps its timer after all. Called once the decision can be seen: a
-    /// caller that leaves looks at it, and one of the two sees the other.
+    /// Whether the thread keeps its timer after all. Called once the decision can be seen: a caller
+    /// that leaves looks at it, and one of the two sees the other.
     pub(crate) fn reconsider(&mut self, decided: PollOwner, now: Recheck) -> bool {
         let stays = match decided {
             PollOwner::Timer => false,

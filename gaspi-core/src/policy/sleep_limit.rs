@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-/// How soon to look again whether replaced targets can be freed, in milliseconds: who uses them
-/// does so for as long as a copy takes.
+/// How soon to look again whether replaced targets can be freed, in milliseconds. They are used for
+/// as long as a copy takes.
 const FREE_MS: i32 = 5;
 /// How often the limits of connections that are being made are looked at, in milliseconds.
 const CONNECTING_MS: i32 = 50;
-/// How often to look at what nobody tells, such as ends of processes without a descriptor, in
+/// How often to look at what causes no event, such as ends of processes without a descriptor, in
 /// milliseconds.
 pub(crate) const POLL_MS: i32 = 200;
 
 /// What needs the thread although nothing wakes it.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Timers {
-    /// It ticks so often, in milliseconds, since it leaves the sockets to callers.
+    /// It ticks so often, in milliseconds, while it leaves the sockets to callers.
     pub(crate) tick_ms: Option<i32>,
     /// Replaced targets are still to be freed.
     pub(crate) retires: bool,
     /// Connections are being made.
     pub(crate) connects: bool,
-    /// There is something that nobody tells.
+    /// There is something that causes no event.
     pub(crate) polls: bool,
 }
 
@@ -37,7 +37,7 @@ impl Timers {
     }
 }
 
-/// Whether to look at what nobody tells, so long after the last look.
+/// Whether to look at what causes no event, so long after the last look.
 pub(crate) fn is_poll_due(elapsed: Duration) -> bool {
     elapsed >= Duration::from_millis(POLL_MS as u64)
 }
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_tells_is_looked_at_by_time() {
+    fn what_causes_no_event_is_looked_at_by_time() {
         assert!(
             !is_poll_due(Duration::from_millis(199)) && is_poll_due(Duration::from_millis(200))
         );

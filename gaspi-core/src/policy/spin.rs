@@ -1,8 +1,8 @@
 //! How a call waits before it sleeps: spin while that pays, then yield in between, then sleep.
 //!
 //! Where every rank has a core of its own most hand-overs are seen while spinning. Where ranks
-//! share cores nobody spins: the rank that is waited for needs the core. A yield switch costs
-//! 0.76 us on the machine of docs/performance.md, a futex wake 4.7 us.
+//! share cores nobody spins: the rank that is waited for needs the core. A yield switch costs 0.76
+//! us on the machine of docs/performance.md, a futex wake 4.7 us.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ impl Spin {
     /// Decides after some looks: `now` since the begin, `busy` if something came on the sockets.
     pub(crate) fn after_looks(&mut self, now: Duration, busy: bool) -> Next {
         if busy {
-            // It may be what is waited for, and more may follow: first that is looked at.
+            // It may be what is waited for, and more may follow: look at that first.
             self.busy_at = now;
             return Next::Look;
         }
@@ -70,8 +70,8 @@ impl Spin {
         if waited >= if self.own_core { SPIN_AND_YIELD } else { YIELD } {
             return Next::Sleep;
         }
-        // Ranks with a core each may share one for now: only the first spinning is without a
-        // yield in between, which costs little on a core of one's own.
+        // Ranks with a core each may share one for now: only the first spinning is without a yield
+        // in between, which costs little on a core of one's own.
         let spin = if self.on_sockets { SPIN_ON_SOCKETS } else { SPIN };
         if self.own_core && waited < spin { Next::Look } else { Next::Yield }
     }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn who_yields_has_not_waited_briefly() {
+    fn a_call_that_yields_has_not_waited_briefly() {
         assert!(was_brief(true, SPIN_ON_SOCKETS - MICRO) && !was_brief(true, SPIN_ON_SOCKETS));
         assert!(!was_brief(false, Duration::ZERO), "it yields at once");
     }

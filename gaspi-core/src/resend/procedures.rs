@@ -1,4 +1,4 @@
-//! What this rank says to the members of its groups: sent now, and again where a connection breaks.
+//! Messages to the members of groups: sent now, and again where a connection breaks.
 
 use super::{COMMITS_MAX, Kept};
 use crate::error::Result;
@@ -14,8 +14,8 @@ impl Inner {
     pub(crate) fn send_arrival(&self, to: Arc<[Rank]>, arrival: Arrival) {
         let (group, step, parity) = (arrival.group, arrival.step, (arrival.step % 2) as usize);
         let kept = Arc::new(Kept { to, message: Message::Group(GroupMessage::Arrive(arrival)) });
-        // First kept, then said: a connection may break in between. A barrier's arrival may be
-        // late, and then takes the place of none that is still needed.
+        // First kept, then sent: a connection may break in between. A barrier's arrival may be
+        // late, and then replaces none that is still needed.
         let is_later = |kept: &Kept| match &kept.message {
             Message::Group(GroupMessage::Arrive(arrival)) => arrival.step > step,
             _ => false,
@@ -30,10 +30,10 @@ impl Inner {
         let behind = kept.to.partition_point(|rank| *rank <= self.ranks.me);
         let others = kept.to[behind..].iter().chain(&kept.to[..behind]);
         for rank in others.filter(|rank| !self.ranks.is_local(**rank)) {
-            // Waiting for the others tells who cannot be reached any more.
-            let _ = self.say(&kept, *rank, Deadline::Now);
-            // It takes a while, and who shares this core may have to do what others wait for. A
-            // handler does not yield: others wait for the sockets that this thread looks after.
+            // The wait for the others finds out which of them cannot be reached any more.
+            let _ = self.send_message(*rank, &kept.message, Deadline::Now);
+            // Sending takes a while, and a rank that shares this core may have to do what others
+            // wait for. A handler does not yield: others wait for the sockets that it serves.
             if !epoch::is_handling() {
                 self.waiter.give_way();
             }
@@ -55,16 +55,15 @@ impl Inner {
         // As above.
         self.control.resend_buffer.messages(group).along[kind][parity] = Some(Arc::clone(&kept));
         for rank in kept.to.iter() {
-            let _ = self.say(&kept, *rank, Deadline::Now);
+            let _ = self.send_message(*rank, &kept.message, Deadline::Now);
         }
     }
 
-    /// Tells the members what becomes of this rank's commit of this number. All are told, also
-    /// after one could not be: the end of a round means something only to members who know that it
-    /// began.
+    /// Sends the members a message of this rank's commit of this number. All are tried, also after
+    /// one could not be reached: members that know that a round began have to learn of its end.
     ///
     /// # Errors
-    /// That of the first that could not be told.
+    /// That of the first member that could not be reached.
     pub(crate) fn send_commit(
         &self,
         attempt: u64,
@@ -85,20 +84,16 @@ impl Inner {
         for rank in to.iter().filter(|rank| **rank != self.ranks.me) {
             // One wait for an explanation is enough.
             let deadline = if outcome.is_ok() { deadline } else { Deadline::Now };
-            outcome = outcome.and(self.say(&kept, *rank, deadline));
+            outcome = outcome.and(self.send_message(*rank, &kept.message, deadline));
         }
         outcome
     }
 
-    fn say(&self, kept: &Kept, to: Rank, deadline: Deadline) -> Result<()> {
-        self.send_message(to, &kept.message, deadline)
-    }
-
-    /// A connection with `peer` broke, and what was on its way may be lost: says it again.
+    /// A connection with `peer` broke, and messages under way may be lost: sends them again.
     pub(crate) fn resend(&self, peer: Rank) {
         for kept in self.control.resend_buffer.to(peer) {
-            // Should the connection break again, so is this done again.
-            let _ = self.say(&kept, peer, Deadline::Now);
+            // Should the connection break again, this is done again.
+            let _ = self.send_message(peer, &kept.message, Deadline::Now);
         }
     }
 }

@@ -28,10 +28,14 @@ use crate::sync::Mutex;
 use crate::sync::{AtomicBool, membarrier};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::endpoint::Endpoints;
+#[cfg(feature = "test-transports")]
+use crate::transport::faulty::Faults;
 use crate::transport::shm::area::{SharedArea, liveness};
 use crate::transport::shm::wakeup::WakeupSockets;
 use crate::transport::tcp::connect::reach::PATIENCE;
 use crate::transport::tcp::endpoint_table::{EndpointTable, Identity};
+#[cfg(feature = "test-transports")]
+use crate::transport::twin::Network;
 use crate::wait::{Call, Waiter, Waiting};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -43,8 +47,8 @@ use std::time::Duration;
 #[derive(Debug)]
 enum Stage {
     Single,
-    #[cfg(feature = "twin")]
-    Twin,
+    #[cfg(feature = "test-transports")]
+    Twin(Network),
     Client {
         gathering: Box<Client>,
         listener: Option<OwnedFd>,
@@ -61,6 +65,9 @@ pub struct PendingInit {
     job: Job,
     config: Config,
     stage: Stage,
+    /// The seed of what delays requests.
+    #[cfg(feature = "test-transports")]
+    faults: Option<u64>,
 }
 
 fn random<const N: usize>() -> Result<[u8; N]> {
@@ -147,10 +154,6 @@ impl PendingInit {
     /// [`Error::Config`], or what the operating system refuses.
     pub fn new(job: Job, config: Config) -> Result<PendingInit> {
         config.check()?;
-        #[cfg(feature = "twin")]
-        if job.twin.is_some() {
-            return Ok(PendingInit { job, config, stage: Stage::Twin });
-        }
         if job.size > 1 {
             descriptors::prepare(&job, &config)?;
         }
@@ -167,7 +170,13 @@ impl PendingInit {
             let gathering = Box::new(Client::new(&job, &config, card)?);
             Stage::Client { gathering, listener: Some(listener), endpoints }
         };
-        Ok(PendingInit { job, config, stage })
+        Ok(PendingInit {
+            job,
+            config,
+            stage,
+            #[cfg(feature = "test-transports")]
+            faults: None,
+        })
     }
 
     /// Joins (GASPI 17.1, 5.3.1): returns once all ranks of the job have met.
@@ -188,9 +197,10 @@ impl PendingInit {
                 let runtime = self.assemble(vec![own], area, None, Endpoints::new(endpoints))?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
-            #[cfg(feature = "twin")]
-            Stage::Twin => {
-                let runtime = self.on_twin()?;
+            #[cfg(feature = "test-transports")]
+            Stage::Twin(network) => {
+                let network = network.clone();
+                let runtime = self.join(network)?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
             Stage::Client { gathering, listener, endpoints } => {
@@ -217,6 +227,8 @@ impl PendingInit {
                 )?;
                 let membership = Some(table.membership);
                 let endpoints = Endpoints::new(endpoints);
+                #[cfg(feature = "test-transports")]
+                let endpoints = Endpoints { faults: self.faults.map(Faults::new), ..endpoints };
                 let runtime = self.assemble(table.cards, area, membership, endpoints)?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
@@ -275,22 +287,43 @@ impl PendingInit {
         });
         if let Some((group, _)) = initial {
             inner.control.remote_arrivals.committed(group, FIRST_INCARNATION);
-            inner.control.tree_barriers.committed(group, FIRST_INCARNATION, tree);
+            inner.control.tree_barriers.of(group).committed(FIRST_INCARNATION, tree);
         }
         for rank in inner.ranks.all().filter(|rank| !inner.ranks.is_local(*rank)) {
             inner.ranks.area.remote_joined(rank);
         }
         let thread = inner.has_peers().then(|| start_progress(&inner)).transpose()?;
+        #[cfg(feature = "test-transports")]
+        if inner.endpoints.faults.is_some() {
+            Faults::start(&inner, |rank| {
+                Some((rank.endpoints.faults.as_ref()?, &rank.endpoints.stream))
+            });
+        }
         inner.ranks.area.join();
         Ok(Runtime { extensions: Extensions::default(), inner, thread: Mutex::new(thread) })
     }
 }
 
-#[cfg(feature = "twin")]
+#[cfg(feature = "test-transports")]
 impl PendingInit {
-    /// Joins a network of a test: with no exchange, as all know alike who takes part.
-    fn on_twin(&self) -> Result<Runtime> {
-        let Some(network) = self.job.twin.clone() else { return Err(Error::NotInitialised) };
+    /// Prepares to join a job over the network of a test, in place of sockets.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn on_twin(job: Job, config: Config, network: Network) -> Result<PendingInit> {
+        config.check()?;
+        membarrier::prepare();
+        Ok(PendingInit { job, config, stage: Stage::Twin(network), faults: None })
+    }
+
+    /// The same with requests that are delayed by a seed.
+    #[must_use]
+    pub fn with_faults(self, seed: u64) -> PendingInit {
+        PendingInit { faults: Some(seed), ..self }
+    }
+
+    /// Joins it: with no exchange, as all know alike who takes part.
+    fn join(&self, network: Network) -> Result<Runtime> {
         let (size, me) = (self.job.size, self.job.rank);
         let card_of = |rank: u32| {
             let job = Job { rank: Rank(rank as u16), node: Some(rank.into()), ..self.job.clone() };

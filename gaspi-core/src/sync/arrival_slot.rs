@@ -1,5 +1,5 @@
-//! The arrival slot of one rank in one group: sequence, signature and a small payload in one
-//! cache line.
+//! The arrival slot of one rank in one group: sequence, signature and a small payload in one cache
+//! line.
 //!
 //! One writer, many readers. Two arrival slots alternate by the parity of the step: a rank writes
 //! step k + 2 into the arrival slot of step k only after everybody arrived at k + 1, and a rank
@@ -11,9 +11,12 @@ use super::{Ordering, Word64};
 /// Words of payload that ride in an arrival slot.
 pub const PAYLOAD_WORDS: usize = 6;
 
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
+
 /// One cache line of a collective.
 #[repr(C, align(64))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ArrivalSlot<W> {
     /// Incarnation of the group and step: equal to what a reader expects once the rank arrived.
     pub sequence: W,

@@ -1,32 +1,28 @@
 //! Knowing when nobody uses a thing any more, and what each thread counts.
 //!
-//! A thread that is about to follow a pointer which another thread may unlink enters: it stores the
-//! number of the current epoch into its own slot, and 0 when it leaves. (Epochs have odd numbers; a
-//! thread that is neither in a section nor on a fast path stores the even number after it.)
-//! Whoever unlinks waits in [`synchronize`] until every thread that may have seen the pointer has
-//! left. The full fence that "store, then look" needs is paid by the rare side (membarrier), so
-//! entering and leaving are a plain store each.
+//! A thread that may follow a pointer which another thread unlinks enters: it stores the number of
+//! the current epoch into its own slot, and 0 when it leaves. Epochs have odd numbers; a thread
+//! that is neither in a section nor on a fast path stores the even number after it. [`synchronize`]
+//! waits until every thread that may have seen the pointer has left. It also pays for the full
+//! fence that "store, then look" needs (membarrier), so entering and leaving are a plain store
+//! each. A thread that may not wait, such as one in a handler of frames, leaves what it unlinked to
+//! [`Retired`].
 //!
-//! A slot belongs to a thread, found by the address of its control block, which the processor
-//! holds in a register: no call, as thread-local storage of a shared library would need. Threads
-//! that follow each other at the same address share a slot, and slots are never freed, so there
-//! are as many as there ever were threads at a time, and destructors that run after main still
-//! work.
+//! A slot is found by the address of its thread's control block, which the processor holds in a
+//! register: no call, as thread-local storage of a shared library would need. Threads that follow
+//! each other at one address share a slot. Slots are never freed, so destructors that run after
+//! main still work.
 //!
-//! Who may not wait puts what it unlinked into [`Retired`], from where it is freed later: handlers
-//! of frames run in threads that may be inside, or hold anything.
-//!
-//! Invariants: nobody waits for another rank while it is inside, beyond a brief look; a handler
-//! waits for nothing at all. [`may_wait`] ends a process that breaks them, in release builds too:
-//! it would stand still for ever, and nobody could say why.
+//! Invariants: no thread waits for another rank while it is inside, beyond a brief look; a handler
+//! waits for nothing. [`may_wait`] ends a process that breaks them, in release builds too: it would
+//! hang, and nobody could say why.
 
 mod retired;
 
 pub(crate) use retired::Retired;
 
 use super::membarrier::{fences_are_light, heavy_private, light_private, prepare_private};
-use super::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use super::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
@@ -38,7 +34,7 @@ pub const COUNTERS: usize = 32;
 pub const PEER_COUNTERS: usize = 8;
 /// Chains of slots; a power of two. A job with more threads than this walks chains.
 const CHAINS: usize = 1024;
-/// Added to a runtime's number, which is even: what is counted for it is about to be given up.
+/// Added to a runtime's number, which is even: the counters of that runtime are being released.
 const RELEASING: u64 = 1;
 
 /// What a thread counts for one rank: one cache line.
@@ -54,8 +50,8 @@ pub struct Slot {
     thread: usize,
     /// The owner again, while it is outside and the rare side pays for its fences; else 0.
     fast: AtomicUsize,
-    /// The epoch in which the owner entered, plus 1 unless it may be changing by plain stores what
-    /// else it owns; 0 while it is outside. Written by the owner only.
+    /// The epoch in which the owner entered, plus 1 unless it is in a section; 0 while it is
+    /// outside. Written by the owner only.
     entered: AtomicU64,
     /// How many handlers of frames the owner is in. Written by the owner only.
     handling: AtomicUsize,
@@ -180,7 +176,7 @@ pub struct Guard {
     _not_send: PhantomData<*const ()>,
 }
 
-/// The guard of a section: what [`enter_fast`] gives.
+/// The guard of a section, from [`enter_fast`].
 #[derive(Debug)]
 pub struct FastGuard {
     slot: &'static Slot,
@@ -195,7 +191,7 @@ pub fn enter() -> Guard {
     let outermost = slot.entered.load(Ordering::Relaxed) == 0;
     if outermost {
         slot.fast.store(0, Ordering::Relaxed);
-        // Acquire: who enters in a later epoch than an unlinking sees it.
+        // Acquire: a thread that enters in a later epoch than an unlinking sees the unlinking.
         slot.entered.store(EPOCH.load(Ordering::Acquire) + 1, Ordering::Relaxed);
         // Orders the store before the reads that follow; pairs with `heavy_private`.
         light_private();
@@ -266,8 +262,7 @@ impl Guard {
     /// Adds to a statistics counter of runtime `owner`, false if the slot counts for another one.
     #[inline]
     pub(crate) fn count(&self, owner: u64, ranks: u32, counter: usize, amount: u64) -> bool {
-        let counts = self.slot.counts_for.load(Ordering::Relaxed) == owner;
-        if !counts && !claim(self.slot, owner, ranks) {
+        if !self.claim(owner, ranks) {
             return false;
         }
         add(&self.slot.counters[counter], amount);
@@ -284,6 +279,7 @@ impl Guard {
     }
 
     /// Has this thread count for `owner` from now on, false if it counts for another one.
+    #[inline]
     pub(crate) fn claim(&self, owner: u64, ranks: u32) -> bool {
         let counts = self.slot.counts_for.load(Ordering::Relaxed) == owner;
         counts || claim(self.slot, owner, ranks)
@@ -301,9 +297,9 @@ impl Guard {
         }
     }
 
-    /// Runs a few instructions that change by plain stores what this thread owns: whoever wants to
-    /// take it away waits for their end. They look first whether this thread still owns it, and
-    /// wait for nothing.
+    /// Runs a few instructions that change by plain stores what this thread owns, after a check
+    /// that it still does. They wait for nothing: a thread that takes ownership over waits for
+    /// their end.
     pub(crate) fn section<T>(&self, change: impl FnOnce() -> T) -> T {
         let entered = self.slot.entered.load(Ordering::Relaxed);
         // The odd number of the same epoch.
@@ -311,7 +307,7 @@ impl Guard {
         // Orders the store before the look; pairs with `await_section`.
         light_private();
         let changed = change();
-        // Release: what was changed is visible to whoever sees the end.
+        // Release: a thread that sees the end sees what was changed.
         self.slot.entered.store(entered, Ordering::Release);
         changed
     }
@@ -352,7 +348,8 @@ impl Drop for Guard {
         if self.outermost {
             // Release: the uses end before it; pairs with the Acquire in `synchronize`.
             self.slot.entered.store(0, Ordering::Release);
-            self.slot.fast.store(self.slot.key_of_fast(), Ordering::Relaxed);
+            let fast = if fences_are_light() { self.slot.thread } else { 0 };
+            self.slot.fast.store(fast, Ordering::Relaxed);
         }
     }
 }
@@ -370,10 +367,6 @@ impl Slot {
             counters: [const { AtomicU64::new(0) }; COUNTERS],
             next: AtomicPtr::new(next),
         }
-    }
-
-    fn key_of_fast(&self) -> usize {
-        if fences_are_light() { self.thread } else { 0 }
     }
 
     /// See [`Guard::peer`].
@@ -395,7 +388,7 @@ impl Slot {
     }
 
     /// Returns once the owner of this slot has ended the section that it is in, if it is in one.
-    /// The caller has made known before that the owner no longer owns what this is about.
+    /// The caller has published before that the owner lost its ownership.
     pub(crate) fn await_section(&self) {
         if is_handling() {
             end_loudly("a handler of frames waits for another thread's section");
@@ -409,9 +402,9 @@ impl Slot {
     }
 }
 
-/// Begins an epoch: threads that are seen in an earlier one may not have seen what was done before.
+/// Begins an epoch. Threads in an earlier one may not have seen what was done before.
 fn next_epoch() -> u64 {
-    // SeqCst: after the unlinking; whoever reads the new number sees it.
+    // SeqCst: after the unlinking, which a thread that reads the new number sees.
     let epoch = EPOCH.fetch_add(NEXT, Ordering::SeqCst) + NEXT;
     heavy_private();
     #[cfg(test)]
@@ -442,8 +435,8 @@ impl Drop for Handling {
     }
 }
 
-/// To be called before this thread waits for something. Ends the process if it is inside of an
-/// epoch, which others may wait for, or handles frames: whom it would wait for may be itself.
+/// To be called before this thread waits for something. Ends the process if the thread is inside of
+/// an epoch, which others may wait for, or handles frames: it might wait for itself.
 pub(crate) fn may_wait(for_what: &str) {
     let slot = current();
     let place = if slot.handling.load(Ordering::Relaxed) != 0 {
@@ -456,7 +449,7 @@ pub(crate) fn may_wait(for_what: &str) {
     end_loudly(&format!("{place} waits for {for_what}"));
 }
 
-/// Ends the process because of a fault of the library, which would have it stand still else.
+/// Ends the process because of a fault of the library, which would make it hang otherwise.
 #[cold]
 pub(crate) fn end_loudly(what: &str) -> ! {
     let text = format!("gaspi: a fault of the library: {what}; please report it\n");
@@ -514,7 +507,7 @@ pub(crate) fn counted_for(owner: u64, rank: usize, counter: usize) -> u64 {
         .fold(0, u64::wrapping_add)
 }
 
-/// Gives the slots that count for `owner` free for another runtime. Not to be called from inside.
+/// Frees the slots that count for `owner` for another runtime. Not to be called from inside.
 pub(crate) fn release_counters(owner: u64) {
     debug_assert!(owner & RELEASING == 0, "runtimes have even numbers");
     let mut found = false;

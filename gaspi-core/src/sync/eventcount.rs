@@ -1,16 +1,14 @@
 //! Sleeping without losing a wake-up: one eventcount per rank, in its shared control page.
 //!
-//! Sleeper: take a [`ticket`](EventCount::ticket), [`announce`](EventCount::announce) what kinds of
-//! news it waits for, look at the condition once more, sleep on the sequence word while it has the
-//! ticket's value. Waker: store what the sleeper waits for (release), then ask
-//! [`someone_sleeps`](EventCount::someone_sleeps); if so, wake the word. Either the sleeper's look
-//! sees the store, or the waker's load sees the announcement: the two fences, heavy here and light
-//! there, see to it.
+//! A sleeper takes a [`ticket`](EventCount::ticket), [announces](EventCount::announce) which kinds
+//! of events it waits for, looks at its condition once more, and sleeps on the sequence word while
+//! that has the ticket's value. A waker stores the event (release), then asks
+//! [`someone_sleeps`](EventCount::someone_sleeps), and if so wakes the word. The two fences, heavy
+//! here and light there, see to it that the sleeper sees the store or the waker the announcement.
 //!
-//! A wake takes back all announcements, so that whoever stores many things for a sleeper that has
-//! not come back yet makes one system call. Sleepers that were not meant announce themselves again.
-//! The ticket is older than the announcement: if a wake takes an announcement back, the sequence
-//! has left, or is about to leave, the ticket of whoever made it.
+//! A wake takes all announcements back, so many events for a sleeper cost one system call; sleepers
+//! that were not meant announce themselves again. The ticket is older than the announcement, so a
+//! wake that takes back an announcement changes the sequence that this sleeper would sleep on.
 
 use super::{Ordering, Word32};
 
@@ -19,7 +17,7 @@ use super::{Ordering, Word32};
 pub struct EventCount<'a, W> {
     /// Advanced by every wake; what the futex sleeps on.
     pub sequence: &'a W,
-    /// Kinds of news, one bit each, that somebody sleeps for.
+    /// Kinds of events, one bit each, that a thread sleeps for.
     pub awaited: &'a W,
 }
 
@@ -31,7 +29,7 @@ impl<W: Word32> EventCount<'_, W> {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Announces a sleeper for `kinds` of news; `heavy` is the fence of the rare side.
+    /// Announces a sleeper for `kinds` of events; `heavy` is the fence of the rare side.
     #[inline]
     pub fn announce(&self, kinds: u32, heavy: impl FnOnce()) {
         // Acquire: keeps the ticket before it; the heavy fence orders it before the second look.
@@ -39,8 +37,8 @@ impl<W: Word32> EventCount<'_, W> {
         heavy();
     }
 
-    /// Whether somebody has to be woken for news of `kinds`; then all announcements are taken back
-    /// and the sequence is advanced, and the caller wakes its word. `light` is the fence of the
+    /// Whether a thread has to be woken for events of `kinds`; if so, all announcements are taken
+    /// back, the sequence is advanced, and the caller wakes its word. `light` is the fence of the
     /// frequent side.
     #[inline]
     pub fn someone_sleeps(&self, kinds: u32, light: impl FnOnce()) -> bool {
@@ -48,8 +46,8 @@ impl<W: Word32> EventCount<'_, W> {
         self.awaited.load(Ordering::Relaxed) & kinds != 0 && self.take_back()
     }
 
-    /// Wakes whoever sleeps or is about to, announced or not: a waker may have died after it took
-    /// the announcements back. The caller wakes the word.
+    /// Wakes all sleepers, announced or not: a waker may have died after it took the announcements
+    /// back. The caller wakes the word.
     pub fn wake_regardless(&self) {
         self.awaited.swap(0, Ordering::AcqRel);
         // Release: as in `take_back`.

@@ -1,11 +1,7 @@
-//! The locks of the library. A panic of its holder does not poison them.
-//!
-//! What a lock of this library protects is whole between any two statements, or the process ends
-//! with the panic ([`crate::sync::epoch`]); an error about a thread that has panicked elsewhere
-//! would help nobody.
+//! The locks of the library. A panic of its holder does not poison a lock: what it protects is
+//! whole between any two statements, or the process ends with the panic ([`crate::sync::epoch`]).
 
 use std::sync::{PoisonError, TryLockError};
-use std::time::Duration;
 
 pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
@@ -38,11 +34,6 @@ impl<T> Mutex<T> {
     /// The value, which nobody else refers to.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The value.
-    pub fn into_inner(self) -> T {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -83,23 +74,9 @@ impl Condvar {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same for so long at most.
-    pub fn wait_timeout<'a, T>(
-        &self,
-        guard: MutexGuard<'a, T>,
-        limit: Duration,
-    ) -> MutexGuard<'a, T> {
-        self.0.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
-    }
-
     /// Wakes one thread.
     pub fn notify_one(&self) {
         self.0.notify_one();
-    }
-
-    /// Wakes all threads.
-    pub fn notify_all(&self) {
-        self.0.notify_all();
     }
 }
 
@@ -119,16 +96,8 @@ mod tests {
         });
         assert_eq!(*value.lock(), 1);
         assert_eq!(value.try_lock().map(|guard| *guard), Some(1));
-        *value.get_mut() = 2;
-        assert_eq!(value.into_inner(), 2);
-    }
-
-    #[test]
-    fn a_value_that_another_has_is_not_to_be_had() {
-        let value = Mutex::new(());
-        let guard = value.lock();
-        assert!(value.try_lock().is_none());
-        drop(guard);
-        assert!(value.try_lock().is_some());
+        assert_eq!(*value.get_mut(), 1);
+        let _guard = value.lock();
+        assert!(value.try_lock().is_none(), "it has a holder");
     }
 }

@@ -1,11 +1,11 @@
 //! Fences whose cost is paid by the rare side.
 //!
 //! "Store a flag, then look whether somebody sleeps" needs a full fence between the store and the
-//! load. Instead of paying it per notification, the sleeper (or whoever frees memory) makes the
-//! kernel execute one on every running thread that takes part: membarrier(2). Where the kernel
+//! load. Notifications do not pay for it: the sleeper, or the thread that frees memory, makes the
+//! kernel execute one on every running thread that takes part, by membarrier(2). Where the kernel
 //! refuses, both sides execute the fence themselves.
 
-use super::{AtomicU8, Ordering};
+use super::{AtomicBool, Ordering};
 use std::sync::atomic::{compiler_fence, fence};
 
 const CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
@@ -66,26 +66,21 @@ impl Light {
     }
 }
 
-const UNKNOWN: u8 = 0;
-const PRIVATE: u8 = 1;
-const REFUSED: u8 = 2;
-
 /// Whether threads of this process can be fenced by membarrier: a fact about the process.
-static PRIVATE_MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
+static PRIVATE_FENCES: AtomicBool = AtomicBool::new(false);
 
 /// Finds out how threads of this process are fenced; before the first of the functions below.
 #[cold]
 pub(super) fn prepare_private() {
-    if PRIVATE_MODE.load(Ordering::Relaxed) == UNKNOWN {
-        let mode = if membarrier(CMD_REGISTER_PRIVATE_EXPEDITED) { PRIVATE } else { REFUSED };
-        PRIVATE_MODE.store(mode, Ordering::Relaxed);
+    if !fences_are_light() {
+        PRIVATE_FENCES.store(membarrier(CMD_REGISTER_PRIVATE_EXPEDITED), Ordering::Relaxed);
     }
 }
 
 /// Whether the frequent side's fence within a process costs nothing.
 #[inline(always)]
 pub(super) fn fences_are_light() -> bool {
-    PRIVATE_MODE.load(Ordering::Relaxed) == PRIVATE
+    PRIVATE_FENCES.load(Ordering::Relaxed)
 }
 
 /// The frequent side's fence within a process.
@@ -101,7 +96,7 @@ pub(super) fn light_private() {
 /// The rare side's fence within a process.
 pub(super) fn heavy_private() {
     fence(Ordering::SeqCst);
-    if PRIVATE_MODE.load(Ordering::Relaxed) == PRIVATE {
+    if fences_are_light() {
         membarrier(CMD_PRIVATE_EXPEDITED);
     }
 }

@@ -80,7 +80,7 @@ impl Word64 for AtomicU64 {
     }
     #[inline]
     fn compare_exchange(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64> {
-        // Acquire on failure: whoever loses reads what the winner published.
+        // Acquire on failure: the loser reads what the winner published.
         self.compare_exchange(current, new, order, Ordering::Acquire)
     }
 }

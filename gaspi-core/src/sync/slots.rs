@@ -72,9 +72,8 @@ pub fn passive_pending<W: Word64>(word: &W) -> Option<u64> {
     (passive_state(value) == Passive::Posted).then_some(value)
 }
 
-/// Moves a message from posted to `end`: taken by its receiver after the copy, or empty by a
-/// sender who takes it back. Exactly one of them succeeds; a receiver that fails throws its copy
-/// away.
+/// Moves a message from posted to `end`: taken by its receiver after the copy, or empty by a sender
+/// that takes it back. Exactly one of them succeeds; a receiver that fails throws its copy away.
 #[inline]
 pub fn passive_end<W: Word64>(word: &W, posted: u64, end: Passive) -> bool {
     let ended = (posted >> STATE_BITS) << STATE_BITS | end as u64;

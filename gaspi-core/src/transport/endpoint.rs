@@ -5,12 +5,14 @@
 
 use crate::error::Result;
 use crate::ids::Rank;
+#[cfg(feature = "test-transports")]
+use crate::transport::faulty::Faults;
 use crate::transport::payload::{ChannelMessage, Payload};
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingCall, PendingRequests, RequestKey};
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::tcp::send_queue::{Item, Outgoing};
-#[cfg(feature = "twin")]
+#[cfg(feature = "test-transports")]
 use crate::transport::twin::{Network, Port};
 use crate::transport::{Link, Upcalls};
 use crate::wire::message::{Message, Put, RemoteAddress, RemoteCall, Stream};
@@ -34,8 +36,11 @@ pub(crate) enum Departure {
 pub(crate) enum Carrier<'a> {
     /// A stream: TCP between nodes, a Unix socket within one.
     Stream(&'a EndpointTable),
+    /// Streams, behind what a test holds back.
+    #[cfg(feature = "test-transports")]
+    Faulty(&'a Faults, &'a EndpointTable),
     /// The network of a test, in one process and in virtual time.
-    #[cfg(feature = "twin")]
+    #[cfg(feature = "test-transports")]
     Twin(&'a Port),
 }
 
@@ -51,8 +56,10 @@ pub(crate) struct Endpoint<'a> {
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     pub(crate) stream: EndpointTable,
-    #[cfg(feature = "twin")]
+    #[cfg(feature = "test-transports")]
     pub(crate) twin: Option<Port>,
+    #[cfg(feature = "test-transports")]
+    pub(crate) faults: Option<Faults>,
     /// Whether there are ranks of other nodes, so that a thread that waits looks after what they
     /// send.
     pub(crate) remote: bool,
@@ -70,13 +77,15 @@ impl Endpoints {
             requests: Arc::clone(&stream.requests),
             posted_receives: Arc::clone(&stream.posted_receives),
             stream,
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
             twin: None,
+            #[cfg(feature = "test-transports")]
+            faults: None,
         }
     }
 
     /// The network of a test besides, for all ranks but this one.
-    #[cfg(feature = "twin")]
+    #[cfg(feature = "test-transports")]
     pub(crate) fn on_twin(stream: EndpointTable, network: Network, me: Rank) -> Endpoints {
         let endpoints = Endpoints::new(stream);
         let requests = Arc::clone(&endpoints.requests);
@@ -87,9 +96,13 @@ impl Endpoints {
     /// What carries requests.
     #[inline]
     fn carrier(&self) -> Carrier<'_> {
-        #[cfg(feature = "twin")]
+        #[cfg(feature = "test-transports")]
         if let Some(twin) = &self.twin {
             return Carrier::Twin(twin);
+        }
+        #[cfg(feature = "test-transports")]
+        if let Some(faults) = &self.faults {
+            return Carrier::Faulty(faults, &self.stream);
         }
         Carrier::Stream(&self.stream)
     }
@@ -106,8 +119,8 @@ impl Endpoints {
             _ if peer == up.ranks().me => Link::Own,
             _ if up.ranks().is_local(peer) => Link::SharedMemory,
             Carrier::Stream(_) => Link::Tcp,
-            #[cfg(feature = "twin")]
-            Carrier::Twin(_) => Link::Tcp,
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(..) | Carrier::Twin(_) => Link::Tcp,
         }
     }
 
@@ -125,12 +138,23 @@ impl Endpoints {
         request: u64,
         outcome: std::result::Result<u64, String>,
     ) {
-        #[cfg(feature = "twin")]
+        #[cfg(feature = "test-transports")]
         if let Some(twin) = &self.twin {
             twin.answer(carrier, request, outcome);
             return;
         }
         self.stream.answer(carrier, request, outcome);
+    }
+}
+
+#[cfg(feature = "test-transports")]
+impl Endpoint<'_> {
+    /// The same without faults.
+    fn unwrapped(self) -> Self {
+        match self.carrier {
+            Carrier::Faulty(_, stream) => Endpoint { carrier: Carrier::Stream(stream), ..self },
+            _ => self,
+        }
     }
 }
 
@@ -157,7 +181,9 @@ impl Endpoint<'_> {
                     Departure::WithAny => table.post_along(self.up, self.peer, queue, item, false),
                 }
             }
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(faults, _) => faults.put(self.unwrapped(), put, payload, departure),
+            #[cfg(feature = "test-transports")]
             Carrier::Twin(port) => port.put(self.up, self.peer, put, payload),
         }
     }
@@ -169,7 +195,9 @@ impl Endpoint<'_> {
     pub(crate) fn get(self, stream: Stream, remote: RemoteAddress, to: GetTarget) -> Result<()> {
         match self.carrier {
             Carrier::Stream(table) => table.post_get(self.up, self.peer, stream, remote, to),
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(faults, _) => faults.get(self.unwrapped(), stream, remote, to),
+            #[cfg(feature = "test-transports")]
             Carrier::Twin(port) => port.get(self.up, self.peer, stream, remote, to),
         }
     }
@@ -189,7 +217,12 @@ impl Endpoint<'_> {
             Carrier::Stream(table) => unsafe {
                 table.post_message(self.up, self.peer, losses, message)
             },
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(faults, _) if faults.is_full(self.peer) => Ok(false),
+            #[cfg(feature = "test-transports")]
+            // SAFETY: as the caller says.
+            Carrier::Faulty(..) => unsafe { self.unwrapped().message(losses, message) },
+            #[cfg(feature = "test-transports")]
             // SAFETY: as the caller says.
             Carrier::Twin(port) => unsafe { port.message(self.up, self.peer, message) },
         }
@@ -202,7 +235,9 @@ impl Endpoint<'_> {
     pub(crate) fn send(self, message: &Message) -> Result<()> {
         match self.carrier {
             Carrier::Stream(table) => table.send(self.up, self.peer, Outgoing::new(message)),
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(faults, _) => faults.send(self.unwrapped(), message),
+            #[cfg(feature = "test-transports")]
             Carrier::Twin(port) => port.send(self.up, self.peer, message),
         }
     }
@@ -219,7 +254,9 @@ impl Endpoint<'_> {
     ) -> Result<Arc<PendingCall>> {
         match self.carrier {
             Carrier::Stream(table) => table.call(self.up, key, self.peer, call, files),
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(..) => self.unwrapped().call(key, call, files),
+            #[cfg(feature = "test-transports")]
             Carrier::Twin(port) => port.call(self.up, key, self.peer, call),
         }
     }
@@ -234,7 +271,9 @@ impl Endpoint<'_> {
     pub(crate) fn connect(self) -> Result<()> {
         match self.carrier {
             Carrier::Stream(table) => table.open(self.up, self.peer).map(|_| ()),
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(..) => self.unwrapped().connect(),
+            #[cfg(feature = "test-transports")]
             Carrier::Twin(_) => self.up.ranks().check_alive(self.peer, "a connection to it"),
         }
     }
@@ -244,7 +283,9 @@ impl Endpoint<'_> {
     pub(crate) fn release(self) -> bool {
         match self.carrier {
             Carrier::Stream(table) => table.release_connection(self.up, self.peer),
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(faults, _) => faults.has_none(self.peer) && self.unwrapped().release(),
+            #[cfg(feature = "test-transports")]
             Carrier::Twin(_) => true,
         }
     }
@@ -253,7 +294,9 @@ impl Endpoint<'_> {
     pub(crate) fn disconnect(self) {
         match self.carrier {
             Carrier::Stream(table) => table.disconnect(self.up, self.peer),
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(..) => self.unwrapped().disconnect(),
+            #[cfg(feature = "test-transports")]
             Carrier::Twin(port) => port.disconnect(self.up, self.peer),
         }
     }
@@ -262,7 +305,11 @@ impl Endpoint<'_> {
     pub(crate) fn is_drained(self) -> bool {
         match self.carrier {
             Carrier::Stream(table) => table.connections.is_drained(self.peer),
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(faults, _) => {
+                faults.has_none(self.peer) && self.unwrapped().is_drained()
+            }
+            #[cfg(feature = "test-transports")]
             Carrier::Twin(_) => true,
         }
     }
@@ -271,7 +318,9 @@ impl Endpoint<'_> {
     pub(crate) fn may_bring_more(self) -> bool {
         match self.carrier {
             Carrier::Stream(table) => table.connections.has(self.peer),
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(..) => self.unwrapped().may_bring_more(),
+            #[cfg(feature = "test-transports")]
             Carrier::Twin(port) => port.may_bring_more(self.peer),
         }
     }
@@ -280,7 +329,9 @@ impl Endpoint<'_> {
     pub(crate) fn address(self) -> Option<SocketAddr> {
         match self.carrier {
             Carrier::Stream(table) => table.dialing.address(self.peer),
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(..) => self.unwrapped().address(),
+            #[cfg(feature = "test-transports")]
             Carrier::Twin(_) => None,
         }
     }
@@ -289,7 +340,9 @@ impl Endpoint<'_> {
     pub(crate) fn last_error(self) -> Option<String> {
         match self.carrier {
             Carrier::Stream(table) => table.dialing.last_error(self.peer),
-            #[cfg(feature = "twin")]
+            #[cfg(feature = "test-transports")]
+            Carrier::Faulty(..) => self.unwrapped().last_error(),
+            #[cfg(feature = "test-transports")]
             Carrier::Twin(_) => None,
         }
     }

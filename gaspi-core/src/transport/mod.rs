@@ -19,13 +19,17 @@
 //! [`Reach`](crate::segment::Reach) says how one of its segments is.
 
 pub(crate) mod endpoint;
+#[cfg(feature = "test-transports")]
+pub(crate) mod faulty;
 pub(crate) mod payload;
 pub(crate) mod posted_receives;
+#[cfg(feature = "test-transports")]
+mod random;
 pub(crate) mod requests;
 pub(crate) mod shm;
 pub(crate) mod software_target;
 pub(crate) mod tcp;
-#[cfg(feature = "twin")]
+#[cfg(feature = "test-transports")]
 pub mod twin;
 
 use crate::ids::{QueueId, Rank};

@@ -26,6 +26,8 @@ pub enum DecodeError {
     TrailingBytes,
     /// A field has a value that it cannot have.
     Invalid(&'static str),
+    /// The other side speaks this version of the format.
+    Version(u16),
 }
 
 impl fmt::Display for DecodeError {
@@ -37,6 +39,7 @@ impl fmt::Display for DecodeError {
             DecodeError::NotUtf8 => "not UTF-8",
             DecodeError::TrailingBytes => "bytes left over",
             DecodeError::Invalid(what) => what,
+            DecodeError::Version(_) => "another version",
         })
     }
 }

@@ -15,8 +15,8 @@
 //! be replayed, reflected or passed on to another rank. What follows the proof is the caller's.
 //!
 //! Invariant: neither side keeps more than [`HELLO`] and [`CHALLENGE`] bytes of what an
-//! unauthenticated peer says, and nobody reads past the handshake: [`Client::wants`] and
-//! [`Server::wants`] tell how much to read.
+//! unauthenticated peer says, and nobody reads past the handshake: [`Handshake::wants`] tells
+//! how much to read.
 
 use super::codec::{Decoded, Fixed, Output, Reader, Writer};
 use hmac::{Hmac, Mac};
@@ -28,7 +28,7 @@ pub(crate) const SECRET: usize = 32;
 pub(crate) const JOB: usize = 16;
 /// The version of connections between hosts: the handshake and the frames that follow it.
 pub(crate) const VERSION: u16 = 4;
-/// In the place of a rank: whoever hosts the meeting of the job.
+/// In the place of a rank: the process that hosts the meeting of the job.
 pub(crate) const HUB: u32 = u32::MAX;
 
 const MAGIC: [u8; 4] = *b"GASP";
@@ -274,28 +274,34 @@ pub(crate) enum Met {
     SameJob,
 }
 
-/// The side that connects.
+/// One side of a handshake: [`Client`] or [`Server`].
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct Handshake<S> {
     secret: Secret,
     hello: [u8; HELLO],
-    to: Peer,
     out: Out,
     came: In,
     state: State,
+    side: S,
 }
 
-impl Client {
-    /// A connection of rank `from` to the one that `to` names. `nonce` is fresh and random.
-    pub(crate) fn new(secret: &Secret, from: u32, to: Peer, nonce: [u8; SECRET]) -> Client {
-        let (purpose, job) = (to.purpose.code(), secret.job);
-        let hello = Hello { purpose, job, from, to: to.rank, nonce }.encode();
-        let (out, came, state) = (Out::of(&hello), In::EMPTY, State::Pending);
+/// What differs between the sides.
+pub(crate) trait Side: Sized {
+    /// How many bytes the peer's present message has, after `came` of them have come.
+    fn expects(&self, came: usize) -> usize;
+    /// Looks at the bytes that have come.
+    fn look(handshake: &mut Handshake<Self>);
+    /// Why a handshake that is not over fails, if the peer closes the connection now.
+    fn unfinished(handshake: &Handshake<Self>) -> String;
+}
+
+impl<S: Side> Handshake<S> {
+    fn start(secret: &Secret, hello: [u8; HELLO], out: Out, side: S) -> Handshake<S> {
         let secret = secret.clone();
-        Client { secret, hello, to, out, came, state }
+        Handshake { secret, hello, out, came: In::EMPTY, state: State::Pending, side }
     }
 
-    /// Bytes to send now.
+    /// Bytes to send now, also after a refusal: it tells the client why.
     pub(crate) fn output(&self) -> &[u8] {
         self.out.rest()
     }
@@ -308,20 +314,19 @@ impl Client {
     /// How many bytes to read at most; 0 once the handshake is over.
     pub(crate) fn wants(&self) -> usize {
         match self.state {
-            State::Pending if self.came.len() < ANSWER => ANSWER - self.came.len(),
-            State::Pending => CHALLENGE - self.came.len(),
+            State::Pending => self.side.expects(self.came.len()) - self.came.len(),
             _ => 0,
         }
     }
 
-    /// Takes bytes that have come, at most [`Client::wants`] at a time, and returns how many it
+    /// Takes bytes that have come, at most [`Handshake::wants`] at a time, and returns how many it
     /// took: the rest belongs to whatever follows.
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while taken < bytes.len() && self.wants() > 0 {
             let wanted = self.came.len() + self.wants();
             taken += self.came.take(&bytes[taken..], wanted);
-            self.look();
+            S::look(self);
         }
         taken
     }
@@ -331,14 +336,30 @@ impl Client {
         &self.state
     }
 
-    /// Why it failed, if the other side closed the connection now.
+    /// Why it failed, if the other side closed the connection now, or did not go on in time.
     pub(crate) fn ended(&self) -> String {
         match &self.state {
             State::Refused(reason) => reason.clone(),
-            _ => "whoever listens there closed the connection during the handshake: no rank of \
-                  this job, or one that is ending or has too many connections"
-                .to_owned(),
+            _ => S::unfinished(self),
         }
+    }
+}
+
+/// The side that connects.
+pub(crate) type Client = Handshake<Connecting>;
+
+/// What the side that connects knows.
+#[derive(Debug)]
+pub(crate) struct Connecting {
+    to: Peer,
+}
+
+impl Client {
+    /// A connection of rank `from` to the one that `to` names. `nonce` is fresh and random.
+    pub(crate) fn new(secret: &Secret, from: u32, to: Peer, nonce: [u8; SECRET]) -> Client {
+        let (purpose, job) = (to.purpose.code(), secret.job);
+        let hello = Hello { purpose, job, from, to: to.rank, nonce }.encode();
+        Handshake::start(secret, hello, Out::of(&hello), Connecting { to })
     }
 
     /// Whom it has met, as far as the answer tells.
@@ -354,7 +375,7 @@ impl Client {
         }
     }
 
-    fn look(&mut self) {
+    fn look_at_answer(&mut self) {
         let mut reader = Reader::new(self.came.bytes());
         let Ok(answer) = Answer::read(&mut reader) else { return };
         if answer.magic != MAGIC {
@@ -374,8 +395,24 @@ impl Client {
             let proof = self.secret.of_client(&self.hello, challenge).finalize().into_bytes();
             // The hello has been answered, so it was sent.
             self.out = Out::of(&proof);
-            self.state = State::Done(self.to);
+            self.state = State::Done(self.side.to);
         }
+    }
+}
+
+impl Side for Connecting {
+    fn expects(&self, came: usize) -> usize {
+        if came < ANSWER { ANSWER } else { CHALLENGE }
+    }
+
+    fn look(client: &mut Client) {
+        client.look_at_answer();
+    }
+
+    fn unfinished(_: &Client) -> String {
+        "whoever listens there closed the connection during the handshake: no rank of this job, \
+         or one that is ending or has too many connections"
+            .to_owned()
     }
 }
 
@@ -397,95 +434,30 @@ fn refusal(code: u8, version: u16) -> String {
 }
 
 /// The side that listens.
+pub(crate) type Server = Handshake<Listening>;
+
+/// What the side that listens knows.
 #[derive(Debug)]
-pub(crate) struct Server {
-    secret: Secret,
+pub(crate) struct Listening {
     rank: u32,
     size: u32,
     nonce: [u8; SECRET],
-    hello: [u8; HELLO],
-    /// Who says to have connected, once its hello has come.
+    /// The peer as its hello names it, once that has come.
     peer: Option<Peer>,
     challenge: [u8; CHALLENGE],
-    out: Out,
-    came: In,
-    state: State,
 }
 
 impl Server {
     /// Somebody has connected to `rank` (or [`HUB`]) of a job of `size` ranks. `nonce` is fresh and
     /// random.
     pub(crate) fn new(secret: &Secret, rank: u32, size: u32, nonce: [u8; SECRET]) -> Server {
-        Server {
-            secret: secret.clone(),
-            rank,
-            size,
-            nonce,
-            hello: [0; HELLO],
-            peer: None,
-            challenge: [0; CHALLENGE],
-            out: Out::EMPTY,
-            came: In::EMPTY,
-            state: State::Pending,
-        }
-    }
-
-    /// Bytes to send now, also after a refusal: it tells the client why.
-    pub(crate) fn output(&self) -> &[u8] {
-        self.out.rest()
-    }
-
-    /// So many of them were sent.
-    pub(crate) fn sent(&mut self, count: usize) {
-        self.out.sent(count);
-    }
-
-    /// How many bytes to read at most; 0 once the handshake is over.
-    pub(crate) fn wants(&self) -> usize {
-        match (&self.state, self.peer) {
-            (State::Pending, None) => HELLO - self.came.len(),
-            (State::Pending, Some(_)) => SECRET - self.came.len(),
-            _ => 0,
-        }
-    }
-
-    /// Takes bytes that have come, at most [`Server::wants`] at a time, and returns how many it
-    /// took: the rest belongs to whatever follows.
-    pub(crate) fn receive(&mut self, bytes: &[u8]) -> usize {
-        let mut taken = 0;
-        while taken < bytes.len() && self.wants() > 0 {
-            let wanted = self.came.len() + self.wants();
-            taken += self.came.take(&bytes[taken..], wanted);
-            match self.peer {
-                None => self.look_at_hello(),
-                Some(peer) if self.came.len() == SECRET => self.look_at_proof(peer),
-                Some(_) => {}
-            }
-        }
-        taken
-    }
-
-    /// How far it is.
-    pub(crate) fn state(&self) -> &State {
-        &self.state
-    }
-
-    /// Why it failed, if the other side closed the connection, or did not go on in time.
-    pub(crate) fn ended(&self) -> String {
-        match (&self.state, self.peer) {
-            (State::Refused(reason), _) => reason.clone(),
-            (_, None) if self.came.len() == 0 => "it did not say anything".to_owned(),
-            (_, None) => "it did not say who it is".to_owned(),
-            (_, Some(peer)) => format!(
-                "who says to be {} did not prove to know the key of this job",
-                Side(peer.rank)
-            ),
-        }
+        let side = Listening { rank, size, nonce, peer: None, challenge: [0; CHALLENGE] };
+        Handshake::start(secret, [0; HELLO], Out::EMPTY, side)
     }
 
     /// Whether it has named the job, rightly.
     pub(crate) fn knows_job(&self) -> bool {
-        self.peer.is_some()
+        self.side.peer.is_some()
     }
 
     fn look_at_hello(&mut self) {
@@ -510,15 +482,16 @@ impl Server {
         if job != self.secret.job {
             return self.refuse(Code::Job, "it belongs to another job".to_owned());
         }
-        if to != self.rank {
-            let reason = format!("it looks for {}, and this is {}", Side(to), Side(self.rank));
+        if to != self.side.rank {
+            let reason =
+                format!("it looks for {}, and this is {}", Named(to), Named(self.side.rank));
             return self.refuse(Code::Rank, reason);
         }
-        if from != HUB && from >= self.size {
+        if from != HUB && from >= self.side.size {
             let reason = format!(
                 "it says to be {}, and the job has ranks 0 to {}",
-                Side(from),
-                self.size.saturating_sub(1)
+                Named(from),
+                self.side.size.saturating_sub(1)
             );
             return self.refuse(Code::Rank, reason);
         }
@@ -526,17 +499,17 @@ impl Server {
             return self.refuse(Code::Purpose, format!("it wants something unknown ({purpose})"));
         };
         self.came = In::EMPTY;
-        self.peer = Some(Peer { rank: from, purpose });
+        self.side.peer = Some(Peer { rank: from, purpose });
         self.challenge();
     }
 
     /// Asks for a proof, and gives one.
     fn challenge(&mut self) {
-        let mac = self.secret.of_server(&self.hello, &self.nonce).finalize().into_bytes();
+        let mac = self.secret.of_server(&self.hello, &self.side.nonce).finalize().into_bytes();
         let mut writer = Writer::new(&mut self.out.bytes);
         Answer::new(KIND_CHALLENGE, 0).write(&mut writer);
-        writer.array(&self.nonce).raw(&mac);
-        self.challenge = *self.out.bytes.bytes();
+        writer.array(&self.side.nonce).raw(&mac);
+        self.side.challenge = *self.out.bytes.bytes();
     }
 
     fn refuse(&mut self, code: Code, reason: String) {
@@ -545,7 +518,7 @@ impl Server {
     }
 
     fn look_at_proof(&mut self, peer: Peer) {
-        let expected = self.secret.of_client(&self.hello, &self.challenge);
+        let expected = self.secret.of_client(&self.hello, &self.side.challenge);
         self.state = match expected.verify_slice(self.came.bytes()) {
             Ok(()) => State::Done(peer),
             Err(_) => State::Refused(self.ended()),
@@ -553,10 +526,35 @@ impl Server {
     }
 }
 
-/// A side of a connection, in words.
-struct Side(u32);
+impl Side for Listening {
+    fn expects(&self, _came: usize) -> usize {
+        if self.peer.is_none() { HELLO } else { SECRET }
+    }
 
-impl std::fmt::Display for Side {
+    fn look(server: &mut Server) {
+        match server.side.peer {
+            None => server.look_at_hello(),
+            Some(peer) if server.came.len() == SECRET => server.look_at_proof(peer),
+            Some(_) => {}
+        }
+    }
+
+    fn unfinished(server: &Server) -> String {
+        match server.side.peer {
+            None if server.came.len() == 0 => "it did not say anything".to_owned(),
+            None => "it did not say who it is".to_owned(),
+            Some(peer) => format!(
+                "who says to be {} did not prove to know the key of this job",
+                Named(peer.rank)
+            ),
+        }
+    }
+}
+
+/// A side of a connection, in words.
+struct Named(u32);
+
+impl std::fmt::Display for Named {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             HUB => write!(f, "the host of the meeting"),

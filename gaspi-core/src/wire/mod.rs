@@ -1,10 +1,11 @@
 //! Bytes on their way between processes: no sockets, and nothing that is kept.
 //!
-//! [`codec`] reads and writes them, [`frame`] encodes and decodes the frames of established
-//! connections, [`handshake`] is what comes before the first of them. [`shared_layout`] tells where
-//! things lie in the memory that processes share instead.
+//! [`codec`] reads and writes them, by the tables of [`fields`]. [`frame`] encodes and decodes the
+//! frames of established connections, [`handshake`] is what comes before the first of them.
+//! [`shared_layout`] tells where things lie in the memory that processes share instead.
 
 pub mod codec;
+pub(crate) mod fields;
 pub(crate) mod frame;
 pub(crate) mod handshake;
 pub(crate) mod message;

@@ -16,6 +16,7 @@ mod overview;
 mod passive;
 mod queues;
 mod segments;
+mod soak;
 mod statistics;
 
 use gaspi_core::*;
@@ -37,6 +38,7 @@ fn main() -> std::process::ExitCode {
         passive::tests(),
         queues::tests(),
         segments::tests(),
+        soak::tests(),
         statistics::tests(),
     ])
 }

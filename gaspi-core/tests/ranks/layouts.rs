@@ -17,6 +17,8 @@ pub(crate) enum Nodes {
     Each,
     /// Two and two.
     Pairs,
+    /// Two and two, with requests that are delayed by a seed.
+    Faulty,
     /// Each on its own, on a network in this process and in virtual time.
     Twin,
 }
@@ -25,14 +27,16 @@ pub(crate) const SHM: &[Nodes] = &[Nodes::One];
 pub(crate) const TCP: &[Nodes] = &[Nodes::Each];
 pub(crate) const MIXED: &[Nodes] = &[Nodes::Pairs];
 pub(crate) const TWIN: &[Nodes] = &[Nodes::Twin];
-pub(crate) const REAL: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs];
-pub(crate) const EVERY: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Twin];
+/// With sockets and clocks.
+pub(crate) const REAL: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty];
+pub(crate) const EVERY: &[Nodes] =
+    &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty, Nodes::Twin];
 
 /// With how many seeds each test runs over the twin; GASPI_TEST_SEEDS says another number.
-const SEEDS: u64 = 2;
+const SEEDS: u64 = 4;
 
 thread_local! {
-    /// What decides the course of a job over the twin.
+    /// What decides the course of a job, where something is left to chance.
     static SEED: Cell<u64> = const { Cell::new(0) };
     static LAYOUT: Cell<Option<Nodes>> = const { Cell::new(None) };
 }
@@ -54,6 +58,7 @@ impl Nodes {
             Nodes::One => "shm",
             Nodes::Each => "tcp",
             Nodes::Pairs => "mixed",
+            Nodes::Faulty => "faulty",
             Nodes::Twin => "twin",
         }
     }
@@ -64,7 +69,7 @@ impl Nodes {
             Nodes::One => 0,
             Nodes::Each | Nodes::Twin => rank,
             // Not neighbours: 0 and 2, 1 and 3, 4 and 6.
-            Nodes::Pairs => rank / 4 * 2 + rank % 2,
+            Nodes::Pairs | Nodes::Faulty => rank / 4 * 2 + rank % 2,
         }
     }
 
@@ -98,7 +103,11 @@ impl Test {
     /// Runs in a thread of its own: a test may change what belongs to a thread.
     fn run(self) -> Result<(), Failed> {
         let Test { nodes, name, run } = self;
-        let seeds = if nodes == Nodes::Twin { seeds() } else { 0..1 };
+        let seeds = match nodes {
+            Nodes::Twin => seeds(SEEDS),
+            Nodes::Faulty => seeds(1),
+            Nodes::One | Nodes::Each | Nodes::Pairs => 0..1,
+        };
         for seed in seeds {
             let body = move || {
                 nodes.enter();
@@ -115,22 +124,28 @@ impl Test {
 }
 
 /// GASPI_TEST_SEEDS seeds from GASPI_TEST_SEED on.
-fn seeds() -> std::ops::Range<u64> {
+fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number = |name, default| match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, no number")),
         Err(_) => default,
     };
     let first = number("GASPI_TEST_SEED", 1);
-    first..first + number("GASPI_TEST_SEEDS", SEEDS)
+    first..first + number("GASPI_TEST_SEEDS", usual)
 }
 
 /// The network of a job over the twin.
 pub(crate) fn network(nodes: Nodes, size: u32) -> Option<Network> {
-    (nodes == Nodes::Twin).then(|| {
-        // Each job of a test takes another course.
-        let seed = SEED.replace(SEED.get().wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
-        Network::new(seed, size)
-    })
+    (nodes == Nodes::Twin).then(|| Network::new(next_seed(), size))
+}
+
+/// The seed of what delays the requests of a job.
+pub(crate) fn faults(nodes: Nodes) -> Option<u64> {
+    (nodes == Nodes::Faulty).then(next_seed)
+}
+
+/// Each job of a test takes another course.
+pub(crate) fn next_seed() -> u64 {
+    SEED.replace(SEED.get().wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1))
 }
 
 /// Lists the tests of a module by the layouts that they run over. A test that is not listed is

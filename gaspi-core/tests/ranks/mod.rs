@@ -7,7 +7,7 @@
 mod layouts;
 mod threads;
 
-pub(crate) use layouts::{EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, run_tests};
+pub(crate) use layouts::{EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, next_seed, run_tests};
 pub(crate) use threads::{Barrier, now, pause, scope};
 
 use gaspi_core::twin::{Network, Ticket};
@@ -131,11 +131,13 @@ pub(crate) fn run_over<T: Send>(
     body: impl Fn(Runtime) -> T + Sync,
 ) -> Vec<T> {
     let network = layouts::network(nodes, size);
-    let job = |id: &str, rank| match &network {
-        Some(network) => nodes.job(id, rank, size).on_twin(network.clone()),
-        None => nodes.job(id, rank, size),
-    };
-    run_on(network.as_ref(), size, config, job, body)
+    run_on(
+        (network.as_ref(), layouts::faults(nodes)),
+        size,
+        config,
+        |id, rank| nodes.job(id, rank, size),
+        body,
+    )
 }
 
 /// As [`run_owned`], with whatever jobs.
@@ -145,11 +147,11 @@ pub(crate) fn run_jobs<T: Send>(
     job: impl Fn(&str, Rank) -> Job + Sync,
     body: impl Fn(Runtime) -> T + Sync,
 ) -> Vec<T> {
-    run_on(None, size, config, job, body)
+    run_on((None, None), size, config, job, body)
 }
 
 fn run_on<T: Send>(
-    network: Option<&Network>,
+    (network, faults): (Option<&Network>, Option<u64>),
     size: u32,
     config: &Config,
     job: impl Fn(&str, Rank) -> Job + Sync,
@@ -175,7 +177,14 @@ fn run_on<T: Send>(
                     nodes.enter();
                     let _entered = ticket.map(Ticket::enter);
                     let job = job(id, Rank(rank as u16));
-                    let mut joining = PendingInit::new(job, config.clone()).expect("joining");
+                    let mut joining = match network {
+                        Some(network) => PendingInit::on_twin(job, config.clone(), network.clone()),
+                        None => PendingInit::new(job, config.clone()),
+                    }
+                    .expect("joining");
+                    if let Some(seed) = faults {
+                        joining = joining.with_faults(seed + u64::from(rank));
+                    }
                     let runtime = joining.wait(LIMIT).expect("all ranks meet");
                     body(runtime)
                 };

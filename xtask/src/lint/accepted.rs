@@ -20,7 +20,6 @@ pub(super) const UPWARD: &[(&str, &str)] = &[];
 
 /// Imports of modules that are for others only: (file, module).
 pub(super) const DOORS: &[(&str, &str)] = &[
-    ("gaspi-core/src/calls.rs", "wire::frame::encoding"),
     ("gaspi-core/src/channel/messages.rs", "os::socket"),
     ("gaspi-core/src/control/tree_barrier.rs", "bootstrap::card"),
     ("gaspi-core/src/progress/thread.rs", "bootstrap::exchange::membership"),

@@ -54,7 +54,7 @@ const CORE: &[Layer] = &[
     // Who the ranks are, and the record of their ends.
     Layer { name: "the ranks", modules: &["ranks"] },
     // How bytes get to another rank. What it has to tell goes through `Upcalls`.
-    Layer { name: "the transports", modules: &["transport"] },
+    Layer { name: "the transports", modules: &["transport", "transport::shm::copy"] },
     // Who polls, and who waits.
     Layer { name: "progress", modules: &["progress", "statistics", "wait"] },
     // The parts that a rank consists of: data, with what can be done to it without the rank.

@@ -103,8 +103,6 @@ const WORDS: &[(&str, &str, &[As])] = &[
     ("Underway", "BlockingCall", &[Type]),
     ("Brief", "SimpleRequest", &[Type]),
     ("once", "single_phase", &[Module]),
-    ("carrier", "substrate", &[Module]),
-    ("Carrier", "Substrate", &[Type]),
     ("apart", "pack, or direct poll", &[Module]),
     ("gaspi-collectives/: Kept", "PlanCache", &[Type]),
     ("Caution", "AgreementGuard", &[Type]),

@@ -5,7 +5,8 @@
 
 use super::KEY_BYTES;
 use crate::bootstrap::system::random;
-use crate::error::{Error, Result};
+use crate::bootstrap::variables::wrong;
+use crate::error::Result;
 use crate::os::socket;
 use crate::wire::handshake;
 use std::ffi::OsString;
@@ -32,15 +33,12 @@ type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 /// The key of the job `id` of this user, and the file that it came from.
 ///
 /// # Errors
-/// [`Error::Environment`] if there is no secret to be had, with the ways to give one.
+/// [`Error::Environment`](crate::Error::Environment) if there is no secret to be had, with the ways
+/// to give one.
 pub(in crate::bootstrap) fn of_job(id: &str) -> Result<([u8; KEY_BYTES], PathBuf)> {
     let place = place(&|name| std::env::var_os(name))?;
     let secret = secret(&place)?;
     Ok((handshake::derived_key(&secret, &handshake::job_name(id)), place.path))
-}
-
-fn wrong<T>(reason: String) -> Result<T> {
-    Err(Error::Environment { reason })
 }
 
 fn place(get: Lookup<'_>) -> Result<AreaKey> {
@@ -143,6 +141,7 @@ fn make(path: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
     use std::collections::HashMap;
 
     fn found(variables: &[(&str, &Path)]) -> Result<Vec<u8>> {
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_once_by_whoever_comes_first() {
+    fn the_first_to_come_makes_the_key() {
         let home = directory("home");
         let all: Vec<Vec<u8>> = std::thread::scope(|scope| {
             let home = &home;

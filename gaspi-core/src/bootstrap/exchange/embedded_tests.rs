@@ -6,9 +6,9 @@ use crate::bootstrap::addresses::Audience;
 use crate::bootstrap::auth::Key;
 use crate::bootstrap::exchange::hub_access::{PATIENCE, PORTS, TRIES, derived_ports};
 use crate::bootstrap::exchange::relay_listener::UNAUTHENTICATED_MAX;
-use crate::bootstrap::exchange::tests as exchanges;
+use crate::bootstrap::exchange::tests::{self as exchanges, GUARD, unique};
 use crate::bootstrap::job::HubLocation;
-use crate::bootstrap::system::{self, random};
+use crate::bootstrap::system;
 use crate::bootstrap::{Client, Table};
 use crate::config::Config;
 use crate::ids::Rank;
@@ -19,13 +19,6 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::thread;
-
-/// Far beyond what anything here takes.
-const GUARD: Timeout = Timeout::Millis(60_000);
-
-fn unique(what: &str) -> String {
-    format!("{what}-{:x}", u64::from_le_bytes(random().expect("random")))
-}
 
 /// A rank of the job `id` on the machine `host`; machine 0 has the hub.
 fn job(id: &str, (rank, size): (u16, u32), host: usize, port: Option<u16>) -> Job {
@@ -188,7 +181,7 @@ fn answered(answer: impl FnOnce(TcpStream) + Send) -> String {
 }
 
 #[test]
-fn whoever_listens_at_a_named_port_is_told_apart() {
+fn listeners_at_a_named_port_are_told_apart() {
     let shake_hands = |secret: Secret| {
         move |mut stream: TcpStream| {
             let mut server = handshake::Server::new(&secret, HUB, 2, [1; 32]);

@@ -1,8 +1,8 @@
 //! A connection between a rank and its server: frames in and out, without blocking.
 
-use super::encoding::ProtocolError;
 use super::message::{FRAME_MAX, Message};
 use crate::os::socket::{self, Piece};
+use crate::wire::codec::Decoded;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -91,7 +91,7 @@ impl LocalConnection {
     }
 
     /// The next message that has come whole.
-    pub(crate) fn next(&mut self) -> Result<Option<Message>, ProtocolError> {
+    pub(crate) fn next(&mut self) -> Decoded<Option<Message>> {
         let Some((message, len)) = Message::decode(&self.incoming)? else { return Ok(None) };
         self.incoming.drain(..len);
         Ok(Some(message))

@@ -2,7 +2,6 @@
 
 use super::local_connection::LocalConnection;
 use super::message::Message;
-use crate::bootstrap::system;
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
@@ -95,7 +94,7 @@ impl Drop for Membership {
                 connection.flush();
             }
             // Forked children may hold copies: closing alone would not end the connection.
-            system::shut_down(connection.as_fd());
+            socket::shut_down(connection.as_fd());
         }
     }
 }

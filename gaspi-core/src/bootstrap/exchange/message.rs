@@ -47,9 +47,9 @@ pub(crate) enum Failure {
     Environment(String),
     /// Some rank ended, or the server cannot go on.
     Meeting(String),
-    /// There is no memory for the node area.
+    /// There is no memory for the shared area.
     Memory { needed: u64, available: u64, reason: String },
-    /// The operating system refused the node area.
+    /// The operating system refused the shared area.
     System { call: String, reason: String },
 }
 
@@ -95,7 +95,7 @@ pub(crate) enum Message {
     Missing { count: u32, first: Vec<Rank>, words: String },
     /// Server to rank: the cards of ranks in ascending order, one part of all.
     Cards(Vec<Card>),
-    /// Server to rank: the last part of the table; the node area comes along as a descriptor.
+    /// Server to rank: the last part of the table; the shared area comes along as a descriptor.
     Area { token: [u8; 16], key: [u8; KEY_BYTES] },
     /// Server to rank: it ends here.
     Failed(Failure),

@@ -4,9 +4,9 @@
 //! The ranks of a job register with a *server*: gaspi_run under its own name, or, in a job started
 //! by hand, the first rank to take a name that all ranks derive alike ([`embedded`]). Each rank is
 //! a [`client`] that sends its [`Card`](super::Card). Once all have registered, the server makes
-//! the node area, a sealed memory file, and sends it with all cards as the [`table`]. Names of
-//! sockets are abstract (nothing to delete), and both sides check that the kernel vouches for the
-//! same user.
+//! the shared area, a sealed memory file, and sends it with all cards as the
+//! [`Table`](client::Table). Names of sockets are abstract (nothing to delete), and both sides
+//! check that the kernel vouches for the same user.
 //!
 //! In a job over several machines there is a server on each. One of them is the *hub*, which
 //! decides; the others are *relays*, which speak the [`relay_protocol`] with it. A relay of a job
@@ -28,7 +28,6 @@ mod relay_listener;
 pub(crate) mod relay_protocol;
 pub(super) mod server;
 pub(super) mod start_status;
-pub(super) mod table;
 mod tcp_connection;
 
 #[cfg(test)]

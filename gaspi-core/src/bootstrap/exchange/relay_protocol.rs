@@ -5,13 +5,12 @@
 //! [`Message`]; messages of ranks travel inside as whole frames. The first frame of both sides is
 //! Hello. Connections are numbered by the relay.
 
-use super::encoding::{
-    Decoded, Field, ProtocolError, Reader, Writer, frame, malformed, write_list,
-};
+use super::encoding::{List, Text, frame};
 use super::message::{FRAME_MAX, Failure, Message};
 use crate::bootstrap::KEY_BYTES;
 use crate::ids::Rank;
-use crate::wire::codec::{self, Limit};
+use crate::wire::codec::{self, DecodeError, Decoded, Output, Reader, Writer};
+use crate::wire::fields::{Field, Form, Kinds, read_field, variants, whole, write_field};
 use std::sync::Arc;
 
 /// The version of this protocol; changes with that of the messages too.
@@ -59,138 +58,95 @@ pub(crate) enum ToRelay {
     Over,
 }
 
-/// How many connections one frame names.
-const CONNECTIONS: Limit = Limit::u16(CONNECTIONS_MAX as u16);
+variants! { ToHub:
+    1 => Hello { version as SameVersion },
+    2 => Relayed { connection, message as Framed },
+    3 => Closed { connection },
+    4 => Failed { rank, failure },
+    5 => Started { rank, pid },
+    6 => Gone { rank, how as Text },
+}
+
+variants! { ToRelay:
+    65 => Hello { version as SameVersion },
+    66 => Send { connections as List<CONNECTIONS_MAX>, message as Framed },
+    67 => Refuse { connections as List<CONNECTIONS_MAX>, message as Framed },
+    68 => Cards(cards as Framed),
+    69 => Table { connections as List<CONNECTIONS_MAX>, token, key, last },
+    70 => Kill(rank),
+    71 => Died { rank, how as Text },
+    72 => Over,
+}
 
 impl ToHub {
     /// As one frame.
     pub(crate) fn encode(&self) -> Arc<[u8]> {
-        frame(|writer| self.write(writer)).into()
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        match self {
-            ToHub::Hello { version } => {
-                writer.u8(1).u16(*version);
-            }
-            ToHub::Relayed { connection, message } => {
-                writer.u8(2).u64(*connection).raw(&message.encode());
-            }
-            ToHub::Closed { connection } => {
-                writer.u8(3).u64(*connection);
-            }
-            ToHub::Failed { rank, failure } => {
-                rank.write(writer.u8(4));
-                failure.write(writer);
-            }
-            ToHub::Started { rank, pid } => {
-                rank.write(writer.u8(5));
-                writer.i32(*pid);
-            }
-            ToHub::Gone { rank, how } => {
-                rank.write(writer.u8(6));
-                how.write(writer);
-            }
-        }
+        frame(self).into()
     }
 }
 
 impl ToRelay {
     /// As one frame.
     pub(crate) fn encode(&self) -> Arc<[u8]> {
-        frame(|writer| self.write(writer)).into()
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        match self {
-            ToRelay::Hello { version } => {
-                writer.u8(65).u16(*version);
-            }
-            ToRelay::Send { connections, message } => {
-                write_list(writer.u8(66), connections, CONNECTIONS);
-                writer.raw(&message.encode());
-            }
-            ToRelay::Refuse { connections, message } => {
-                write_list(writer.u8(67), connections, CONNECTIONS);
-                writer.raw(&message.encode());
-            }
-            ToRelay::Cards(frame) => {
-                writer.u8(68).raw(frame);
-            }
-            ToRelay::Table { connections, token, key, last } => {
-                write_list(writer.u8(69), connections, CONNECTIONS);
-                writer.array(token).array(key).bool(*last);
-            }
-            ToRelay::Kill(rank) => rank.write(writer.u8(70)),
-            ToRelay::Died { rank, how } => {
-                rank.write(writer.u8(71));
-                how.write(writer);
-            }
-            ToRelay::Over => {
-                writer.u8(72);
-            }
-        }
+        frame(self).into()
     }
 }
 
 /// A frame of one direction.
-pub(crate) trait RelayFrame: Sized {
-    /// From its kind and fields.
-    fn fields(kind: u8, reader: &mut Reader<'_>) -> Decoded<Self>;
-
-    /// The version, if it is a Hello.
-    fn version(&self) -> Option<u16>;
+pub(crate) trait RelayFrame: Field {
+    /// Whether it is a Hello.
+    fn is_hello(&self) -> bool;
 }
 
 impl RelayFrame for ToHub {
-    fn fields(kind: u8, reader: &mut Reader<'_>) -> Decoded<ToHub> {
-        Ok(match kind {
-            1 => ToHub::Hello { version: reader.u16()? },
-            2 => ToHub::Relayed { connection: reader.u64()?, message: message(reader)?.0 },
-            3 => ToHub::Closed { connection: reader.u64()? },
-            4 => ToHub::Failed { rank: Field::read(reader)?, failure: Field::read(reader)? },
-            5 => ToHub::Started { rank: Field::read(reader)?, pid: reader.i32()? },
-            6 => ToHub::Gone { rank: Field::read(reader)?, how: Field::read(reader)? },
-            _ => return malformed("unknown kind of envelope"),
-        })
-    }
-
-    fn version(&self) -> Option<u16> {
-        if let ToHub::Hello { version } = self { Some(*version) } else { None }
+    fn is_hello(&self) -> bool {
+        matches!(self, ToHub::Hello { .. })
     }
 }
 
 impl RelayFrame for ToRelay {
-    fn fields(kind: u8, reader: &mut Reader<'_>) -> Decoded<ToRelay> {
-        Ok(match kind {
-            65 => ToRelay::Hello { version: reader.u16()? },
-            66 => ToRelay::Send {
-                connections: reader.list(CONNECTIONS, Field::read)?,
-                message: message(reader)?.0,
-            },
-            67 => ToRelay::Refuse {
-                connections: reader.list(CONNECTIONS, Field::read)?,
-                message: message(reader)?.0,
-            },
-            68 => match message(reader)? {
-                (Message::Cards(_), frame) => ToRelay::Cards(frame.into()),
-                _ => return malformed("no cards"),
-            },
-            69 => ToRelay::Table {
-                connections: reader.list(CONNECTIONS, Field::read)?,
-                token: reader.array()?,
-                key: reader.array()?,
-                last: reader.u8()? != 0,
-            },
-            70 => ToRelay::Kill(Field::read(reader)?),
-            71 => ToRelay::Died { rank: Field::read(reader)?, how: Field::read(reader)? },
-            72 => ToRelay::Over,
-            _ => return malformed("unknown kind of envelope"),
-        })
+    fn is_hello(&self) -> bool {
+        matches!(self, ToRelay::Hello { .. })
     }
+}
 
-    fn version(&self) -> Option<u16> {
-        if let ToRelay::Hello { version } = self { Some(*version) } else { None }
+/// The version of the sender, which has to be ours.
+struct SameVersion;
+
+impl Form<u16> for SameVersion {
+    fn write<O: Output>(value: &u16, writer: &mut Writer<O>) {
+        writer.u16(*value);
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<u16> {
+        match reader.u16()? {
+            VERSION => Ok(VERSION),
+            other => Err(DecodeError::Version(other)),
+        }
+    }
+}
+
+/// A message of a rank as its whole frame.
+struct Framed;
+
+impl Form<Message> for Framed {
+    fn write<O: Output>(value: &Message, writer: &mut Writer<O>) {
+        writer.raw(&value.encode());
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<Message> {
+        Ok(message(reader)?.0)
+    }
+}
+
+/// Cards, which are passed on as they came.
+impl Form<Arc<[u8]>> for Framed {
+    fn write<O: Output>(value: &Arc<[u8]>, writer: &mut Writer<O>) {
+        writer.raw(value);
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<Arc<[u8]>> {
+        match message(reader)? {
+            (Message::Cards(_), frame) => Ok(frame.into()),
+            _ => Err(DecodeError::Invalid("no cards")),
+        }
     }
 }
 
@@ -198,7 +154,7 @@ impl RelayFrame for ToRelay {
 fn message<'a>(reader: &mut Reader<'a>) -> Decoded<(Message, &'a [u8])> {
     match Message::decode(reader.rest())? {
         Some((message, len)) => Ok((message, reader.raw(len)?)),
-        None => malformed("short message"),
+        None => Err(DecodeError::Invalid("short message")),
     }
 }
 
@@ -224,23 +180,16 @@ impl RelayDecoder {
         loop {
             let rest = self.bytes.get(self.at..).unwrap_or_default();
             let Ok(body) = codec::first_frame(rest, RELAY_FRAME_MAX - 4) else {
-                return malformed("envelope too long or empty");
+                return Err(DecodeError::Invalid("envelope too long or empty"));
             };
             let Some(body) = body else { return Ok(None) };
-            let mut reader = Reader::new(body);
-            let frame = T::fields(reader.u8()?, &mut reader)?;
-            // What follows the version in a Hello of another version is not for this one.
-            if frame.version().is_none() {
-                reader.finish()?;
-            }
-            let len = body.len();
-            self.at += 4 + len;
-            match (frame.version(), self.greeted) {
-                (None, true) => return Ok(Some(frame)),
-                (Some(VERSION), false) => self.greeted = true,
-                (Some(version), false) => return Err(ProtocolError::Version(version)),
-                (Some(_), true) => return malformed("a second greeting"),
-                (None, false) => return malformed("no greeting"),
+            let frame: T = whole(body)?;
+            self.at += 4 + body.len();
+            match (frame.is_hello(), self.greeted) {
+                (false, true) => return Ok(Some(frame)),
+                (true, false) => self.greeted = true,
+                (true, true) => return Err(DecodeError::Invalid("a second greeting")),
+                (false, false) => return Err(DecodeError::Invalid("no greeting")),
             }
         }
     }

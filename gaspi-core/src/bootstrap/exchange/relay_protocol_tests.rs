@@ -75,15 +75,12 @@ fn the_greeting_comes_first_and_once() {
     let closed = ToHub::Closed { connection: 1 }.encode();
     let other = ToHub::Hello { version: VERSION + 1 }.encode();
     let run = |hello: &Arc<[u8]>, frames: &[Arc<[u8]>]| through::<ToHub>(hello.clone(), frames, 3);
-    assert_eq!(run(&other, &[]), Err(ProtocolError::Version(VERSION + 1)));
-    assert_eq!(
-        run(&closed, &[]),
-        Err(ProtocolError::Malformed(DecodeError::Invalid("no greeting")))
-    );
+    assert_eq!(run(&other, &[]), Err(DecodeError::Version(VERSION + 1)));
+    assert_eq!(run(&closed, &[]), Err(DecodeError::Invalid("no greeting")));
     let hello = hellos().0;
     assert_eq!(
         run(&hello, std::slice::from_ref(&hello)),
-        Err(ProtocolError::Malformed(DecodeError::Invalid("a second greeting")))
+        Err(DecodeError::Invalid("a second greeting"))
     );
     // The directions are told apart.
     assert!(through::<ToRelay>(hello, &[], 3).is_err());

@@ -3,7 +3,7 @@
 
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
-use crate::wire::handshake::{self, State};
+use crate::wire::handshake::{Handshake, Side, State};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -89,7 +89,7 @@ impl Drop for TcpConnection {
     fn drop(&mut self) {
         // The last word shall arrive: closing with unread bytes would take it back.
         self.flush();
-        tcp::end_sending(self.fd.as_fd());
+        socket::end_sending(self.fd.as_fd());
         let mut rest = Vec::new();
         while self.read(&mut rest) && rest.len() < 64 * READ {}
     }
@@ -119,48 +119,10 @@ fn receive(fd: BorrowedFd<'_>, limit: usize, to: &mut Vec<u8>) -> io::Result<Opt
     Ok(received)
 }
 
-/// Either side of a handshake.
-pub(super) trait HandshakeSide {
-    fn output(&self) -> &[u8];
-    fn sent(&mut self, count: usize);
-    fn wants(&self) -> usize;
-    fn receive(&mut self, bytes: &[u8]) -> usize;
-    fn state(&self) -> &State;
-    fn ended(&self) -> String;
-}
-
-macro_rules! side {
-    ($side:ty) => {
-        impl HandshakeSide for $side {
-            fn output(&self) -> &[u8] {
-                <$side>::output(self)
-            }
-            fn sent(&mut self, count: usize) {
-                <$side>::sent(self, count)
-            }
-            fn wants(&self) -> usize {
-                <$side>::wants(self)
-            }
-            fn receive(&mut self, bytes: &[u8]) -> usize {
-                <$side>::receive(self, bytes)
-            }
-            fn state(&self) -> &State {
-                <$side>::state(self)
-            }
-            fn ended(&self) -> String {
-                <$side>::ended(self)
-            }
-        }
-    };
-}
-
-side!(handshake::Client);
-side!(handshake::Server);
-
 /// Continues a handshake as far as it goes without waiting; the outcome once there is one.
 pub(super) fn continue_handshake(
     fd: BorrowedFd<'_>,
-    side: &mut impl HandshakeSide,
+    side: &mut Handshake<impl Side>,
 ) -> Option<State> {
     loop {
         while !side.output().is_empty() {

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Far beyond what anything here takes.
-const GUARD: Timeout = Timeout::Millis(60_000);
+pub(crate) const GUARD: Timeout = Timeout::Millis(60_000);
 
 pub(crate) fn card(job: &Job) -> Card {
     Card {
@@ -35,7 +35,7 @@ fn meet(job: &Job, config: &Config, timeout: Timeout) -> Result<Table> {
     Client::new(job, config, card(job))?.poll(timeout.deadline())
 }
 
-fn unique(what: &str) -> String {
+pub(crate) fn unique(what: &str) -> String {
     format!("{what}-{:x}", u64::from_le_bytes(random().expect("random")))
 }
 

@@ -5,11 +5,11 @@ use super::{Launcher, Task, rank_and_size};
 use crate::bootstrap::addresses::Audience;
 use crate::bootstrap::host_file;
 use crate::bootstrap::job::{HubLocation, Job, ServerLocation, derived_name};
-use crate::bootstrap::system;
 use crate::bootstrap::this_machine::{self, ThisMachine};
 use crate::bootstrap::variables::{Variables, wrong};
 use crate::error::Result;
 use crate::ids::Rank;
+use crate::os::process;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -66,7 +66,7 @@ fn by_hand(
         // Only the machine of this rank is known.
         None => {
             let mut hosts = vec![String::new(); size as usize];
-            hosts[rank.index()] = system::host_name();
+            hosts[rank.index()] = process::host_name();
             (hosts, rank.0)
         }
     };

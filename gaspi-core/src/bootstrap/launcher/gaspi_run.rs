@@ -3,9 +3,9 @@
 
 use super::{Launcher, Task, incomplete, rank_and_size};
 use crate::bootstrap::job::{Job, ServerLocation};
-use crate::bootstrap::system;
 use crate::bootstrap::variables::Variables;
 use crate::error::Result;
+use crate::os::process;
 use std::os::unix::ffi::OsStrExt;
 
 pub(super) struct GaspiRun;
@@ -39,7 +39,7 @@ impl Launcher for GaspiRun {
             return incomplete(variables, &["GASPI_MEETING"], &["GASPI_JOB_ID"]);
         };
         // The launcher has checked the machine file, and it may be gone by now.
-        let own = variables.text("GASPI_HOST")?.unwrap_or_else(system::host_name);
+        let own = variables.text("GASPI_HOST")?.unwrap_or_else(process::host_name);
         let hosts = vec![own; size as usize];
         let spans_hosts = variables.number("GASPI_HOSTS")?.is_some_and(|hosts| hosts > 1);
         let server = ServerLocation::Launcher(name);

@@ -2,9 +2,9 @@
 
 use super::super::BARRIER;
 use super::{BarrierMessage, Outbound, has, note};
-use crate::error::Error;
 use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
+use crate::sync::arrival_slot::Poll;
 use crate::transport::shm::area::liveness;
 use crate::wire::message::Arrival;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 impl Inner {
     /// This rank arrives at a barrier of a group that has a tree.
     pub(in crate::control) fn arrive_at_tree(&self, group: GroupId, step: u64) {
-        let (next, heard) = self.control.tree_barriers.0[group.index()].arrive(step);
+        let (next, heard) = self.control.tree_barriers.of(group).arrive(step);
         self.pass_on(group, next);
         if heard {
             self.tell_all_of_barrier(group, step);
@@ -23,7 +23,7 @@ impl Inner {
     #[cold]
     pub(crate) fn tell_all_of_barrier(&self, group: GroupId, step: u64) {
         let ranks = {
-            let mut state = self.control.tree_barriers.0[group.index()].state();
+            let mut state = self.control.tree_barriers.of(group).state.lock();
             note(&mut state.told_all, step);
             let Some(tree) = state.tree(step) else { return };
             Arc::clone(&tree.ranks)
@@ -36,13 +36,11 @@ impl Inner {
     pub(crate) fn tell_all_of_unfinished_barriers(&self) {
         for (index, barrier) in self.control.tree_barriers.0.iter().enumerate() {
             let (arrived, told_all) = {
-                let state = barrier.state();
+                let state = barrier.state.lock();
                 (state.arrived, state.told_all)
             };
             let group = GroupId(index as u8);
-            let ended = |step| {
-                self.control.tree_barriers.has_completed(group, step) || has(&told_all, step)
-            };
+            let ended = |step| barrier.has_completed(step) || has(&told_all, step);
             for step in arrived.into_iter().filter(|step| *step > 0 && !ended(*step)) {
                 self.tell_all_of_barrier(group, step);
             }
@@ -52,7 +50,7 @@ impl Inner {
     /// Whether `rank`, which has left without an arrival slot, cannot be heard of any more: this
     /// rank would have heard of its arrival at `step`, or nothing more of the others'.
     pub(in crate::control) fn has_missed(&self, group: GroupId, step: u64, rank: Rank) -> bool {
-        let state = self.control.tree_barriers.0[group.index()].state();
+        let state = self.control.tree_barriers.of(group).state.lock();
         let Some(tree) = state.tree(step) else { return false };
         let parent = tree.parent.as_deref().unwrap_or_default();
         let cut_off = parent.iter().any(|parent| self.ranks.liveness(*parent) == liveness::LEFT);
@@ -68,10 +66,28 @@ impl Inner {
         }
     }
 
+    /// Tells the members at a step that this rank has not arrived at who has left without arriving:
+    /// the step cannot have been completed, which only a member that has not arrived knows of those
+    /// it is not next to.
+    pub(crate) fn report_departures(&self, group: GroupId) {
+        let barrier = self.control.tree_barriers.of(group);
+        for (step, tree) in barrier.awaited() {
+            let missing = |rank: Rank| {
+                let slot = &self.arrival_slots_of(rank, group)[(step % 2) as usize];
+                self.ranks.liveness(rank) == liveness::LEFT && slot.poll(step) == Poll::Missing
+            };
+            for rank in tree.ranks.iter().copied().filter(|rank| missing(*rank)) {
+                if barrier.departed(step, &[rank]).is_none() {
+                    barrier.hear(self.ranks.me, step, BarrierMessage::Departed(rank));
+                    self.say_departed(group, step, rank);
+                }
+            }
+        }
+    }
+
     /// Tells all members that one has left without arriving.
-    pub(in crate::control) fn say_departed(&self, group: GroupId, step: u64, error: &Error) {
-        let Error::RankLeft { rank, .. } = *error else { return };
-        let tree = self.control.tree_barriers.0[group.index()].state().tree(step).cloned();
+    pub(in crate::control) fn say_departed(&self, group: GroupId, step: u64, rank: Rank) {
+        let tree = self.control.tree_barriers.of(group).state.lock().tree(step).cloned();
         let Some(tree) = tree else { return };
         let me = tree.ranks[tree.me];
         let others = tree.ranks.iter().copied().filter(|other| ![me, rank].contains(other));

@@ -1,11 +1,11 @@
-//! What was unlinked by somebody who may not wait until nobody uses it any more.
+//! What was unlinked by a thread that may not wait until nobody uses it any more.
 //!
 //! Handlers of frames replace entries of tables that other threads, and callers further up their
 //! own stack, may be reading. They leave the old entry here. The progress thread frees it once
 //! every thread that was inside has come out.
 
 use super::{next_epoch, slots};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -25,15 +25,11 @@ struct Items {
 }
 
 impl Retired {
-    fn items(&self) -> MutexGuard<'_, Items> {
-        self.0.lock()
-    }
-
-    /// Leaves something that has been unlinked; true if nothing was here, so that somebody has to
-    /// be told. Does not wait.
+    /// Leaves something that has been unlinked; true if nothing was here, so that the progress
+    /// thread has to be told. Does not wait.
     #[must_use]
     pub(crate) fn leave(&self, item: Arc<impl Any + Send + Sync>) -> bool {
-        let mut items = self.items();
+        let mut items = self.0.lock();
         let was_empty = items.fresh.is_empty() && items.aging.is_empty();
         items.fresh.push(item);
         was_empty
@@ -42,7 +38,7 @@ impl Retired {
     /// Frees what nobody can be using any more; true if nothing is left. Does not wait.
     pub(crate) fn free(&self) -> bool {
         let (free, is_empty) = {
-            let mut items = self.items();
+            let mut items = self.0.lock();
             if items.fresh.is_empty() && items.aging.is_empty() {
                 return true;
             }
@@ -63,7 +59,7 @@ impl Retired {
 
 impl fmt::Debug for Retired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let items = self.items();
+        let items = self.0.lock();
         f.debug_struct("Retired")
             .field("fresh", &items.fresh.len())
             .field("aging", &items.aging.len())

@@ -1,4 +1,4 @@
-//! Who is waited for, what is kept, and what is given up.
+//! Which threads are waited for, what is kept, and what is released.
 
 use super::*;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ fn threads_have_slots_of_their_own_and_hand_them_on() {
 }
 
 #[test]
-fn synchronize_waits_for_who_is_inside_and_not_for_who_comes_later() {
+fn synchronize_waits_for_threads_inside_and_not_for_later_ones() {
     let _alone = alone();
     let outer = enter();
     let nested = enter();
@@ -216,7 +216,7 @@ fn a_rank_that_leaves_gives_up_only_what_is_counted_for_it() {
     assert!(slot.peers.load(Ordering::SeqCst).is_null(), "given up once it has come out");
 }
 
-/// A box is replaced again and again; whoever has the old one finds it whole while he is inside.
+/// A box is replaced again and again; a thread that has the old one finds it whole while inside.
 #[test]
 fn what_is_reached_from_inside_is_whole() {
     let _alone = alone();
@@ -310,7 +310,7 @@ fn last_words(test: &str) -> String {
 }
 
 #[test]
-fn who_would_wait_for_itself_ends_loudly() {
+fn a_thread_that_would_wait_for_itself_ends_loudly() {
     let says = last_words("waits_inside");
     assert!(says.contains("a section that others may wait for waits for"), "{says}");
     let says = last_words("waits_in_a_handler");
@@ -318,14 +318,14 @@ fn who_would_wait_for_itself_ends_loudly() {
 }
 
 #[test]
-#[ignore = "ends its process; run by who_would_wait_for_itself_ends_loudly"]
+#[ignore = "ends its process; run by a_thread_that_would_wait_for_itself_ends_loudly"]
 fn waits_inside() {
     let _inside = enter();
     synchronize();
 }
 
 #[test]
-#[ignore = "ends its process; run by who_would_wait_for_itself_ends_loudly"]
+#[ignore = "ends its process; run by a_thread_that_would_wait_for_itself_ends_loudly"]
 fn waits_in_a_handler() {
     let _handling = handling();
     synchronize();

@@ -197,7 +197,7 @@ impl SharedArea {
                 .to_owned(),
         })?;
         let mapping = Mapping::new(fd.as_fd(), 0, layout.bytes())
-            .map_err(|error| Error::os("mapping the node area", &error))?;
+            .map_err(|error| Error::os("mapping the shared area", &error))?;
         let remote = if locals.len() < ranks as usize { ranks } else { 0 };
         let left = (0..remote).map(|_| AtomicBool::new(false)).collect();
         let membarrier = AtomicBool::new(false);

@@ -6,6 +6,7 @@ use crate::os::clock::virtual_time::Clock;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::transport::Upcalls;
 use crate::transport::payload::Payload;
+use crate::transport::random::Random;
 use crate::wire::frame::Frame;
 use crate::wire::message::Stream;
 use std::cell::RefCell;
@@ -99,32 +100,14 @@ struct Member {
     left: bool,
 }
 
-/// The source of all that is left to chance.
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    /// SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
-
-    /// How long something is on its way: mostly microseconds, sometimes milliseconds.
-    fn delay_ns(&mut self) -> u64 {
-        let limit_us = match self.below(256) {
-            0 => 5_000,
-            1..16 => 200,
-            _ => 20,
-        };
-        1_000 + self.below(limit_us * 1_000)
-    }
+/// How long something is on its way: mostly microseconds, sometimes milliseconds.
+fn delay_ns(random: &mut Random) -> u64 {
+    let limit_us = match random.below(256) {
+        0 => 5_000,
+        1..16 => 200,
+        _ => 20,
+    };
+    1_000 + random.below(limit_us * 1_000)
 }
 
 #[derive(Debug)]
@@ -187,7 +170,7 @@ impl Network {
     /// A network for `size` ranks, whose course the seed decides.
     pub fn new(seed: u64, size: u32) -> Network {
         let state = State {
-            random: Random(seed),
+            random: Random::new(seed),
             events: BTreeMap::new(),
             numbered: 0,
             lanes: HashMap::new(),
@@ -312,7 +295,7 @@ impl Shared {
                 if own == Some(next) {
                     return;
                 }
-                state.threads[next].turn.notify_all();
+                state.threads[next].turn.notify_one();
                 if let Some(own) = own {
                     self.sleep(state, own);
                 }
@@ -356,7 +339,7 @@ impl Shared {
     /// Sends something on its way.
     pub(super) fn post(&self, from: Rank, to: Rank, lane: Lane, news: News) {
         let mut state = self.state.lock();
-        let arrival = self.clock.passed_ns() + state.random.delay_ns();
+        let arrival = self.clock.passed_ns() + delay_ns(&mut state.random);
         let last = state.lanes.entry((from, to, lane)).or_default();
         let arrival = arrival.max(*last + 1);
         *last = arrival;
@@ -365,7 +348,7 @@ impl Shared {
 
     /// Something that is true once in `times`.
     pub(super) fn chance(&self, times: u64) -> bool {
-        self.state.lock().random.below(times) == 0
+        self.state.lock().random.once_in(times)
     }
 
     /// A number below `limit`.
@@ -399,7 +382,7 @@ impl Shared {
             let sent = state.lanes.iter().filter(|((from, at, _), _)| (*from, *at) == (me, to));
             let last = sent.map(|(_, at)| *at).max().unwrap_or(0);
             let behind = if died { cut } else { last.max(now) };
-            let arrival = behind + state.random.delay_ns();
+            let arrival = behind + delay_ns(&mut state.random);
             state.insert(arrival, Event { from: me, to, news: News::Ended { died } });
         }
     }

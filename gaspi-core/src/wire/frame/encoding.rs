@@ -1,118 +1,17 @@
 //! Frames as bytes: the kinds of frames, and the fields of each in the order of the wire.
 //!
-//! The tables of this file are the format. Each of them makes both directions, so that a field is
-//! named once. A field has the form of its type ([`Field`]) or the one behind its `as` ([`Form`]).
+//! The tables of this file are the format, see [`fields`](crate::wire::fields).
 
 use super::*;
-use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::codec::{DecodeError, Decoded, Fixed, Limit, Output, Reader, Writer};
+use crate::wire::fields::{Field, Form, Kinds, read_field, structs, variants, whole, write_field};
 use crate::wire::message::{Announce, Arrival, BarrierMessage, GroupMessage, RemoteCall};
 use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
 
 /// Bytes of a text; longer ones are cut where they are written, but read.
 const TEXT_MAX: u32 = 4096;
 const PUT: u8 = 10;
-
-/// Something that frames are made of.
-trait Field: Sized {
-    fn write<O: Output>(&self, writer: &mut Writer<O>);
-    fn read(reader: &mut Reader<'_>) -> Decoded<Self>;
-}
-
-/// A form of `T` for some fields of that type.
-trait Form<T> {
-    fn write<O: Output>(value: &T, writer: &mut Writer<O>);
-    fn read(reader: &mut Reader<'_>) -> Decoded<T>;
-}
-
-macro_rules! write_field {
-    ($writer:ident, $field:ident) => {
-        Field::write($field, $writer)
-    };
-    ($writer:ident, $field:ident, $form:ty) => {
-        <$form as Form<_>>::write($field, $writer)
-    };
-}
-
-macro_rules! read_field {
-    ($reader:ident) => {
-        Field::read($reader)?
-    };
-    ($reader:ident, $form:ty) => {
-        <$form as Form<_>>::read($reader)?
-    };
-}
-
-/// Structs with their fields.
-macro_rules! structs {
-    ($($name:ident { $($field:ident $(as $form:ty)?),* })*) => {$(
-        impl Field for $name {
-            #[inline]
-            fn write<O: Output>(&self, writer: &mut Writer<O>) {
-                let $name { $($field),* } = self;
-                $(write_field!(writer, $field $(, $form)?);)*
-            }
-            #[inline]
-            fn read(reader: &mut Reader<'_>) -> Decoded<$name> {
-                $(let $field = read_field!(reader $(, $form)?);)*
-                Ok($name { $($field),* })
-            }
-        }
-    )*};
-}
-
-/// An enum of which a field says what it is, by its kind.
-trait Kinds: Sized {
-    fn read_as(kind: u8, reader: &mut Reader<'_>) -> Decoded<Self>;
-}
-
-/// Variants with their kinds and fields. `field: Variant` stands for the value that this variant of
-/// an enum has as the field. Other kinds are those of the enum behind `else`.
-macro_rules! variants {
-    ($name:ident $(, else $other:ident($rest:ident))?: $(
-        $kind:tt => $variant:ident
-        $({ $($field:ident $(: $inner:ident)? $(as $form:ty)?),* })?
-        $(($value:ident))?
-    ),* $(,)?) => {
-        impl Field for $name {
-            #[inline]
-            fn write<O: Output>(&self, writer: &mut Writer<O>) {
-                match self {$(
-                    $name::$variant $({ $($field $(: $inner($field))?),* })? $(($value))? => {
-                        writer.u8($kind);
-                        $($(write_field!(writer, $field $(, $form)?);)*)?
-                        $(write_field!(writer, $value);)?
-                    }
-                )* $($name::$other($rest) => Field::write($rest, writer),)?}
-            }
-            #[inline]
-            fn read(reader: &mut Reader<'_>) -> Decoded<$name> {
-                let kind = reader.u8()?;
-                $name::read_as(kind, reader)
-            }
-        }
-
-        impl Kinds for $name {
-            #[inline]
-            #[allow(unreachable_patterns, unreachable_code, reason = "behind an `else`")]
-            fn read_as(kind: u8, reader: &mut Reader<'_>) -> Decoded<$name> {
-                Ok(match kind {
-                    $($kind => {
-                        $($(let $field = read_field!(reader $(, $form)?);)*)?
-                        $(let $value = read_field!(reader);)?
-                        $name::$variant $({ $($field $(: $inner($field))?),* })? $(($value))?
-                    })*
-                    $(_ => {
-                        let $rest = Kinds::read_as(kind, reader)?;
-                        $name::$other($rest)
-                    })?
-                    _ => return Err(DecodeError::Invalid("unknown kind")),
-                })
-            }
-        }
-    };
-}
 
 variants! { Frame, else Message(message):
     0 => Hello { rank as BehindMagic, token },
@@ -160,49 +59,6 @@ structs! {
     Stream { queue, generation }
     RemoteAddress { segment, generation, offset }
     Arrival { group, step, signature, words as Words, stage as Bytes<STAGE_BYTES> }
-}
-
-macro_rules! numbers {
-    ($($number:ident)*) => {$(
-        impl Field for $number {
-            #[inline]
-            fn write<O: Output>(&self, writer: &mut Writer<O>) {
-                writer.$number(*self);
-            }
-            #[inline]
-            fn read(reader: &mut Reader<'_>) -> Decoded<$number> {
-                reader.$number()
-            }
-        }
-    )*};
-}
-
-numbers! { u8 u16 u32 u64 bool }
-
-macro_rules! ids {
-    ($($id:ident)*) => {$(
-        impl Field for $id {
-            #[inline]
-            fn write<O: Output>(&self, writer: &mut Writer<O>) {
-                self.0.write(writer);
-            }
-            #[inline]
-            fn read(reader: &mut Reader<'_>) -> Decoded<$id> {
-                Field::read(reader).map($id)
-            }
-        }
-    )*};
-}
-
-ids! { Rank SegmentId GroupId QueueId NotificationId }
-
-impl<const N: usize> Field for [u8; N] {
-    fn write<O: Output>(&self, writer: &mut Writer<O>) {
-        writer.array(self);
-    }
-    fn read(reader: &mut Reader<'_>) -> Decoded<[u8; N]> {
-        reader.array()
-    }
 }
 
 impl Field for String {
@@ -314,15 +170,6 @@ impl Form<Vec<u64>> for Words {
     }
 }
 
-/// The value that these bytes are, all of them.
-#[inline]
-fn whole<T: Field>(bytes: &[u8]) -> Option<T> {
-    let mut reader = Reader::new(bytes);
-    let value = T::read(&mut reader).ok()?;
-    reader.finish().ok()?;
-    Some(value)
-}
-
 /// What makes a frame of its own.
 pub(crate) trait Encode {
     /// Appends the frame to bytes on their way, its length in front.
@@ -392,8 +239,8 @@ impl Frame {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Frame> {
         // A put, the most frequent one, has a fixed length: checked once, then loads.
         if let Ok([PUT, fields @ ..]) = <&[u8; PUT_LEN - PREFIX]>::try_from(bytes) {
-            return whole(fields).map(Frame::Put);
+            return whole(fields).map(Frame::Put).ok();
         }
-        whole(bytes)
+        whole(bytes).ok()
     }
 }

@@ -11,7 +11,6 @@ use super::local_connection::LocalConnection;
 use super::membership::Membership;
 use super::message::{Join, Message};
 use super::server::areas;
-use super::table::Table;
 use crate::bootstrap::job::{Job, ServerLocation};
 use crate::bootstrap::system::{self, random};
 use crate::bootstrap::{Card, KEY_BYTES};
@@ -39,6 +38,21 @@ pub struct Client {
     join: Join,
     server: Option<EmbeddedServer>,
     phase: Phase,
+}
+
+/// What comes out of an exchange.
+#[derive(Debug)]
+pub struct Table {
+    /// The cards of all ranks, by rank.
+    pub cards: Vec<Card>,
+    /// The area of this rank's node: a memory file sealed in size.
+    pub area: OwnedFd,
+    /// Random and known to the ranks of this exchange only.
+    pub token: [u8; 16],
+    /// The secret that connections between nodes prove to know.
+    pub key: [u8; KEY_BYTES],
+    /// Keeps the launcher informed; to be dropped when the rank leaves the job.
+    pub membership: Membership,
 }
 
 #[derive(Debug)]
@@ -352,7 +366,7 @@ impl Registered {
                 reason: format!("the host (process {}) sent an incomplete table", self.pid),
             }),
             // The kernel drops descriptors that do not fit into the receiver's table.
-            None => Err(Error::TooManyFiles { call: "receiving the node area".into() }),
+            None => Err(Error::TooManyFiles { call: "receiving the shared area".into() }),
         }
     }
 

@@ -27,7 +27,7 @@ struct Missing {
 pub(super) enum Progress {
     /// More will come.
     Pending,
-    /// The table is complete; the node area comes beside it.
+    /// The table is complete; the shared area comes beside it.
     Complete { token: [u8; 16], key: [u8; KEY_BYTES] },
     /// This exchange is over: look for the next one.
     Over,

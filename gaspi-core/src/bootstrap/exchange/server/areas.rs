@@ -1,4 +1,4 @@
-//! The node areas of the ranks of a machine: the memory files that the server makes for them.
+//! The shared areas of the ranks of a machine: the memory files that the server makes for them.
 
 use crate::error::Result;
 use crate::ids::Rank;
@@ -9,21 +9,21 @@ use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What a node area is made for.
+/// What a shared area is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct AreaKey {
     pub(crate) node: u64,
     pub(crate) layout: SharedLayout,
 }
 
-/// The node areas of the ranks of this machine.
+/// The shared areas of the ranks of this machine.
 #[derive(Debug, Default)]
 pub(super) struct Areas {
     pub(super) by_key: HashMap<AreaKey, Arc<OwnedFd>>,
     pub(super) keys: HashMap<Rank, AreaKey>,
 }
 
-/// A node area of this layout.
+/// A shared area of this layout.
 pub(in crate::bootstrap::exchange) fn create(layout: SharedLayout) -> Result<OwnedFd> {
     memory::create(c"gaspi-node", layout.bytes(), false)
 }

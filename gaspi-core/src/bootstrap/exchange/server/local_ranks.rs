@@ -4,9 +4,9 @@ use super::areas::{AreaKey, Areas};
 use super::relay::LINK_SHIFT;
 use super::state::{Action, ConnectionId, Joined};
 use super::{Registration, Role, Server};
-use crate::bootstrap::exchange::encoding::ProtocolError;
 use crate::bootstrap::exchange::message::{Failure, Join, Message, VERSION};
-use crate::bootstrap::system;
+use crate::os::socket;
+use crate::wire::codec::DecodeError;
 use crate::wire::shared_layout::SharedLayout;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -92,15 +92,13 @@ impl Server {
         }
     }
 
-    fn misheard(&mut self, connection: ConnectionId, error: &ProtocolError) {
+    fn misheard(&mut self, connection: ConnectionId, error: &DecodeError) {
         let reason = match error {
-            ProtocolError::Version(version) => format!(
+            DecodeError::Version(version) => format!(
                 "this rank speaks version {version} of the meeting, its host version {VERSION}; \
                  use one version of the library and of gaspi_run"
             ),
-            ProtocolError::Malformed(what) => {
-                format!("the host did not understand a frame: {what}")
-            }
+            what => format!("the host did not understand a frame: {what}"),
         };
         self.forget(connection);
         self.refuse(connection, &Message::Failed(Failure::Meeting(reason)));
@@ -180,7 +178,7 @@ impl Server {
     pub(super) fn close_meeting(&mut self, members: &[ConnectionId]) {
         if let Some(listener) = &self.listener {
             // From now on connecting is refused; those in line can still be accepted.
-            system::shut_down(listener.as_fd());
+            socket::shut_down(listener.as_fd());
             self.set.remove(listener.as_fd());
         }
         self.accept();
@@ -219,7 +217,7 @@ impl Server {
         if peer.watching_room == sent {
             peer.watching_room = !sent;
             // It was added, so it can be changed.
-            let _ = self.set.watch_room(peer.socket.as_fd(), to, !sent);
+            let _ = self.set.change(peer.socket.as_fd(), to, !sent);
         }
     }
 }

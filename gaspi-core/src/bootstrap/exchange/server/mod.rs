@@ -17,9 +17,10 @@ pub use relay::RelayId;
 use super::local_connection::LocalConnection;
 use super::message::{Failure, Message};
 use super::start_status::StartStage;
-use crate::bootstrap::system::{self, Set, Timer, random};
+use crate::bootstrap::system::{self, Timer, random};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
+use crate::os::event::Epoll;
 use crate::os::socket;
 use crate::wire::shared_layout::SharedLayout;
 use areas::{AreaKey, Areas};
@@ -73,6 +74,18 @@ pub(super) struct Peer {
     pub(super) joined: Option<Registration>,
 }
 
+impl Peer {
+    /// Whether it takes part as `rank`.
+    pub(super) fn is_rank(&self, rank: Rank) -> bool {
+        self.joined.is_some_and(|registration| registration.rank == rank)
+    }
+
+    /// Whether it has the table and has not left.
+    pub(super) fn is_in_job(&self) -> bool {
+        self.joined.is_some_and(|registration| registration.in_job)
+    }
+}
+
 /// As what a connection takes part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Registration {
@@ -95,7 +108,7 @@ pub(super) enum Role {
 #[derive(Debug)]
 pub struct Server {
     name: String,
-    set: Set,
+    set: Epoll,
     /// `None` once the only round is over.
     listener: Option<OwnedFd>,
     /// Given up to refuse a newcomer in words when descriptors have run out.
@@ -161,14 +174,12 @@ impl Server {
     }
 
     fn new(name: String, listener: OwnedFd, role: Role, once: bool) -> Result<Server> {
-        let set = Set::new()?;
-        let watched = set.add(listener.as_fd(), LISTENER);
-        watched.map_err(|error| Error::os("epoll_ctl", &error))?;
+        let set = Epoll::new()?;
+        set.add(listener.as_fd(), LISTENER)?;
         let timer = match &role {
             Role::Hub(hub) if hub.spans_hosts() => {
                 let timer = Timer::new()?;
-                let watched = set.add(timer.as_fd(), TIMER);
-                watched.map_err(|error| Error::os("epoll_ctl", &error))?;
+                set.add(timer.as_fd(), TIMER)?;
                 Some(timer)
             }
             _ => None,
@@ -203,12 +214,13 @@ impl Server {
     /// Does what can be done without waiting and returns what its owner has to do.
     pub fn serve(&mut self) -> Vec<Request> {
         for _ in 0..PASSES_MAX {
-            let ready = self.set.ready();
+            let mut ready = Vec::new();
+            self.set.wait(&mut ready, 0);
             if ready.is_empty() {
                 break;
             }
-            for token in ready {
-                match token {
+            for event in ready {
+                match event.token {
                     LISTENER => self.accept(),
                     TIMER => self.remind(),
                     token if token & PROCESS != 0 => self.closed(token & !PROCESS),
@@ -248,10 +260,7 @@ impl Server {
                 Some(Presence { pid, missing })
             }
             Role::Relay(relay) => {
-                let is_it = |peer: &&Peer| {
-                    peer.joined.is_some_and(|registration| registration.rank == rank)
-                };
-                let peer = self.peers.values().find(is_it)?;
+                let peer = self.peers.values().find(|peer| peer.is_rank(rank))?;
                 let waits = !peer.joined?.in_job;
                 let missing = waits.then(|| (peer.since.elapsed(), relay.missing.clone()));
                 Some(Presence { pid: peer.pid, missing })

@@ -8,7 +8,7 @@
 use super::areas::{self, AreaKey};
 use super::state::{ConnectionId, ServerState};
 use super::{Peer, Request, Role, Server};
-use crate::bootstrap::exchange::encoding::{ProtocolError, encode_cards};
+use crate::bootstrap::exchange::encoding::encode_cards;
 use crate::bootstrap::exchange::message::{Failure, Join, Message};
 use crate::bootstrap::exchange::relay_protocol::{
     self, CONNECTIONS_MAX, RelayDecoder, RelayFrame, ToHub, ToRelay,
@@ -18,6 +18,7 @@ use crate::bootstrap::{Card, KEY_BYTES};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::process;
+use crate::wire::codec::{DecodeError, Decoded};
 use crate::wire::shared_layout::SharedLayout;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -171,14 +172,12 @@ impl Server {
         };
         understood.map_err(|error| Error::Meeting {
             reason: match error {
-                ProtocolError::Version(version) => format!(
+                DecodeError::Version(version) => format!(
                     "the other host speaks version {version} of the meeting, this one version {}; \
                      use one version of the library and of gaspi_run on all hosts",
                     relay_protocol::VERSION
                 ),
-                ProtocolError::Malformed(what) => {
-                    format!("the other host sent what is not understood: {what}")
-                }
+                what => format!("the other host sent what is not understood: {what}"),
             },
         })
     }
@@ -230,8 +229,7 @@ impl Server {
     pub fn gone(&mut self, rank: Rank, how: &str) {
         // A moment before its end it may have said that it leaves, or that it cannot come.
         self.accept();
-        let new = self.peers.iter().filter(|(_, peer)| peer.joined.is_none() && !peer.leaving);
-        let new: Vec<ConnectionId> = new.map(|(connection, _)| *connection).collect();
+        let new = self.select(|peer| peer.joined.is_none() && !peer.leaving);
         for connection in self.holders(rank).into_iter().chain(new) {
             self.hear(connection);
         }
@@ -255,7 +253,7 @@ impl Server {
         &mut self,
         link: RelayId,
         mut handle: impl FnMut(&mut Server, T),
-    ) -> std::result::Result<(), ProtocolError> {
+    ) -> Decoded<()> {
         // A frame may end the link.
         while let Some(channel) = self.channel(link) {
             match channel.came.next()? {
@@ -296,10 +294,9 @@ impl Server {
 
     /// Says this to ranks of any machine; of the hub.
     pub(super) fn tell(&mut self, to: &[ConnectionId], message: &Message) {
-        let bytes: Arc<[u8]> = message.encode().into();
         for (link, connections) in by_link(to) {
             if link == Server::UPSTREAM {
-                connections.iter().for_each(|to| self.send(*to, bytes.clone(), None));
+                self.send_all(connections, message);
             } else if let Role::Hub(hub) = &mut self.role {
                 hub.push(link, &ToRelay::Send { connections, message: message.clone() });
             }
@@ -334,31 +331,19 @@ impl Server {
                 return hub.push(link, &ToRelay::Kill(rank));
             }
         }
-        let registration =
-            |peer: &Peer| peer.joined.filter(|registration| registration.rank == rank);
-        let member =
-            self.peers.values().find_map(|peer| Some((peer.pid, registration(peer)?.start_time)));
+        let member = self.peers.values().find(|peer| peer.is_rank(rank));
+        let member = member.and_then(|peer| Some((peer.pid, peer.joined?.start_time)));
         let process = member.and_then(|(pid, start)| process::open(pid, start).ok()).flatten();
         self.requests.push(Request::Kill { rank, process });
     }
 
     /// Tells all that are in the job that `rank` has died.
     pub(super) fn died(&mut self, rank: Rank, how: &str) {
-        let in_job = |peer: &Peer| {
-            peer.joined.is_some_and(|registration| registration.in_job && registration.rank != rank)
-        };
-        let members: Vec<ConnectionId> =
-            self.peers.iter().filter(|(_, peer)| in_job(peer)).map(|(to, _)| *to).collect();
-        let message: Arc<[u8]> = Message::Died { rank, how: how.to_owned() }.encode().into();
-        members.into_iter().for_each(|to| self.send(to, message.clone(), None));
+        let members = self.select(|peer| peer.is_in_job() && !peer.is_rank(rank));
+        self.send_all(members, &Message::Died { rank, how: how.to_owned() });
         if let Role::Hub(hub) = &mut self.role {
-            let frame = ToRelay::Died { rank, how: how.to_owned() };
-            hub.links
-                .keys()
-                .copied()
-                .collect::<Vec<_>>()
-                .iter()
-                .for_each(|id| hub.push(*id, &frame));
+            let frame = ToRelay::Died { rank, how: how.to_owned() }.encode();
+            hub.links.values_mut().for_each(|link| link.channel.out.push(frame.clone()));
         }
     }
 
@@ -415,12 +400,19 @@ impl Server {
 
     /// The connections of this machine that take part as `rank`, or did until a moment ago.
     fn holders(&self, rank: Rank) -> Vec<ConnectionId> {
-        let is_it = |peer: &Peer| peer.joined.is_some_and(|registration| registration.rank == rank);
-        self.peers
-            .iter()
-            .filter(|(_, peer)| is_it(peer) && !peer.leaving)
-            .map(|(connection, _)| *connection)
-            .collect()
+        self.select(|peer| peer.is_rank(rank) && !peer.leaving)
+    }
+
+    /// The connections of this machine for which `wanted` holds.
+    fn select(&self, wanted: impl Fn(&Peer) -> bool) -> Vec<ConnectionId> {
+        let wanted = self.peers.iter().filter(|(_, peer)| wanted(peer));
+        wanted.map(|(connection, _)| *connection).collect()
+    }
+
+    /// Sends a message to connections of this machine.
+    fn send_all(&mut self, to: Vec<ConnectionId>, message: &Message) {
+        let bytes: Arc<[u8]> = message.encode().into();
+        to.into_iter().for_each(|to| self.send(to & LOCAL, bytes.clone(), None));
     }
 
     /// A rank of this machine wants to register, and the hub decides.
@@ -435,12 +427,9 @@ impl Server {
         let (rank, area) = (registration.rank, registration.area);
         let Role::Relay(relay) = &mut self.role else { return };
         // What was prepared for those who were refused since then is not needed.
-        let held = |area: &AreaKey| {
-            self.peers
-                .values()
-                .any(|peer| peer.joined.is_some_and(|registration| registration.area == *area))
-        };
-        relay.prepared.retain(|area, _| held(area));
+        let held: Vec<AreaKey> =
+            self.peers.values().filter_map(|peer| Some(peer.joined?.area)).collect();
+        relay.prepared.retain(|area, _| held.contains(area));
         if !relay.prepared.contains_key(&area) {
             match areas::create_all(std::iter::once(area)) {
                 Ok(areas) => relay.prepared.extend(areas),
@@ -458,8 +447,7 @@ impl Server {
                 if let Message::Missing { first, .. } = &message {
                     relay.missing.clone_from(first);
                 }
-                let bytes: Arc<[u8]> = message.encode().into();
-                connections.into_iter().for_each(|to| self.send(to & LOCAL, bytes.clone(), None));
+                self.send_all(connections, &message);
             }
             ToRelay::Refuse { connections, message } => {
                 connections.into_iter().for_each(|to| self.refuse(to & LOCAL, &message));
@@ -501,21 +489,13 @@ impl Server {
     /// Tells all ranks that wait here the reason.
     pub(in crate::bootstrap::exchange) fn explain(&mut self, words: &str) {
         let words = words.to_owned();
-        let message = Message::Missing { count: 0, first: Vec::new(), words };
-        let bytes: Arc<[u8]> = message.encode().into();
-        let waits = |peer: &Peer| !peer.leaving && peer.joined.is_some();
-        let waiting: Vec<ConnectionId> =
-            self.peers.iter().filter(|(_, peer)| waits(peer)).map(|(to, _)| *to).collect();
-        waiting.into_iter().for_each(|to| self.send(to, bytes.clone(), None));
+        let waiting = self.select(|peer| !peer.leaving && peer.joined.is_some());
+        self.send_all(waiting, &Message::Missing { count: 0, first: Vec::new(), words });
     }
 
     /// Sends all ranks that wait here away with this message.
     pub(super) fn dismiss(&mut self, message: &Message) {
-        let waits = |peer: &Peer| {
-            !peer.leaving && !peer.joined.is_some_and(|registration| registration.in_job)
-        };
-        let waiting: Vec<ConnectionId> =
-            self.peers.iter().filter(|(_, peer)| waits(peer)).map(|(to, _)| *to).collect();
+        let waiting = self.select(|peer| !peer.leaving && !peer.is_in_job());
         if self.once {
             self.close_meeting(&waiting);
         }

@@ -1,6 +1,7 @@
 //! A hub and its relays, joined by bytes in memory, with ranks on real sockets.
 
 use super::*;
+use crate::bootstrap::exchange::tests::{GUARD, unique};
 use crate::bootstrap::job::{Job, ServerLocation};
 use crate::bootstrap::{Client, LauncherEvent, StartStage, Table, system};
 use crate::config::Config;
@@ -10,8 +11,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Far beyond what anything here takes.
-const GUARD: Timeout = Timeout::Millis(60_000);
 /// One machine for rank 0, two with two ranks each.
 const HOSTS: [&str; 5] = ["a", "b", "b", "c", "c"];
 
@@ -113,10 +112,6 @@ impl Machines {
         drop(self.orders);
         self.thread.join().expect("machines");
     }
-}
-
-fn unique(what: &str) -> String {
-    format!("{what}-{:x}", u64::from_le_bytes(random().expect("random")))
 }
 
 fn client(job: &Job) -> Client {

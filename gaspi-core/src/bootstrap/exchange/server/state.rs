@@ -23,7 +23,7 @@ pub(crate) enum Action {
     Send(Vec<ConnectionId>, Message),
     /// Say this, then close the connection.
     Refuse(ConnectionId, Message),
-    /// All are here: send the table, with a fresh node area, to these connections.
+    /// All are here: send the table, with a fresh shared area, to these connections.
     Table {
         /// By rank.
         connections: Vec<ConnectionId>,

@@ -29,6 +29,14 @@ fn done(joined: Joined) -> Vec<Action> {
     }
 }
 
+/// A round of three ranks on connections of their own is completed.
+fn assert_all_meet(server: &mut ServerState) {
+    for rank in 0..2 {
+        done(server.join(10 + u64::from(rank), join_of(rank, 3)));
+    }
+    assert!(matches!(done(server.join(12, join_of(2, 3)))[..], [Action::Table { .. }]));
+}
+
 fn failures(actions: &[Action]) -> Vec<(ConnectionId, String)> {
     let text = |action: &Action| match action {
         Action::Refuse(to, Message::Failed(failure)) => {
@@ -89,11 +97,7 @@ fn a_difference_is_told_to_all_and_the_next_round_is_free() {
     let expected = "configuration field queue_num is 8 on rank 0 and 9 on rank 2; it must be the \
                     same on all ranks";
     assert!(told.iter().all(|(_, text)| text == expected), "{told:?}");
-    for rank in 0..2 {
-        done(server.join(10 + u64::from(rank), join_of(rank, 3)));
-    }
-    let table = done(server.join(12, join_of(2, 3)));
-    assert!(matches!(table[..], [Action::Table { .. }]));
+    assert_all_meet(&mut server);
 }
 
 #[test]
@@ -131,10 +135,7 @@ fn the_end_of_a_waiting_connection_ends_that_round_only() {
     assert!(told[0].1.contains("rank 1 (process 1001) ended during init"), "{told:?}");
     assert_eq!(failures(&done(server.join(2, join_of(2, 3))))[0].1, told[0].1);
     assert!(server.rounds.is_empty(), "the failure is forgotten once all know it");
-    for rank in 0..2 {
-        done(server.join(10 + u64::from(rank), join_of(rank, 3)));
-    }
-    assert!(matches!(done(server.join(12, join_of(2, 3)))[..], [Action::Table { .. }]));
+    assert_all_meet(&mut server);
 }
 
 #[test]
@@ -168,10 +169,7 @@ fn a_rank_that_cannot_come_says_why_and_may_come_to_the_next_round() {
     // One that comes later hears of it too; then all may try again.
     assert_eq!(failures(&done(server.join(1, join_of(1, 3))))[0].1, told[0].1);
     assert!(server.rounds.is_empty(), "the failure is forgotten once all know it");
-    for rank in 0..2 {
-        done(server.join(10 + u64::from(rank), join_of(rank, 3)));
-    }
-    assert!(matches!(done(server.join(12, join_of(2, 3)))[..], [Action::Table { .. }]));
+    assert_all_meet(&mut server);
 }
 
 #[test]
