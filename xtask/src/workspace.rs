@@ -87,7 +87,7 @@ pub(crate) fn is_ci() -> bool {
 }
 
 /// What is directly in `directory`, sorted.
-fn entries(directory: &Path) -> crate::Result<Vec<PathBuf>> {
+pub(crate) fn entries(directory: &Path) -> crate::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(directory)
         .map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
