@@ -104,8 +104,7 @@ fn built() -> Result<PathBuf> {
     cc.arg(&fresh).arg(workspace::root().join("xtask/src/delays.c")).arg("-ldl");
     process::run(&mut cc)?;
     // Whole at any time: another run may be using it.
-    std::fs::rename(&fresh, &library)
-        .map_err(|error| format!("cannot make {}: {error}", library.display()))?;
+    workspace::rename(&fresh, &library)?;
     workspace::remove(&directory)?;
     Ok(library)
 }

@@ -62,8 +62,7 @@ fn run_one(context: &Context, name: &str) -> Result<()> {
     let program: PathBuf = scratch.join(triple).join("release").join(name);
     // What earlier runs have found is where this one begins.
     let corpus = scratch.join("corpus").join(name);
-    std::fs::create_dir_all(&corpus)
-        .map_err(|error| format!("cannot make {}: {error}", corpus.display()))?;
+    workspace::make_directory(&corpus)?;
     let mut command = Command::new(program);
     command.arg(&corpus).arg(format!("-max_total_time={SECONDS}"));
     command.arg(format!("-timeout={CASE_SECONDS}")).args(["-print_final_stats=1", "-verbosity=0"]);

@@ -29,8 +29,7 @@ pub(crate) fn check() -> Result<Count> {
         .map(|name| name.to_string_lossy().into_owned())
         .collect();
     let directory = workspace::scratch("headers");
-    std::fs::create_dir_all(&directory)
-        .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    workspace::make_directory(&directory)?;
     let mut count = Count::default();
     let mut units: Vec<(String, Vec<&str>)> =
         names.iter().map(|name| (name.clone(), vec![name.as_str(), name.as_str()])).collect();
@@ -44,8 +43,7 @@ pub(crate) fn check() -> Result<Count> {
         })
         .collect();
     for (header, path) in names.iter().zip(&headers) {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let text = workspace::read(path)?;
         let includes: String = EXAMPLE_HEADERS
             .into_iter()
             .chain([header.as_str()])

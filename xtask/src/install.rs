@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::names::{DOCUMENTATION, LIBRARY, SONAME};
@@ -57,14 +57,12 @@ impl Place {
         if !prefix.is_absolute() {
             return Err(format!("the prefix has to be absolute, {} is not", prefix.display()));
         }
-        if let Some(libdir) = &libdir {
-            let is_inside =
-                Path::new(libdir).components().all(|part| matches!(part, Component::Normal(_)));
-            if libdir.is_empty() || !is_inside {
-                return Err(format!(
-                    "--libdir is a directory below the prefix, such as lib64; {libdir:?} is not"
-                ));
-            }
+        if let Some(libdir) = &libdir
+            && (libdir.is_empty() || !tree::is_inside(libdir))
+        {
+            return Err(format!(
+                "--libdir is a directory below the prefix, such as lib64; {libdir:?} is not"
+            ));
         }
         Ok(Place { prefix, destdir, libdir })
     }

@@ -55,52 +55,32 @@ impl Tool {
         Tool::Ssh,
     ];
 
-    fn program(self) -> &'static str {
+    /// Its program, and the Debian packages that have it.
+    fn program_and_packages(self) -> (&'static str, &'static str) {
         match self {
-            Tool::Cc => "cc",
-            Tool::Cxx => "c++",
-            Tool::Binutils => "objcopy",
-            Tool::Fortran => "gfortran",
-            Tool::Valgrind => "valgrind",
-            Tool::Gdb => "gdb",
-            Tool::PkgConfig => "pkg-config",
-            Tool::Kill => "kill",
-            Tool::Cmake => "cmake",
-            Tool::Make => "make",
-            Tool::Dpkg => "dpkg-deb",
-            Tool::Ip => "ip",
-            Tool::Nft => "nft",
-            Tool::Ssh => "ssh",
-        }
-    }
-
-    /// The Debian package.
-    pub(crate) fn package(self) -> &'static str {
-        match self {
-            Tool::Cc => "gcc libc6-dev",
-            Tool::Cxx => "g++",
-            Tool::Binutils => "binutils",
-            Tool::Fortran => "gfortran",
-            Tool::Valgrind => "valgrind",
-            Tool::Gdb => "gdb",
-            Tool::PkgConfig => "pkg-config",
-            Tool::Kill => "procps",
-            Tool::Cmake => "cmake",
-            Tool::Make => "make",
-            Tool::Dpkg => "dpkg",
-            Tool::Ip => "iproute2",
-            Tool::Nft => "nftables",
-            Tool::Ssh => "openssh-client",
+            Tool::Cc => ("cc", "gcc libc6-dev"),
+            Tool::Cxx => ("c++", "g++"),
+            Tool::Binutils => ("objcopy", "binutils"),
+            Tool::Fortran => ("gfortran", "gfortran"),
+            Tool::Valgrind => ("valgrind", "valgrind"),
+            Tool::Gdb => ("gdb", "gdb"),
+            Tool::PkgConfig => ("pkg-config", "pkg-config"),
+            Tool::Kill => ("kill", "procps"),
+            Tool::Cmake => ("cmake", "cmake"),
+            Tool::Make => ("make", "make"),
+            Tool::Dpkg => ("dpkg-deb", "dpkg"),
+            Tool::Ip => ("ip", "iproute2"),
+            Tool::Nft => ("nft", "nftables"),
+            Tool::Ssh => ("ssh", "openssh-client"),
         }
     }
 
     /// Whether it is in the search path, or where only root's search path leads.
     pub(crate) fn is_there(self) -> bool {
         let path = std::env::var_os("PATH").unwrap_or_default();
+        let (program, _) = self.program_and_packages();
         let roots = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
-        std::env::split_paths(&path)
-            .chain(roots)
-            .any(|directory| directory.join(self.program()).is_file())
+        std::env::split_paths(&path).chain(roots).any(|directory| directory.join(program).is_file())
     }
 }
 
@@ -109,10 +89,15 @@ pub(crate) fn missing() -> Vec<Tool> {
     Tool::ALL.into_iter().filter(|tool| !tool.is_there()).collect()
 }
 
+/// The Debian packages of `tools`.
+pub(crate) fn packages(tools: &[Tool], separator: &str) -> String {
+    let packages: Vec<&str> = tools.iter().map(|tool| tool.program_and_packages().1).collect();
+    packages.join(separator)
+}
+
 /// The one line that installs `tools`.
 pub(crate) fn apt_line(tools: &[Tool]) -> String {
-    let packages: Vec<&str> = tools.iter().map(|tool| tool.package()).collect();
-    format!("apt-get install -y --no-install-recommends {}", packages.join(" "))
+    format!("apt-get install -y --no-install-recommends {}", packages(tools, " "))
 }
 
 /// Installs `tools`, once, after one `apt-get update`.
@@ -124,8 +109,8 @@ pub(crate) fn install(tools: &[Tool]) -> Result<()> {
         command
     };
     process::run(apt().arg("update"))?;
-    let packages = tools.iter().flat_map(|tool| tool.package().split(' '));
-    process::run(apt().args(["install", "-y", "--no-install-recommends"]).args(packages))
+    let packages = packages(tools, " ");
+    process::run(apt().args(["install", "-y", "--no-install-recommends"]).args(packages.split(' ')))
 }
 
 /// Whether the standard library for 64-bit Arm is there to check against.

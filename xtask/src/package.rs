@@ -57,8 +57,7 @@ pub(crate) fn package(directory: &Path) -> Result<PathBuf> {
                     libraries go"
             .into());
     }
-    fs::create_dir_all(directory)
-        .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    workspace::make_directory(directory)?;
     let stage = workspace::scratch_of_process("package")?;
     let time = time();
     let place = Place {
@@ -197,12 +196,9 @@ fn describe(stage: &Path, tree: &Tree, architecture: &str) -> Result<()> {
 
 /// All that lies below `directory`, relative to `stage`, sorted, with the sizes of plain files.
 fn walk(stage: &Path, directory: &Path, found: &mut Vec<(PathBuf, Option<u64>)>) -> Result<()> {
-    let cannot = |error| format!("cannot read {}: {error}", directory.display());
-    let mut paths: Vec<PathBuf> =
-        fs::read_dir(directory).map_err(cannot)?.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    for path in paths {
-        let about = fs::symlink_metadata(&path).map_err(cannot)?;
+    for path in workspace::entries(directory)? {
+        let about = fs::symlink_metadata(&path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         let relative = path.strip_prefix(stage).unwrap_or(&path).to_path_buf();
         found.push((relative, about.is_file().then_some(about.len())));
         if about.is_dir() {

@@ -30,8 +30,7 @@ pub(crate) fn provide() -> Result<Option<PathBuf>> {
         process::run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&unpacked))?;
     }
     workspace::remove(&directory)?;
-    std::fs::rename(&unpacked, &directory)
-        .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    workspace::rename(&unpacked, &directory)?;
     Ok(Some(directory))
 }
 

@@ -13,17 +13,15 @@ const SYSTEM_LIBRARIES: [&str; 8] =
 
 /// The procedures of the conformance table, with the prefix `gaspi_`.
 pub(crate) fn procedures() -> Result<BTreeSet<String>> {
-    let file = workspace::root().join("docs/conformance.md");
-    let text = std::fs::read_to_string(&file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-    let found: BTreeSet<String> = text
+    const TABLE: &str = "docs/conformance.md";
+    let found: BTreeSet<String> = workspace::source(TABLE)?
         .lines()
         .filter_map(|line| line.strip_prefix("| `gaspi_"))
         .filter_map(|rest| rest.split('`').next())
         .map(|name| format!("gaspi_{name}"))
         .collect();
     if found.is_empty() {
-        return Err(format!("{} lists no procedure", file.display()));
+        return Err(format!("{TABLE} lists no procedure"));
     }
     Ok(found)
 }

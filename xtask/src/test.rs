@@ -98,14 +98,10 @@ fn provide(options: &Options) -> Result<Vec<Tool>> {
     println!("some programs are missing; as root (or with --install):\n");
     println!("    {}\n", machine::apt_line(&missing));
     for stage in &STAGES {
-        let lacks: Vec<&str> = stage
-            .needs
-            .iter()
-            .filter(|tool| missing.contains(tool))
-            .map(|tool| tool.package())
-            .collect();
+        let lacks = lacks(stage, &missing);
         if !lacks.is_empty() {
-            println!("without {} the stage {} cannot run", lacks.join(", "), stage.name);
+            let packages = machine::packages(&lacks, ", ");
+            println!("without {packages} the stage {} cannot run", stage.name);
         }
     }
     if missing.contains(&Tool::Gdb) {
@@ -114,11 +110,15 @@ fn provide(options: &Options) -> Result<Vec<Tool>> {
     Ok(missing)
 }
 
+/// What is missing of the programs that a stage needs.
+fn lacks(stage: &Stage, missing: &[Tool]) -> Vec<Tool> {
+    stage.needs.iter().copied().filter(|tool| missing.contains(tool)).collect()
+}
+
 fn run_stage(stage: &'static Stage, options: &Options, missing: &[Tool]) -> Row {
     println!("\n== {}: {}", stage.name, stage.about);
     let start = Instant::now();
-    let lacks: Vec<Tool> =
-        stage.needs.iter().copied().filter(|tool| missing.contains(tool)).collect();
+    let lacks = lacks(stage, missing);
     let budget = Duration::from_secs(stage.budget_s(options.full));
     let install = options.install || workspace::is_ci();
     let filters = options.filters.clone();
@@ -152,8 +152,7 @@ fn report(rows: &[Row], missing: &[Tool], options: &Options) -> Result<()> {
     for Row { stage, took, outcome } in rows {
         let result = match outcome {
             Outcome::Ran(count) => {
-                total.passed += count.passed;
-                total.failed += count.failed;
+                total = total + *count;
                 format!("{} passed, {} failed", count.passed, count.failed)
             }
             Outcome::Broken(reason) => {
@@ -162,8 +161,7 @@ fn report(rows: &[Row], missing: &[Tool], options: &Options) -> Result<()> {
             }
             Outcome::Missing(tools) => {
                 unable += 1;
-                let names: Vec<&str> = tools.iter().map(|tool| tool.package()).collect();
-                format!("DID NOT RUN: {} is missing", names.join(", "))
+                format!("DID NOT RUN: {} is missing", machine::packages(tools, ", "))
             }
             Outcome::NotHere(reason) => format!("not run: {reason}"),
         };

@@ -53,10 +53,7 @@ impl Tree {
 
     /// Writes a text file.
     pub(crate) fn write(&mut self, to: &str, text: &str) -> Result<()> {
-        let at = self.place(to)?;
-        fs::write(&at, text)
-            .and_then(|()| fs::set_permissions(&at, fs::Permissions::from_mode(0o644)))
-            .map_err(|error| format!("cannot write {}: {error}", at.display()))
+        write(&self.place(to)?, text)
     }
 
     /// Makes the symbolic link `at` that leads to `to`.
@@ -103,9 +100,7 @@ impl Tree {
         for directory in &self.directories {
             text.push_str(&format!("{directory}/\n"));
         }
-        fs::write(&at, text)
-            .and_then(|()| fs::set_permissions(&at, fs::Permissions::from_mode(0o644)))
-            .map_err(|error| format!("cannot write {}: {error}", at.display()))
+        write(&at, &text)
     }
 }
 
@@ -120,9 +115,7 @@ pub(crate) fn uninstall(root: &Path) -> Result<Option<usize>> {
         text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
     // Before anything is removed.
     for name in names.iter().filter(|name| **name != "/") {
-        let is_inside =
-            Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
-        if !is_inside {
+        if !is_inside(name) {
             let manifest = manifest.display();
             return Err(format!("{manifest} names {name:?}, which is outside; nothing is removed"));
         }
@@ -146,6 +139,18 @@ pub(crate) fn uninstall(root: &Path) -> Result<Option<usize>> {
         }
     }
     Ok(Some(files.len()))
+}
+
+/// Writes a text file that everybody may read.
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text)
+        .and_then(|()| fs::set_permissions(file, fs::Permissions::from_mode(0o644)))
+        .map_err(|error| format!("cannot write {}: {error}", file.display()))
+}
+
+/// Whether a path leads to nothing but what is below the directory that it is joined to.
+pub(crate) fn is_inside(path: &str) -> bool {
+    Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 fn remove(file: &Path) -> Result<()> {

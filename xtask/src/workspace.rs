@@ -31,9 +31,30 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
 pub(crate) fn scratch_of_process(name: &str) -> crate::Result<PathBuf> {
     let directory = scratch(&format!("{name}-{}", std::process::id()));
     remove(&directory)?;
-    std::fs::create_dir_all(&directory)
-        .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    make_directory(&directory)?;
     Ok(directory)
+}
+
+/// Makes a directory, and those above it that are missing.
+pub(crate) fn make_directory(directory: &Path) -> crate::Result<()> {
+    std::fs::create_dir_all(directory)
+        .map_err(|error| format!("cannot make {}: {error}", directory.display()))
+}
+
+/// Puts a finished file or directory into its place.
+pub(crate) fn rename(from: &Path, to: &Path) -> crate::Result<()> {
+    std::fs::rename(from, to).map_err(|error| format!("cannot make {}: {error}", to.display()))
+}
+
+/// The text of a file.
+pub(crate) fn read(file: &Path) -> crate::Result<String> {
+    std::fs::read_to_string(file)
+        .map_err(|error| format!("cannot read {}: {error}", file.display()))
+}
+
+/// The text of a file of the checkout.
+pub(crate) fn source(name: &str) -> crate::Result<String> {
+    read(&root().join(name))
 }
 
 /// Removes a directory with all that is in it, if it is there.
@@ -65,41 +86,37 @@ pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
 }
 
-/// Files directly in `directory` whose names end in `.extension`, sorted.
-pub(crate) fn files(directory: &Path, extension: &str) -> crate::Result<Vec<PathBuf>> {
+/// What is directly in `directory`, sorted.
+pub(crate) fn entries(directory: &Path) -> crate::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(directory)
         .map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
-    let mut files: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.is_file() && path.extension().is_some_and(|found| found == extension))
-        .collect();
-    files.sort();
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found == extension)
+}
+
+/// Files directly in `directory` whose names end in `.extension`, sorted.
+pub(crate) fn files(directory: &Path, extension: &str) -> crate::Result<Vec<PathBuf>> {
+    let mut files = entries(directory)?;
+    files.retain(|path| path.is_file() && has_extension(path, extension));
     Ok(files)
 }
 
 /// The names of a package's integration tests: files, and folders that hold a `main.rs`.
 pub(crate) fn test_programs(package: &str) -> crate::Result<Vec<String>> {
-    let directory = root().join(package).join("tests");
-    let entries = std::fs::read_dir(&directory)
-        .map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
-    let mut names: Vec<String> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| {
-            path.join("main.rs").is_file() || path.extension().is_some_and(|found| found == "rs")
-        })
-        .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
-        .collect();
-    names.sort();
-    Ok(names)
+    let programs = entries(&root().join(package).join("tests"))?
+        .into_iter()
+        .filter(|path| path.join("main.rs").is_file() || has_extension(path, "rs"));
+    Ok(programs.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into())).collect())
 }
 
 /// A file of the checkout with `@NAME@` replaced by its value, for each of `values`.
 pub(crate) fn filled(name: &str, values: &[(&str, &str)]) -> crate::Result<String> {
-    let file = root().join(name);
-    let mut text = std::fs::read_to_string(&file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    let mut text = source(name)?;
     for (name, value) in values {
         text = text.replace(&format!("@{name}@"), value);
     }
@@ -115,7 +132,7 @@ pub(crate) fn files_below(directory: &Path, extensions: &[&str], found: &mut Vec
             if !path.ends_with("target") {
                 files_below(&path, extensions, found);
             }
-        } else if path.extension().is_some_and(|found| extensions.iter().any(|one| found == *one)) {
+        } else if extensions.iter().any(|extension| has_extension(&path, extension)) {
             found.push(path);
         }
     }

@@ -186,15 +186,27 @@ fn failed_and_purged(rule: Rule) {
 }
 
 #[test]
-fn requests_in_flight() {
+fn requests_completed() {
     holds(|| completed::<AS_WRITTEN>(Rule::AsWritten));
+}
+
+#[test]
+fn requests_purged() {
     holds(|| purged(Rule::AsWritten));
+}
+
+#[test]
+fn requests_failed() {
     holds(|| failed(Rule::AsWritten));
+}
+
+#[test]
+fn requests_failed_and_purged() {
     holds(|| failed_and_purged(Rule::AsWritten));
 }
 
 #[test]
-fn requests_in_flight_weakened() {
+fn requests_weakened() {
     breaks(|| completed::<NO_RELEASE>(Rule::AsWritten));
     breaks(|| completed::<NO_ACQUIRE>(Rule::AsWritten));
     breaks(|| completed::<AS_WRITTEN>(Rule::QueueBeforeLane));

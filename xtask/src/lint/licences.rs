@@ -12,22 +12,10 @@ const RULE: &str = "licences";
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 pub(super) fn check(report: &mut Report) -> Result<()> {
-    let root = workspace::root();
-    let read = |name: &str| {
-        std::fs::read_to_string(root.join(name)).map_err(|error| format!("{name}: {error}"))
-    };
-    let (deny, lock) = (read("deny.toml")?, read("Cargo.lock")?);
+    let (deny, lock) = (workspace::source("deny.toml")?, workspace::source("Cargo.lock")?);
     let mut cargo = workspace::cargo();
-    cargo.args([
-        "tree",
-        "--workspace",
-        "--edges",
-        "normal,build,dev",
-        "--prefix",
-        "none",
-        "--offline",
-    ]);
-    let packages = process::output(cargo.args(["--format", "{p}\t{l}"]))?;
+    cargo.args(["tree", "--workspace", "--edges", "normal,build,dev", "--prefix", "none"]);
+    let packages = process::output(cargo.args(["--offline", "--format", "{p}\t{l}"]))?;
     check_texts(&deny, &lock, &packages, report);
     Ok(())
 }

@@ -80,8 +80,7 @@ impl Tree {
             let mut paths = Vec::new();
             workspace::files_below(&directory, &EXTENSIONS, &mut paths);
             for path in paths {
-                let text = std::fs::read_to_string(&path)
-                    .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+                let text = workspace::read(&path)?;
                 let path = path.strip_prefix(root).unwrap_or(&path);
                 files.push(Source::new(&path.to_string_lossy(), text));
             }

@@ -4,6 +4,7 @@
 //! A procedure's comment opens with `/**` and holds text, `@param NAME  TEXT` and `@return TEXT`. A
 //! chapter opens with `/* ---- TITLE (SECTION OF THE STANDARD) ----`.
 
+use super::roff;
 use crate::{Result, workspace};
 
 /// The headers that describe procedures, in the order of the overview.
@@ -55,9 +56,7 @@ pub(super) fn opening(header: &str) -> Result<Vec<String>> {
 }
 
 fn text_of(header: &str) -> Result<String> {
-    let file = workspace::root().join("include").join(header);
-    std::fs::read_to_string(&file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()))
+    workspace::source(&format!("include/{header}"))
 }
 
 fn chapters_of(header: &'static str, title: &str, text: &str) -> Result<Vec<Chapter>> {
@@ -157,9 +156,7 @@ fn plain(comment: &str) -> Vec<String> {
             line.strip_prefix(' ').unwrap_or(line).trim_end().to_owned()
         })
         .collect();
-    while lines.last().is_some_and(String::is_empty) {
-        lines.pop();
-    }
+    roff::trim_end(&mut lines);
     let empty = lines.iter().take_while(|line| line.is_empty()).count();
     lines.split_off(empty)
 }

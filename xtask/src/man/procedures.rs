@@ -13,10 +13,10 @@ const FORTRAN: [(&str, &str); 3] = [
 
 /// Name and text of each page.
 pub(super) fn pages(chapters: &[Chapter]) -> Result<Vec<(String, String)>> {
-    let table = read("docs/conformance.md")?;
+    let table = workspace::source("docs/conformance.md")?;
     let mut modules = Vec::new();
     for (module, file) in FORTRAN {
-        modules.push((module, read(&format!("include/fortran/{file}"))?));
+        modules.push((module, workspace::source(&format!("include/fortran/{file}"))?));
     }
     let mut pages = Vec::new();
     for chapter in chapters {
@@ -31,9 +31,8 @@ pub(super) fn pages(chapters: &[Chapter]) -> Result<Vec<(String, String)>> {
 /// What holds for every procedure, from the opening of GASPI.h.
 pub(super) fn conventions() -> Result<String> {
     let lines = headers::opening("GASPI.h")?;
-    let list: Vec<&str> = lines
+    let list: Vec<&String> = lines
         .iter()
-        .map(String::as_str)
         .skip_while(|line| !line.trim_start().starts_with("- "))
         .take_while(|line| !line.is_empty())
         .collect();
@@ -55,12 +54,6 @@ pub(super) fn list(chapters: &[Chapter]) -> String {
     out.trim_end().to_owned()
 }
 
-fn read(name: &str) -> Result<String> {
-    let file = workspace::root().join(name);
-    std::fs::read_to_string(&file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()))
-}
-
 fn page(
     chapter: &Chapter,
     procedure: &Procedure,
@@ -68,13 +61,12 @@ fn page(
     table: &str,
 ) -> String {
     let name = &procedure.name;
-    let text: Vec<&str> = procedure.text.iter().map(String::as_str).collect();
     let mut page = roff::title(name, 3, "GASPI procedures");
-    let summary = summary(&text);
+    let summary = summary(&procedure.text);
     page.push_str(&format!(".SH NAME\n{name}, p{name} \\- {}\n", roff::prose(&summary)));
     synopsis(&mut page, chapter.header, procedure, modules);
     page.push_str(".SH DESCRIPTION\n");
-    page.push_str(&roff::block(&text));
+    page.push_str(&roff::block(&procedure.text));
     for (argument, meaning) in &procedure.arguments {
         page.push_str(&format!(".TP\n.I {}\n{}\n", roff::literal(argument), roff::prose(meaning)));
     }
@@ -86,8 +78,7 @@ fn page(
         page.push_str(&format!(".SH RETURN VALUE\n{}\n", roff::prose(&procedure.result)));
     }
     if !chapter.text.is_empty() {
-        let text: Vec<&str> = chapter.text.iter().map(String::as_str).collect();
-        page.push_str(&format!(".SH NOTES\n{}", roff::block(&text)));
+        page.push_str(&format!(".SH NOTES\n{}", roff::block(&chapter.text)));
     }
     standards(&mut page, name, table);
     let others: Vec<&str> = chapter
@@ -123,8 +114,9 @@ fn synopsis(page: &mut String, header: &str, procedure: &Procedure, modules: &[(
 }
 
 /// The first sentence.
-fn summary(text: &[&str]) -> String {
-    let first: Vec<&str> = text.iter().take_while(|line| !line.is_empty()).copied().collect();
+fn summary(text: &[impl AsRef<str>]) -> String {
+    let lines = text.iter().map(AsRef::as_ref);
+    let first: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
     let first = first.join(" ");
     let sentence = first.split_once(". ").map_or(first.as_str(), |(sentence, _)| sentence);
     sentence.trim_end_matches('.').to_owned()

@@ -52,12 +52,12 @@ pub(super) fn prose(text: &str) -> String {
 
 /// Lines of a comment: paragraphs, `- ` lists, definitions, which are indented and have two spaces
 /// between the term and its text, and examples between `@code` and `@endcode`.
-pub(super) fn block(lines: &[&str]) -> String {
+pub(super) fn block(lines: &[impl AsRef<str>]) -> String {
     let mut out = String::new();
     // Whether the next line of text begins a paragraph.
     let mut is_new = true;
     let mut is_code = false;
-    for line in lines {
+    for line in lines.iter().map(AsRef::as_ref) {
         let text = line.trim();
         let indent = line.len() - line.trim_start().len();
         if text == "@code" || text == "@endcode" {
@@ -85,6 +85,19 @@ pub(super) fn block(lines: &[&str]) -> String {
         }
     }
     out
+}
+
+/// Lines that come out as they are.
+pub(super) fn verbatim(lines: &[impl AsRef<str>]) -> String {
+    let lines = lines.iter().map(|line| format!("{}\n", literal(line.as_ref())));
+    format!(".nf\n{}.fi\n", lines.collect::<String>())
+}
+
+/// Takes empty lines away from the end.
+pub(super) fn trim_end(lines: &mut Vec<String>) {
+    while lines.last().is_some_and(String::is_empty) {
+        lines.pop();
+    }
 }
 
 /// Whether the last thing in `page` is a list item, which text at the margin ends.

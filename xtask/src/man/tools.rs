@@ -53,9 +53,7 @@ impl Help {
                 while let Some(more) = lines.next_if(|next| below(next)) {
                     body.push(more.to_owned());
                 }
-                while body.last().is_some_and(String::is_empty) {
-                    body.pop();
-                }
+                roff::trim_end(&mut body);
                 parts.sections.push((line.trim_end_matches(':').to_owned(), body));
             } else if !line.is_empty() || !parts.text.is_empty() {
                 parts.text.push(line.to_owned());
@@ -88,9 +86,9 @@ fn page(tool: &str, help: &Help, commands: &[(String, Help)]) -> String {
     let summary = help.text.first().map_or("", String::as_str).trim_end_matches('.');
     page.push_str(&format!(".SH NAME\n{} \\- {}\n", roff::literal(tool), roff::prose(summary)));
     page.push_str(".SH SYNOPSIS\n");
-    verbatim(&mut page, &help.usage);
+    page.push_str(&roff::verbatim(&help.usage));
     page.push_str(".SH DESCRIPTION\n");
-    page.push_str(&roff::block(&help.text.iter().map(String::as_str).collect::<Vec<_>>()));
+    page.push_str(&roff::block(&help.text));
     for (heading, body) in &help.sections {
         page.push_str(&format!(".SH \"{}\"\n", roff::literal(&heading.to_uppercase())));
         section(&mut page, body);
@@ -145,8 +143,8 @@ fn shared_options(commands: &[(String, Help)]) -> Shared {
 
 /// What a command says that is not told for others too.
 fn command(page: &mut String, help: &Help, shared: &Shared) {
-    verbatim(page, &help.usage);
-    page.push_str(&roff::block(&help.text.iter().map(String::as_str).collect::<Vec<_>>()));
+    page.push_str(&roff::verbatim(&help.usage));
+    page.push_str(&roff::block(&help.text));
     let mut also = Vec::new();
     for (heading, body) in &help.sections {
         let mut own = Vec::new();
@@ -186,9 +184,7 @@ fn items(body: &[String]) -> Vec<Vec<String>> {
         }
     }
     for item in &mut items {
-        while item.last().is_some_and(String::is_empty) {
-            item.pop();
-        }
+        roff::trim_end(item);
     }
     items
 }
@@ -200,7 +196,7 @@ fn section(page: &mut String, body: &[String]) {
         words.starts_with(['-', '<', '[']) || (indent(line) == 2 && words.contains("  "))
     });
     if !is_list {
-        verbatim(page, body);
+        page.push_str(&roff::verbatim(body));
         return;
     }
     let mut was_empty = false;
@@ -235,14 +231,6 @@ fn section(page: &mut String, body: &[String]) {
         was_empty = false;
     }
     page.push_str(if is_inner { ".RE\n" } else { "" });
-}
-
-fn verbatim(page: &mut String, lines: &[String]) {
-    page.push_str(".nf\n");
-    for line in lines {
-        page.push_str(&format!("{}\n", roff::literal(line)));
-    }
-    page.push_str(".fi\n");
 }
 
 fn indent(line: &str) -> usize {
