@@ -15,8 +15,15 @@
 //! - **No waiting.** Posting and polling never wait; what a socket does not take stays in memory,
 //!   bounded by what is under way.
 //!
-//! A [`Link`] says how a peer is reached; within shared memory a
-//! [`Reach`](crate::segment::Reach) says how one of its segments is.
+//! Chapters post to an [`Endpoint`](endpoint::Endpoint), the way to one peer. Its carrier does what
+//! eleven methods ask for: `put`, `get`, `message`, `send`, `call`, `connect`, `release`,
+//! `disconnect`, `is_drained`, `may_bring_more`, `last_error`; what it can do besides is data
+//! ([`Capabilities`](endpoint::Capabilities)). What it brings goes to
+//! [`software_target`], which gives back what there is to answer. Which carrier a request gets is
+//! settled by lane, a queue and a peer: see [`lane`](crate::sync::lane).
+//!
+//! A [`Link`] says how a peer is reached, for tables; a [`Reach`](crate::segment::Reach) says how
+//! one of its segments is.
 
 pub(crate) mod endpoint;
 #[cfg(feature = "test-transports")]
