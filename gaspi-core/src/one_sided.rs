@@ -184,13 +184,13 @@ impl Inner {
         }
         let losses = signal.map(|_| q.losses(list.rank));
         let to = Posting { id: queue, queue: q };
-        let (mut last, mut moved) = (None, true);
+        let (mut last, mut moved, mut left) = (None, true, false);
         for t in list.elements().inspect(|t| last = Some(*t)).filter(|t| t.size > 0) {
             self.count_transfer(&inside, direction, &t, false);
             let local = self.local(t.local, &inside)?;
             let target = self.target_in(targets, t.rank, t.remote, &inside)?;
-            // Looked up again, as other threads may replace segments meanwhile.
-            if let Err(error) = self.check(&t, local, target) {
+            // Other threads may have replaced segments since this one was outside.
+            if left && let Err(error) = self.check(&t, local, target) {
                 q.fail(&format!("a segment was replaced while it was used: {error}"));
                 moved = false;
                 continue;
@@ -201,6 +201,7 @@ impl Inner {
             let ends = Ends::keep(local, target, &inside);
             // It may look after the sockets, and wait for all who are inside.
             drop(inside);
+            left = true;
             moved &= self.transfer_slow(direction, &t, ends, None, to);
             inside = epoch::enter();
         }
