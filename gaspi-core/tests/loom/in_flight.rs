@@ -113,8 +113,7 @@ fn completed<const HOW: u8>(rule: Rule) {
     let queue = Queue::<HOW>::new(rule);
     let handlers = [0, 1].map(|request| {
         let generation = queue.begin();
-        let queue = Arc::clone(&queue);
-        thread::spawn(move || {
+        spawn(&queue, move |queue| {
             queue.brought[request].write(77);
             queue.complete(generation);
         })
@@ -132,17 +131,11 @@ fn completed<const HOW: u8>(rule: Rule) {
 fn purged(rule: Rule) {
     let queue = Queue::<AS_WRITTEN>::new(rule);
     let first = queue.begin();
-    let handler = {
-        let queue = Arc::clone(&queue);
-        thread::spawn(move || queue.complete(first))
-    };
-    let purger = {
-        let queue = Arc::clone(&queue);
-        thread::spawn(move || {
-            queue.purge();
-            queue.begin()
-        })
-    };
+    let handler = spawn(&queue, move |queue| queue.complete(first));
+    let purger = spawn(&queue, move |queue| {
+        queue.purge();
+        queue.begin()
+    });
     let second = queue.begin();
     handler.join().expect("handler");
     let third = purger.join().expect("purger");
@@ -158,14 +151,8 @@ fn purged(rule: Rule) {
 fn failed(rule: Rule) {
     let queue = Queue::<AS_WRITTEN>::new(rule);
     let (first, second) = (queue.begin(), queue.begin());
-    let other = {
-        let queue = Arc::clone(&queue);
-        thread::spawn(move || queue.complete(second))
-    };
-    let failing = {
-        let queue = Arc::clone(&queue);
-        thread::spawn(move || queue.complete_with_failure(first))
-    };
+    let other = spawn(&queue, move |queue| queue.complete(second));
+    let failing = spawn(&queue, move |queue| queue.complete_with_failure(first));
     assert_eq!(queue.wait(), 1, "the failure is told");
     failing.join().expect("handler");
     other.join().expect("handler");
@@ -176,10 +163,7 @@ fn failed(rule: Rule) {
 fn failed_and_purged(rule: Rule) {
     let queue = Queue::<AS_WRITTEN>::new(rule);
     let first = queue.begin();
-    let failing = {
-        let queue = Arc::clone(&queue);
-        thread::spawn(move || queue.complete_with_failure(first))
-    };
+    let failing = spawn(&queue, move |queue| queue.complete_with_failure(first));
     queue.purge();
     failing.join().expect("handler");
     assert_eq!((queue.requests.is_busy(), queue.pending()), (false, 0));

@@ -44,12 +44,8 @@ fn agreement<const HOW: u8>(ranks: usize, steps: u64, lines: u64) {
             }
         }
     };
-    let threads: Vec<_> = (1..ranks)
-        .map(|me| {
-            let members = Arc::clone(&members);
-            thread::spawn(move || take_part(&members, me))
-        })
-        .collect();
+    let threads: Vec<_> =
+        (1..ranks).map(|me| spawn(&members, move |members| take_part(members, me))).collect();
     take_part(&members, 0);
     for thread in threads {
         thread.join().expect("member");

@@ -136,6 +136,15 @@ fn breaks(model: impl Fn() + Send + Sync + 'static) {
     assert!(!text.contains("exceeded"), "loom gave up: {text}");
 }
 
+/// Runs `run` in a thread of its own.
+fn spawn<T: 'static, R: 'static>(
+    shared: &Arc<T>,
+    run: impl FnOnce(&T) -> R + 'static,
+) -> thread::JoinHandle<R> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || run(&shared))
+}
+
 fn until(mut condition: impl FnMut() -> bool) {
     while !condition() {
         thread::yield_now();
@@ -149,8 +158,7 @@ fn notification_of_one<const HOW: u8>() {
     let shared = Arc::new((W32::<HOW>::default(), Payload::default()));
     let takers: Vec<_> = (0..2)
         .map(|_| {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || {
+            spawn(&shared, move |shared| {
                 let value = if peek(&shared.0) { take(&shared.0) } else { 0 };
                 if value != 0 {
                     assert_eq!((value, shared.1.read()), (5, 77));
@@ -169,15 +177,12 @@ fn notification_of_one<const HOW: u8>() {
 /// A thread that has seen the notification may read the payload before anybody takes it.
 fn notification_seen<const HOW: u8>() {
     let shared = Arc::new((W32::<HOW>::default(), Payload::default()));
-    let seen = {
-        let shared = Arc::clone(&shared);
-        thread::spawn(move || {
-            until(|| peek(&shared.0));
-            assert_eq!(shared.1.read(), 77);
-            assert_eq!(take(&shared.0), 5);
-            assert!(!peek(&shared.0));
-        })
-    };
+    let seen = spawn(&shared, move |shared| {
+        until(|| peek(&shared.0));
+        assert_eq!(shared.1.read(), 77);
+        assert_eq!(take(&shared.0), 5);
+        assert!(!peek(&shared.0));
+    });
     shared.1.write(77);
     set(&shared.0, 5);
     seen.join().expect("reader");
@@ -186,13 +191,10 @@ fn notification_seen<const HOW: u8>() {
 /// A thread takes the notification without having looked before: what it took orders the payload.
 fn notification_taken_blindly<const HOW: u8>() {
     let shared = Arc::new((W32::<HOW>::default(), Payload::default()));
-    let taker = {
-        let shared = Arc::clone(&shared);
-        thread::spawn(move || {
-            until(|| take(&shared.0) != 0);
-            assert_eq!(shared.1.read(), 77);
-        })
-    };
+    let taker = spawn(&shared, move |shared| {
+        until(|| take(&shared.0) != 0);
+        assert_eq!(shared.1.read(), 77);
+    });
     shared.1.write(77);
     set(&shared.0, 5);
     taker.join().expect("taker");
@@ -202,10 +204,7 @@ fn notification_taken_blindly<const HOW: u8>() {
 /// `take` is the exchange, or the wrong thing.
 fn notification_of_several(take: fn(&W32<EXCHANGED>) -> u32) {
     let word = Arc::new(W32::<EXCHANGED>::default());
-    let taker = {
-        let word = Arc::clone(&word);
-        thread::spawn(move || [take(&word), take(&word)])
-    };
+    let taker = spawn(&word, move |word| [take(word), take(word)]);
     for value in 1..=3 {
         set(&*word, value);
     }
@@ -261,6 +260,25 @@ impl Bell {
         // The sequence is advanced; the futex is what the sleepers below do without.
         self.count().someone_sleeps(kind(flag), light);
     }
+
+    /// Announces `kinds`, looks for a flag once more, and returns the ticket to sleep on unless the
+    /// flag is set.
+    fn try_sleep(&self, flag: usize, kinds: u32, heavy: fn()) -> Option<u32> {
+        let count = self.count();
+        let ticket = count.ticket();
+        count.announce(kinds, heavy);
+        (!peek(&self.flags[flag])).then_some(ticket)
+    }
+
+    /// A sleeper sleeps for ever whose ticket is the sequence that is still there at the end.
+    fn assert_woken(&self, sleepers: impl IntoIterator<Item = thread::JoinHandle<Option<u32>>>) {
+        let tickets: Vec<_> =
+            sleepers.into_iter().map(|thread| thread.join().expect("sleeper")).collect();
+        let now = self.sequence.load(Ordering::Relaxed);
+        for (sleeper, ticket) in tickets.into_iter().enumerate() {
+            assert_ne!(Some(now), ticket, "sleeper {sleeper} sleeps for ever");
+        }
+    }
 }
 
 /// The news that a flag is set.
@@ -275,48 +293,24 @@ fn full() {
 }
 fn nothing() {}
 
-/// `sleepers` threads look, announce, look again and go to sleep while one wakes them. Asleep for
-/// ever is whoever sleeps on the sequence that is still there at the end.
+/// `sleepers` threads announce, look again and go to sleep while one wakes them.
 fn lost_wake_up(sleepers: usize, heavy: fn(), light: fn()) {
     let bell = Arc::new(Bell::default());
     let sleeping: Vec<_> = (0..sleepers)
-        .map(|_| {
-            let bell = Arc::clone(&bell);
-            thread::spawn(move || {
-                let count = bell.count();
-                let ticket = count.ticket();
-                count.announce(kind(0), heavy);
-                (!peek(&bell.flags[0])).then_some(ticket)
-            })
-        })
+        .map(|_| spawn(&bell, move |bell| bell.try_sleep(0, kind(0), heavy)))
         .collect();
     bell.wake(0, light);
-    let tickets: Vec<_> =
-        sleeping.into_iter().map(|thread| thread.join().expect("sleeper")).collect();
-    let now = bell.sequence.load(Ordering::Relaxed);
-    for ticket in tickets.into_iter().flatten() {
-        assert_ne!(now, ticket, "sleeps for ever");
-    }
+    bell.assert_woken(sleeping);
 }
 
 /// A sleeper waits for two wakers in turn, sleeping until the sequence has left its ticket. It may
 /// be asked to look for nothing, but sleeps for ever for neither.
 fn two_wakers(first_kind: u32) {
     let bell = Arc::new(Bell::default());
-    let wakers: Vec<_> = (0..2)
-        .map(|flag| {
-            let bell = Arc::clone(&bell);
-            thread::spawn(move || bell.wake(flag, full))
-        })
-        .collect();
-    let count = bell.count();
-    for (flag, kinds) in bell.flags.iter().zip([first_kind, kind(1)]) {
-        while !peek(flag) {
-            let ticket = count.ticket();
-            count.announce(kinds, full);
-            if peek(flag) {
-                break;
-            }
+    let wakers = [0, 1].map(|flag| spawn(&bell, move |bell| bell.wake(flag, full)));
+    for (flag, kinds) in [(0, first_kind), (1, kind(1))] {
+        while !peek(&bell.flags[flag]) {
+            let Some(ticket) = bell.try_sleep(flag, kinds, full) else { break };
             // The futex.
             until(|| bell.sequence.load(Ordering::Relaxed) != ticket);
         }
@@ -329,85 +323,35 @@ fn two_wakers(first_kind: u32) {
 /// Two sleepers for different news, one waker each. The first announces `first_kind`.
 fn two_kinds(first_kind: u32) {
     let bell = Arc::new(Bell::default());
-    let sleepers: Vec<_> = (0..2)
-        .map(|flag| {
-            let bell = Arc::clone(&bell);
-            thread::spawn(move || {
-                let count = bell.count();
-                let ticket = count.ticket();
-                count.announce([first_kind, kind(1)][flag], full);
-                (!peek(&bell.flags[flag])).then_some(ticket)
-            })
-        })
-        .collect();
+    let sleepers = [(0, first_kind), (1, kind(1))]
+        .map(|(flag, kinds)| spawn(&bell, move |bell| bell.try_sleep(flag, kinds, full)));
     bell.wake(1, full);
     bell.wake(0, full);
-    let tickets: Vec<_> =
-        sleepers.into_iter().map(|thread| thread.join().expect("sleeper")).collect();
-    let now = bell.sequence.load(Ordering::Relaxed);
-    for ticket in tickets.into_iter().flatten() {
-        assert_ne!(now, ticket, "sleeps for ever");
-    }
+    bell.assert_woken(sleepers);
 }
 
 /// Two sleepers for different news, each woken by a thread of its own, and both go on waiting for
 /// what they have not seen. A waker may take back the announcement that the other one means.
 fn two_kinds_two_wakers(first_kind: u32) {
     let bell = Arc::new(Bell::default());
-    let other = {
-        let bell = Arc::clone(&bell);
-        thread::spawn(move || {
-            let count = bell.count();
-            let ticket = count.ticket();
-            count.announce(kind(1), full);
-            (!peek(&bell.flags[1])).then_some((1, ticket))
-        })
-    };
-    let waker = {
-        let bell = Arc::clone(&bell);
-        thread::spawn(move || bell.wake(0, full))
-    };
-    let first = {
-        let bell = Arc::clone(&bell);
-        thread::spawn(move || {
-            let count = bell.count();
-            let ticket = count.ticket();
-            count.announce(first_kind, full);
-            (!peek(&bell.flags[0])).then_some((0, ticket))
-        })
-    };
+    let other = spawn(&bell, move |bell| bell.try_sleep(1, kind(1), full));
+    let waker = spawn(&bell, move |bell| bell.wake(0, full));
+    let first = spawn(&bell, move |bell| bell.try_sleep(0, first_kind, full));
     bell.wake(1, full);
     waker.join().expect("waker");
-    let asleep = [first, other].map(|thread| thread.join().expect("sleeper"));
-    let now = bell.sequence.load(Ordering::Relaxed);
-    for (flag, ticket) in asleep.into_iter().flatten() {
-        assert_ne!(now, ticket, "sleeps for ever for {flag}");
-    }
+    bell.assert_woken([first, other]);
 }
 
 /// A waker dies after it has taken the announcements back; another one, who has what the sleeper
 /// waits for, finds nobody to wake. Then the death becomes known.
 fn waker_dies(death_known: fn(&Bell)) {
     let bell = Arc::new(Bell::default());
-    let sleeper = {
-        let bell = Arc::clone(&bell);
-        thread::spawn(move || {
-            let count = bell.count();
-            let ticket = count.ticket();
-            count.announce(kind(0), full);
-            (!peek(&bell.flags[0])).then_some(ticket)
-        })
-    };
-    let waker = {
-        let bell = Arc::clone(&bell);
-        thread::spawn(move || bell.wake(0, full))
-    };
+    let sleeper = spawn(&bell, move |bell| bell.try_sleep(0, kind(0), full));
+    let waker = spawn(&bell, move |bell| bell.wake(0, full));
     bell.awaited.swap(0, Ordering::AcqRel);
     waker.join().expect("waker");
     death_known(&bell);
-    if let Some(ticket) = sleeper.join().expect("sleeper") {
-        assert_ne!(bell.sequence.load(Ordering::Relaxed), ticket, "sleeps for ever");
-    }
+    bell.assert_woken([sleeper]);
 }
 
 #[test]
@@ -448,22 +392,19 @@ fn eventcount_without_a_fence() {
 /// Messages of one sender, whose outbox is reused as soon as a message was taken.
 fn passive_taken_one_after_the_other<const HOW: u8>() {
     let shared = Arc::new((W64::<HOW>::default(), Payload::default()));
-    let receiver = {
-        let shared = Arc::clone(&shared);
-        thread::spawn(move || {
-            for message in 1..=2 {
-                let mut posted = None;
-                until(|| {
-                    posted = passive_pending(&shared.0);
-                    posted.is_some()
-                });
-                let posted = posted.expect("pending");
-                let copy = shared.1.read();
-                assert!(passive_end(&shared.0, posted, Passive::Taken));
-                assert_eq!(copy, message * 10);
-            }
-        })
-    };
+    let receiver = spawn(&shared, move |shared| {
+        for message in 1..=2 {
+            let mut posted = None;
+            until(|| {
+                posted = passive_pending(&shared.0);
+                posted.is_some()
+            });
+            let posted = posted.expect("pending");
+            let copy = shared.1.read();
+            assert!(passive_end(&shared.0, posted, Passive::Taken));
+            assert_eq!(copy, message * 10);
+        }
+    });
     for message in 1..=2 {
         shared.1.write(message * 10);
         passive_post(&shared.0, message);
@@ -501,12 +442,7 @@ fn try_receive<const HOW: u8>(mailbox: &Mailbox<HOW>) -> Option<u64> {
 /// `second` is the number of the second message.
 fn passive_taken_back<const HOW: u8>(receivers: usize, second: u64) {
     let mailbox = Arc::new(Mailbox::<HOW>::default());
-    let receivers: Vec<_> = (0..receivers)
-        .map(|_| {
-            let mailbox = Arc::clone(&mailbox);
-            thread::spawn(move || try_receive(&mailbox))
-        })
-        .collect();
+    let receivers: Vec<_> = (0..receivers).map(|_| spawn(&mailbox, try_receive)).collect();
     post(&mailbox, 1, 10);
     let back = match passive_pending(&mailbox.word) {
         Some(posted) => passive_end(&mailbox.word, posted, Passive::Empty),

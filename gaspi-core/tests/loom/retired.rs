@@ -6,12 +6,11 @@
 //! since before. The twins break the rule: a handler that frees at once, one that waits for all who
 //! are inside (loom finds that nobody goes on), and a reader without its fence.
 
-use super::{breaks, holds};
+use super::{breaks, holds, spawn};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use loom::thread;
 
 const WHOLE: u64 = 7;
 const FREED: u64 = 0;
@@ -86,23 +85,20 @@ impl World {
 /// `handles_itself`: the reader handles the frame; else another thread does while it reads.
 fn section(handler: Handler, handles_itself: bool, fenced: bool) {
     let world = Arc::new(World::new());
-    let reader = {
-        let world = Arc::clone(&world);
-        thread::spawn(move || {
-            let epoch = world.epoch.load(Ordering::Acquire);
-            world.entered.store(epoch, Ordering::Relaxed);
-            if fenced {
-                fence(Ordering::SeqCst);
-            }
-            let entry = world.entry.load(Ordering::Acquire);
-            world.read(entry);
-            if handles_itself {
-                world.handle(handler);
-            }
-            world.read(entry);
-            world.entered.store(0, Ordering::Release);
-        })
-    };
+    let reader = spawn(&world, move |world| {
+        let epoch = world.epoch.load(Ordering::Acquire);
+        world.entered.store(epoch, Ordering::Relaxed);
+        if fenced {
+            fence(Ordering::SeqCst);
+        }
+        let entry = world.entry.load(Ordering::Acquire);
+        world.read(entry);
+        if handles_itself {
+            world.handle(handler);
+        }
+        world.read(entry);
+        world.entered.store(0, Ordering::Release);
+    });
     if !handles_itself {
         world.handle(handler);
     }

@@ -100,9 +100,7 @@ mod tests {
     const SOUND: &str = "/// As above.\n// Why, as above.\n// SAFETY: the lock\n// is held.\nx";
 
     fn found(text: &str, accepted: &[(&str, &str, usize)]) -> Vec<String> {
-        let mut report = Report::default();
-        check_against(&Tree::of(&[("c/a.rs", text)]), accepted, &mut report);
-        report.violations().to_vec()
+        Report::of(|report| check_against(&Tree::of(&[("c/a.rs", text)]), accepted, report))
     }
 
     #[test]

@@ -127,9 +127,7 @@ mod tests {
     use super::*;
 
     fn found(text: &str, accepted: &[(&str, &str, usize)]) -> Vec<String> {
-        let mut report = Report::default();
-        check_against(&Tree::of(&[("a.rs", text)]), accepted, &mut report);
-        report.violations().to_vec()
+        Report::of(|report| check_against(&Tree::of(&[("a.rs", text)]), accepted, report))
     }
 
     fn record(name: &str, fields: usize) -> String {

@@ -120,9 +120,7 @@ mod tests {
                         [bans]\nskip = [\"two:1\"]\n";
 
     fn found(lock: &str, packages: &str) -> Vec<String> {
-        let mut report = Report::default();
-        check_texts(DENY, lock, packages, &mut report);
-        report.violations().to_vec()
+        Report::of(|report| check_texts(DENY, lock, packages, report))
     }
 
     #[test]

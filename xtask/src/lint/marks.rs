@@ -34,9 +34,7 @@ mod tests {
     fn unfinished_work_and_missing_heads_are_refused() {
         let text = format!("//! A.\n// {}: later", UNFINISHED[0].concat());
         let files = [("a.rs", text.as_str()), ("b.rs", "fn f() {}"), ("c.rs", "//! C.\n")];
-        let mut report = Report::default();
-        check(&Tree::of(&files), &mut report);
-        let found = report.violations();
+        let found = Report::of(|report| check(&Tree::of(&files), report));
         assert_eq!(found.len(), 2);
         assert!(found[0].starts_with("a.rs:2: ") && found[1].starts_with("b.rs:1: "), "{found:?}");
     }

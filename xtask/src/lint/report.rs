@@ -12,6 +12,14 @@ pub(super) struct Report {
 }
 
 impl Report {
+    /// What a rule finds.
+    #[cfg(test)]
+    pub(super) fn of(check: impl FnOnce(&mut Report)) -> Vec<String> {
+        let mut report = Report::default();
+        check(&mut report);
+        report.violations
+    }
+
     /// Notes that a rule was looked at, so that it is listed although it found nothing.
     pub(super) fn rule(&mut self, rule: &'static str) {
         self.counts.entry(rule).or_default();

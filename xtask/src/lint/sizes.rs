@@ -89,9 +89,7 @@ mod tests {
     use super::*;
 
     fn found(path: &str, text: &str) -> Vec<String> {
-        let mut report = Report::default();
-        check(&Tree::of(&[(path, text)]), &mut report);
-        report.violations().to_vec()
+        Report::of(|report| check(&Tree::of(&[(path, text)]), report))
     }
 
     #[test]

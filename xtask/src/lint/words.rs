@@ -157,9 +157,7 @@ mod tests {
     use super::*;
 
     fn found(text: &str) -> Vec<String> {
-        let mut report = Report::default();
-        check(&Tree::of(&[("a.rs", text)]), &mut report);
-        report.violations().to_vec()
+        Report::of(|report| check(&Tree::of(&[("a.rs", text)]), report))
     }
 
     #[test]
@@ -173,9 +171,8 @@ mod tests {
     #[test]
     fn a_word_of_one_crate_is_free_in_another() {
         let files = [("gaspi-core/a.rs", "mod agreement;"), ("tools/a.rs", "mod agreement;")];
-        let mut report = Report::default();
-        check(&Tree::of(&files), &mut report);
-        assert_eq!(report.violations(), ["gaspi-core/a.rs:1: `agreement`; say control"]);
+        let found = Report::of(|report| check(&Tree::of(&files), report));
+        assert_eq!(found, ["gaspi-core/a.rs:1: `agreement`; say control"]);
     }
 
     #[test]
