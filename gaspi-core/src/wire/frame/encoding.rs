@@ -182,7 +182,6 @@ impl Encode for Message {
     }
 }
 
-
 impl Encode for Frame {
     fn append_to(&self, bytes: &mut Vec<u8>) {
         Frame::append_to(self, bytes);
