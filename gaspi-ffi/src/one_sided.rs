@@ -85,71 +85,59 @@ macro_rules! transfers {
 procedures! {
     /// GASPI.h: writes to another rank's segment.
     fn write(
-        segment_id_local: gaspi_segment_id_t,
-        offset_local: gaspi_offset_t,
+        local: gaspi_segment_id_t,
+        local_offset: gaspi_offset_t,
         rank: gaspi_rank_t,
-        segment_id_remote: gaspi_segment_id_t,
-        offset_remote: gaspi_offset_t,
+        remote: gaspi_segment_id_t,
+        remote_offset: gaspi_offset_t,
         size: gaspi_size_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
     ) try_fast rt {
-        let transfer = transfer(
-            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
-        );
+        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         rt.write(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
     } holding rt {
-        let transfer = transfer(
-            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
-        );
+        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         Ok(rt.write(&transfer, QueueId(queue), timeout(milliseconds))?)
     }
 
     /// GASPI.h: reads from another rank's segment.
     fn read(
-        segment_id_local: gaspi_segment_id_t,
-        offset_local: gaspi_offset_t,
+        local: gaspi_segment_id_t,
+        local_offset: gaspi_offset_t,
         rank: gaspi_rank_t,
-        segment_id_remote: gaspi_segment_id_t,
-        offset_remote: gaspi_offset_t,
+        remote: gaspi_segment_id_t,
+        remote_offset: gaspi_offset_t,
         size: gaspi_size_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
     ) try_fast rt {
-        let transfer = transfer(
-            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
-        );
+        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         rt.read(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
     } holding rt {
-        let transfer = transfer(
-            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
-        );
+        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         Ok(rt.read(&transfer, QueueId(queue), timeout(milliseconds))?)
     }
 
     /// GASPI.h: writes and then notifies.
     fn write_notify(
-        segment_id_local: gaspi_segment_id_t,
-        offset_local: gaspi_offset_t,
+        local: gaspi_segment_id_t,
+        local_offset: gaspi_offset_t,
         rank: gaspi_rank_t,
-        segment_id_remote: gaspi_segment_id_t,
-        offset_remote: gaspi_offset_t,
+        remote: gaspi_segment_id_t,
+        remote_offset: gaspi_offset_t,
         size: gaspi_size_t,
         notification_id: gaspi_notification_id_t,
         notification_value: gaspi_notification_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
     ) try_fast rt {
-        let transfer = transfer(
-            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
-        );
+        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         let notification = NotificationId(notification_id);
         rt.write_notify(&transfer, notification, notification_value, QueueId(queue))
             .map(|()| GASPI_SUCCESS)
     } holding rt {
-        let transfer = transfer(
-            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
-        );
+        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         let notification = NotificationId(notification_id);
         let (queue, timeout) = (QueueId(queue), timeout(milliseconds));
         Ok(rt.write_notify(&transfer, notification, notification_value, queue, timeout)?)
@@ -157,19 +145,17 @@ procedures! {
 
     /// GASPI.h: reads and then notifies this rank.
     fn read_notify(
-        segment_id_local: gaspi_segment_id_t,
-        offset_local: gaspi_offset_t,
+        local: gaspi_segment_id_t,
+        local_offset: gaspi_offset_t,
         rank: gaspi_rank_t,
-        segment_id_remote: gaspi_segment_id_t,
-        offset_remote: gaspi_offset_t,
+        remote: gaspi_segment_id_t,
+        remote_offset: gaspi_offset_t,
         size: gaspi_size_t,
         notification_id: gaspi_notification_id_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
     ) holding rt {
-        let transfer = transfer(
-            segment_id_local, offset_local, rank, segment_id_remote, offset_remote, size,
-        );
+        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         let notification = NotificationId(notification_id);
         Ok(rt.read_notify(&transfer, notification, QueueId(queue), timeout(milliseconds))?)
     }

@@ -22,7 +22,7 @@ const SECRET_MAX: u64 = 4096;
 
 /// Where the secret of this user lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct AreaKey {
+struct KeyFile {
     path: PathBuf,
     /// Named by GASPI_KEY_FILE, so never made.
     named: bool,
@@ -41,14 +41,14 @@ pub(in crate::bootstrap) fn of_job(id: &str) -> Result<([u8; KEY_BYTES], PathBuf
     Ok((handshake::derived_key(&secret, &handshake::job_name(id)), place.path))
 }
 
-fn place(get: Lookup<'_>) -> Result<AreaKey> {
+fn place(get: Lookup<'_>) -> Result<KeyFile> {
     let set = |name| get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = set("GASPI_KEY_FILE") {
-        return Ok(AreaKey { path, named: true });
+        return Ok(KeyFile { path, named: true });
     }
     let config = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
     match config.or_else(|| set("HOME").map(|home| home.join(".config"))) {
-        Some(config) => Ok(AreaKey { path: config.join("gaspi").join("key"), named: false }),
+        Some(config) => Ok(KeyFile { path: config.join("gaspi").join("key"), named: false }),
         None => wrong(
             "ranks on several hosts need a key, and there is no HOME to keep one in; set \
              GASPI_KEY_FILE to a file with at least 16 random bytes and mode 0600, the same on all \
@@ -58,7 +58,7 @@ fn place(get: Lookup<'_>) -> Result<AreaKey> {
     }
 }
 
-fn secret(place: &AreaKey) -> Result<Vec<u8>> {
+fn secret(place: &KeyFile) -> Result<Vec<u8>> {
     let path = &place.path;
     if !place.named && !path.exists() {
         make(path).or_else(|error| {
@@ -74,19 +74,13 @@ fn secret(place: &AreaKey) -> Result<Vec<u8>> {
     let shown = format!("{what} {}", path.display());
     // Opened without waiting, should it be a pipe.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let file = match opened {
-        Ok(file) => file,
-        Err(error) => {
-            return wrong(format!(
-                "{shown}: {error}; it has to hold {SECRET_MIN} to {SECRET_MAX} random bytes, the \
-                 same on all hosts, with mode 0600"
-            ));
-        }
-    };
-    let about = match file.metadata() {
-        Ok(about) => about,
-        Err(error) => return wrong(format!("{shown}: {error}")),
-    };
+    let file = opened.or_else(|error| {
+        wrong(format!(
+            "{shown}: {error}; it has to hold {SECRET_MIN} to {SECRET_MAX} random bytes, the same \
+             on all hosts, with mode 0600"
+        ))
+    })?;
+    let about = file.metadata().or_else(|error| wrong(format!("{shown}: {error}")))?;
     let mode = about.permissions().mode() & 0o7777;
     if !about.is_file() {
         return wrong(format!("{shown} is no regular file"));
@@ -102,9 +96,8 @@ fn secret(place: &AreaKey) -> Result<Vec<u8>> {
         ));
     }
     let mut bytes = Vec::new();
-    if let Err(error) = file.take(SECRET_MAX + 1).read_to_end(&mut bytes) {
-        return wrong(format!("{shown}: {error}"));
-    }
+    let read = file.take(SECRET_MAX + 1).read_to_end(&mut bytes);
+    read.or_else(|error| wrong(format!("{shown}: {error}")))?;
     let secret = bytes.trim_ascii();
     if secret.len() < SECRET_MIN || bytes.len() as u64 > SECRET_MAX {
         return wrong(format!(

@@ -70,29 +70,6 @@ impl Rounds {
     }
 }
 
-/// When users who wait for the hub are told why.
-#[derive(Debug)]
-struct WaitReport {
-    since: Instant,
-    reported: Instant,
-}
-
-impl WaitReport {
-    fn new(now: Instant) -> WaitReport {
-        WaitReport { since: now, reported: now }
-    }
-
-    fn deadline(&self) -> Instant {
-        self.reported + REPORT
-    }
-
-    fn report(&mut self, now: Instant, last_error: &str) {
-        self.reported = now;
-        let waited = self.since.elapsed().as_secs();
-        log::error!("proc_init: {waited} s have passed, {last_error}");
-    }
-}
-
 /// The way to the hub.
 #[derive(Debug)]
 pub(super) struct Discovery {
@@ -108,7 +85,9 @@ pub(super) struct Discovery {
     failures: BTreeMap<SocketAddr, String>,
     other_versions: u32,
     stream: Option<TcpConnection>,
-    wait_report: WaitReport,
+    since: Instant,
+    /// When those who wait here are told the next time why they wait.
+    report_at: Instant,
 }
 
 impl Discovery {
@@ -125,7 +104,8 @@ impl Discovery {
             failures: BTreeMap::new(),
             other_versions: 0,
             stream: None,
-            wait_report: WaitReport::new(now),
+            since: now,
+            report_at: now + REPORT,
         }
     }
 
@@ -218,10 +198,12 @@ impl Discovery {
         if self.is_idle() && self.rounds.is_due(now) {
             self.rounds.end(now);
         }
-        if now >= self.wait_report.deadline()
+        if now >= self.report_at
             && let Some(last_error) = self.last_error()
         {
-            self.wait_report.report(now, &last_error);
+            self.report_at = now + REPORT;
+            let waited = self.since.elapsed().as_secs();
+            log::error!("proc_init: {waited} s have passed, {last_error}");
             server.explain(&last_error);
         }
     }
@@ -314,7 +296,7 @@ impl Discovery {
             Some((_, _, until)) => *until,
             None => self.rounds.until,
         };
-        let mut next = next.min(self.wait_report.deadline());
+        let mut next = next.min(self.report_at);
         if self.hub.is_pending() {
             next = next.min(Instant::now() + RESOLVER);
         }

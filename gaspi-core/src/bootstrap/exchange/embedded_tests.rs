@@ -6,7 +6,7 @@ use crate::bootstrap::addresses::Audience;
 use crate::bootstrap::auth::Key;
 use crate::bootstrap::exchange::hub_access::{PATIENCE, PORTS, TRIES, derived_ports};
 use crate::bootstrap::exchange::relay_listener::UNAUTHENTICATED_MAX;
-use crate::bootstrap::exchange::tests::{self as exchanges, GUARD, unique};
+use crate::bootstrap::exchange::tests::{GUARD, card, client, unique};
 use crate::bootstrap::job::HubLocation;
 use crate::bootstrap::system;
 use crate::bootstrap::{Client, Table};
@@ -39,10 +39,6 @@ fn with_key(mut job: Job, byte: u8) -> Job {
         hub.key = Some(Key([byte; 32]));
     }
     job
-}
-
-fn client(job: &Job) -> Client {
-    Client::new(job, &Config::default(), exchanges::card(job)).expect("client")
 }
 
 fn refusal(job: &Job) -> String {
@@ -88,8 +84,7 @@ fn a_difference_is_told_on_all_machines() {
                 let segment_max = if rank == 2 { 7 } else { 255 };
                 let config = Config { segment_max, ..Config::default() };
                 scope.spawn(move || {
-                    let card = exchanges::card(&job);
-                    let mut rank = Client::new(&job, &config, card).expect("client");
+                    let mut rank = Client::new(&job, &config, card(&job)).expect("client");
                     rank.poll(GUARD.deadline()).expect_err("mismatch").to_string()
                 })
             })

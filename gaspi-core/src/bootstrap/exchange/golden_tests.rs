@@ -8,7 +8,7 @@ use crate::ids::Rank;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-fn sample_card() -> Card {
+pub(super) fn sample_card() -> Card {
     Card {
         rank: Rank(0x0102),
         pid: -2,

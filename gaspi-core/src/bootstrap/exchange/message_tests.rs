@@ -1,6 +1,7 @@
 //! Messages survive the way through bytes, and nothing else does harm.
 
 use super::*;
+use crate::bootstrap::exchange::golden_tests::sample_card;
 use crate::ids::Rank;
 use proptest::prelude::*;
 use std::net::{IpAddr, SocketAddr};
@@ -151,15 +152,11 @@ fn many_cards_take_several_bounded_frames() {
     let cards: Vec<Card> = (0..3000u16)
         .map(|rank| Card {
             rank: Rank(rank),
-            pid: 1,
-            start_time: 2,
-            instance: 3,
-            node: 4,
-            machine: 5,
             address: "a".repeat(100),
             endpoints: vec![SocketAddr::new([192, 0, 2, 1].into(), 5); 10],
             host: "h".repeat(200),
             cpus: vec![u64::MAX; if rank % 100 == 0 { CPU_WORDS_MAX } else { 4 }],
+            ..sample_card()
         })
         .collect();
     let frames = encode_cards(&cards);

@@ -1,5 +1,6 @@
 //! Meetings of threads through real sockets, and of ranks with a launcher's host.
 
+use super::golden_tests::sample_card;
 use crate::bootstrap::job::{Job, ServerLocation};
 use crate::bootstrap::system::{self, random};
 use crate::bootstrap::{Card, Client, Request, Server, Table};
@@ -22,13 +23,14 @@ pub(crate) fn card(job: &Job) -> Card {
         pid: 0,
         start_time: crate::os::process::start_time(std::process::id() as i32).expect("own"),
         instance: u64::from(job.rank.0) + 100,
-        node: 0,
-        machine: 0,
-        endpoints: Vec::new(),
         address: format!("address-{}", job.rank.0),
         host: job.hosts[job.rank.index()].clone(),
-        cpus: vec![3],
+        ..sample_card()
     }
+}
+
+pub(crate) fn client(job: &Job) -> Client {
+    Client::new(job, &Config::default(), card(job)).expect("client")
 }
 
 fn meet(job: &Job, config: &Config, timeout: Timeout) -> Result<Table> {
@@ -39,9 +41,9 @@ pub(crate) fn unique(what: &str) -> String {
     format!("{what}-{:x}", u64::from_le_bytes(random().expect("random")))
 }
 
-/// A rank of a job hosted by a launcher.
-fn launched(host: &Server, id: &str, rank: u16, size: u32) -> Job {
-    let server = ServerLocation::Launcher(host.name().to_owned());
+/// A rank of a job whose launcher has a server of this name.
+fn launched(name: &str, id: &str, rank: u16, size: u32) -> Job {
+    let server = ServerLocation::Launcher(name.to_owned());
     Job { server, ..Job::in_process(id, Rank(rank), size) }
 }
 
@@ -77,8 +79,7 @@ impl Launcher {
     }
 
     fn job(&self, id: &str, rank: u16, size: u32) -> Job {
-        let server = ServerLocation::Launcher(self.name.clone());
-        Job { server, ..Job::in_process(id, Rank(rank), size) }
+        launched(&self.name, id, rank, size)
     }
 
     fn stop(self) {
@@ -87,11 +88,12 @@ impl Launcher {
     }
 }
 
+/// Which file it is.
+pub(crate) fn inode(fd: &OwnedFd) -> u64 {
+    rustix::fs::fstat(fd).expect("status").st_ino
+}
+
 fn check_tables(tables: &[Table], size: u32) {
-    let inode = |fd: &OwnedFd| {
-        let file = std::fs::File::from(fd.try_clone().expect("clone"));
-        std::os::unix::fs::MetadataExt::ino(&file.metadata().expect("metadata"))
-    };
     for table in tables {
         assert_eq!(table.cards.len(), size as usize);
         for (rank, card) in table.cards.iter().enumerate() {
@@ -169,10 +171,7 @@ fn without_a_launcher_nobody_kills() {
 fn a_timeout_names_the_missing_and_continues() {
     let id = unique("late");
     let jobs: Vec<Job> = (0..3).map(|rank| Job::in_process(&id, Rank(rank), 3)).collect();
-    let mut ranks: Vec<Client> = jobs
-        .iter()
-        .map(|job| Client::new(job, &Config::default(), card(job)).expect("client"))
-        .collect();
+    let mut ranks: Vec<Client> = jobs.iter().map(client).collect();
     let error = ranks[0].poll(Deadline::Now).expect_err("alone");
     assert!(error.is_timeout(), "{error}");
     let started = Instant::now();
@@ -231,7 +230,7 @@ fn a_second_claim_fails_alone() {
     let id = unique("twice");
     let job = |rank| Job::in_process(&id, Rank(rank), 2);
     let config = Config::default();
-    let mut host = Client::new(&job(0), &config, card(&job(0))).expect("client");
+    let mut host = client(&job(0));
     assert!(host.poll(Deadline::Now).expect_err("alone").is_timeout());
     thread::scope(|scope| {
         let second = scope.spawn(|| meet(&job(0), &config, GUARD).expect_err("claimed"));
@@ -272,7 +271,7 @@ fn a_rank_that_ends_during_init_ends_it_for_all() {
         let job = launcher.job(&id, 0, 3);
         let ready = &ready;
         let waiting = scope.spawn(move || {
-            let mut rank = Client::new(&job, &Config::default(), card(&job)).expect("client");
+            let mut rank = client(&job);
             while !matches!(rank.poll(Timeout::Millis(1).deadline()),
                 Err(Error::Timeout { pending }) if pending.contains("rank 2 "))
             {}
@@ -280,7 +279,7 @@ fn a_rank_that_ends_during_init_ends_it_for_all() {
             rank.poll(Deadline::Never).expect_err("ended")
         });
         let job = launcher.job(&id, 1, 3);
-        let mut leaving = Client::new(&job, &Config::default(), card(&job)).expect("client");
+        let mut leaving = client(&job);
         assert!(leaving.poll(Timeout::Millis(1).deadline()).expect_err("alone").is_timeout());
         ready.wait();
         drop(leaving);
@@ -315,10 +314,9 @@ fn a_process_that_never_joins_ends_it_for_all() {
 fn a_host_that_ends_is_named() {
     let id = unique("host");
     let (zero, one) = (Job::in_process(&id, Rank(0), 3), Job::in_process(&id, Rank(1), 3));
-    let config = Config::default();
-    let mut host = Client::new(&zero, &config, card(&zero)).expect("client");
+    let mut host = client(&zero);
     assert!(host.poll(Deadline::Now).expect_err("alone").is_timeout());
-    let mut rank = Client::new(&one, &config, card(&one)).expect("client");
+    let mut rank = client(&one);
     assert!(rank.poll(Deadline::Now).expect_err("not served").is_timeout());
     drop(host);
     let error = rank.poll(GUARD.deadline()).expect_err("host ended");
@@ -326,14 +324,14 @@ fn a_host_that_ends_is_named() {
     assert!(matches!(error, Error::Meeting { .. }), "{text}");
     assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
     // The name is free at once.
-    let mut next = Client::new(&zero, &config, card(&zero)).expect("client");
+    let mut next = client(&zero);
     assert!(next.poll(Deadline::Now).expect_err("alone").is_timeout());
 }
 
 #[test]
 fn a_launcher_that_is_not_there_is_named() {
     let host = Server::bind("j", 2).expect("host");
-    let job = launched(&host, "j", 0, 2);
+    let job = launched(host.name(), "j", 0, 2);
     drop(host);
     let error = meet(&job, &Config::default(), Timeout::Block).expect_err("no launcher");
     assert!(error.to_string().contains("does not answer"), "{error}");
@@ -344,7 +342,7 @@ fn nonsense_on_the_socket_hurts_only_its_sender() {
     let id = unique("nonsense");
     let job = |rank| Job::in_process(&id, Rank(rank), 2);
     let config = Config::default();
-    let mut host = Client::new(&job(0), &config, card(&job(0))).expect("client");
+    let mut host = client(&job(0));
     assert!(host.poll(Deadline::Now).expect_err("alone").is_timeout());
     let ServerLocation::FirstRank(name) = job(0).server else { panic!("a job by hand") };
     let mut strangers = Vec::new();

@@ -37,50 +37,42 @@ impl Launcher for ByHand {
         let hub = variables.text("GASPI_MEETING")?;
         let named = hub.as_deref().and_then(|place| place.strip_prefix("tcp:"));
         let file = variables.raw("GASPI_MFILE").map(PathBuf::from);
-        by_hand(variables, named, file.as_deref(), Task { rank, size })
-    }
-}
-
-fn by_hand(
-    variables: &Variables<'_>,
-    named: Option<&str>,
-    file: Option<&Path>,
-    Task { rank, size }: Task,
-) -> Result<Job> {
-    let id = variables.text("GASPI_JOB_ID")?;
-    let layout = match file {
-        Some(file) => Some(layout(file, rank, size, &variables.machine())?),
-        None => None,
-    };
-    let (host, port) = match (named, &layout) {
-        (Some(named), _) => host_and_port(named).map(|(host, port)| (host, Some(port)))?,
-        (None, Some(layout)) if layout.spans => (layout.hosts[0].clone(), None),
-        // All on this machine.
-        _ => {
-            let (id, server) = common_server(id, file, size)?;
-            return Ok(Job { id, server, ..Job::of(rank, size) });
+        let file = file.as_deref();
+        let id = variables.text("GASPI_JOB_ID")?;
+        let layout = match file {
+            Some(file) => Some(layout(file, rank, size, &variables.machine())?),
+            None => None,
+        };
+        let (host, port) = match (named, &layout) {
+            (Some(named), _) => host_and_port(named).map(|(host, port)| (host, Some(port)))?,
+            (None, Some(layout)) if layout.spans => (layout.hosts[0].clone(), None),
+            // All on this machine.
+            _ => {
+                let (id, server) = common_server(id, file, size)?;
+                return Ok(Job { id, server, ..Job::of(rank, size) });
+            }
+        };
+        let (hosts, local_rank) = match layout {
+            Some(layout) => (layout.hosts, layout.local_rank),
+            // Only the machine of this rank is known.
+            None => {
+                let mut hosts = vec![String::new(); size as usize];
+                hosts[rank.index()] = process::host_name();
+                (hosts, rank.0)
+            }
+        };
+        let mut shared = id.clone().unwrap_or_default();
+        if id.is_none() {
+            shared = format!("{}:{}", host, port.unwrap_or(0));
+            hosts.iter().filter(|_| file.is_some()).for_each(|host| shared += &format!(" {host}"));
         }
-    };
-    let (hosts, local_rank) = match layout {
-        Some(layout) => (layout.hosts, layout.local_rank),
-        // Only the machine of this rank is known.
-        None => {
-            let mut hosts = vec![String::new(); size as usize];
-            hosts[rank.index()] = process::host_name();
-            (hosts, rank.0)
-        }
-    };
-    let mut shared = id.clone().unwrap_or_default();
-    if id.is_none() {
-        shared = format!("{}:{}", host, port.unwrap_or(0));
-        hosts.iter().filter(|_| file.is_some()).for_each(|host| shared += &format!(" {host}"));
+        let name = derived_name(format!("hosts {size} {}", shared.to_lowercase()).as_bytes());
+        let id = id.unwrap_or_else(|| by_hand_id(&name));
+        let (here, audience) = (variables.machine().is(&host), Audience::OtherHosts);
+        let hub = HubLocation { host, port, here, audience, key: None };
+        let server = ServerLocation::OverHosts { name, hub };
+        Ok(Job { id, server, hosts, local_rank, spans_hosts: true, ..Job::of(rank, size) })
     }
-    let name = derived_name(format!("hosts {size} {}", shared.to_lowercase()).as_bytes());
-    let id = id.unwrap_or_else(|| by_hand_id(&name));
-    let (here, audience) = (variables.machine().is(&host), Audience::OtherHosts);
-    let hub = HubLocation { host, port, here, audience, key: None };
-    let server = ServerLocation::OverHosts { name, hub };
-    Ok(Job { id, server, hosts, local_rank, spans_hosts: true, ..Job::of(rank, size) })
 }
 
 /// HOST:PORT of GASPI_MEETING=tcp:HOST:PORT.

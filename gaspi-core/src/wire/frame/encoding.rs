@@ -182,12 +182,6 @@ impl Encode for Message {
     }
 }
 
-impl Encode for GroupMessage {
-    fn append_to(&self, bytes: &mut Vec<u8>) {
-        Writer::new(bytes).framed(|writer| self.write(writer));
-    }
-}
-
 impl Encode for Frame {
     fn append_to(&self, bytes: &mut Vec<u8>) {
         Frame::append_to(self, bytes);

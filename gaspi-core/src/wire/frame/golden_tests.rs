@@ -42,44 +42,29 @@ fn requests() -> Vec<Frame> {
     ]
 }
 
+/// What a member of a group says, as a frame.
+pub(super) fn of_group(message: GroupMessage) -> Frame {
+    Frame::Message(Message::Group(message))
+}
+
 fn groups() -> Vec<Frame> {
     let (group, attempt) = (GroupId(9), 0x0a0b_0c0d_0e0f);
     let abort = |dead| {
         let reason = "r".to_owned();
-        Frame::Message(Message::Group(GroupMessage::Abort {
-            group,
-            attempt,
-            round: 0x1011,
-            dead,
-            reason,
-        }))
+        of_group(GroupMessage::Abort { group, attempt, round: 0x1011, dead, reason })
     };
-    let barrier = |message| {
-        Frame::Message(Message::Group(GroupMessage::Barrier { group, step: REQUEST, message }))
-    };
+    let barrier = |message| of_group(GroupMessage::Barrier { group, step: REQUEST, message });
     let arrive = |words, stage| {
-        Frame::Message(Message::Group(GroupMessage::Arrive(Arrival {
-            group,
-            step: REQUEST,
-            signature: 0x99,
-            words,
-            stage,
-        })))
+        let arrival = Arrival { group, step: REQUEST, signature: 0x99, words, stage };
+        of_group(GroupMessage::Arrive(arrival))
+    };
+    let announce = |incarnation, ranks| {
+        of_group(GroupMessage::Announce(Announce { group, attempt, incarnation, ranks }))
     };
     vec![
-        Frame::Message(Message::Group(GroupMessage::Announce(Announce {
-            group,
-            attempt,
-            incarnation: 0x1213,
-            ranks: vec![Rank(1), Rank(0x203)],
-        }))),
-        Frame::Message(Message::Group(GroupMessage::Announce(Announce {
-            group,
-            attempt,
-            incarnation: 0,
-            ranks: vec![],
-        }))),
-        Frame::Message(Message::Group(GroupMessage::Withdraw { group, attempt })),
+        announce(0x1213, vec![Rank(1), Rank(0x203)]),
+        announce(0, vec![]),
+        of_group(GroupMessage::Withdraw { group, attempt }),
         abort(None),
         abort(Some(Rank(0x1415))),
         arrive(vec![], vec![]),

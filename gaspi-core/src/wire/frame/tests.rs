@@ -1,5 +1,6 @@
 //! Frames travel unharmed, and nonsense does no harm.
 
+use super::golden_tests::of_group;
 use super::*;
 use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
@@ -76,33 +77,18 @@ fn groups() -> impl Strategy<Value = Frame> {
         (any::<u8>(), any::<u64>(), any::<u32>(), any::<Vec<u16>>()).prop_map(
             |(group, attempt, incarnation, ranks)| {
                 let (group, ranks) = (GroupId(group), ranks.into_iter().map(Rank).collect());
-                Frame::Message(Message::Group(GroupMessage::Announce(Announce {
-                    group,
-                    attempt,
-                    incarnation,
-                    ranks,
-                })))
+                of_group(GroupMessage::Announce(Announce { group, attempt, incarnation, ranks }))
             }
         ),
         (any::<u8>(), any::<u64>(), any::<u32>(), any::<Option<u16>>(), any::<String>()).prop_map(
             |(group, attempt, round, dead, reason)| {
                 let (group, dead) = (GroupId(group), dead.map(Rank));
-                Frame::Message(Message::Group(GroupMessage::Abort {
-                    group,
-                    attempt,
-                    round,
-                    dead,
-                    reason,
-                }))
+                of_group(GroupMessage::Abort { group, attempt, round, dead, reason })
             }
         ),
-        arrival().prop_map(|it| Frame::Message(Message::Group(GroupMessage::Arrive(it)))),
+        arrival().prop_map(|arrival| of_group(GroupMessage::Arrive(arrival))),
         (any::<u8>(), any::<u64>(), message()).prop_map(|(group, step, message)| {
-            Frame::Message(Message::Group(GroupMessage::Barrier {
-                group: GroupId(group),
-                step,
-                message,
-            }))
+            of_group(GroupMessage::Barrier { group: GroupId(group), step, message })
         }),
     ]
 }

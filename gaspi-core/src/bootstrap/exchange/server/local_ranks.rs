@@ -32,7 +32,10 @@ impl Server {
                         },
                         in_job: false,
                     });
-                    self.come(connection, join);
+                    match &self.role {
+                        Role::Hub(_) => self.join(connection, join),
+                        Role::Relay(_) => self.pass_on(connection, join),
+                    }
                 }
                 Ok(Some(message)) => {
                     if let (Message::Leave, Some(registration)) = (&message, &mut peer.joined) {
@@ -52,15 +55,7 @@ impl Server {
         }
     }
 
-    /// A rank of this machine wants to register.
-    fn come(&mut self, connection: ConnectionId, join: Join) {
-        match &mut self.role {
-            Role::Hub(_) => self.join(connection, join),
-            Role::Relay(_) => self.pass_on(connection, join),
-        }
-    }
-
-    /// Anything else that a rank of this machine says.
+    /// Anything but a join that a rank of this machine says.
     fn said(&mut self, connection: ConnectionId, message: Message) {
         match &mut self.role {
             Role::Hub(hub) => {
@@ -100,7 +95,8 @@ impl Server {
             ),
             what => format!("the host did not understand a frame: {what}"),
         };
-        self.forget(connection);
+        let actions = self.forgotten(connection);
+        self.act(actions);
         self.refuse(connection, &Message::Failed(Failure::Meeting(reason)));
     }
 
@@ -111,11 +107,6 @@ impl Server {
     }
 
     /// The rank of this connection no longer takes part.
-    fn forget(&mut self, connection: ConnectionId) {
-        let actions = self.forgotten(connection);
-        self.act(actions);
-    }
-
     fn forgotten(&mut self, connection: ConnectionId) -> Vec<Action> {
         match &mut self.role {
             Role::Hub(hub) => hub.state.closed(connection),

@@ -128,18 +128,13 @@ fn link_of(connection: ConnectionId) -> RelayId {
     (connection >> LINK_SHIFT) as RelayId
 }
 
-/// The connections of each link, in frames of bounded size; those of this machine under 0.
-fn by_link(connections: &[ConnectionId]) -> Vec<(RelayId, Vec<u64>)> {
+/// The connections of each link, as it numbers them; those of this machine under 0.
+fn by_link(connections: &[ConnectionId]) -> BTreeMap<RelayId, Vec<u64>> {
     let mut all: BTreeMap<RelayId, Vec<u64>> = BTreeMap::new();
     for connection in connections {
         all.entry(link_of(*connection)).or_default().push(connection & LOCAL);
     }
-    let chunks = |(link, numbers): (RelayId, Vec<u64>)| {
-        let chunks: Vec<_> =
-            numbers.chunks(CONNECTIONS_MAX).map(|chunk| (link, chunk.to_vec())).collect();
-        chunks
-    };
-    all.into_iter().flat_map(chunks).collect()
+    all
 }
 
 impl Server {
@@ -298,7 +293,10 @@ impl Server {
             if link == Server::UPSTREAM {
                 self.send_all(connections, message);
             } else if let Role::Hub(hub) = &mut self.role {
-                hub.push(link, &ToRelay::Send { connections, message: message.clone() });
+                for part in connections.chunks(CONNECTIONS_MAX) {
+                    let (connections, message) = (part.to_vec(), message.clone());
+                    hub.push(link, &ToRelay::Send { connections, message });
+                }
             }
         }
     }
@@ -349,9 +347,8 @@ impl Server {
 
     /// All have registered: sends the table to all machines; of the hub.
     pub(super) fn send_table(&mut self, to: &[ConnectionId], cards: &[Card], group_max: u32) {
-        let parts = by_link(to);
-        let local: Vec<ConnectionId> =
-            to.iter().copied().filter(|to| link_of(*to) == Server::UPSTREAM).collect();
+        let mut remote = by_link(to);
+        let local = remote.remove(&Server::UPSTREAM).unwrap_or_default();
         if self.once {
             self.close_meeting(&local);
         }
@@ -377,21 +374,20 @@ impl Server {
         if let Role::Hub(hub) = &mut self.role {
             let packed: Vec<Arc<[u8]>> =
                 frames.iter().map(|frame| ToRelay::Cards(frame.clone()).encode()).collect();
-            for (number, (id, connections)) in parts.iter().enumerate() {
-                let is =
-                    |other: Option<&(RelayId, Vec<u64>)>| other.is_some_and(|(link, _)| link == id);
-                let first = number == 0 || !is(parts.get(number - 1));
-                let Some(link) = hub.links.get_mut(id) else { continue };
-                if first {
-                    link.channel.out.extend(packed.iter().cloned());
+            for (id, link) in &mut hub.links {
+                let out = &mut link.channel.out;
+                let Some(connections) = remote.get(id) else {
+                    if self.once {
+                        out.push(ToRelay::Over.encode());
+                    }
+                    continue;
+                };
+                out.extend(packed.iter().cloned());
+                let mut parts = connections.chunks(CONNECTIONS_MAX);
+                while let Some(part) = parts.next() {
+                    let (connections, last) = (part.to_vec(), parts.len() == 0);
+                    out.push(ToRelay::Table { connections, token, key, last }.encode());
                 }
-                let (connections, last) = (connections.clone(), !is(parts.get(number + 1)));
-                link.channel.out.push(ToRelay::Table { connections, token, key, last }.encode());
-            }
-            if self.once {
-                let idle = |id: &&RelayId| !parts.iter().any(|(link, _)| link == *id);
-                let idle: Vec<RelayId> = hub.links.keys().filter(idle).copied().collect();
-                idle.into_iter().for_each(|id| hub.push(id, &ToRelay::Over));
             }
         }
         let last: Arc<[u8]> = Message::Area { token, key }.encode().into();

@@ -1,10 +1,9 @@
 //! A hub and its relays, joined by bytes in memory, with ranks on real sockets.
 
 use super::*;
-use crate::bootstrap::exchange::tests::{GUARD, unique};
+use crate::bootstrap::exchange::tests::{GUARD, client, inode, unique};
 use crate::bootstrap::job::{Job, ServerLocation};
 use crate::bootstrap::{Client, LauncherEvent, StartStage, Table, system};
-use crate::config::Config;
 use crate::timeout::{Deadline, Timeout};
 use std::os::fd::AsFd;
 use std::sync::mpsc;
@@ -114,11 +113,6 @@ impl Machines {
     }
 }
 
-fn client(job: &Job) -> Client {
-    let card = crate::bootstrap::exchange::tests::card(job);
-    Client::new(job, &Config::default(), card).expect("client")
-}
-
 /// All ranks meet, each in a thread of its own.
 fn meet(machines: &Machines, id: &str) -> Vec<Table> {
     thread::scope(|scope| {
@@ -130,11 +124,6 @@ fn meet(machines: &Machines, id: &str) -> Vec<Table> {
             .collect();
         ranks.into_iter().map(|rank| rank.join().expect("rank")).collect()
     })
-}
-
-fn inode(fd: &OwnedFd) -> u64 {
-    let file = std::fs::File::from(fd.try_clone().expect("clone"));
-    std::os::unix::fs::MetadataExt::ino(&file.metadata().expect("metadata"))
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The host's state machine: who is told what.
 
 use super::*;
+use crate::bootstrap::exchange::golden_tests::sample_card;
 
 fn join_of(rank: u16, size: u32) -> Join {
     Join {
@@ -10,14 +11,8 @@ fn join_of(rank: u16, size: u32) -> Join {
         card: Card {
             rank: Rank(rank),
             pid: 1000 + i32::from(rank),
-            start_time: 1,
-            instance: 2,
-            node: 0,
-            machine: 0,
-            endpoints: Vec::new(),
-            address: format!("a{rank}"),
             host: "h".to_owned(),
-            cpus: vec![1],
+            ..sample_card()
         },
     }
 }
