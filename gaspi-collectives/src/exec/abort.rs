@@ -155,7 +155,7 @@ impl Executor {
         if let Some(Err(gone)) = member.map(|member| self.channel.alive(member)) {
             return Some(gone);
         }
-        let since = state.refused.get_or_insert_with(Instant::now);
+        let since = state.trouble.refused.get_or_insert_with(Instant::now);
         (since.elapsed() >= CAUSE_LIMIT).then_some(error)
     }
 
@@ -194,19 +194,19 @@ impl Executor {
         // Orders the notice before the look at arrivals; pairs with the fence in `Channel::arrive`.
         membarrier::heavy_global();
         state.broken = Some(error.clone());
-        state.quiescing = Some((error, Instant::now()));
+        state.trouble.quiescing = Some((error, Instant::now()));
         self.quiesce(state);
     }
 
     /// Ends the failed operation, and all that follow, once no other member uses its memory.
     #[cold]
     pub(super) fn quiesce(&self, state: &mut State) {
-        let Some((mut error, since)) = state.quiescing.take() else { return };
+        let Some((mut error, since)) = state.trouble.quiescing.take() else { return };
         let users = self.users(state);
         if !users.is_empty() {
             let must_wait = state.queue.front().is_some_and(|(first, _)| first.until_unused);
             if must_wait || since.elapsed() < QUIESCE_LIMIT {
-                state.quiescing = Some((error, since));
+                state.trouble.quiescing = Some((error, since));
                 return;
             }
             if let Some((completion, _)) = state.queue.front() {
@@ -268,7 +268,7 @@ impl Executor {
         let mut state = self.hold();
         let state = &mut *state;
         let Some((_, task)) = state.queue.front() else { return };
-        if state.quiescing.is_some() {
+        if state.trouble.quiescing.is_some() {
             return;
         }
         let (sequence, signature) = (task.sequence, task.signature);
@@ -322,7 +322,7 @@ impl Executor {
         let rank = self.channel.ranks()[member];
         // This rank may soon learn the cause itself, with more details.
         let may_wait = matches!(cause.what, What::Unknown | What::Died | What::Refused);
-        let (_, since) = state.failed_elsewhere.get_or_insert((rank, Instant::now()));
+        let (_, since) = state.trouble.failed_elsewhere.get_or_insert((rank, Instant::now()));
         if may_wait && since.elapsed() < CAUSE_LIMIT {
             return;
         }
@@ -366,11 +366,11 @@ impl Executor {
         // Room in the ring, and acknowledgements of zero-copy sends, may arrive later.
         let lags = matches!(blocked, Blocked::Room(_) | Blocked::ZeroCopy(_));
         if !closed && (!ahead || lags) {
-            state.stalled = None;
+            state.trouble.stalled = None;
             return;
         }
         // This rank may not have looked at all that the member did before.
-        match state.stalled {
+        match state.trouble.stalled {
             Some((before, looks, since)) if before == blocked => {
                 // A member that leaves or dies may have closed its end before.
                 if state.looks == looks || since.elapsed() < CAUSE_LIMIT {
@@ -378,7 +378,7 @@ impl Executor {
                 }
             }
             _ => {
-                state.stalled = Some((blocked, state.looks, Instant::now()));
+                state.trouble.stalled = Some((blocked, state.looks, Instant::now()));
                 return;
             }
         }

@@ -37,7 +37,7 @@ impl Executor {
         if !first.cancelled.load(Ordering::Relaxed) {
             return false;
         }
-        if state.quiescing.is_none() {
+        if state.trouble.quiescing.is_none() {
             let what = signature::describe(first.signature);
             let difference = format!("this rank gave up {what} before its end");
             let error = Error::Mismatch { group: self.channel.group(), difference };

@@ -50,16 +50,10 @@ pub(super) struct State {
     pub(super) signatures: [u64; REMEMBERED],
     /// The task that ended last; the next one may reuse its memory.
     pub(super) spare: Option<Box<Task>>,
-    /// The member that failed in the current operation, and since when this is known.
-    pub(super) failed_elsewhere: Option<(Rank, Instant)>,
     /// The operation for which this rank has published that it waits.
     pub(super) announced: u64,
     /// The first operation when no thread waited for it, and since when.
     pub(super) quiet: (u64, Option<Instant>),
-    /// What the first operation seems to wait for in vain, with the number of drives and the time.
-    pub(super) stalled: Option<(Blocked, u64, Instant)>,
-    /// Since when a request of the first operation is known to have failed.
-    pub(super) refused: Option<Instant>,
     /// How often operations have been driven.
     pub(super) looks: u64,
     /// The active blocking operation, and the completion of the last one, which the next one
@@ -70,7 +64,19 @@ pub(super) struct State {
     pub(super) recents: Vec<Recent>,
     /// Notices that have been read; none of them reports a failure.
     pub(super) notices: u64,
-    /// The failure of the first operation, and since when it waits until no member uses its memory.
+    pub(super) trouble: Trouble,
+}
+
+/// What is known of a failure of the first operation.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    /// The member that failed in it, and since when this is known.
+    pub(super) failed_elsewhere: Option<(Rank, Instant)>,
+    /// What it seems to wait for in vain, with the number of drives and the time.
+    pub(super) stalled: Option<(Blocked, u64, Instant)>,
+    /// Since when a request of it is known to have failed.
+    pub(super) refused: Option<Instant>,
+    /// Its failure, and since when it waits until no member uses its memory.
     pub(super) quiescing: Option<(Error, Instant)>,
 }
 
@@ -154,17 +160,14 @@ impl Executor {
             broken: None,
             signatures: [0; REMEMBERED],
             spare: None,
-            failed_elsewhere: None,
             announced: 0,
             quiet: (0, None),
-            stalled: None,
-            refused: None,
             looks: 0,
             blocking: None,
             idle: None,
             recents: Vec::new(),
             notices: 0,
-            quiescing: None,
+            trouble: Trouble::default(),
         };
         Executor {
             channel,
@@ -284,7 +287,7 @@ impl Executor {
     fn carry_on(&self, state: &mut State, driver: Driver) {
         let mut gone = None;
         state.looks += 1;
-        if state.quiescing.is_some() {
+        if state.trouble.quiescing.is_some() {
             return self.quiesce(state);
         }
         loop {
@@ -334,7 +337,8 @@ impl Executor {
             self.channel.withdraw();
         }
         state.spare = Some(task);
-        (state.failed_elsewhere, state.stalled, state.refused) = (None, None, None);
+        let quiescing = state.trouble.quiescing.take();
+        state.trouble = Trouble { quiescing, ..Trouble::default() };
         self.active.fetch_sub(1, Ordering::Relaxed);
         self.of_all.fetch_sub(1, Ordering::Relaxed);
         self.background.fetch_sub(usize::from(completion.background), Ordering::Relaxed);

@@ -50,8 +50,8 @@ impl<F: Function> Task<F> {
             && !members.clone().all(|member| told(member).are_mapped())
         {
             let plan = Arc::clone(plan);
-            if plan.scratch_bytes > self.scratch.len() {
-                self.scratch = Buffer::new(plan.scratch_bytes);
+            if plan.scratch_bytes > self.work.scratch.len() {
+                self.work.scratch = Buffer::new(plan.scratch_bytes);
             }
             self.replaced = Some(mem::replace(&mut self.plan, plan));
             return Ok(Stepped::Again);
@@ -203,7 +203,7 @@ impl<F: Function> Task<F> {
         while done < bytes {
             let part = PULL_BYTES.min(bytes - done);
             let at = |spread: Spread| Spread { offset: spread.offset + done, ..spread };
-            let sum = self.sums.get_or_init(|| Buffer::new(PULL_BYTES)).target(part);
+            let sum = self.work.sums.get_or_init(|| Buffer::new(PULL_BYTES)).target(part);
             self.gather(on, counters, sum, at(srcs), op, ty)?;
             if divided {
                 kernel::divide(ty, sum, on.ranks().len() as u32);
@@ -294,7 +294,8 @@ impl<F: Function> Task<F> {
             match self.readable(on, counters, span(srcs, member, bytes)) {
                 Readable::Here(source) => combine(source),
                 Readable::Across(member, address) => {
-                    let copy = self.pulled.get_or_init(|| Buffer::new(PULL_BYTES)).target(bytes);
+                    let copy =
+                        self.work.pulled.get_or_init(|| Buffer::new(PULL_BYTES)).target(bytes);
                     kernel::pull(on.channel(), member, address, copy)?;
                     combine(copy.source());
                 }

@@ -27,21 +27,23 @@ fn used(step: &Step) -> Option<[Option<Span>; 3]> {
 impl<F: Function> Task<F> {
     /// Posts receives for the next steps, as far as no step before uses their memory.
     pub(super) fn look_ahead<C: Substrate>(&mut self, on: &C, counters: &Counters) {
-        if !self.plan.posts_receives || self.looked_at == Some(self.cursor) {
+        if !self.plan.posts_receives || self.position.looked_at == Some(self.position.cursor) {
             return;
         }
-        self.looked_at = Some(self.cursor);
-        let (cursor, end) = (self.cursor, self.plan.steps.len().min(self.cursor + AHEAD));
-        self.posted = self.posted.max(cursor);
-        while self.posted < end && self.post(on, counters, cursor) {
-            self.posted += 1;
+        self.position.looked_at = Some(self.position.cursor);
+        let (cursor, end) =
+            (self.position.cursor, self.plan.steps.len().min(self.position.cursor + AHEAD));
+        self.position.posted = self.position.posted.max(cursor);
+        while self.position.posted < end && self.post(on, counters, cursor) {
+            self.position.posted += 1;
         }
     }
 
     /// Posts the receive of the next step, if that pays; false if steps from `cursor` on have to be
     /// done first.
     fn post<C: Substrate>(&self, on: &C, counters: &Counters, cursor: usize) -> bool {
-        let (before, step) = (&self.plan.steps[cursor..self.posted], self.plan.steps[self.posted]);
+        let (before, step) =
+            (&self.plan.steps[cursor..self.position.posted], self.plan.steps[self.position.posted]);
         let Step::Receive { from, dst } = step else { return used(&step).is_some() };
         let (channel, member) = (on.channel(), from as usize);
         if dst.bytes < POSTED_BYTES_MIN || !channel.may_post_receive(member) {

@@ -55,6 +55,29 @@ impl Blocked {
 /// Access to a member's input and output, from the locations in its line.
 type Accesses = [PeerAccess; 2];
 
+/// Memory that a task takes for itself.
+#[derive(Debug)]
+pub(super) struct WorkMemory {
+    pub(super) scratch: Buffer,
+    /// For copies from other processes, and for sums that are then copied to several members.
+    pub(super) pulled: OnceCell<Buffer>,
+    pub(super) sums: OnceCell<Buffer>,
+}
+
+/// How far a task has come in its plan.
+#[derive(Debug, Default)]
+pub(super) struct Position {
+    /// The next step.
+    pub(super) cursor: usize,
+    /// Receives are posted up to this step; the cursor when this was done last.
+    pub(super) posted: usize,
+    pub(super) looked_at: Option<usize>,
+    /// Number of members whose lines of the last arrival have been seen.
+    pub(super) seen: usize,
+    /// Number of arrivals of this task.
+    pub(super) arrived: u64,
+}
+
 /// An active operation; `F` is the function of the program that combines, if one does.
 #[derive(Debug)]
 pub(crate) struct Task<F = Reducer> {
@@ -66,21 +89,10 @@ pub(crate) struct Task<F = Reducer> {
     pub(crate) signature: u64,
     pub(super) arithmetic: Arithmetic<F>,
     pub(super) buffers: Buffers<'static>,
-    pub(super) scratch: Buffer,
-    /// Memory for copies from other processes, and for sums that are then copied to several
-    /// members.
-    pub(super) pulled: OnceCell<Buffer>,
-    pub(super) sums: OnceCell<Buffer>,
+    pub(super) work: WorkMemory,
     /// The arguments of a function of the program.
     pub(super) arguments: RefCell<Arguments>,
-    pub(super) cursor: usize,
-    /// Receives are posted up to this step; the cursor when this was done last.
-    pub(super) posted: usize,
-    pub(super) looked_at: Option<usize>,
-    /// Number of members whose lines of the last arrival have been seen.
-    pub(super) seen: usize,
-    /// Number of arrivals of this task.
-    pub(super) arrived: u64,
+    pub(super) position: Position,
     /// What it waited for when it was left.
     pub(super) blocked: Option<Blocked>,
     /// By member, after the first arrival; empty before.
@@ -130,15 +142,9 @@ impl<F: Function> Task<F> {
             signature,
             arithmetic,
             buffers,
-            scratch,
-            pulled: OnceCell::new(),
-            sums: OnceCell::new(),
+            work: WorkMemory { scratch, pulled: OnceCell::new(), sums: OnceCell::new() },
             arguments: RefCell::default(),
-            cursor: 0,
-            posted: 0,
-            looked_at: None,
-            seen: 0,
-            arrived: 0,
+            position: Position::default(),
             blocked: None,
             peers: Vec::new(),
             failed: Cell::new(0),
@@ -148,8 +154,7 @@ impl<F: Function> Task<F> {
 
     /// Starts the same operation again.
     pub(crate) fn restart(&mut self, sequence: u64, buffers: Buffers<'static>) {
-        (self.cursor, self.seen, self.arrived) = (0, 0, 0);
-        (self.posted, self.looked_at) = (0, None);
+        self.position = Position::default();
         self.blocked = None;
         self.failed.set(0);
         self.sequence = sequence;
@@ -199,21 +204,21 @@ impl<F: Function> Task<F> {
 
     /// Continues at this step: all before have been done.
     pub(crate) fn continue_at(&mut self, cursor: usize) {
-        self.cursor = cursor;
+        self.position.cursor = cursor;
     }
 
     /// The step that comes next.
     pub(crate) fn cursor(&self) -> usize {
-        self.cursor
+        self.position.cursor
     }
 
     /// The arrival after which other members may use this rank's buffers, and the one with which a
     /// member says that it no longer does; `None` if the buffers are not exposed.
     pub(crate) fn exposure(&self, counters: &Counters) -> Option<(u64, u64)> {
-        if !self.plan.is_direct() || self.arrived == 0 {
+        if !self.plan.is_direct() || self.position.arrived == 0 {
             return None;
         }
-        let first = counters.arrivals + 1 - self.arrived;
+        let first = counters.arrivals + 1 - self.position.arrived;
         let arrivals = self.plan.steps.iter().filter(|step| matches!(step, Step::Arrive(_)));
         Some((first, first + arrivals.count() as u64 - 1))
     }
@@ -233,10 +238,10 @@ impl<F: Function> Task<F> {
         on: &mut C,
         counters: &mut Counters,
     ) -> Result<Option<Blocked>> {
-        while let Some(step) = self.plan.steps.get(self.cursor).copied() {
+        while let Some(step) = self.plan.steps.get(self.position.cursor).copied() {
             match self.run(on, counters, step)? {
                 Stepped::Done => {
-                    self.cursor += 1;
+                    self.position.cursor += 1;
                     if let Step::Receive { .. } = step {
                         self.look_ahead(on, counters);
                     }
@@ -246,7 +251,7 @@ impl<F: Function> Task<F> {
                     self.blocked = Some(blocked);
                     return Ok(Some(blocked));
                 }
-                Stepped::Again => self.cursor = 0,
+                Stepped::Again => self.position.cursor = 0,
             }
         }
         // The data of zero-copy sends belongs to the transport until it is acknowledged.
@@ -314,7 +319,7 @@ impl<F: Function> Task<F> {
         let memory = match span.place {
             Place::Input(member) if member as usize == me => self.buffers.input,
             Place::Output(member) if member as usize == me => self.buffers.output.source(),
-            Place::Scratch => self.scratch.target(self.scratch.len()).source(),
+            Place::Scratch => self.work.scratch.target(self.work.scratch.len()).source(),
             Place::Stage(member) if member as usize == me => {
                 Source::of_peer(on.stage(me, counters.arrivals))
             }
@@ -333,7 +338,7 @@ impl<F: Function> Task<F> {
         let me = on.me();
         let memory = match span.place {
             Place::Output(member) if member as usize == me => self.buffers.output,
-            Place::Scratch => self.scratch.target(self.scratch.len()),
+            Place::Scratch => self.work.scratch.target(self.work.scratch.len()),
             Place::Stage(member) if member as usize == me => {
                 Target::of_peer(on.stage(me, counters.arrivals + 1))
             }
@@ -407,9 +412,9 @@ impl<F: Function> Task<F> {
         let lasts = &self.plan.zero_copy_sends;
         let lifetime = match copied || lasts.is_empty() {
             true => Lifetime::Call,
-            false => {
-                Lifetime::UntilAcknowledged { awaited: lasts.binary_search(&self.cursor).is_ok() }
-            }
+            false => Lifetime::UntilAcknowledged {
+                awaited: lasts.binary_search(&self.position.cursor).is_ok(),
+            },
         };
         if !kernel::send(channel, to, index, &head, self.source(on, counters, src), lifetime)? {
             return Ok(Stepped::Blocked(Blocked::Room(to)));
@@ -460,7 +465,7 @@ impl<F: Function> Task<F> {
 
     fn arrive<C: Substrate>(&mut self, on: &mut C, counters: &mut Counters, carry: Carry) {
         let arrival = counters.arrive();
-        self.arrived += 1;
+        self.position.arrived += 1;
         let mut words = [0u64; WORDS];
         let mut used = 0;
         match carry {
@@ -480,26 +485,26 @@ impl<F: Function> Task<F> {
             Carry::Nothing if self.is_of_user() => (words[0], used) = (self.failed.get(), 1),
             Carry::Nothing => {}
         }
-        self.seen = 0;
+        self.position.seen = 0;
         on.arrive(arrival, self.stamp(), &words[..used]);
     }
 
     fn await_all<C: Substrate>(&mut self, on: &C, counters: &mut Counters) -> Result<Stepped> {
         let (members, stamp) = (on.ranks().len(), self.stamp());
-        while self.seen < members {
-            match on.look(self.seen, counters.arrivals, stamp) {
-                Poll::Arrived(there) if there == stamp => self.seen += 1,
+        while self.position.seen < members {
+            match on.look(self.position.seen, counters.arrivals, stamp) {
+                Poll::Arrived(there) if there == stamp => self.position.seen += 1,
                 Poll::Arrived(there) => {
                     let differ = there ^ stamp;
                     // The same signature, but another sequence.
                     let signature = if differ << (64 - STAMP_SHIFT) == 0 { 0 } else { differ };
                     let there = (self.signature ^ signature, self.sequence);
-                    return Err(self.differs(on.channel(), self.seen, there));
+                    return Err(self.differs(on.channel(), self.position.seen, there));
                 }
-                Poll::Missing => return Ok(Stepped::Blocked(Blocked::Line(self.seen))),
+                Poll::Missing => return Ok(Stepped::Blocked(Blocked::Line(self.position.seen))),
                 Poll::Passed => {
                     let group = on.channel().group();
-                    let rank = on.ranks()[self.seen];
+                    let rank = on.ranks()[self.position.seen];
                     let difference = format!("{rank} is in a later operation already");
                     return Err(Error::Mismatch { group, difference });
                 }
