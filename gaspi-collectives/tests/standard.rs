@@ -205,7 +205,7 @@ fn arguments_are_checked_first() {
         // SAFETY: both are inside of the buffer of 64 bytes.
         let result = unsafe { allreduce(rt, bytes, bytes.add(8), 4, op, ty, group, GUARD) };
         assert!(matches!(result, Err(Error::Size { size: 32, .. })), "{result:?}");
-        // SAFETY: as above; the two halves do not overlap.
+        // SAFETY: both are inside of the buffer of 64 bytes; the two halves do not overlap.
         unsafe { allreduce(rt, bytes, bytes.add(32), 4, op, ty, group, GUARD) }.unwrap();
 
         let mut function = |_: &[u8], _: &[u8], _: &mut [u8]| Err(ReductionFailed);

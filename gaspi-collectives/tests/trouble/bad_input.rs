@@ -13,7 +13,7 @@ fn refused(rt: &Runtime, group: GroupId, request: &Request, what: &str) -> Strin
     let first = call(rt, group, request, ranks::LIMIT).expect_err(what);
     // SAFETY: nothing is started, which is what is tested.
     let second = unsafe { start_raw(rt, group, request, ranks::LIMIT) }.expect_err(what);
-    // SAFETY: as above.
+    // SAFETY: nothing is started, which is what is tested.
     let third = unsafe { prepare_raw(rt, group, request, ranks::LIMIT) }.expect_err(what);
     assert_eq!((&first, &first), (&second, &third), "{what}");
     first.to_string()

@@ -13,7 +13,7 @@ fn prepared(rt: &Runtime, request: &Request) -> Handle {
 }
 
 fn started(rt: &Runtime, request: &Request) -> Handle {
-    // SAFETY: as above.
+    // SAFETY: the tests keep buffers until the handle is free, or the job has ended.
     unsafe { start(rt, ALL, request, ranks::LIMIT) }.expect("start")
 }
 

@@ -366,7 +366,7 @@ fn of_an_operation_that_nobody_waits_for_yet() {
         let agrees = second.request(Collective::Allreduce, 8);
         // SAFETY: the buffers live until the job has ended.
         let mut differs = unsafe { prepare_raw(rt, ALL, &differs, LIMIT) }.expect("prepare");
-        // SAFETY: as above.
+        // SAFETY: the buffers live until the job has ended.
         let mut agrees = unsafe { prepare_raw(rt, ALL, &agrees, LIMIT) }.expect("prepare");
         let mut differs = differs.start().expect("start");
         let begin = Instant::now();
