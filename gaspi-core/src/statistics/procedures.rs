@@ -92,7 +92,8 @@ impl Runtime {
     /// take one, and ignored for others.
     ///
     /// # Errors
-    /// [`Error::Number`] if there is no such counter, [`Error::InvalidRank`].
+    /// [`Error::Number`](crate::Error::Number) if there is no such counter,
+    /// [`Error::InvalidRank`](crate::Error::InvalidRank).
     pub fn statistic_get(&self, counter: u32, argument: u32) -> Result<u64> {
         let (index, source) = find(counter)?;
         let inner = self.inner();
@@ -111,7 +112,7 @@ impl Runtime {
     /// Sets a counter to 0, for all ranks if it takes one.
     ///
     /// # Errors
-    /// [`Error::Number`] if there is no such counter.
+    /// [`Error::Number`](crate::Error::Number) if there is no such counter.
     pub fn statistic_reset(&self, counter: u32) -> Result<()> {
         let (index, source) = find(counter)?;
         let inner = self.inner();
