@@ -154,15 +154,16 @@ impl Endpoints {
     /// The carrier of this kind.
     #[inline]
     pub(crate) fn carrier(&self, kind: CarrierKind) -> Carrier<'_> {
-        match kind {
+        let found = match kind {
+            CarrierKind::Stream => None,
             #[cfg(feature = "test-transports")]
-            CarrierKind::Twin if let Some(twin) = &self.twin => Carrier::Twin(twin),
-            #[cfg(feature = "test-transports")]
-            CarrierKind::Faulty if let Some(faults) = &self.faults => {
-                Carrier::Faulty(faults, &self.stream)
+            CarrierKind::Faulty => {
+                self.faults.as_ref().map(|faults| Carrier::Faulty(faults, &self.stream))
             }
-            _ => Carrier::Stream(&self.stream),
-        }
+            #[cfg(feature = "test-transports")]
+            CarrierKind::Twin => self.twin.as_ref().map(Carrier::Twin),
+        };
+        found.unwrap_or(Carrier::Stream(&self.stream))
     }
 
     /// The way to `peer`.

@@ -44,12 +44,12 @@ struct State {
 
 /// What is held back, of one rank.
 #[derive(Debug)]
-pub(crate) struct Faults(Arc<Mutex<State>>);
+pub(crate) struct Faults(Mutex<State>);
 
 impl Faults {
     pub(crate) fn new(seed: u64) -> Faults {
         let state = State { random: Random::new(seed), held: HashMap::new(), refused: false };
-        Faults(Arc::new(Mutex::new(state)))
+        Faults(Mutex::new(state))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
