@@ -56,7 +56,10 @@ fn transport(variables: &Variables<'_>) -> Result<Transport> {
         None | Some("auto") => Ok(Transport::Auto),
         Some("shm") => Ok(Transport::SharedMemory),
         Some("tcp") => Ok(Transport::Tcp),
-        Some(other) => wrong(format!("GASPI_TRANSPORT is {other:?}; it can be auto, shm or tcp")),
+        Some("verbs") => Ok(Transport::Verbs),
+        Some(other) => {
+            wrong(format!("GASPI_TRANSPORT is {other:?}; it can be auto, shm, tcp or verbs"))
+        }
     }
 }
 

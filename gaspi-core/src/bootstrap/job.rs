@@ -27,6 +27,8 @@ pub struct Job {
     pub hosts: Vec<String>,
     /// What may carry bytes between ranks.
     pub transport: Transport,
+    /// Names this rank's card, where the environment does not.
+    pub ib_device: Option<String>,
     /// Whether ranks may be on several hosts, so that each has to listen on sockets.
     pub spans_hosts: bool,
     /// The node to belong to, where it is not the machine: see [`Job::on_node`].
@@ -75,6 +77,16 @@ pub enum Transport {
     SharedMemory,
     /// TCP, also between ranks of one machine.
     Tcp,
+    /// InfiniBand or RoCE for the data of queues, also between ranks of one machine; TCP for what
+    /// that does not carry.
+    Verbs,
+}
+
+impl Transport {
+    /// Whether each rank is a node of its own.
+    pub(crate) fn separates(self) -> bool {
+        matches!(self, Transport::Tcp | Transport::Verbs)
+    }
 }
 
 /// Where the exchange server of this rank is.
@@ -120,6 +132,7 @@ impl Job {
             local_rank: 0,
             hosts: vec![process::host_name()],
             transport: Transport::Auto,
+            ib_device: None,
             spans_hosts: false,
             node: None,
             proxy: None,

@@ -1,0 +1,608 @@
+//! What a card carries between nodes: puts, gets and notifications of queues, by libibverbs.
+//!
+//! It rides on the streams, which stay the way of control, of liveness, and of all that it does not
+//! carry. Each lane, a queue and a peer, gets a pair of its own at its first request; until that is
+//! up its requests go by streams. Data is written and read by the cards; a notification is a message
+//! behind the data, and whoever empties the receive queue sets it, as for a frame of a stream.
+//!
+//! Invariant: memory that a card knows is released before the delete of its segment returns, behind
+//! all requests of this rank that use it.
+
+mod device;
+mod lane;
+mod pairing;
+mod queue_pair;
+mod receives;
+
+use crate::config::QUEUE_MAX;
+use crate::error::{Error, Result};
+use crate::ids::{QueueId, Rank};
+use crate::segment::prepared::Prepared;
+use crate::segment::{Reach, Segment};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
+use crate::transport::payload::Payload;
+use crate::transport::posted_receives::PostedReceives;
+use crate::transport::requests::{GetTarget, PendingRequests};
+use crate::transport::software_target::{Action, Served, SoftwareTarget};
+use crate::transport::tcp::endpoint_table::EndpointTable;
+use crate::transport::tcp::send_queue::Outgoing;
+use crate::transport::{Behind, Upcalls};
+use crate::wire::frame::Frame;
+use crate::wire::message::{MemoryKey, Message, PairOffer, Pairing, Put, RemoteAddress, Stream};
+use device::{Completion, Outcome, RECEIVES};
+use lane::{Ended, Lane, LaneState, Local, Remote, Request};
+use pairing::Step;
+use receives::Receives;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+pub(crate) use device::{Device, Wishes};
+
+/// Completions that are looked at in one go.
+const BATCH: usize = 16;
+/// How long a delete waits for this rank's own requests on the memory.
+const RELEASE_LIMIT: Duration = Duration::from_secs(10);
+
+/// The lanes of a queue, by rank.
+type Lanes = Box<[OnceLock<Box<Lane>>]>;
+
+/// The card of a rank, and what it carries.
+#[derive(Debug)]
+pub(crate) struct CardTable {
+    /// Ends last: everything else belongs to it.
+    receives: Mutex<Receives>,
+    lanes: [OnceLock<Lanes>; QUEUE_MAX as usize],
+    /// Whose a queue pair is, by its number.
+    by_number: Mutex<HashMap<u32, (QueueId, Rank)>>,
+    ranks: u32,
+    /// Whether nothing may go by streams that can go by the card.
+    pub(crate) forced: bool,
+    /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
+    resets: Mutex<Vec<Rank>>,
+    has_resets: AtomicBool,
+    /// Why pairs with a peer ended last.
+    last_errors: Mutex<HashMap<Rank, String>>,
+    requests: Arc<PendingRequests>,
+    posted_receives: Arc<PostedReceives>,
+    /// Whether writes of a queue may have no read behind them.
+    has_unfinished: [AtomicBool; QUEUE_MAX as usize],
+    /// Whether the completion channel may have something to say.
+    armed: AtomicBool,
+    /// When the sockets were looked at last, which is done by time.
+    sockets_looked_ns: AtomicU64,
+    device: Device,
+}
+
+impl CardTable {
+    /// Uses a card that has been opened.
+    ///
+    /// # Errors
+    /// In words, why it cannot be used.
+    pub(crate) fn new(
+        device: Device,
+        forced: bool,
+        ranks: u32,
+        requests: Arc<PendingRequests>,
+        posted_receives: Arc<PostedReceives>,
+    ) -> std::result::Result<CardTable, String> {
+        let receives = Receives::new(&device, RECEIVES)?;
+        Ok(CardTable {
+            receives: Mutex::new(receives),
+            lanes: [const { OnceLock::new() }; QUEUE_MAX as usize],
+            by_number: Mutex::default(),
+            ranks,
+            forced,
+            resets: Mutex::default(),
+            has_resets: AtomicBool::new(false),
+            last_errors: Mutex::default(),
+            requests,
+            posted_receives,
+            has_unfinished: [const { AtomicBool::new(false) }; QUEUE_MAX as usize],
+            armed: AtomicBool::new(false),
+            sockets_looked_ns: AtomicU64::new(0),
+            device,
+        })
+    }
+
+    /// What is readable when something has come since it was armed.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.device.channel()
+    }
+
+    fn lane(&self, queue: QueueId, peer: Rank) -> &Lane {
+        let none = || (0..self.ranks).map(|_| OnceLock::new()).collect();
+        let lanes = self.lanes[queue.index()].get_or_init(none);
+        lanes[peer.index()].get_or_init(|| Box::new(Lane::new(queue, peer)))
+    }
+
+    /// The lanes that have been used, of one queue or of all.
+    fn used(&self, queue: Option<QueueId>) -> impl Iterator<Item = &Lane> {
+        let of = move |nth: &usize| queue.is_none_or(|queue| queue.index() == *nth);
+        let lanes = (0..self.lanes.len()).filter(of).filter_map(|nth| self.lanes[nth].get());
+        lanes.flat_map(|lanes| lanes.iter().filter_map(|lane| lane.get().map(Box::as_ref)))
+    }
+
+    fn used_with(&self, peer: Rank) -> impl Iterator<Item = &Lane> {
+        let lanes = self.lanes.iter().filter_map(OnceLock::get);
+        lanes.filter_map(move |lanes| lanes.get(peer.index())?.get().map(Box::as_ref))
+    }
+}
+
+/// A card, with what its rank has above it and beside it.
+#[derive(Clone, Copy)]
+pub(crate) struct Verbs<'a> {
+    pub(crate) table: &'a CardTable,
+    pub(crate) up: &'a dyn Upcalls,
+    /// Where pairs are settled.
+    pub(crate) stream: &'a EndpointTable,
+}
+
+/// Memory.
+impl CardTable {
+    /// Makes a segment known to the card; the key that peers need.
+    ///
+    /// # Errors
+    /// In words, why the card does not take it.
+    pub(crate) fn prepare(&self, segment: &Segment) -> std::result::Result<MemoryKey, String> {
+        segment.prepared.prepare(|| {
+            let registration = self.device.register(segment.pointer(), segment.size)?;
+            let address = segment.pointer() as u64;
+            let key = MemoryKey { device: 0, key: registration.remote_key(), address };
+            let local_key = registration.local_key();
+            Ok(Prepared { local_key, key, registration: Box::new(registration) })
+        })
+    }
+
+    /// Whether the card can take data from this segment or put it there.
+    pub(crate) fn can_use(&self, segment: &Segment) -> bool {
+        segment.prepared.local_key().is_some() || self.prepare(segment).is_ok()
+    }
+
+    /// Where memory of this rank lies, for the card: what it does not know can only go along.
+    fn local(segment: &Segment, offset: u64) -> Local {
+        Local { address: segment.pointer() as u64 + offset, key: segment.prepared.local_key() }
+    }
+}
+
+impl Verbs<'_> {
+    /// Takes a segment, which has ended, from the card, once no request of this rank uses it. Where
+    /// that takes too long, their pairs are taken down.
+    pub(crate) fn release(self, segment: &Segment) {
+        if !segment.prepared.is_known() {
+            return;
+        }
+        let used = self.table.used(None);
+        let before: Vec<(&Lane, u64)> = used.map(|lane| (lane, lane.lock().begun())).collect();
+        let uses = || {
+            before.iter().find(|(lane, begun)| {
+                let mut state = lane.lock();
+                // Where this fails the completion tells.
+                let _ = state.signal();
+                state.has_before(*begun)
+            })
+        };
+        let begin = Instant::now();
+        while let Some((lane, _)) = uses() {
+            if begin.elapsed() > RELEASE_LIMIT {
+                self.fail(lane, &format!("{} was deleted while it was used", segment.id));
+            }
+            self.poll();
+            std::thread::yield_now();
+        }
+        segment.prepared.release();
+    }
+
+    /// Where a place of the peer's lies, for its card.
+    fn remote(self, peer: Rank, place: RemoteAddress) -> Option<Remote> {
+        let inside = epoch::enter();
+        let target = self.up.ranks().target(peer, place.segment, &inside)?;
+        match target.reach {
+            Reach::Device { key, address }
+                if target.generation == place.generation && target.alive() =>
+            {
+                Some(Remote { address: address + place.offset, key })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Posting.
+impl Verbs<'_> {
+    /// Whether the next request of an idle lane is to go by the card: where there is no pair yet one
+    /// is begun, and requests go by streams meanwhile unless that is not wanted.
+    pub(crate) fn carries(self, queue: QueueId, peer: Rank) -> bool {
+        if queue.index() >= self.table.lanes.len() {
+            return false;
+        }
+        let lane = self.table.lane(queue, peer);
+        let mut state = lane.lock();
+        if state.pairing.is_up() {
+            return true;
+        }
+        self.begin(lane, &mut state);
+        drop(state);
+        self.speak(lane);
+        self.table.forced
+    }
+
+    /// Begins to make the pair of a lane, if there is none.
+    fn begin(self, lane: &Lane, state: &mut LaneState) {
+        let steps = state.pairing.begin();
+        // Nothing was under way.
+        self.carry_out(lane, state, steps, &mut Ended::default());
+    }
+
+    /// Posts a put.
+    ///
+    /// # Errors
+    /// The peer cannot be reached by the card; the put has not been posted.
+    pub(crate) fn put(self, peer: Rank, put: Put, payload: Option<&Payload>) -> Result<()> {
+        let mut data = None;
+        if let Some(payload) = payload.filter(|_| put.size > 0) {
+            let Some((segment, offset)) = payload.place() else {
+                return Err(self.refused(peer, "the card cannot send memory of the program"));
+            };
+            let remote = self.remote(peer, put.remote);
+            let remote = remote.ok_or_else(|| self.refused(peer, GONE))?;
+            data = Some((CardTable::local(segment, offset), remote));
+        }
+        self.push(peer, put.stream.queue, Request::Put { put, data })
+    }
+
+    /// Posts a get.
+    ///
+    /// # Errors
+    /// As [`put`](Verbs::put).
+    pub(crate) fn get(
+        self,
+        peer: Rank,
+        stream: Stream,
+        place: RemoteAddress,
+        target: GetTarget,
+    ) -> Result<()> {
+        let remote = self.remote(peer, place).ok_or_else(|| self.refused(peer, GONE))?;
+        let local = CardTable::local(&target.segment, target.offset);
+        let (size, notify) = (target.size, target.notify);
+        self.push(peer, stream.queue, Request::Get { stream, local, remote, size, notify })
+    }
+
+    fn refused(self, peer: Rank, reason: &str) -> Error {
+        self.up.ranks().refused(peer, reason.to_owned())
+    }
+
+    fn push(self, peer: Rank, queue: QueueId, request: Request) -> Result<()> {
+        self.up.ranks().check_alive(peer, "a request to it")?;
+        let lane = self.table.lane(queue, peer);
+        let mut state = lane.lock();
+        // What was lost shows before a new pair can be used.
+        if self.up.is_stale(peer, Behind::Queue(queue)) {
+            let why = self.table.last_error(peer).unwrap_or_default();
+            return Err(self.refused(peer, &format!("the pair of {queue} broke: {why}")));
+        }
+        if let Some(reason) = state.pairing.refused().filter(|_| state.pair.is_none()) {
+            return Err(self.refused(peer, reason));
+        }
+        if let Request::Put { data: Some(_), .. } = request {
+            self.table.has_unfinished[queue.index()].store(true, Ordering::Relaxed);
+        }
+        state.push(request);
+        if state.pairing.is_up() {
+            self.pump(lane, state);
+        } else {
+            self.begin(lane, &mut state);
+            drop(state);
+            self.speak(lane);
+        }
+        Ok(())
+    }
+
+    /// Posts what waits. Where that fails the pair is taken down.
+    fn pump(self, lane: &Lane, mut state: MutexGuard<'_, LaneState>) {
+        let pumped = state.pump();
+        let waits = state.has_waiting();
+        drop(state);
+        if let Err(reason) = pumped {
+            self.fail(lane, &reason);
+        } else if waits && !self.table.armed.swap(true, Ordering::SeqCst) {
+            // The program may compute now: the progress thread goes on with it.
+            self.table.device.arm();
+        }
+    }
+
+    /// Has reads follow the writes of a queue that have none behind them; `count` counts each.
+    pub(crate) fn finish(self, queue: QueueId, mut count: impl FnMut(Rank) -> Stream) {
+        let flag = &self.table.has_unfinished[queue.index()];
+        if !flag.load(Ordering::Relaxed) || !flag.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        for lane in self.table.used(Some(queue)) {
+            let mut state = lane.lock();
+            let Some(remote) = state.unfinished() else { continue };
+            let stream = count(lane.peer);
+            state.push(Request::Finish { stream, remote });
+            self.pump(lane, state);
+        }
+    }
+}
+
+impl CardTable {
+    /// Whether no request to `peer` is under way.
+    pub(crate) fn has_none(&self, peer: Rank) -> bool {
+        self.used_with(peer).all(|lane| lane.lock().is_idle())
+    }
+
+    /// Why pairs with `peer` ended last.
+    pub(crate) fn last_error(&self, peer: Rank) -> Option<String> {
+        self.last_errors.lock().get(&peer).cloned()
+    }
+
+    /// Whether a pair with `peer` is up.
+    pub(crate) fn reaches(&self, peer: Rank) -> bool {
+        self.used_with(peer).any(|lane| lane.lock().pairing.is_up())
+    }
+
+    /// Has the channel say when something comes from now on; the caller looks once more before it
+    /// sleeps.
+    pub(crate) fn arm(&self) {
+        self.armed.store(true, Ordering::SeqCst);
+        self.device.arm();
+    }
+
+    /// After a sleep: what the channel has said is taken from it.
+    pub(crate) fn disarm(&self) {
+        if self.armed.swap(false, Ordering::SeqCst) {
+            self.device.drain_channel();
+        }
+    }
+
+    /// Whether the sockets are to be looked at again.
+    pub(crate) fn sockets_are_due(&self, now_ns: u64) -> bool {
+        let before = self.sockets_looked_ns.load(Ordering::Relaxed);
+        let due = now_ns.wrapping_sub(before) > SOCKETS_NS;
+        if due {
+            self.sockets_looked_ns.store(now_ns, Ordering::Relaxed);
+        }
+        due
+    }
+}
+
+/// Looking.
+impl<'a> Verbs<'a> {
+    /// Handles what has completed and what has come; whether there was anything. No system call.
+    pub(crate) fn poll(self) -> bool {
+        let Some(mut receives) = self.table.receives.try_lock() else { return false };
+        let _handling = epoch::handling();
+        let mut completions = [Completion::default(); BATCH];
+        let mut busy = false;
+        for completion in self.table.device.poll_sent(&mut completions) {
+            busy = true;
+            self.sent(completion);
+        }
+        for completion in self.table.device.poll_received(&mut completions) {
+            busy = true;
+            self.received(&mut receives, completion);
+        }
+        if !busy && self.table.has_resets.swap(false, Ordering::AcqRel) {
+            // All that had come before has been handled.
+            let resets = std::mem::take(&mut *self.table.resets.lock());
+            resets.into_iter().for_each(|peer| self.reset(peer));
+            busy = true;
+        }
+        if busy {
+            if let Err(reason) = receives.refill(&self.table.device) {
+                log::warn!("messages by the card: {reason}");
+            }
+            self.up.ranks().wake_own();
+        }
+        busy
+    }
+
+    fn lane_of(self, number: u32) -> Option<&'a Lane> {
+        let (queue, peer) = self.table.by_number.lock().get(&number).copied()?;
+        Some(self.table.lane(queue, peer))
+    }
+
+    fn sent(self, completion: &Completion) {
+        // Else of a pair that has been taken down.
+        let Some(lane) = self.lane_of(completion.number) else { return };
+        match completion.outcome {
+            Outcome::Done => {
+                let mut ended = Ended::default();
+                let mut state = lane.lock();
+                state.completed(completion, &mut ended);
+                self.pump(lane, state);
+                ended.tell(self.up, lane.peer);
+            }
+            Outcome::Failed { status, vendor } => {
+                let reason = self.table.device.in_words(status, vendor);
+                self.fail(lane, &reason);
+            }
+        }
+    }
+
+    /// A message has come.
+    fn received(self, receives: &mut Receives, completion: &Completion) {
+        let place = completion.id as usize;
+        let lane = self.lane_of(completion.number);
+        let (Some(lane), Outcome::Done) = (lane, completion.outcome) else {
+            return receives.give_back(place);
+        };
+        let answer = self.handle(lane.peer, receives.bytes(place, completion.bytes));
+        receives.give_back(place);
+        match answer {
+            Some(Action::Nothing | Action::Answered) => {}
+            Some(Action::Answer(frame)) => {
+                let mut state = lane.lock();
+                state.push(Request::Answer(frame));
+                self.pump(lane, state);
+            }
+            _ => self.fail(lane, "the peer does not keep to the protocol"),
+        }
+    }
+
+    /// Carries out a message; what is to be done then, if it is one.
+    fn handle(self, peer: Rank, bytes: &[u8]) -> Option<Action> {
+        let (frame, payload) = Frame::split(bytes)?;
+        let target = SoftwareTarget {
+            up: self.up,
+            requests: &self.table.requests,
+            posted_receives: &self.table.posted_receives,
+        };
+        let mut served = Served::default();
+        let action = target.handle(peer, 0, &mut served, frame);
+        let Action::Receive(size) = action else { return Some(action) };
+        if payload.len() as u64 != size {
+            return None;
+        }
+        if let Some(body) = &mut served.body {
+            target.store(body, payload);
+        }
+        Some(target.arrived(peer, &mut served))
+    }
+}
+
+/// Why a request to a segment that is no more is not posted.
+const GONE: &str = "it has deleted the segment";
+/// Sockets are looked at so often while completions are looked at all the time.
+const SOCKETS_NS: u64 = 2_000;
+
+/// Pairs.
+impl Verbs<'_> {
+    /// The peer says something of a pair.
+    pub(crate) fn told(self, peer: Rank, pairing: Pairing) {
+        let queue = match &pairing {
+            Pairing::Offer(offer) => offer.queue,
+            Pairing::Connected { queue, .. } | Pairing::Ended { queue, .. } => *queue,
+        };
+        if queue.index() >= self.table.lanes.len() {
+            return;
+        }
+        let lane = self.table.lane(queue, peer);
+        let mut state = lane.lock();
+        let steps = match pairing {
+            Pairing::Offer(offer) => state.pairing.on_offer(offer),
+            Pairing::Connected { attempt, .. } => state.pairing.on_connected(attempt),
+            Pairing::Ended { attempt, reason, .. } => state.pairing.on_ended(attempt, &reason),
+        };
+        let mut ended = Ended::default();
+        self.carry_out(lane, &mut state, steps, &mut ended);
+        if state.has_waiting() && !state.pairing.is_up() {
+            // What has been posted since the last pair ended.
+            self.begin(lane, &mut state);
+            if state.pairing.refused().is_some() {
+                state.lose_all(&mut ended);
+            }
+        }
+        drop(state);
+        self.speak(lane);
+        ended.tell(self.up, peer);
+    }
+
+    /// Something of a lane has failed here.
+    fn fail(self, lane: &Lane, reason: &str) {
+        let mut state = lane.lock();
+        let steps = state.pairing.fail(reason);
+        let mut ended = Ended::default();
+        self.carry_out(lane, &mut state, steps, &mut ended);
+        drop(state);
+        self.speak(lane);
+        ended.tell(self.up, lane.peer);
+    }
+
+    /// The connection with `peer` was lost, or it has ended: pairs made before go with it, behind
+    /// all that has come. Whoever looks next does that, without what the caller holds.
+    pub(crate) fn disconnect(self, peer: Rank) {
+        self.table.resets.lock().push(peer);
+        self.table.has_resets.store(true, Ordering::Release);
+        self.up.ranks().wake_own();
+        self.stream.sets.wakeup.wake();
+    }
+
+    /// This rank leaves: all pairs go.
+    pub(crate) fn close(self) {
+        while self.poll() {}
+        (0..self.table.ranks).for_each(|rank| self.reset(Rank(rank as u16)));
+    }
+
+    fn reset(self, peer: Rank) {
+        for lane in self.table.used_with(peer) {
+            let mut state = lane.lock();
+            let steps = state.pairing.reset("the connection with it was lost");
+            let mut ended = Ended::default();
+            self.carry_out(lane, &mut state, steps, &mut ended);
+            state.lose_all(&mut ended);
+            state.outbox.clear();
+            drop(state);
+            ended.tell(self.up, peer);
+        }
+    }
+
+    /// Carries out what the machine says; what cannot be ends the attempt.
+    fn carry_out(self, lane: &Lane, state: &mut LaneState, steps: Vec<Step>, ended: &mut Ended) {
+        let mut left: VecDeque<Step> = steps.into();
+        while let Some(step) = left.pop_front() {
+            if let Err(reason) = self.step(lane, state, step, ended) {
+                left = state.pairing.fail(&reason).into();
+            }
+        }
+    }
+
+    fn step(
+        self,
+        lane: &Lane,
+        state: &mut LaneState,
+        step: Step,
+        ended: &mut Ended,
+    ) -> std::result::Result<(), String> {
+        let (queue, peer) = (lane.queue, lane.peer);
+        match step {
+            Step::Offer(attempt) => {
+                let pair = self.table.device.make_pair()?;
+                let offer = PairOffer { queue, attempt, ..pair.offer() };
+                self.table.by_number.lock().insert(offer.number, (queue, peer));
+                state.pair = Some(pair);
+                state.outbox.push_back(Pairing::Offer(offer));
+            }
+            Step::Connect(offer) => {
+                let pair = state.pair.as_mut().ok_or("there is no pair")?;
+                pair.connect(&offer)?;
+                state.outbox.push_back(Pairing::Connected { queue, attempt: offer.attempt });
+            }
+            Step::Prove => state.prove()?,
+            Step::TakeDown(reason) => {
+                log::debug!("{queue} to {peer}: its pair ends: {reason}");
+                self.table.last_errors.lock().insert(peer, reason);
+                if let Some(pair) = &state.pair {
+                    self.table.by_number.lock().remove(&pair.number());
+                }
+                state.lose_all(ended);
+            }
+            Step::TellEnd(attempt, reason) => {
+                state.outbox.push_back(Pairing::Ended { queue, attempt, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the peer what is to be told of a lane: one thread at a time, so that it stays in order,
+    /// and without the lane's lock, since a connection may be found to be broken.
+    fn speak(self, lane: &Lane) {
+        let mut state = lane.lock();
+        if state.telling {
+            return;
+        }
+        while let Some(pairing) = state.outbox.pop_front() {
+            state.telling = true;
+            drop(state);
+            let message = Outgoing::new(&Message::Pairing(pairing));
+            if let Err(error) = self.stream.send(self.up, lane.peer, message) {
+                log::debug!("{} to {}: {error}", lane.queue, lane.peer);
+            }
+            state = lane.lock();
+            state.telling = false;
+        }
+    }
+}
