@@ -1,11 +1,11 @@
 //! The environment variables that describe a job, parsed once and strictly.
 //!
 //! Each [`Launcher`](launcher::Launcher) is asked whether it has started this process. What holds
-//! for all of them is here: GASPI_SOCKET, the number of the rank on its machine, and
-//! GASPI_TRANSPORT. Variables that contradict each other are an error that names them and the
-//! remedy.
+//! for all of them is here: GASPI_SOCKET, the number of the rank on its machine, GASPI_TRANSPORT,
+//! and what is wanted of a card. Variables that contradict each other are an error that names them
+//! and the remedy.
 
-use super::job::{Job, Transport};
+use super::job::{CardChoice, Job, Transport};
 use super::launcher;
 use super::this_machine::ThisMachine;
 use super::variables::{Variables, wrong};
@@ -32,6 +32,7 @@ fn describe(variables: &Variables<'_>) -> Result<Job> {
                 job.local_rank = local_rank;
             }
             job.transport = transport(variables)?;
+            job.card = card(variables)?;
             return Ok(job);
         }
     }
@@ -61,6 +62,18 @@ fn transport(variables: &Variables<'_>) -> Result<Transport> {
             wrong(format!("GASPI_TRANSPORT is {other:?}; it can be auto, shm, tcp or verbs"))
         }
     }
+}
+
+/// GASPI_IBVERBS_LIB, GASPI_IB_DEVICE, GASPI_IB_WAIT.
+fn card(variables: &Variables<'_>) -> Result<CardChoice> {
+    let ends_at_ack = match variables.text("GASPI_IB_WAIT")?.as_deref() {
+        None | Some("read") => false,
+        Some("ack") => true,
+        Some(other) => return wrong(format!("GASPI_IB_WAIT is {other:?}; it can be ack or read")),
+    };
+    let library = variables.raw("GASPI_IBVERBS_LIB");
+    let device = variables.text("GASPI_IB_DEVICE")?;
+    Ok(CardChoice { library, device, ends_at_ack })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::auth::Key;
 use crate::ids::Rank;
 use crate::os::process;
 use crate::os::socket;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -27,8 +28,8 @@ pub struct Job {
     pub hosts: Vec<String>,
     /// What may carry bytes between ranks.
     pub transport: Transport,
-    /// Names this rank's card, where the environment does not.
-    pub ib_device: Option<String>,
+    /// The card, where one is to be used.
+    pub card: CardChoice,
     /// Whether ranks may be on several hosts, so that each has to listen on sockets.
     pub spans_hosts: bool,
     /// The node to belong to, where it is not the machine: see [`Job::on_node`].
@@ -66,6 +67,17 @@ impl PartialEq for TestProxy {
 }
 
 impl Eq for TestProxy {}
+
+/// Which card carries data, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CardChoice {
+    /// In place of libibverbs.so.1 (GASPI_IBVERBS_LIB).
+    pub library: Option<OsString>,
+    /// Its name (GASPI_IB_DEVICE); the first one with an active port otherwise.
+    pub device: Option<String>,
+    /// Whether a write is done when the peer's card has it (GASPI_IB_WAIT is ack).
+    pub ends_at_ack: bool,
+}
 
 /// What may carry bytes between ranks (GASPI_TRANSPORT).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -132,7 +144,7 @@ impl Job {
             local_rank: 0,
             hosts: vec![process::host_name()],
             transport: Transport::Auto,
-            ib_device: None,
+            card: CardChoice::default(),
             spans_hosts: false,
             node: None,
             proxy: None,

@@ -149,25 +149,12 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
     })
 }
 
-/// What the environment says about cards: `None` where none is to be used.
+/// What is wanted of a card: `None` where none is to be used.
 fn wishes(job: &Job) -> Result<Option<Wishes>> {
     if job.size == 1 || job.transport != Transport::Verbs {
         return Ok(None);
     }
-    let ends_at_ack = match std::env::var("GASPI_IB_WAIT").as_deref() {
-        Err(_) | Ok("read") => false,
-        Ok("ack") => true,
-        Ok(other) => {
-            let reason = format!("GASPI_IB_WAIT is {other:?}; it can be ack or read");
-            return Err(Error::Environment { reason });
-        }
-    };
-    Ok(Some(Wishes {
-        library: std::env::var_os("GASPI_IBVERBS_LIB"),
-        device: job.ib_device.clone().or_else(|| std::env::var("GASPI_IB_DEVICE").ok()),
-        dead_after: dead_after()?,
-        ends_at_ack,
-    }))
+    Ok(Some(Wishes { choice: job.card.clone(), dead_after: dead_after()? }))
 }
 
 /// Opens the card, if there is one.

@@ -3,11 +3,13 @@
 //! Invariant: everything that the card knows of keeps what it belongs to open, and is taken from
 //! the card when it is dropped.
 
+use super::port::{CardLimits, DeviceList, OpenContext, Port};
 use super::queue_pair::{EndAddress, QueuePair, Timing};
+use crate::bootstrap::CardChoice;
 use crate::os::event::set_nonblocking;
 use crate::sync::Mutex;
 use libibverbs_sys::{self as sys, Library, inline};
-use std::ffi::{CStr, OsString};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
@@ -15,26 +17,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Requests in a send queue.
-const DEPTH: u32 = 128;
+pub(super) const DEPTH: u32 = 128;
 /// Entries of a completion queue of sent requests; more queues are made as pairs come.
 const SENT_ENTRIES: u32 = 4096;
 /// Buffers for messages that come, and bytes of each.
 pub(super) const RECEIVES: u32 = 1024;
 pub(super) const RECEIVE_BYTES: usize = 2048;
 /// Bytes that are asked for to go along with a request; less does too.
-const INLINE: u32 = 220;
+pub(super) const INLINE: u32 = 220;
 
 /// What a rank wants of its card.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wishes {
-    /// In place of libibverbs.so.1 (GASPI_IBVERBS_LIB).
-    pub(crate) library: Option<OsString>,
-    /// Names one card (GASPI_IB_DEVICE).
-    pub(crate) device: Option<String>,
+    pub(crate) choice: CardChoice,
     /// How long a host that does not answer is waited for.
     pub(crate) dead_after: Duration,
-    /// Whether a write is done when the peer's card has it (GASPI_IB_WAIT).
-    pub(crate) ends_at_ack: bool,
 }
 
 /// What has become of a work request.
@@ -56,28 +53,6 @@ pub(super) struct Completion {
     pub(super) number: u32,
     pub(super) bytes: u32,
     pub(super) outcome: Outcome,
-}
-
-/// The limits of a card that matter here.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct CardLimits {
-    pub(super) depth: u32,
-    pub(super) inline: u32,
-    pub(super) reads: u8,
-    pub(super) message: u64,
-    entries: u32,
-}
-
-/// A port of a card, as this rank uses it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Port {
-    pub(super) number: u8,
-    pub(super) gid_index: u8,
-    pub(super) gid: [u8; 16],
-    pub(super) lid: u16,
-    pub(super) mtu: u8,
-    /// Whether addresses are GIDs, as they are on Ethernet.
-    pub(super) global: bool,
 }
 
 /// A completion queue of sent requests, and for how many pairs it has room.
@@ -130,56 +105,22 @@ pub(super) fn check(result: i32, what: &str) -> Result<(), String> {
     }
 }
 
-/// The devices that there are, open as long as this.
-struct DeviceList<'a> {
-    library: &'a Library,
-    list: NonNull<*mut sys::ibv_device>,
-    count: usize,
-}
-
-impl<'a> DeviceList<'a> {
-    fn new(library: &'a Library) -> Result<DeviceList<'a>, String> {
-        let mut count = 0;
-        // SAFETY: `count` can be written.
-        let list = unsafe { (library.ibv_get_device_list)(&raw mut count) };
-        let list = NonNull::new(list).ok_or_else(|| last_error("ibv_get_device_list"))?;
-        Ok(DeviceList { library, list, count: count.max(0) as usize })
-    }
-
-    fn devices(&self) -> impl Iterator<Item = (*mut sys::ibv_device, String)> + '_ {
-        (0..self.count).map(|at| {
-            // SAFETY: the list has so many entries, and their names end with a zero.
-            unsafe {
-                let device = *self.list.as_ptr().add(at);
-                let name = CStr::from_ptr((self.library.ibv_get_device_name)(device));
-                (device, name.to_string_lossy().into_owned())
-            }
-        })
-    }
-}
-
-impl Drop for DeviceList<'_> {
-    fn drop(&mut self) {
-        // SAFETY: given back once.
-        unsafe { (self.library.ibv_free_device_list)(self.list.as_ptr()) };
-    }
-}
-
 impl Device {
     /// Opens the card that the wishes name, or the first one with an active port.
     ///
     /// # Errors
     /// In words, why there is none.
     pub(crate) fn open(wishes: &Wishes) -> Result<Device, String> {
+        let choice = &wishes.choice;
         let library =
-            Library::load(wishes.library.as_deref()).map_err(|error| error.to_string())?;
+            Library::load(choice.library.as_deref()).map_err(|error| error.to_string())?;
         survive_forks(&library)?;
         let mut reasons = Vec::new();
         let mut found = None;
         {
             let list = DeviceList::new(&library)?;
             for (device, name) in list.devices() {
-                if wishes.device.as_ref().is_some_and(|wish| *wish != name) {
+                if choice.device.as_ref().is_some_and(|wish| *wish != name) {
                     continue;
                 }
                 match OpenContext::new(&library, device).and_then(|open| open.with_port(&library)) {
@@ -192,7 +133,7 @@ impl Device {
             }
         }
         let Some(((open, port, limits), name)) = found else {
-            return Err(match (&wishes.device, reasons.is_empty()) {
+            return Err(match (&choice.device, reasons.is_empty()) {
                 (Some(wish), true) => format!("there is no card {wish:?}"),
                 (None, true) => "there is no card".to_owned(),
                 (_, false) => reasons.join("; "),
@@ -202,7 +143,7 @@ impl Device {
         let description = format!("{name}, port {}, {kind}", port.number);
         let timing = Timing::of(wishes.dead_after);
         let handles = Handles::new(library, open, port, limits, timing)?;
-        Ok(Device { handles: Arc::new(handles), description, ends_at_ack: wishes.ends_at_ack })
+        Ok(Device { handles: Arc::new(handles), description, ends_at_ack: choice.ends_at_ack })
     }
 
     pub(crate) fn description(&self) -> &str {
@@ -324,129 +265,6 @@ fn poll(queue: NonNull<sys::ibv_cq>, into: &mut [Completion]) -> usize {
             Completion { id: found.wr_id, number: found.qp_num, bytes: found.byte_len, outcome };
     }
     taken
-}
-
-/// A context, until it becomes part of [`Handles`].
-struct OpenContext(NonNull<sys::ibv_context>);
-
-impl OpenContext {
-    fn new(library: &Library, device: *mut sys::ibv_device) -> Result<OpenContext, String> {
-        // SAFETY: of the list, which is there.
-        let context = unsafe { (library.ibv_open_device)(device) };
-        NonNull::new(context).map(OpenContext).ok_or_else(|| last_error("ibv_open_device"))
-    }
-
-    fn with_port(
-        self,
-        library: &Library,
-    ) -> Result<(NonNull<sys::ibv_context>, Port, CardLimits), String> {
-        let found = self.limits(library).and_then(|limits| {
-            let ports = 1..=limits.1;
-            let mut reason = "it has no port".to_owned();
-            for number in ports {
-                match self.port(library, number) {
-                    Ok((port, message)) => {
-                        return Ok((port, CardLimits { message, ..limits.0 }));
-                    }
-                    Err(error) => reason = error,
-                }
-            }
-            Err(reason)
-        });
-        match found {
-            Ok((port, limits)) => Ok((self.0, port, limits)),
-            Err(reason) => {
-                // SAFETY: opened above, closed once.
-                unsafe { (library.ibv_close_device)(self.0.as_ptr()) };
-                Err(reason)
-            }
-        }
-    }
-
-    fn limits(&self, library: &Library) -> Result<(CardLimits, u8), String> {
-        // SAFETY: plain numbers, written by the library.
-        let mut attr: sys::ibv_device_attr = unsafe { std::mem::zeroed() };
-        // SAFETY: the context is open.
-        let result = unsafe { (library.ibv_query_device)(self.0.as_ptr(), &raw mut attr) };
-        check(result, "ibv_query_device")?;
-        if attr.max_srq < 1 {
-            return Err("it has no shared receive queues".to_owned());
-        }
-        let reads = attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom).clamp(1, 16);
-        let limits = CardLimits {
-            depth: DEPTH.min(attr.max_qp_wr.max(1).cast_unsigned()),
-            inline: INLINE,
-            reads: reads as u8,
-            message: 0,
-            entries: attr.max_cqe.max(1).cast_unsigned(),
-        };
-        Ok((limits, attr.phys_port_cnt))
-    }
-
-    /// A port, if it is active, and the longest message there.
-    fn port(&self, library: &Library, number: u8) -> Result<(Port, u64), String> {
-        // SAFETY: plain numbers, written by the library.
-        let mut attr: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
-        // SAFETY: the context is open.
-        let result =
-            unsafe { inline::ibv_query_port(library, self.0.as_ptr(), number, &raw mut attr) };
-        check(result, "ibv_query_port")?;
-        if attr.state != sys::IBV_PORT_ACTIVE {
-            return Err(format!("port {number} is not active"));
-        }
-        let global = u32::from(attr.link_layer) == sys::IBV_LINK_LAYER_ETHERNET;
-        let (gid_index, gid) = self.gid(library, number, attr.gid_tbl_len, global)?;
-        let (lid, mtu) = (attr.lid, attr.active_mtu as u8);
-        let port = Port { number, gid_index, gid, lid, mtu, global };
-        Ok((port, u64::from(attr.max_msg_sz).max(1)))
-    }
-
-    /// The GID that others reach the port by.
-    fn gid(
-        &self,
-        library: &Library,
-        port: u8,
-        count: i32,
-        global: bool,
-    ) -> Result<(u8, [u8; 16]), String> {
-        let mut best: Option<(u8, u8, [u8; 16])> = None;
-        for index in 0..count.clamp(0, 256) {
-            // SAFETY: 16 bytes, written by the library.
-            let mut gid: sys::ibv_gid = unsafe { std::mem::zeroed() };
-            // SAFETY: the context is open.
-            let result =
-                unsafe { (library.ibv_query_gid)(self.0.as_ptr(), port, index, &raw mut gid) };
-            // SAFETY: all of it are bytes.
-            let gid = unsafe { gid.raw };
-            if result != 0 || gid == [0; 16] {
-                continue;
-            }
-            let mapped = gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-            let link_local = gid[..2] == [0xfe, 0x80];
-            let newer = self.is_second_version(library, port, index);
-            let rank = u8::from(newer) * 4 + u8::from(mapped) * 2 + u8::from(!link_local);
-            if best.is_none_or(|(found, ..)| rank > found) {
-                best = Some((rank, index as u8, gid));
-            }
-            if !global {
-                break;
-            }
-        }
-        let found = best.map(|(_, index, gid)| (index, gid));
-        found.ok_or_else(|| format!("port {port} has no GID"))
-    }
-
-    /// Whether a GID is of RoCE v2, as far as the library tells.
-    fn is_second_version(&self, library: &Library, port: u8, index: i32) -> bool {
-        let Some(query) = library._ibv_query_gid_ex else { return false };
-        // SAFETY: plain numbers, written by the library.
-        let mut entry: sys::ibv_gid_entry = unsafe { std::mem::zeroed() };
-        let size = size_of::<sys::ibv_gid_entry>();
-        let (port, index) = (u32::from(port), index.cast_unsigned());
-        // SAFETY: the context is open, and the entry has this size.
-        let result = unsafe { query(self.0.as_ptr(), port, index, &raw mut entry, 0, size) };
-        result == 0 && entry.gid_type == sys::IBV_GID_TYPE_ROCE_V2
-    }
 }
 
 impl Handles {

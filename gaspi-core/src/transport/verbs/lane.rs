@@ -385,7 +385,8 @@ impl LaneState {
     pub(super) fn completed(&mut self, completion: &Completion, ended: &mut Ended) {
         self.freed = self.freed.max(completion.id + 1);
         let at_ack = self.pair.as_ref().is_some_and(|pair| pair.limits().ends_at_ack);
-        while let Some(sent) = self.sent.pop_front_if(|sent| sent.last <= completion.id) {
+        while self.sent.front().is_some_and(|sent| sent.last <= completion.id) {
+            let Some(sent) = self.sent.pop_front() else { break };
             self.ended += u64::from(!matches!(sent.kind, Kind::Proof));
             match sent.kind {
                 Kind::Proof => {

@@ -265,7 +265,7 @@ impl QueuePair {
     ) -> Result<(), String> {
         // SAFETY: plain numbers and pointers, set below.
         let mut work: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
+        // SAFETY: plain numbers and pointers, set below.
         let mut parts: [sys::ibv_sge; 2] = unsafe { std::mem::zeroed() };
         let (opcode, count, goes_along) = match *request {
             WorkRequest::Nothing => (sys::IBV_WR_RDMA_WRITE, 0, false),
