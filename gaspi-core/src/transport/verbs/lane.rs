@@ -44,9 +44,9 @@ pub(super) struct Local {
 
 /// Memory of the peer, as its card knows it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Remote {
-    pub(super) address: u64,
-    pub(super) key: u32,
+pub(crate) struct Remote {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
 }
 
 /// Something to be posted. Memory of this rank stays until the lane has ended it: the delete of a
@@ -147,6 +147,10 @@ impl Lane {
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {
         self.state.lock()
     }
+
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, LaneState>> {
+        self.state.try_lock()
+    }
 }
 
 /// The state of a lane.
@@ -167,6 +171,9 @@ pub(super) struct LaneState {
     /// How many requests there have been, and how many the card has nothing to do with any more.
     begun: u64,
     ended: u64,
+    /// The request that the card has refused, and why.
+    refused: Option<Stream>,
+    failed: Option<String>,
     /// The bytes of the last message.
     head: Vec<u8>,
     /// What is to be told to the peer, in order, and whether somebody does.
@@ -178,6 +185,17 @@ impl LaneState {
     /// Whether nothing is under way, nor waits.
     pub(super) fn is_idle(&self) -> bool {
         self.sent.is_empty() && self.waiting.is_empty() && self.acknowledged.is_empty()
+    }
+
+    /// Whether a request that is pushed can be posted at once.
+    #[inline]
+    pub(super) fn takes_more(&self) -> bool {
+        self.waiting.is_empty() && self.pairing.is_up() && self.room() > 1 && self.failed.is_none()
+    }
+
+    /// Why posting has failed: whoever looks next takes the pair down.
+    pub(super) fn note_failure(&mut self, reason: Option<String>) {
+        self.failed = self.failed.take().or(reason);
     }
 
     /// Whether something waits for the pair, or for room in it.
@@ -254,11 +272,22 @@ impl LaneState {
     /// # Errors
     /// What the card says: the pair has to be taken down.
     pub(super) fn pump(&mut self) -> Result<(), String> {
+        if let Some(reason) = self.failed.take() {
+            return Err(reason);
+        }
         while self.pairing.is_up() && self.room() > 0 {
             let Some(request) = self.waiting.pop_front() else { break };
-            if let Some(rest) = self.post_request(request)? {
-                self.waiting.push_front(rest);
-                break;
+            let stream = request.stream();
+            match self.post_request(request) {
+                Ok(None) => {}
+                Ok(Some(rest)) => {
+                    self.waiting.push_front(rest);
+                    break;
+                }
+                Err(reason) => {
+                    self.refused = stream;
+                    return Err(reason);
+                }
             }
         }
         Ok(())
@@ -413,6 +442,7 @@ impl LaneState {
     /// The pair is gone: what was under way is lost, and what waits behind it too.
     pub(super) fn lose_all(&mut self, ended: &mut Ended) {
         self.pair = None;
+        self.failed = None;
         self.ended = self.begun;
         self.freed = self.next;
         self.unsignalled = 0;
@@ -420,7 +450,7 @@ impl LaneState {
         ended.lost.append(&mut self.acknowledged);
         let sent = self.sent.drain(..).filter_map(|sent| sent.kind.stream());
         let waiting = self.waiting.drain(..).filter_map(|request| request.stream());
-        sent.chain(waiting).for_each(|stream| add(&mut ended.lost, stream));
+        sent.chain(self.refused.take()).chain(waiting).for_each(|stream| add(&mut ended.lost, stream));
     }
 }
 

@@ -31,7 +31,7 @@ use crate::transport::{Behind, Upcalls};
 use crate::wire::frame::Frame;
 use crate::wire::message::{MemoryKey, Put, RemoteAddress, Stream};
 use device::{Completion, Outcome, RECEIVES};
-use lane::{Ended, Lane, LaneState, Local, Remote, Request};
+use lane::{Ended, Lane, LaneState, Local, Request};
 use receives::Receives;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -39,6 +39,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub(crate) use device::{Device, Wishes};
+pub(crate) use lane::Remote;
 
 /// Completions that are looked at in one go.
 const BATCH: usize = 16;
@@ -62,6 +63,8 @@ pub(crate) struct CardTable {
     /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
     resets: Mutex<Vec<Rank>>,
     has_resets: AtomicBool,
+    /// Whether a lane has something waiting that nobody has looked at.
+    has_stalled: AtomicBool,
     /// Why pairs with a peer ended last.
     last_errors: Mutex<HashMap<Rank, String>>,
     requests: Arc<PendingRequests>,
@@ -96,6 +99,7 @@ impl CardTable {
             forced,
             resets: Mutex::default(),
             has_resets: AtomicBool::new(false),
+            has_stalled: AtomicBool::new(false),
             last_errors: Mutex::default(),
             requests,
             posted_receives,
@@ -328,6 +332,59 @@ impl Verbs<'_> {
     }
 }
 
+/// A lane to which requests can be posted right now, and memory at both ends.
+pub(crate) struct Ready<'a> {
+    table: &'a CardTable,
+    state: MutexGuard<'a, LaneState>,
+    local: Local,
+    remote: Remote,
+}
+
+impl CardTable {
+    /// The lane of a queue and a peer, if its pair is up, nothing waits for it, and no other thread
+    /// is posting to it. Memory of this rank is given by its address and its key.
+    #[inline]
+    pub(crate) fn ready(
+        &self,
+        queue: QueueId,
+        peer: Rank,
+        (address, key): (u64, u32),
+        remote: Remote,
+    ) -> Option<Ready<'_>> {
+        let lane = self.lanes.get(queue.index())?.get()?.get(peer.index())?.get()?;
+        let state = lane.try_lock()?;
+        let local = Local { address, key: Some(key) };
+        state.takes_more().then_some(Ready { table: self, state, local, remote })
+    }
+}
+
+impl Ready<'_> {
+    /// Posts a put.
+    #[inline]
+    pub(crate) fn write(&mut self, put: Put) {
+        self.table.has_unfinished[put.stream.queue.index()].store(true, Ordering::Relaxed);
+        self.post(Request::Put { put, data: Some((self.local, self.remote)) });
+    }
+
+    /// Posts a get.
+    #[inline]
+    pub(crate) fn read(&mut self, stream: Stream, size: u64) {
+        let (local, remote) = (self.local, self.remote);
+        self.post(Request::Get { stream, local, remote, size, notify: None });
+    }
+
+    #[inline]
+    fn post(&mut self, request: Request) {
+        self.state.push(request);
+        let pumped = self.state.pump();
+        if self.state.has_waiting() || pumped.is_err() {
+            // Whoever looks next goes on with it.
+            self.state.note_failure(pumped.err());
+            self.table.has_stalled.store(true, Ordering::Release);
+        }
+    }
+}
+
 impl CardTable {
     /// Whether no request to `peer` is under way.
     pub(crate) fn has_none(&self, peer: Rank) -> bool {
@@ -384,6 +441,12 @@ impl<'a> Verbs<'a> {
         for completion in self.table.device.poll_received(&mut completions) {
             busy = true;
             self.received(&mut receives, completion);
+        }
+        if self.table.has_stalled.swap(false, Ordering::AcqRel) {
+            for lane in self.table.used(None) {
+                let state = lane.lock();
+                self.pump(lane, state);
+            }
         }
         if !busy && self.table.has_resets.swap(false, Ordering::AcqRel) {
             // All that had come before has been handled.
