@@ -239,7 +239,7 @@ impl<'a> FastPath<'a> {
         signal: Option<(NotificationId, u32)>,
         queue: QueueId,
     ) -> Option<()> {
-        let card = self.inner.endpoints.card.as_ref()?;
+        let card = self.inner.endpoints.device.as_ref()?;
         let (target, local) = (self.target(t.rank, t.remote)?, self.segment(t.local)?);
         let Reach::Device { key, address } = target.reach else { return None };
         // 0 becomes the largest number.
@@ -288,8 +288,8 @@ impl<'a> FastPath<'a> {
         peer.add(bytes as usize, size);
         peer.add(requests as usize, 1);
         let written = bytes == PeerCounter::BytesWritten;
-        let by_card = if written { Counter::BytesWrittenVerbs } else { Counter::BytesReadVerbs };
-        self.guard.count(by_card as usize, size);
+        let by_device = if written { Counter::BytesWrittenVerbs } else { Counter::BytesReadVerbs };
+        self.guard.count(by_device as usize, size);
         self.guard.count(Counter::RequestsVerbs as usize, 1);
     }
 

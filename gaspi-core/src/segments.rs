@@ -170,12 +170,12 @@ impl Inner {
         let _changes = self.segment_changes();
         self.end_locked(segment);
         self.await_copies(std::slice::from_ref(segment))?;
-        self.take_from_card(segment);
+        self.take_from_device(segment);
         Ok(())
     }
 
     /// A card knows the memory of a segment no more, which has ended.
-    fn take_from_card(&self, segment: &Segment) {
+    fn take_from_device(&self, segment: &Segment) {
         if let Some(verbs) = self.endpoints.verbs(self) {
             verbs.release(segment);
         }
@@ -195,7 +195,7 @@ impl Inner {
         if let Err(error) = self.await_copies(&all) {
             log::error!("proc_term: {error}; its memory must not be freed yet");
         }
-        all.iter().for_each(|segment| self.take_from_card(segment));
+        all.iter().for_each(|segment| self.take_from_device(segment));
     }
 
     /// A peer has deleted a segment: later accesses fail.

@@ -5,7 +5,7 @@
 //! and what is wanted of a card. Variables that contradict each other are an error that names them
 //! and the remedy.
 
-use super::job::{CardChoice, Job, Transport};
+use super::job::{DeviceChoice, Job, Transport};
 use super::launcher;
 use super::this_machine::ThisMachine;
 use super::variables::{Variables, wrong};
@@ -32,7 +32,7 @@ fn describe(variables: &Variables<'_>) -> Result<Job> {
                 job.local_rank = local_rank;
             }
             job.transport = transport(variables)?;
-            job.card = card(variables)?;
+            job.device = device_choice(variables)?;
             return Ok(job);
         }
     }
@@ -65,15 +65,15 @@ fn transport(variables: &Variables<'_>) -> Result<Transport> {
 }
 
 /// GASPI_IBVERBS_LIB, GASPI_IB_DEVICE, GASPI_IB_WAIT.
-fn card(variables: &Variables<'_>) -> Result<CardChoice> {
+fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
     let ends_at_ack = match variables.text("GASPI_IB_WAIT")?.as_deref() {
         None | Some("read") => false,
         Some("ack") => true,
         Some(other) => return wrong(format!("GASPI_IB_WAIT is {other:?}; it can be ack or read")),
     };
     let library = variables.raw("GASPI_IBVERBS_LIB");
-    let device = variables.text("GASPI_IB_DEVICE")?;
-    Ok(CardChoice { library, device, ends_at_ack })
+    let name = variables.text("GASPI_IB_DEVICE")?;
+    Ok(DeviceChoice { library, device: name, ends_at_ack })
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub struct Job {
     /// What may carry bytes between ranks.
     pub transport: Transport,
     /// The card, where one is to be used.
-    pub card: CardChoice,
+    pub device: DeviceChoice,
     /// Whether ranks may be on several hosts, so that each has to listen on sockets.
     pub spans_hosts: bool,
     /// The node to belong to, where it is not the machine: see [`Job::on_node`].
@@ -70,7 +70,7 @@ impl Eq for TestProxy {}
 
 /// Which card carries data, and how.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CardChoice {
+pub struct DeviceChoice {
     /// In place of libibverbs.so.1 (GASPI_IBVERBS_LIB).
     pub library: Option<OsString>,
     /// Its name (GASPI_IB_DEVICE); the first one with an active port otherwise.
@@ -144,7 +144,7 @@ impl Job {
             local_rank: 0,
             hosts: vec![process::host_name()],
             transport: Transport::Auto,
-            card: CardChoice::default(),
+            device: DeviceChoice::default(),
             spans_hosts: false,
             node: None,
             proxy: None,

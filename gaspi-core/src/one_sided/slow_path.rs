@@ -159,7 +159,7 @@ impl Inner {
 
     /// Whether cards reach the memory at both ends; `local` is this rank's, if there is any.
     fn is_by_device(&self, target: &Target, local: Option<&Segment>) -> bool {
-        let Some(card) = &self.endpoints.card else { return false };
+        let Some(card) = &self.endpoints.device else { return false };
         matches!(target.reach, Reach::Device { .. })
             && local.is_none_or(|segment| card.can_use(segment))
     }

@@ -67,7 +67,7 @@ pub struct PendingInit {
     config: Config,
     stage: Stage,
     /// The card that carries data between nodes, until it is used.
-    card: Option<Device>,
+    device: Option<Device>,
     /// The seed of what delays requests.
     #[cfg(feature = "test-transports")]
     faults: Option<u64>,
@@ -154,11 +154,11 @@ fn wishes(job: &Job) -> Result<Option<Wishes>> {
     if job.size == 1 || job.transport != Transport::Verbs {
         return Ok(None);
     }
-    Ok(Some(Wishes { choice: job.card.clone(), dead_after: dead_after()? }))
+    Ok(Some(Wishes { choice: job.device.clone(), dead_after: dead_after()? }))
 }
 
 /// Opens the card, if there is one.
-fn open_card(wishes: &Wishes) -> Result<Option<Device>> {
+fn open_device(wishes: &Wishes) -> Result<Option<Device>> {
     match Device::open(wishes) {
         Ok(device) => {
             log::info!("proc_init: data between nodes goes by {}", device.description());
@@ -195,12 +195,12 @@ impl PendingInit {
             let gathering = Box::new(Client::new(&job, &config, card)?);
             Stage::Client { gathering, listener: Some(listener), endpoints }
         };
-        let card = wishes(&job)?.map(|wishes| open_card(&wishes)).transpose()?.flatten();
+        let device = wishes(&job)?.map(|wishes| open_device(&wishes)).transpose()?.flatten();
         Ok(PendingInit {
             job,
             config,
             stage,
-            card,
+            device,
             #[cfg(feature = "test-transports")]
             faults: None,
         })
@@ -254,9 +254,9 @@ impl PendingInit {
                 )?;
                 let membership = Some(table.membership);
                 let mut endpoints = Endpoints::new(endpoints);
-                if let Some(device) = self.card.take().filter(|_| remote) {
+                if let Some(device) = self.device.take().filter(|_| remote) {
                     let forced = self.job.transport == Transport::Verbs;
-                    endpoints = endpoints.with_card(device, forced, size)?;
+                    endpoints = endpoints.with_device(device, forced, size)?;
                 }
                 #[cfg(feature = "test-transports")]
                 let endpoints = Endpoints { faults: self.faults.map(Faults::new), ..endpoints };
@@ -344,7 +344,7 @@ impl PendingInit {
     pub fn on_twin(job: Job, config: Config, network: Network) -> Result<PendingInit> {
         config.check()?;
         membarrier::prepare();
-        Ok(PendingInit { job, config, stage: Stage::Twin(network), card: None, faults: None })
+        Ok(PendingInit { job, config, stage: Stage::Twin(network), device: None, faults: None })
     }
 
     /// The same with requests that are delayed by a seed.

@@ -108,7 +108,7 @@ impl Upcalls for Inner {
             Message::Withhold { request } => self.passive.mailbox.withhold(peer, request),
             Message::Pairing(pairing) => match self.endpoints.verbs(self) {
                 Some(verbs) => verbs.told(peer, pairing),
-                None => self.without_card(peer, pairing),
+                None => self.without_device(peer, pairing),
             },
             Message::Kill => process::exit_now(KILLED),
         }
@@ -173,7 +173,7 @@ impl Served for Inner {
 
 impl Inner {
     /// Answers a peer that would have a card carry a lane.
-    fn without_card(&self, peer: Rank, pairing: Pairing) {
+    fn without_device(&self, peer: Rank, pairing: Pairing) {
         if let Pairing::Offer(PairOffer { queue, attempt, .. }) = pairing {
             let reason = format!("{} has no card", self.ranks.me);
             let ended = Message::Pairing(Pairing::Ended { queue, attempt, reason });

@@ -1,4 +1,4 @@
-//! What a card has made of the memory of a segment, so that it can read and write it by itself.
+//! What a device has made of the memory of a segment, so that it can read and write it by itself.
 //!
 //! Prepared before its first use, for a peer or for a request of this rank, and released before the
 //! segment's delete returns.
@@ -7,7 +7,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::wire::message::MemoryKey;
 use std::fmt::Debug;
 
-/// Memory that a card knows. What is kept with it takes it from the card when it is dropped.
+/// Memory that a device knows. What is kept with it takes it from the device when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     /// What requests of this rank name it by.
@@ -17,7 +17,7 @@ pub(crate) struct Prepared {
     pub(crate) registration: Registration,
 }
 
-/// What a card keeps of memory, until it is dropped.
+/// What a device keeps of memory, until it is dropped.
 pub(crate) type Registration = Box<dyn Debug + Send + Sync>;
 
 /// A word that says that there is a key in its lower half.
@@ -38,7 +38,7 @@ enum State {
         key: MemoryKey,
         _registration: Registration,
     },
-    /// The card does not take it, or it is not to be used any more; why.
+    /// The device does not take it, or it is not to be used any more; why.
     Refused(String),
 }
 
@@ -53,7 +53,7 @@ impl PreparedMemory {
     /// Prepares it unless that has been tried; what peers name it by.
     ///
     /// # Errors
-    /// Why the card does not take it, the first time as later.
+    /// Why the device does not take it, the first time as later.
     pub(crate) fn prepare(
         &self,
         make: impl FnOnce() -> Result<Prepared, String>,
@@ -75,12 +75,12 @@ impl PreparedMemory {
         }
     }
 
-    /// Whether a card knows it.
+    /// Whether a device knows it.
     pub(crate) fn is_known(&self) -> bool {
         matches!(*self.state.lock(), State::Known { .. })
     }
 
-    /// Takes it from the card, for good.
+    /// Takes it from the device, for good.
     pub(crate) fn release(&self) {
         let mut state = self.state.lock();
         self.local_key.store(0, Ordering::Release);
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!((memory.local_key(), memory.is_known()), (Some(0), true));
         memory.release();
         assert_eq!((memory.local_key(), memory.is_known()), (None, false));
-        assert_eq!(Arc::strong_count(&registration), 1, "the card does not know it any more");
+        assert_eq!(Arc::strong_count(&registration), 1, "the device does not know it any more");
         assert!(memory.prepare(|| prepared(&registration)).is_err());
     }
 

@@ -16,7 +16,7 @@ use crate::transport::tcp::poll_sets::COMPLETIONS;
 use crate::transport::tcp::send_queue::{Item, Outgoing};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin::{Network, Port};
-use crate::transport::verbs::{CardTable, Device, Verbs};
+use crate::transport::verbs::{Device, DeviceTable, Verbs};
 use crate::transport::{Link, Upcalls};
 use crate::wire::message::{MemoryKey, Message, Put, RemoteAddress, RemoteCall, Stream};
 use std::net::SocketAddr;
@@ -77,7 +77,7 @@ pub(crate) enum Carrier<'a> {
     /// A stream: TCP between nodes, a Unix socket within one.
     Stream(&'a EndpointTable),
     /// A card, beside streams.
-    Verbs(&'a CardTable, &'a EndpointTable),
+    Verbs(&'a DeviceTable, &'a EndpointTable),
     /// Streams, behind what a test holds back.
     #[cfg(feature = "test-transports")]
     Faulty(&'a Faults, &'a EndpointTable),
@@ -99,7 +99,7 @@ pub(crate) struct Endpoint<'a> {
 pub(crate) struct Endpoints {
     pub(crate) stream: EndpointTable,
     /// This rank's card, for ranks of other nodes.
-    pub(crate) card: Option<CardTable>,
+    pub(crate) device: Option<DeviceTable>,
     #[cfg(feature = "test-transports")]
     pub(crate) twin: Option<Port>,
     #[cfg(feature = "test-transports")]
@@ -121,7 +121,7 @@ impl Endpoints {
             requests: Arc::clone(&stream.requests),
             posted_receives: Arc::clone(&stream.posted_receives),
             stream,
-            card: None,
+            device: None,
             #[cfg(feature = "test-transports")]
             twin: None,
             #[cfg(feature = "test-transports")]
@@ -133,12 +133,12 @@ impl Endpoints {
     ///
     /// # Errors
     /// It cannot be used.
-    pub(crate) fn with_card(self, device: Device, forced: bool, ranks: u32) -> Result<Endpoints> {
+    pub(crate) fn with_device(self, device: Device, forced: bool, ranks: u32) -> Result<Endpoints> {
         let (requests, posted) = (Arc::clone(&self.requests), Arc::clone(&self.posted_receives));
-        let card = CardTable::new(device, forced, ranks, requests, posted)
+        let device = DeviceTable::new(device, forced, ranks, requests, posted)
             .map_err(|reason| Error::System { call: "preparing the card".to_owned(), reason })?;
-        self.stream.sets.data.add(card.descriptor(), COMPLETIONS)?;
-        Ok(Endpoints { card: Some(card), ..self })
+        self.stream.sets.data.add(device.descriptor(), COMPLETIONS)?;
+        Ok(Endpoints { device: Some(device), ..self })
     }
 
     /// The network of a test besides, for all ranks but this one.
@@ -161,7 +161,7 @@ impl Endpoints {
         if self.faults.is_some() {
             return CarrierKind::Faulty;
         }
-        if self.card.is_some() { CarrierKind::Verbs } else { CarrierKind::Stream }
+        if self.device.is_some() { CarrierKind::Verbs } else { CarrierKind::Stream }
     }
 
     /// What is to carry the next request of a lane, unless something of it is under way; `device`
@@ -190,7 +190,9 @@ impl Endpoints {
     pub(crate) fn carrier(&self, kind: CarrierKind) -> Carrier<'_> {
         let found = match kind {
             CarrierKind::Stream => None,
-            CarrierKind::Verbs => self.card.as_ref().map(|card| Carrier::Verbs(card, &self.stream)),
+            CarrierKind::Verbs => {
+                self.device.as_ref().map(|device| Carrier::Verbs(device, &self.stream))
+            }
             #[cfg(feature = "test-transports")]
             CarrierKind::Faulty => {
                 self.faults.as_ref().map(|faults| Carrier::Faulty(faults, &self.stream))
@@ -212,7 +214,7 @@ impl Endpoints {
         match self.carrier(self.usual()) {
             _ if peer == up.ranks().me => Link::Own,
             _ if up.ranks().is_local(peer) => Link::SharedMemory,
-            Carrier::Verbs(card, _) if card.reaches(peer) => Link::Verbs,
+            Carrier::Verbs(device, _) if device.reaches(peer) => Link::Verbs,
             Carrier::Stream(_) | Carrier::Verbs(..) => Link::Tcp,
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(..) | Carrier::Twin(_) => Link::Tcp,
@@ -222,7 +224,7 @@ impl Endpoints {
     /// The card, with what is above it and beside it.
     #[inline]
     pub(crate) fn verbs<'a>(&'a self, up: &'a dyn Upcalls) -> Option<Verbs<'a>> {
-        self.card.as_ref().map(|table| Verbs { table, up, stream: &self.stream })
+        self.device.as_ref().map(|table| Verbs { table, up, stream: &self.stream })
     }
 
     /// The keys by which ranks of other nodes reach a segment without this library.
@@ -230,10 +232,10 @@ impl Endpoints {
     /// # Errors
     /// The card does not take its memory, and nothing else may carry data.
     pub(crate) fn export(&self, segment: &Segment) -> Result<Vec<MemoryKey>> {
-        let Some(card) = &self.card else { return Ok(Vec::new()) };
-        match card.prepare(segment) {
+        let Some(device) = &self.device else { return Ok(Vec::new()) };
+        match device.prepare(segment) {
             Ok(key) => Ok(vec![key]),
-            Err(reason) if card.forced => Err(Error::System {
+            Err(reason) if device.forced => Err(Error::System {
                 call: format!("registering {} with the card", segment.id),
                 reason,
             }),
@@ -246,7 +248,7 @@ impl Endpoints {
 
     /// Which of a peer's keys this rank's card can use.
     pub(crate) fn usable_key(&self, keys: &[MemoryKey]) -> Option<MemoryKey> {
-        self.card.as_ref().and_then(|_| keys.first().copied())
+        self.device.as_ref().and_then(|_| keys.first().copied())
     }
 
     /// Sends what is held back.
@@ -283,7 +285,7 @@ impl<'a> Endpoint<'a> {
         }
     }
 
-    fn verbs(self, table: &'a CardTable, stream: &'a EndpointTable) -> Verbs<'a> {
+    fn verbs(self, table: &'a DeviceTable, stream: &'a EndpointTable) -> Verbs<'a> {
         Verbs { table, up: self.up, stream }
     }
 }

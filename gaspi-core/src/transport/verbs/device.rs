@@ -1,11 +1,11 @@
 //! A card as an object: what is opened of it, memory registered with it, completions taken from it.
 //!
-//! Invariant: everything that the card knows of keeps what it belongs to open, and is taken from
-//! the card when it is dropped.
+//! Invariant: everything that the device knows of keeps what it belongs to open, and is taken from
+//! the device when it is dropped.
 
-use super::port::{CardLimits, DeviceList, OpenContext, Port};
+use super::port::{DeviceLimits, DeviceList, OpenContext, Port};
 use super::queue_pair::{EndAddress, QueuePair, Timing};
-use crate::bootstrap::CardChoice;
+use crate::bootstrap::DeviceChoice;
 use crate::os::event::set_nonblocking;
 use crate::sync::Mutex;
 use libibverbs_sys::{self as sys, Library, inline};
@@ -29,7 +29,7 @@ pub(super) const INLINE: u32 = 220;
 /// What a rank wants of its card.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wishes {
-    pub(crate) choice: CardChoice,
+    pub(crate) choice: DeviceChoice,
     /// How long a host that does not answer is waited for.
     pub(crate) dead_after: Duration,
 }
@@ -73,7 +73,7 @@ pub(super) struct Handles {
     pub(super) receives: NonNull<sys::ibv_srq>,
     sent: Mutex<Vec<SentQueue>>,
     pub(super) port: Port,
-    pub(super) limits: CardLimits,
+    pub(super) limits: DeviceLimits,
     pub(super) timing: Timing,
 }
 
@@ -106,7 +106,7 @@ pub(super) fn check(result: i32, what: &str) -> Result<(), String> {
 }
 
 impl Device {
-    /// Opens the card that the wishes name, or the first one with an active port.
+    /// Opens the device that the wishes name, or the first one with an active port.
     ///
     /// # Errors
     /// In words, why there is none.
@@ -166,7 +166,7 @@ impl Device {
     /// Makes one end of a pair.
     ///
     /// # Errors
-    /// What the card says.
+    /// What the device says.
     pub(super) fn make_pair(&self) -> Result<QueuePair, String> {
         QueuePair::new(&self.handles, self.ends_at_ack)
     }
@@ -203,7 +203,7 @@ impl Device {
         loop {
             let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
             let channel = self.handles.channel.as_ptr();
-            // SAFETY: the channel does not block, and what it gives is a queue of this card.
+            // SAFETY: the channel does not block, and what it gives is a queue of this device.
             unsafe {
                 let found = (verbs.ibv_get_cq_event)(channel, &raw mut queue, &raw mut context);
                 if found != 0 {
@@ -217,14 +217,14 @@ impl Device {
     /// Why a request has failed.
     pub(super) fn in_words(&self, status: u32, vendor: u32) -> String {
         let what = match status {
-            sys::IBV_WC_RETRY_EXC_ERR => "the peer's card does not answer",
+            sys::IBV_WC_RETRY_EXC_ERR => "the peer's device does not answer",
             sys::IBV_WC_RNR_RETRY_EXC_ERR => "the peer takes no messages",
             sys::IBV_WC_REM_ACCESS_ERR => {
-                "the peer's card refuses the access: the segment was deleted there"
+                "the peer's device refuses the access: the segment was deleted there"
             }
-            sys::IBV_WC_LOC_PROT_ERR => "this rank's card does not know the local memory",
+            sys::IBV_WC_LOC_PROT_ERR => "this rank's device does not know the local memory",
             sys::IBV_WC_WR_FLUSH_ERR => "the pair ended before",
-            _ => "the card reports an error",
+            _ => "the device reports an error",
         };
         // SAFETY: the library has a text for each number.
         let text = unsafe {
@@ -235,7 +235,7 @@ impl Device {
     }
 }
 
-/// Has memory of the card stay in place when the program forks, where the kernel does not see to
+/// Has memory of the device stay in place when the program forks, where the kernel does not see to
 /// that by itself.
 fn survive_forks(library: &Library) -> Result<(), String> {
     // SAFETY: without arguments, at any time.
@@ -272,7 +272,7 @@ impl Handles {
         library: Library,
         context: NonNull<sys::ibv_context>,
         port: Port,
-        limits: CardLimits,
+        limits: DeviceLimits,
         timing: Timing,
     ) -> Result<Handles, String> {
         let close = |library: &Library| {
@@ -391,7 +391,7 @@ impl Drop for Handles {
     }
 }
 
-/// Memory that the card knows, until this is dropped.
+/// Memory that the device knows, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Registration {
     handles: Arc<Handles>,
@@ -449,9 +449,9 @@ fn refusal(len: u64) -> String {
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
         Some(libc::ENOMEM) => format!(
-            "the card cannot register {len} bytes ({error}); raise the limit of locked memory \
+            "the device cannot register {len} bytes ({error}); raise the limit of locked memory \
              (ulimit -l unlimited, or memlock in /etc/security/limits.conf)"
         ),
-        _ => format!("the card cannot register {len} bytes: {error}"),
+        _ => format!("the device cannot register {len} bytes: {error}"),
     }
 }

@@ -1,7 +1,7 @@
-//! A lane that a card carries: a queue and a peer, its pair, and what is under way on it.
+//! A lane that a device carries: a queue and a peer, its pair, and what is under way on it.
 //!
 //! Requests are posted in their order; what the send queue has no room for waits here. An
-//! acknowledgement says that the peer's card has the data. Where news of the job may reach the peer
+//! acknowledgement says that the peer's device has the data. Where news of the job may reach the peer
 //! by another way than its data, a write counts as done only once a read behind it has come back:
 //! who waits for the queue has it sent ([`Lane::finish`]).
 //!
@@ -31,18 +31,18 @@ pub(super) struct Limits {
     pub(super) inline: u32,
     /// Bytes of one request.
     pub(super) message: u64,
-    /// Whether a write is done when the peer's card has it.
+    /// Whether a write is done when the peer's device has it.
     pub(super) ends_at_ack: bool,
 }
 
-/// Memory of this rank, as the card knows it, and its place.
+/// Memory of this rank, as the device knows it, and its place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Local {
     pub(super) address: u64,
     pub(super) key: Option<u32>,
 }
 
-/// Memory of the peer, as its card knows it.
+/// Memory of the peer, as its device knows it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Remote {
     pub(crate) address: u64,
@@ -131,7 +131,7 @@ impl Ended {
     }
 }
 
-/// A queue and a peer, as a card carries them.
+/// A queue and a peer, as a device carries them.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) queue: QueueId,
@@ -164,14 +164,14 @@ pub(super) struct LaneState {
     unsignalled: u32,
     waiting: VecDeque<Request>,
     sent: VecDeque<Sent>,
-    /// Writes that the peer's card has.
+    /// Writes that the peer's device has.
     acknowledged: Vec<(Stream, u32)>,
     /// Where the last write went, if no read behind it is under way or waits.
     unfinished: Option<Remote>,
-    /// How many requests there have been, and how many the card has nothing to do with any more.
+    /// How many requests there have been, and how many the device has nothing to do with any more.
     begun: u64,
     ended: u64,
-    /// The request that the card has refused, and why.
+    /// The request that the device has refused, and why.
     refused: Option<Stream>,
     failed: Option<String>,
     /// The bytes of the last message.
@@ -208,7 +208,7 @@ impl LaneState {
         self.begun
     }
 
-    /// Whether the card may still use memory of the first so many requests.
+    /// Whether the device may still use memory of the first so many requests.
     pub(super) fn has_before(&self, begun: u64) -> bool {
         self.ended < begun
     }
@@ -232,17 +232,17 @@ impl LaneState {
     /// Posts the request that proves the way.
     ///
     /// # Errors
-    /// What the card says.
+    /// What the device says.
     pub(super) fn prove(&mut self) -> Result<(), String> {
         self.post(&WorkRequest::Nothing, true)?;
         self.sent.push_back(Sent { last: self.next - 1, kind: Kind::Proof });
         Ok(())
     }
 
-    /// Has the card say when all that was posted so far has left it.
+    /// Has the device say when all that was posted so far has left it.
     ///
     /// # Errors
-    /// What the card says.
+    /// What the device says.
     pub(super) fn signal(&mut self) -> Result<(), String> {
         if self.unsignalled == 0 || self.room() == 0 || !self.pairing.is_up() {
             return Ok(());
@@ -270,7 +270,7 @@ impl LaneState {
     /// whole is posted in parts, the first of which wait for nothing.
     ///
     /// # Errors
-    /// What the card says: the pair has to be taken down.
+    /// What the device says: the pair has to be taken down.
     pub(super) fn pump(&mut self) -> Result<(), String> {
         if let Some(reason) = self.failed.take() {
             return Err(reason);
@@ -410,7 +410,7 @@ impl LaneState {
         Ok(None)
     }
 
-    /// The card has carried out a work request of this number, and all before it.
+    /// The device has carried out a work request of this number, and all before it.
     pub(super) fn completed(&mut self, completion: &Completion, ended: &mut Ended) {
         self.freed = self.freed.max(completion.id + 1);
         let at_ack = self.pair.as_ref().is_some_and(|pair| pair.limits().ends_at_ack);
@@ -450,7 +450,9 @@ impl LaneState {
         ended.lost.append(&mut self.acknowledged);
         let sent = self.sent.drain(..).filter_map(|sent| sent.kind.stream());
         let waiting = self.waiting.drain(..).filter_map(|request| request.stream());
-        sent.chain(self.refused.take()).chain(waiting).for_each(|stream| add(&mut ended.lost, stream));
+        sent.chain(self.refused.take())
+            .chain(waiting)
+            .for_each(|stream| add(&mut ended.lost, stream));
     }
 }
 

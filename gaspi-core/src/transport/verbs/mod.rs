@@ -1,11 +1,11 @@
-//! What a card carries between nodes: puts, gets and notifications of queues, by libibverbs.
+//! What a device carries between nodes: puts, gets and notifications of queues, by libibverbs.
 //!
 //! It rides on the streams, which stay the way of control, of liveness, and of all that it does not
 //! carry. Each lane, a queue and a peer, gets a pair of its own at its first request, which waits
-//! until that is up. Data is written and read by the cards; a notification is a message behind the
+//! until that is up. Data is written and read by the devices; a notification is a message behind the
 //! data, and whoever empties the receive queue sets it, as for a frame of a stream.
 //!
-//! Invariant: memory that a card knows is released before the delete of its segment returns, behind
+//! Invariant: memory that a device knows is released before the delete of its segment returns, behind
 //! all requests of this rank that use it.
 
 mod device;
@@ -49,16 +49,16 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 /// The lanes of a queue, by rank.
 type Lanes = Box<[OnceLock<Box<Lane>>]>;
 
-/// The card of a rank, and what it carries.
+/// The device of a rank, and what it carries.
 #[derive(Debug)]
-pub(crate) struct CardTable {
+pub(crate) struct DeviceTable {
     /// Ends last: everything else belongs to it.
     receives: Mutex<Receives>,
     lanes: [OnceLock<Lanes>; QUEUE_MAX as usize],
     /// Whose a queue pair is, by its number.
     by_number: Mutex<HashMap<u32, (QueueId, Rank)>>,
     ranks: u32,
-    /// Whether nothing may go by streams that can go by the card.
+    /// Whether nothing may go by streams that can go by the device.
     pub(crate) forced: bool,
     /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
     resets: Mutex<Vec<Rank>>,
@@ -78,8 +78,8 @@ pub(crate) struct CardTable {
     device: Device,
 }
 
-impl CardTable {
-    /// Uses a card that has been opened.
+impl DeviceTable {
+    /// Uses a device that has been opened.
     ///
     /// # Errors
     /// In words, why it cannot be used.
@@ -89,9 +89,9 @@ impl CardTable {
         ranks: u32,
         requests: Arc<PendingRequests>,
         posted_receives: Arc<PostedReceives>,
-    ) -> std::result::Result<CardTable, String> {
+    ) -> std::result::Result<DeviceTable, String> {
         let receives = Receives::new(&device, RECEIVES)?;
-        Ok(CardTable {
+        Ok(DeviceTable {
             receives: Mutex::new(receives),
             lanes: [const { OnceLock::new() }; QUEUE_MAX as usize],
             by_number: Mutex::default(),
@@ -134,21 +134,21 @@ impl CardTable {
     }
 }
 
-/// A card, with what its rank has above it and beside it.
+/// A device, with what its rank has above it and beside it.
 #[derive(Clone, Copy)]
 pub(crate) struct Verbs<'a> {
-    pub(crate) table: &'a CardTable,
+    pub(crate) table: &'a DeviceTable,
     pub(crate) up: &'a dyn Upcalls,
     /// Where pairs are settled.
     pub(crate) stream: &'a EndpointTable,
 }
 
 /// Memory.
-impl CardTable {
-    /// Makes a segment known to the card; the key that peers need.
+impl DeviceTable {
+    /// Makes a segment known to the device; the key that peers need.
     ///
     /// # Errors
-    /// In words, why the card does not take it.
+    /// In words, why the device does not take it.
     pub(crate) fn prepare(&self, segment: &Segment) -> std::result::Result<MemoryKey, String> {
         segment.prepared.prepare(|| {
             let registration = self.device.register(segment.pointer(), segment.size)?;
@@ -159,19 +159,19 @@ impl CardTable {
         })
     }
 
-    /// Whether the card can take data from this segment or put it there.
+    /// Whether the device can take data from this segment or put it there.
     pub(crate) fn can_use(&self, segment: &Segment) -> bool {
         segment.prepared.local_key().is_some() || self.prepare(segment).is_ok()
     }
 
-    /// Where memory of this rank lies, for the card: what it does not know can only go along.
+    /// Where memory of this rank lies, for the device: what it does not know can only go along.
     fn local(segment: &Segment, offset: u64) -> Local {
         Local { address: segment.pointer() as u64 + offset, key: segment.prepared.local_key() }
     }
 }
 
 impl Verbs<'_> {
-    /// Takes a segment, which has ended, from the card, once no request of this rank uses it. Where
+    /// Takes a segment, which has ended, from the device, once no request of this rank uses it. Where
     /// that takes too long, their pairs are taken down.
     pub(crate) fn release(self, segment: &Segment) {
         if !segment.prepared.is_known() {
@@ -198,7 +198,7 @@ impl Verbs<'_> {
         segment.prepared.release();
     }
 
-    /// Where a place of the peer's lies, for its card.
+    /// Where a place of the peer's lies, for its device.
     fn remote(self, peer: Rank, place: RemoteAddress) -> Option<Remote> {
         let inside = epoch::enter();
         let target = self.up.ranks().target(peer, place.segment, &inside)?;
@@ -215,7 +215,7 @@ impl Verbs<'_> {
 
 /// Posting.
 impl Verbs<'_> {
-    /// Whether the next request of an idle lane is to go by the card: where there is no pair yet
+    /// Whether the next request of an idle lane is to go by the device: where there is no pair yet
     /// one is begun, and requests go by streams meanwhile unless that is not wanted.
     pub(crate) fn carries(self, queue: QueueId, peer: Rank) -> bool {
         if queue.index() >= self.table.lanes.len() {
@@ -242,16 +242,16 @@ impl Verbs<'_> {
     /// Posts a put.
     ///
     /// # Errors
-    /// The peer cannot be reached by the card; the put has not been posted.
+    /// The peer cannot be reached by the device; the put has not been posted.
     pub(crate) fn put(self, peer: Rank, put: Put, payload: Option<&Payload>) -> Result<()> {
         let mut data = None;
         if let Some(payload) = payload.filter(|_| put.size > 0) {
             let Some((segment, offset)) = payload.place() else {
-                return Err(self.refused(peer, "the card cannot send memory of the program"));
+                return Err(self.refused(peer, "the device cannot send memory of the program"));
             };
             let remote = self.remote(peer, put.remote);
             let remote = remote.ok_or_else(|| self.refused(peer, GONE))?;
-            data = Some((CardTable::local(segment, offset), remote));
+            data = Some((DeviceTable::local(segment, offset), remote));
         }
         self.push(peer, put.stream.queue, Request::Put { put, data })
     }
@@ -268,7 +268,7 @@ impl Verbs<'_> {
         target: GetTarget,
     ) -> Result<()> {
         let remote = self.remote(peer, place).ok_or_else(|| self.refused(peer, GONE))?;
-        let local = CardTable::local(&target.segment, target.offset);
+        let local = DeviceTable::local(&target.segment, target.offset);
         let (size, notify) = (target.size, target.notify);
         self.push(peer, stream.queue, Request::Get { stream, local, remote, size, notify })
     }
@@ -334,13 +334,13 @@ impl Verbs<'_> {
 
 /// A lane to which requests can be posted right now, and memory at both ends.
 pub(crate) struct Ready<'a> {
-    table: &'a CardTable,
+    table: &'a DeviceTable,
     state: MutexGuard<'a, LaneState>,
     local: Local,
     remote: Remote,
 }
 
-impl CardTable {
+impl DeviceTable {
     /// The lane of a queue and a peer, if its pair is up, nothing waits for it, and no other thread
     /// is posting to it. Memory of this rank is given by its address and its key.
     #[inline]
@@ -385,7 +385,7 @@ impl Ready<'_> {
     }
 }
 
-impl CardTable {
+impl DeviceTable {
     /// Whether no request to `peer` is under way.
     pub(crate) fn has_none(&self, peer: Rank) -> bool {
         self.used_with(peer).all(|lane| lane.lock().is_idle())
@@ -456,7 +456,7 @@ impl<'a> Verbs<'a> {
         }
         if busy {
             if let Err(reason) = receives.refill(&self.table.device) {
-                log::warn!("messages by the card: {reason}");
+                log::warn!("messages by the device: {reason}");
             }
             self.up.ranks().wake_own();
         }

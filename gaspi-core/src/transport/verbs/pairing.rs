@@ -1,4 +1,4 @@
-//! How two ranks make the two ends of a pair, and end it: a machine without memory of cards.
+//! How two ranks make the two ends of a pair, and end it: a machine without memory of devices.
 //!
 //! Both do the same, in either order, so that it does not matter who begins: each makes its end and
 //! offers it, connects it with what the other one offers, and says so. When both have, each proves
@@ -66,7 +66,7 @@ impl PairState {
         self.phase == Phase::Ending
     }
 
-    /// Why there is no way between the cards.
+    /// Why there is no way between the devices.
     pub(super) fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }

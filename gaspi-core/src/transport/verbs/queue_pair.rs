@@ -1,4 +1,4 @@
-//! One end of a pair: a reliable connection between two cards.
+//! One end of a pair: a reliable connection between two devices.
 
 use super::device::{Handles, Registration, check, last_error};
 use super::lane::{Limits, Local, Remote};
@@ -12,14 +12,14 @@ use std::time::Duration;
 /// Messages that do not go along with their request are sent from here.
 const BUFFERS: usize = 8;
 const BUFFER_BYTES: usize = 256;
-/// Tries of a card before a request fails. Seven would mean for ever on some.
+/// Tries of a device before a request fails. Seven would mean for ever on some.
 const RETRIES: u8 = 6;
 /// A peer without room for a message is asked again for ever: it may be stopped.
 const ASKS_FOR_EVER: u8 = 7;
 /// 0.64 ms between two such questions.
 const NOT_READY_TIMER: u8 = 12;
 
-/// How long requests may take, as cards count it.
+/// How long requests may take, as devices count it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timing {
     /// 4.096 us times two to this power for each try.
@@ -44,7 +44,7 @@ pub(super) struct EndAddress {
     pub(super) reads: u8,
 }
 
-/// What a card is to do.
+/// What a device is to do.
 #[derive(Debug)]
 pub(super) enum WorkRequest<'a> {
     /// A write of nothing.
@@ -104,17 +104,17 @@ impl Drop for QueuePair {
 impl QueuePair {
     /// Makes an end that is not connected.
     pub(super) fn new(handles: &Arc<Handles>, ends_at_ack: bool) -> Result<QueuePair, String> {
-        let card = handles.limits;
-        let entries = card.depth;
+        let device = handles.limits;
+        let entries = device.depth;
         let (sent, received) = handles.take_entries(entries)?;
-        let made = [card.inline, 64, 0].into_iter().find_map(|bytes| {
+        let made = [device.inline, 64, 0].into_iter().find_map(|bytes| {
             // SAFETY: plain numbers and pointers, set below.
             let mut attr: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
             attr.send_cq = sent.as_ptr();
             attr.recv_cq = received.as_ptr();
             attr.srq = handles.receives.as_ptr();
             attr.qp_type = sys::IBV_QPT_RC;
-            attr.cap.max_send_wr = card.depth;
+            attr.cap.max_send_wr = device.depth;
             attr.cap.max_send_sge = if bytes > 0 { 2 } else { 1 };
             attr.cap.max_inline_data = bytes;
             // SAFETY: all parts live as long as the handles.
@@ -129,9 +129,9 @@ impl QueuePair {
             return Err(reason);
         };
         let limits = Limits {
-            depth: card.depth,
-            inline: if can_gather { room.min(card.inline) } else { 0 },
-            message: card.message,
+            depth: device.depth,
+            inline: if can_gather { room.min(device.inline) } else { 0 },
+            message: device.message,
             ends_at_ack,
         };
         // SAFETY: made above.
@@ -275,7 +275,7 @@ impl QueuePair {
                 parts[0] = part(local, size);
                 let goes_along = size <= u64::from(self.limits.inline);
                 if local.key.is_none() && !goes_along {
-                    return Err("the card does not know the memory to be sent".to_owned());
+                    return Err("the device does not know the memory to be sent".to_owned());
                 }
                 (sys::IBV_WR_RDMA_WRITE, 1, goes_along)
             }
@@ -284,7 +284,7 @@ impl QueuePair {
                 work.wr.rdma.rkey = remote.key;
                 parts[0] = part(local, size);
                 if local.key.is_none() {
-                    return Err("the card does not know the memory to be read to".to_owned());
+                    return Err("the device does not know the memory to be read to".to_owned());
                 }
                 (sys::IBV_WR_RDMA_READ, 1, false)
             }
@@ -304,7 +304,7 @@ impl QueuePair {
         // SAFETY: the memory that it names stays until the request has ended, by the caller.
         let result =
             unsafe { inline::ibv_post_send(self.pair.as_ptr(), &raw mut work, &raw mut refused) };
-        check(result, "posting to the card")
+        check(result, "posting to the device")
     }
 
     /// The parts of a message, and whether they go along with the request.

@@ -19,7 +19,7 @@ impl Receives {
     /// Makes the buffers, and posts them.
     ///
     /// # Errors
-    /// In words, why the card does not take them.
+    /// In words, why the device does not take them.
     pub(super) fn new(device: &Device, count: u32) -> Result<Receives, String> {
         let bytes = count as usize * RECEIVE_BYTES;
         // Shared memory: a fork of the program moves none of it.
@@ -37,7 +37,7 @@ impl Receives {
     pub(super) fn bytes(&self, place: usize, len: u32) -> &[u8] {
         let len = (len as usize).min(RECEIVE_BYTES);
         let start = self.memory.as_ptr().wrapping_add(place * RECEIVE_BYTES);
-        // SAFETY: a buffer that the card has given back, and that is not posted again while it is
+        // SAFETY: a buffer that the device has given back, and that is not posted again while it is
         // borrowed.
         unsafe { std::slice::from_raw_parts(start, len) }
     }
@@ -50,7 +50,7 @@ impl Receives {
     /// Posts all buffers that have been dealt with.
     ///
     /// # Errors
-    /// What the card says.
+    /// What the device says.
     pub(super) fn refill(&mut self, device: &Device) -> Result<(), String> {
         while let Some(place) = self.free.pop() {
             let start = self.memory.as_ptr().wrapping_add(place as usize * RECEIVE_BYTES);
@@ -67,7 +67,7 @@ impl Receives {
             };
             let mut refused = ptr::null_mut();
             let queue = device.handles.receives.as_ptr();
-            // SAFETY: the buffer is the card's until it gives it back.
+            // SAFETY: the buffer is the device's until it gives it back.
             let result =
                 unsafe { inline::ibv_post_srq_recv(queue, &raw mut work, &raw mut refused) };
             if let Err(reason) = check(result, "posting a receive") {
