@@ -60,6 +60,10 @@ impl Regions {
         Some(region)
     }
 
+    pub(crate) fn uses_domain(&self, domain: u32) -> bool {
+        self.slots.iter().flatten().any(|region| region.domain == domain)
+    }
+
     /// The memory of a piece named by a local key.
     pub(crate) fn local(
         &self,

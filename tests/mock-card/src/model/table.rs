@@ -9,6 +9,7 @@ pub(crate) struct Table<T> {
 
 impl<T> Table<T> {
     pub(crate) fn new(base: u32) -> Table<T> {
+        Table { base, slots: Vec::new() }
     }
 
     pub(crate) fn insert(&mut self, object: T) -> u32 {
