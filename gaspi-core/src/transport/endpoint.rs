@@ -3,6 +3,7 @@
 //! An [`Endpoint`] is made anew for each request, from the number of the peer: it is a few words
 //! that live in registers. Its [`Carrier`] is matched where something is handed over.
 
+use crate::config::CHANNELS;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::segment::Segment;
@@ -312,6 +313,9 @@ impl Endpoint<'_> {
                     Departure::WithNext => table.post_along(self.up, self.peer, queue, item, true),
                     Departure::WithAny => table.post_along(self.up, self.peer, queue, item, false),
                 }
+            }
+            Carrier::Verbs(..) if queue == CHANNELS => {
+                self.unwrapped().put(put, payload, departure)
             }
             Carrier::Verbs(table, stream) => {
                 self.verbs(table, stream).put(self.peer, put, payload.as_ref())

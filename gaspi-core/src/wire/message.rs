@@ -207,4 +207,7 @@ pub(crate) struct PairOffer {
     pub(crate) mtu: u8,
     /// Reads and atomics that it can serve at once.
     pub(crate) reads: u8,
+    /// Memory that the receiver may read behind its writes.
+    pub(crate) landing_key: u32,
+    pub(crate) landing: u64,
 }

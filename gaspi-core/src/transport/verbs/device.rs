@@ -1,17 +1,19 @@
-//! A card as an object: what is opened of it, memory registered with it, completions taken from it.
+//! A device as an object: what is opened of it, memory registered with it, completions taken from it.
 //!
 //! Invariant: everything that the device knows of keeps what it belongs to open, and is taken from
 //! the device when it is dropped.
 
+use super::lane::Remote;
 use super::port::{DeviceLimits, DeviceList, OpenContext, Port};
 use super::queue_pair::{EndAddress, QueuePair, Timing};
 use crate::bootstrap::DeviceChoice;
 use crate::os::event::set_nonblocking;
+use crate::os::memory::{self, Mapping};
 use crate::sync::Mutex;
 use libibverbs_sys::{self as sys, Library, inline};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +28,7 @@ pub(super) const RECEIVE_BYTES: usize = 2048;
 /// Bytes that are asked for to go along with a request; less does too.
 pub(super) const INLINE: u32 = 220;
 
-/// What a rank wants of its card.
+/// What a rank wants of its device.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wishes {
     pub(crate) choice: DeviceChoice,
@@ -62,7 +64,7 @@ struct SentQueue {
     free: u32,
 }
 
-/// An open card. Its parts end in the opposite order of their making.
+/// An open device. Its parts end in the opposite order of their making.
 #[derive(Debug)]
 pub(super) struct Handles {
     pub(super) library: Library,
@@ -82,9 +84,10 @@ unsafe impl Send for Handles {}
 // SAFETY: as for Send; each object has a lock of its own in the library.
 unsafe impl Sync for Handles {}
 
-/// A card.
+/// A device.
 #[derive(Debug)]
 pub(crate) struct Device {
+    landing: Landing,
     pub(super) handles: Arc<Handles>,
     description: String,
     ends_at_ack: bool,
@@ -134,8 +137,8 @@ impl Device {
         }
         let Some(((open, port, limits), name)) = found else {
             return Err(match (&choice.device, reasons.is_empty()) {
-                (Some(wish), true) => format!("there is no card {wish:?}"),
-                (None, true) => "there is no card".to_owned(),
+                (Some(wish), true) => format!("there is no RDMA device {wish:?}"),
+                (None, true) => "there is no RDMA device".to_owned(),
                 (_, false) => reasons.join("; "),
             });
         };
@@ -143,7 +146,9 @@ impl Device {
         let description = format!("{name}, port {}, {kind}", port.number);
         let timing = Timing::of(wishes.dead_after);
         let handles = Handles::new(library, open, port, limits, timing)?;
-        Ok(Device { handles: Arc::new(handles), description, ends_at_ack: choice.ends_at_ack })
+        let handles = Arc::new(handles);
+        let landing = Landing::new(&handles)?;
+        Ok(Device { landing, handles, description, ends_at_ack: choice.ends_at_ack })
     }
 
     pub(crate) fn description(&self) -> &str {
@@ -168,7 +173,7 @@ impl Device {
     /// # Errors
     /// What the device says.
     pub(super) fn make_pair(&self) -> Result<QueuePair, String> {
-        QueuePair::new(&self.handles, self.ends_at_ack)
+        QueuePair::new(&self.handles, self.landing.place(), self.ends_at_ack)
     }
 
     /// Takes completions of sent requests.
@@ -441,6 +446,29 @@ impl Drop for Registration {
     fn drop(&mut self) {
         // SAFETY: registered once, given back once.
         unsafe { (self.handles.library.ibv_dereg_mr)(self.region.as_ptr()) };
+    }
+}
+
+/// Memory that peers read behind their writes, for nothing but that they know when it has happened.
+#[derive(Debug)]
+struct Landing {
+    registration: Registration,
+    memory: Mapping,
+}
+
+impl Landing {
+    fn new(handles: &Arc<Handles>) -> Result<Landing, String> {
+        let file = memory::create(c"gaspi-landing", memory::PAGE, false);
+        let file = file.map_err(|error| error.to_string())?;
+        let memory = Mapping::new(file.as_fd(), 0, memory::PAGE);
+        let memory = memory.map_err(|error| format!("memory to be read: {error}"))?;
+        let registration = Registration::new(handles, memory.as_ptr(), memory::PAGE)?;
+        Ok(Landing { registration, memory })
+    }
+
+    fn place(&self) -> Remote {
+        let (address, key) = (self.memory.as_ptr() as u64, self.registration.remote_key());
+        Remote { address, key }
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) enum Request {
     /// A read, and a notification of this rank behind it.
     Get { stream: Stream, local: Local, remote: Remote, size: u64, notify: Notify },
     /// A read behind all writes, whose result nobody wants.
-    Finish { stream: Stream, remote: Remote },
+    Finish { stream: Stream },
     /// An answer to the peer, which completes nothing.
     Answer(Frame),
 }
@@ -69,7 +69,7 @@ impl Request {
     fn stream(&self) -> Option<Stream> {
         match self {
             Request::Put { put, .. } => Some(put.stream),
-            Request::Get { stream, .. } | Request::Finish { stream, .. } => Some(*stream),
+            Request::Get { stream, .. } | Request::Finish { stream } => Some(*stream),
             Request::Answer(_) => None,
         }
     }
@@ -166,8 +166,8 @@ pub(super) struct LaneState {
     sent: VecDeque<Sent>,
     /// Writes that the peer's device has.
     acknowledged: Vec<(Stream, u32)>,
-    /// Where the last write went, if no read behind it is under way or waits.
-    unfinished: Option<Remote>,
+    /// Whether there are writes that no read is behind.
+    unfinished: bool,
     /// How many requests there have been, and how many the device has nothing to do with any more.
     begun: u64,
     ended: u64,
@@ -216,16 +216,16 @@ impl LaneState {
     /// Puts a request behind the others.
     pub(super) fn push(&mut self, request: Request) {
         match &request {
-            Request::Put { data: Some((_, remote)), .. } => self.unfinished = Some(*remote),
-            Request::Finish { .. } => self.unfinished = None,
+            Request::Put { .. } => self.unfinished = true,
+            Request::Finish { .. } => self.unfinished = false,
             _ => {}
         }
         self.begun += 1;
         self.waiting.push_back(request);
     }
 
-    /// Where a read that ends the writes has to go, if there are any that it would end.
-    pub(super) fn unfinished(&self) -> Option<Remote> {
+    /// Whether there are writes that a read would end.
+    pub(super) fn is_unfinished(&self) -> bool {
         self.unfinished
     }
 
@@ -319,15 +319,13 @@ impl LaneState {
                 self.note(Kind::Read(stream, notify));
                 Ok(None)
             }
-            Request::Finish { stream, .. } if limits.ends_at_ack => {
-                self.post(&WorkRequest::Nothing, true)?;
-                self.note(Kind::Finish(stream));
-                Ok(None)
-            }
-            Request::Finish { stream, remote } => {
-                let local = self.pair.as_mut().map(QueuePair::scratch).transpose()?;
-                let local = local.ok_or("there is no pair")?;
-                self.post(&WorkRequest::Read { local, remote, size: 1 }, true)?;
+            Request::Finish { stream } => {
+                let pair = self.pair.as_mut().ok_or("there is no pair")?;
+                let behind = match pair.landing().filter(|_| !limits.ends_at_ack) {
+                    Some(remote) => WorkRequest::Read { local: pair.scratch()?, remote, size: 1 },
+                    None => WorkRequest::Nothing,
+                };
+                self.post(&behind, true)?;
                 self.note(Kind::Finish(stream));
                 Ok(None)
             }
@@ -379,14 +377,6 @@ impl LaneState {
         limits: Limits,
     ) -> Result<Option<Request>, String> {
         let notifies = put.value != 0;
-        let rides = put.size <= u64::from(limits.inline.saturating_sub(HEAD_MAX));
-        if notifies && rides && (data.is_some() || put.size == 0) && limits.inline >= HEAD_MAX {
-            // The data rides in the message.
-            let bytes = data.map(|(local, _)| (local, put.size));
-            self.post_message(&Frame::Put(put), bytes, false)?;
-            self.note(Kind::Write(put.stream));
-            return Ok(None);
-        }
         while let Some((local, remote)) = data.filter(|_| put.size > 0) {
             if self.room() == 0 {
                 return Ok(Some(Request::Put { put, data }));
@@ -446,7 +436,7 @@ impl LaneState {
         self.ended = self.begun;
         self.freed = self.next;
         self.unsignalled = 0;
-        self.unfinished = None;
+        self.unfinished = false;
         ended.lost.append(&mut self.acknowledged);
         let sent = self.sent.drain(..).filter_map(|sent| sent.kind.stream());
         let waiting = self.waiting.drain(..).filter_map(|request| request.stream());
@@ -455,6 +445,3 @@ impl LaneState {
             .for_each(|stream| add(&mut ended.lost, stream));
     }
 }
-
-/// Bytes of a put in front of its data, at most.
-const HEAD_MAX: u32 = 64;

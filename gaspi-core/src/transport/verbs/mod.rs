@@ -249,8 +249,7 @@ impl Verbs<'_> {
             let Some((segment, offset)) = payload.place() else {
                 return Err(self.refused(peer, "the device cannot send memory of the program"));
             };
-            let remote = self.remote(peer, put.remote);
-            let remote = remote.ok_or_else(|| self.refused(peer, GONE))?;
+            let remote = self.remote(peer, put.remote).ok_or_else(|| self.refused(peer, GONE))?;
             data = Some((DeviceTable::local(segment, offset), remote));
         }
         self.push(peer, put.stream.queue, Request::Put { put, data })
@@ -289,7 +288,7 @@ impl Verbs<'_> {
         if let Some(reason) = state.pairing.refused().filter(|_| state.pair.is_none()) {
             return Err(self.refused(peer, reason));
         }
-        if let Request::Put { data: Some(_), .. } = request {
+        if let Request::Put { .. } = request {
             self.table.has_unfinished[queue.index()].store(true, Ordering::Relaxed);
         }
         state.push(request);
@@ -324,9 +323,11 @@ impl Verbs<'_> {
         }
         for lane in self.table.used(Some(queue)) {
             let mut state = lane.lock();
-            let Some(remote) = state.unfinished() else { continue };
+            if !state.is_unfinished() {
+                continue;
+            }
             let stream = count(lane.peer);
-            state.push(Request::Finish { stream, remote });
+            state.push(Request::Finish { stream });
             self.pump(lane, state);
         }
     }

@@ -234,6 +234,8 @@ mod tests {
                     lid: 0,
                     mtu: 1,
                     reads: 1,
+                    landing_key: 0,
+                    landing: 0,
                 }),
                 Told::Connected(attempt) => self.state.on_connected(attempt),
                 Told::Ended(attempt) => self.state.on_ended(attempt, "told"),

@@ -84,6 +84,9 @@ pub(super) struct QueuePair {
     entries: u32,
     sent: NonNull<sys::ibv_cq>,
     first_packet: u32,
+    /// What the peer may read of this rank at any time, and this rank of the peer.
+    own_landing: Remote,
+    landing: Option<Remote>,
     buffers: Option<Buffers>,
     handles: Arc<Handles>,
 }
@@ -103,7 +106,11 @@ impl Drop for QueuePair {
 
 impl QueuePair {
     /// Makes an end that is not connected.
-    pub(super) fn new(handles: &Arc<Handles>, ends_at_ack: bool) -> Result<QueuePair, String> {
+    pub(super) fn new(
+        handles: &Arc<Handles>,
+        own_landing: Remote,
+        ends_at_ack: bool,
+    ) -> Result<QueuePair, String> {
         let device = handles.limits;
         let entries = device.depth;
         let (sent, received) = handles.take_entries(entries)?;
@@ -136,8 +143,17 @@ impl QueuePair {
         };
         // SAFETY: made above.
         let first_packet = unsafe { pair.as_ref().qp_num }.wrapping_mul(0x9e37) & 0x00ff_ffff;
-        let (handles, buffers) = (Arc::clone(handles), None);
-        let made = QueuePair { pair, limits, entries, sent, first_packet, buffers, handles };
+        let made = QueuePair {
+            pair,
+            limits,
+            entries,
+            sent,
+            first_packet,
+            own_landing,
+            landing: None,
+            buffers: None,
+            handles: Arc::clone(handles),
+        };
         made.initialise()?;
         Ok(made)
     }
@@ -182,11 +198,19 @@ impl QueuePair {
             lid,
             mtu,
             reads,
+            landing_key: self.own_landing.key,
+            landing: self.own_landing.address,
         }
+    }
+
+    /// Memory of the peer that can be read behind writes, whatever becomes of its segments.
+    pub(super) fn landing(&self) -> Option<Remote> {
+        self.landing
     }
 
     /// Connects it with the end of the peer.
     pub(super) fn connect(&mut self, offer: &PairOffer) -> Result<(), String> {
+        self.landing = Some(Remote { address: offer.landing, key: offer.landing_key });
         let own = self.handles.address();
         // SAFETY: plain numbers.
         let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };

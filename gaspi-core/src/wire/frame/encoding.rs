@@ -67,7 +67,9 @@ structs! {
         request, segment, generation, size, address, nonce_address, nonce, descriptors, keys
     }
     MemoryKey { device, key, address }
-    PairOffer { queue, attempt, number, first_packet, gid, lid, mtu, reads }
+    PairOffer {
+        queue, attempt, number, first_packet, gid, lid, mtu, reads, landing_key, landing
+    }
     Announce { group, attempt, incarnation, ranks }
     Put { last, stream, remote, size as Size, notification, value }
     Stream { queue, generation }

@@ -107,6 +107,8 @@ fn connections() -> Vec<Frame> {
             lid: 5,
             mtu: 6,
             reads: 7,
+            landing_key: 8,
+            landing: 9,
         })),
         pairing(Pairing::Connected { queue: QueueId(1), attempt: 2 }),
         pairing(Pairing::Ended { queue: QueueId(1), attempt: 2, reason: "cut".to_owned() }),

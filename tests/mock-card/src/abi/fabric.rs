@@ -194,10 +194,7 @@ impl State {
 }
 
 pub(super) fn is_about_card(kind: u32) -> bool {
-    !matches!(
-        kind,
-        event::CQ_ERR | event::SRQ_LIMIT_REACHED | event::QP_LAST_WQE_REACHED
-    )
+    !matches!(kind, event::CQ_ERR | event::SRQ_LIMIT_REACHED | event::QP_LAST_WQE_REACHED)
 }
 
 /// Access to a fabric's state.

@@ -36,7 +36,9 @@ fn code(done: Result<(), c_int>) -> c_int {
 
 /// The model's numbers are those of verbs.h.
 mod same {
-    use crate::model::codes::{access, completed, completion_flag, event, flag, opcode, state, status};
+    use crate::model::codes::{
+        access, completed, completion_flag, event, flag, opcode, state, status,
+    };
     use crate::model::pair::mask;
     use libibverbs_sys as sys;
 
