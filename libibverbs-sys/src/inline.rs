@@ -1,8 +1,8 @@
 //! What `verbs.h` defines in place of a call: it goes through the tables of a context.
 
 use super::{
-    Library, ibv_context, ibv_cq, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_recv_wr, ibv_send_wr,
-    ibv_srq, ibv_wc, verbs_context,
+    IB_UVERBS_ACCESS_OPTIONAL_RANGE, Library, ibv_context, ibv_cq, ibv_mr, ibv_pd, ibv_port_attr,
+    ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, verbs_context,
 };
 use libc::{c_int, c_uint, c_void, size_t};
 use std::mem::{offset_of, zeroed};
@@ -10,7 +10,7 @@ use std::mem::{offset_of, zeroed};
 /// What `abi_compat` of a context is where a [`verbs_context`] lies around it.
 const EXTENDED: *mut c_void = usize::MAX as *mut c_void;
 /// What access flags need the newer registration.
-pub const ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
+pub const ACCESS_OPTIONAL_RANGE: c_uint = IB_UVERBS_ACCESS_OPTIONAL_RANGE;
 
 /// An entry of a table that the header calls without looking: every card has it.
 const MISSING: c_int = libc::EOPNOTSUPP;
