@@ -2,7 +2,8 @@
 //! library with reliable connections needs.
 //!
 //! Building needs neither headers nor clang: `bindings` is generated and committed (`cargo xtask
-//! bindings` compares it with rdma-core's headers, which may be used under the OpenIB BSD licence).
+//! bindings` compares it with rdma-core's header). It says what rdma-core's `verbs.h` says, which is
+//! under the GPL or, as used here, the OpenIB.org BSD licence; no text of it is taken over.
 //! Running needs libibverbs only where a card is to be used: [`Library::load`] says why it cannot
 //! be had. Functions that older versions lack are options, so that a missing one costs its feature
 //! only. What the header defines in place of calling the library is in [`inline`].
@@ -76,6 +77,11 @@ macro_rules! library {
         }
 
         impl Library {
+            /// The functions without which a library is not loaded.
+            pub const REQUIRED: &[&str] = &[$(stringify!($name)),*];
+            /// The functions that it may lack.
+            pub const OPTIONAL: &[&str] = &[$(stringify!($newer)),*];
+
             fn of(file: libloading::Library) -> Result<Library, String> {
                 // SAFETY: the types are those of the header, and the default versions of the
                 // symbols are what a program compiled with it is linked with.
