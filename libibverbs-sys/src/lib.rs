@@ -1,9 +1,11 @@
 //! libibverbs, found at run time: the types, constants and functions of `infiniband/verbs.h` that a
 //! library with reliable connections needs.
 //!
-//! Building needs neither headers nor clang: `bindings` is generated and committed (`cargo xtask
-//! bindings` compares it with rdma-core's header). It says what rdma-core's `verbs.h` says, which is
-//! under the GPL or, as used here, the OpenIB.org BSD licence; no text of it is taken over.
+//! Building needs neither headers nor clang: `bindings` is generated and committed, and
+//! `cargo xtask bindings` compares it with rdma-core's `verbs.h`. That header is under the GPL or,
+//! as used here, the OpenIB.org BSD licence; types, constants and prototypes come from it, comments
+//! do not.
+//!
 //! Running needs libibverbs only where a card is to be used: [`Library::load`] says why it cannot
 //! be had. Functions that older versions lack are options, so that a missing one costs its feature
 //! only. What the header defines in place of calling the library is in [`inline`].

@@ -320,6 +320,7 @@ fn doc(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "--doc", "--no-fail-fast"]);
     cargo.args(["-p", "gaspi-core", "-p", "gaspi-collectives", "-p", "gaspi"]);
+    cargo.args(["-p", "libibverbs-sys"]);
     let examples = cargo_test(context, &mut cargo, &[], &[])?;
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "-p", "gaspi", "--test", "public_paths"]);

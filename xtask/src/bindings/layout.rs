@@ -129,8 +129,8 @@ impl<'a> Names<'a> {
         }
         let c = self.c_type(name)?;
         Ok(format!(
-            "println!(\"_Static_assert(sizeof({c}) == {{}} && (({c})-1 > 0) == {{}}, \\\"{c}\\\");\", \
-             size_of::<b::{name}>(), i32::from(b::{name}::MIN == 0));"
+            "println!(\"_Static_assert(sizeof({c}) == {{}} && (({c})-1 > 0) == {{}}, \
+             \\\"{c}\\\");\", size_of::<b::{name}>(), i32::from(b::{name}::MIN == 0));"
         ))
     }
 
