@@ -60,7 +60,7 @@ const BUDGETS: [(&str, u64, u64); 33] = [
     ("headers", 5, 20),          // took 1 (2026-11-23)
     ("symbols", 5, 5),           // took 0 (2026-11-23)
     ("man", 5, 5),               // took 0 (2026-11-23)
-    ("bindings", 15, 15),        // no run noted
+    ("bindings", 15, 15),        // took 6 (2026-11-23)
     ("core", 305, 900),          // took 202 (2026-11-23)
     ("tcp", 110, 240),           // took 72 (2026-11-23)
     ("faulty", 25, 900),         // took 14 (2026-11-23)
