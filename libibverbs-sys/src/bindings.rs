@@ -1,71 +1,24 @@
-// Generated from infiniband/verbs.h of rdma-core 44 by bindgen, without comments.
+// Generated from infiniband/verbs.h of rdma-core 44.0 by `cargo xtask bindings --write`.
 
-use libc::{pthread_cond_t, pthread_mutex_t, size_t, ssize_t};
+use libc::{pthread_cond_t, pthread_mutex_t};
 
-pub type __uint8_t = libc::c_uchar;
-pub type __uint16_t = libc::c_ushort;
-pub type __uint32_t = libc::c_uint;
-pub type __uint64_t = libc::c_ulong;
-pub type __time_t = libc::c_long;
-pub type __syscall_slong_t = libc::c_long;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct timespec {
-    pub tv_sec: __time_t,
-    pub tv_nsec: __syscall_slong_t,
-}
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub union __atomic_wide_counter {
-    pub __value64: libc::c_ulonglong,
-    pub __value32: __atomic_wide_counter__bindgen_ty_1,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct __atomic_wide_counter__bindgen_ty_1 {
-    pub __low: libc::c_uint,
-    pub __high: libc::c_uint,
-}
 pub type __u16 = libc::c_ushort;
 pub type __u32 = libc::c_uint;
 pub type __u64 = libc::c_ulonglong;
 pub type __be16 = __u16;
 pub type __be32 = __u32;
 pub type __be64 = __u64;
-pub const IB_UVERBS_FLOW_ACTION_ESP_KEYMAT_AES_GCM: ib_uverbs_flow_action_esp_keymat = 0;
-pub type ib_uverbs_flow_action_esp_keymat = libc::c_uint;
-pub const IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE: ib_uverbs_flow_action_esp_replay = 0;
-pub const IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP: ib_uverbs_flow_action_esp_replay = 1;
-pub type ib_uverbs_flow_action_esp_replay = libc::c_uint;
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub struct ib_uverbs_flow_action_esp_encap {
-    pub __bindgen_anon_1: ib_uverbs_flow_action_esp_encap__bindgen_ty_1,
-    pub __bindgen_anon_2: ib_uverbs_flow_action_esp_encap__bindgen_ty_2,
-    pub len: __u16,
-    pub type_: __u16,
-}
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub union ib_uverbs_flow_action_esp_encap__bindgen_ty_1 {
-    pub val_ptr: *mut libc::c_void,
-    pub val_ptr_data_u64: __u64,
-}
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub union ib_uverbs_flow_action_esp_encap__bindgen_ty_2 {
-    pub next_ptr: *mut ib_uverbs_flow_action_esp_encap,
-    pub next_ptr_data_u64: __u64,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ib_uverbs_flow_action_esp {
-    pub spi: __u32,
-    pub seq: __u32,
-    pub tfc_pad: __u32,
-    pub flags: __u32,
-    pub hard_limit_pkts: __u64,
-}
+pub const IB_UVERBS_ACCESS_LOCAL_WRITE: ib_uverbs_access_flags = 1;
+pub const IB_UVERBS_ACCESS_REMOTE_WRITE: ib_uverbs_access_flags = 2;
+pub const IB_UVERBS_ACCESS_REMOTE_READ: ib_uverbs_access_flags = 4;
+pub const IB_UVERBS_ACCESS_REMOTE_ATOMIC: ib_uverbs_access_flags = 8;
+pub const IB_UVERBS_ACCESS_MW_BIND: ib_uverbs_access_flags = 16;
+pub const IB_UVERBS_ACCESS_ZERO_BASED: ib_uverbs_access_flags = 32;
+pub const IB_UVERBS_ACCESS_ON_DEMAND: ib_uverbs_access_flags = 64;
+pub const IB_UVERBS_ACCESS_HUGETLB: ib_uverbs_access_flags = 128;
+pub const IB_UVERBS_ACCESS_RELAXED_ORDERING: ib_uverbs_access_flags = 1048576;
+pub const IB_UVERBS_ACCESS_OPTIONAL_RANGE: ib_uverbs_access_flags = 1072693248;
+pub type ib_uverbs_access_flags = libc::c_uint;
 pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH: ib_uverbs_advise_mr_advice = 0;
 pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE: ib_uverbs_advise_mr_advice = 1;
 pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: ib_uverbs_advise_mr_advice = 2;
@@ -111,6 +64,31 @@ pub const IBV_TRANSPORT_USNIC: ibv_transport_type = 2;
 pub const IBV_TRANSPORT_USNIC_UDP: ibv_transport_type = 3;
 pub const IBV_TRANSPORT_UNSPECIFIED: ibv_transport_type = 4;
 pub type ibv_transport_type = libc::c_int;
+pub const IBV_DEVICE_RESIZE_MAX_WR: ibv_device_cap_flags = 1;
+pub const IBV_DEVICE_BAD_PKEY_CNTR: ibv_device_cap_flags = 2;
+pub const IBV_DEVICE_BAD_QKEY_CNTR: ibv_device_cap_flags = 4;
+pub const IBV_DEVICE_RAW_MULTI: ibv_device_cap_flags = 8;
+pub const IBV_DEVICE_AUTO_PATH_MIG: ibv_device_cap_flags = 16;
+pub const IBV_DEVICE_CHANGE_PHY_PORT: ibv_device_cap_flags = 32;
+pub const IBV_DEVICE_UD_AV_PORT_ENFORCE: ibv_device_cap_flags = 64;
+pub const IBV_DEVICE_CURR_QP_STATE_MOD: ibv_device_cap_flags = 128;
+pub const IBV_DEVICE_SHUTDOWN_PORT: ibv_device_cap_flags = 256;
+pub const IBV_DEVICE_INIT_TYPE: ibv_device_cap_flags = 512;
+pub const IBV_DEVICE_PORT_ACTIVE_EVENT: ibv_device_cap_flags = 1024;
+pub const IBV_DEVICE_SYS_IMAGE_GUID: ibv_device_cap_flags = 2048;
+pub const IBV_DEVICE_RC_RNR_NAK_GEN: ibv_device_cap_flags = 4096;
+pub const IBV_DEVICE_SRQ_RESIZE: ibv_device_cap_flags = 8192;
+pub const IBV_DEVICE_N_NOTIFY_CQ: ibv_device_cap_flags = 16384;
+pub const IBV_DEVICE_MEM_WINDOW: ibv_device_cap_flags = 131072;
+pub const IBV_DEVICE_UD_IP_CSUM: ibv_device_cap_flags = 262144;
+pub const IBV_DEVICE_XRC: ibv_device_cap_flags = 1048576;
+pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: ibv_device_cap_flags = 2097152;
+pub const IBV_DEVICE_MEM_WINDOW_TYPE_2A: ibv_device_cap_flags = 8388608;
+pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: ibv_device_cap_flags = 16777216;
+pub const IBV_DEVICE_RC_IP_CSUM: ibv_device_cap_flags = 33554432;
+pub const IBV_DEVICE_RAW_IP_CSUM: ibv_device_cap_flags = 67108864;
+pub const IBV_DEVICE_MANAGED_FLOW_STEERING: ibv_device_cap_flags = 536870912;
+pub type ibv_device_cap_flags = libc::c_uint;
 pub const IBV_FORK_DISABLED: ibv_fork_status = 0;
 pub const IBV_FORK_ENABLED: ibv_fork_status = 1;
 pub const IBV_FORK_UNNEEDED: ibv_fork_status = 2;
@@ -119,35 +97,6 @@ pub const IBV_ATOMIC_NONE: ibv_atomic_cap = 0;
 pub const IBV_ATOMIC_HCA: ibv_atomic_cap = 1;
 pub const IBV_ATOMIC_GLOB: ibv_atomic_cap = 2;
 pub type ibv_atomic_cap = libc::c_uint;
-#[repr(C)]
-pub struct ibv_alloc_dm_attr {
-    pub length: size_t,
-    pub log_align_req: u32,
-    pub comp_mask: u32,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_dm {
-    pub context: *mut ibv_context,
-    pub memcpy_to_dm: ::std::option::Option<
-        unsafe extern "C" fn(
-            dm: *mut ibv_dm,
-            dm_offset: u64,
-            host_addr: *const libc::c_void,
-            length: size_t,
-        ) -> libc::c_int,
-    >,
-    pub memcpy_from_dm: ::std::option::Option<
-        unsafe extern "C" fn(
-            host_addr: *mut libc::c_void,
-            dm: *mut ibv_dm,
-            dm_offset: u64,
-            length: size_t,
-        ) -> libc::c_int,
-    >,
-    pub comp_mask: u32,
-    pub handle: u32,
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_device_attr {
@@ -288,10 +237,9 @@ pub const IBV_PORT_ARMED: ibv_port_state = 3;
 pub const IBV_PORT_ACTIVE: ibv_port_state = 4;
 pub const IBV_PORT_ACTIVE_DEFER: ibv_port_state = 5;
 pub type ibv_port_state = libc::c_uint;
-pub const IBV_LINK_LAYER_UNSPECIFIED: _bindgen_ty_13 = 0;
-pub const IBV_LINK_LAYER_INFINIBAND: _bindgen_ty_13 = 1;
-pub const IBV_LINK_LAYER_ETHERNET: _bindgen_ty_13 = 2;
-pub type _bindgen_ty_13 = libc::c_uint;
+pub const IBV_LINK_LAYER_UNSPECIFIED: libc::c_uint = 0;
+pub const IBV_LINK_LAYER_INFINIBAND: libc::c_uint = 1;
+pub const IBV_LINK_LAYER_ETHERNET: libc::c_uint = 2;
 pub const IBV_PORT_SM: ibv_port_cap_flags = 2;
 pub const IBV_PORT_NOTICE_SUP: ibv_port_cap_flags = 4;
 pub const IBV_PORT_TRAP_SUP: ibv_port_cap_flags = 8;
@@ -412,9 +360,7 @@ pub const IBV_WC_GENERAL_ERR: ibv_wc_status = 21;
 pub const IBV_WC_TM_ERR: ibv_wc_status = 22;
 pub const IBV_WC_TM_RNDV_INCOMPLETE: ibv_wc_status = 23;
 pub type ibv_wc_status = libc::c_uint;
-unsafe extern "C" {
-    pub fn ibv_wc_status_str(status: ibv_wc_status) -> *const libc::c_char;
-}
+pub type ibv_wc_status_str = unsafe extern "C" fn(status: ibv_wc_status) -> *const libc::c_char;
 pub const IBV_WC_SEND: ibv_wc_opcode = 0;
 pub const IBV_WC_RDMA_WRITE: ibv_wc_opcode = 1;
 pub const IBV_WC_RDMA_READ: ibv_wc_opcode = 2;
@@ -492,32 +438,11 @@ pub struct ibv_pd {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct ibv_td_init_attr {
-    pub comp_mask: u32,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_td {
-    pub context: *mut ibv_context,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_xrcd_init_attr {
-    pub comp_mask: u32,
-    pub fd: libc::c_int,
-    pub oflags: libc::c_int,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_xrcd {
-    pub context: *mut ibv_context,
-}
-#[repr(C)]
 pub struct ibv_mr {
     pub context: *mut ibv_context,
     pub pd: *mut ibv_pd,
     pub addr: *mut libc::c_void,
-    pub length: size_t,
+    pub length: usize,
     pub handle: u32,
     pub lkey: u32,
     pub rkey: u32,
@@ -525,15 +450,6 @@ pub struct ibv_mr {
 pub const IBV_MW_TYPE_1: ibv_mw_type = 1;
 pub const IBV_MW_TYPE_2: ibv_mw_type = 2;
 pub type ibv_mw_type = libc::c_uint;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_mw {
-    pub context: *mut ibv_context,
-    pub pd: *mut ibv_pd,
-    pub rkey: u32,
-    pub handle: u32,
-    pub type_: ibv_mw_type,
-}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_global_route {
@@ -543,6 +459,31 @@ pub struct ibv_global_route {
     pub hop_limit: u8,
     pub traffic_class: u8,
 }
+pub const IBV_RATE_MAX: ibv_rate = 0;
+pub const IBV_RATE_2_5_GBPS: ibv_rate = 2;
+pub const IBV_RATE_5_GBPS: ibv_rate = 5;
+pub const IBV_RATE_10_GBPS: ibv_rate = 3;
+pub const IBV_RATE_20_GBPS: ibv_rate = 6;
+pub const IBV_RATE_30_GBPS: ibv_rate = 4;
+pub const IBV_RATE_40_GBPS: ibv_rate = 7;
+pub const IBV_RATE_60_GBPS: ibv_rate = 8;
+pub const IBV_RATE_80_GBPS: ibv_rate = 9;
+pub const IBV_RATE_120_GBPS: ibv_rate = 10;
+pub const IBV_RATE_14_GBPS: ibv_rate = 11;
+pub const IBV_RATE_56_GBPS: ibv_rate = 12;
+pub const IBV_RATE_112_GBPS: ibv_rate = 13;
+pub const IBV_RATE_168_GBPS: ibv_rate = 14;
+pub const IBV_RATE_25_GBPS: ibv_rate = 15;
+pub const IBV_RATE_100_GBPS: ibv_rate = 16;
+pub const IBV_RATE_200_GBPS: ibv_rate = 17;
+pub const IBV_RATE_300_GBPS: ibv_rate = 18;
+pub const IBV_RATE_28_GBPS: ibv_rate = 19;
+pub const IBV_RATE_50_GBPS: ibv_rate = 20;
+pub const IBV_RATE_400_GBPS: ibv_rate = 21;
+pub const IBV_RATE_600_GBPS: ibv_rate = 22;
+pub const IBV_RATE_800_GBPS: ibv_rate = 23;
+pub const IBV_RATE_1200_GBPS: ibv_rate = 24;
+pub type ibv_rate = libc::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_ah_attr {
@@ -569,78 +510,6 @@ pub struct ibv_srq_attr {
 pub struct ibv_srq_init_attr {
     pub srq_context: *mut libc::c_void,
     pub attr: ibv_srq_attr,
-}
-pub const IBV_SRQT_BASIC: ibv_srq_type = 0;
-pub const IBV_SRQT_XRC: ibv_srq_type = 1;
-pub const IBV_SRQT_TM: ibv_srq_type = 2;
-pub type ibv_srq_type = libc::c_uint;
-pub const IBV_SRQ_INIT_ATTR_TYPE: ibv_srq_init_attr_mask = 1;
-pub const IBV_SRQ_INIT_ATTR_PD: ibv_srq_init_attr_mask = 2;
-pub const IBV_SRQ_INIT_ATTR_XRCD: ibv_srq_init_attr_mask = 4;
-pub const IBV_SRQ_INIT_ATTR_CQ: ibv_srq_init_attr_mask = 8;
-pub const IBV_SRQ_INIT_ATTR_TM: ibv_srq_init_attr_mask = 16;
-pub const IBV_SRQ_INIT_ATTR_RESERVED: ibv_srq_init_attr_mask = 32;
-pub type ibv_srq_init_attr_mask = libc::c_uint;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_tm_cap {
-    pub max_num_tags: u32,
-    pub max_ops: u32,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_srq_init_attr_ex {
-    pub srq_context: *mut libc::c_void,
-    pub attr: ibv_srq_attr,
-    pub comp_mask: u32,
-    pub srq_type: ibv_srq_type,
-    pub pd: *mut ibv_pd,
-    pub xrcd: *mut ibv_xrcd,
-    pub cq: *mut ibv_cq,
-    pub tm_cap: ibv_tm_cap,
-}
-pub const IBV_WQT_RQ: ibv_wq_type = 0;
-pub type ibv_wq_type = libc::c_uint;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_wq_init_attr {
-    pub wq_context: *mut libc::c_void,
-    pub wq_type: ibv_wq_type,
-    pub max_wr: u32,
-    pub max_sge: u32,
-    pub pd: *mut ibv_pd,
-    pub cq: *mut ibv_cq,
-    pub comp_mask: u32,
-    pub create_flags: u32,
-}
-pub const IBV_WQS_RESET: ibv_wq_state = 0;
-pub const IBV_WQS_RDY: ibv_wq_state = 1;
-pub const IBV_WQS_ERR: ibv_wq_state = 2;
-pub const IBV_WQS_UNKNOWN: ibv_wq_state = 3;
-pub type ibv_wq_state = libc::c_uint;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_wq_attr {
-    pub attr_mask: u32,
-    pub wq_state: ibv_wq_state,
-    pub curr_wq_state: ibv_wq_state,
-    pub flags: u32,
-    pub flags_mask: u32,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_rwq_ind_table {
-    pub context: *mut ibv_context,
-    pub ind_tbl_handle: libc::c_int,
-    pub ind_tbl_num: libc::c_int,
-    pub comp_mask: u32,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_rwq_ind_table_init_attr {
-    pub log_ind_tbl_size: u32,
-    pub ind_tbl: *mut *mut ibv_wq,
-    pub comp_mask: u32,
 }
 pub const IBV_QPT_RC: ibv_qp_type = 2;
 pub const IBV_QPT_UC: ibv_qp_type = 3;
@@ -669,76 +538,6 @@ pub struct ibv_qp_init_attr {
     pub cap: ibv_qp_cap,
     pub qp_type: ibv_qp_type,
     pub sq_sig_all: libc::c_int,
-}
-pub const IBV_QP_INIT_ATTR_PD: ibv_qp_init_attr_mask = 1;
-pub const IBV_QP_INIT_ATTR_XRCD: ibv_qp_init_attr_mask = 2;
-pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: ibv_qp_init_attr_mask = 4;
-pub const IBV_QP_INIT_ATTR_MAX_TSO_HEADER: ibv_qp_init_attr_mask = 8;
-pub const IBV_QP_INIT_ATTR_IND_TABLE: ibv_qp_init_attr_mask = 16;
-pub const IBV_QP_INIT_ATTR_RX_HASH: ibv_qp_init_attr_mask = 32;
-pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: ibv_qp_init_attr_mask = 64;
-pub type ibv_qp_init_attr_mask = libc::c_uint;
-pub const IBV_QP_CREATE_BLOCK_SELF_MCAST_LB: ibv_qp_create_flags = 2;
-pub const IBV_QP_CREATE_SCATTER_FCS: ibv_qp_create_flags = 256;
-pub const IBV_QP_CREATE_CVLAN_STRIPPING: ibv_qp_create_flags = 512;
-pub const IBV_QP_CREATE_SOURCE_QPN: ibv_qp_create_flags = 1024;
-pub const IBV_QP_CREATE_PCI_WRITE_END_PADDING: ibv_qp_create_flags = 2048;
-pub type ibv_qp_create_flags = libc::c_uint;
-pub const IBV_QP_EX_WITH_RDMA_WRITE: ibv_qp_create_send_ops_flags = 1;
-pub const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: ibv_qp_create_send_ops_flags = 2;
-pub const IBV_QP_EX_WITH_SEND: ibv_qp_create_send_ops_flags = 4;
-pub const IBV_QP_EX_WITH_SEND_WITH_IMM: ibv_qp_create_send_ops_flags = 8;
-pub const IBV_QP_EX_WITH_RDMA_READ: ibv_qp_create_send_ops_flags = 16;
-pub const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: ibv_qp_create_send_ops_flags = 32;
-pub const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: ibv_qp_create_send_ops_flags = 64;
-pub const IBV_QP_EX_WITH_LOCAL_INV: ibv_qp_create_send_ops_flags = 128;
-pub const IBV_QP_EX_WITH_BIND_MW: ibv_qp_create_send_ops_flags = 256;
-pub const IBV_QP_EX_WITH_SEND_WITH_INV: ibv_qp_create_send_ops_flags = 512;
-pub const IBV_QP_EX_WITH_TSO: ibv_qp_create_send_ops_flags = 1024;
-pub const IBV_QP_EX_WITH_ATOMIC_WRITE: ibv_qp_create_send_ops_flags = 4096;
-pub type ibv_qp_create_send_ops_flags = libc::c_uint;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_rx_hash_conf {
-    pub rx_hash_function: u8,
-    pub rx_hash_key_len: u8,
-    pub rx_hash_key: *mut u8,
-    pub rx_hash_fields_mask: u64,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_qp_init_attr_ex {
-    pub qp_context: *mut libc::c_void,
-    pub send_cq: *mut ibv_cq,
-    pub recv_cq: *mut ibv_cq,
-    pub srq: *mut ibv_srq,
-    pub cap: ibv_qp_cap,
-    pub qp_type: ibv_qp_type,
-    pub sq_sig_all: libc::c_int,
-    pub comp_mask: u32,
-    pub pd: *mut ibv_pd,
-    pub xrcd: *mut ibv_xrcd,
-    pub create_flags: u32,
-    pub max_tso_header: u16,
-    pub rwq_ind_tbl: *mut ibv_rwq_ind_table,
-    pub rx_hash_conf: ibv_rx_hash_conf,
-    pub source_qpn: u32,
-    pub send_ops_flags: u64,
-}
-pub const IBV_QP_OPEN_ATTR_NUM: ibv_qp_open_attr_mask = 1;
-pub const IBV_QP_OPEN_ATTR_XRCD: ibv_qp_open_attr_mask = 2;
-pub const IBV_QP_OPEN_ATTR_CONTEXT: ibv_qp_open_attr_mask = 4;
-pub const IBV_QP_OPEN_ATTR_TYPE: ibv_qp_open_attr_mask = 8;
-pub const IBV_QP_OPEN_ATTR_RESERVED: ibv_qp_open_attr_mask = 16;
-pub type ibv_qp_open_attr_mask = libc::c_uint;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_qp_open_attr {
-    pub comp_mask: u32,
-    pub qp_num: u32,
-    pub xrcd: *mut ibv_xrcd,
-    pub qp_context: *mut libc::c_void,
-    pub qp_type: ibv_qp_type,
 }
 pub const IBV_QP_STATE: ibv_qp_attr_mask = 1;
 pub const IBV_QP_CUR_STATE: ibv_qp_attr_mask = 2;
@@ -806,14 +605,6 @@ pub struct ibv_qp_attr {
     pub alt_timeout: u8,
     pub rate_limit: u32,
 }
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_qp_rate_limit_attr {
-    pub rate_limit: u32,
-    pub max_burst_sz: u32,
-    pub typical_pkt_sz: u16,
-    pub comp_mask: u32,
-}
 pub const IBV_WR_RDMA_WRITE: ibv_wr_opcode = 0;
 pub const IBV_WR_RDMA_WRITE_WITH_IMM: ibv_wr_opcode = 1;
 pub const IBV_WR_SEND: ibv_wr_opcode = 2;
@@ -834,11 +625,6 @@ pub const IBV_SEND_SOLICITED: ibv_send_flags = 4;
 pub const IBV_SEND_INLINE: ibv_send_flags = 8;
 pub const IBV_SEND_IP_CSUM: ibv_send_flags = 16;
 pub type ibv_send_flags = libc::c_uint;
-#[repr(C)]
-pub struct ibv_data_buf {
-    pub addr: *mut libc::c_void,
-    pub length: size_t,
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_sge {
@@ -932,42 +718,6 @@ pub struct ibv_recv_wr {
     pub sg_list: *mut ibv_sge,
     pub num_sge: libc::c_int,
 }
-pub const IBV_WR_TAG_ADD: ibv_ops_wr_opcode = 0;
-pub const IBV_WR_TAG_DEL: ibv_ops_wr_opcode = 1;
-pub const IBV_WR_TAG_SYNC: ibv_ops_wr_opcode = 2;
-pub type ibv_ops_wr_opcode = libc::c_uint;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_ops_wr {
-    pub wr_id: u64,
-    pub next: *mut ibv_ops_wr,
-    pub opcode: ibv_ops_wr_opcode,
-    pub flags: libc::c_int,
-    pub tm: ibv_ops_wr__bindgen_ty_1,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_ops_wr__bindgen_ty_1 {
-    pub unexpected_cnt: u32,
-    pub handle: u32,
-    pub add: ibv_ops_wr__bindgen_ty_1__bindgen_ty_1,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_ops_wr__bindgen_ty_1__bindgen_ty_1 {
-    pub recv_wr_id: u64,
-    pub sg_list: *mut ibv_sge,
-    pub num_sge: libc::c_int,
-    pub tag: u64,
-    pub mask: u64,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_mw_bind {
-    pub wr_id: u64,
-    pub send_flags: libc::c_uint,
-    pub bind_info: ibv_mw_bind_info,
-}
 #[repr(C)]
 pub struct ibv_srq {
     pub context: *mut ibv_context,
@@ -977,28 +727,6 @@ pub struct ibv_srq {
     pub mutex: pthread_mutex_t,
     pub cond: pthread_cond_t,
     pub events_completed: u32,
-}
-#[repr(C)]
-pub struct ibv_wq {
-    pub context: *mut ibv_context,
-    pub wq_context: *mut libc::c_void,
-    pub pd: *mut ibv_pd,
-    pub cq: *mut ibv_cq,
-    pub wq_num: u32,
-    pub handle: u32,
-    pub state: ibv_wq_state,
-    pub wq_type: ibv_wq_type,
-    pub post_recv: ::std::option::Option<
-        unsafe extern "C" fn(
-            current: *mut ibv_wq,
-            recv_wr: *mut ibv_recv_wr,
-            bad_recv_wr: *mut *mut ibv_recv_wr,
-        ) -> libc::c_int,
-    >,
-    pub mutex: pthread_mutex_t,
-    pub cond: pthread_cond_t,
-    pub events_completed: u32,
-    pub comp_mask: u32,
 }
 #[repr(C)]
 pub struct ibv_qp {
@@ -1015,85 +743,6 @@ pub struct ibv_qp {
     pub mutex: pthread_mutex_t,
     pub cond: pthread_cond_t,
     pub events_completed: u32,
-}
-#[repr(C)]
-pub struct ibv_qp_ex {
-    pub qp_base: ibv_qp,
-    pub comp_mask: u64,
-    pub wr_id: u64,
-    pub wr_flags: libc::c_uint,
-    pub wr_atomic_cmp_swp: ::std::option::Option<
-        unsafe extern "C" fn(
-            qp: *mut ibv_qp_ex,
-            rkey: u32,
-            remote_addr: u64,
-            compare: u64,
-            swap: u64,
-        ),
-    >,
-    pub wr_atomic_fetch_add: ::std::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64),
-    >,
-    pub wr_bind_mw: ::std::option::Option<
-        unsafe extern "C" fn(
-            qp: *mut ibv_qp_ex,
-            mw: *mut ibv_mw,
-            rkey: u32,
-            bind_info: *const ibv_mw_bind_info,
-        ),
-    >,
-    pub wr_local_inv:
-        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
-    pub wr_rdma_read: ::std::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64),
-    >,
-    pub wr_rdma_write: ::std::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64),
-    >,
-    pub wr_rdma_write_imm: ::std::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: __be32),
-    >,
-    pub wr_send: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
-    pub wr_send_imm:
-        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, imm_data: __be32)>,
-    pub wr_send_inv:
-        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
-    pub wr_send_tso: ::std::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, hdr: *mut libc::c_void, hdr_sz: u16, mss: u16),
-    >,
-    pub wr_set_ud_addr: ::std::option::Option<
-        unsafe extern "C" fn(
-            qp: *mut ibv_qp_ex,
-            ah: *mut ibv_ah,
-            remote_qpn: u32,
-            remote_qkey: u32,
-        ),
-    >,
-    pub wr_set_xrc_srqn:
-        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, remote_srqn: u32)>,
-    pub wr_set_inline_data: ::std::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, addr: *mut libc::c_void, length: size_t),
-    >,
-    pub wr_set_inline_data_list: ::std::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, num_buf: size_t, buf_list: *const ibv_data_buf),
-    >,
-    pub wr_set_sge: ::std::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32),
-    >,
-    pub wr_set_sge_list: ::std::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, num_sge: size_t, sg_list: *const ibv_sge),
-    >,
-    pub wr_start: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
-    pub wr_complete: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> libc::c_int>,
-    pub wr_abort: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
-    pub wr_atomic_write: ::std::option::Option<
-        unsafe extern "C" fn(
-            qp: *mut ibv_qp_ex,
-            rkey: u32,
-            remote_addr: u64,
-            atomic_wr: *const libc::c_void,
-        ),
-    >,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1116,128 +765,11 @@ pub struct ibv_cq {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct ibv_poll_cq_attr {
-    pub comp_mask: u32,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_wc_tm_info {
-    pub tag: u64,
-    pub priv_: u32,
-}
-#[repr(C)]
-pub struct ibv_cq_ex {
-    pub context: *mut ibv_context,
-    pub channel: *mut ibv_comp_channel,
-    pub cq_context: *mut libc::c_void,
-    pub handle: u32,
-    pub cqe: libc::c_int,
-    pub mutex: pthread_mutex_t,
-    pub cond: pthread_cond_t,
-    pub comp_events_completed: u32,
-    pub async_events_completed: u32,
-    pub comp_mask: u32,
-    pub status: ibv_wc_status,
-    pub wr_id: u64,
-    pub start_poll: ::std::option::Option<
-        unsafe extern "C" fn(current: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> libc::c_int,
-    >,
-    pub next_poll:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> libc::c_int>,
-    pub end_poll: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex)>,
-    pub read_opcode:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> ibv_wc_opcode>,
-    pub read_vendor_err:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_byte_len: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_imm_data:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> __be32>,
-    pub read_qp_num: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_src_qp: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_wc_flags:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> libc::c_uint>,
-    pub read_slid: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_sl: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u8>,
-    pub read_dlid_path_bits:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u8>,
-    pub read_completion_ts:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
-    pub read_cvlan: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u16>,
-    pub read_flow_tag: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_tm_info: ::std::option::Option<
-        unsafe extern "C" fn(current: *mut ibv_cq_ex, tm_info: *mut ibv_wc_tm_info),
-    >,
-    pub read_completion_wallclock_ns:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_moderate_cq {
-    pub cq_count: u16,
-    pub cq_period: u16,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_modify_cq_attr {
-    pub attr_mask: u32,
-    pub moderate: ibv_moderate_cq,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_ah {
-    pub context: *mut ibv_context,
-    pub pd: *mut ibv_pd,
-    pub handle: u32,
-}
-pub const IBV_FLOW_ATTR_NORMAL: ibv_flow_attr_type = 0;
-pub const IBV_FLOW_ATTR_ALL_DEFAULT: ibv_flow_attr_type = 1;
-pub const IBV_FLOW_ATTR_MC_DEFAULT: ibv_flow_attr_type = 2;
-pub const IBV_FLOW_ATTR_SNIFFER: ibv_flow_attr_type = 3;
-pub type ibv_flow_attr_type = libc::c_uint;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_flow_attr {
-    pub comp_mask: u32,
-    pub type_: ibv_flow_attr_type,
-    pub size: u16,
-    pub priority: u16,
-    pub num_of_specs: u8,
-    pub port: u8,
-    pub flags: u32,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_flow {
-    pub comp_mask: u32,
-    pub context: *mut ibv_context,
-    pub handle: u32,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_flow_action {
-    pub context: *mut ibv_context,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_flow_action_esp_attr {
-    pub esp_attr: *mut ib_uverbs_flow_action_esp,
-    pub keymat_proto: ib_uverbs_flow_action_esp_keymat,
-    pub keymat_len: u16,
-    pub keymat_ptr: *mut libc::c_void,
-    pub replay_proto: ib_uverbs_flow_action_esp_replay,
-    pub replay_len: u16,
-    pub replay_ptr: *mut libc::c_void,
-    pub esp_encap: *mut ib_uverbs_flow_action_esp_encap,
-    pub comp_mask: u32,
-    pub esn: u32,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
 pub struct _ibv_device_ops {
-    pub _dummy1: ::std::option::Option<
+    pub _dummy1: Option<
         unsafe extern "C" fn(device: *mut ibv_device, cmd_fd: libc::c_int) -> *mut ibv_context,
     >,
-    pub _dummy2: ::std::option::Option<unsafe extern "C" fn(context: *mut ibv_context)>,
+    pub _dummy2: Option<unsafe extern "C" fn(context: *mut ibv_context)>,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1252,89 +784,81 @@ pub struct ibv_device {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct _compat_ibv_port_attr {
-    _unused: [u8; 0],
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
 pub struct ibv_context_ops {
-    pub _compat_query_device: ::std::option::Option<
+    pub _compat_query_device: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             device_attr: *mut ibv_device_attr,
         ) -> libc::c_int,
     >,
-    pub _compat_query_port: ::std::option::Option<
+    pub _compat_query_port: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             port_num: u8,
             port_attr: *mut _compat_ibv_port_attr,
         ) -> libc::c_int,
     >,
-    pub _compat_alloc_pd: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_dealloc_pd: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_reg_mr: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_rereg_mr: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_dereg_mr: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub alloc_mw: ::std::option::Option<
-        unsafe extern "C" fn(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw,
-    >,
-    pub bind_mw: ::std::option::Option<
+    pub _compat_alloc_pd: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_dealloc_pd: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_reg_mr: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_rereg_mr: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_dereg_mr: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub alloc_mw: Option<unsafe extern "C" fn(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw>,
+    pub bind_mw: Option<
         unsafe extern "C" fn(
             qp: *mut ibv_qp,
             mw: *mut ibv_mw,
             mw_bind: *mut ibv_mw_bind,
         ) -> libc::c_int,
     >,
-    pub dealloc_mw: ::std::option::Option<unsafe extern "C" fn(mw: *mut ibv_mw) -> libc::c_int>,
-    pub _compat_create_cq: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub poll_cq: ::std::option::Option<
+    pub dealloc_mw: Option<unsafe extern "C" fn(mw: *mut ibv_mw) -> libc::c_int>,
+    pub _compat_create_cq: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub poll_cq: Option<
         unsafe extern "C" fn(
             cq: *mut ibv_cq,
             num_entries: libc::c_int,
             wc: *mut ibv_wc,
         ) -> libc::c_int,
     >,
-    pub req_notify_cq: ::std::option::Option<
-        unsafe extern "C" fn(cq: *mut ibv_cq, solicited_only: libc::c_int) -> libc::c_int,
-    >,
-    pub _compat_cq_event: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_resize_cq: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_destroy_cq: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_create_srq: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_modify_srq: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_query_srq: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_destroy_srq: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub post_srq_recv: ::std::option::Option<
+    pub req_notify_cq:
+        Option<unsafe extern "C" fn(cq: *mut ibv_cq, solicited_only: libc::c_int) -> libc::c_int>,
+    pub _compat_cq_event: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_resize_cq: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_destroy_cq: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_create_srq: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_modify_srq: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_query_srq: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_destroy_srq: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub post_srq_recv: Option<
         unsafe extern "C" fn(
             srq: *mut ibv_srq,
             recv_wr: *mut ibv_recv_wr,
             bad_recv_wr: *mut *mut ibv_recv_wr,
         ) -> libc::c_int,
     >,
-    pub _compat_create_qp: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_query_qp: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_modify_qp: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_destroy_qp: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub post_send: ::std::option::Option<
+    pub _compat_create_qp: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_query_qp: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_modify_qp: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_destroy_qp: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub post_send: Option<
         unsafe extern "C" fn(
             qp: *mut ibv_qp,
             wr: *mut ibv_send_wr,
             bad_wr: *mut *mut ibv_send_wr,
         ) -> libc::c_int,
     >,
-    pub post_recv: ::std::option::Option<
+    pub post_recv: Option<
         unsafe extern "C" fn(
             qp: *mut ibv_qp,
             wr: *mut ibv_recv_wr,
             bad_wr: *mut *mut ibv_recv_wr,
         ) -> libc::c_int,
     >,
-    pub _compat_create_ah: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_destroy_ah: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_attach_mcast: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_detach_mcast: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
-    pub _compat_async_event: ::std::option::Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_create_ah: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_destroy_ah: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_attach_mcast: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_detach_mcast: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
+    pub _compat_async_event: Option<unsafe extern "C" fn() -> *mut libc::c_void>,
 }
 #[repr(C)]
 pub struct ibv_context {
@@ -1347,79 +871,16 @@ pub struct ibv_context {
     pub abi_compat: *mut libc::c_void,
 }
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_cq_init_attr_ex {
-    pub cqe: u32,
-    pub cq_context: *mut libc::c_void,
-    pub channel: *mut ibv_comp_channel,
-    pub comp_vector: u32,
-    pub wc_flags: u64,
-    pub comp_mask: u32,
-    pub flags: u32,
-    pub parent_domain: *mut ibv_pd,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_parent_domain_init_attr {
-    pub pd: *mut ibv_pd,
-    pub td: *mut ibv_td,
-    pub comp_mask: u32,
-    pub alloc: ::std::option::Option<
-        unsafe extern "C" fn(
-            pd: *mut ibv_pd,
-            pd_context: *mut libc::c_void,
-            size: size_t,
-            alignment: size_t,
-            resource_type: u64,
-        ) -> *mut libc::c_void,
-    >,
-    pub free: ::std::option::Option<
-        unsafe extern "C" fn(
-            pd: *mut ibv_pd,
-            pd_context: *mut libc::c_void,
-            ptr: *mut libc::c_void,
-            resource_type: u64,
-        ),
-    >,
-    pub pd_context: *mut libc::c_void,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_counters_init_attr {
-    pub comp_mask: u32,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_counters {
-    pub context: *mut ibv_context,
-}
-pub const IBV_COUNTER_PACKETS: ibv_counter_description = 0;
-pub const IBV_COUNTER_BYTES: ibv_counter_description = 1;
-pub type ibv_counter_description = libc::c_uint;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_counter_attach_attr {
-    pub counter_desc: ibv_counter_description,
-    pub index: u32,
-    pub comp_mask: u32,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_values_ex {
-    pub comp_mask: u32,
-    pub raw_clock: timespec,
-}
-#[repr(C)]
 pub struct verbs_context {
-    pub query_port: ::std::option::Option<
+    pub query_port: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             port_num: u8,
             port_attr: *mut ibv_port_attr,
-            port_attr_len: size_t,
+            port_attr_len: usize,
         ) -> libc::c_int,
     >,
-    pub advise_mr: ::std::option::Option<
+    pub advise_mr: Option<
         unsafe extern "C" fn(
             pd: *mut ibv_pd,
             advice: ib_uverbs_advise_mr_advice,
@@ -1428,8 +889,8 @@ pub struct verbs_context {
             num_sges: u32,
         ) -> libc::c_int,
     >,
-    pub alloc_null_mr: ::std::option::Option<unsafe extern "C" fn(pd: *mut ibv_pd) -> *mut ibv_mr>,
-    pub read_counters: ::std::option::Option<
+    pub alloc_null_mr: Option<unsafe extern "C" fn(pd: *mut ibv_pd) -> *mut ibv_mr>,
+    pub read_counters: Option<
         unsafe extern "C" fn(
             counters: *mut ibv_counters,
             counters_value: *mut u64,
@@ -1437,355 +898,398 @@ pub struct verbs_context {
             flags: u32,
         ) -> libc::c_int,
     >,
-    pub attach_counters_point_flow: ::std::option::Option<
+    pub attach_counters_point_flow: Option<
         unsafe extern "C" fn(
             counters: *mut ibv_counters,
             attr: *mut ibv_counter_attach_attr,
             flow: *mut ibv_flow,
         ) -> libc::c_int,
     >,
-    pub create_counters: ::std::option::Option<
+    pub create_counters: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             init_attr: *mut ibv_counters_init_attr,
         ) -> *mut ibv_counters,
     >,
-    pub destroy_counters:
-        ::std::option::Option<unsafe extern "C" fn(counters: *mut ibv_counters) -> libc::c_int>,
-    pub reg_dm_mr: ::std::option::Option<
+    pub destroy_counters: Option<unsafe extern "C" fn(counters: *mut ibv_counters) -> libc::c_int>,
+    pub reg_dm_mr: Option<
         unsafe extern "C" fn(
             pd: *mut ibv_pd,
             dm: *mut ibv_dm,
             dm_offset: u64,
-            length: size_t,
+            length: usize,
             access: libc::c_uint,
         ) -> *mut ibv_mr,
     >,
-    pub alloc_dm: ::std::option::Option<
+    pub alloc_dm: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             attr: *mut ibv_alloc_dm_attr,
         ) -> *mut ibv_dm,
     >,
-    pub free_dm: ::std::option::Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> libc::c_int>,
-    pub modify_flow_action_esp: ::std::option::Option<
+    pub free_dm: Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> libc::c_int>,
+    pub modify_flow_action_esp: Option<
         unsafe extern "C" fn(
             action: *mut ibv_flow_action,
             attr: *mut ibv_flow_action_esp_attr,
         ) -> libc::c_int,
     >,
     pub destroy_flow_action:
-        ::std::option::Option<unsafe extern "C" fn(action: *mut ibv_flow_action) -> libc::c_int>,
-    pub create_flow_action_esp: ::std::option::Option<
+        Option<unsafe extern "C" fn(action: *mut ibv_flow_action) -> libc::c_int>,
+    pub create_flow_action_esp: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             attr: *mut ibv_flow_action_esp_attr,
         ) -> *mut ibv_flow_action,
     >,
-    pub modify_qp_rate_limit: ::std::option::Option<
+    pub modify_qp_rate_limit: Option<
         unsafe extern "C" fn(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> libc::c_int,
     >,
-    pub alloc_parent_domain: ::std::option::Option<
+    pub alloc_parent_domain: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             attr: *mut ibv_parent_domain_init_attr,
         ) -> *mut ibv_pd,
     >,
-    pub dealloc_td: ::std::option::Option<unsafe extern "C" fn(td: *mut ibv_td) -> libc::c_int>,
-    pub alloc_td: ::std::option::Option<
+    pub dealloc_td: Option<unsafe extern "C" fn(td: *mut ibv_td) -> libc::c_int>,
+    pub alloc_td: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             init_attr: *mut ibv_td_init_attr,
         ) -> *mut ibv_td,
     >,
-    pub modify_cq: ::std::option::Option<
-        unsafe extern "C" fn(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> libc::c_int,
-    >,
-    pub post_srq_ops: ::std::option::Option<
+    pub modify_cq:
+        Option<unsafe extern "C" fn(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> libc::c_int>,
+    pub post_srq_ops: Option<
         unsafe extern "C" fn(
             srq: *mut ibv_srq,
             op: *mut ibv_ops_wr,
             bad_op: *mut *mut ibv_ops_wr,
         ) -> libc::c_int,
     >,
-    pub destroy_rwq_ind_table: ::std::option::Option<
-        unsafe extern "C" fn(rwq_ind_table: *mut ibv_rwq_ind_table) -> libc::c_int,
-    >,
-    pub create_rwq_ind_table: ::std::option::Option<
+    pub destroy_rwq_ind_table:
+        Option<unsafe extern "C" fn(rwq_ind_table: *mut ibv_rwq_ind_table) -> libc::c_int>,
+    pub create_rwq_ind_table: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             init_attr: *mut ibv_rwq_ind_table_init_attr,
         ) -> *mut ibv_rwq_ind_table,
     >,
-    pub destroy_wq: ::std::option::Option<unsafe extern "C" fn(wq: *mut ibv_wq) -> libc::c_int>,
-    pub modify_wq: ::std::option::Option<
-        unsafe extern "C" fn(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> libc::c_int,
-    >,
-    pub create_wq: ::std::option::Option<
+    pub destroy_wq: Option<unsafe extern "C" fn(wq: *mut ibv_wq) -> libc::c_int>,
+    pub modify_wq:
+        Option<unsafe extern "C" fn(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> libc::c_int>,
+    pub create_wq: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             wq_init_attr: *mut ibv_wq_init_attr,
         ) -> *mut ibv_wq,
     >,
-    pub query_rt_values: ::std::option::Option<
+    pub query_rt_values: Option<
         unsafe extern "C" fn(context: *mut ibv_context, values: *mut ibv_values_ex) -> libc::c_int,
     >,
-    pub create_cq_ex: ::std::option::Option<
+    pub create_cq_ex: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             init_attr: *mut ibv_cq_init_attr_ex,
         ) -> *mut ibv_cq_ex,
     >,
     pub priv_: *mut verbs_ex_private,
-    pub query_device_ex: ::std::option::Option<
+    pub query_device_ex: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             input: *const ibv_query_device_ex_input,
             attr: *mut ibv_device_attr_ex,
-            attr_size: size_t,
+            attr_size: usize,
         ) -> libc::c_int,
     >,
-    pub ibv_destroy_flow:
-        ::std::option::Option<unsafe extern "C" fn(flow: *mut ibv_flow) -> libc::c_int>,
-    pub ABI_placeholder2: ::std::option::Option<unsafe extern "C" fn()>,
-    pub ibv_create_flow: ::std::option::Option<
+    pub ibv_destroy_flow: Option<unsafe extern "C" fn(flow: *mut ibv_flow) -> libc::c_int>,
+    pub ABI_placeholder2: Option<unsafe extern "C" fn()>,
+    pub ibv_create_flow: Option<
         unsafe extern "C" fn(qp: *mut ibv_qp, flow_attr: *mut ibv_flow_attr) -> *mut ibv_flow,
     >,
-    pub ABI_placeholder1: ::std::option::Option<unsafe extern "C" fn()>,
-    pub open_qp: ::std::option::Option<
+    pub ABI_placeholder1: Option<unsafe extern "C" fn()>,
+    pub open_qp: Option<
         unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp,
     >,
-    pub create_qp_ex: ::std::option::Option<
+    pub create_qp_ex: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
         ) -> *mut ibv_qp,
     >,
-    pub get_srq_num: ::std::option::Option<
-        unsafe extern "C" fn(srq: *mut ibv_srq, srq_num: *mut u32) -> libc::c_int,
-    >,
-    pub create_srq_ex: ::std::option::Option<
+    pub get_srq_num:
+        Option<unsafe extern "C" fn(srq: *mut ibv_srq, srq_num: *mut u32) -> libc::c_int>,
+    pub create_srq_ex: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             srq_init_attr_ex: *mut ibv_srq_init_attr_ex,
         ) -> *mut ibv_srq,
     >,
-    pub open_xrcd: ::std::option::Option<
+    pub open_xrcd: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
             xrcd_init_attr: *mut ibv_xrcd_init_attr,
         ) -> *mut ibv_xrcd,
     >,
-    pub close_xrcd: ::std::option::Option<unsafe extern "C" fn(xrcd: *mut ibv_xrcd) -> libc::c_int>,
+    pub close_xrcd: Option<unsafe extern "C" fn(xrcd: *mut ibv_xrcd) -> libc::c_int>,
     pub _ABI_placeholder3: u64,
-    pub sz: size_t,
+    pub sz: usize,
     pub context: ibv_context,
 }
-unsafe extern "C" {
-    pub fn ibv_get_device_list(num_devices: *mut libc::c_int) -> *mut *mut ibv_device;
-}
-unsafe extern "C" {
-    pub fn ibv_free_device_list(list: *mut *mut ibv_device);
-}
-unsafe extern "C" {
-    pub fn ibv_get_device_name(device: *mut ibv_device) -> *const libc::c_char;
-}
-unsafe extern "C" {
-    pub fn ibv_get_device_index(device: *mut ibv_device) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_get_device_guid(device: *mut ibv_device) -> __be64;
-}
-unsafe extern "C" {
-    pub fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
-}
-unsafe extern "C" {
-    pub fn ibv_close_device(context: *mut ibv_context) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_get_async_event(
-        context: *mut ibv_context,
-        event: *mut ibv_async_event,
-    ) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_ack_async_event(event: *mut ibv_async_event);
-}
-unsafe extern "C" {
-    pub fn ibv_query_device(
-        context: *mut ibv_context,
-        device_attr: *mut ibv_device_attr,
-    ) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_query_port(
-        context: *mut ibv_context,
-        port_num: u8,
-        port_attr: *mut _compat_ibv_port_attr,
-    ) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_query_gid(
-        context: *mut ibv_context,
-        port_num: u8,
-        index: libc::c_int,
-        gid: *mut ibv_gid,
-    ) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn _ibv_query_gid_ex(
-        context: *mut ibv_context,
-        port_num: u32,
-        gid_index: u32,
-        entry: *mut ibv_gid_entry,
-        flags: u32,
-        entry_size: size_t,
-    ) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn _ibv_query_gid_table(
-        context: *mut ibv_context,
-        entries: *mut ibv_gid_entry,
-        max_entries: size_t,
-        flags: u32,
-        entry_size: size_t,
-    ) -> ssize_t;
-}
-unsafe extern "C" {
-    pub fn ibv_query_pkey(
-        context: *mut ibv_context,
-        port_num: u8,
-        index: libc::c_int,
-        pkey: *mut __be16,
-    ) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
-}
-unsafe extern "C" {
-    pub fn ibv_dealloc_pd(pd: *mut ibv_pd) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_reg_mr_iova2(
-        pd: *mut ibv_pd,
-        addr: *mut libc::c_void,
-        length: size_t,
-        iova: u64,
-        access: libc::c_uint,
-    ) -> *mut ibv_mr;
-}
-unsafe extern "C" {
-    pub fn ibv_reg_mr(
-        pd: *mut ibv_pd,
-        addr: *mut libc::c_void,
-        length: size_t,
-        access: libc::c_int,
-    ) -> *mut ibv_mr;
-}
-unsafe extern "C" {
-    pub fn ibv_reg_mr_iova(
-        pd: *mut ibv_pd,
-        addr: *mut libc::c_void,
-        length: size_t,
-        iova: u64,
-        access: libc::c_int,
-    ) -> *mut ibv_mr;
-}
-unsafe extern "C" {
-    pub fn ibv_dereg_mr(mr: *mut ibv_mr) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
-}
-unsafe extern "C" {
-    pub fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_create_cq(
-        context: *mut ibv_context,
-        cqe: libc::c_int,
-        cq_context: *mut libc::c_void,
-        channel: *mut ibv_comp_channel,
-        comp_vector: libc::c_int,
-    ) -> *mut ibv_cq;
-}
-unsafe extern "C" {
-    pub fn ibv_resize_cq(cq: *mut ibv_cq, cqe: libc::c_int) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_destroy_cq(cq: *mut ibv_cq) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_get_cq_event(
-        channel: *mut ibv_comp_channel,
-        cq: *mut *mut ibv_cq,
-        cq_context: *mut *mut libc::c_void,
-    ) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: libc::c_uint);
-}
-unsafe extern "C" {
-    pub fn ibv_create_srq(pd: *mut ibv_pd, srq_init_attr: *mut ibv_srq_init_attr) -> *mut ibv_srq;
-}
-unsafe extern "C" {
-    pub fn ibv_modify_srq(
-        srq: *mut ibv_srq,
-        srq_attr: *mut ibv_srq_attr,
-        srq_attr_mask: libc::c_int,
-    ) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_query_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_destroy_srq(srq: *mut ibv_srq) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_create_qp(pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
-}
-unsafe extern "C" {
-    pub fn ibv_modify_qp(
-        qp: *mut ibv_qp,
-        attr: *mut ibv_qp_attr,
-        attr_mask: libc::c_int,
-    ) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_query_qp_data_in_order(
-        qp: *mut ibv_qp,
-        op: ibv_wr_opcode,
-        flags: u32,
-    ) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_query_qp(
-        qp: *mut ibv_qp,
-        attr: *mut ibv_qp_attr,
-        attr_mask: libc::c_int,
-        init_attr: *mut ibv_qp_init_attr,
-    ) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_destroy_qp(qp: *mut ibv_qp) -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_fork_init() -> libc::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_is_fork_initialized() -> ibv_fork_status;
-}
-unsafe extern "C" {
-    pub fn ibv_node_type_str(node_type: ibv_node_type) -> *const libc::c_char;
-}
-unsafe extern "C" {
-    pub fn ibv_port_state_str(port_state: ibv_port_state) -> *const libc::c_char;
-}
-unsafe extern "C" {
-    pub fn ibv_event_type_str(event: ibv_event_type) -> *const libc::c_char;
+pub type ibv_get_device_list =
+    unsafe extern "C" fn(num_devices: *mut libc::c_int) -> *mut *mut ibv_device;
+pub type ibv_free_device_list = unsafe extern "C" fn(list: *mut *mut ibv_device);
+pub type ibv_get_device_name = unsafe extern "C" fn(device: *mut ibv_device) -> *const libc::c_char;
+pub type ibv_get_device_index = unsafe extern "C" fn(device: *mut ibv_device) -> libc::c_int;
+pub type ibv_get_device_guid = unsafe extern "C" fn(device: *mut ibv_device) -> __be64;
+pub type ibv_open_device = unsafe extern "C" fn(device: *mut ibv_device) -> *mut ibv_context;
+pub type ibv_close_device = unsafe extern "C" fn(context: *mut ibv_context) -> libc::c_int;
+pub type ibv_get_async_event =
+    unsafe extern "C" fn(context: *mut ibv_context, event: *mut ibv_async_event) -> libc::c_int;
+pub type ibv_ack_async_event = unsafe extern "C" fn(event: *mut ibv_async_event);
+pub type ibv_query_device = unsafe extern "C" fn(
+    context: *mut ibv_context,
+    device_attr: *mut ibv_device_attr,
+) -> libc::c_int;
+pub type ibv_query_port = unsafe extern "C" fn(
+    context: *mut ibv_context,
+    port_num: u8,
+    port_attr: *mut _compat_ibv_port_attr,
+) -> libc::c_int;
+pub type ibv_query_gid = unsafe extern "C" fn(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: libc::c_int,
+    gid: *mut ibv_gid,
+) -> libc::c_int;
+pub type _ibv_query_gid_ex = unsafe extern "C" fn(
+    context: *mut ibv_context,
+    port_num: u32,
+    gid_index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    entry_size: usize,
+) -> libc::c_int;
+pub type _ibv_query_gid_table = unsafe extern "C" fn(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    flags: u32,
+    entry_size: usize,
+) -> isize;
+pub type ibv_query_pkey = unsafe extern "C" fn(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: libc::c_int,
+    pkey: *mut __be16,
+) -> libc::c_int;
+pub type ibv_alloc_pd = unsafe extern "C" fn(context: *mut ibv_context) -> *mut ibv_pd;
+pub type ibv_dealloc_pd = unsafe extern "C" fn(pd: *mut ibv_pd) -> libc::c_int;
+pub type ibv_reg_mr_iova2 = unsafe extern "C" fn(
+    pd: *mut ibv_pd,
+    addr: *mut libc::c_void,
+    length: usize,
+    iova: u64,
+    access: libc::c_uint,
+) -> *mut ibv_mr;
+pub type ibv_reg_mr = unsafe extern "C" fn(
+    pd: *mut ibv_pd,
+    addr: *mut libc::c_void,
+    length: usize,
+    access: libc::c_int,
+) -> *mut ibv_mr;
+pub type ibv_reg_mr_iova = unsafe extern "C" fn(
+    pd: *mut ibv_pd,
+    addr: *mut libc::c_void,
+    length: usize,
+    iova: u64,
+    access: libc::c_int,
+) -> *mut ibv_mr;
+pub type ibv_dereg_mr = unsafe extern "C" fn(mr: *mut ibv_mr) -> libc::c_int;
+pub type ibv_create_comp_channel =
+    unsafe extern "C" fn(context: *mut ibv_context) -> *mut ibv_comp_channel;
+pub type ibv_destroy_comp_channel =
+    unsafe extern "C" fn(channel: *mut ibv_comp_channel) -> libc::c_int;
+pub type ibv_create_cq = unsafe extern "C" fn(
+    context: *mut ibv_context,
+    cqe: libc::c_int,
+    cq_context: *mut libc::c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: libc::c_int,
+) -> *mut ibv_cq;
+pub type ibv_resize_cq = unsafe extern "C" fn(cq: *mut ibv_cq, cqe: libc::c_int) -> libc::c_int;
+pub type ibv_destroy_cq = unsafe extern "C" fn(cq: *mut ibv_cq) -> libc::c_int;
+pub type ibv_get_cq_event = unsafe extern "C" fn(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut libc::c_void,
+) -> libc::c_int;
+pub type ibv_ack_cq_events = unsafe extern "C" fn(cq: *mut ibv_cq, nevents: libc::c_uint);
+pub type ibv_create_srq =
+    unsafe extern "C" fn(pd: *mut ibv_pd, srq_init_attr: *mut ibv_srq_init_attr) -> *mut ibv_srq;
+pub type ibv_modify_srq = unsafe extern "C" fn(
+    srq: *mut ibv_srq,
+    srq_attr: *mut ibv_srq_attr,
+    srq_attr_mask: libc::c_int,
+) -> libc::c_int;
+pub type ibv_query_srq =
+    unsafe extern "C" fn(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr) -> libc::c_int;
+pub type ibv_destroy_srq = unsafe extern "C" fn(srq: *mut ibv_srq) -> libc::c_int;
+pub type ibv_create_qp =
+    unsafe extern "C" fn(pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
+pub type ibv_modify_qp = unsafe extern "C" fn(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: libc::c_int,
+) -> libc::c_int;
+pub type ibv_query_qp_data_in_order =
+    unsafe extern "C" fn(qp: *mut ibv_qp, op: ibv_wr_opcode, flags: u32) -> libc::c_int;
+pub type ibv_query_qp = unsafe extern "C" fn(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: libc::c_int,
+    init_attr: *mut ibv_qp_init_attr,
+) -> libc::c_int;
+pub type ibv_destroy_qp = unsafe extern "C" fn(qp: *mut ibv_qp) -> libc::c_int;
+pub type ibv_fork_init = unsafe extern "C" fn() -> libc::c_int;
+pub type ibv_is_fork_initialized = unsafe extern "C" fn() -> ibv_fork_status;
+pub type ibv_node_type_str = unsafe extern "C" fn(node_type: ibv_node_type) -> *const libc::c_char;
+pub type ibv_port_state_str =
+    unsafe extern "C" fn(port_state: ibv_port_state) -> *const libc::c_char;
+pub type ibv_event_type_str = unsafe extern "C" fn(event: ibv_event_type) -> *const libc::c_char;
+#[repr(C)]
+pub struct _compat_ibv_port_attr {
+    _opaque: [u8; 0],
 }
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
+pub struct ibv_ah {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_alloc_dm_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_counter_attach_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_counters {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_counters_init_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_cq_ex {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_cq_init_attr_ex {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_dm {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_flow {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_flow_action {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_flow_action_esp_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_flow_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_modify_cq_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_mw {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_mw_bind {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_ops_wr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_parent_domain_init_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_qp_ex {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_qp_init_attr_ex {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_qp_open_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_qp_rate_limit_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_rwq_ind_table {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_rwq_ind_table_init_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_srq_init_attr_ex {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_td {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_td_init_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_values_ex {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_wq {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_wq_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_wq_init_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_xrcd {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
+pub struct ibv_xrcd_init_attr {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
 pub struct verbs_ex_private {
-    pub _address: u8,
+    _opaque: [u8; 0],
 }

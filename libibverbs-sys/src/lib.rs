@@ -1,8 +1,11 @@
 //! libibverbs, found at run time: the types, constants and functions of `infiniband/verbs.h` that a
 //! library with reliable connections needs.
 //!
-//! Building needs neither headers nor clang: `bindings` is generated and committed (`cargo xtask
-//! bindings` compares it with rdma-core's headers, which may be used under the OpenIB BSD licence).
+//! Building needs neither headers nor clang: `bindings` is generated and committed, and
+//! `cargo xtask bindings` compares it with rdma-core's `verbs.h`. That header is under the GPL or,
+//! as used here, the OpenIB.org BSD licence; types, constants and prototypes come from it, comments
+//! do not.
+//!
 //! Running needs libibverbs only where a card is to be used: [`Library::load`] says why it cannot
 //! be had. Functions that older versions lack are options, so that a missing one costs its feature
 //! only. What the header defines in place of calling the library is in [`inline`].
@@ -42,7 +45,6 @@ mod bindings;
 pub mod inline;
 
 pub use bindings::*;
-use libc::{size_t, ssize_t};
 use std::ffi::OsStr;
 use std::fmt;
 
@@ -67,25 +69,24 @@ impl fmt::Display for LoadError {
 impl std::error::Error for LoadError {}
 
 macro_rules! library {
-    (
-        required { $($name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)* }
-        optional { $($newer:ident($($a:ident: $t:ty),*) $(-> $r:ty)?;)* }
-    ) => {
+    (required { $($name:ident)* } optional { $($newer:ident)* }) => {
         /// The functions of libibverbs, as its header declares them.
         #[allow(missing_docs, reason = "the manual pages of rdma-core have them")]
         pub struct Library {
-            $(pub $name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*
-            $(pub $newer: Option<unsafe extern "C" fn($($t),*) $(-> $r)?>,)*
+            $(pub $name: bindings::$name,)*
+            $(pub $newer: Option<bindings::$newer>,)*
             _file: libloading::Library,
         }
 
-        // The types are those of the header.
-        $(const _: unsafe extern "C" fn($($type),*) $(-> $result)? = bindings::$name;)*
-        $(const _: unsafe extern "C" fn($($t),*) $(-> $r)? = bindings::$newer;)*
-
         impl Library {
+            /// The functions without which a library is not loaded.
+            pub const REQUIRED: &[&str] = &[$(stringify!($name)),*];
+            /// The functions that it may lack.
+            pub const OPTIONAL: &[&str] = &[$(stringify!($newer)),*];
+
             fn of(file: libloading::Library) -> Result<Library, String> {
-                // SAFETY: the symbols have these types, see above.
+                // SAFETY: the types are those of the header, and the default versions of the
+                // symbols are what a program compiled with it is linked with.
                 unsafe {
                     Ok(Library {
                         $($name: *file
@@ -103,53 +104,54 @@ macro_rules! library {
     };
 }
 
+// Optional is what came later than version 1.1 of its symbols, with rdma-core 17 and after.
 library! {
     required {
-        ibv_wc_status_str(status: ibv_wc_status) -> *const libc::c_char;
-        ibv_get_device_list(num_devices: *mut libc::c_int) -> *mut *mut ibv_device;
-        ibv_free_device_list(list: *mut *mut ibv_device);
-        ibv_get_device_name(device: *mut ibv_device) -> *const libc::c_char;
-        ibv_get_device_guid(device: *mut ibv_device) -> __be64;
-        ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
-        ibv_close_device(context: *mut ibv_context) -> libc::c_int;
-        ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> libc::c_int;
-        ibv_ack_async_event(event: *mut ibv_async_event);
-        ibv_query_device(context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> libc::c_int;
-        ibv_query_port(context: *mut ibv_context, port_num: u8, port_attr: *mut _compat_ibv_port_attr) -> libc::c_int;
-        ibv_query_gid(context: *mut ibv_context, port_num: u8, index: libc::c_int, gid: *mut ibv_gid) -> libc::c_int;
-        ibv_query_pkey(context: *mut ibv_context, port_num: u8, index: libc::c_int, pkey: *mut __be16) -> libc::c_int;
-        ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
-        ibv_dealloc_pd(pd: *mut ibv_pd) -> libc::c_int;
-        ibv_reg_mr(pd: *mut ibv_pd, addr: *mut libc::c_void, length: size_t, access: libc::c_int) -> *mut ibv_mr;
-        ibv_reg_mr_iova(pd: *mut ibv_pd, addr: *mut libc::c_void, length: size_t, iova: u64, access: libc::c_int) -> *mut ibv_mr;
-        ibv_dereg_mr(mr: *mut ibv_mr) -> libc::c_int;
-        ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
-        ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> libc::c_int;
-        ibv_create_cq(context: *mut ibv_context, cqe: libc::c_int, cq_context: *mut libc::c_void, channel: *mut ibv_comp_channel, comp_vector: libc::c_int) -> *mut ibv_cq;
-        ibv_resize_cq(cq: *mut ibv_cq, cqe: libc::c_int) -> libc::c_int;
-        ibv_destroy_cq(cq: *mut ibv_cq) -> libc::c_int;
-        ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut libc::c_void) -> libc::c_int;
-        ibv_ack_cq_events(cq: *mut ibv_cq, nevents: libc::c_uint);
-        ibv_create_srq(pd: *mut ibv_pd, srq_init_attr: *mut ibv_srq_init_attr) -> *mut ibv_srq;
-        ibv_modify_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr, srq_attr_mask: libc::c_int) -> libc::c_int;
-        ibv_query_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr) -> libc::c_int;
-        ibv_destroy_srq(srq: *mut ibv_srq) -> libc::c_int;
-        ibv_create_qp(pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
-        ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: libc::c_int) -> libc::c_int;
-        ibv_query_qp_data_in_order(qp: *mut ibv_qp, op: ibv_wr_opcode, flags: u32) -> libc::c_int;
-        ibv_query_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: libc::c_int, init_attr: *mut ibv_qp_init_attr) -> libc::c_int;
-        ibv_destroy_qp(qp: *mut ibv_qp) -> libc::c_int;
-        ibv_fork_init() -> libc::c_int;
-        ibv_node_type_str(node_type: ibv_node_type) -> *const libc::c_char;
-        ibv_port_state_str(port_state: ibv_port_state) -> *const libc::c_char;
-        ibv_event_type_str(event: ibv_event_type) -> *const libc::c_char;
+        ibv_ack_async_event
+        ibv_ack_cq_events
+        ibv_alloc_pd
+        ibv_close_device
+        ibv_create_comp_channel
+        ibv_create_cq
+        ibv_create_qp
+        ibv_create_srq
+        ibv_dealloc_pd
+        ibv_dereg_mr
+        ibv_destroy_comp_channel
+        ibv_destroy_cq
+        ibv_destroy_qp
+        ibv_destroy_srq
+        ibv_event_type_str
+        ibv_fork_init
+        ibv_free_device_list
+        ibv_get_async_event
+        ibv_get_cq_event
+        ibv_get_device_guid
+        ibv_get_device_list
+        ibv_get_device_name
+        ibv_modify_qp
+        ibv_modify_srq
+        ibv_node_type_str
+        ibv_open_device
+        ibv_port_state_str
+        ibv_query_device
+        ibv_query_gid
+        ibv_query_pkey
+        ibv_query_port
+        ibv_query_qp
+        ibv_query_srq
+        ibv_reg_mr
+        ibv_resize_cq
+        ibv_wc_status_str
     }
     optional {
-        ibv_get_device_index(device: *mut ibv_device) -> libc::c_int;
-        _ibv_query_gid_ex(context: *mut ibv_context, port_num: u32, gid_index: u32, entry: *mut ibv_gid_entry, flags: u32, entry_size: size_t) -> libc::c_int;
-        _ibv_query_gid_table(context: *mut ibv_context, entries: *mut ibv_gid_entry, max_entries: size_t, flags: u32, entry_size: size_t) -> ssize_t;
-        ibv_reg_mr_iova2(pd: *mut ibv_pd, addr: *mut libc::c_void, length: size_t, iova: u64, access: libc::c_uint) -> *mut ibv_mr;
-        ibv_is_fork_initialized() -> ibv_fork_status;
+        _ibv_query_gid_ex
+        _ibv_query_gid_table
+        ibv_get_device_index
+        ibv_is_fork_initialized
+        ibv_query_qp_data_in_order
+        ibv_reg_mr_iova
+        ibv_reg_mr_iova2
     }
 }
 

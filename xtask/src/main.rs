@@ -4,7 +4,9 @@
 //! Everything else is done by the programs that a developer would call by hand: cargo, cc, nm,
 //! objcopy, valgrind.
 
+mod bindings;
 mod build;
+mod debian;
 mod delays;
 mod demo;
 mod finding;
@@ -37,7 +39,7 @@ struct Task {
     run: fn(&[String]) -> Result<()>,
 }
 
-const TASKS: [Task; 8] = [
+const TASKS: [Task; 9] = [
     Task {
         name: "demo",
         arguments: "[-n RANKS] [--points N]",
@@ -82,6 +84,12 @@ const TASKS: [Task; 8] = [
                 \x20     --root: the rules for sources alone, of the checkout DIR\n\
                 \x20     --accepted: the lists of xtask/src/lint/accepted.rs as DIR needs them",
         run: lint::run,
+    },
+    Task {
+        name: "bindings",
+        arguments: "[--write]",
+        about: "compare libibverbs-sys with rdma-core's header; --write makes its bindings anew",
+        run: bindings::run,
     },
     Task { name: "fmt", arguments: "", about: "format all Rust code", run: lint::format },
 ];
