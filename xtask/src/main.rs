@@ -5,6 +5,7 @@
 //! objcopy, valgrind.
 
 mod build;
+mod debian;
 mod delays;
 mod demo;
 mod finding;
@@ -18,6 +19,7 @@ mod names;
 mod package;
 mod process;
 mod result;
+mod rxe;
 mod sshd;
 mod stages;
 mod suite;
@@ -37,7 +39,7 @@ struct Task {
     run: fn(&[String]) -> Result<()>,
 }
 
-const TASKS: [Task; 8] = [
+const TASKS: [Task; 9] = [
     Task {
         name: "demo",
         arguments: "[-n RANKS] [--points N]",
@@ -74,6 +76,13 @@ const TASKS: [Task; 8] = [
         arguments: "[--to DIR]",
         about: "the installation as a Debian package, in target/debian or DIR",
         run: package::run,
+    },
+    Task {
+        name: "rxe",
+        arguments: "[--device CARD] [--list] [CHECK...]",
+        about: "verbs without a card: perftest and the release build in guests with soft-RoCE\n\
+                \x20     --device: the checks that can do so, with a card of this machine",
+        run: rxe::run,
     },
     Task {
         name: "lint",

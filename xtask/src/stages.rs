@@ -7,7 +7,8 @@ use crate::machine::Tool;
 use crate::result::Result;
 use crate::suite::{Context, Count, LAYOUTS, cargo_test, only_layout};
 use crate::{
-    build, delays, fuzzed, headers, install, lint, machine, man, package, sshd, symbols, workspace,
+    build, delays, fuzzed, headers, install, lint, machine, man, package, rxe, sshd, symbols,
+    workspace,
 };
 
 /// One stage.
@@ -51,7 +52,7 @@ impl Stage {
 /// 1.5 times what it takes on a fresh clone, which `cargo xtask test` and `cargo xtask test --full`
 /// print. The comment says what it took and on which day; where none is noted, the budget is older
 /// than these notes.
-const BUDGETS: [(&str, u64, u64); 32] = [
+const BUDGETS: [(&str, u64, u64); 33] = [
     ("fmt", 5, 10),              // took 1 (2026-11-23)
     ("rules", 5, 5),             // took 0 (2026-11-23)
     ("clippy", 55, 120),         // took 36 (2026-11-23)
@@ -75,6 +76,7 @@ const BUDGETS: [(&str, u64, u64); 32] = [
     ("faults", 35, 600),         // took 23 (2026-11-23)
     ("soak", 75, 2400),          // took 49 (2026-11-23)
     ("hosts", 155, 1800),        // took 102 (2026-11-23)
+    ("rxe", 240, 240),           // no run noted
     ("leftovers", 10, 30),       // took 6 (2026-11-23)
     ("valgrind", 25, 600),       // took 17 (2026-11-23)
     ("instructions", 5, 60),     // took 2 (2026-11-23)
@@ -86,7 +88,7 @@ const BUDGETS: [(&str, u64, u64); 32] = [
     ("loom-full", 600, 600),     // no run noted
 ];
 
-pub(crate) const STAGES: [Stage; 32] = [
+pub(crate) const STAGES: [Stage; 33] = [
     stage("fmt", &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -159,6 +161,13 @@ pub(crate) const STAGES: [Stage; 32] = [
         hosts,
         "several hosts, as network namespaces with ssh servers",
     ),
+    stage(
+        "rxe",
+        &[Tool::Cc, Tool::Dpkg],
+        |context| built().and_then(|()| rxe::stage(context)),
+        "perftest and the release build in guests with soft-RoCE",
+    )
+    .unless(without_guests),
     stage(
         "leftovers",
         &[],
@@ -406,6 +415,10 @@ fn hosts(context: &Context) -> Result<Count> {
         .map(|directory| ("GASPI_TEST_SSHD", directory.display().to_string()))
         .collect();
     harness(context, "hosts", &variables)
+}
+
+fn without_guests() -> Option<String> {
+    (!cfg!(target_arch = "x86_64")).then(|| "the guests are of x86-64".to_owned())
 }
 
 fn without_figures() -> Option<String> {
