@@ -45,7 +45,7 @@ impl Check {
 }
 
 /// In this order: the first one of each kind of world makes the card that the others use.
-pub(super) const CHECKS: [Check; 7] = [
+pub(super) const CHECKS: [Check; 10] = [
     check("one/device", 1, 60, include_str!("checks/device.sh")),
     check("one/pingpong", 1, 60, include_str!("checks/pingpong.sh")).outside(),
     check("one/perftest", 1, 120, include_str!("checks/perftest.sh")).outside(),
@@ -53,10 +53,15 @@ pub(super) const CHECKS: [Check; 7] = [
     check("one/bench", 1, 120, include_str!("checks/bench.sh")).outside(),
     check("two/device", 2, 60, include_str!("checks/device.sh")),
     check("two/perftest", 2, 120, include_str!("checks/perftest.sh")),
+    check("two/job", 2, 120, include_str!("checks/job.sh")),
+    check("two/cut", 2, 120, include_str!("checks/cut.sh")),
+    // The last one: a guest is gone after it.
+    check("two/off", 2, 120, include_str!("checks/off.sh")),
 ];
 
 /// The C programs of the tests that checks run, below the root of the checkout.
-pub(super) const PROGRAMS: [&str; 2] = ["tests/c/onesided.c", "tests/c/notifications.c"];
+pub(super) const PROGRAMS: [&str; 3] =
+    ["tests/c/onesided.c", "tests/c/notifications.c", "tests/guests/ring.c"];
 
 /// By how much all guards are longer, for machines that are slower or busier.
 pub(super) fn time_scale() -> f64 {

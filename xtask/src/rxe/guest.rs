@@ -188,6 +188,21 @@ fn pass_lines(mut from: impl BufRead, to: &Sender<String>) {
     }
 }
 
+/// Waits until the first guest listens at the socket that joins it to the other one. This QEMU
+/// tries only once to connect.
+pub(super) fn wait_for_wire(place: &Place) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(30);
+    let socket = place.directory.join("wire");
+    while !socket.exists() {
+        if Instant::now() > end {
+            let errors = workspace::read(&place.directory.join("qemu-0")).unwrap_or_default();
+            return Err(format!("the first guest does not listen; QEMU said: {errors:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 /// QEMU's command line. Paths are relative to the directory of the run: those of Unix sockets are
 /// short by nature.
 fn command(place: &Place, number: usize) -> Result<Command> {
@@ -215,7 +230,7 @@ fn command(place: &Place, number: usize) -> Result<Command> {
         command.args(["-device", &format!("virtio-9p-pci,fsdev={name},mount_tag={name}")]);
     }
     if place.guests > 1 {
-        let server = if number == 0 { "on" } else { "off,reconnect=1" };
+        let server = if number == 0 { "on" } else { "off" };
         let wire = format!("stream,id=wire,server={server},addr.type=unix,addr.path=wire");
         command.args(["-netdev", &wire]);
         let device = "virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:00:07:0";

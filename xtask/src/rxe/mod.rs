@@ -127,6 +127,9 @@ fn in_guests(place: &Place, options: &Options, results: &mut Results) -> Result<
     let start = Instant::now();
     let mut guests: Vec<Guest> = Vec::new();
     for number in 0..place.guests {
+        if number > 0 {
+            guest::wait_for_wire(place)?;
+        }
         guests.push(Guest::start(place, number)?);
     }
     let limit = Duration::from_secs(BOOT_S).mul_f64(checks::time_scale());

@@ -8,13 +8,15 @@ use crate::{Result, debian, process, workspace};
 
 /// Some 90 MB. QEMU's packages are named one by one: its plan has much that a guest without a
 /// screen does not need.
-const PACKAGES: [&str; 11] = [
+const PACKAGES: [&str; 13] = [
     "busybox-static",
     "ibverbs-providers",
     "ibverbs-utils",
     "iproute2",
     "libibverbs1",
     "linux-image-amd64",
+    "openssh-client",
+    "openssh-server",
     "perftest",
     "qemu-system-common",
     "qemu-system-data",
@@ -76,6 +78,13 @@ impl Packages {
         }
         command.env("LD_LIBRARY_PATH", &self.libraries);
         command.env("QEMU_MODULE_DIR", self.file(LIBRARIES).join("qemu"));
+        command
+    }
+
+    /// A program of the packages, to be run on this machine.
+    pub(super) fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.file(name));
+        command.env("LD_LIBRARY_PATH", &self.libraries);
         command
     }
 

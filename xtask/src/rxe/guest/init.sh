@@ -19,7 +19,6 @@ ln -s /proc/self/fd /dev/fd
 for module in /modules/*.ko; do
     insmod "$module" || echo "cannot load $module"
 done
-echo "root:x:0:0:root:/tmp:/bin/sh" > /etc/passwd
 hostname "guest$guest"
 echo "127.0.0.1 localhost" > /etc/hosts
 n=0
@@ -33,6 +32,13 @@ options=trans=virtio,version=9p2000.L,ro,msize=262144
 for directory in release programs host; do
     mount -t 9p -o $options $directory /$directory || echo "cannot show /$directory"
 done
+
+if [ "$guests" -gt 1 ]; then
+    # ssh refuses keys that others can read.
+    chmod 600 /etc/ssh/host_key /etc/ssh/user_key
+    mkdir -p /run/sshd
+    /usr/sbin/sshd || echo "no ssh server"
+fi
 
 exec 3<>/dev/ttyS1
 stty -F /dev/ttyS1 raw -echo
