@@ -25,6 +25,8 @@ use crate::{Result, build, process, unknown, workspace};
 
 /// A guest is up after 7 to 14 s.
 const BOOT_S: u64 = 90;
+/// The directory of a run, with its process behind it.
+const RUNS: &str = "rxe";
 /// A guest ends by itself after this, whatever becomes of xtask.
 const GUEST_S: u64 = 900;
 
@@ -71,10 +73,26 @@ pub(crate) fn stage(context: &Context) -> Result<Count> {
 }
 
 fn run_checks(options: &Options) -> Result<Count> {
-    let directory = workspace::scratch_of_process("rxe")?;
+    remove_leftovers()?;
+    let directory = workspace::scratch_of_process(RUNS)?;
     let result = run_in(options, &directory);
     workspace::remove(&directory)?;
     result
+}
+
+/// Removes the directories of runs that were killed. Their guests have ended with them.
+fn remove_leftovers() -> Result<()> {
+    let Ok(entries) = workspace::entries(&workspace::scratch("")) else { return Ok(()) };
+    for path in entries {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let of_run = name.strip_prefix(RUNS).and_then(|rest| rest.strip_prefix('-'));
+        if let Some(Ok(pid)) = of_run.map(str::parse::<u32>)
+            && !Path::new("/proc").join(pid.to_string()).exists()
+        {
+            workspace::remove(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Runs the chosen checks with `directory` for all that they leave.

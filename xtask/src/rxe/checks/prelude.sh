@@ -55,9 +55,9 @@ pair() {
         client $on_second "$@" || { cat "/tmp/server.$$"; fail "$1"; }
         wait $behind || { cat "/tmp/server.$$"; fail "the server of $1"; }
     elif [ "$guest" = 0 ]; then
-        "$@" -p $port > "/tmp/server.$$" 2>&1 || { cat "/tmp/server.$$"; fail "$1"; }
+        $on_second "$@" -p $port > "/tmp/server.$$" 2>&1 || { cat "/tmp/server.$$"; fail "$1"; }
     else
-        client "$@" || fail "$1"
+        client $on_second "$@" || fail "$1"
     fi
 }
 
