@@ -38,9 +38,9 @@ static void expect(gaspi_return_t got, const char *what, double since_s) {
 /* A notification does not come from a certain rank, so waiting for one does not fail when a rank is
  * lost. The state vector tells of it. */
 static void look_at_states(double since_s) {
-  unsigned char states[256];
+  gaspi_state_t states[256];
   int lost = 0;
-  CHECK(ranks <= sizeof states);
+  CHECK(ranks <= sizeof states / sizeof states[0]);
   CHECK_OK(gaspi_state_vec_get(states));
   for (gaspi_rank_t rank = 0; rank < ranks; rank++) {
     if (states[rank] != GASPI_STATE_HEALTHY) {

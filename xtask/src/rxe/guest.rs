@@ -214,7 +214,7 @@ fn command(place: &Place, number: usize) -> Result<Command> {
     command.arg("-kernel").arg(place.packages.kernel()?);
     command.arg("-initrd").arg(place.initramfs);
     command.arg("-append").arg(format!(
-        "console=ttyS0 loglevel=6 panic=-1 mitigations=off guest={number} guests={} limit={}",
+        "console=ttyS0 loglevel=6 panic=-1 mitigations=off noautogroup guest={number} guests={} limit={}",
         place.guests,
         place.limit.as_secs()
     ));

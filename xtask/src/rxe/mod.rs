@@ -227,7 +227,7 @@ fn compile(to: &Path) -> Result<()> {
         let source = root.join(source);
         let program = to.join(source.file_stem().unwrap_or_default());
         let mut compiler = Command::new("cc");
-        compiler.args(["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-pthread"]);
+        compiler.args(["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
         compiler.arg("-I").arg(root.join("include")).arg(&source);
         compiler.arg("-L").arg(workspace::release()).args(["-lgaspi", "-o"]).arg(&program);
         process::run(&mut compiler)?;
