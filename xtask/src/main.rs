@@ -20,6 +20,7 @@ mod names;
 mod package;
 mod process;
 mod result;
+mod rxe;
 mod sshd;
 mod stages;
 mod suite;
@@ -39,7 +40,7 @@ struct Task {
     run: fn(&[String]) -> Result<()>,
 }
 
-const TASKS: [Task; 9] = [
+const TASKS: [Task; 10] = [
     Task {
         name: "demo",
         arguments: "[-n RANKS] [--points N]",
@@ -76,6 +77,13 @@ const TASKS: [Task; 9] = [
         arguments: "[--to DIR]",
         about: "the installation as a Debian package, in target/debian or DIR",
         run: package::run,
+    },
+    Task {
+        name: "rxe",
+        arguments: "[--device CARD] [--list] [CHECK...]",
+        about: "verbs without a card: perftest and the release build in guests with soft-RoCE\n\
+                \x20     --device: the checks that can do so, with a card of this machine",
+        run: rxe::run,
     },
     Task {
         name: "lint",

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use crate::{Result, debian};
 
-const PACKAGE: &str = "openssh-server";
 const SERVER: &str = "usr/sbin/sshd";
 
 /// A directory that holds usr/sbin/sshd, and below usr/lib the libraries that the machine lacks.
@@ -14,5 +13,5 @@ pub(crate) fn provide() -> Result<Option<PathBuf>> {
     if Path::new("/").join(SERVER).is_file() {
         return Ok(None);
     }
-    debian::unpacked("sshd", &[PACKAGE], SERVER).map(Some)
+    debian::provide("sshd", &["openssh-server"]).map(Some)
 }

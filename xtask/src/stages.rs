@@ -5,10 +5,10 @@ use std::sync::OnceLock;
 
 use crate::machine::Tool;
 use crate::result::Result;
-use crate::suite::{Context, Count, LAYOUTS, cargo_test, only_layout};
+use crate::suite::{Context, Count, cargo_test, only_layout};
 use crate::{
-    bindings, build, delays, fuzzed, headers, install, lint, machine, man, package, sshd, symbols,
-    workspace,
+    bindings, build, delays, fuzzed, headers, install, lint, machine, man, package, rxe, sshd,
+    symbols, workspace,
 };
 
 /// One stage.
@@ -52,7 +52,7 @@ impl Stage {
 /// 1.5 times what it takes on a fresh clone, which `cargo xtask test` and `cargo xtask test --full`
 /// print. The comment says what it took and on which day; where none is noted, the budget is older
 /// than these notes.
-const BUDGETS: [(&str, u64, u64); 33] = [
+const BUDGETS: [(&str, u64, u64); 35] = [
     ("fmt", 5, 10),              // took 1 (2026-11-23)
     ("rules", 5, 5),             // took 0 (2026-11-23)
     ("clippy", 55, 120),         // took 36 (2026-11-23)
@@ -65,6 +65,7 @@ const BUDGETS: [(&str, u64, u64); 33] = [
     ("tcp", 110, 240),           // took 72 (2026-11-23)
     ("faulty", 25, 900),         // took 14 (2026-11-23)
     ("twin", 30, 900),           // took 19 (2026-11-23)
+    ("verbs", 185, 1800),        // took 120 (2026-11-23)
     ("fuzz", 135, 135),          // took 89 (2026-11-23)
     ("unit", 405, 405),          // took 269 (2026-11-23)
     ("doc", 20, 90),             // took 12 (2026-11-23)
@@ -77,6 +78,7 @@ const BUDGETS: [(&str, u64, u64); 33] = [
     ("faults", 35, 600),         // took 23 (2026-11-23)
     ("soak", 75, 2400),          // took 49 (2026-11-23)
     ("hosts", 155, 1800),        // took 102 (2026-11-23)
+    ("rxe", 240, 240),           // no run noted
     ("leftovers", 10, 30),       // took 6 (2026-11-23)
     ("valgrind", 25, 600),       // took 17 (2026-11-23)
     ("instructions", 5, 60),     // took 2 (2026-11-23)
@@ -88,7 +90,7 @@ const BUDGETS: [(&str, u64, u64); 33] = [
     ("loom-full", 600, 600),     // no run noted
 ];
 
-pub(crate) const STAGES: [Stage; 33] = [
+pub(crate) const STAGES: [Stage; 35] = [
     stage("fmt", &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -116,6 +118,7 @@ pub(crate) const STAGES: [Stage; 33] = [
     stage("tcp", &[], tcp, "conformance and collectives over TCP, and over mixed links"),
     stage("faulty", &[], faulty, "conformance where requests are delayed by a seed"),
     stage("twin", &[], twin, "conformance in one process and in virtual time, by some seeds"),
+    stage("verbs", &[], verbs, "conformance over RDMA devices that are mocked, by a seed"),
     stage("fuzz", &[], fuzz, "a million mutated messages and handshakes of each kind"),
     stage("unit", &[Tool::Cc, Tool::Kill], unit, "the same of the other crates"),
     stage(
@@ -167,6 +170,13 @@ pub(crate) const STAGES: [Stage; 33] = [
         hosts,
         "several hosts, as network namespaces with ssh servers",
     ),
+    stage(
+        "rxe",
+        &[Tool::Cc, Tool::Dpkg],
+        |context| built().and_then(|()| rxe::stage(context)),
+        "perftest and the release build in guests with soft-RoCE",
+    )
+    .unless(without_guests),
     stage(
         "leftovers",
         &[],
@@ -274,6 +284,20 @@ fn twin(context: &Context) -> Result<Count> {
     cargo_test(context, &mut cargo, &only_layout("twin/"), &[])
 }
 
+/// The same suite over devices that are as unkind as the standard allows.
+fn verbs(context: &Context) -> Result<Count> {
+    let mut count = Count::default();
+    for layout in ["verbs/", "verbs-pairs/"] {
+        let mut cargo = core_tests(context);
+        cargo.args(["--test", CONFORMANCE]);
+        if context.full {
+            cargo.env("GASPI_TEST_SEEDS", "10");
+        }
+        count = count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?;
+    }
+    Ok(count)
+}
+
 /// The decoders of what comes from outside, in a release build.
 fn fuzz(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
@@ -294,7 +318,7 @@ fn proofs(context: &Context) -> Result<Count> {
 /// other.
 fn product(context: &Context) -> Result<Count> {
     let mut count = Count::default();
-    for layout in LAYOUTS.into_iter().filter(|layout| *layout != "twin/") {
+    for layout in ["shm/", "tcp/", "mixed/", "faulty/"] {
         let mut cargo = workspace::cargo();
         cargo.env("GASPI_TEST_FULL", "1");
         cargo.args(["test", "--quiet", "--profile", "fuzz", "-p", "gaspi-collectives"]);
@@ -415,6 +439,10 @@ fn hosts(context: &Context) -> Result<Count> {
         .map(|directory| ("GASPI_TEST_SSHD", directory.display().to_string()))
         .collect();
     harness(context, "hosts", &variables)
+}
+
+fn without_guests() -> Option<String> {
+    (!cfg!(target_arch = "x86_64")).then(|| "the guests are of x86-64".to_owned())
 }
 
 fn without_figures() -> Option<String> {

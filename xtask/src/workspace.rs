@@ -46,6 +46,11 @@ pub(crate) fn rename(from: &Path, to: &Path) -> crate::Result<()> {
     std::fs::rename(from, to).map_err(|error| format!("cannot make {}: {error}", to.display()))
 }
 
+/// Makes or replaces a text file.
+pub(crate) fn write(file: &Path, text: &str) -> crate::Result<()> {
+    std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
+}
+
 /// The text of a file.
 pub(crate) fn read(file: &Path) -> crate::Result<String> {
     std::fs::read_to_string(file)

@@ -323,7 +323,9 @@ impl Verbs<'_> {
         }
         for lane in self.table.used(Some(queue)) {
             let mut state = lane.lock();
-            if !state.is_unfinished() {
+            // What goes to one that has ended is told as lost.
+            let ended = self.up.ranks().check_alive(lane.peer, "a request to it").is_err();
+            if ended || !state.is_unfinished() {
                 continue;
             }
             let stream = count(lane.peer);

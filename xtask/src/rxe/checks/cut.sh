@@ -1,0 +1,15 @@
+# The link of a guest goes down for 2 s while a job runs over both, and comes up again. That is
+# shorter than GASPI_DEAD_AFTER, so the job does not notice.
+rm -f /tmp/started /tmp/stop
+if [ "$guest" = 0 ]; then
+    export GASPI_DEAD_AFTER=30
+    "$release/gaspi_run" --hosts guest0:2,guest1:2 "$programs/ring" /tmp/started /tmp/stop ||
+        fail "the ring broke"
+    exit 0
+fi
+wait_for /tmp/started
+$ip link set eth0 down
+sleep 2
+$ip link set eth0 up
+echo "down and up"
+touch /tmp/stop

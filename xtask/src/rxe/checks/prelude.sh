@@ -1,0 +1,76 @@
+# What every check begins with. A check runs on each of its guests at the same time, or on this
+# machine beside a real card. It ends with status 0 if all was well.
+# guest, guests: this guest's number and how many there are. device: the card.
+# release, programs: the release build and the compiled programs of tests.
+set -eu
+guest=${guest:-0} guests=${guests:-1} device=${device:-rxe0}
+release=${release:-/release} programs=${programs:-/programs}
+ip=/usr/sbin/ip
+# Emulation on a busy machine: a promised time may take so many times as long.
+slower=4
+export LD_LIBRARY_PATH="$release"
+
+# Both ends of perftest poll. The guest's kernel was seen to leave them on one of its cores, where
+# a message takes 4 ms, the time until the other end gets its turn.
+on_first="taskset 1" on_second="taskset 2"
+[ -e /programs ] || on_first="" on_second=""
+
+fail() {
+    echo "FAILED: $*"
+    exit 1
+}
+
+# The index of the card's GID of RoCE v2 and IPv4; of the first GID if there is none.
+gid_index() {
+    port=/sys/class/infiniband/$device/ports/1
+    index=0
+    while [ -e "$port/gids/$index" ]; do
+        case "$(cat "$port/gid_attrs/types/$index" 2> /dev/null) $(cat "$port/gids/$index")" in
+        "RoCE v2 0000:0000:0000:0000:0000:ffff:"*)
+            echo $index
+            return
+            ;;
+        esac
+        index=$((index + 1))
+    done
+    echo 0
+}
+
+# Switches another guest off, as by pulling its plug.
+switch_off() {
+    echo "off $1" | say
+}
+
+# Runs a program as server and client: both here, or the server on guest 0 and the client on
+# guest 1.
+port=18515
+pair() {
+    port=$((port + 1))
+    server=127.0.0.1
+    [ "$guests" = 1 ] || server=10.7.0.1
+    echo "## $1"
+    if [ "$guests" = 1 ]; then
+        $on_first "$@" -p $port > "/tmp/server.$$" 2>&1 &
+        behind=$!
+        client $on_second "$@" || { cat "/tmp/server.$$"; fail "$1"; }
+        wait $behind || { cat "/tmp/server.$$"; fail "the server of $1"; }
+    elif [ "$guest" = 0 ]; then
+        $on_second "$@" -p $port > "/tmp/server.$$" 2>&1 || { cat "/tmp/server.$$"; fail "$1"; }
+    else
+        client $on_second "$@" || fail "$1"
+    fi
+}
+
+# Tries until the server listens; the check's own guard ends it.
+client() {
+    while ! "$@" -p $port $server > "/tmp/client.$$" 2>&1; do
+        grep -qi "couldn't connect" "/tmp/client.$$" || { cat "/tmp/client.$$"; return 1; }
+        sleep 0.2
+    done
+    cat "/tmp/client.$$"
+}
+
+# Waits for a file that a program of the check makes.
+wait_for() {
+    while [ ! -e "$1" ]; do sleep 0.1; done
+}
