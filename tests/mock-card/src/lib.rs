@@ -8,12 +8,11 @@
 //!
 //! The model (`model`) has no threads, clocks or C types. What is between it and C is `abi`.
 
+mod abi;
 pub mod control;
 mod loaded;
 mod model;
 pub mod options;
-#[allow(clippy::missing_safety_doc, reason = "the manual pages of rdma-core have the contracts")]
-pub mod abi;
 
 pub use loaded::{Fabric, MockCard};
 pub use options::{Behaviour, Limits, Options, Traits};

@@ -1,0 +1,8 @@
+//! The rules of the mock card, each driven through libibverbs's interface as a program would.
+
+mod events;
+mod faults;
+mod limits;
+mod order;
+mod rig;
+mod states;
