@@ -74,7 +74,8 @@ fn with(fabric: u32, device: u32, act: impl FnOnce(&mut Network) -> c_int) -> c_
 pub unsafe extern "C" fn mock_card_fabric_create(options: *const c_char) -> c_int {
     let mut wanted = Options::default();
     // SAFETY: caller's promise.
-    let set = unsafe { text(options) }.ok_or("no text".to_string()).and_then(|text| wanted.set(text));
+    let set =
+        unsafe { text(options) }.ok_or("no text".to_string()).and_then(|text| wanted.set(text));
     match set {
         Ok(()) => fabric::create(wanted) as c_int,
         Err(reason) => {
@@ -135,11 +136,7 @@ pub extern "C" fn mock_card_use_device(fabric: u32, device: u32) -> c_int {
 /// # Safety
 /// `options` is a string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mock_card_set(
-    fabric: u32,
-    device: u32,
-    options: *const c_char,
-) -> c_int {
+pub unsafe extern "C" fn mock_card_set(fabric: u32, device: u32, options: *const c_char) -> c_int {
     // SAFETY: caller's promise.
     let Some(wanted) = (unsafe { text(options) }) else { return libc::EINVAL };
     with(fabric, device, |net| {
@@ -330,11 +327,7 @@ pub extern "C" fn mock_card_settle(fabric: u32) -> c_int {
 /// # Safety
 /// `name` is a string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mock_card_counter(
-    fabric: u32,
-    device: u32,
-    name: *const c_char,
-) -> u64 {
+pub unsafe extern "C" fn mock_card_counter(fabric: u32, device: u32, name: *const c_char) -> u64 {
     // SAFETY: caller's promise.
     let name = unsafe { text(name) }.unwrap_or("");
     let mut found = None;

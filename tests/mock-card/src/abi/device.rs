@@ -121,7 +121,8 @@ pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     // SAFETY: C contract: a device of `ibv_get_device_list`.
-    let (fabric, card) = unsafe { ((*device.cast::<Device>()).fabric, (*device.cast::<Device>()).card) };
+    let (fabric, card) =
+        unsafe { ((*device.cast::<Device>()).fabric, (*device.cast::<Device>()).card) };
     guid(fabric, card)
 }
 
@@ -133,7 +134,8 @@ fn guid(fabric: u32, card: u32) -> u64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     // SAFETY: C contract: a device of `ibv_get_device_list`.
-    let (index, card) = unsafe { ((*device.cast::<Device>()).fabric, (*device.cast::<Device>()).card) };
+    let (index, card) =
+        unsafe { ((*device.cast::<Device>()).fabric, (*device.cast::<Device>()).card) };
     let Some(fabric) = super::fabric::find(index) else { return null(libc::ENODEV) };
     let Ok(events) = Events::new().map(Arc::new) else { return null(libc::EMFILE) };
     let kept = fabric.device(card);
@@ -158,7 +160,8 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
         return null(error);
     }
     entered.net().card(card).live.contexts += 1;
-    let made = Context { verbs, fabric: fabric.clone(), card, events: events.clone(), _device: kept };
+    let made =
+        Context { verbs, fabric: fabric.clone(), card, events: events.clone(), _device: kept };
     let made = Box::into_raw(Box::new(made));
     entered.state.contexts.push((card, Ear { events, object: made as usize }));
     // SAFETY: kept alive. It was made just now.
@@ -275,7 +278,9 @@ unsafe extern "C" fn query_device_ex(
     found.phys_port_cnt_ex = 1;
     let size = size.min(size_of::<ibv_device_attr_ex>());
     // SAFETY: C contract: the program's struct has `size` bytes.
-    unsafe { std::ptr::copy_nonoverlapping((&raw const found).cast(), attributes.cast::<u8>(), size) };
+    unsafe {
+        std::ptr::copy_nonoverlapping((&raw const found).cast(), attributes.cast::<u8>(), size)
+    };
     0
 }
 
@@ -320,7 +325,9 @@ unsafe extern "C" fn query_port(
     (found.active_width, found.active_speed) = (2, 32);
     let size = size.min(size_of::<ibv_port_attr>());
     // SAFETY: C contract: the program's struct has `size` bytes.
-    unsafe { std::ptr::copy_nonoverlapping((&raw const found).cast(), attributes.cast::<u8>(), size) };
+    unsafe {
+        std::ptr::copy_nonoverlapping((&raw const found).cast(), attributes.cast::<u8>(), size)
+    };
     0
 }
 
@@ -376,7 +383,11 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
         return error;
     }
     let card = entered.net().card(context.card);
-    if port != 1 || index as usize >= card.gids.len() || flags != 0 || size != size_of::<ibv_gid_entry>() {
+    if port != 1
+        || index as usize >= card.gids.len()
+        || flags != 0
+        || size != size_of::<ibv_gid_entry>()
+    {
         return libc::EINVAL;
     }
     let Some(found) = entry(index as usize, card) else { return libc::ENODATA };

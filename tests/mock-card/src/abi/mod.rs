@@ -9,6 +9,7 @@ pub(crate) mod fabric;
 mod memory;
 mod pair;
 mod post;
+mod process;
 mod queue;
 mod text;
 
@@ -39,7 +40,9 @@ fn code(done: Result<(), c_int>) -> c_int {
 
 /// The model's numbers are those of verbs.h.
 mod same {
-    use crate::model::codes::{access, completed, completion_flag, event, flag, opcode, state, status};
+    use crate::model::codes::{
+        access, completed, completion_flag, event, flag, opcode, state, status,
+    };
     use crate::model::pair::mask;
     use libibverbs_sys as sys;
 

@@ -24,12 +24,8 @@ unsafe fn pieces<'a>(list: *mut ibv_sge, count: c_int) -> &'a [Sge] {
 /// # Safety
 /// The parts that its opcode asks for are set.
 unsafe fn request(wr: &ibv_send_wr) -> Request {
-    let mut request = Request {
-        id: wr.wr_id,
-        opcode: wr.opcode,
-        flags: wr.send_flags,
-        ..Request::default()
-    };
+    let mut request =
+        Request { id: wr.wr_id, opcode: wr.opcode, flags: wr.send_flags, ..Request::default() };
     match wr.opcode {
         opcode::WRITE | opcode::WRITE_IMM | opcode::READ => {
             // SAFETY: caller's promise.

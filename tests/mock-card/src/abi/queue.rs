@@ -156,7 +156,9 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     let start = Instant::now();
     while found.taken.load(Ordering::Acquire) != found.acknowledged.load(Ordering::Acquire) {
         if start.elapsed() > UNACKNOWLEDGED {
-            eprintln!("mock card: a completion queue is destroyed before its events are acknowledged");
+            eprintln!(
+                "mock card: a completion queue is destroyed before its events are acknowledged"
+            );
             return code(Err(libc::EBUSY));
         }
         std::thread::yield_now();

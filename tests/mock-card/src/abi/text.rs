@@ -53,14 +53,8 @@ const EVENTS: [&CStr; 19] = [
     c"GID table change",
 ];
 
-const PORTS: [&CStr; 6] = [
-    c"PORT_NOP",
-    c"PORT_DOWN",
-    c"PORT_INIT",
-    c"PORT_ARMED",
-    c"PORT_ACTIVE",
-    c"PORT_ACTIVE_DEFER",
-];
+const PORTS: [&CStr; 6] =
+    [c"PORT_NOP", c"PORT_DOWN", c"PORT_INIT", c"PORT_ARMED", c"PORT_ACTIVE", c"PORT_ACTIVE_DEFER"];
 
 fn text(texts: &'static [&CStr], at: u32) -> *const c_char {
     texts.get(at as usize).unwrap_or(&c"unknown").as_ptr()

@@ -185,8 +185,7 @@ mod tests {
     fn a_limit_tells_once() {
         let receive = Receive { id: 0, pieces: Vec::new() };
         let receives = vec![receive; 4].into();
-        let mut shared =
-            Shared { card: 0, domain: 0, capacity: 4, pieces: 1, receives, limit: 3 };
+        let mut shared = Shared { card: 0, domain: 0, capacity: 4, pieces: 1, receives, limit: 3 };
         let told: Vec<_> = std::iter::from_fn(|| shared.take().map(|(_, told)| told)).collect();
         assert_eq!(told, [false, true, false, false]);
     }

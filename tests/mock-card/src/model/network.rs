@@ -181,9 +181,9 @@ impl Network {
         }
         let card = self.queues.remove(queue).ok_or(libc::EINVAL)?.card;
         self.card(card).live.queues -= 1;
-        self.signals.retain(|signal| {
-            !matches!(signal, Signal::Completion { queue: other, .. } if *other == queue)
-        });
+        self.signals.retain(
+            |signal| !matches!(signal, Signal::Completion { queue: other, .. } if *other == queue),
+        );
         Ok(())
     }
 

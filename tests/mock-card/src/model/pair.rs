@@ -59,9 +59,7 @@ pub(crate) fn change_is_valid(from: u32, to: u32, given: u32) -> bool {
     }
     let given = given & !mask::STATE;
     CHANGES.iter().any(|(of, into, needed, optional)| {
-        (*of, *into) == (from, to)
-            && given & needed == *needed
-            && given & !(needed | optional) == 0
+        (*of, *into) == (from, to) && given & needed == *needed && given & !(needed | optional) == 0
     })
 }
 
@@ -251,8 +249,7 @@ impl Pair {
 
     /// Whether anything is to be done for it.
     pub(crate) fn has_work(&self) -> bool {
-        !self.sending.entries.is_empty()
-            || (self.state == state::ERR && !self.receives.is_empty())
+        !self.sending.entries.is_empty() || (self.state == state::ERR && !self.receives.is_empty())
     }
 
     /// Reads and atomics that were launched and not completed.

@@ -150,9 +150,7 @@ fn requests_that_no_driver_takes_are_refused() {
 #[test]
 fn reads_beyond_what_the_peer_accepts_are_an_error() {
     guarded(|| {
-        for (accepted, status) in
-            [(2, sys::IBV_WC_REM_INV_REQ_ERR), (4, sys::IBV_WC_SUCCESS)]
-        {
+        for (accepted, status) in [(2, sys::IBV_WC_REM_INV_REQ_ERR), (4, sys::IBV_WC_SUCCESS)] {
             let fabric = CARD.fabric(&strict());
             let mut one = Rank::new(&fabric, 0, Make::default());
             let mut other = Rank::new(&fabric, 1, Make::default());
@@ -227,7 +225,8 @@ fn devices_and_ports_show_what_is_set() {
         let rank = Rank::new(&fabric, 2, Make::default());
         // SAFETY: a verbs program.
         unsafe {
-            let name = std::ffi::CStr::from_ptr((VERBS.ibv_get_device_name)((*rank.context).device));
+            let name =
+                std::ffi::CStr::from_ptr((VERBS.ibv_get_device_name)((*rank.context).device));
             let expected = format!("mock{}_2", fabric.number());
             assert_eq!(name.to_str(), Ok(expected.as_str()));
             let mut device: sys::ibv_device_attr = std::mem::zeroed();

@@ -4,5 +4,6 @@ mod events;
 mod faults;
 mod limits;
 mod order;
+mod processes;
 mod rig;
 mod states;

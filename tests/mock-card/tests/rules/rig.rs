@@ -78,7 +78,11 @@ impl Rank {
     /// A rank on a device of its own.
     pub(crate) fn new(fabric: &Fabric, device: u32, make: Make) -> Rank {
         fabric.use_device(device);
-        let context = open();
+        Rank::on(open(), make)
+    }
+
+    /// A rank on an open device.
+    pub(crate) fn on(context: *mut ibv_context, make: Make) -> Rank {
         // SAFETY: a verbs program, with objects of its own.
         unsafe {
             let pd = (VERBS.ibv_alloc_pd)(context);
@@ -344,10 +348,7 @@ fn is_readable(fd: c_int, ms: c_int) -> bool {
 pub(crate) const STEPS: [(u32, u32); 3] = [
     (
         sys::IBV_QPS_INIT,
-        sys::IBV_QP_STATE
-            | sys::IBV_QP_PKEY_INDEX
-            | sys::IBV_QP_PORT
-            | sys::IBV_QP_ACCESS_FLAGS,
+        sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_ACCESS_FLAGS,
     ),
     (
         sys::IBV_QPS_RTR,
