@@ -5,12 +5,12 @@
 
 mod device;
 mod events;
-pub(crate) mod fabric;
 mod memory;
 mod pair;
 mod post;
 mod process;
 mod queue;
+pub(crate) mod running;
 mod text;
 
 use std::ffi::c_int;

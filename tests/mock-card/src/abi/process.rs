@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use super::fabric::Fabric;
+use super::running::Fabric;
 use crate::model::pair::Request;
-use crate::model::remote::{Frame, Said};
+use crate::model::remote::{Frame, Verdict};
 use crate::model::transfer::Arriving;
 
 /// Cards that a directory has room for.
@@ -107,9 +107,9 @@ fn encode(frame: &Frame) -> Vec<u8> {
         }
         Frame::Answer { target, psn, said, data } => {
             let said = match *said {
-                Said::Done => [0, 0],
-                Said::NotReady(timer) => [1, u64::from(timer)],
-                Said::Refused(status) => [2, u64::from(status)],
+                Verdict::Done => [0, 0],
+                Verdict::NotReady(timer) => [1, u64::from(timer)],
+                Verdict::Refused(status) => [2, u64::from(status)],
             };
             (vec![1, u64::from(*target), u64::from(*psn), said[0], said[1]], data)
         }
@@ -156,9 +156,9 @@ fn decode(bytes: &[u8]) -> Option<Frame> {
         1 => {
             let (target, psn) = (next()? as u32, next()? as u32);
             let said = match (next()?, next()?) {
-                (0, _) => Said::Done,
-                (1, timer) => Said::NotReady(timer as u8),
-                (_, status) => Said::Refused(status as u32),
+                (0, _) => Verdict::Done,
+                (1, timer) => Verdict::NotReady(timer as u8),
+                (_, status) => Verdict::Refused(status as u32),
             };
             Some(Frame::Answer { target, psn, said, data: rest.to_vec() })
         }
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn frames_survive_their_way() {
-        let answers = [Said::Done, Said::NotReady(3), Said::Refused(10)]
+        let answers = [Verdict::Done, Verdict::NotReady(3), Verdict::Refused(10)]
             .map(|said| Frame::Answer { target: 1, psn: 2, said, data: vec![3] });
         for frame in answers.into_iter().chain([request()]) {
             let bytes = encode(&frame);

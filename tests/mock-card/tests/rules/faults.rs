@@ -136,7 +136,8 @@ fn an_empty_receive_queue_holds_the_sender_as_long_as_it_retries() {
                 let fabric = CARD.fabric(&options);
                 let mut one = Rank::new(&fabric, 0, Make::default());
                 let mut other = Rank::new(&fabric, 1, Make::default());
-                (one.pair(), other.pair());
+                one.pair();
+                other.pair();
                 let mut all = one.attributes(&other, 0);
                 all.rnr_retry = rnr_retry;
                 one.ready(0, &mut all);
@@ -232,7 +233,8 @@ fn seven_retries_are_for_ever_as_soft_roce_has_it() {
             let fabric = CARD.fabric(&options);
             let mut one = Rank::new(&fabric, 0, Make::default());
             let mut other = Rank::new(&fabric, 1, Make::default());
-            (one.pair(), other.pair());
+            one.pair();
+            other.pair();
             let mut all = one.attributes(&other, 0);
             all.retry_cnt = 7;
             one.ready(0, &mut all);

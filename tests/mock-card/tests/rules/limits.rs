@@ -154,7 +154,8 @@ fn reads_beyond_what_the_peer_accepts_are_an_error() {
             let fabric = CARD.fabric(&strict());
             let mut one = Rank::new(&fabric, 0, Make::default());
             let mut other = Rank::new(&fabric, 1, Make::default());
-            (one.pair(), other.pair());
+            one.pair();
+            other.pair();
             let mut all = one.attributes(&other, 0);
             one.ready(0, &mut all);
             let mut all = other.attributes(&one, 0);
@@ -192,7 +193,8 @@ fn one_completion_too_many_is_an_event_and_ends_the_queue() {
         assert_eq!(event.event_type, sys::IBV_EVENT_CQ_ERR);
         // SAFETY: the event is about a completion queue.
         assert_eq!(unsafe { event.element.cq }, one.cq);
-        (one.next(), one.next());
+        one.next();
+        one.next();
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| one.poll())).is_err());
     });
 }

@@ -10,7 +10,8 @@ fn a_missing_attribute_is_refused_in_each_step() {
         let fabric = CARD.fabric(&still());
         let mut one = Rank::new(&fabric, 0, Make::default());
         let mut other = Rank::new(&fabric, 1, Make::default());
-        (one.pair(), other.pair());
+        one.pair();
+        other.pair();
         let mut all = one.attributes(&other, 0);
         for (state, mask) in STEPS {
             all.qp_state = state;
@@ -37,7 +38,8 @@ fn wrong_values_are_refused() {
         fabric.set(0, "mtu=3");
         let mut one = Rank::new(&fabric, 0, Make::default());
         let mut other = Rank::new(&fabric, 1, Make::default());
-        (one.pair(), other.pair());
+        one.pair();
+        other.pair();
         let right = one.attributes(&other, 0);
         type Spoil = fn(&mut sys::ibv_qp_attr);
         let spoils: [&[Spoil]; 3] = [
@@ -78,7 +80,8 @@ fn a_pair_that_is_not_ready_takes_no_requests() {
         let fabric = CARD.fabric(&still());
         let mut one = Rank::new(&fabric, 0, Make::default());
         let mut other = Rank::new(&fabric, 1, Make::default());
-        (one.pair(), other.pair());
+        one.pair();
+        other.pair();
         let write = Send::new(1, sys::IBV_WR_RDMA_WRITE, &one, &other, (64, 8));
         let mut all = one.attributes(&other, 0);
         assert_eq!(one.receive(0, 1, 0, 8), libc::EINVAL, "a receive in RESET");
@@ -159,7 +162,8 @@ fn message_numbers_must_match() {
         let fabric = CARD.fabric(&still());
         let mut one = Rank::new(&fabric, 0, Make::default());
         let mut other = Rank::new(&fabric, 1, Make::default());
-        (one.pair(), other.pair());
+        one.pair();
+        other.pair();
         let mut all = one.attributes(&other, 0);
         one.ready(0, &mut all);
         let mut all = other.attributes(&one, 0);
@@ -178,7 +182,8 @@ fn packets_larger_than_the_peer_takes_are_an_error() {
         let fabric = CARD.fabric(&still());
         let mut one = Rank::new(&fabric, 0, Make::default());
         let mut other = Rank::new(&fabric, 1, Make::default());
-        (one.pair(), other.pair());
+        one.pair();
+        other.pair();
         let mut all = one.attributes(&other, 0);
         all.path_mtu = sys::IBV_MTU_2048;
         one.ready(0, &mut all);
