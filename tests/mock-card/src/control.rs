@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use crate::abi::fabric;
+use crate::abi::running;
 use crate::model::card::{Card, Failure, GidKind, Refusal};
 use crate::model::codes::event;
 use crate::model::network::{Network, Signal};
@@ -60,7 +60,7 @@ unsafe fn text<'a>(text: *const c_char) -> Option<&'a str> {
 
 /// Does something with a device, which is made if it is the first use of it.
 fn with(fabric: u32, device: u32, act: impl FnOnce(&mut Network) -> c_int) -> c_int {
-    let Some(fabric) = fabric::find(fabric) else { return libc::ENOENT };
+    let Some(fabric) = running::find(fabric) else { return libc::ENOENT };
     let mut entered = fabric.enter();
     entered.net().need_card(device);
     act(entered.net())
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn mock_card_fabric_create(options: *const c_char) -> c_in
     let set =
         unsafe { text(options) }.ok_or("no text".to_string()).and_then(|text| wanted.set(text));
     match set {
-        Ok(()) => fabric::create(wanted) as c_int,
+        Ok(()) => running::create(wanted) as c_int,
         Err(reason) => {
             eprintln!("mock card: {reason}");
             -1
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn mock_card_fabric_create(options: *const c_char) -> c_in
 /// `live` is NULL or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mock_card_fabric_destroy(fabric: u32, live: *mut Live) -> c_int {
-    let Some(fabric) = fabric::remove(fabric) else { return libc::ENOENT };
+    let Some(fabric) = running::remove(fabric) else { return libc::ENOENT };
     fabric.end();
     let mut found = Live::default();
     fabric.enter().net().cards.iter().for_each(|card| found.add(card));
@@ -120,14 +120,14 @@ pub unsafe extern "C" fn mock_card_live(fabric: u32, device: u32, live: *mut Liv
 /// From now on this thread lists all devices of this fabric.
 #[unsafe(no_mangle)]
 pub extern "C" fn mock_card_use(fabric: u32) -> c_int {
-    fabric::choose(fabric, None);
-    fabric::find(fabric).map_or(libc::ENOENT, |_| 0)
+    running::choose(fabric, None);
+    running::find(fabric).map_or(libc::ENOENT, |_| 0)
 }
 
 /// From now on this thread lists only this device, which is made if it does not exist.
 #[unsafe(no_mangle)]
 pub extern "C" fn mock_card_use_device(fabric: u32, device: u32) -> c_int {
-    fabric::choose(fabric, Some(device));
+    running::choose(fabric, Some(device));
     with(fabric, device, |_| 0)
 }
 
@@ -305,7 +305,7 @@ pub extern "C" fn mock_card_stop(fabric: u32, device: u32, stopped: c_int) -> c_
 /// Lets time pass.
 #[unsafe(no_mangle)]
 pub extern "C" fn mock_card_advance(fabric: u32, ns: u64) -> c_int {
-    let Some(fabric) = fabric::find(fabric) else { return libc::ENOENT };
+    let Some(fabric) = running::find(fabric) else { return libc::ENOENT };
     fabric.advance(ns);
     fabric.settle();
     0
@@ -314,7 +314,7 @@ pub extern "C" fn mock_card_advance(fabric: u32, ns: u64) -> c_int {
 /// Does all that can be done before time passes or a program does something.
 #[unsafe(no_mangle)]
 pub extern "C" fn mock_card_settle(fabric: u32) -> c_int {
-    let Some(fabric) = fabric::find(fabric) else { return libc::ENOENT };
+    let Some(fabric) = running::find(fabric) else { return libc::ENOENT };
     fabric.settle();
     0
 }

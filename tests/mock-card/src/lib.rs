@@ -8,8 +8,7 @@
 //!
 //! The model (`model`) has no threads, clocks or C types. What is between it and C is `abi`.
 
-#[allow(clippy::missing_safety_doc, reason = "the manual pages of rdma-core have the contracts")]
-pub mod abi;
+mod abi;
 pub mod control;
 mod loaded;
 mod model;

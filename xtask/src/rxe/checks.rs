@@ -45,11 +45,12 @@ impl Check {
 }
 
 /// In this order: the first one of each kind of world makes the card that the others use.
-pub(super) const CHECKS: [Check; 10] = [
+pub(super) const CHECKS: [Check; 11] = [
     check("one/device", 1, 60, include_str!("checks/device.sh")),
     check("one/pingpong", 1, 60, include_str!("checks/pingpong.sh")).outside(),
     check("one/perftest", 1, 120, include_str!("checks/perftest.sh")).outside(),
     check("one/programs", 1, 180, include_str!("checks/programs.sh")).outside(),
+    check("one/verbs", 1, 180, include_str!("checks/verbs.sh")).outside(),
     check("one/bench", 1, 120, include_str!("checks/bench.sh")).outside(),
     check("two/device", 2, 60, include_str!("checks/device.sh")),
     check("two/perftest", 2, 120, include_str!("checks/perftest.sh")),

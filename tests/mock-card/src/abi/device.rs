@@ -11,7 +11,7 @@ use sys::{
 };
 
 use super::events::Events;
-use super::fabric::{Ear, Fabric, chosen, is_about_card};
+use super::running::{Ear, Fabric, chosen, is_about_card};
 use super::{fail, null};
 use crate::model::card::{Card, GidKind, lid};
 use crate::model::codes::event;
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     // SAFETY: C contract: a device of `ibv_get_device_list`.
     let (index, card) =
         unsafe { ((*device.cast::<Device>()).fabric, (*device.cast::<Device>()).card) };
-    let Some(fabric) = super::fabric::find(index) else { return null(libc::ENODEV) };
+    let Some(fabric) = super::running::find(index) else { return null(libc::ENODEV) };
     let Ok(events) = Events::new().map(Arc::new) else { return null(libc::EMFILE) };
     let kept = fabric.device(card);
     // SAFETY: integers, pointers and absent functions, for which zeroes are valid.

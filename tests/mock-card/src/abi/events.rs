@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;
 
-use super::fabric::lock;
+use super::running::lock;
 
 /// Events that wait for a program: kind, and the object or number that each is about.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use libibverbs_sys::{ibv_context, ibv_mr, ibv_pd};
 
 use super::device::context;
-use super::fabric::Fabric;
+use super::running::Fabric;
 use super::{code, null};
 use crate::model::memory::Piece;
 

@@ -1,12 +1,16 @@
 //! libibverbs's functions over the model. Their contracts are the manual pages of rdma-core.
 
+#![allow(unreachable_pub, reason = "programs reach the functions by their symbols")]
+#![allow(clippy::missing_safety_doc, reason = "the manual pages of rdma-core have the contracts")]
+
 mod device;
 mod events;
-pub(crate) mod fabric;
 mod memory;
 mod pair;
 mod post;
+mod process;
 mod queue;
+pub(crate) mod running;
 mod text;
 
 use std::ffi::c_int;

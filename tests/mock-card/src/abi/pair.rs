@@ -11,9 +11,9 @@ use sys::{
 };
 
 use super::device::context;
-use super::fabric::{Ear, Fabric};
 use super::memory::domain;
 use super::queue::queue;
+use super::running::{Ear, Fabric};
 use super::{code, null};
 use crate::model::codes::event;
 use crate::model::pair::{Address, Attributes, Capacity, Parts};

@@ -11,7 +11,7 @@ use sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
 
 use super::device::context;
 use super::events::Events;
-use super::fabric::{Ear, Fabric};
+use super::running::{Ear, Fabric};
 use super::{code, fail, null};
 use crate::model::codes::event;
 use crate::model::completion::Completion;

@@ -317,7 +317,7 @@ mod tests {
     fn retries_last_as_the_standard_says() {
         let attributes =
             Attributes { timeout: 14, retry_count: 6, rnr_retry: 3, ..Attributes::default() };
-        assert_eq!(attributes.retry_ns(true), Some(7 * 4096 << 14));
+        assert_eq!(attributes.retry_ns(true), Some((7 * 4096) << 14));
         assert_eq!(attributes.rnr_limit_ns(12), Some(3 * 640_000));
         let forever = Attributes { retry_count: 7, rnr_retry: 7, timeout: 1, ..attributes };
         assert_eq!(forever.retry_ns(true), None);

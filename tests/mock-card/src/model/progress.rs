@@ -53,21 +53,18 @@ impl Network {
     /// Does one thing, chosen at random where there is a choice. False if nothing can be done
     /// before time passes or a program does something.
     pub(crate) fn step(&mut self) -> bool {
-        if self.options.behaviour.placement == 1 && self.random.once_in(2) {
-            if self.place_some() {
-                return true;
-            }
+        if self.options.behaviour.placement == 1 && self.random.once_in(2) && self.place_some() {
+            return true;
         }
         let count = self.active.len();
         let start = self.random.below(count);
         for at in 0..count {
             let number = self.active[(start + at) % count];
-            let launches_first = self.random.once_in(2);
-            let done = if launches_first {
-                self.launch_next(number) || self.complete_head(number)
-            } else {
-                self.complete_head(number) || self.launch_next(number)
-            };
+            let mut acts = [Network::launch_next, Network::complete_head];
+            if self.random.once_in(2) {
+                acts.reverse();
+            }
+            let done = acts.iter().any(|act| act(self, number));
             if done {
                 self.rest();
                 return true;
@@ -334,10 +331,10 @@ impl Network {
         let Some(taken) = queue.take() else {
             return if queue.overrun { Err(libc::EIO) } else { Ok(None) };
         };
-        if taken.slots > 0 {
-            if let Some(pair) = self.pairs.find_mut(taken.pair) {
-                pair.sending.used -= taken.slots;
-            }
+        if taken.slots > 0
+            && let Some(pair) = self.pairs.find_mut(taken.pair)
+        {
+            pair.sending.used -= taken.slots;
         }
         if self.options.behaviour.placement != 0 {
             self.make_visible(card, &taken);

@@ -16,12 +16,12 @@ pub(crate) enum Frame {
     /// For a pair of the receiver.
     Request { target: u32, arriving: Arriving, data: Vec<u8> },
     /// For the pair that asked.
-    Answer { target: u32, psn: u32, said: Said, data: Vec<u8> },
+    Answer { target: u32, psn: u32, said: Verdict, data: Vec<u8> },
 }
 
 /// An answer on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum Verdict {
     NotReady(u8),
     Refused(u32),
     Done,
@@ -91,8 +91,8 @@ impl Network {
         let mut back = Vec::new();
         let said = match self.respond(own, target, arriving, &[piece]) {
             Answer::Silence => return,
-            Answer::NotReady(timer) => Said::NotReady(timer),
-            Answer::Refused(status) => Said::Refused(status),
+            Answer::NotReady(timer) => Verdict::NotReady(timer),
+            Answer::Refused(status) => Verdict::Refused(status),
             Answer::Done { read, old, .. } => {
                 if let Some(read) = read {
                     // SAFETY: checked range. It was looked up in its region just now.
@@ -100,7 +100,7 @@ impl Network {
                 } else if arriving.request.opcode > opcode::READ {
                     back.extend(old.to_ne_bytes());
                 }
-                Said::Done
+                Verdict::Done
             }
         };
         let (to, psn) = (arriving.card, arriving.psn);
@@ -119,19 +119,19 @@ impl Network {
         sent.clone().position(|entry| entry.outcome.is_none()).filter(|_| expected == psn)
     }
 
-    fn hear(&mut self, number: u32, psn: u32, said: Said, data: &[u8]) {
+    fn hear(&mut self, number: u32, psn: u32, said: Verdict, data: &[u8]) {
         let Some(at) = self.awaited(number, psn) else { return };
         let Some(pair) = self.pairs.find_mut(number) else { return };
         let card = pair.parts.card;
         pair.sending.retry_at = None;
         let status = match said {
-            Said::NotReady(timer) => {
+            Verdict::NotReady(timer) => {
                 (pair.sending.launched, pair.sending.psn) = (at, psn);
                 self.need_receive(number, timer);
                 return;
             }
-            Said::Refused(status) => status,
-            Said::Done => status::SUCCESS,
+            Verdict::Refused(status) => status,
+            Verdict::Done => status::SUCCESS,
         };
         pair.sending.rnr_at = None;
         pair.sending.halted |= status != status::SUCCESS;
@@ -140,11 +140,12 @@ impl Network {
         let request = entry.request;
         entry.outcome = Some(Outcome { status, ..Outcome::default() });
         let payload = std::mem::replace(&mut entry.payload, Payload::Gone);
-        if request.is_read() && status == status::SUCCESS {
-            if let Ok(into) = self.local_pieces(number, &request, payload.source()) {
-                let from = Piece { address: data.as_ptr() as u64, length: data.len() as u64 };
-                self.scatter(card, number, true, Some(from), &into);
-            }
+        if request.is_read()
+            && status == status::SUCCESS
+            && let Ok(into) = self.local_pieces(number, &request, payload.source())
+        {
+            let from = Piece { address: data.as_ptr() as u64, length: data.len() as u64 };
+            self.scatter(card, number, true, Some(from), &into);
         }
         if waits {
             self.need_answer(number);

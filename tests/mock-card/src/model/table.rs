@@ -35,8 +35,4 @@ impl<T> Table<T> {
         let numbered = (self.base..).zip(&self.slots);
         numbered.filter_map(|(number, slot)| Some((number, slot.as_deref()?)))
     }
-
-    pub(crate) fn numbers(&self) -> Vec<u32> {
-        self.iter().map(|(number, _)| number).collect()
-    }
 }

@@ -62,17 +62,18 @@ impl Network {
         let kind = self.options.behaviour.shuffle == 0;
         let pair = self.pairs.find_mut(number).ok_or(libc::EINVAL)?;
         pair.sending.used += 1;
-        let direct = kind && planned.is_none() && pair.state == state::RTS;
+        let direct = kind && self.outbox.is_none() && planned.is_none() && pair.state == state::RTS;
         let mut entry = Entry { request, payload: Payload::Gone, outcome: None };
-        if direct && pair.sending.entries.is_empty() {
-            if let Launch::Finished(outcome) = self.launch(number, &request, source) {
-                entry.outcome = Some(outcome);
-                let sending = &mut self.pairs.find_mut(number).ok_or(libc::EINVAL)?.sending;
-                (sending.launched, sending.halted) = (1, outcome.status != status::SUCCESS);
-                sending.entries.push_back(entry);
-                self.drive(number);
-                return Ok(());
-            }
+        if direct
+            && pair.sending.entries.is_empty()
+            && let Launch::Finished(outcome) = self.launch(number, &request, source)
+        {
+            entry.outcome = Some(outcome);
+            let sending = &mut self.pairs.find_mut(number).ok_or(libc::EINVAL)?.sending;
+            (sending.launched, sending.halted) = (1, outcome.status != status::SUCCESS);
+            sending.entries.push_back(entry);
+            self.drive(number);
+            return Ok(());
         }
         entry.payload = if inline { Payload::taken(sges) } else { Payload::Pieces(sges.into()) };
         entry.outcome = planned.map(|status| Outcome { status, ..Outcome::default() });

@@ -4,14 +4,17 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::device::Device;
 use super::events::Events;
+use super::process::Place;
 use crate::model::codes::event;
 use crate::model::network::{Network, Signal};
+use crate::model::remote::{Frame, Outbox};
 use crate::options::Options;
 
 /// How long bytes are held between two looks of the engine, when nothing else is to be done.
@@ -36,6 +39,9 @@ pub(crate) struct State {
     /// Open contexts: card, address, events.
     pub(super) contexts: Vec<(u32, Ear)>,
     devices: HashMap<u32, Arc<Device>>,
+    /// Among other processes: where this one is, and the ways to cards of others.
+    place: Option<Place>,
+    ways: HashMap<u32, mpsc::Sender<Frame>>,
     ended: bool,
     /// The engine sleeps.
     idle: bool,
@@ -62,6 +68,8 @@ impl Fabric {
             subjects: HashMap::new(),
             contexts: Vec::new(),
             devices: HashMap::new(),
+            place: None,
+            ways: HashMap::new(),
             ended: false,
             idle: false,
         };
@@ -169,8 +177,15 @@ impl Fabric {
 }
 
 impl State {
-    /// Brings signals to the programs that they are for.
+    /// Brings signals to the programs that they are for, and frames to other processes.
     fn tell(&mut self) {
+        if let (Some(place), Some(outbox)) = (&self.place, &mut self.net.outbox) {
+            for (card, frame) in outbox.frames.drain(..) {
+                let way = self.ways.entry(card).or_insert_with(|| place.way(card));
+                // A way whose thread has ended drops what it is given, as a link may.
+                let _ = way.send(frame);
+            }
+        }
         for signal in self.net.take_signals() {
             match signal {
                 Signal::Completion { queue, .. } => {
@@ -226,8 +241,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// All fabrics of this process, by their numbers.
 static FABRICS: Mutex<Vec<Option<Arc<Fabric>>>> = Mutex::new(Vec::new());
-/// The number of the fabric of threads that did not choose one.
-static DEFAULT: OnceLock<Result<u32, String>> = OnceLock::new();
+/// The fabric of threads that did not choose one, and the card of this process.
+static DEFAULT: OnceLock<Result<(u32, Option<u32>), String>> = OnceLock::new();
 
 thread_local! {
     /// The fabric of this thread, and its card if it sees only one.
@@ -257,7 +272,7 @@ pub(crate) fn choose(fabric: u32, card: Option<u32>) {
 pub(super) fn chosen() -> Option<(Arc<Fabric>, Vec<u32>)> {
     let (index, card) = match CHOSEN.get() {
         Some(chosen) => chosen,
-        None => (default_fabric()?, None),
+        None => default_fabric()?,
     };
     let fabric = find(index)?;
     let cards = match card {
@@ -274,26 +289,40 @@ pub(super) fn chosen() -> Option<(Arc<Fabric>, Vec<u32>)> {
     Some((fabric, seen))
 }
 
-/// Made at the first need, by GASPI_MOCK_OPTIONS and GASPI_MOCK_SEED.
-fn default_fabric() -> Option<u32> {
+/// Made at the first need, by GASPI_MOCK_OPTIONS, GASPI_MOCK_SEED and GASPI_MOCK_DIR.
+fn default_fabric() -> Option<(u32, Option<u32>)> {
     if let Ok(number) = std::env::var("GASPI_MOCK_FABRIC") {
-        return number.parse().ok();
+        return Some((number.parse().ok()?, None));
     }
-    let made = DEFAULT.get_or_init(|| {
-        let mut options = Options::default();
-        if let Ok(text) = std::env::var("GASPI_MOCK_OPTIONS") {
-            options.set(&text)?;
-        }
-        if let Ok(seed) = std::env::var("GASPI_MOCK_SEED") {
-            options.set(&format!("seed={seed}"))?;
-        }
-        Ok(create(options))
-    });
-    match made {
-        Ok(index) => Some(*index),
+    match DEFAULT.get_or_init(from_environment) {
+        Ok(made) => Some(*made),
         Err(reason) => {
             eprintln!("mock card: {reason}");
             None
         }
     }
+}
+
+fn from_environment() -> Result<(u32, Option<u32>), String> {
+    let mut options = Options::default();
+    if let Ok(text) = std::env::var("GASPI_MOCK_OPTIONS") {
+        options.set(&text)?;
+    }
+    if let Ok(seed) = std::env::var("GASPI_MOCK_SEED") {
+        options.set(&format!("seed={seed}"))?;
+    }
+    let Some(folder) = std::env::var_os("GASPI_MOCK_DIR") else {
+        return Ok((create(options), None));
+    };
+    (options.behaviour.placement, options.behaviour.shuffle) = (0, 0);
+    let refused = |error| format!("GASPI_MOCK_DIR: {error}");
+    let place = Place::take(folder.as_ref()).map_err(refused)?;
+    let (index, card) = (create(options), place.card);
+    let fabric = find(index).ok_or("no fabric")?;
+    place.listen(&fabric).map_err(refused)?;
+    let mut entered = fabric.enter();
+    entered.net().outbox = Some(Outbox { own: card, frames: Vec::new() });
+    entered.state.place = Some(place);
+    drop(entered);
+    Ok((index, Some(card)))
 }
