@@ -8,9 +8,10 @@ use crate::error::{Error, Result};
 use crate::fast_path::FastPath;
 use crate::ids::{Rank, SegmentId};
 use crate::runtime::{Inner, Runtime};
-use crate::statistics::PeerCounter;
+use crate::statistics::{Carried, PeerCounter};
 use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
+use crate::transport::endpoint::CarrierKind;
 use crate::transport::requests::RequestKey;
 use crate::transport::software_target::apply;
 use crate::wait::Call;
@@ -68,6 +69,7 @@ impl Inner {
         let key = RequestKey::Atomic { remote, rank, operation };
         let deadline = timeout.deadline();
         let call = RemoteCall::Atomic { remote, operation };
+        self.count_carried(rank, CarrierKind::Stream, Carried::Atomic);
         let call = self.call(key, rank, deadline, call, &[])?;
         let waiting = waiting(Call::Atomic, remote.segment.0);
         self.finish_call(key, rank, call, deadline, waiting)

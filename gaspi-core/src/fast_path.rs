@@ -12,11 +12,15 @@ use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use crate::one_sided::Transfer;
 use crate::queue::Queue;
 use crate::runtime::{Inner, Runtime};
-use crate::segment::{Segment, Target};
+use crate::segment::{Reach, Segment, Target};
 use crate::statistics::{Counter, PeerCounter};
 use crate::sync::epoch::{self, FastGuard, PeerCounters};
 use crate::sync::{AtomicU64, Ordering, slots};
+use crate::transport::endpoint::CarrierKind;
 use crate::transport::shm::area::wake_kind;
+use crate::transport::shm::copy::Direction;
+use crate::transport::verbs::Remote as Place;
+use crate::wire::message::{Put, RemoteAddress, Stream};
 
 const WORD: u64 = size_of::<u64>() as u64;
 /// Notifications that can be looked at again and again without keeping others from leaving an
@@ -174,7 +178,9 @@ impl<'a> FastPath<'a> {
     /// [`Runtime::write`].
     #[inline(always)]
     pub fn write(self, t: &Transfer, queue: QueueId) -> Option<()> {
-        let Ends { local, remote, peer, .. } = self.ends(t)?;
+        let Some(Ends { local, remote, peer, .. }) = self.ends(t) else {
+            return self.post(Direction::Write, t, None, queue);
+        };
         self.take_slot(queue)?;
         peer.add(PeerCounter::BytesWritten as usize, t.size);
         peer.add(PeerCounter::Writes as usize, 1);
@@ -185,7 +191,9 @@ impl<'a> FastPath<'a> {
     /// [`Runtime::read`].
     #[inline(always)]
     pub fn read(self, t: &Transfer, queue: QueueId) -> Option<()> {
-        let Ends { local, remote, peer, .. } = self.ends(t)?;
+        let Some(Ends { local, remote, peer, .. }) = self.ends(t) else {
+            return self.post(Direction::Read, t, None, queue);
+        };
         self.take_slot(queue)?;
         peer.add(PeerCounter::BytesRead as usize, t.size);
         peer.add(PeerCounter::Reads as usize, 1);
@@ -203,7 +211,9 @@ impl<'a> FastPath<'a> {
         queue: QueueId,
     ) -> Option<()> {
         self.check_signal(notification, value)?;
-        let Ends { local, remote, target, peer } = self.ends(t)?;
+        let Some(Ends { local, remote, target, peer }) = self.ends(t) else {
+            return self.post(Direction::Write, t, Some((notification, value)), queue);
+        };
         self.take_slot_of_idle(queue)?;
         let size = t.size as usize;
         if t.size == WORD {
@@ -217,6 +227,70 @@ impl<'a> FastPath<'a> {
         peer.add(PeerCounter::BytesWritten as usize, t.size);
         peer.add(PeerCounter::WriteNotifys as usize, 1);
         Some(())
+    }
+
+    /// A transfer to or from a rank of another node, handed to this rank's card as it is: it is
+    /// done when the lane says so. Only where nothing of the lane waits.
+    #[inline(never)]
+    fn post(
+        &self,
+        direction: Direction,
+        t: &Transfer,
+        signal: Option<(NotificationId, u32)>,
+        queue: QueueId,
+    ) -> Option<()> {
+        let card = self.inner.endpoints.device.as_ref()?;
+        let (target, local) = (self.target(t.rank, t.remote)?, self.segment(t.local)?);
+        let Reach::Device { key, address } = target.reach else { return None };
+        // 0 becomes the largest number.
+        let fits_all = t.size.wrapping_sub(1) < self.inner.config.transfer_size_max
+            && fits(target.size, t.remote_offset, t.size)
+            && fits(local.size, t.local_offset, t.size);
+        let (peer, q) = (self.peer(t.rank)?, self.queue(queue)?);
+        if !fits_all || !target.alive() || q.has_lost(t.rank) {
+            return None;
+        }
+        let place = Place { address: address + t.remote_offset, key };
+        let own = local.pointer() as u64 + t.local_offset;
+        let mut lane = card.ready(queue, t.rank, (own, local.prepared.local_key()?), place)?;
+        let begun = q.begin(t.rank, CarrierKind::Verbs);
+        if begun.carrier != CarrierKind::Verbs || self.take_slot(queue).is_none() {
+            q.complete(t.rank, begun.generation, 1, None);
+            return None;
+        }
+        let stream = Stream { queue, generation: begun.generation };
+        match direction {
+            Direction::Write => {
+                let (notification, value) = signal.unwrap_or((NotificationId(0), 0));
+                let (segment, generation) = (t.remote, target.generation);
+                let remote = RemoteAddress { segment, generation, offset: t.remote_offset };
+                let put = Put { stream, remote, size: t.size, last: true, notification, value };
+                lane.write(put);
+                let requests =
+                    if value == 0 { PeerCounter::Writes } else { PeerCounter::WriteNotifys };
+                self.count_posted(peer, PeerCounter::BytesWritten, requests, t.size);
+            }
+            Direction::Read => {
+                lane.read(stream, t.size);
+                self.count_posted(peer, PeerCounter::BytesRead, PeerCounter::Reads, t.size);
+            }
+        }
+        Some(())
+    }
+
+    fn count_posted(
+        &self,
+        peer: &PeerCounters,
+        bytes: PeerCounter,
+        requests: PeerCounter,
+        size: u64,
+    ) {
+        peer.add(bytes as usize, size);
+        peer.add(requests as usize, 1);
+        let written = bytes == PeerCounter::BytesWritten;
+        let by_device = if written { Counter::BytesWrittenVerbs } else { Counter::BytesReadVerbs };
+        self.guard.count(by_device as usize, size);
+        self.guard.count(Counter::RequestsVerbs as usize, 1);
     }
 
     /// [`Runtime::notify`].

@@ -78,7 +78,7 @@ pub mod os;
 pub mod sync;
 pub mod wire;
 
-pub use bootstrap::{Job, TestProxy, Transport};
+pub use bootstrap::{DeviceChoice, Job, TestProxy, Transport};
 pub use channel::{Channel, ChannelSpec, Head, Lifetime, Location, Mapped, Reached};
 pub use config::{Config, Network, QUEUE_MAX, Topology};
 pub use control::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};

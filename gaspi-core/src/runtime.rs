@@ -13,11 +13,12 @@ use crate::channel::Channels;
 use crate::config::{Config, Topology};
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::ids::{Rank, SegmentId};
+use crate::ids::{QueueId, Rank, SegmentId};
 #[cfg(feature = "test-transports")]
 use crate::os::clock;
 use crate::passive::Passive;
 use crate::policy::acknowledge::Flush;
+use crate::progress::caller::Arrivals;
 use crate::progress::thread::try_receiver;
 use crate::queue::Queue;
 use crate::ranks::Ranks;
@@ -107,11 +108,11 @@ impl Inner {
             return Some(value);
         }
         if deadline == Deadline::Now {
-            return if self.tcp().look_once() { attempt() } else { None };
+            return if self.arrivals().look_once() { attempt() } else { None };
         }
         let found = {
-            let tcp = self.tcp();
-            let sockets: &dyn Sockets = &tcp;
+            let arrivals = self.arrivals();
+            let sockets: &dyn Sockets = &arrivals;
             let (found, waited) =
                 self.waiter.until(&self.ranks.area, Some(sockets), deadline, waiting, attempt);
             if self.waiter.was_brief(waited) {
@@ -160,7 +161,7 @@ impl Inner {
             return port.look();
         }
         if self.endpoints.remote {
-            self.tcp().look_once();
+            self.arrivals().look_once();
         }
     }
 
@@ -252,6 +253,11 @@ impl Inner {
     #[inline]
     pub(crate) fn endpoint_by(&self, carrier: CarrierKind, rank: Rank) -> Endpoint<'_> {
         Endpoint { carrier: self.endpoints.carrier(carrier), ..self.endpoint(rank) }
+    }
+
+    /// What brings something from ranks of other nodes.
+    fn arrivals(&self) -> Arrivals<'_> {
+        Arrivals { tcp: self.tcp(), verbs: self.endpoints.verbs(self) }
     }
 
     /// The streams of this rank, and what they tell it.
@@ -401,6 +407,9 @@ impl Runtime {
         let waiting = Waiting { call: Call::Term, object: inner.ranks.me.0.into() };
         let pending = || inner.queues.iter().map(Queue::pending).sum::<u32>();
         let drained = inner.until(timeout.deadline(), waiting, || {
+            for (queue, id) in inner.queues.iter().zip(0..) {
+                inner.finish_writes(queue, QueueId(id));
+            }
             let handed_over = inner.ranks.all().all(|rank| inner.endpoint(rank).is_drained());
             (pending() == 0 && handed_over).then_some(())
         });
@@ -425,6 +434,9 @@ impl Runtime {
             inner.ranks.area.mark_dead(inner.ranks.me);
         } else {
             inner.ranks.area.leave();
+        }
+        if let Some(verbs) = inner.endpoints.verbs(inner) {
+            verbs.close();
         }
         inner.end_all_segments();
         #[cfg(feature = "test-transports")]

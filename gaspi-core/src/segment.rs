@@ -8,6 +8,7 @@
 //! error; one that races with it lands in pages that nobody reads any more.
 
 pub(crate) mod own;
+pub(crate) mod prepared;
 pub(crate) mod table;
 
 use crate::diagnostics::{self, CheckState};
@@ -15,9 +16,10 @@ use crate::error::{Error, Result};
 use crate::ids::{Rank, SegmentId};
 use crate::os::cross_memory;
 use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE};
+use crate::segment::prepared::PreparedMemory;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wire::message::Register;
+use crate::wire::message::{MemoryKey, Register};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -105,6 +107,8 @@ pub(crate) struct Segment {
     notifications: *const AtomicU32,
     pub(crate) id: SegmentId,
     pub(crate) generation: u32,
+    /// What this rank's card knows of it.
+    pub(crate) prepared: PreparedMemory,
     control: Control,
     file: OwnedFd,
     data: Data,
@@ -193,6 +197,7 @@ impl Segment {
             notifications: control.notifications(),
             id,
             generation,
+            prepared: PreparedMemory::default(),
             control,
             file,
             data,
@@ -290,6 +295,7 @@ impl Segment {
             nonce_address: std::ptr::from_ref(nonce) as u64,
             nonce: *nonce,
             descriptors: descriptors.len() as u8,
+            keys: Vec::new(),
         };
         (register, descriptors)
     }
@@ -338,6 +344,8 @@ pub(crate) enum Reach {
     Staged,
     /// By frames to its owner, on another node.
     Remote,
+    /// By cards, on another node; by frames to its owner where a lane has none.
+    Device { key: u32, address: u64 },
 }
 
 impl Reach {
@@ -348,6 +356,7 @@ impl Reach {
             Reach::CrossMemory { .. } => "copied across processes",
             Reach::Staged => "copied by its owner",
             Reach::Remote => "reached by TCP",
+            Reach::Device { .. } => "reached by a card",
         }
     }
 }
@@ -448,8 +457,8 @@ impl Target {
         })
     }
 
-    /// A segment of a rank of another node.
-    pub(crate) fn remote(register: &Register) -> Target {
+    /// A segment of a rank of another node, which this rank's card reaches by `key`.
+    pub(crate) fn remote(register: &Register, key: Option<MemoryKey>) -> Target {
         Target {
             alive: &raw const THERE,
             notifications: std::ptr::null(),
@@ -457,7 +466,10 @@ impl Target {
             mapped: 0,
             size: register.size,
             generation: register.generation,
-            reach: Reach::Remote,
+            reach: match key {
+                Some(MemoryKey { key, address, .. }) => Reach::Device { key, address },
+                None => Reach::Remote,
+            },
             keep: Keep::Nothing,
         }
     }

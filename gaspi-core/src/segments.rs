@@ -169,7 +169,16 @@ impl Inner {
     fn end(&self, segment: &Arc<Segment>) -> Result<()> {
         let _changes = self.segment_changes();
         self.end_locked(segment);
-        self.await_copies(std::slice::from_ref(segment))
+        self.await_copies(std::slice::from_ref(segment))?;
+        self.take_from_device(segment);
+        Ok(())
+    }
+
+    /// A card knows the memory of a segment no more, which has ended.
+    fn take_from_device(&self, segment: &Segment) {
+        if let Some(verbs) = self.endpoints.verbs(self) {
+            verbs.release(segment);
+        }
     }
 
     /// Ends all segments of this rank, for good.
@@ -186,6 +195,7 @@ impl Inner {
         if let Err(error) = self.await_copies(&all) {
             log::error!("proc_term: {error}; its memory must not be freed yet");
         }
+        all.iter().for_each(|segment| self.take_from_device(segment));
     }
 
     /// A peer has deleted a segment: later accesses fail.
@@ -220,7 +230,7 @@ impl Inner {
             Target::import(register, pid, descriptors, self.memory.shape)
                 .map_err(|error| error.to_string())?
         } else {
-            Target::remote(register)
+            Target::remote(register, self.endpoints.usable_key(&register.keys))
         };
         log::debug!(
             "segment_register: {} of {peer} has {} and is {}",
@@ -241,9 +251,12 @@ impl Inner {
         let (id, generation) = (segment.id, segment.generation);
         let key = RequestKey::Register { segment: id, generation, rank };
         segment.registered.lock().insert(rank);
-        let (register, mut files) = segment.describe(&self.memory.nonce);
+        let (mut register, mut files) = segment.describe(&self.memory.nonce);
         if !self.endpoint(rank).capabilities().descriptors {
             files.clear();
+        }
+        if !self.ranks.is_local(rank) {
+            register.keys = self.endpoints.export(segment)?;
         }
         let call = self.call(key, rank, deadline, RemoteCall::Register(register), &files)?;
         Ok((key, call))

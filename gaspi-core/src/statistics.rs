@@ -1,10 +1,13 @@
 //! Counters of what a rank did (GASPI 17.1, 14.1). Counting costs a plain addition in the calling
 //! thread's slot; times are taken only on paths that really wait.
 //!
-//! What goes to other ranks is counted by rank, and only there: the totals and the counters of a
-//! transport are sums over ranks.
+//! What goes to other ranks is counted by rank; the totals are sums over ranks. What a carrier
+//! brings to ranks of other nodes is counted besides where it is handed over, since a rank may be
+//! reached by several.
 
 mod procedures;
+
+pub(crate) use procedures::Carried;
 
 use crate::error::{Error, Result};
 use crate::sync::AtomicU64;
@@ -44,9 +47,15 @@ pub(crate) enum Counter {
     PassiveSends,
     PassiveReceives,
     Allreduces,
+    BytesWrittenTcp,
+    BytesReadTcp,
+    RequestsTcp,
+    BytesWrittenVerbs,
+    BytesReadVerbs,
+    RequestsVerbs,
 }
 
-const THREAD_COUNTERS: usize = Counter::Allreduces as usize + 1;
+const THREAD_COUNTERS: usize = Counter::RequestsVerbs as usize + 1;
 const _: () = assert!(THREAD_COUNTERS <= COUNTERS);
 
 /// What is counted by thread and rank.
@@ -72,7 +81,7 @@ enum Source {
     All(PeerCounter),
     /// Of the rank that is asked for.
     Rank(&'static [PeerCounter]),
-    /// Of all ranks that are reached in this way.
+    /// Of all ranks of this node that are reached in this way.
     Link(Link, &'static [PeerCounter]),
 }
 
@@ -144,9 +153,9 @@ counters! {
         "bytes read by shared memory";
     Source::Link(Link::SharedMemory, REQUESTS), 2, "NumberOfRequestsShm",
         "writes, reads, notifications and atomics by shared memory";
-    Source::Link(Link::Tcp, &[P::BytesWritten]), 2, "BytesWrittenTcp", "bytes written by TCP";
-    Source::Link(Link::Tcp, &[P::BytesRead]), 2, "BytesReadTcp", "bytes read by TCP";
-    Source::Link(Link::Tcp, REQUESTS), 2, "NumberOfRequestsTcp",
+    Thread(Counter::BytesWrittenTcp), 2, "BytesWrittenTcp", "bytes written by TCP";
+    Thread(Counter::BytesReadTcp), 2, "BytesReadTcp", "bytes read by TCP";
+    Thread(Counter::RequestsTcp), 2, "NumberOfRequestsTcp",
         "writes, reads, notifications and atomics by TCP";
     Source::Rank(&[P::BytesWritten]), 3, "BytesWrittenToRank", "bytes written to a rank";
     Source::Rank(&[P::BytesRead]), 3, "BytesReadFromRank", "bytes read from a rank";
@@ -157,6 +166,11 @@ counters! {
     Source::Rank(&[P::Notifys]), 3, "NumberOfNotifysToRank",
         "notifications of a rank without a write";
     Source::Rank(&[P::Atomics]), 3, "NumberOfAtomicsOnRank", "atomic operations on a rank";
+    Thread(Counter::BytesWrittenVerbs), 2, "BytesWrittenVerbs",
+        "bytes written by InfiniBand or RoCE";
+    Thread(Counter::BytesReadVerbs), 2, "BytesReadVerbs", "bytes read by InfiniBand or RoCE";
+    Thread(Counter::RequestsVerbs), 2, "NumberOfRequestsVerbs",
+        "writes, reads and notifications by InfiniBand or RoCE";
 }
 
 /// What is counted outside of the threads' slots, and where counting began.

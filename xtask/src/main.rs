@@ -4,6 +4,7 @@
 //! Everything else is done by the programs that a developer would call by hand: cargo, cc, nm,
 //! objcopy, valgrind.
 
+mod bindings;
 mod build;
 mod debian;
 mod delays;
@@ -39,7 +40,7 @@ struct Task {
     run: fn(&[String]) -> Result<()>,
 }
 
-const TASKS: [Task; 9] = [
+const TASKS: [Task; 10] = [
     Task {
         name: "demo",
         arguments: "[-n RANKS] [--points N]",
@@ -91,6 +92,12 @@ const TASKS: [Task; 9] = [
                 \x20     --root: the rules for sources alone, of the checkout DIR\n\
                 \x20     --accepted: the lists of xtask/src/lint/accepted.rs as DIR needs them",
         run: lint::run,
+    },
+    Task {
+        name: "bindings",
+        arguments: "[--write]",
+        about: "compare libibverbs-sys with rdma-core's header; --write makes its bindings anew",
+        run: bindings::run,
     },
     Task { name: "fmt", arguments: "", about: "format all Rust code", run: lint::format },
 ];

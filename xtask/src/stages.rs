@@ -7,8 +7,8 @@ use crate::machine::Tool;
 use crate::result::Result;
 use crate::suite::{Context, Count, LAYOUTS, cargo_test, only_layout};
 use crate::{
-    build, delays, fuzzed, headers, install, lint, machine, man, package, rxe, sshd, symbols,
-    workspace,
+    bindings, build, delays, fuzzed, headers, install, lint, machine, man, package, rxe, sshd,
+    symbols, workspace,
 };
 
 /// One stage.
@@ -52,7 +52,7 @@ impl Stage {
 /// 1.5 times what it takes on a fresh clone, which `cargo xtask test` and `cargo xtask test --full`
 /// print. The comment says what it took and on which day; where none is noted, the budget is older
 /// than these notes.
-const BUDGETS: [(&str, u64, u64); 33] = [
+const BUDGETS: [(&str, u64, u64); 34] = [
     ("fmt", 5, 10),              // took 1 (2026-11-23)
     ("rules", 5, 5),             // took 0 (2026-11-23)
     ("clippy", 55, 120),         // took 36 (2026-11-23)
@@ -60,6 +60,7 @@ const BUDGETS: [(&str, u64, u64); 33] = [
     ("headers", 5, 20),          // took 1 (2026-11-23)
     ("symbols", 5, 5),           // took 0 (2026-11-23)
     ("man", 5, 5),               // took 0 (2026-11-23)
+    ("bindings", 15, 15),        // took 6 (2026-11-23)
     ("core", 305, 900),          // took 202 (2026-11-23)
     ("tcp", 110, 240),           // took 72 (2026-11-23)
     ("faulty", 25, 900),         // took 14 (2026-11-23)
@@ -88,7 +89,7 @@ const BUDGETS: [(&str, u64, u64); 33] = [
     ("loom-full", 600, 600),     // no run noted
 ];
 
-pub(crate) const STAGES: [Stage; 33] = [
+pub(crate) const STAGES: [Stage; 34] = [
     stage("fmt", &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -106,6 +107,12 @@ pub(crate) const STAGES: [Stage; 33] = [
         "what libgaspi.so exports",
     ),
     stage("man", &[], |_| man::check(), "what the manual pages have to tell"),
+    stage(
+        "bindings",
+        &[Tool::Cc, Tool::Dpkg],
+        |_| bindings::check(),
+        "libibverbs-sys against rdma-core's header",
+    ),
     stage("core", &[], core, "gaspi-core: unit, property and conformance tests, ranks as threads"),
     stage("tcp", &[], tcp, "conformance and collectives over TCP, and over mixed links"),
     stage("faulty", &[], faulty, "conformance where requests are delayed by a seed"),
@@ -321,6 +328,7 @@ fn doc(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "--doc", "--no-fail-fast"]);
     cargo.args(["-p", "gaspi-core", "-p", "gaspi-collectives", "-p", "gaspi"]);
+    cargo.args(["-p", "libibverbs-sys"]);
     let examples = cargo_test(context, &mut cargo, &[], &[])?;
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "-p", "gaspi", "--test", "public_paths"]);

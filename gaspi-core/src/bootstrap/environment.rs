@@ -1,11 +1,11 @@
 //! The environment variables that describe a job, parsed once and strictly.
 //!
 //! Each [`Launcher`](launcher::Launcher) is asked whether it has started this process. What holds
-//! for all of them is here: GASPI_SOCKET, the number of the rank on its machine, and
-//! GASPI_TRANSPORT. Variables that contradict each other are an error that names them and the
-//! remedy.
+//! for all of them is here: GASPI_SOCKET, the number of the rank on its machine, GASPI_TRANSPORT,
+//! and what is wanted of a card. Variables that contradict each other are an error that names them
+//! and the remedy.
 
-use super::job::{Job, Transport};
+use super::job::{DeviceChoice, Job, Transport};
 use super::launcher;
 use super::this_machine::ThisMachine;
 use super::variables::{Variables, wrong};
@@ -32,6 +32,7 @@ fn describe(variables: &Variables<'_>) -> Result<Job> {
                 job.local_rank = local_rank;
             }
             job.transport = transport(variables)?;
+            job.device = device_choice(variables)?;
             return Ok(job);
         }
     }
@@ -56,8 +57,23 @@ fn transport(variables: &Variables<'_>) -> Result<Transport> {
         None | Some("auto") => Ok(Transport::Auto),
         Some("shm") => Ok(Transport::SharedMemory),
         Some("tcp") => Ok(Transport::Tcp),
-        Some(other) => wrong(format!("GASPI_TRANSPORT is {other:?}; it can be auto, shm or tcp")),
+        Some("verbs") => Ok(Transport::Verbs),
+        Some(other) => {
+            wrong(format!("GASPI_TRANSPORT is {other:?}; it can be auto, shm, tcp or verbs"))
+        }
     }
+}
+
+/// GASPI_IBVERBS_LIB, GASPI_IB_DEVICE, GASPI_IB_WAIT.
+fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
+    let ends_at_ack = match variables.text("GASPI_IB_WAIT")?.as_deref() {
+        None | Some("read") => false,
+        Some("ack") => true,
+        Some(other) => return wrong(format!("GASPI_IB_WAIT is {other:?}; it can be ack or read")),
+    };
+    let library = variables.raw("GASPI_IBVERBS_LIB");
+    let name = variables.text("GASPI_IB_DEVICE")?;
+    Ok(DeviceChoice { library, device: name, ends_at_ack })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::auth::Key;
 use crate::ids::Rank;
 use crate::os::process;
 use crate::os::socket;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -27,6 +28,8 @@ pub struct Job {
     pub hosts: Vec<String>,
     /// What may carry bytes between ranks.
     pub transport: Transport,
+    /// The card, where one is to be used.
+    pub device: DeviceChoice,
     /// Whether ranks may be on several hosts, so that each has to listen on sockets.
     pub spans_hosts: bool,
     /// The node to belong to, where it is not the machine: see [`Job::on_node`].
@@ -65,6 +68,17 @@ impl PartialEq for TestProxy {
 
 impl Eq for TestProxy {}
 
+/// Which card carries data, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceChoice {
+    /// In place of libibverbs.so.1 (GASPI_IBVERBS_LIB).
+    pub library: Option<OsString>,
+    /// Its name (GASPI_IB_DEVICE); the first one with an active port otherwise.
+    pub device: Option<String>,
+    /// Whether a write is done when the peer's card has it (GASPI_IB_WAIT is ack).
+    pub ends_at_ack: bool,
+}
+
 /// What may carry bytes between ranks (GASPI_TRANSPORT).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
@@ -75,6 +89,16 @@ pub enum Transport {
     SharedMemory,
     /// TCP, also between ranks of one machine.
     Tcp,
+    /// InfiniBand or RoCE for the data of queues, also between ranks of one machine; TCP for what
+    /// that does not carry.
+    Verbs,
+}
+
+impl Transport {
+    /// Whether each rank is a node of its own.
+    pub(crate) fn separates(self) -> bool {
+        matches!(self, Transport::Tcp | Transport::Verbs)
+    }
 }
 
 /// Where the exchange server of this rank is.
@@ -120,6 +144,7 @@ impl Job {
             local_rank: 0,
             hosts: vec![process::host_name()],
             transport: Transport::Auto,
+            device: DeviceChoice::default(),
             spans_hosts: false,
             node: None,
             proxy: None,

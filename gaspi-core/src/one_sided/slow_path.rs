@@ -10,10 +10,11 @@ use crate::error::{Error, Result};
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::queue::{Begun, Queue};
 use crate::runtime::Inner;
-use crate::segment::{Reach, Segment};
+use crate::segment::{Reach, Segment, Target};
+use crate::statistics::Carried;
 use crate::sync::slots;
 use crate::transport::CHUNK;
-use crate::transport::endpoint::Departure;
+use crate::transport::endpoint::{CarrierKind, Departure};
 use crate::transport::payload::Payload;
 use crate::transport::requests::GetTarget;
 use crate::transport::shm::area::{liveness, wake_kind};
@@ -26,6 +27,13 @@ use std::sync::Arc;
 pub(super) struct Posting<'a> {
     pub(super) id: QueueId,
     pub(super) queue: &'a Queue,
+}
+
+/// Memory of a peer, and whether cards reach it and this rank's.
+#[derive(Clone, Copy)]
+struct Place {
+    address: RemoteAddress,
+    device: bool,
 }
 
 impl Inner {
@@ -121,7 +129,10 @@ impl Inner {
         to: Posting<'_>,
     ) -> bool {
         let (generation, offset) = (target.generation, t.remote_offset);
-        let remote = RemoteAddress { segment: t.remote, generation, offset };
+        let device =
+            self.is_by_device(&target, Some(&local).filter(|_| t.size > 0).map(Arc::as_ref));
+        let remote =
+            Place { device, address: RemoteAddress { segment: t.remote, generation, offset } };
         match direction {
             Direction::Write => {
                 let payload = (t.size > 0).then(|| Payload::new(local, t.local_offset));
@@ -140,25 +151,34 @@ impl Inner {
         }
     }
 
-    /// Counts a request, and settles what carries it.
-    fn begin(&self, rank: Rank, q: &Queue) -> Begun {
-        q.begin(rank, self.endpoints.preferred())
+    /// Counts a request, and settles what carries it; `device` says that cards reach the memory at
+    /// both ends.
+    fn begin(&self, rank: Rank, device: bool, to: Posting<'_>) -> Begun {
+        to.queue.begin(rank, self.endpoints.preferred(self, to.id, rank, device))
+    }
+
+    /// Whether cards reach the memory at both ends; `local` is this rank's, if there is any.
+    fn is_by_device(&self, target: &Target, local: Option<&Segment>) -> bool {
+        let Some(card) = &self.endpoints.device else { return false };
+        matches!(target.reach, Reach::Device { .. })
+            && local.is_none_or(|segment| card.can_use(segment))
     }
 
     /// Posts a put, which takes its turn behind the others of the queue to that rank.
     fn post_put(
         &self,
         rank: Rank,
-        remote: RemoteAddress,
+        Place { address: remote, device }: Place,
         size: u64,
         payload: Option<Payload>,
         signal: Option<Signal>,
         to: Posting<'_>,
     ) -> bool {
         let (notification, value) = signal.map_or((NotificationId(0), 0), |s| (s.id, s.value));
-        let begun = self.begin(rank, to.queue);
+        let begun = self.begin(rank, device, to);
         let stream = Stream { queue: to.id, generation: begun.generation };
         let put = Put { stream, remote, size, last: true, notification, value };
+        self.count_carried(rank, begun.carrier, Carried::Written(size));
         let posted = self.endpoint_by(begun.carrier, rank).put(put, payload, Departure::Now);
         self.note_posted(rank, stream, to.queue, posted)
     }
@@ -168,16 +188,18 @@ impl Inner {
     fn post_get(
         &self,
         rank: Rank,
-        remote: RemoteAddress,
+        Place { address: remote, device }: Place,
         whole: GetTarget,
         to: Posting<'_>,
     ) -> bool {
         let q = to.queue;
-        let begun = self.begin(rank, q);
+        let begun = self.begin(rank, device, to);
+        let chunk = if begun.carrier == CarrierKind::Verbs { u64::MAX } else { CHUNK };
         let stream = Stream { queue: to.id, generation: begun.generation };
+        self.count_carried(rank, begun.carrier, Carried::Read(whole.size));
         let mut done = 0;
         loop {
-            let size = (whole.size - done).min(CHUNK);
+            let size = (whole.size - done).min(chunk);
             let last = done + size == whole.size;
             let part = GetTarget {
                 segment: Arc::clone(&whole.segment),
@@ -240,7 +262,8 @@ impl Inner {
             return;
         }
         let generation = target.generation;
-        let remote = RemoteAddress { segment: signal.segment, generation, offset: 0 };
+        let address = RemoteAddress { segment: signal.segment, generation, offset: 0 };
+        let remote = Place { address, device: self.is_by_device(&target, None) };
         self.post_put(signal.rank, remote, 0, None, Some(signal), to);
     }
 

@@ -154,3 +154,11 @@ impl std::os::fd::AsFd for Wakeup {
         self.fd.as_fd()
     }
 }
+
+/// Reads from a descriptor that has nothing to say return at once from now on.
+///
+/// # Errors
+/// What the kernel says.
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> std::io::Result<()> {
+    Ok(rustix::io::ioctl_fionbio(fd, true)?)
+}

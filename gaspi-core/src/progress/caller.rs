@@ -7,8 +7,50 @@ use crate::progress::thread::try_receiver;
 use crate::sync::{Ordering, fence};
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::endpoint_table::EndpointTable;
+use crate::transport::verbs::Verbs;
 use crate::wait::Sockets;
 use std::time::Duration;
+
+/// What brings something from ranks of other nodes: streams, and a card if there is one.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrivals<'a> {
+    pub(crate) tcp: Tcp<'a>,
+    pub(crate) verbs: Option<Verbs<'a>>,
+}
+
+impl Arrivals<'_> {
+    /// Looks once for a call that may not wait; false if nothing can have come.
+    pub(crate) fn look_once(self) -> bool {
+        let arrived = self.verbs.is_some_and(Verbs::poll);
+        self.tcp.look_once() || arrived
+    }
+}
+
+impl Sockets for Arrivals<'_> {
+    fn look(&self) -> bool {
+        let Some(verbs) = self.verbs else { return self.tcp.look() };
+        let busy = verbs.poll();
+        // A look at the completions costs no system call, one at the sockets does.
+        if verbs.table.sockets_are_due(monotonic_ns()) { self.tcp.look() | busy } else { busy }
+    }
+
+    fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool {
+        let Some(verbs) = self.verbs else { return self.tcp.sleep(limit, announce) };
+        verbs.table.arm();
+        // What has come before is told of by nobody.
+        if verbs.poll() {
+            return true;
+        }
+        let slept = self.tcp.sleep(limit, announce);
+        verbs.table.disarm();
+        verbs.poll();
+        slept
+    }
+
+    fn leave(&self) {
+        self.tcp.leave();
+    }
+}
 
 impl Sockets for Tcp<'_> {
     fn look(&self) -> bool {

@@ -26,6 +26,7 @@ use crate::transport::tcp::poll_sets::{
     ATTEMPTS, CONNECTIONS, DATA, LAUNCHER, LISTENER, PROCESSES, REMOTE_LISTENERS, WAKEUP,
 };
 use crate::transport::tcp::receive::Receiver;
+use crate::transport::verbs::Verbs;
 use crate::wire::frame::Frame;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -39,6 +40,9 @@ const LAST_UNAUTHENTICATED: Duration = Duration::from_secs(1);
 pub(crate) trait Served: Send + Sync {
     /// Its endpoints, and what they tell it.
     fn tcp(&self) -> Tcp<'_>;
+
+    /// Its card, if it has one.
+    fn verbs(&self) -> Option<Verbs<'_>>;
 
     /// Its place with the launcher.
     fn membership(&self) -> MutexGuard<'_, Option<Membership>>;
@@ -207,6 +211,10 @@ impl Progress {
         let served = Arc::clone(&self.served);
         let tcp = served.tcp();
         let endpoints = tcp.table;
+        if let Some(verbs) = served.verbs() {
+            verbs.table.disarm();
+            while verbs.poll() {}
+        }
         let corked = endpoints.flush_corked(tcp.up);
         let ticked = endpoints.polling.owner() == PollOwner::Timer;
         let mut acks_delayed = false;

@@ -9,7 +9,9 @@ use crate::statistics::Counter;
 use crate::sync::Ordering;
 use crate::sync::epoch::{self};
 use crate::timeout::Timeout;
+use crate::transport::endpoint::CarrierKind;
 use crate::wait::{Call, Waiting};
+use crate::wire::message::Stream;
 
 impl Inner {
     #[inline]
@@ -17,6 +19,16 @@ impl Inner {
         match self.queues.get(id.index()) {
             Some(queue) if queue.exists.load(Ordering::Relaxed) => Ok(queue),
             _ => Err(self.no_queue(id)),
+        }
+    }
+
+    /// Has what a card carries end: writes that nothing follows.
+    pub(crate) fn finish_writes(&self, q: &Queue, queue: QueueId) {
+        if let Some(verbs) = self.endpoints.verbs(self) {
+            verbs.finish(queue, |rank| {
+                let generation = q.begin(rank, CarrierKind::Verbs).generation;
+                Stream { queue, generation }
+            });
         }
     }
 
@@ -125,6 +137,7 @@ fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Resu
     q.share();
     let before = q.posted.load(Ordering::Relaxed);
     let outcome = inner.until(timeout.deadline(), waiting, || {
+        inner.finish_writes(q, queue);
         q.outcome(queue).or_else(|| inner.check_open().err().map(Err))
     });
     // A wait that timed out is continued by the next.

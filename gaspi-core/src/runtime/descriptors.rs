@@ -8,7 +8,7 @@
 //! none once they are mapped.
 
 use super::Inner;
-use crate::bootstrap::{Job, Transport, report_unable};
+use crate::bootstrap::{Job, report_unable};
 use crate::config::{Config, Topology};
 use crate::error::{Error, Result};
 use crate::os::limits;
@@ -41,7 +41,7 @@ struct Need {
 impl Need {
     fn of(job: &Job, config: &Config) -> Need {
         let others = u64::from(job.size) - 1;
-        let remote = job.spans_hosts || job.transport == Transport::Tcp;
+        let remote = job.spans_hosts || job.transport.separates();
         let (own, least, most) = match (remote, job.spans_hosts) {
             (false, _) => (OWN, 1, LOCAL_PEER),
             (true, false) => (OWN_REMOTE, WATCHED_PEER, REMOTE_PEER),
@@ -106,6 +106,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::Transport;
     use crate::ids::Rank;
 
     fn need(transport: Transport, spans_hosts: bool, topology: Topology) -> Need {

@@ -36,6 +36,7 @@ use crate::transport::tcp::connect::reach::PATIENCE;
 use crate::transport::tcp::endpoint_table::{EndpointTable, Identity};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin::Network;
+use crate::transport::verbs::{Device, Wishes};
 use crate::wait::{Call, Waiter, Waiting};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -65,6 +66,8 @@ pub struct PendingInit {
     job: Job,
     config: Config,
     stage: Stage,
+    /// The card that carries data between nodes, until it is used.
+    device: Option<Device>,
     /// The seed of what delays requests.
     #[cfg(feature = "test-transports")]
     faults: Option<u64>,
@@ -93,7 +96,7 @@ fn listen(job: &Job) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>)> {
             return Err(Error::Environment { reason });
         }
         (true, _) => Audience::OtherHosts,
-        (false, Transport::Tcp) => Audience::ThisHost,
+        (false, Transport::Tcp | Transport::Verbs) => Audience::ThisHost,
         (false, _) if job.node.is_some() => Audience::ThisHost,
         (false, _) => return Ok((Vec::new(), Vec::new())),
     };
@@ -135,7 +138,7 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
         node: match (job.node, job.transport) {
             (Some(node), _) => node,
             // A node of its own.
-            (None, Transport::Tcp) => random_u64()?,
+            (None, Transport::Tcp | Transport::Verbs) => random_u64()?,
             (None, _) => 0,
         },
         machine: 0,
@@ -144,6 +147,28 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
         host: job.hosts.get(job.rank.index()).cloned().unwrap_or_default(),
         cpus: affinity::mask(),
     })
+}
+
+/// What is wanted of a card: `None` where none is to be used.
+fn wishes(job: &Job) -> Result<Option<Wishes>> {
+    if job.size == 1 || job.transport != Transport::Verbs {
+        return Ok(None);
+    }
+    Ok(Some(Wishes { choice: job.device.clone(), dead_after: dead_after()? }))
+}
+
+/// Opens the card, if there is one.
+fn open_device(wishes: &Wishes) -> Result<Option<Device>> {
+    match Device::open(wishes) {
+        Ok(device) => {
+            log::info!("proc_init: data between nodes goes by {}", device.description());
+            Ok(Some(device))
+        }
+        Err(reason) => {
+            let reason = format!("GASPI_TRANSPORT is verbs, but {reason}");
+            Err(Error::Environment { reason })
+        }
+    }
 }
 
 impl PendingInit {
@@ -170,10 +195,12 @@ impl PendingInit {
             let gathering = Box::new(Client::new(&job, &config, card)?);
             Stage::Client { gathering, listener: Some(listener), endpoints }
         };
+        let device = wishes(&job)?.map(|wishes| open_device(&wishes)).transpose()?.flatten();
         Ok(PendingInit {
             job,
             config,
             stage,
+            device,
             #[cfg(feature = "test-transports")]
             faults: None,
         })
@@ -226,7 +253,11 @@ impl PendingInit {
                     Identity { token: table.token, key: table.key, dead_after: dead_after()? },
                 )?;
                 let membership = Some(table.membership);
-                let endpoints = Endpoints::new(endpoints);
+                let mut endpoints = Endpoints::new(endpoints);
+                if let Some(device) = self.device.take().filter(|_| remote) {
+                    let forced = self.job.transport == Transport::Verbs;
+                    endpoints = endpoints.with_device(device, forced, size)?;
+                }
                 #[cfg(feature = "test-transports")]
                 let endpoints = Endpoints { faults: self.faults.map(Faults::new), ..endpoints };
                 let runtime = self.assemble(table.cards, area, membership, endpoints)?;
@@ -313,7 +344,7 @@ impl PendingInit {
     pub fn on_twin(job: Job, config: Config, network: Network) -> Result<PendingInit> {
         config.check()?;
         membarrier::prepare();
-        Ok(PendingInit { job, config, stage: Stage::Twin(network), faults: None })
+        Ok(PendingInit { job, config, stage: Stage::Twin(network), device: None, faults: None })
     }
 
     /// The same with requests that are delayed by a seed.

@@ -15,8 +15,9 @@ use crate::sync::MutexGuard;
 use crate::transport::KILLED;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
+use crate::transport::verbs::Verbs;
 use crate::transport::{Behind, RequestFailure, Upcalls};
-use crate::wire::message::{Message, Register, Stream};
+use crate::wire::message::{Message, PairOffer, Pairing, Register, Stream};
 use std::os::fd::OwnedFd;
 
 impl Upcalls for Inner {
@@ -105,6 +106,10 @@ impl Upcalls for Inner {
             }
             Message::Revoke { segment, generation } => self.revoked(peer, segment, generation),
             Message::Withhold { request } => self.passive.mailbox.withhold(peer, request),
+            Message::Pairing(pairing) => match self.endpoints.verbs(self) {
+                Some(verbs) => verbs.told(peer, pairing),
+                None => self.without_device(peer, pairing),
+            },
             Message::Kill => process::exit_now(KILLED),
         }
     }
@@ -119,6 +124,9 @@ impl Upcalls for Inner {
     }
 
     fn lost(&self, peer: Rank, answers: bool) {
+        if let Some(verbs) = self.endpoints.verbs(self) {
+            verbs.disconnect(peer);
+        }
         self.channels.lost(peer);
         self.ranks.wake_own();
         if answers {
@@ -150,6 +158,10 @@ impl Served for Inner {
         Inner::tcp(self)
     }
 
+    fn verbs(&self) -> Option<Verbs<'_>> {
+        self.endpoints.verbs(self)
+    }
+
     fn membership(&self) -> MutexGuard<'_, Option<Membership>> {
         self.membership.lock()
     }
@@ -160,6 +172,16 @@ impl Served for Inner {
 }
 
 impl Inner {
+    /// Answers a peer that would have a card carry a lane.
+    fn without_device(&self, peer: Rank, pairing: Pairing) {
+        if let Pairing::Offer(PairOffer { queue, attempt, .. }) = pairing {
+            let reason = format!("{} has no card", self.ranks.me);
+            let ended = Message::Pairing(Pairing::Ended { queue, attempt, reason });
+            // It finds out by itself if it cannot be told.
+            let _ = self.endpoint(peer).send(&ended);
+        }
+    }
+
     /// Does what a handler of the groups has found out.
     fn react(&self, reaction: Reaction) {
         let Reaction { wake, pass_on, tell_all, report_departures } = reaction;

@@ -6,8 +6,34 @@ use crate::ids::Rank;
 use crate::runtime::{Inner, Runtime};
 use crate::sync::epoch::{self, Guard, PEER_COUNTERS};
 use crate::sync::{AtomicU64, Ordering};
+use crate::transport::endpoint::CarrierKind;
 use crate::wait::Call;
 use std::time::Duration;
+
+/// What a request brings to or from a rank of another node, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Carried {
+    Written(u64),
+    Read(u64),
+    Atomic,
+}
+
+impl CarrierKind {
+    /// Where what it carries is counted: bytes written, bytes read, requests.
+    fn counters(self) -> [Counter; 3] {
+        match self {
+            CarrierKind::Stream => {
+                [Counter::BytesWrittenTcp, Counter::BytesReadTcp, Counter::RequestsTcp]
+            }
+            CarrierKind::Verbs => {
+                [Counter::BytesWrittenVerbs, Counter::BytesReadVerbs, Counter::RequestsVerbs]
+            }
+            // In place of streams.
+            #[cfg(feature = "test-transports")]
+            CarrierKind::Faulty | CarrierKind::Twin => CarrierKind::Stream.counters(),
+        }
+    }
+}
 
 impl Inner {
     /// Adds to a counter.
@@ -34,6 +60,21 @@ impl Inner {
         let zeroes = || (0..self.ranks.size).map(|_| [const { AtomicU64::new(0) }; PEER_COUNTERS]);
         let shared = self.statistics.shared_peers.get_or_init(|| zeroes().collect());
         shared[rank.index()][counter as usize].fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Counts a request to `rank` where it is handed to this carrier.
+    pub(crate) fn count_carried(&self, rank: Rank, carrier: CarrierKind, carried: Carried) {
+        if self.ranks.is_local(rank) {
+            return;
+        }
+        let [written, read, requests] = carrier.counters();
+        let inside = epoch::enter();
+        self.count_inside(&inside, requests, 1);
+        match carried {
+            Carried::Written(bytes) => self.count_inside(&inside, written, bytes),
+            Carried::Read(bytes) => self.count_inside(&inside, read, bytes),
+            Carried::Atomic => {}
+        }
     }
 
     /// Counts what a call has waited.

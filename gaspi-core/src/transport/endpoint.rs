@@ -3,19 +3,23 @@
 //! An [`Endpoint`] is made anew for each request, from the number of the peer: it is a few words
 //! that live in registers. Its [`Carrier`] is matched where something is handed over.
 
-use crate::error::Result;
-use crate::ids::Rank;
+use crate::config::CHANNELS;
+use crate::error::{Error, Result};
+use crate::ids::{QueueId, Rank};
+use crate::segment::Segment;
 #[cfg(feature = "test-transports")]
 use crate::transport::faulty::Faults;
 use crate::transport::payload::{ChannelMessage, Payload};
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingCall, PendingRequests, RequestKey};
 use crate::transport::tcp::endpoint_table::EndpointTable;
+use crate::transport::tcp::poll_sets::COMPLETIONS;
 use crate::transport::tcp::send_queue::{Item, Outgoing};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin::{Network, Port};
+use crate::transport::verbs::{Device, DeviceTable, Verbs};
 use crate::transport::{Link, Upcalls};
-use crate::wire::message::{Message, Put, RemoteAddress, RemoteCall, Stream};
+use crate::wire::message::{MemoryKey, Message, Put, RemoteAddress, RemoteCall, Stream};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -36,6 +40,8 @@ pub(crate) enum Departure {
 #[repr(u8)]
 pub(crate) enum CarrierKind {
     Stream,
+    /// A card, with streams for all that it does not carry.
+    Verbs,
     #[cfg(feature = "test-transports")]
     Faulty,
     #[cfg(feature = "test-transports")]
@@ -47,6 +53,7 @@ impl CarrierKind {
     #[inline]
     pub(crate) fn of_number(number: u8) -> CarrierKind {
         match number {
+            number if number == CarrierKind::Verbs as u8 => CarrierKind::Verbs,
             #[cfg(feature = "test-transports")]
             number if number == CarrierKind::Faulty as u8 => CarrierKind::Faulty,
             #[cfg(feature = "test-transports")]
@@ -70,6 +77,8 @@ pub(crate) struct Capabilities {
 pub(crate) enum Carrier<'a> {
     /// A stream: TCP between nodes, a Unix socket within one.
     Stream(&'a EndpointTable),
+    /// A card, beside streams.
+    Verbs(&'a DeviceTable, &'a EndpointTable),
     /// Streams, behind what a test holds back.
     #[cfg(feature = "test-transports")]
     Faulty(&'a Faults, &'a EndpointTable),
@@ -90,6 +99,8 @@ pub(crate) struct Endpoint<'a> {
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     pub(crate) stream: EndpointTable,
+    /// This rank's card, for ranks of other nodes.
+    pub(crate) device: Option<DeviceTable>,
     #[cfg(feature = "test-transports")]
     pub(crate) twin: Option<Port>,
     #[cfg(feature = "test-transports")]
@@ -111,11 +122,24 @@ impl Endpoints {
             requests: Arc::clone(&stream.requests),
             posted_receives: Arc::clone(&stream.posted_receives),
             stream,
+            device: None,
             #[cfg(feature = "test-transports")]
             twin: None,
             #[cfg(feature = "test-transports")]
             faults: None,
         }
+    }
+
+    /// A card besides.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub(crate) fn with_device(self, device: Device, forced: bool, ranks: u32) -> Result<Endpoints> {
+        let (requests, posted) = (Arc::clone(&self.requests), Arc::clone(&self.posted_receives));
+        let device = DeviceTable::new(device, forced, ranks, requests, posted)
+            .map_err(|reason| Error::System { call: "preparing the card".to_owned(), reason })?;
+        self.stream.sets.data.add(device.descriptor(), COMPLETIONS)?;
+        Ok(Endpoints { device: Some(device), ..self })
     }
 
     /// The network of a test besides, for all ranks but this one.
@@ -138,12 +162,23 @@ impl Endpoints {
         if self.faults.is_some() {
             return CarrierKind::Faulty;
         }
-        CarrierKind::Stream
+        if self.device.is_some() { CarrierKind::Verbs } else { CarrierKind::Stream }
     }
 
-    /// What is to carry the next request of a lane, unless something of it is under way.
+    /// What is to carry the next request of a lane, unless something of it is under way; `device`
+    /// says that cards reach the memory at both ends.
     #[inline]
-    pub(crate) fn preferred(&self) -> CarrierKind {
+    pub(crate) fn preferred(
+        &self,
+        up: &dyn Upcalls,
+        queue: QueueId,
+        peer: Rank,
+        device: bool,
+    ) -> CarrierKind {
+        if let Some(verbs) = self.verbs(up) {
+            let carries = device && verbs.carries(queue, peer);
+            return if carries { CarrierKind::Verbs } else { CarrierKind::Stream };
+        }
         #[cfg(feature = "test-transports")]
         if self.faults.as_ref().is_some_and(Faults::steps_aside) {
             return CarrierKind::Stream;
@@ -156,6 +191,9 @@ impl Endpoints {
     pub(crate) fn carrier(&self, kind: CarrierKind) -> Carrier<'_> {
         let found = match kind {
             CarrierKind::Stream => None,
+            CarrierKind::Verbs => {
+                self.device.as_ref().map(|device| Carrier::Verbs(device, &self.stream))
+            }
             #[cfg(feature = "test-transports")]
             CarrierKind::Faulty => {
                 self.faults.as_ref().map(|faults| Carrier::Faulty(faults, &self.stream))
@@ -177,10 +215,41 @@ impl Endpoints {
         match self.carrier(self.usual()) {
             _ if peer == up.ranks().me => Link::Own,
             _ if up.ranks().is_local(peer) => Link::SharedMemory,
-            Carrier::Stream(_) => Link::Tcp,
+            Carrier::Verbs(device, _) if device.reaches(peer) => Link::Verbs,
+            Carrier::Stream(_) | Carrier::Verbs(..) => Link::Tcp,
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(..) | Carrier::Twin(_) => Link::Tcp,
         }
+    }
+
+    /// The card, with what is above it and beside it.
+    #[inline]
+    pub(crate) fn verbs<'a>(&'a self, up: &'a dyn Upcalls) -> Option<Verbs<'a>> {
+        self.device.as_ref().map(|table| Verbs { table, up, stream: &self.stream })
+    }
+
+    /// The keys by which ranks of other nodes reach a segment without this library.
+    ///
+    /// # Errors
+    /// The card does not take its memory, and nothing else may carry data.
+    pub(crate) fn export(&self, segment: &Segment) -> Result<Vec<MemoryKey>> {
+        let Some(device) = &self.device else { return Ok(Vec::new()) };
+        match device.prepare(segment) {
+            Ok(key) => Ok(vec![key]),
+            Err(reason) if device.forced => Err(Error::System {
+                call: format!("registering {} with the card", segment.id),
+                reason,
+            }),
+            Err(reason) => {
+                log::warn!("{} is reached by TCP: {reason}", segment.id);
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// Which of a peer's keys this rank's card can use.
+    pub(crate) fn usable_key(&self, keys: &[MemoryKey]) -> Option<MemoryKey> {
+        self.device.as_ref().and_then(|_| keys.first().copied())
     }
 
     /// Sends what is held back.
@@ -206,14 +275,19 @@ impl Endpoints {
     }
 }
 
-#[cfg(feature = "test-transports")]
-impl Endpoint<'_> {
-    /// The same without faults.
+impl<'a> Endpoint<'a> {
+    /// The stream below.
     fn unwrapped(self) -> Self {
         match self.carrier {
+            Carrier::Verbs(_, stream) => Endpoint { carrier: Carrier::Stream(stream), ..self },
+            #[cfg(feature = "test-transports")]
             Carrier::Faulty(_, stream) => Endpoint { carrier: Carrier::Stream(stream), ..self },
             _ => self,
         }
+    }
+
+    fn verbs(self, table: &'a DeviceTable, stream: &'a EndpointTable) -> Verbs<'a> {
+        Verbs { table, up: self.up, stream }
     }
 }
 
@@ -240,6 +314,12 @@ impl Endpoint<'_> {
                     Departure::WithAny => table.post_along(self.up, self.peer, queue, item, false),
                 }
             }
+            Carrier::Verbs(..) if queue == CHANNELS => {
+                self.unwrapped().put(put, payload, departure)
+            }
+            Carrier::Verbs(table, stream) => {
+                self.verbs(table, stream).put(self.peer, put, payload.as_ref())
+            }
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(faults, _) => faults.put(self.unwrapped(), put, payload, departure),
             #[cfg(feature = "test-transports")]
@@ -254,6 +334,9 @@ impl Endpoint<'_> {
     pub(crate) fn get(self, stream: Stream, remote: RemoteAddress, to: GetTarget) -> Result<()> {
         match self.carrier {
             Carrier::Stream(table) => table.post_get(self.up, self.peer, stream, remote, to),
+            Carrier::Verbs(table, under) => {
+                self.verbs(table, under).get(self.peer, stream, remote, to)
+            }
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(faults, _) => faults.get(self.unwrapped(), stream, remote, to),
             #[cfg(feature = "test-transports")]
@@ -276,6 +359,8 @@ impl Endpoint<'_> {
             Carrier::Stream(table) => unsafe {
                 table.post_message(self.up, self.peer, losses, message)
             },
+            // SAFETY: as the caller says.
+            Carrier::Verbs(..) => unsafe { self.unwrapped().message(losses, message) },
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(faults, _) if faults.is_full(self.peer) => Ok(false),
             #[cfg(feature = "test-transports")]
@@ -294,6 +379,7 @@ impl Endpoint<'_> {
     pub(crate) fn send(self, message: &Message) -> Result<()> {
         match self.carrier {
             Carrier::Stream(table) => table.send(self.up, self.peer, Outgoing::new(message)),
+            Carrier::Verbs(..) => self.unwrapped().send(message),
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(faults, _) => faults.send(self.unwrapped(), message),
             #[cfg(feature = "test-transports")]
@@ -313,6 +399,7 @@ impl Endpoint<'_> {
     ) -> Result<Arc<PendingCall>> {
         match self.carrier {
             Carrier::Stream(table) => table.call(self.up, key, self.peer, call, files),
+            Carrier::Verbs(..) => self.unwrapped().call(key, call, files),
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(..) => self.unwrapped().call(key, call, files),
             #[cfg(feature = "test-transports")]
@@ -328,6 +415,7 @@ impl Endpoint<'_> {
         let local = self.up.ranks().is_local(self.peer);
         match self.carrier {
             Carrier::Stream(_) => Capabilities { maps_memory: local, descriptors: local },
+            Carrier::Verbs(..) => self.unwrapped().capabilities(),
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(..) => self.unwrapped().capabilities(),
             #[cfg(feature = "test-transports")]
@@ -342,6 +430,7 @@ impl Endpoint<'_> {
     pub(crate) fn connect(self) -> Result<()> {
         match self.carrier {
             Carrier::Stream(table) => table.open(self.up, self.peer).map(|_| ()),
+            Carrier::Verbs(..) => self.unwrapped().connect(),
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(..) => self.unwrapped().connect(),
             #[cfg(feature = "test-transports")]
@@ -354,6 +443,7 @@ impl Endpoint<'_> {
     pub(crate) fn release(self) -> bool {
         match self.carrier {
             Carrier::Stream(table) => table.release_connection(self.up, self.peer),
+            Carrier::Verbs(table, _) => table.has_none(self.peer) && self.unwrapped().release(),
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(faults, _) => faults.has_none(self.peer) && self.unwrapped().release(),
             #[cfg(feature = "test-transports")]
@@ -365,6 +455,10 @@ impl Endpoint<'_> {
     pub(crate) fn disconnect(self) {
         match self.carrier {
             Carrier::Stream(table) => table.disconnect(self.up, self.peer),
+            Carrier::Verbs(table, stream) => {
+                self.verbs(table, stream).disconnect(self.peer);
+                self.unwrapped().disconnect();
+            }
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(..) => self.unwrapped().disconnect(),
             #[cfg(feature = "test-transports")]
@@ -376,6 +470,7 @@ impl Endpoint<'_> {
     pub(crate) fn is_drained(self) -> bool {
         match self.carrier {
             Carrier::Stream(table) => table.connections.is_drained(self.peer),
+            Carrier::Verbs(table, _) => table.has_none(self.peer) && self.unwrapped().is_drained(),
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(faults, _) => {
                 faults.has_none(self.peer) && self.unwrapped().is_drained()
@@ -389,6 +484,7 @@ impl Endpoint<'_> {
     pub(crate) fn may_bring_more(self) -> bool {
         match self.carrier {
             Carrier::Stream(table) => table.connections.has(self.peer),
+            Carrier::Verbs(..) => self.unwrapped().may_bring_more(),
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(..) => self.unwrapped().may_bring_more(),
             #[cfg(feature = "test-transports")]
@@ -400,6 +496,7 @@ impl Endpoint<'_> {
     pub(crate) fn address(self) -> Option<SocketAddr> {
         match self.carrier {
             Carrier::Stream(table) => table.dialing.address(self.peer),
+            Carrier::Verbs(..) => self.unwrapped().address(),
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(..) => self.unwrapped().address(),
             #[cfg(feature = "test-transports")]
@@ -411,6 +508,9 @@ impl Endpoint<'_> {
     pub(crate) fn last_error(self) -> Option<String> {
         match self.carrier {
             Carrier::Stream(table) => table.dialing.last_error(self.peer),
+            Carrier::Verbs(table, _) => {
+                table.last_error(self.peer).or_else(|| self.unwrapped().last_error())
+            }
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(..) => self.unwrapped().last_error(),
             #[cfg(feature = "test-transports")]

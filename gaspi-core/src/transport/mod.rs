@@ -38,6 +38,7 @@ pub(crate) mod software_target;
 pub(crate) mod tcp;
 #[cfg(feature = "test-transports")]
 pub mod twin;
+pub(crate) mod verbs;
 
 use crate::ids::{QueueId, Rank};
 use crate::ranks::Ranks;
@@ -130,6 +131,8 @@ pub enum Link {
     SharedMemory,
     /// A rank of another node, by TCP.
     Tcp,
+    /// A rank of another node, by InfiniBand or RoCE; by TCP where no pair is up.
+    Verbs,
 }
 
 impl Link {
@@ -139,6 +142,7 @@ impl Link {
             Link::Own => "self",
             Link::SharedMemory => "shm",
             Link::Tcp => "tcp",
+            Link::Verbs => "verbs",
         }
     }
 }

@@ -78,6 +78,14 @@ impl Payload {
         Payload { memory: self.memory.clone(), offset: self.offset + skip }
     }
 
+    /// Segment and offset, if it is memory of a segment.
+    pub(in crate::transport) fn place(&self) -> Option<(&Segment, u64)> {
+        match &self.memory {
+            Memory::Segment(segment) => Some((segment, self.offset)),
+            Memory::User(_) => None,
+        }
+    }
+
     pub(in crate::transport) fn pointer(&self, skip: u64) -> *mut u8 {
         let start = match &self.memory {
             Memory::Segment(segment) => segment.pointer(),

@@ -18,6 +18,21 @@ pub(crate) struct Register {
     pub(crate) nonce: u64,
     /// How many descriptors come along.
     pub(crate) descriptors: u8,
+    /// By what its memory is reached without its owner's library: at most [`KEYS_MAX`].
+    pub(crate) keys: Vec<MemoryKey>,
+}
+
+/// Cards that a segment can be registered with.
+pub(crate) const KEYS_MAX: u8 = 4;
+
+/// What a carrier needs to reach memory of a peer. It means something to that carrier only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MemoryKey {
+    /// Which of the owner's cards gave it.
+    pub(crate) device: u8,
+    pub(crate) key: u32,
+    /// Where the memory begins, for that card.
+    pub(crate) address: u64,
 }
 
 /// A range of a segment of the receiver's.
@@ -99,6 +114,8 @@ pub(crate) enum Message {
     Kill,
     /// Takes a passive message back, if it was not received.
     Withhold { request: u64 },
+    /// Of a lane that a card is to carry.
+    Pairing(Pairing),
     /// Of a group that both are members of.
     Group(GroupMessage),
 }
@@ -161,4 +178,36 @@ impl BarrierMessage {
             BarrierMessage::Departed(_) => 2,
         }
     }
+}
+
+/// What two ranks tell each other to make and to end a pair of queue pairs for a lane. An attempt
+/// is numbered alike by both; a higher number replaces a lower one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Pairing {
+    /// The sender has made its end.
+    Offer(PairOffer),
+    /// The sender's end is connected with that of the receiver.
+    Connected { queue: QueueId, attempt: u32 },
+    /// The sender's end has been taken down, and nothing of it is under way any more.
+    Ended { queue: QueueId, attempt: u32, reason: String },
+}
+
+/// One end of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PairOffer {
+    pub(crate) queue: QueueId,
+    pub(crate) attempt: u32,
+    /// Of the queue pair, and of its first packet.
+    pub(crate) number: u32,
+    pub(crate) first_packet: u32,
+    /// Where it answers: its port's GID and LID.
+    pub(crate) gid: [u8; 16],
+    pub(crate) lid: u16,
+    /// The largest path MTU of its port, as verbs number them.
+    pub(crate) mtu: u8,
+    /// Reads and atomics that it can serve at once.
+    pub(crate) reads: u8,
+    /// Memory that the receiver may read behind its writes.
+    pub(crate) landing_key: u32,
+    pub(crate) landing: u64,
 }

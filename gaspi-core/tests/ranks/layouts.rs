@@ -2,10 +2,13 @@
 //! `tcp/queues::NAME`, `mixed/queues::NAME`.
 
 use std::cell::Cell;
+use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use gaspi_core::twin::Network;
 use gaspi_core::{Job, Rank};
+use gaspi_mock_card::{Fabric, MockCard, Options};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// How the ranks of a test are spread over nodes.
@@ -21,6 +24,10 @@ pub(crate) enum Nodes {
     Faulty,
     /// Each on its own, on a network in this process and in virtual time.
     Twin,
+    /// Each on its own, with an RDMA device that is as unkind as the standard allows, by a seed.
+    Verbs,
+    /// Two and two, with such devices between.
+    VerbsPairs,
 }
 
 pub(crate) const SHM: &[Nodes] = &[Nodes::One];
@@ -29,8 +36,15 @@ pub(crate) const MIXED: &[Nodes] = &[Nodes::Pairs];
 pub(crate) const TWIN: &[Nodes] = &[Nodes::Twin];
 /// With sockets and clocks.
 pub(crate) const REAL: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty];
-pub(crate) const EVERY: &[Nodes] =
-    &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty, Nodes::Twin];
+pub(crate) const EVERY: &[Nodes] = &[
+    Nodes::One,
+    Nodes::Each,
+    Nodes::Pairs,
+    Nodes::Faulty,
+    Nodes::Twin,
+    Nodes::Verbs,
+    Nodes::VerbsPairs,
+];
 
 /// With how many seeds each test runs over the twin; GASPI_TEST_SEEDS says another number.
 const SEEDS: u64 = 4;
@@ -60,6 +74,8 @@ impl Nodes {
             Nodes::Pairs => "mixed",
             Nodes::Faulty => "faulty",
             Nodes::Twin => "twin",
+            Nodes::Verbs => "verbs",
+            Nodes::VerbsPairs => "verbs-pairs",
         }
     }
 
@@ -67,9 +83,9 @@ impl Nodes {
         let rank = u64::from(rank.0);
         match self {
             Nodes::One => 0,
-            Nodes::Each | Nodes::Twin => rank,
+            Nodes::Each | Nodes::Twin | Nodes::Verbs => rank,
             // Not neighbours: 0 and 2, 1 and 3, 4 and 6.
-            Nodes::Pairs | Nodes::Faulty => rank / 4 * 2 + rank % 2,
+            Nodes::Pairs | Nodes::Faulty | Nodes::VerbsPairs => rank / 4 * 2 + rank % 2,
         }
     }
 
@@ -105,7 +121,7 @@ impl Test {
         let Test { nodes, name, run } = self;
         let seeds = match nodes {
             Nodes::Twin => seeds(SEEDS),
-            Nodes::Faulty => seeds(1),
+            Nodes::Faulty | Nodes::Verbs | Nodes::VerbsPairs => seeds(1),
             Nodes::One | Nodes::Each | Nodes::Pairs => 0..1,
         };
         for seed in seeds {
@@ -136,6 +152,18 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 /// The network of a job over the twin.
 pub(crate) fn network(nodes: Nodes, size: u32) -> Option<Network> {
     (nodes == Nodes::Twin).then(|| Network::new(next_seed(), size))
+}
+
+/// The devices of a job, and where their library is.
+pub(crate) fn devices(nodes: Nodes, size: u32) -> Option<(Fabric, OsString)> {
+    static MOCK: OnceLock<MockCard> = OnceLock::new();
+    if !matches!(nodes, Nodes::Verbs | Nodes::VerbsPairs) {
+        return None;
+    }
+    let mock = MOCK.get_or_init(|| MockCard::load().expect("the mock card has been built"));
+    let mut options = Options::unkind(next_seed());
+    options.behaviour.devices = size.into();
+    Some((mock.fabric(&options), mock.path().as_os_str().to_owned()))
 }
 
 /// The seed of what delays the requests of a job.

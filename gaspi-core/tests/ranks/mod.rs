@@ -11,7 +11,8 @@ pub(crate) use layouts::{EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, next_s
 pub(crate) use threads::{Barrier, now, pause, scope};
 
 use gaspi_core::twin::{Network, Ticket};
-use gaspi_core::{Config, Job, PendingInit, Rank, Runtime, Timeout};
+use gaspi_core::{Config, Job, PendingInit, Rank, Runtime, Timeout, Transport};
+use gaspi_mock_card::control::Live;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender};
@@ -163,12 +164,14 @@ fn run_on<T: Send>(
     let id = format!("test-{}", JOBS.fetch_add(1, Ordering::Relaxed));
     let name = std::thread::current().name().unwrap_or("test").to_owned();
     let nodes = Nodes::of_this_test();
+    let devices = layouts::devices(nodes, size);
     keep_panics();
     let running = watchdog(name.clone());
     let results = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..size)
             .map(|rank| {
                 let (id, job, body) = (&id, &job, &body);
+                let devices = &devices;
                 let running = Running(running.clone());
                 let ticket = tickets.pop();
                 let thread = std::thread::Builder::new().name(format!("{name}: rank {rank}"));
@@ -176,7 +179,14 @@ fn run_on<T: Send>(
                     let _running = running;
                     nodes.enter();
                     let _entered = ticket.map(Ticket::enter);
-                    let job = job(id, Rank(rank as u16));
+                    let mut job = job(id, Rank(rank as u16));
+                    if let Some((fabric, library)) = devices {
+                        fabric.use_all();
+                        let name = format!("mock{}_{rank}", fabric.number());
+                        job.transport = Transport::Verbs;
+                        job.device.library = Some(library.clone());
+                        job.device.device = Some(name);
+                    }
                     let mut joining = match network {
                         Some(network) => PendingInit::on_twin(job, config.clone(), network.clone()),
                         None => PendingInit::new(job, config.clone()),
@@ -193,6 +203,10 @@ fn run_on<T: Send>(
             .collect();
         ranks.into_iter().map(|rank| rank.join().expect("the rank ended well")).collect()
     });
+    if let Some((fabric, _)) = devices {
+        let live = fabric.end();
+        assert_eq!(live, Live::default(), "objects of devices that nobody has ended");
+    }
     drop(running);
     results
 }

@@ -171,6 +171,26 @@ pub(super) fn check(tree: &Tree, report: &mut Report) {
         house.check(tree, &lists, &mut seen, report);
     }
     lists.check_use(&seen, report);
+    foreign(tree, report);
+}
+
+/// Packages that one part of a crate uses and no other: the folder of the crate, the package, and
+/// where in that folder it may be named.
+const FOREIGN: [(&str, &str, &str); 1] =
+    [("gaspi-core/src/", "libibverbs_sys", "gaspi-core/src/transport/verbs")];
+
+fn foreign(tree: &Tree, report: &mut Report) {
+    for (folder, package, place) in FOREIGN {
+        for file in tree.rust() {
+            if !file.path.starts_with(folder) || file.path.starts_with(place) {
+                continue;
+            }
+            if let Some(index) = (0..file.tokens.len()).find(|index| file.at(*index) == package) {
+                let what = format!("names {package}, which is for {place} only; have it passed in");
+                report.add(DOORS, &file.path, file.line(index), &what);
+            }
+        }
+    }
 }
 
 /// Entries for the two lists of `accepted.rs` as the tree is.
@@ -313,6 +333,19 @@ mod tests {
         ],
         doors: &[Door { modules: &["os::socket"], open_to: &["wire"], remedy: "ask wire" }],
     };
+
+    #[test]
+    fn libibverbs_is_for_one_transport() {
+        let tree = Tree::of(&[
+            ("gaspi-core/src/transport/verbs/device.rs", "use libibverbs_sys::Library;"),
+            ("gaspi-core/src/transport/tcp.rs", "\nuse libibverbs_sys::Library;"),
+            ("tools/src/main.rs", "use libibverbs_sys::Library; // `libibverbs_sys`"),
+            ("gaspi-core/src/lib.rs", "// libibverbs_sys"),
+        ]);
+        let found = Report::of(|report| foreign(&tree, report));
+        assert_eq!(found.len(), 1);
+        assert!(found[0].starts_with("gaspi-core/src/transport/tcp.rs:2: names libibverbs_sys"));
+    }
 
     const NONE: Accepted = Accepted { upward: &[], doors: &[] };
 

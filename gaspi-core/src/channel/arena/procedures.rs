@@ -90,7 +90,7 @@ impl Inner {
             };
             View { target, copies }
         } else {
-            View { target: Target::remote(register), copies: None }
+            View { target: Target::remote(register, None), copies: None }
         };
         let answer = view.copies.is_some().into();
         *self.channels.views[peer.index()].lock() =

@@ -6,7 +6,10 @@ use super::*;
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::codec::{DecodeError, Decoded, Fixed, Limit, Output, Reader, Writer};
 use crate::wire::fields::{Field, Form, Kinds, read_field, structs, variants, whole, write_field};
-use crate::wire::message::{Announce, Arrival, BarrierMessage, GroupMessage, RemoteCall};
+use crate::wire::message::{
+    Announce, Arrival, BarrierMessage, GroupMessage, KEYS_MAX, MemoryKey, PairOffer, Pairing,
+    RemoteCall,
+};
 use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
 
 /// Bytes of a text; longer ones are cut where they are written, but read.
@@ -36,6 +39,13 @@ variants! { Message, else Group(message):
     4 => Revoke { segment, generation },
     6 => Kill,
     17 => Withhold { request },
+    24 => Pairing(pairing),
+}
+
+variants! { Pairing:
+    0 => Offer(offer),
+    1 => Connected { queue, attempt },
+    2 => Ended { queue, attempt, reason },
 }
 
 variants! { GroupMessage:
@@ -53,7 +63,13 @@ variants! { BarrierMessage:
 }
 
 structs! {
-    Register { request, segment, generation, size, address, nonce_address, nonce, descriptors }
+    Register {
+        request, segment, generation, size, address, nonce_address, nonce, descriptors, keys
+    }
+    MemoryKey { device, key, address }
+    PairOffer {
+        queue, attempt, number, first_packet, gid, lid, mtu, reads, landing_key, landing
+    }
     Announce { group, attempt, incarnation, ranks }
     Put { last, stream, remote, size as Size, notification, value }
     Stream { queue, generation }
@@ -76,6 +92,15 @@ impl Field for Vec<Rank> {
     }
     fn read(reader: &mut Reader<'_>) -> Decoded<Vec<Rank>> {
         reader.list(Limit::u32(FRAME_MAX as u32), Field::read)
+    }
+}
+
+impl Field for Vec<MemoryKey> {
+    fn write<O: Output>(&self, writer: &mut Writer<O>) {
+        writer.list(self, Limit::u8(KEYS_MAX), |writer, key| key.write(writer));
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<Vec<MemoryKey>> {
+        reader.list(Limit::u8(KEYS_MAX), Field::read)
     }
 }
 
@@ -227,6 +252,13 @@ impl Frame {
         Writer::new(&mut fixed).framed(|writer| self.write(writer));
         debug_assert_eq!(fixed.len(), LEN);
         bytes.extend_from_slice(fixed.written().unwrap_or_default());
+    }
+
+    /// The frame that some bytes begin with, and what follows it; `None` if it is none.
+    pub(crate) fn split(bytes: &[u8]) -> Option<(Frame, &[u8])> {
+        let (length, rest) = bytes.split_first_chunk::<PREFIX>()?;
+        let (frame, payload) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        Some((Frame::decode(frame)?, payload))
     }
 
     /// The frame from its bytes without the length; `None` if they are not one.

@@ -3,7 +3,9 @@
 
 use super::*;
 use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
-use crate::wire::message::{Announce, Arrival, BarrierMessage, GroupMessage};
+use crate::wire::message::{
+    Announce, Arrival, BarrierMessage, GroupMessage, MemoryKey, PairOffer, Pairing,
+};
 use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
 
 const STREAM: Stream = Stream { queue: QueueId(0x21), generation: 0x2223_2425 };
@@ -75,6 +77,10 @@ fn groups() -> Vec<Frame> {
     ]
 }
 
+fn pairing(message: Pairing) -> Frame {
+    Frame::Message(Message::Pairing(message))
+}
+
 fn connections() -> Vec<Frame> {
     vec![
         Frame::Hello { rank: Rank(0x1819), token: std::array::from_fn(|i| i as u8) },
@@ -88,9 +94,24 @@ fn connections() -> Vec<Frame> {
             nonce_address: 6,
             nonce: 7,
             descriptors: 8,
+            keys: vec![MemoryKey { device: 9, key: 0x0a0b_0c0d, address: 0x0e0f }],
         }),
         Frame::Message(Message::Revoke { segment: SegmentId(2), generation: 0x0304_0506 }),
         Frame::Message(Message::Kill),
+        pairing(Pairing::Offer(PairOffer {
+            queue: QueueId(1),
+            attempt: 2,
+            number: 3,
+            first_packet: 4,
+            gid: std::array::from_fn(|i| i as u8),
+            lid: 5,
+            mtu: 6,
+            reads: 7,
+            landing_key: 8,
+            landing: 9,
+        })),
+        pairing(Pairing::Connected { queue: QueueId(1), attempt: 2 }),
+        pairing(Pairing::Ended { queue: QueueId(1), attempt: 2, reason: "cut".to_owned() }),
         Frame::Goodbye,
         Frame::Release,
         Frame::TurnedAway { reason: String::new() },
@@ -119,8 +140,10 @@ fn bytes_on_the_wire_stay_the_same() {
 fn fields_beyond_their_limits_are_refused() {
     // The kind, the fields in front, and the field itself.
     let size = (PAYLOAD_MAX + 1).to_le_bytes();
-    let refused: [(&str, &[&[u8]]); 8] = [
-        ("unknown kind", &[&[24]]),
+    let refused: [(&str, &[&[u8]]); 10] = [
+        ("unknown kind", &[&[25]]),
+        ("pairing", &[&[24], &[3], &[0; 5]]),
+        ("keys", &[&[3], &[0; 46], &[5], &[0; 65]]),
         ("another magic", &[&[0], &[0; 22]]),
         ("size", &[&[13], &[0; 8], &size]),
         ("truth value", &[&[10, 2], &[0; 34]]),

@@ -4,7 +4,9 @@ use super::golden_tests::of_group;
 use super::*;
 use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
-use crate::wire::message::{Announce, Arrival, BarrierMessage, GroupMessage};
+use crate::wire::message::{
+    Announce, Arrival, BarrierMessage, GroupMessage, KEYS_MAX, MemoryKey, PairOffer, Pairing,
+};
 use proptest::prelude::*;
 
 fn stream() -> impl Strategy<Value = Stream> {
@@ -32,10 +34,47 @@ fn put() -> impl Strategy<Value = Put> {
 }
 
 fn register() -> impl Strategy<Value = Register> {
-    let fields = (any::<[u64; 5]>(), any::<u8>(), any::<u32>(), any::<u8>());
-    fields.prop_map(|([request, size, address, nonce_address, nonce], id, generation, count)| {
-        let (segment, descriptors) = (SegmentId(id), count);
-        Register { request, segment, generation, size, address, nonce_address, nonce, descriptors }
+    let key = any::<(u8, u32, u64)>();
+    let key = key.prop_map(|(device, key, address)| MemoryKey { device, key, address });
+    let keys = prop::collection::vec(key, 0..=usize::from(KEYS_MAX));
+    let fields = (any::<[u64; 5]>(), any::<u8>(), any::<u32>(), any::<u8>(), keys);
+    fields.prop_map(|([request, size, address, nonce_address, nonce], id, generation, n, keys)| {
+        Register {
+            request,
+            segment: SegmentId(id),
+            generation,
+            size,
+            address,
+            nonce_address,
+            nonce,
+            descriptors: n,
+            keys,
+        }
+    })
+}
+
+fn pairing() -> impl Strategy<Value = Pairing> {
+    let end = any::<([u32; 3], [u8; 16], u16, [u8; 2])>();
+    let fields = (any::<u8>(), any::<u32>(), end, any::<String>(), 0..3);
+    fields.prop_map(|(queue, attempt, end, reason, kind)| {
+        let queue = QueueId(queue);
+        let ([number, first_packet, landing_key], gid, lid, [mtu, reads]) = end;
+        match kind {
+            0 => Pairing::Offer(PairOffer {
+                queue,
+                attempt,
+                number,
+                first_packet,
+                gid,
+                lid,
+                mtu,
+                reads,
+                landing_key,
+                landing: u64::from(number) << 32,
+            }),
+            1 => Pairing::Connected { queue, attempt },
+            _ => Pairing::Ended { queue, attempt, reason },
+        }
     })
 }
 
@@ -62,6 +101,7 @@ fn requests() -> impl Strategy<Value = Frame> {
         (any::<u64>(), any::<Vec<u8>>())
             .prop_map(|(request, message)| Frame::Passive { request, message }),
         any::<u64>().prop_map(|request| Frame::Message(Message::Withhold { request })),
+        pairing().prop_map(|pairing| Frame::Message(Message::Pairing(pairing))),
         (any::<u64>(), remote(), any::<u64>(), any::<u64>()).prop_map(
             |(request, remote, comparator, new)| {
                 let operation = AtomicOperation::CompareSwap { comparator, new };

@@ -1,0 +1,485 @@
+//! A device as an object: what is opened of it, memory registered with it, completions taken from it.
+//!
+//! Invariant: everything that the device knows of keeps what it belongs to open, and is taken from
+//! the device when it is dropped.
+
+use super::lane::Remote;
+use super::port::{DeviceLimits, DeviceList, OpenContext, Port};
+use super::queue_pair::{EndAddress, QueuePair, Timing};
+use crate::bootstrap::DeviceChoice;
+use crate::os::event::set_nonblocking;
+use crate::os::memory::{self, Mapping};
+use crate::sync::Mutex;
+use libibverbs_sys::{self as sys, Library, inline};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Requests in a send queue.
+pub(super) const DEPTH: u32 = 128;
+/// Entries of a completion queue of sent requests; more queues are made as pairs come.
+const SENT_ENTRIES: u32 = 4096;
+/// Buffers for messages that come, and bytes of each.
+pub(super) const RECEIVES: u32 = 1024;
+pub(super) const RECEIVE_BYTES: usize = 2048;
+/// Bytes that are asked for to go along with a request; less does too.
+pub(super) const INLINE: u32 = 220;
+
+/// What a rank wants of its device.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wishes {
+    pub(crate) choice: DeviceChoice,
+    /// How long a host that does not answer is waited for.
+    pub(crate) dead_after: Duration,
+}
+
+/// What has become of a work request.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) enum Outcome {
+    #[default]
+    Done,
+    Failed {
+        status: u32,
+        vendor: u32,
+    },
+}
+
+/// A completion.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Completion {
+    pub(super) id: u64,
+    /// Of the queue pair.
+    pub(super) number: u32,
+    pub(super) bytes: u32,
+    pub(super) outcome: Outcome,
+}
+
+/// A completion queue of sent requests, and for how many pairs it has room.
+#[derive(Debug)]
+struct SentQueue {
+    queue: NonNull<sys::ibv_cq>,
+    free: u32,
+}
+
+/// An open device. Its parts end in the opposite order of their making.
+#[derive(Debug)]
+pub(super) struct Handles {
+    pub(super) library: Library,
+    context: NonNull<sys::ibv_context>,
+    pub(super) domain: NonNull<sys::ibv_pd>,
+    channel: NonNull<sys::ibv_comp_channel>,
+    received: NonNull<sys::ibv_cq>,
+    pub(super) receives: NonNull<sys::ibv_srq>,
+    sent: Mutex<Vec<SentQueue>>,
+    pub(super) port: Port,
+    pub(super) limits: DeviceLimits,
+    pub(super) timing: Timing,
+}
+
+// SAFETY: libibverbs may be called by any thread, with any object.
+unsafe impl Send for Handles {}
+// SAFETY: as for Send; each object has a lock of its own in the library.
+unsafe impl Sync for Handles {}
+
+/// A device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    landing: Landing,
+    pub(super) handles: Arc<Handles>,
+    description: String,
+    ends_at_ack: bool,
+}
+
+/// The error that a function of the library has left.
+pub(super) fn last_error(what: &str) -> String {
+    format!("{what}: {}", io::Error::last_os_error())
+}
+
+/// What a function of the library says by its result.
+pub(super) fn check(result: i32, what: &str) -> Result<(), String> {
+    match result {
+        0 => Ok(()),
+        // Some give the error, some -1 and leave it.
+        -1 => Err(last_error(what)),
+        error => Err(format!("{what}: {}", io::Error::from_raw_os_error(error.abs()))),
+    }
+}
+
+impl Device {
+    /// Opens the device that the wishes name, or the first one with an active port.
+    ///
+    /// # Errors
+    /// In words, why there is none.
+    pub(crate) fn open(wishes: &Wishes) -> Result<Device, String> {
+        let choice = &wishes.choice;
+        let library =
+            Library::load(choice.library.as_deref()).map_err(|error| error.to_string())?;
+        survive_forks(&library)?;
+        let mut reasons = Vec::new();
+        let mut found = None;
+        {
+            let list = DeviceList::new(&library)?;
+            for (device, name) in list.devices() {
+                if choice.device.as_ref().is_some_and(|wish| *wish != name) {
+                    continue;
+                }
+                match OpenContext::new(&library, device).and_then(|open| open.with_port(&library)) {
+                    Ok(open) => {
+                        found = Some((open, name));
+                        break;
+                    }
+                    Err(reason) => reasons.push(format!("{name}: {reason}")),
+                }
+            }
+        }
+        let Some(((open, port, limits), name)) = found else {
+            return Err(match (&choice.device, reasons.is_empty()) {
+                (Some(wish), true) => format!("there is no RDMA device {wish:?}"),
+                (None, true) => "there is no RDMA device".to_owned(),
+                (_, false) => reasons.join("; "),
+            });
+        };
+        let kind = if port.global { "RoCE" } else { "InfiniBand" };
+        let description = format!("{name}, port {}, {kind}", port.number);
+        let timing = Timing::of(wishes.dead_after);
+        let handles = Handles::new(library, open, port, limits, timing)?;
+        let handles = Arc::new(handles);
+        let landing = Landing::new(&handles)?;
+        Ok(Device { landing, handles, description, ends_at_ack: choice.ends_at_ack })
+    }
+
+    pub(crate) fn description(&self) -> &str {
+        &self.description
+    }
+
+    pub(super) fn channel(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw(self.handles.channel.as_ref().fd) }
+    }
+
+    /// Registers memory, for requests of this rank and of peers.
+    ///
+    /// # Errors
+    /// In words, with the remedy.
+    pub(super) fn register(&self, start: *mut u8, len: u64) -> Result<Registration, String> {
+        Registration::new(&self.handles, start, len)
+    }
+
+    /// Makes one end of a pair.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn make_pair(&self) -> Result<QueuePair, String> {
+        QueuePair::new(&self.handles, self.landing.place(), self.ends_at_ack)
+    }
+
+    /// Takes completions of sent requests.
+    pub(super) fn poll_sent<'a>(&self, completions: &'a mut [Completion]) -> &'a [Completion] {
+        let mut taken = 0;
+        for sent in self.handles.sent.lock().iter() {
+            taken += poll(sent.queue, &mut completions[taken..]);
+        }
+        &completions[..taken]
+    }
+
+    /// Takes messages that have come.
+    pub(super) fn poll_received<'a>(&self, completions: &'a mut [Completion]) -> &'a [Completion] {
+        let taken = poll(self.handles.received, completions);
+        &completions[..taken]
+    }
+
+    /// Has the channel say when the next completion comes.
+    pub(super) fn arm(&self) {
+        let received = self.handles.received;
+        let request = |queue: NonNull<sys::ibv_cq>| {
+            // SAFETY: the queue lives as long as the handles.
+            unsafe { inline::ibv_req_notify_cq(queue.as_ptr(), 0) };
+        };
+        request(received);
+        self.handles.sent.lock().iter().for_each(|sent| request(sent.queue));
+    }
+
+    /// Takes what the channel has said.
+    pub(super) fn drain_channel(&self) {
+        let verbs = &self.handles.library;
+        loop {
+            let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
+            let channel = self.handles.channel.as_ptr();
+            // SAFETY: the channel does not block, and what it gives is a queue of this device.
+            unsafe {
+                let found = (verbs.ibv_get_cq_event)(channel, &raw mut queue, &raw mut context);
+                if found != 0 {
+                    return;
+                }
+                (verbs.ibv_ack_cq_events)(queue, 1);
+            }
+        }
+    }
+
+    /// Why a request has failed.
+    pub(super) fn in_words(&self, status: u32, vendor: u32) -> String {
+        let what = match status {
+            sys::IBV_WC_RETRY_EXC_ERR => "the peer's device does not answer",
+            sys::IBV_WC_RNR_RETRY_EXC_ERR => "the peer takes no messages",
+            sys::IBV_WC_REM_ACCESS_ERR => {
+                "the peer's device refuses the access: the segment was deleted there"
+            }
+            sys::IBV_WC_LOC_PROT_ERR => "this rank's device does not know the local memory",
+            sys::IBV_WC_WR_FLUSH_ERR => "the pair ended before",
+            _ => "the device reports an error",
+        };
+        // SAFETY: the library has a text for each number.
+        let text = unsafe {
+            let text = (self.handles.library.ibv_wc_status_str)(status);
+            if text.is_null() { c"unknown" } else { CStr::from_ptr(text) }
+        };
+        format!("{what} ({}, vendor code {vendor})", text.to_string_lossy())
+    }
+}
+
+/// Has memory of the device stay in place when the program forks, where the kernel does not see to
+/// that by itself.
+fn survive_forks(library: &Library) -> Result<(), String> {
+    // SAFETY: without arguments, at any time.
+    let state = library.ibv_is_fork_initialized.map(|ask| unsafe { ask() });
+    if matches!(state, Some(sys::IBV_FORK_UNNEEDED | sys::IBV_FORK_ENABLED)) {
+        return Ok(());
+    }
+    // SAFETY: before the first registration of this library.
+    check(unsafe { (library.ibv_fork_init)() }, "ibv_fork_init")
+}
+
+/// Takes completions of a queue.
+fn poll(queue: NonNull<sys::ibv_cq>, into: &mut [Completion]) -> usize {
+    const MAX: usize = super::BATCH;
+    // SAFETY: plain numbers.
+    let mut found: [sys::ibv_wc; MAX] = unsafe { std::mem::zeroed() };
+    let room = into.len().min(MAX) as i32;
+    // SAFETY: there is room for so many.
+    let taken = unsafe { inline::ibv_poll_cq(queue.as_ptr(), room, found.as_mut_ptr()) };
+    let taken = usize::try_from(taken).unwrap_or(0);
+    for (completion, found) in into.iter_mut().zip(&found[..taken]) {
+        let outcome = match found.status {
+            sys::IBV_WC_SUCCESS => Outcome::Done,
+            status => Outcome::Failed { status, vendor: found.vendor_err },
+        };
+        *completion =
+            Completion { id: found.wr_id, number: found.qp_num, bytes: found.byte_len, outcome };
+    }
+    taken
+}
+
+impl Handles {
+    fn new(
+        library: Library,
+        context: NonNull<sys::ibv_context>,
+        port: Port,
+        limits: DeviceLimits,
+        timing: Timing,
+    ) -> Result<Handles, String> {
+        let close = |library: &Library| {
+            // SAFETY: open, and closed once.
+            unsafe { (library.ibv_close_device)(context.as_ptr()) };
+        };
+        // SAFETY: the context is open; each part is made of those before.
+        let made = unsafe {
+            let domain = NonNull::new((library.ibv_alloc_pd)(context.as_ptr()));
+            let channel = NonNull::new((library.ibv_create_comp_channel)(context.as_ptr()));
+            let received = channel.and_then(|channel| {
+                let entries = RECEIVES.min(limits.entries).cast_signed();
+                NonNull::new((library.ibv_create_cq)(
+                    context.as_ptr(),
+                    entries,
+                    ptr::null_mut(),
+                    channel.as_ptr(),
+                    0,
+                ))
+            });
+            let receives = domain.and_then(|domain| {
+                let mut attr: sys::ibv_srq_init_attr = std::mem::zeroed();
+                attr.attr.max_wr = RECEIVES;
+                attr.attr.max_sge = 1;
+                NonNull::new((library.ibv_create_srq)(domain.as_ptr(), &raw mut attr))
+            });
+            (domain, channel, received, receives)
+        };
+        let (Some(domain), Some(channel), Some(received), Some(receives)) = made else {
+            let reason = last_error("making queues on it");
+            let (domain, channel, received, receives) = made;
+            // SAFETY: made above, given back once.
+            unsafe {
+                receives.map(|it| (library.ibv_destroy_srq)(it.as_ptr()));
+                received.map(|it| (library.ibv_destroy_cq)(it.as_ptr()));
+                channel.map(|it| (library.ibv_destroy_comp_channel)(it.as_ptr()));
+                domain.map(|it| (library.ibv_dealloc_pd)(it.as_ptr()));
+            }
+            close(&library);
+            return Err(reason);
+        };
+        // SAFETY: open as long as the channel.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(channel.as_ref().fd) };
+        let set = set_nonblocking(descriptor);
+        let sent = Mutex::default();
+        let handles = Handles {
+            library,
+            context,
+            domain,
+            channel,
+            received,
+            receives,
+            sent,
+            port,
+            limits,
+            timing,
+        };
+        set.map_err(|error| format!("its completion channel: {error}"))?;
+        Ok(handles)
+    }
+
+    /// A completion queue with room for all that a pair can complete, and the one of what comes.
+    pub(super) fn take_entries(
+        &self,
+        entries: u32,
+    ) -> Result<(NonNull<sys::ibv_cq>, NonNull<sys::ibv_cq>), String> {
+        let mut sent = self.sent.lock();
+        if let Some(found) = sent.iter_mut().find(|sent| sent.free >= entries) {
+            found.free -= entries;
+            return Ok((found.queue, self.received));
+        }
+        let size = SENT_ENTRIES.min(self.limits.entries).max(entries);
+        // SAFETY: context and channel are open.
+        let made = unsafe {
+            (self.library.ibv_create_cq)(
+                self.context.as_ptr(),
+                size.cast_signed(),
+                ptr::null_mut(),
+                self.channel.as_ptr(),
+                0,
+            )
+        };
+        let queue = NonNull::new(made).ok_or_else(|| last_error("ibv_create_cq"))?;
+        sent.push(SentQueue { queue, free: size - entries });
+        Ok((queue, self.received))
+    }
+
+    /// Gives the room of a pair that has ended back.
+    pub(super) fn give_back_entries(&self, queue: NonNull<sys::ibv_cq>, entries: u32) {
+        if let Some(found) = self.sent.lock().iter_mut().find(|sent| sent.queue == queue) {
+            found.free += entries;
+        }
+    }
+
+    /// Where this rank's ends answer.
+    pub(super) fn address(&self) -> EndAddress {
+        let Port { gid, lid, mtu, .. } = self.port;
+        EndAddress { gid, lid, mtu, reads: self.limits.reads }
+    }
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        let verbs = &self.library;
+        // SAFETY: all that belongs to them has ended, and each ends once.
+        unsafe {
+            (verbs.ibv_destroy_srq)(self.receives.as_ptr());
+            for sent in self.sent.lock().iter() {
+                (verbs.ibv_destroy_cq)(sent.queue.as_ptr());
+            }
+            (verbs.ibv_destroy_cq)(self.received.as_ptr());
+            (verbs.ibv_destroy_comp_channel)(self.channel.as_ptr());
+            (verbs.ibv_dealloc_pd)(self.domain.as_ptr());
+            (verbs.ibv_close_device)(self.context.as_ptr());
+        }
+    }
+}
+
+/// Memory that the device knows, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Registration {
+    handles: Arc<Handles>,
+    region: NonNull<sys::ibv_mr>,
+}
+
+// SAFETY: the region is used for its keys, and given back once.
+unsafe impl Send for Registration {}
+// SAFETY: as for Send.
+unsafe impl Sync for Registration {}
+
+impl Registration {
+    pub(super) fn new(
+        handles: &Arc<Handles>,
+        start: *mut u8,
+        len: u64,
+    ) -> Result<Registration, String> {
+        let rights = sys::IBV_ACCESS_LOCAL_WRITE
+            | sys::IBV_ACCESS_REMOTE_WRITE
+            | sys::IBV_ACCESS_REMOTE_READ;
+        // SAFETY: the caller's memory stays until this is dropped.
+        let region = unsafe {
+            inline::ibv_reg_mr(
+                &handles.library,
+                handles.domain.as_ptr(),
+                start.cast(),
+                len as usize,
+                rights,
+            )
+        };
+        let region = NonNull::new(region).ok_or_else(|| refusal(len))?;
+        Ok(Registration { handles: Arc::clone(handles), region })
+    }
+
+    pub(super) fn local_key(&self) -> u32 {
+        // SAFETY: registered.
+        unsafe { self.region.as_ref().lkey }
+    }
+
+    pub(super) fn remote_key(&self) -> u32 {
+        // SAFETY: registered.
+        unsafe { self.region.as_ref().rkey }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: registered once, given back once.
+        unsafe { (self.handles.library.ibv_dereg_mr)(self.region.as_ptr()) };
+    }
+}
+
+/// Memory that peers read behind their writes, for nothing but that they know when it has happened.
+#[derive(Debug)]
+struct Landing {
+    registration: Registration,
+    memory: Mapping,
+}
+
+impl Landing {
+    fn new(handles: &Arc<Handles>) -> Result<Landing, String> {
+        let file = memory::create(c"gaspi-landing", memory::PAGE, false);
+        let file = file.map_err(|error| error.to_string())?;
+        let memory = Mapping::new(file.as_fd(), 0, memory::PAGE);
+        let memory = memory.map_err(|error| format!("memory to be read: {error}"))?;
+        let registration = Registration::new(handles, memory.as_ptr(), memory::PAGE)?;
+        Ok(Landing { registration, memory })
+    }
+
+    fn place(&self) -> Remote {
+        let (address, key) = (self.memory.as_ptr() as u64, self.registration.remote_key());
+        Remote { address, key }
+    }
+}
+
+/// Why memory was not registered, and what to do about it.
+fn refusal(len: u64) -> String {
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => format!(
+            "the device cannot register {len} bytes ({error}); raise the limit of locked memory \
+             (ulimit -l unlimited, or memlock in /etc/security/limits.conf)"
+        ),
+        _ => format!("the device cannot register {len} bytes: {error}"),
+    }
+}

@@ -1,0 +1,447 @@
+//! A lane that a device carries: a queue and a peer, its pair, and what is under way on it.
+//!
+//! Requests are posted in their order; what the send queue has no room for waits here. An
+//! acknowledgement says that the peer's device has the data. Where news of the job may reach the peer
+//! by another way than its data, a write counts as done only once a read behind it has come back:
+//! who waits for the queue has it sent ([`Lane::finish`]).
+//!
+//! Invariant: each request is told of once: done, refused or lost with the pair.
+
+use super::device::Completion;
+use super::pairing::PairState;
+use super::queue_pair::{QueuePair, WorkRequest};
+use crate::ids::{NotificationId, QueueId, Rank};
+use crate::segment::Segment;
+use crate::sync::{Mutex, MutexGuard, slots};
+use crate::transport::{RequestFailure, Upcalls};
+use crate::wire::frame::Frame;
+use crate::wire::message::{Pairing, Put, Stream};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Every so many requests one is signalled, so that the send queue empties.
+const SIGNAL_EVERY: u32 = 32;
+
+/// What a pair can do.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Requests in a send queue.
+    pub(super) depth: u32,
+    /// Bytes that can be sent along with a request.
+    pub(super) inline: u32,
+    /// Bytes of one request.
+    pub(super) message: u64,
+    /// Whether a write is done when the peer's device has it.
+    pub(super) ends_at_ack: bool,
+}
+
+/// Memory of this rank, as the device knows it, and its place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Local {
+    pub(super) address: u64,
+    pub(super) key: Option<u32>,
+}
+
+/// Memory of the peer, as its device knows it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Remote {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+}
+
+/// Something to be posted. Memory of this rank stays until the lane has ended it: the delete of a
+/// segment waits for that.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// Data, and a notification behind it unless its value is 0.
+    Put { put: Put, data: Option<(Local, Remote)> },
+    /// A read, and a notification of this rank behind it.
+    Get { stream: Stream, local: Local, remote: Remote, size: u64, notify: Notify },
+    /// A read behind all writes, whose result nobody wants.
+    Finish { stream: Stream },
+    /// An answer to the peer, which completes nothing.
+    Answer(Frame),
+}
+
+type Notify = Option<(Arc<Segment>, NotificationId)>;
+
+impl Request {
+    fn stream(&self) -> Option<Stream> {
+        match self {
+            Request::Put { put, .. } => Some(put.stream),
+            Request::Get { stream, .. } | Request::Finish { stream } => Some(*stream),
+            Request::Answer(_) => None,
+        }
+    }
+}
+
+/// What the end of a request means.
+#[derive(Debug)]
+enum Kind {
+    /// The way is proved.
+    Proof,
+    Write(Stream),
+    Read(Stream, Notify),
+    Finish(Stream),
+    Answer,
+}
+
+impl Kind {
+    fn stream(&self) -> Option<Stream> {
+        match self {
+            Kind::Write(stream) | Kind::Read(stream, _) | Kind::Finish(stream) => Some(*stream),
+            Kind::Proof | Kind::Answer => None,
+        }
+    }
+}
+
+/// A request that is under way.
+#[derive(Debug)]
+struct Sent {
+    /// The number of its last work request.
+    last: u64,
+    kind: Kind,
+}
+
+/// What has become of requests, to be told without the lane's lock.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    done: Vec<(Stream, u32)>,
+    lost: Vec<(Stream, u32)>,
+    /// The way has been proved.
+    pub(super) proved: bool,
+}
+
+fn add(to: &mut Vec<(Stream, u32)>, stream: Stream) {
+    match to.last_mut() {
+        Some((last, count)) if *last == stream => *count += 1,
+        _ => to.push((stream, 1)),
+    }
+}
+
+impl Ended {
+    /// Tells the rank.
+    pub(super) fn tell(self, up: &dyn Upcalls, peer: Rank) {
+        for (stream, count) in self.done {
+            up.completed(peer, stream, count, Ok(()));
+        }
+        for (stream, count) in self.lost {
+            up.completed(peer, stream, count, Err(RequestFailure::Lost));
+        }
+    }
+}
+
+/// A queue and a peer, as a device carries them.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) queue: QueueId,
+    pub(super) peer: Rank,
+    state: Mutex<LaneState>,
+}
+
+impl Lane {
+    pub(super) fn new(queue: QueueId, peer: Rank) -> Lane {
+        Lane { queue, peer, state: Mutex::default() }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {
+        self.state.lock()
+    }
+
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, LaneState>> {
+        self.state.try_lock()
+    }
+}
+
+/// The state of a lane.
+#[derive(Debug, Default)]
+pub(super) struct LaneState {
+    pub(super) pairing: PairState,
+    pub(super) pair: Option<QueuePair>,
+    /// The number of the next work request, and how many have left the send queue.
+    next: u64,
+    freed: u64,
+    unsignalled: u32,
+    waiting: VecDeque<Request>,
+    sent: VecDeque<Sent>,
+    /// Writes that the peer's device has.
+    acknowledged: Vec<(Stream, u32)>,
+    /// Whether there are writes that no read is behind.
+    unfinished: bool,
+    /// How many requests there have been, and how many the device has nothing to do with any more.
+    begun: u64,
+    ended: u64,
+    /// The request that the device has refused, and why.
+    refused: Option<Stream>,
+    failed: Option<String>,
+    /// The bytes of the last message.
+    head: Vec<u8>,
+    /// What is to be told to the peer, in order, and whether somebody does.
+    pub(super) outbox: VecDeque<Pairing>,
+    pub(super) telling: bool,
+}
+
+impl LaneState {
+    /// Whether nothing is under way, nor waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.sent.is_empty() && self.waiting.is_empty() && self.acknowledged.is_empty()
+    }
+
+    /// Whether a request that is pushed can be posted at once.
+    #[inline]
+    pub(super) fn takes_more(&self) -> bool {
+        self.waiting.is_empty() && self.pairing.is_up() && self.room() > 1 && self.failed.is_none()
+    }
+
+    /// Why posting has failed: whoever looks next takes the pair down.
+    pub(super) fn note_failure(&mut self, reason: Option<String>) {
+        self.failed = self.failed.take().or(reason);
+    }
+
+    /// Whether something waits for the pair, or for room in it.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// How many requests there have been.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Whether the device may still use memory of the first so many requests.
+    pub(super) fn has_before(&self, begun: u64) -> bool {
+        self.ended < begun
+    }
+
+    /// Puts a request behind the others.
+    pub(super) fn push(&mut self, request: Request) {
+        match &request {
+            Request::Put { .. } => self.unfinished = true,
+            Request::Finish { .. } => self.unfinished = false,
+            _ => {}
+        }
+        self.begun += 1;
+        self.waiting.push_back(request);
+    }
+
+    /// Whether there are writes that a read would end.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.unfinished
+    }
+
+    /// Posts the request that proves the way.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn prove(&mut self) -> Result<(), String> {
+        self.post(&WorkRequest::Nothing, true)?;
+        self.sent.push_back(Sent { last: self.next - 1, kind: Kind::Proof });
+        Ok(())
+    }
+
+    /// Has the device say when all that was posted so far has left it.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn signal(&mut self) -> Result<(), String> {
+        if self.unsignalled == 0 || self.room() == 0 || !self.pairing.is_up() {
+            return Ok(());
+        }
+        self.post(&WorkRequest::Nothing, true)
+    }
+
+    fn room(&self) -> u64 {
+        let depth = self.pair.as_ref().map_or(0, |pair| u64::from(pair.limits().depth));
+        depth.saturating_sub(self.next - self.freed)
+    }
+
+    fn post(&mut self, request: &WorkRequest<'_>, signalled: bool) -> Result<(), String> {
+        let room = self.room();
+        let Some(pair) = &mut self.pair else { return Err("there is no pair".to_owned()) };
+        // The last one that there is room for always is: else nothing would make room.
+        let signalled = signalled || room == 1 || self.unsignalled + 1 >= SIGNAL_EVERY;
+        pair.post(self.next, request, signalled)?;
+        self.next += 1;
+        self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
+        Ok(())
+    }
+
+    /// Posts what waits, as far as there is room. A request that does not fit the send queue as a
+    /// whole is posted in parts, the first of which wait for nothing.
+    ///
+    /// # Errors
+    /// What the device says: the pair has to be taken down.
+    pub(super) fn pump(&mut self) -> Result<(), String> {
+        if let Some(reason) = self.failed.take() {
+            return Err(reason);
+        }
+        while self.pairing.is_up() && self.room() > 0 {
+            let Some(request) = self.waiting.pop_front() else { break };
+            let stream = request.stream();
+            match self.post_request(request) {
+                Ok(None) => {}
+                Ok(Some(rest)) => {
+                    self.waiting.push_front(rest);
+                    break;
+                }
+                Err(reason) => {
+                    self.refused = stream;
+                    return Err(reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a request, or as much of it as there is room for; gives the rest back.
+    fn post_request(&mut self, request: Request) -> Result<Option<Request>, String> {
+        let Some(limits) = self.pair.as_ref().map(QueuePair::limits) else {
+            return Ok(Some(request));
+        };
+        match request {
+            Request::Put { put, data } => self.post_put(put, data, limits),
+            Request::Get { stream, mut local, mut remote, mut size, notify } => {
+                if size == 0 {
+                    // Behind the others, for its notification.
+                    self.post(&WorkRequest::Nothing, true)?;
+                }
+                while size > 0 {
+                    if self.room() == 0 {
+                        return Ok(Some(Request::Get { stream, local, remote, size, notify }));
+                    }
+                    let part = size.min(limits.message);
+                    let last = part == size;
+                    self.post(&WorkRequest::Read { local, remote, size: part }, last)?;
+                    local.address += part;
+                    remote.address += part;
+                    size -= part;
+                }
+                self.note(Kind::Read(stream, notify));
+                Ok(None)
+            }
+            Request::Finish { stream } => {
+                let pair = self.pair.as_mut().ok_or("there is no pair")?;
+                let behind = match pair.landing().filter(|_| !limits.ends_at_ack) {
+                    Some(remote) => WorkRequest::Read { local: pair.scratch()?, remote, size: 1 },
+                    None => WorkRequest::Nothing,
+                };
+                self.post(&behind, true)?;
+                self.note(Kind::Finish(stream));
+                Ok(None)
+            }
+            Request::Answer(frame) => {
+                if !self.post_message(&frame, None, true)? {
+                    return Ok(Some(Request::Answer(frame)));
+                }
+                self.note(Kind::Answer);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Posts a frame as a message; false if there is no room for it now.
+    fn post_message(
+        &mut self,
+        frame: &Frame,
+        data: Option<(Local, u64)>,
+        signalled: bool,
+    ) -> Result<bool, String> {
+        let mut head = std::mem::take(&mut self.head);
+        head.clear();
+        frame.append_to(&mut head);
+        let size = data.map_or(0, |(_, size)| size as usize);
+        let (mut fits, mut goes_along) = (false, true);
+        if let Some(pair) = self.pair.as_ref().filter(|_| self.room() > 0) {
+            fits = pair.has_room_for(head.len() + size, self.freed);
+            goes_along = head.len() + size <= pair.limits().inline as usize;
+        }
+        // What takes a buffer gives it back soon.
+        let signalled = signalled || !goes_along;
+        let posted = if fits {
+            self.post(&WorkRequest::Send { head: &head, data }, signalled)
+        } else {
+            Ok(())
+        };
+        self.head = head;
+        posted.map(|()| fits)
+    }
+
+    fn note(&mut self, kind: Kind) {
+        self.sent.push_back(Sent { last: self.next - 1, kind });
+    }
+
+    fn post_put(
+        &mut self,
+        mut put: Put,
+        mut data: Option<(Local, Remote)>,
+        limits: Limits,
+    ) -> Result<Option<Request>, String> {
+        let notifies = put.value != 0;
+        while let Some((local, remote)) = data.filter(|_| put.size > 0) {
+            if self.room() == 0 {
+                return Ok(Some(Request::Put { put, data }));
+            }
+            let part = put.size.min(limits.message);
+            self.post(&WorkRequest::Write { local, remote, size: part }, false)?;
+            put.size -= part;
+            data = Some((
+                Local { address: local.address + part, ..local },
+                Remote { address: remote.address + part, ..remote },
+            ));
+        }
+        if notifies {
+            // What the message does not carry has its place.
+            let frame = Frame::Put(Put { size: 0, last: true, ..put });
+            if !self.post_message(&frame, None, false)? {
+                return Ok(Some(Request::Put { put, data: None }));
+            }
+        }
+        self.note(Kind::Write(put.stream));
+        Ok(None)
+    }
+
+    /// The device has carried out a work request of this number, and all before it.
+    pub(super) fn completed(&mut self, completion: &Completion, ended: &mut Ended) {
+        self.freed = self.freed.max(completion.id + 1);
+        let at_ack = self.pair.as_ref().is_some_and(|pair| pair.limits().ends_at_ack);
+        while self.sent.front().is_some_and(|sent| sent.last <= completion.id) {
+            let Some(sent) = self.sent.pop_front() else { break };
+            self.ended += u64::from(!matches!(sent.kind, Kind::Proof));
+            match sent.kind {
+                Kind::Proof => {
+                    self.pairing.on_proved();
+                    ended.proved = true;
+                }
+                Kind::Write(stream) if at_ack => add(&mut ended.done, stream),
+                Kind::Write(stream) => add(&mut self.acknowledged, stream),
+                Kind::Read(stream, notify) => {
+                    if let Some((segment, id)) = notify {
+                        slots::set(segment.notification(id.index()), 1);
+                    }
+                    add(&mut ended.done, stream);
+                }
+                Kind::Finish(stream) => {
+                    ended.done.append(&mut self.acknowledged);
+                    add(&mut ended.done, stream);
+                }
+                Kind::Answer => {}
+            }
+        }
+    }
+
+    /// The pair is gone: what was under way is lost, and what waits behind it too.
+    pub(super) fn lose_all(&mut self, ended: &mut Ended) {
+        self.pair = None;
+        self.failed = None;
+        self.ended = self.begun;
+        self.freed = self.next;
+        self.unsignalled = 0;
+        self.unfinished = false;
+        ended.lost.append(&mut self.acknowledged);
+        let sent = self.sent.drain(..).filter_map(|sent| sent.kind.stream());
+        let waiting = self.waiting.drain(..).filter_map(|request| request.stream());
+        sent.chain(self.refused.take())
+            .chain(waiting)
+            .for_each(|stream| add(&mut ended.lost, stream));
+    }
+}

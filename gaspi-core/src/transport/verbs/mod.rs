@@ -1,0 +1,534 @@
+//! What a device carries between nodes: puts, gets and notifications of queues, by libibverbs.
+//!
+//! It rides on the streams, which stay the way of control, of liveness, and of all that it does not
+//! carry. Each lane, a queue and a peer, gets a pair of its own at its first request, which waits
+//! until that is up. Data is written and read by the devices; a notification is a message behind the
+//! data, and whoever empties the receive queue sets it, as for a frame of a stream.
+//!
+//! Invariant: memory that a device knows is released before the delete of its segment returns, behind
+//! all requests of this rank that use it.
+
+mod device;
+mod lane;
+mod pairing;
+mod pairs;
+mod port;
+mod queue_pair;
+mod receives;
+
+use crate::config::QUEUE_MAX;
+use crate::error::{Error, Result};
+use crate::ids::{QueueId, Rank};
+use crate::segment::prepared::Prepared;
+use crate::segment::{Reach, Segment};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
+use crate::transport::payload::Payload;
+use crate::transport::posted_receives::PostedReceives;
+use crate::transport::requests::{GetTarget, PendingRequests};
+use crate::transport::software_target::{Action, Served, SoftwareTarget};
+use crate::transport::tcp::endpoint_table::EndpointTable;
+use crate::transport::{Behind, Upcalls};
+use crate::wire::frame::Frame;
+use crate::wire::message::{MemoryKey, Put, RemoteAddress, Stream};
+use device::{Completion, Outcome, RECEIVES};
+use lane::{Ended, Lane, LaneState, Local, Request};
+use receives::Receives;
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+pub(crate) use device::{Device, Wishes};
+pub(crate) use lane::Remote;
+
+/// Completions that are looked at in one go.
+const BATCH: usize = 16;
+/// How long a delete waits for this rank's own requests on the memory.
+const RELEASE_LIMIT: Duration = Duration::from_secs(10);
+
+/// The lanes of a queue, by rank.
+type Lanes = Box<[OnceLock<Box<Lane>>]>;
+
+/// The device of a rank, and what it carries.
+#[derive(Debug)]
+pub(crate) struct DeviceTable {
+    /// Ends last: everything else belongs to it.
+    receives: Mutex<Receives>,
+    lanes: [OnceLock<Lanes>; QUEUE_MAX as usize],
+    /// Whose a queue pair is, by its number.
+    by_number: Mutex<HashMap<u32, (QueueId, Rank)>>,
+    ranks: u32,
+    /// Whether nothing may go by streams that can go by the device.
+    pub(crate) forced: bool,
+    /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
+    resets: Mutex<Vec<Rank>>,
+    has_resets: AtomicBool,
+    /// Whether a lane has something waiting that nobody has looked at.
+    has_stalled: AtomicBool,
+    /// Why pairs with a peer ended last.
+    last_errors: Mutex<HashMap<Rank, String>>,
+    requests: Arc<PendingRequests>,
+    posted_receives: Arc<PostedReceives>,
+    /// Whether writes of a queue may have no read behind them.
+    has_unfinished: [AtomicBool; QUEUE_MAX as usize],
+    /// Whether the completion channel may have something to say.
+    armed: AtomicBool,
+    /// When the sockets were looked at last, which is done by time.
+    sockets_looked_ns: AtomicU64,
+    device: Device,
+}
+
+impl DeviceTable {
+    /// Uses a device that has been opened.
+    ///
+    /// # Errors
+    /// In words, why it cannot be used.
+    pub(crate) fn new(
+        device: Device,
+        forced: bool,
+        ranks: u32,
+        requests: Arc<PendingRequests>,
+        posted_receives: Arc<PostedReceives>,
+    ) -> std::result::Result<DeviceTable, String> {
+        let receives = Receives::new(&device, RECEIVES)?;
+        Ok(DeviceTable {
+            receives: Mutex::new(receives),
+            lanes: [const { OnceLock::new() }; QUEUE_MAX as usize],
+            by_number: Mutex::default(),
+            ranks,
+            forced,
+            resets: Mutex::default(),
+            has_resets: AtomicBool::new(false),
+            has_stalled: AtomicBool::new(false),
+            last_errors: Mutex::default(),
+            requests,
+            posted_receives,
+            has_unfinished: [const { AtomicBool::new(false) }; QUEUE_MAX as usize],
+            armed: AtomicBool::new(false),
+            sockets_looked_ns: AtomicU64::new(0),
+            device,
+        })
+    }
+
+    /// What is readable when something has come since it was armed.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.device.channel()
+    }
+
+    fn lane(&self, queue: QueueId, peer: Rank) -> &Lane {
+        let none = || (0..self.ranks).map(|_| OnceLock::new()).collect();
+        let lanes = self.lanes[queue.index()].get_or_init(none);
+        lanes[peer.index()].get_or_init(|| Box::new(Lane::new(queue, peer)))
+    }
+
+    /// The lanes that have been used, of one queue or of all.
+    fn used(&self, queue: Option<QueueId>) -> impl Iterator<Item = &Lane> {
+        let of = move |nth: &usize| queue.is_none_or(|queue| queue.index() == *nth);
+        let lanes = (0..self.lanes.len()).filter(of).filter_map(|nth| self.lanes[nth].get());
+        lanes.flat_map(|lanes| lanes.iter().filter_map(|lane| lane.get().map(Box::as_ref)))
+    }
+
+    fn used_with(&self, peer: Rank) -> impl Iterator<Item = &Lane> {
+        let lanes = self.lanes.iter().filter_map(OnceLock::get);
+        lanes.filter_map(move |lanes| lanes.get(peer.index())?.get().map(Box::as_ref))
+    }
+}
+
+/// A device, with what its rank has above it and beside it.
+#[derive(Clone, Copy)]
+pub(crate) struct Verbs<'a> {
+    pub(crate) table: &'a DeviceTable,
+    pub(crate) up: &'a dyn Upcalls,
+    /// Where pairs are settled.
+    pub(crate) stream: &'a EndpointTable,
+}
+
+/// Memory.
+impl DeviceTable {
+    /// Makes a segment known to the device; the key that peers need.
+    ///
+    /// # Errors
+    /// In words, why the device does not take it.
+    pub(crate) fn prepare(&self, segment: &Segment) -> std::result::Result<MemoryKey, String> {
+        segment.prepared.prepare(|| {
+            let registration = self.device.register(segment.pointer(), segment.size)?;
+            let address = segment.pointer() as u64;
+            let key = MemoryKey { device: 0, key: registration.remote_key(), address };
+            let local_key = registration.local_key();
+            Ok(Prepared { local_key, key, registration: Box::new(registration) })
+        })
+    }
+
+    /// Whether the device can take data from this segment or put it there.
+    pub(crate) fn can_use(&self, segment: &Segment) -> bool {
+        segment.prepared.local_key().is_some() || self.prepare(segment).is_ok()
+    }
+
+    /// Where memory of this rank lies, for the device: what it does not know can only go along.
+    fn local(segment: &Segment, offset: u64) -> Local {
+        Local { address: segment.pointer() as u64 + offset, key: segment.prepared.local_key() }
+    }
+}
+
+impl Verbs<'_> {
+    /// Takes a segment, which has ended, from the device, once no request of this rank uses it. Where
+    /// that takes too long, their pairs are taken down.
+    pub(crate) fn release(self, segment: &Segment) {
+        if !segment.prepared.is_known() {
+            return;
+        }
+        let used = self.table.used(None);
+        let before: Vec<(&Lane, u64)> = used.map(|lane| (lane, lane.lock().begun())).collect();
+        let uses = || {
+            before.iter().find(|(lane, begun)| {
+                let mut state = lane.lock();
+                // Where this fails the completion tells.
+                let _ = state.signal();
+                state.has_before(*begun)
+            })
+        };
+        let begin = Instant::now();
+        while let Some((lane, _)) = uses() {
+            if begin.elapsed() > RELEASE_LIMIT {
+                self.fail(lane, &format!("{} was deleted while it was used", segment.id));
+            }
+            self.poll();
+            std::thread::yield_now();
+        }
+        segment.prepared.release();
+    }
+
+    /// Where a place of the peer's lies, for its device.
+    fn remote(self, peer: Rank, place: RemoteAddress) -> Option<Remote> {
+        let inside = epoch::enter();
+        let target = self.up.ranks().target(peer, place.segment, &inside)?;
+        match target.reach {
+            Reach::Device { key, address }
+                if target.generation == place.generation && target.alive() =>
+            {
+                Some(Remote { address: address + place.offset, key })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Posting.
+impl Verbs<'_> {
+    /// Whether the next request of an idle lane is to go by the device: where there is no pair yet
+    /// one is begun, and requests go by streams meanwhile unless that is not wanted.
+    pub(crate) fn carries(self, queue: QueueId, peer: Rank) -> bool {
+        if queue.index() >= self.table.lanes.len() {
+            return false;
+        }
+        let lane = self.table.lane(queue, peer);
+        let mut state = lane.lock();
+        if state.pairing.is_up() {
+            return true;
+        }
+        self.begin(lane, &mut state);
+        drop(state);
+        self.speak(lane);
+        self.table.forced
+    }
+
+    /// Begins to make the pair of a lane, if there is none.
+    fn begin(self, lane: &Lane, state: &mut LaneState) {
+        let steps = state.pairing.begin();
+        // Nothing was under way.
+        self.carry_out(lane, state, steps, &mut Ended::default());
+    }
+
+    /// Posts a put.
+    ///
+    /// # Errors
+    /// The peer cannot be reached by the device; the put has not been posted.
+    pub(crate) fn put(self, peer: Rank, put: Put, payload: Option<&Payload>) -> Result<()> {
+        let mut data = None;
+        if let Some(payload) = payload.filter(|_| put.size > 0) {
+            let Some((segment, offset)) = payload.place() else {
+                return Err(self.refused(peer, "the device cannot send memory of the program"));
+            };
+            let remote = self.remote(peer, put.remote).ok_or_else(|| self.refused(peer, GONE))?;
+            data = Some((DeviceTable::local(segment, offset), remote));
+        }
+        self.push(peer, put.stream.queue, Request::Put { put, data })
+    }
+
+    /// Posts a get.
+    ///
+    /// # Errors
+    /// As [`put`](Verbs::put).
+    pub(crate) fn get(
+        self,
+        peer: Rank,
+        stream: Stream,
+        place: RemoteAddress,
+        target: GetTarget,
+    ) -> Result<()> {
+        let remote = self.remote(peer, place).ok_or_else(|| self.refused(peer, GONE))?;
+        let local = DeviceTable::local(&target.segment, target.offset);
+        let (size, notify) = (target.size, target.notify);
+        self.push(peer, stream.queue, Request::Get { stream, local, remote, size, notify })
+    }
+
+    fn refused(self, peer: Rank, reason: &str) -> Error {
+        self.up.ranks().refused(peer, reason.to_owned())
+    }
+
+    fn push(self, peer: Rank, queue: QueueId, request: Request) -> Result<()> {
+        self.up.ranks().check_alive(peer, "a request to it")?;
+        let lane = self.table.lane(queue, peer);
+        let mut state = lane.lock();
+        // What was lost shows before a new pair can be used.
+        if self.up.is_stale(peer, Behind::Queue(queue)) {
+            let why = self.table.last_error(peer).unwrap_or_default();
+            return Err(self.refused(peer, &format!("the pair of {queue} broke: {why}")));
+        }
+        if let Some(reason) = state.pairing.refused().filter(|_| state.pair.is_none()) {
+            return Err(self.refused(peer, reason));
+        }
+        if let Request::Put { .. } = request {
+            self.table.has_unfinished[queue.index()].store(true, Ordering::Relaxed);
+        }
+        state.push(request);
+        if state.pairing.is_up() {
+            self.pump(lane, state);
+        } else {
+            self.begin(lane, &mut state);
+            drop(state);
+            self.speak(lane);
+        }
+        Ok(())
+    }
+
+    /// Posts what waits. Where that fails the pair is taken down.
+    fn pump(self, lane: &Lane, mut state: MutexGuard<'_, LaneState>) {
+        let pumped = state.pump();
+        let waits = state.has_waiting();
+        drop(state);
+        if let Err(reason) = pumped {
+            self.fail(lane, &reason);
+        } else if waits && !self.table.armed.swap(true, Ordering::SeqCst) {
+            // The program may compute now: the progress thread goes on with it.
+            self.table.device.arm();
+        }
+    }
+
+    /// Has reads follow the writes of a queue that have none behind them; `count` counts each.
+    pub(crate) fn finish(self, queue: QueueId, mut count: impl FnMut(Rank) -> Stream) {
+        let flag = &self.table.has_unfinished[queue.index()];
+        if !flag.load(Ordering::Relaxed) || !flag.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        for lane in self.table.used(Some(queue)) {
+            let mut state = lane.lock();
+            if !state.is_unfinished() {
+                continue;
+            }
+            let stream = count(lane.peer);
+            state.push(Request::Finish { stream });
+            self.pump(lane, state);
+        }
+    }
+}
+
+/// A lane to which requests can be posted right now, and memory at both ends.
+pub(crate) struct Ready<'a> {
+    table: &'a DeviceTable,
+    state: MutexGuard<'a, LaneState>,
+    local: Local,
+    remote: Remote,
+}
+
+impl DeviceTable {
+    /// The lane of a queue and a peer, if its pair is up, nothing waits for it, and no other thread
+    /// is posting to it. Memory of this rank is given by its address and its key.
+    #[inline]
+    pub(crate) fn ready(
+        &self,
+        queue: QueueId,
+        peer: Rank,
+        (address, key): (u64, u32),
+        remote: Remote,
+    ) -> Option<Ready<'_>> {
+        let lane = self.lanes.get(queue.index())?.get()?.get(peer.index())?.get()?;
+        let state = lane.try_lock()?;
+        let local = Local { address, key: Some(key) };
+        state.takes_more().then_some(Ready { table: self, state, local, remote })
+    }
+}
+
+impl Ready<'_> {
+    /// Posts a put.
+    #[inline]
+    pub(crate) fn write(&mut self, put: Put) {
+        self.table.has_unfinished[put.stream.queue.index()].store(true, Ordering::Relaxed);
+        self.post(Request::Put { put, data: Some((self.local, self.remote)) });
+    }
+
+    /// Posts a get.
+    #[inline]
+    pub(crate) fn read(&mut self, stream: Stream, size: u64) {
+        let (local, remote) = (self.local, self.remote);
+        self.post(Request::Get { stream, local, remote, size, notify: None });
+    }
+
+    #[inline]
+    fn post(&mut self, request: Request) {
+        self.state.push(request);
+        let pumped = self.state.pump();
+        if self.state.has_waiting() || pumped.is_err() {
+            // Whoever looks next goes on with it.
+            self.state.note_failure(pumped.err());
+            self.table.has_stalled.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl DeviceTable {
+    /// Whether no request to `peer` is under way.
+    pub(crate) fn has_none(&self, peer: Rank) -> bool {
+        self.used_with(peer).all(|lane| lane.lock().is_idle())
+    }
+
+    /// Why pairs with `peer` ended last.
+    pub(crate) fn last_error(&self, peer: Rank) -> Option<String> {
+        self.last_errors.lock().get(&peer).cloned()
+    }
+
+    /// Whether a pair with `peer` is up.
+    pub(crate) fn reaches(&self, peer: Rank) -> bool {
+        self.used_with(peer).any(|lane| lane.lock().pairing.is_up())
+    }
+
+    /// Has the channel say when something comes from now on; the caller looks once more before it
+    /// sleeps.
+    pub(crate) fn arm(&self) {
+        self.armed.store(true, Ordering::SeqCst);
+        self.device.arm();
+    }
+
+    /// After a sleep: what the channel has said is taken from it.
+    pub(crate) fn disarm(&self) {
+        if self.armed.swap(false, Ordering::SeqCst) {
+            self.device.drain_channel();
+        }
+    }
+
+    /// Whether the sockets are to be looked at again.
+    pub(crate) fn sockets_are_due(&self, now_ns: u64) -> bool {
+        let before = self.sockets_looked_ns.load(Ordering::Relaxed);
+        let due = now_ns.wrapping_sub(before) > SOCKETS_NS;
+        if due {
+            self.sockets_looked_ns.store(now_ns, Ordering::Relaxed);
+        }
+        due
+    }
+}
+
+/// Looking.
+impl<'a> Verbs<'a> {
+    /// Handles what has completed and what has come; whether there was anything. No system call.
+    pub(crate) fn poll(self) -> bool {
+        let Some(mut receives) = self.table.receives.try_lock() else { return false };
+        let _handling = epoch::handling();
+        let mut completions = [Completion::default(); BATCH];
+        let mut busy = false;
+        for completion in self.table.device.poll_sent(&mut completions) {
+            busy = true;
+            self.sent(completion);
+        }
+        for completion in self.table.device.poll_received(&mut completions) {
+            busy = true;
+            self.received(&mut receives, completion);
+        }
+        if self.table.has_stalled.swap(false, Ordering::AcqRel) {
+            for lane in self.table.used(None) {
+                let state = lane.lock();
+                self.pump(lane, state);
+            }
+        }
+        if !busy && self.table.has_resets.swap(false, Ordering::AcqRel) {
+            // All that had come before has been handled.
+            let resets = std::mem::take(&mut *self.table.resets.lock());
+            resets.into_iter().for_each(|peer| self.reset(peer));
+            busy = true;
+        }
+        if busy {
+            if let Err(reason) = receives.refill(&self.table.device) {
+                log::warn!("messages by the device: {reason}");
+            }
+            self.up.ranks().wake_own();
+        }
+        busy
+    }
+
+    fn lane_of(self, number: u32) -> Option<&'a Lane> {
+        let (queue, peer) = self.table.by_number.lock().get(&number).copied()?;
+        Some(self.table.lane(queue, peer))
+    }
+
+    fn sent(self, completion: &Completion) {
+        // Else of a pair that has been taken down.
+        let Some(lane) = self.lane_of(completion.number) else { return };
+        match completion.outcome {
+            Outcome::Done => {
+                let mut ended = Ended::default();
+                let mut state = lane.lock();
+                state.completed(completion, &mut ended);
+                self.pump(lane, state);
+                ended.tell(self.up, lane.peer);
+            }
+            Outcome::Failed { status, vendor } => {
+                let reason = self.table.device.in_words(status, vendor);
+                self.fail(lane, &reason);
+            }
+        }
+    }
+
+    /// A message has come.
+    fn received(self, receives: &mut Receives, completion: &Completion) {
+        let place = completion.id as usize;
+        let lane = self.lane_of(completion.number);
+        let (Some(lane), Outcome::Done) = (lane, completion.outcome) else {
+            return receives.give_back(place);
+        };
+        let answer = self.handle(lane.peer, receives.bytes(place, completion.bytes));
+        receives.give_back(place);
+        match answer {
+            Some(Action::Nothing | Action::Answered) => {}
+            Some(Action::Answer(frame)) => {
+                let mut state = lane.lock();
+                state.push(Request::Answer(frame));
+                self.pump(lane, state);
+            }
+            _ => self.fail(lane, "the peer does not keep to the protocol"),
+        }
+    }
+
+    /// Carries out a message; what is to be done then, if it is one.
+    fn handle(self, peer: Rank, bytes: &[u8]) -> Option<Action> {
+        let (frame, payload) = Frame::split(bytes)?;
+        let target = SoftwareTarget {
+            up: self.up,
+            requests: &self.table.requests,
+            posted_receives: &self.table.posted_receives,
+        };
+        let mut served = Served::default();
+        let action = target.handle(peer, 0, &mut served, frame);
+        let Action::Receive(size) = action else { return Some(action) };
+        if payload.len() as u64 != size {
+            return None;
+        }
+        if let Some(body) = &mut served.body {
+            target.store(body, payload);
+        }
+        Some(target.arrived(peer, &mut served))
+    }
+}
+
+/// Why a request to a segment that is no more is not posted.
+const GONE: &str = "it has deleted the segment";
+/// Sockets are looked at so often while completions are looked at all the time.
+const SOCKETS_NS: u64 = 2_000;

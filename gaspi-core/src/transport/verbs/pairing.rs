@@ -1,0 +1,356 @@
+//! How two ranks make the two ends of a pair, and end it: a machine without memory of devices.
+//!
+//! Both do the same, in either order, so that it does not matter who begins: each makes its end and
+//! offers it, connects it with what the other one offers, and says so. When both have, each proves
+//! the way by a request that moves nothing. An attempt has a number that both know; whoever hears
+//! of a higher one than his own gives his own up.
+//!
+//! Invariant: an attempt ends on both sides before the next one begins: each has said so, behind
+//! the end of all that was under way, or the connection between them has been lost.
+
+use crate::wire::message::PairOffer;
+
+/// How far an attempt has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// There is none.
+    Idle,
+    /// This end has been offered; whether it is connected, and whether the other one is.
+    Offered { here: bool, there: bool },
+    /// Both are; a request is on its way that proves it.
+    Proving,
+    /// Requests go this way.
+    Up,
+    /// This end is gone, and the other one may not know yet.
+    Ending,
+}
+
+/// What is to be done next, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Make an end, and offer it with this number.
+    Offer(u32),
+    /// Connect the end with that of the peer, and tell it.
+    Connect(PairOffer),
+    /// Send what proves the way.
+    Prove,
+    /// Take the end down: what is under way on it has failed.
+    TakeDown(String),
+    /// Tell the peer that this attempt has ended here, and why.
+    TellEnd(u32, String),
+}
+
+/// The pair of a lane.
+#[derive(Debug)]
+pub(super) struct PairState {
+    attempt: u32,
+    phase: Phase,
+    /// Why the last attempt ended without having been up: no further one is begun here.
+    refused: Option<String>,
+}
+
+impl Default for PairState {
+    fn default() -> PairState {
+        PairState { attempt: 0, phase: Phase::Idle, refused: None }
+    }
+}
+
+impl PairState {
+    pub(super) fn is_up(&self) -> bool {
+        self.phase == Phase::Up
+    }
+
+    /// Whether the end of an attempt has not been heard of from the peer.
+    #[cfg(test)]
+    fn is_ending(&self) -> bool {
+        self.phase == Phase::Ending
+    }
+
+    /// Why there is no way between the devices.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+
+    /// Begins an attempt, if there is none and none was refused.
+    pub(super) fn begin(&mut self) -> Vec<Step> {
+        if self.phase != Phase::Idle || self.refused.is_some() {
+            return Vec::new();
+        }
+        self.attempt = self.attempt.wrapping_add(1);
+        self.phase = Phase::Offered { here: false, there: false };
+        vec![Step::Offer(self.attempt)]
+    }
+
+    /// The peer offers its end.
+    pub(super) fn on_offer(&mut self, offer: PairOffer) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if offer.attempt > self.attempt {
+            if !matches!(self.phase, Phase::Idle | Phase::Ending) {
+                steps.push(Step::TakeDown("the peer has begun anew".to_owned()));
+            }
+            (self.attempt, self.refused) = (offer.attempt, None);
+            self.phase = Phase::Offered { here: true, there: false };
+            steps.extend([Step::Offer(offer.attempt), Step::Connect(offer)]);
+        } else if let (Phase::Offered { here: false, there }, true) =
+            (self.phase, offer.attempt == self.attempt)
+        {
+            self.phase = Phase::Offered { here: true, there };
+            steps.push(Step::Connect(offer));
+            steps.extend(self.prove());
+        } else if self.phase == Phase::Idle {
+            // It has not heard of attempts that this side knows.
+            self.refused = None;
+            steps = self.begin();
+        }
+        steps
+    }
+
+    /// The peer has connected its end.
+    pub(super) fn on_connected(&mut self, attempt: u32) -> Vec<Step> {
+        if let (Phase::Offered { here, .. }, true) = (self.phase, attempt == self.attempt) {
+            self.phase = Phase::Offered { here, there: true };
+            return self.prove().into_iter().collect();
+        }
+        Vec::new()
+    }
+
+    fn prove(&mut self) -> Option<Step> {
+        let both = self.phase == Phase::Offered { here: true, there: true };
+        both.then(|| {
+            self.phase = Phase::Proving;
+            Step::Prove
+        })
+    }
+
+    /// What was to prove the way has arrived.
+    pub(super) fn on_proved(&mut self) {
+        if self.phase == Phase::Proving {
+            self.phase = Phase::Up;
+        }
+    }
+
+    /// The peer's end is gone.
+    pub(super) fn on_ended(&mut self, attempt: u32, reason: &str) -> Vec<Step> {
+        if attempt != self.attempt {
+            return Vec::new();
+        }
+        match self.phase {
+            Phase::Idle => Vec::new(),
+            Phase::Ending => {
+                self.phase = Phase::Idle;
+                Vec::new()
+            }
+            Phase::Offered { .. } | Phase::Proving | Phase::Up => {
+                self.note_refusal(reason);
+                self.phase = Phase::Idle;
+                let reason = reason.to_owned();
+                vec![Step::TakeDown(reason.clone()), Step::TellEnd(attempt, reason)]
+            }
+        }
+    }
+
+    /// Something has failed on this end.
+    pub(super) fn fail(&mut self, reason: &str) -> Vec<Step> {
+        if matches!(self.phase, Phase::Idle | Phase::Ending) {
+            return Vec::new();
+        }
+        self.note_refusal(reason);
+        self.phase = Phase::Ending;
+        let reason = reason.to_owned();
+        vec![Step::TakeDown(reason.clone()), Step::TellEnd(self.attempt, reason)]
+    }
+
+    /// The connection with the peer was lost: what was said on it may not have been heard.
+    pub(super) fn reset(&mut self, reason: &str) -> Vec<Step> {
+        let phase = std::mem::replace(&mut self.phase, Phase::Idle);
+        let gone = matches!(phase, Phase::Idle | Phase::Ending);
+        (!gone).then(|| Step::TakeDown(reason.to_owned())).into_iter().collect()
+    }
+
+    fn note_refusal(&mut self, reason: &str) {
+        if self.phase != Phase::Up {
+            self.refused = Some(reason.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::QueueId;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    /// What travels between the two, in order.
+    #[derive(Debug, Clone)]
+    enum Told {
+        Offer(u32),
+        Connected(u32),
+        Ended(u32),
+    }
+
+    #[derive(Default)]
+    struct Side {
+        state: PairState,
+        /// The attempt of the end that exists, and that of the one it is connected with.
+        end: Option<u32>,
+        connected: Option<u32>,
+        proves: bool,
+        sends: VecDeque<Told>,
+    }
+
+    impl Side {
+        fn carry_out(&mut self, steps: Vec<Step>) {
+            for step in steps {
+                match step {
+                    Step::Offer(attempt) => {
+                        assert!(self.end.is_none(), "an end that nobody has taken down");
+                        self.end = Some(attempt);
+                        self.sends.push_back(Told::Offer(attempt));
+                    }
+                    Step::Connect(offer) => {
+                        assert_eq!(self.end, Some(offer.attempt));
+                        self.connected = Some(offer.attempt);
+                        self.sends.push_back(Told::Connected(offer.attempt));
+                    }
+                    Step::Prove => self.proves = true,
+                    Step::TakeDown(_) => {
+                        assert!(self.end.is_some(), "nothing to take down");
+                        (self.end, self.connected, self.proves) = (None, None, false);
+                    }
+                    Step::TellEnd(attempt, _) => self.sends.push_back(Told::Ended(attempt)),
+                }
+            }
+        }
+
+        fn hear(&mut self, told: &Told) {
+            let steps = match *told {
+                Told::Offer(attempt) => self.state.on_offer(PairOffer {
+                    queue: QueueId(0),
+                    attempt,
+                    number: 0,
+                    first_packet: 0,
+                    gid: [0; 16],
+                    lid: 0,
+                    mtu: 1,
+                    reads: 1,
+                    landing_key: 0,
+                    landing: 0,
+                }),
+                Told::Connected(attempt) => self.state.on_connected(attempt),
+                Told::Ended(attempt) => self.state.on_ended(attempt, "told"),
+            };
+            self.carry_out(steps);
+        }
+    }
+
+    /// Both begin, fail, hear and lose their connection in any order; then nothing more goes wrong,
+    /// and both are up, or one has refused and none is up.
+    fn play(moves: &[(u8, bool)]) {
+        let mut sides = [Side::default(), Side::default()];
+        for (kind, first) in moves {
+            let (one, other) = (usize::from(*first), usize::from(!*first));
+            match kind {
+                0..=2 => {
+                    let steps = sides[one].state.begin();
+                    sides[one].carry_out(steps);
+                }
+                3..=8 => {
+                    if let Some(told) = sides[other].sends.pop_front() {
+                        sides[one].hear(&told);
+                    }
+                }
+                9 => {
+                    let steps = sides[one].state.fail("broken");
+                    sides[one].carry_out(steps);
+                }
+                10 => prove(&mut sides),
+                _ => {
+                    for side in &mut sides {
+                        side.sends.clear();
+                        let steps = side.state.reset("lost");
+                        side.carry_out(steps);
+                    }
+                }
+            }
+            check(&sides);
+        }
+        for _ in 0..200 {
+            for one in 0..2 {
+                let steps = sides[one].state.begin();
+                sides[one].carry_out(steps);
+                while let Some(told) = sides[1 - one].sends.pop_front() {
+                    sides[one].hear(&told);
+                }
+            }
+            prove(&mut sides);
+            check(&sides);
+        }
+        assert!(sides.iter().all(|side| !side.state.is_ending()), "somebody waits for ever");
+        let up = sides.each_ref().map(|side| side.state.is_up());
+        let refused = sides.iter().any(|side| side.state.refused().is_some());
+        assert!(up == [true; 2] || (refused && up == [false; 2]), "{up:?}");
+    }
+
+    /// A request that proves the way arrives where the other end exists.
+    fn prove(sides: &mut [Side; 2]) {
+        for one in 0..2 {
+            let arrives = sides[one].proves && sides[1 - one].connected == sides[one].connected;
+            if arrives && sides[one].connected.is_some() {
+                sides[one].proves = false;
+                sides[one].state.on_proved();
+            }
+        }
+    }
+
+    /// Ends of different attempts are never connected while one is up.
+    fn check(sides: &[Side; 2]) {
+        for (one, other) in [(0, 1), (1, 0)] {
+            let side = &sides[one];
+            if side.state.is_up() {
+                assert_eq!(side.end, side.connected);
+                let there = sides[other].end;
+                assert!(there.is_none_or(|there| Some(there) >= side.end), "an older end there");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn both_come_to_the_same_whatever_happens(
+            moves in prop::collection::vec((0u8..12, any::<bool>()), 0..60)
+        ) {
+            play(&moves);
+        }
+    }
+
+    #[test]
+    fn both_begin_at_once() {
+        play(&[(0, true), (0, false), (3, true), (3, false), (3, true), (3, false)]);
+    }
+
+    #[test]
+    fn a_pair_that_was_up_is_made_again() {
+        let mut sides = [Side::default(), Side::default()];
+        let steps = sides[0].state.begin();
+        sides[0].carry_out(steps);
+        for _ in 0..4 {
+            for one in 0..2 {
+                while let Some(told) = sides[1 - one].sends.pop_front() {
+                    sides[one].hear(&told);
+                }
+            }
+        }
+        prove(&mut sides);
+        assert!(sides.iter().all(|side| side.state.is_up()));
+        let steps = sides[1].state.fail("an access was refused");
+        assert!(matches!(&steps[..], [Step::TakeDown(_), Step::TellEnd(1, _)]));
+        sides[1].carry_out(steps);
+        assert!(sides[1].state.begin().is_empty(), "the peer has not ended its end");
+        let told = sides[1].sends.pop_front().expect("the end is told");
+        sides[0].hear(&told);
+        let told = sides[0].sends.pop_front().expect("the answer");
+        sides[1].hear(&told);
+        assert_eq!(sides[1].state.begin(), [Step::Offer(2)]);
+    }
+}

@@ -1,0 +1,154 @@
+//! Pairs as they are made and ended: what the machine of [`pairing`](super::pairing) says, carried
+//! out by the device, and told to the peer by the streams.
+
+use super::Verbs;
+use super::lane::{Ended, Lane, LaneState};
+use super::pairing::Step;
+use crate::ids::Rank;
+use crate::sync::Ordering;
+use crate::transport::tcp::send_queue::Outgoing;
+use crate::wire::message::{Message, PairOffer, Pairing};
+use std::collections::VecDeque;
+
+impl Verbs<'_> {
+    /// The peer says something of a pair.
+    pub(crate) fn told(self, peer: Rank, pairing: Pairing) {
+        let queue = match &pairing {
+            Pairing::Offer(offer) => offer.queue,
+            Pairing::Connected { queue, .. } | Pairing::Ended { queue, .. } => *queue,
+        };
+        if queue.index() >= self.table.lanes.len() {
+            return;
+        }
+        let lane = self.table.lane(queue, peer);
+        let mut state = lane.lock();
+        let steps = match pairing {
+            Pairing::Offer(offer) => state.pairing.on_offer(offer),
+            Pairing::Connected { attempt, .. } => state.pairing.on_connected(attempt),
+            Pairing::Ended { attempt, reason, .. } => state.pairing.on_ended(attempt, &reason),
+        };
+        let mut ended = Ended::default();
+        self.carry_out(lane, &mut state, steps, &mut ended);
+        if state.has_waiting() && !state.pairing.is_up() {
+            // What has been posted since the last pair ended.
+            self.begin(lane, &mut state);
+            if state.pairing.refused().is_some() {
+                state.lose_all(&mut ended);
+            }
+        }
+        drop(state);
+        self.speak(lane);
+        ended.tell(self.up, peer);
+    }
+
+    /// Something of a lane has failed here.
+    pub(super) fn fail(self, lane: &Lane, reason: &str) {
+        let mut state = lane.lock();
+        let steps = state.pairing.fail(reason);
+        let mut ended = Ended::default();
+        self.carry_out(lane, &mut state, steps, &mut ended);
+        drop(state);
+        self.speak(lane);
+        ended.tell(self.up, lane.peer);
+    }
+
+    /// The connection with `peer` was lost, or it has ended: pairs made before go with it, behind
+    /// all that has come. Whoever looks next does that, without what the caller holds.
+    pub(crate) fn disconnect(self, peer: Rank) {
+        self.table.resets.lock().push(peer);
+        self.table.has_resets.store(true, Ordering::Release);
+        self.up.ranks().wake_own();
+        self.stream.sets.wakeup.wake();
+    }
+
+    /// This rank leaves: all pairs go.
+    pub(crate) fn close(self) {
+        while self.poll() {}
+        (0..self.table.ranks).for_each(|rank| self.reset(Rank(rank as u16)));
+    }
+
+    pub(super) fn reset(self, peer: Rank) {
+        for lane in self.table.used_with(peer) {
+            let mut state = lane.lock();
+            let steps = state.pairing.reset("the connection with it was lost");
+            let mut ended = Ended::default();
+            self.carry_out(lane, &mut state, steps, &mut ended);
+            state.lose_all(&mut ended);
+            state.outbox.clear();
+            drop(state);
+            ended.tell(self.up, peer);
+        }
+    }
+
+    /// Carries out what the machine says; what cannot be ends the attempt.
+    pub(super) fn carry_out(
+        self,
+        lane: &Lane,
+        state: &mut LaneState,
+        steps: Vec<Step>,
+        ended: &mut Ended,
+    ) {
+        let mut left: VecDeque<Step> = steps.into();
+        while let Some(step) = left.pop_front() {
+            if let Err(reason) = self.step(lane, state, step, ended) {
+                left = state.pairing.fail(&reason).into();
+            }
+        }
+    }
+
+    fn step(
+        self,
+        lane: &Lane,
+        state: &mut LaneState,
+        step: Step,
+        ended: &mut Ended,
+    ) -> Result<(), String> {
+        let (queue, peer) = (lane.queue, lane.peer);
+        match step {
+            Step::Offer(attempt) => {
+                let pair = self.table.device.make_pair()?;
+                let offer = PairOffer { queue, attempt, ..pair.offer() };
+                self.table.by_number.lock().insert(offer.number, (queue, peer));
+                state.pair = Some(pair);
+                state.outbox.push_back(Pairing::Offer(offer));
+            }
+            Step::Connect(offer) => {
+                let pair = state.pair.as_mut().ok_or("there is no pair")?;
+                pair.connect(&offer)?;
+                state.outbox.push_back(Pairing::Connected { queue, attempt: offer.attempt });
+            }
+            Step::Prove => state.prove()?,
+            Step::TakeDown(reason) => {
+                log::debug!("{queue} to {peer}: its pair ends: {reason}");
+                self.table.last_errors.lock().insert(peer, reason);
+                if let Some(pair) = &state.pair {
+                    self.table.by_number.lock().remove(&pair.number());
+                }
+                state.lose_all(ended);
+            }
+            Step::TellEnd(attempt, reason) => {
+                state.outbox.push_back(Pairing::Ended { queue, attempt, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the peer what is to be told of a lane: one thread at a time, so that it stays in
+    /// order, and without the lane's lock, since a connection may be found to be broken.
+    pub(super) fn speak(self, lane: &Lane) {
+        let mut state = lane.lock();
+        if state.telling {
+            return;
+        }
+        while let Some(pairing) = state.outbox.pop_front() {
+            state.telling = true;
+            drop(state);
+            let message = Outgoing::new(&Message::Pairing(pairing));
+            if let Err(error) = self.stream.send(self.up, lane.peer, message) {
+                log::debug!("{} to {}: {error}", lane.queue, lane.peer);
+            }
+            state = lane.lock();
+            state.telling = false;
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! One end of a pair: a reliable connection between two devices.
+
+use super::device::{Handles, Registration, check, last_error};
+use super::lane::{Limits, Local, Remote};
+use crate::ids::QueueId;
+use crate::wire::message::PairOffer;
+use libibverbs_sys::{self as sys, inline};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Messages that do not go along with their request are sent from here.
+const BUFFERS: usize = 8;
+const BUFFER_BYTES: usize = 256;
+/// Tries of a device before a request fails. Seven would mean for ever on some.
+const RETRIES: u8 = 6;
+/// A peer without room for a message is asked again for ever: it may be stopped.
+const ASKS_FOR_EVER: u8 = 7;
+/// 0.64 ms between two such questions.
+const NOT_READY_TIMER: u8 = 12;
+
+/// How long requests may take, as devices count it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timing {
+    /// 4.096 us times two to this power for each try.
+    timeout: u8,
+}
+
+impl Timing {
+    /// Tries that take about so long in all.
+    pub(super) fn of(patience: Duration) -> Timing {
+        let each = patience.as_nanos() / u128::from(RETRIES + 1) / 4096;
+        let power = each.max(1).ilog2().clamp(8, 21);
+        Timing { timeout: power as u8 }
+    }
+}
+
+/// Where an end answers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EndAddress {
+    pub(super) gid: [u8; 16],
+    pub(super) lid: u16,
+    pub(super) mtu: u8,
+    pub(super) reads: u8,
+}
+
+/// What a device is to do.
+#[derive(Debug)]
+pub(super) enum WorkRequest<'a> {
+    /// A write of nothing.
+    Nothing,
+    Write {
+        local: Local,
+        remote: Remote,
+        size: u64,
+    },
+    Read {
+        local: Local,
+        remote: Remote,
+        size: u64,
+    },
+    /// A message, which begins with `head`.
+    Send {
+        head: &'a [u8],
+        data: Option<(Local, u64)>,
+    },
+}
+
+/// Buffers of messages that are too long to go along.
+#[derive(Debug)]
+struct Buffers {
+    memory: Box<[u8]>,
+    registration: Registration,
+    /// The request that used each last.
+    users: [Option<u64>; BUFFERS],
+    next: usize,
+}
+
+/// One end.
+#[derive(Debug)]
+pub(super) struct QueuePair {
+    pair: NonNull<sys::ibv_qp>,
+    limits: Limits,
+    entries: u32,
+    sent: NonNull<sys::ibv_cq>,
+    first_packet: u32,
+    /// What the peer may read of this rank at any time, and this rank of the peer.
+    own_landing: Remote,
+    landing: Option<Remote>,
+    buffers: Option<Buffers>,
+    handles: Arc<Handles>,
+}
+
+// SAFETY: libibverbs may be called by any thread.
+unsafe impl Send for QueuePair {}
+// SAFETY: as for Send; what changes needs a unique reference.
+unsafe impl Sync for QueuePair {}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: made once, ended once; nothing is taken from its memory any more then.
+        unsafe { (self.handles.library.ibv_destroy_qp)(self.pair.as_ptr()) };
+        self.handles.give_back_entries(self.sent, self.entries);
+    }
+}
+
+impl QueuePair {
+    /// Makes an end that is not connected.
+    pub(super) fn new(
+        handles: &Arc<Handles>,
+        own_landing: Remote,
+        ends_at_ack: bool,
+    ) -> Result<QueuePair, String> {
+        let device = handles.limits;
+        let entries = device.depth;
+        let (sent, received) = handles.take_entries(entries)?;
+        let made = [device.inline, 64, 0].into_iter().find_map(|bytes| {
+            // SAFETY: plain numbers and pointers, set below.
+            let mut attr: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+            attr.send_cq = sent.as_ptr();
+            attr.recv_cq = received.as_ptr();
+            attr.srq = handles.receives.as_ptr();
+            attr.qp_type = sys::IBV_QPT_RC;
+            attr.cap.max_send_wr = device.depth;
+            attr.cap.max_send_sge = if bytes > 0 { 2 } else { 1 };
+            attr.cap.max_inline_data = bytes;
+            // SAFETY: all parts live as long as the handles.
+            let pair =
+                unsafe { (handles.library.ibv_create_qp)(handles.domain.as_ptr(), &raw mut attr) };
+            let can_gather = attr.cap.max_send_sge >= 2;
+            NonNull::new(pair).map(|pair| (pair, attr.cap.max_inline_data, can_gather))
+        });
+        let Some((pair, room, can_gather)) = made else {
+            let reason = last_error("ibv_create_qp");
+            handles.give_back_entries(sent, entries);
+            return Err(reason);
+        };
+        let limits = Limits {
+            depth: device.depth,
+            inline: if can_gather { room.min(device.inline) } else { 0 },
+            message: device.message,
+            ends_at_ack,
+        };
+        // SAFETY: made above.
+        let first_packet = unsafe { pair.as_ref().qp_num }.wrapping_mul(0x9e37) & 0x00ff_ffff;
+        let made = QueuePair {
+            pair,
+            limits,
+            entries,
+            sent,
+            first_packet,
+            own_landing,
+            landing: None,
+            buffers: None,
+            handles: Arc::clone(handles),
+        };
+        made.initialise()?;
+        Ok(made)
+    }
+
+    fn modify(&self, mut attr: sys::ibv_qp_attr, mask: u32, what: &str) -> Result<(), String> {
+        let (verbs, pair) = (&self.handles.library, self.pair.as_ptr());
+        // SAFETY: the pair exists.
+        check(unsafe { (verbs.ibv_modify_qp)(pair, &raw mut attr, mask.cast_signed()) }, what)
+    }
+
+    fn initialise(&self) -> Result<(), String> {
+        // SAFETY: plain numbers.
+        let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+        attr.qp_state = sys::IBV_QPS_INIT;
+        attr.port_num = self.handles.port.number;
+        attr.qp_access_flags = sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ;
+        let mask = sys::IBV_QP_STATE
+            | sys::IBV_QP_PKEY_INDEX
+            | sys::IBV_QP_PORT
+            | sys::IBV_QP_ACCESS_FLAGS;
+        self.modify(attr, mask, "setting up a queue pair")
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        // SAFETY: the pair exists.
+        unsafe { self.pair.as_ref().qp_num }
+    }
+
+    /// What the peer has to know of it; lane and attempt are up to the caller.
+    pub(super) fn offer(&self) -> PairOffer {
+        let EndAddress { gid, lid, mtu, reads } = self.handles.address();
+        PairOffer {
+            queue: QueueId(0),
+            attempt: 0,
+            number: self.number(),
+            first_packet: self.first_packet,
+            gid,
+            lid,
+            mtu,
+            reads,
+            landing_key: self.own_landing.key,
+            landing: self.own_landing.address,
+        }
+    }
+
+    /// Memory of the peer that can be read behind writes, whatever becomes of its segments.
+    pub(super) fn landing(&self) -> Option<Remote> {
+        self.landing
+    }
+
+    /// Connects it with the end of the peer.
+    pub(super) fn connect(&mut self, offer: &PairOffer) -> Result<(), String> {
+        self.landing = Some(Remote { address: offer.landing, key: offer.landing_key });
+        let own = self.handles.address();
+        // SAFETY: plain numbers.
+        let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+        attr.qp_state = sys::IBV_QPS_RTR;
+        attr.path_mtu = u32::from(own.mtu.min(offer.mtu).clamp(1, 5));
+        attr.dest_qp_num = offer.number;
+        attr.rq_psn = offer.first_packet;
+        attr.max_dest_rd_atomic = own.reads.min(offer.reads);
+        attr.min_rnr_timer = NOT_READY_TIMER;
+        attr.ah_attr.dlid = offer.lid;
+        attr.ah_attr.port_num = self.handles.port.number;
+        if self.handles.port.global {
+            attr.ah_attr.is_global = 1;
+            attr.ah_attr.grh.dgid.raw = offer.gid;
+            attr.ah_attr.grh.sgid_index = self.handles.port.gid_index;
+            attr.ah_attr.grh.hop_limit = 64;
+        }
+        let mask = sys::IBV_QP_STATE
+            | sys::IBV_QP_AV
+            | sys::IBV_QP_PATH_MTU
+            | sys::IBV_QP_DEST_QPN
+            | sys::IBV_QP_RQ_PSN
+            | sys::IBV_QP_MAX_DEST_RD_ATOMIC
+            | sys::IBV_QP_MIN_RNR_TIMER;
+        self.modify(attr, mask, "connecting a queue pair")?;
+        attr.qp_state = sys::IBV_QPS_RTS;
+        attr.timeout = self.handles.timing.timeout;
+        attr.retry_cnt = RETRIES;
+        attr.rnr_retry = ASKS_FOR_EVER;
+        attr.sq_psn = self.first_packet;
+        attr.max_rd_atomic = own.reads.min(offer.reads);
+        let mask = sys::IBV_QP_STATE
+            | sys::IBV_QP_TIMEOUT
+            | sys::IBV_QP_RETRY_CNT
+            | sys::IBV_QP_RNR_RETRY
+            | sys::IBV_QP_SQ_PSN
+            | sys::IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify(attr, mask, "making a queue pair ready to send")
+    }
+
+    /// The buffers of messages, registered at first use.
+    fn buffers(&mut self) -> Result<&mut Buffers, String> {
+        if self.buffers.is_none() {
+            let mut memory = vec![0; BUFFERS * BUFFER_BYTES].into_boxed_slice();
+            let (start, len) = (memory.as_mut_ptr(), memory.len() as u64);
+            let registration = Registration::new(&self.handles, start, len)?;
+            self.buffers = Some(Buffers { memory, registration, users: [None; BUFFERS], next: 0 });
+        }
+        self.buffers.as_mut().ok_or_else(String::new)
+    }
+
+    /// Whether a message of so many bytes can be sent, where requests below `freed` have ended.
+    pub(super) fn has_room_for(&self, bytes: usize, freed: u64) -> bool {
+        let goes_along = bytes <= self.limits.inline as usize;
+        goes_along
+            || self
+                .buffers
+                .as_ref()
+                .is_none_or(|buffers| buffers.users[buffers.next].is_none_or(|user| user < freed))
+    }
+
+    /// Where a read whose result nobody wants puts it.
+    pub(super) fn scratch(&mut self) -> Result<Local, String> {
+        let buffers = self.buffers()?;
+        // Behind all messages.
+        let address = buffers.memory.as_ptr() as u64 + (BUFFERS * BUFFER_BYTES - 1) as u64;
+        Ok(Local { address, key: Some(buffers.registration.local_key()) })
+    }
+
+    /// Posts a work request with this number.
+    pub(super) fn post(
+        &mut self,
+        id: u64,
+        request: &WorkRequest<'_>,
+        signalled: bool,
+    ) -> Result<(), String> {
+        // SAFETY: plain numbers and pointers, set below.
+        let mut work: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
+        // SAFETY: plain numbers and pointers, set below.
+        let mut parts: [sys::ibv_sge; 2] = unsafe { std::mem::zeroed() };
+        let (opcode, count, goes_along) = match *request {
+            WorkRequest::Nothing => (sys::IBV_WR_RDMA_WRITE, 0, false),
+            WorkRequest::Write { local, remote, size } => {
+                work.wr.rdma.remote_addr = remote.address;
+                work.wr.rdma.rkey = remote.key;
+                parts[0] = part(local, size);
+                let goes_along = size <= u64::from(self.limits.inline);
+                if local.key.is_none() && !goes_along {
+                    return Err("the device does not know the memory to be sent".to_owned());
+                }
+                (sys::IBV_WR_RDMA_WRITE, 1, goes_along)
+            }
+            WorkRequest::Read { local, remote, size } => {
+                work.wr.rdma.remote_addr = remote.address;
+                work.wr.rdma.rkey = remote.key;
+                parts[0] = part(local, size);
+                if local.key.is_none() {
+                    return Err("the device does not know the memory to be read to".to_owned());
+                }
+                (sys::IBV_WR_RDMA_READ, 1, false)
+            }
+            WorkRequest::Send { head, data } => {
+                let (count, goes_along) = self.message(id, head, data, &mut parts)?;
+                (sys::IBV_WR_SEND, count, goes_along)
+            }
+        };
+        work.wr_id = id;
+        work.sg_list = parts.as_mut_ptr();
+        work.num_sge = count;
+        work.opcode = opcode;
+        let flag = |is: bool, flag: u32| if is { flag } else { 0 };
+        work.send_flags =
+            flag(signalled, sys::IBV_SEND_SIGNALED) | flag(goes_along, sys::IBV_SEND_INLINE);
+        let mut refused = ptr::null_mut();
+        // SAFETY: the memory that it names stays until the request has ended, by the caller.
+        let result =
+            unsafe { inline::ibv_post_send(self.pair.as_ptr(), &raw mut work, &raw mut refused) };
+        check(result, "posting to the device")
+    }
+
+    /// The parts of a message, and whether they go along with the request.
+    fn message(
+        &mut self,
+        id: u64,
+        head: &[u8],
+        data: Option<(Local, u64)>,
+        parts: &mut [sys::ibv_sge; 2],
+    ) -> Result<(i32, bool), String> {
+        let size = data.map_or(0, |(_, size)| size as usize);
+        if head.len() + size <= self.limits.inline as usize {
+            let start = Local { address: head.as_ptr() as u64, key: None };
+            parts[0] = part(start, head.len() as u64);
+            let Some((local, size)) = data.filter(|_| size > 0) else { return Ok((1, true)) };
+            parts[1] = part(local, size);
+            return Ok((2, true));
+        }
+        if size > 0 || head.len() > BUFFER_BYTES - 1 {
+            return Err("a message is too long".to_owned());
+        }
+        let buffers = self.buffers()?;
+        let at = buffers.next;
+        buffers.users[at] = Some(id);
+        buffers.next = (at + 1) % BUFFERS;
+        let from = at * BUFFER_BYTES;
+        buffers.memory[from..from + head.len()].copy_from_slice(head);
+        let address = buffers.memory.as_ptr() as u64 + from as u64;
+        let key = Some(buffers.registration.local_key());
+        parts[0] = part(Local { address, key }, head.len() as u64);
+        Ok((1, false))
+    }
+}
+
+fn part(local: Local, size: u64) -> sys::ibv_sge {
+    sys::ibv_sge { addr: local.address, length: size as u32, lkey: local.key.unwrap_or(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_tries_together_take_about_as_long_as_a_host_is_waited_for() {
+        for seconds in [3, 5, 60, 3600] {
+            let patience = Duration::from_secs(seconds);
+            let Timing { timeout } = Timing::of(patience);
+            let each = Duration::from_nanos(4096 << timeout);
+            let all = each * u32::from(RETRIES + 1);
+            assert!(all <= patience && (all * 2 > patience || timeout == 21), "{seconds}: {all:?}");
+        }
+    }
+}
