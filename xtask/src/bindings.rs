@@ -58,7 +58,7 @@ pub(crate) fn check() -> Result<Count> {
 }
 
 fn unpacked() -> Result<PathBuf> {
-    debian::unpacked("bindings", &PACKAGES, HEADER)
+    debian::provide("bindings", &PACKAGES)
 }
 
 /// The file as bindgen makes it, formatted.

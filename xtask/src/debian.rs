@@ -45,15 +45,6 @@ pub(crate) fn provide(name: &str, wanted: &[&str]) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// The same, with `proof` among the files.
-pub(crate) fn unpacked(name: &str, wanted: &[&str], proof: &str) -> Result<PathBuf> {
-    let directory = provide(name, wanted)?;
-    if !directory.join(proof).exists() {
-        return Err(format!("{}: {proof} is not in it", wanted.join(", ")));
-    }
-    Ok(directory)
-}
-
 fn download(wanted: &[&str], to: &std::path::Path) -> Result<()> {
     let mut install = apt();
     install.args(["--simulate", "--no-install-recommends", "install"]).args(wanted);

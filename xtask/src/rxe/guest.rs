@@ -213,13 +213,13 @@ fn command(place: &Place, number: usize) -> Result<Command> {
     command.args(["-nodefaults", "-display", "none", "-no-reboot"]);
     command.arg("-kernel").arg(place.packages.kernel()?);
     command.arg("-initrd").arg(place.initramfs);
-    // A program that polls was seen to keep the kernel from rxe's work until the end of a time slice
-    // of 4 ms. With preemption and without groups of processes that happens less often.
-    command.arg("-append").arg(format!(
-        "console=ttyS0 loglevel=6 panic=-1 mitigations=off noautogroup preempt=full guest={number} guests={} limit={}",
-        place.guests,
-        place.limit.as_secs()
-    ));
+    // A program that polls was seen to keep the kernel from rxe's work until the end of a time
+    // slice of 4 ms. With preemption and without groups of processes that happens less often.
+    const KERNEL: &str =
+        "console=ttyS0 loglevel=6 panic=-1 mitigations=off noautogroup preempt=full";
+    let (guests, limit_s) = (place.guests, place.limit.as_secs());
+    command.arg("-append");
+    command.arg(format!("{KERNEL} guest={number} guests={guests} limit={limit_s}"));
     command.args(["-serial", &format!("file:console-{number}")]);
     command.args(["-chardev", "stdio,id=line,signal=off", "-serial", "chardev:line"]);
     let scripts = format!("scripts-{number}").into();
