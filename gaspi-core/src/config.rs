@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::QueueId;
+use std::ffi::OsString;
 
 /// Which connections `proc_init` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -127,4 +128,15 @@ impl Config {
         }
         agreed
     }
+}
+
+/// Which RDMA device carries data, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceChoice {
+    /// In place of libibverbs.so.1 (GASPI_IBVERBS_LIB).
+    pub library: Option<OsString>,
+    /// Its name (GASPI_IB_DEVICE); the first one with an active port otherwise.
+    pub device: Option<String>,
+    /// Whether a write is done when the peer's device has it (GASPI_IB_WAIT is ack).
+    pub ends_at_ack: bool,
 }

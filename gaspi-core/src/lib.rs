@@ -78,9 +78,9 @@ pub mod os;
 pub mod sync;
 pub mod wire;
 
-pub use bootstrap::{DeviceChoice, Job, TestProxy, Transport};
+pub use bootstrap::{Job, TestProxy, Transport};
 pub use channel::{Channel, ChannelSpec, Head, Lifetime, Location, Mapped, Reached};
-pub use config::{Config, Network, QUEUE_MAX, Topology};
+pub use config::{Config, DeviceChoice, Network, QUEUE_MAX, Topology};
 pub use control::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
 pub use error::{Error, Result};
 pub use fast_path::FastPath;

@@ -5,10 +5,11 @@
 //! and what is wanted of a card. Variables that contradict each other are an error that names them
 //! and the remedy.
 
-use super::job::{DeviceChoice, Job, Transport};
+use super::job::{Job, Transport};
 use super::launcher;
 use super::this_machine::ThisMachine;
 use super::variables::{Variables, wrong};
+use crate::config::DeviceChoice;
 use crate::error::Result;
 
 impl Job {

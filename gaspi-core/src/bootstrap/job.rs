@@ -2,10 +2,10 @@
 
 use super::addresses::Audience;
 use super::auth::Key;
+use crate::config::DeviceChoice;
 use crate::ids::Rank;
 use crate::os::process;
 use crate::os::socket;
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -67,17 +67,6 @@ impl PartialEq for TestProxy {
 }
 
 impl Eq for TestProxy {}
-
-/// Which card carries data, and how.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DeviceChoice {
-    /// In place of libibverbs.so.1 (GASPI_IBVERBS_LIB).
-    pub library: Option<OsString>,
-    /// Its name (GASPI_IB_DEVICE); the first one with an active port otherwise.
-    pub device: Option<String>,
-    /// Whether a write is done when the peer's card has it (GASPI_IB_WAIT is ack).
-    pub ends_at_ack: bool,
-}
 
 /// What may carry bytes between ranks (GASPI_TRANSPORT).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

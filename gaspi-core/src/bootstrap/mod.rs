@@ -29,4 +29,4 @@ pub use exchange::client::{Client, Table};
 pub use exchange::membership::{LauncherEvent, Membership};
 pub use exchange::server::{Presence, RelayId, Request, Server};
 pub use exchange::start_status::StartStage;
-pub use job::{DeviceChoice, Job, RANKS_MAX, TestProxy, Transport};
+pub use job::{Job, RANKS_MAX, TestProxy, Transport};

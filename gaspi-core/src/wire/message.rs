@@ -208,6 +208,6 @@ pub(crate) struct PairOffer {
     /// Reads and atomics that it can serve at once.
     pub(crate) reads: u8,
     /// Memory that the receiver may read behind its writes.
-    pub(crate) landing_key: u32,
-    pub(crate) landing: u64,
+    pub(crate) flush_key: u32,
+    pub(crate) flush_address: u64,
 }

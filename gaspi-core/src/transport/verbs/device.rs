@@ -1,4 +1,5 @@
-//! A device as an object: what is opened of it, memory registered with it, completions taken from it.
+//! A device as an object: what is opened of it, memory registered with it, completions taken from
+//! it.
 //!
 //! Invariant: everything that the device knows of keeps what it belongs to open, and is taken from
 //! the device when it is dropped.
@@ -6,7 +7,7 @@
 use super::lane::Remote;
 use super::port::{DeviceLimits, DeviceList, OpenContext, Port};
 use super::queue_pair::{EndAddress, QueuePair, Timing};
-use crate::bootstrap::DeviceChoice;
+use crate::config::DeviceChoice;
 use crate::os::event::set_nonblocking;
 use crate::os::memory::{self, Mapping};
 use crate::sync::Mutex;
@@ -87,7 +88,7 @@ unsafe impl Sync for Handles {}
 /// A device.
 #[derive(Debug)]
 pub(crate) struct Device {
-    landing: Landing,
+    flush_target: FlushTarget,
     pub(super) handles: Arc<Handles>,
     description: String,
     ends_at_ack: bool,
@@ -147,8 +148,8 @@ impl Device {
         let timing = Timing::of(wishes.dead_after);
         let handles = Handles::new(library, open, port, limits, timing)?;
         let handles = Arc::new(handles);
-        let landing = Landing::new(&handles)?;
-        Ok(Device { landing, handles, description, ends_at_ack: choice.ends_at_ack })
+        let flush_target = FlushTarget::new(&handles)?;
+        Ok(Device { flush_target, handles, description, ends_at_ack: choice.ends_at_ack })
     }
 
     pub(crate) fn description(&self) -> &str {
@@ -173,7 +174,7 @@ impl Device {
     /// # Errors
     /// What the device says.
     pub(super) fn make_pair(&self) -> Result<QueuePair, String> {
-        QueuePair::new(&self.handles, self.landing.place(), self.ends_at_ack)
+        QueuePair::new(&self.handles, self.flush_target.place(), self.ends_at_ack)
     }
 
     /// Takes completions of sent requests.
@@ -451,19 +452,19 @@ impl Drop for Registration {
 
 /// Memory that peers read behind their writes, for nothing but that they know when it has happened.
 #[derive(Debug)]
-struct Landing {
+struct FlushTarget {
     registration: Registration,
     memory: Mapping,
 }
 
-impl Landing {
-    fn new(handles: &Arc<Handles>) -> Result<Landing, String> {
-        let file = memory::create(c"gaspi-landing", memory::PAGE, false);
+impl FlushTarget {
+    fn new(handles: &Arc<Handles>) -> Result<FlushTarget, String> {
+        let file = memory::create(c"gaspi-flush", memory::PAGE, false);
         let file = file.map_err(|error| error.to_string())?;
         let memory = Mapping::new(file.as_fd(), 0, memory::PAGE);
         let memory = memory.map_err(|error| format!("memory to be read: {error}"))?;
         let registration = Registration::new(handles, memory.as_ptr(), memory::PAGE)?;
-        Ok(Landing { registration, memory })
+        Ok(FlushTarget { registration, memory })
     }
 
     fn place(&self) -> Remote {

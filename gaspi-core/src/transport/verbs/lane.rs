@@ -1,9 +1,9 @@
 //! A lane that a device carries: a queue and a peer, its pair, and what is under way on it.
 //!
 //! Requests are posted in their order; what the send queue has no room for waits here. An
-//! acknowledgement says that the peer's device has the data. Where news of the job may reach the peer
-//! by another way than its data, a write counts as done only once a read behind it has come back:
-//! who waits for the queue has it sent ([`Lane::finish`]).
+//! acknowledgement says that the peer's device has the data. News of the job reaches the peer by
+//! streams, so that a write counts as done only once a read behind it has come back: who waits for
+//! the queue has it sent ([`Verbs::finish`](super::Verbs::finish)).
 //!
 //! Invariant: each request is told of once: done, refused or lost with the pair.
 
@@ -176,8 +176,13 @@ pub(super) struct LaneState {
     failed: Option<String>,
     /// The bytes of the last message.
     head: Vec<u8>,
-    /// What is to be told to the peer, in order, and whether somebody does.
-    pub(super) outbox: VecDeque<Pairing>,
+    pub(super) outbox: Outbox,
+}
+
+/// What is to be told to the peer, in order, and whether somebody does.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    pub(super) messages: VecDeque<Pairing>,
     pub(super) telling: bool,
 }
 
@@ -321,7 +326,7 @@ impl LaneState {
             }
             Request::Finish { stream } => {
                 let pair = self.pair.as_mut().ok_or("there is no pair")?;
-                let behind = match pair.landing().filter(|_| !limits.ends_at_ack) {
+                let behind = match pair.flush_target().filter(|_| !limits.ends_at_ack) {
                     Some(remote) => WorkRequest::Read { local: pair.scratch()?, remote, size: 1 },
                     None => WorkRequest::Nothing,
                 };

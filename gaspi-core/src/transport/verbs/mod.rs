@@ -2,11 +2,11 @@
 //!
 //! It rides on the streams, which stay the way of control, of liveness, and of all that it does not
 //! carry. Each lane, a queue and a peer, gets a pair of its own at its first request, which waits
-//! until that is up. Data is written and read by the devices; a notification is a message behind the
-//! data, and whoever empties the receive queue sets it, as for a frame of a stream.
+//! until that is up. Data is written and read by the devices; a notification is a message behind
+//! the data, and whoever empties the receive queue sets it, as for a frame of a stream.
 //!
-//! Invariant: memory that a device knows is released before the delete of its segment returns, behind
-//! all requests of this rank that use it.
+//! Invariant: memory that a device knows is released before the delete of its segment returns,
+//! behind all requests of this rank that use it.
 
 mod device;
 mod lane;
@@ -171,8 +171,8 @@ impl DeviceTable {
 }
 
 impl Verbs<'_> {
-    /// Takes a segment, which has ended, from the device, once no request of this rank uses it. Where
-    /// that takes too long, their pairs are taken down.
+    /// Takes a segment, which has ended, from the device, once no request of this rank uses it.
+    /// Where that takes too long, their pairs are taken down.
     pub(crate) fn release(self, segment: &Segment) {
         if !segment.prepared.is_known() {
             return;

@@ -74,7 +74,7 @@ impl Verbs<'_> {
             let mut ended = Ended::default();
             self.carry_out(lane, &mut state, steps, &mut ended);
             state.lose_all(&mut ended);
-            state.outbox.clear();
+            state.outbox.messages.clear();
             drop(state);
             ended.tell(self.up, peer);
         }
@@ -110,12 +110,15 @@ impl Verbs<'_> {
                 let offer = PairOffer { queue, attempt, ..pair.offer() };
                 self.table.by_number.lock().insert(offer.number, (queue, peer));
                 state.pair = Some(pair);
-                state.outbox.push_back(Pairing::Offer(offer));
+                state.outbox.messages.push_back(Pairing::Offer(offer));
             }
             Step::Connect(offer) => {
                 let pair = state.pair.as_mut().ok_or("there is no pair")?;
                 pair.connect(&offer)?;
-                state.outbox.push_back(Pairing::Connected { queue, attempt: offer.attempt });
+                state
+                    .outbox
+                    .messages
+                    .push_back(Pairing::Connected { queue, attempt: offer.attempt });
             }
             Step::Prove => state.prove()?,
             Step::TakeDown(reason) => {
@@ -127,7 +130,7 @@ impl Verbs<'_> {
                 state.lose_all(ended);
             }
             Step::TellEnd(attempt, reason) => {
-                state.outbox.push_back(Pairing::Ended { queue, attempt, reason });
+                state.outbox.messages.push_back(Pairing::Ended { queue, attempt, reason });
             }
         }
         Ok(())
@@ -137,18 +140,18 @@ impl Verbs<'_> {
     /// order, and without the lane's lock, since a connection may be found to be broken.
     pub(super) fn speak(self, lane: &Lane) {
         let mut state = lane.lock();
-        if state.telling {
+        if state.outbox.telling {
             return;
         }
-        while let Some(pairing) = state.outbox.pop_front() {
-            state.telling = true;
+        while let Some(pairing) = state.outbox.messages.pop_front() {
+            state.outbox.telling = true;
             drop(state);
             let message = Outgoing::new(&Message::Pairing(pairing));
             if let Err(error) = self.stream.send(self.up, lane.peer, message) {
                 log::debug!("{} to {}: {error}", lane.queue, lane.peer);
             }
             state = lane.lock();
-            state.telling = false;
+            state.outbox.telling = false;
         }
     }
 }

@@ -85,8 +85,8 @@ pub(super) struct QueuePair {
     sent: NonNull<sys::ibv_cq>,
     first_packet: u32,
     /// What the peer may read of this rank at any time, and this rank of the peer.
-    own_landing: Remote,
-    landing: Option<Remote>,
+    own_flush_target: Remote,
+    flush_target: Option<Remote>,
     buffers: Option<Buffers>,
     handles: Arc<Handles>,
 }
@@ -108,7 +108,7 @@ impl QueuePair {
     /// Makes an end that is not connected.
     pub(super) fn new(
         handles: &Arc<Handles>,
-        own_landing: Remote,
+        own_flush_target: Remote,
         ends_at_ack: bool,
     ) -> Result<QueuePair, String> {
         let device = handles.limits;
@@ -149,8 +149,8 @@ impl QueuePair {
             entries,
             sent,
             first_packet,
-            own_landing,
-            landing: None,
+            own_flush_target,
+            flush_target: None,
             buffers: None,
             handles: Arc::clone(handles),
         };
@@ -198,19 +198,19 @@ impl QueuePair {
             lid,
             mtu,
             reads,
-            landing_key: self.own_landing.key,
-            landing: self.own_landing.address,
+            flush_key: self.own_flush_target.key,
+            flush_address: self.own_flush_target.address,
         }
     }
 
     /// Memory of the peer that can be read behind writes, whatever becomes of its segments.
-    pub(super) fn landing(&self) -> Option<Remote> {
-        self.landing
+    pub(super) fn flush_target(&self) -> Option<Remote> {
+        self.flush_target
     }
 
     /// Connects it with the end of the peer.
     pub(super) fn connect(&mut self, offer: &PairOffer) -> Result<(), String> {
-        self.landing = Some(Remote { address: offer.landing, key: offer.landing_key });
+        self.flush_target = Some(Remote { address: offer.flush_address, key: offer.flush_key });
         let own = self.handles.address();
         // SAFETY: plain numbers.
         let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };

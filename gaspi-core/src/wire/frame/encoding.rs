@@ -68,7 +68,7 @@ structs! {
     }
     MemoryKey { device, key, address }
     PairOffer {
-        queue, attempt, number, first_packet, gid, lid, mtu, reads, landing_key, landing
+        queue, attempt, number, first_packet, gid, lid, mtu, reads, flush_key, flush_address
     }
     Announce { group, attempt, incarnation, ranks }
     Put { last, stream, remote, size as Size, notification, value }

@@ -58,7 +58,7 @@ fn pairing() -> impl Strategy<Value = Pairing> {
     let fields = (any::<u8>(), any::<u32>(), end, any::<String>(), 0..3);
     fields.prop_map(|(queue, attempt, end, reason, kind)| {
         let queue = QueueId(queue);
-        let ([number, first_packet, landing_key], gid, lid, [mtu, reads]) = end;
+        let ([number, first_packet, flush_key], gid, lid, [mtu, reads]) = end;
         match kind {
             0 => Pairing::Offer(PairOffer {
                 queue,
@@ -69,8 +69,8 @@ fn pairing() -> impl Strategy<Value = Pairing> {
                 lid,
                 mtu,
                 reads,
-                landing_key,
-                landing: u64::from(number) << 32,
+                flush_key,
+                flush_address: u64::from(number) << 32,
             }),
             1 => Pairing::Connected { queue, attempt },
             _ => Pairing::Ended { queue, attempt, reason },

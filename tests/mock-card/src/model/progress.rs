@@ -402,3 +402,71 @@ fn completed_opcode(request: &Request) -> u32 {
         _ => completed::FETCH_ADD,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+    use crate::model::codes::access;
+    use crate::model::memory::Piece;
+    use crate::model::pair::{Attributes, Capacity, Parts, Sge, mask};
+    use crate::options::Options;
+
+    /// Two cards with a pair each, whose requests wait for steps; the queue and pair of the first.
+    fn two(memory: Piece) -> (Network, u32, u32, [u32; 2]) {
+        let mut options = Options::unkind(1);
+        options.behaviour.placement = 0;
+        let mut net = Network::new(0, options);
+        net.need_card(1);
+        let capacity = Capacity { sends: 4, send_pieces: 1, ..Capacity::default() };
+        let all = access::LOCAL_WRITE | access::REMOTE_WRITE;
+        let mut made = [0, 1].map(|card| {
+            let domain = net.create_domain(card).unwrap();
+            let queue = net.create_queue(card, 8, Arc::new(AtomicU32::new(0))).unwrap();
+            let keys = net.register(card, domain, memory, memory.address, all).unwrap();
+            let (send_queue, receive_queue) = (queue, queue);
+            let (shared, all_signaled) = (None, true);
+            let parts = Parts { card, domain, send_queue, receive_queue, shared, all_signaled };
+            (queue, net.create_pair(parts, capacity).unwrap(), keys)
+        });
+        for (card, (peer_card, peer)) in [(1, made[1].1), (0, made[0].1)].into_iter().enumerate() {
+            let gid = net.card(peer_card).gids.iter().flatten().last().unwrap().0;
+            let mut all = Attributes { access: all, mtu: 3, peer, ..Attributes::default() };
+            (all.port, all.timeout, all.retry_count) = (1, 1, 0);
+            (all.address.is_global, all.address.target) = (true, gid);
+            let first = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS;
+            let second = mask::ADDRESS | mask::PATH_MTU | mask::PEER | mask::RECEIVE_PSN;
+            let second = second | mask::ACCEPTED_READS | mask::RNR_TIMER | mask::STATE;
+            let third = mask::TIMEOUT | mask::RETRY_COUNT | mask::RNR_RETRY | mask::SEND_PSN;
+            let third = third | mask::READS | mask::STATE;
+            for (into, given) in [(1, first), (2, second), (3, third)] {
+                net.modify(made[card].1, into, &all, given).unwrap();
+            }
+        }
+        let (queue, pair, (_, local, _)) = made[0];
+        let remote = std::mem::take(&mut made[1].2).2;
+        (net, queue, pair, [local, remote])
+    }
+
+    #[test]
+    fn a_request_may_have_been_carried_out_though_its_answer_is_lost() {
+        let mut words = Box::new([7_u64, 0]);
+        let memory = Piece { address: words.as_mut_ptr() as u64, length: 16 };
+        let (mut net, queue, pair, [key, remote_key]) = two(memory);
+        let sge = Sge { address: memory.address, length: 8, key };
+        let request = Request { key: remote_key, remote: memory.address + 8, ..Request::default() };
+        net.post_send(pair, request, &[sge]).unwrap();
+        assert!(net.launch_next(pair));
+        net.cuts.insert((0, 1));
+        net.settle();
+        assert!(net.poll(queue).unwrap().is_none());
+        net.set_now(1 << 40);
+        net.settle();
+        let found = net.poll(queue).unwrap().unwrap();
+        assert_eq!(found.status, status::RETRY_EXCEEDED);
+        // SAFETY: kept alive.
+        assert_eq!(unsafe { (&raw const words[1]).read_volatile() }, 7);
+    }
+}

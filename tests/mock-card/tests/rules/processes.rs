@@ -93,9 +93,13 @@ fn initiate(rank: &mut Rank, remote: u64, key: u32) {
     let mut add = to(2, sys::IBV_WR_ATOMIC_FETCH_AND_ADD, 1024, 8).flags(0);
     add.operands = (5, 0);
     let read = to(3, sys::IBV_WR_RDMA_READ, 2048, 8).flags(0);
+    // The fence has it wait for the answer, which it carries back.
+    let fence = sys::IBV_SEND_FENCE;
+    let back =
+        Send { remote: remote + 3072, ..to(4, sys::IBV_WR_RDMA_WRITE, 2048, 8).flags(fence) };
     // Three messages for two receives: the last one waits until the peer has more.
     let message = to(4, sys::IBV_WR_SEND, 64, 8);
-    assert!(rank.post_list(0, &[write, add, read, message, message, message]).is_ok());
+    assert!(rank.post_list(0, &[write, add, read, back, message, message, message]).is_ok());
     for _ in 0..3 {
         let found = rank.next();
         assert_eq!((found.wr_id, found.status), (4, sys::IBV_WC_SUCCESS));
@@ -119,6 +123,7 @@ fn respond(rank: &mut Rank) {
     assert_eq!(rank.next().wr_id, 1);
     assert_eq!(rank.bytes(64, 512), [7; 512]);
     assert_eq!(rank.bytes(1024, 8), 42_u64.to_ne_bytes());
+    assert_eq!(rank.bytes(3072, 8), [9; 8]);
     assert_eq!(rank.next().wr_id, 2);
     assert_eq!(rank.bytes(16, 8), [7; 8]);
     assert_eq!(rank.receive(0, 3, 0, 16), 0);
