@@ -18,6 +18,7 @@ mod queues;
 mod segments;
 mod soak;
 mod statistics;
+mod verbs;
 
 use gaspi_core::*;
 use ranks::{LIMIT, Nodes, die, others, run, run_owned, run_with};
@@ -40,6 +41,7 @@ fn main() -> std::process::ExitCode {
         segments::tests(),
         soak::tests(),
         statistics::tests(),
+        verbs::tests(),
     ])
 }
 

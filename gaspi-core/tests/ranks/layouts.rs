@@ -34,6 +34,7 @@ pub(crate) const SHM: &[Nodes] = &[Nodes::One];
 pub(crate) const TCP: &[Nodes] = &[Nodes::Each];
 pub(crate) const MIXED: &[Nodes] = &[Nodes::Pairs];
 pub(crate) const TWIN: &[Nodes] = &[Nodes::Twin];
+pub(crate) const VERBS: &[Nodes] = &[Nodes::Verbs];
 /// With sockets and clocks.
 pub(crate) const REAL: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty];
 pub(crate) const EVERY: &[Nodes] = &[
@@ -155,7 +156,7 @@ pub(crate) fn network(nodes: Nodes, size: u32) -> Option<Network> {
 }
 
 /// The devices of a job, and where their library is.
-pub(crate) fn devices(nodes: Nodes, size: u32) -> Option<(Fabric, OsString)> {
+pub(crate) fn devices(nodes: Nodes, size: u32, more: &str) -> Option<Devices> {
     static MOCK: OnceLock<MockCard> = OnceLock::new();
     if !matches!(nodes, Nodes::Verbs | Nodes::VerbsPairs) {
         return None;
@@ -163,8 +164,12 @@ pub(crate) fn devices(nodes: Nodes, size: u32) -> Option<(Fabric, OsString)> {
     let mock = MOCK.get_or_init(|| MockCard::load().expect("the mock card has been built"));
     let mut options = Options::unkind(next_seed());
     options.behaviour.devices = size.into();
+    options.set(more).expect("options of the mock card");
     Some((mock.fabric(&options), mock.path().as_os_str().to_owned()))
 }
+
+/// The devices of a job, and the library that has them.
+pub(crate) type Devices = (Fabric, OsString);
 
 /// The seed of what delays the requests of a job.
 pub(crate) fn faults(nodes: Nodes) -> Option<u64> {

@@ -7,11 +7,14 @@
 mod layouts;
 mod threads;
 
-pub(crate) use layouts::{EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, next_seed, run_tests};
+pub(crate) use layouts::{
+    Devices, EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, VERBS, next_seed, run_tests,
+};
 pub(crate) use threads::{Barrier, now, pause, scope};
 
 use gaspi_core::twin::{Network, Ticket};
 use gaspi_core::{Config, Job, PendingInit, Rank, Runtime, Timeout, Transport};
+use gaspi_mock_card::Fabric;
 use gaspi_mock_card::control::Live;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -132,8 +135,9 @@ pub(crate) fn run_over<T: Send>(
     body: impl Fn(Runtime) -> T + Sync,
 ) -> Vec<T> {
     let network = layouts::network(nodes, size);
+    let devices = layouts::devices(Nodes::of_this_test(), size, "");
     run_on(
-        (network.as_ref(), layouts::faults(nodes)),
+        (network.as_ref(), layouts::faults(nodes), devices.as_ref()),
         size,
         config,
         |id, rank| nodes.job(id, rank, size),
@@ -148,11 +152,35 @@ pub(crate) fn run_jobs<T: Send>(
     job: impl Fn(&str, Rank) -> Job + Sync,
     body: impl Fn(Runtime) -> T + Sync,
 ) -> Vec<T> {
-    run_on((None, None), size, config, job, body)
+    let devices = layouts::devices(Nodes::of_this_test(), size, "");
+    run_on((None, None, devices.as_ref()), size, config, job, body)
+}
+
+/// Runs `body` on `size` ranks with devices that have these options.
+pub(crate) fn run_with_devices<T: Send>(
+    size: u32,
+    options: &str,
+    body: impl Fn(&Runtime, &Fabric) -> T + Sync,
+) -> Vec<T> {
+    let nodes = Nodes::of_this_test();
+    let devices = layouts::devices(nodes, size, options).expect("a layout with devices");
+    let results = run_on(
+        (None, None, Some(&devices)),
+        size,
+        &Config::default(),
+        |id, rank| nodes.job(id, rank, size),
+        |runtime| {
+            let result = body(&runtime, &devices.0);
+            let _ = runtime.term(LIMIT);
+            result
+        },
+    );
+    drop(devices);
+    results
 }
 
 fn run_on<T: Send>(
-    (network, faults): (Option<&Network>, Option<u64>),
+    (network, faults, devices): (Option<&Network>, Option<u64>, Option<&Devices>),
     size: u32,
     config: &Config,
     job: impl Fn(&str, Rank) -> Job + Sync,
@@ -164,14 +192,12 @@ fn run_on<T: Send>(
     let id = format!("test-{}", JOBS.fetch_add(1, Ordering::Relaxed));
     let name = std::thread::current().name().unwrap_or("test").to_owned();
     let nodes = Nodes::of_this_test();
-    let devices = layouts::devices(nodes, size);
     keep_panics();
     let running = watchdog(name.clone());
     let results = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..size)
             .map(|rank| {
                 let (id, job, body) = (&id, &job, &body);
-                let devices = &devices;
                 let running = Running(running.clone());
                 let ticket = tickets.pop();
                 let thread = std::thread::Builder::new().name(format!("{name}: rank {rank}"));
@@ -204,8 +230,9 @@ fn run_on<T: Send>(
         ranks.into_iter().map(|rank| rank.join().expect("the rank ended well")).collect()
     });
     if let Some((fabric, _)) = devices {
-        let live = fabric.end();
-        assert_eq!(live, Live::default(), "objects of devices that nobody has ended");
+        let live = (0..size).map(|device| fabric.live(device));
+        let left = live.filter(|live| *live != Live::default()).count();
+        assert_eq!(left, 0, "devices with objects that nobody has ended");
     }
     drop(running);
     results

@@ -20,6 +20,10 @@ impl Verbs<'_> {
         if queue.index() >= self.table.lanes.len() {
             return;
         }
+        if let Pairing::Ended { .. } = pairing {
+            // This rank's own device may tell the reason, where the peer only knows of the end.
+            self.poll();
+        }
         let lane = self.table.lane(queue, peer);
         let mut state = lane.lock();
         let steps = match pairing {

@@ -1,6 +1,7 @@
 //! Which device and port there are, and what they can do.
 
 use super::device::{DEPTH, INLINE, check, last_error};
+use super::queue_pair::BUFFER_BYTES;
 use libibverbs_sys::{self as sys, Library, inline};
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -132,6 +133,9 @@ impl OpenContext {
         check(result, "ibv_query_port")?;
         if attr.state != sys::IBV_PORT_ACTIVE {
             return Err(format!("port {number} is not active"));
+        }
+        if (attr.max_msg_sz as usize) < BUFFER_BYTES {
+            return Err(format!("port {number} takes messages of {} bytes only", attr.max_msg_sz));
         }
         let global = u32::from(attr.link_layer) == sys::IBV_LINK_LAYER_ETHERNET;
         let (gid_index, gid) = self.gid(library, number, attr.gid_tbl_len, global)?;

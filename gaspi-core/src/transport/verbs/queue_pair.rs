@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Messages that do not go along with their request are sent from here.
 const BUFFERS: usize = 8;
-const BUFFER_BYTES: usize = 256;
+pub(super) const BUFFER_BYTES: usize = 256;
 /// Tries of a device before a request fails. Seven would mean for ever on some.
 const RETRIES: u8 = 6;
 /// A peer without room for a message is asked again for ever: it may be stopped.

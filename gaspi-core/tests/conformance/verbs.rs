@@ -1,0 +1,146 @@
+//! What only ranks with RDMA devices have: their limits and failures, and when a write is done.
+
+use super::*;
+use crate::ranks::run_with_devices;
+
+/// Bytes in flight both ways on every queue; all of them are checked.
+fn exchange(rt: &Runtime, rounds: u64) {
+    let (me, peer) = (u64::from(rt.rank().0), Rank(1 - rt.rank().0));
+    for round in 1..=rounds {
+        for queue in [Q0, Q1] {
+            let at = 2048 * u64::from(queue.0);
+            put_u64(rt, S0, at, round * 16 + me);
+            let t = Transfer {
+                local: S0,
+                local_offset: at,
+                rank: peer,
+                remote: S0,
+                remote_offset: 4096 + at,
+                size: 1000,
+            };
+            let id = NotificationId(queue.0.into());
+            rt.write_notify(&t, id, round as u32, queue, LIMIT).expect("posted");
+        }
+        for queue in [Q0, Q1] {
+            let id = u32::from(queue.0);
+            rt.notify_waitsome(S0, id, 1, LIMIT).expect("notified");
+            assert_eq!(rt.notify_reset(S0, NotificationId(id)), Ok(round as u32));
+            let came = get_u64(rt, S0, 4096 + 2048 * u64::from(queue.0));
+            assert_eq!(came, round * 16 + (1 - me), "data comes before its notification");
+            rt.wait(queue, LIMIT).expect("wait");
+        }
+        meet(rt);
+    }
+}
+
+fn a_device_with_the_smallest_limits_carries_everything() {
+    for options in [
+        "max_qp_wr=1,max_inline=0",
+        "max_qp_wr=2,max_inline=1,max_msg_sz=256",
+        "max_qp_wr=3,max_msg_sz=300,max_qp_rd_atom=1,max_qp_init_rd_atom=1",
+        "max_srq_wr=1024,max_cqe=1024,max_sge=1,mtu=1",
+    ] {
+        run_with_devices(2, options, |rt, _| {
+            make(rt, S0, 8192);
+            exchange(rt, 20);
+        });
+    }
+}
+
+fn a_wait_ends_when_the_data_is_in_the_memory_of_the_target() {
+    // Bytes stay in the device until something has it place them; a barrier by streams does not.
+    run_with_devices(2, "placement=2", |rt, _| {
+        make(rt, S0, 8192);
+        for round in 1..=50 {
+            if rt.rank() == Rank(0) {
+                put_u64(rt, S0, 0, round);
+                rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+                rt.wait(Q0, LIMIT).expect("wait");
+            }
+            meet(rt);
+            if rt.rank() == Rank(1) {
+                assert_eq!(get_u64(rt, S0, 8), round);
+            }
+            meet(rt);
+        }
+    });
+}
+
+fn a_request_that_the_device_fails_costs_its_queue_and_target_only() {
+    /// As verbs number it: retries exceeded.
+    const NO_ANSWER: u32 = 12;
+    run_with_devices(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        exchange(rt, 3);
+        for _ in 0..20 {
+            if rt.rank() == Rank(0) {
+                fabric.fail(0, 0, 1, NO_ANSWER);
+                // Whichever request the device fails, both ends of its pair know it.
+                let t = Transfer { size: 1024, remote_offset: 2048, ..eight(Rank(1)) };
+                rt.write(&t, Q0, LIMIT).expect("posted");
+                match rt.wait(Q0, LIMIT) {
+                    Err(Error::RequestFailed { queue: Q0, reason, .. }) => {
+                        assert!(reason.contains("rank 1"), "{reason}");
+                        assert!(reason.contains("does not answer"), "{reason}");
+                    }
+                    other => panic!("{other:?}"),
+                }
+                rt.queue_purge(Q0, LIMIT).expect("purge");
+            }
+            meet(rt);
+            // The next requests make a new pair; the other queue has lost nothing.
+            exchange(rt, 2);
+        }
+    });
+}
+
+fn memory_that_the_device_does_not_take_is_an_error_with_its_remedy() {
+    // What messages need, and some segments.
+    run_with_devices(2, "max_registered=6000000", |rt, _| {
+        make(rt, S0, 8192);
+        let made = rt.segment_create(S1, 16 << 20, GroupId::ALL, LIMIT, Init::Uninitialized);
+        let reason = made.expect_err("more than the device takes").to_string();
+        assert!(reason.contains("ulimit -l"), "{reason}");
+        exchange(rt, 2);
+        // Deleted memory is given back: this one fits again and again.
+        for _ in 0..50 {
+            make(rt, S2, 2 << 20);
+            rt.segment_delete(S2).expect("delete");
+            meet(rt);
+        }
+    });
+}
+
+fn segments_come_and_go_under_the_writes_of_a_peer() {
+    run_with_devices(2, "", |rt, _| {
+        make(rt, S0, 8192);
+        for round in 0..300 {
+            let t = Transfer { remote: S1, ..eight(Rank(1)) };
+            if rt.rank() == Rank(1) {
+                rt.segment_alloc(S1, 4096, Init::Zeroed).expect("alloc");
+                rt.segment_register(S1, Rank(0), LIMIT).expect("register");
+                meet(rt);
+                rt.segment_delete(S1).expect("delete");
+            } else {
+                meet(rt);
+                // It meets the segment, or its end.
+                let posted = rt.write(&t, Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT));
+                if let Err(error) = posted {
+                    assert!(error.to_string().contains("deleted"), "round {round}: {error}");
+                    rt.queue_purge(Q0, LIMIT).expect("purge");
+                }
+            }
+            meet(rt);
+        }
+        exchange(rt, 2);
+    });
+}
+
+tests! {
+    VERBS:
+        a_device_with_the_smallest_limits_carries_everything,
+        a_request_that_the_device_fails_costs_its_queue_and_target_only,
+        a_wait_ends_when_the_data_is_in_the_memory_of_the_target,
+        memory_that_the_device_does_not_take_is_an_error_with_its_remedy,
+        segments_come_and_go_under_the_writes_of_a_peer;
+}
