@@ -178,9 +178,7 @@ impl<'a> FastPath<'a> {
     /// [`Runtime::write`].
     #[inline(always)]
     pub fn write(self, t: &Transfer, queue: QueueId) -> Option<()> {
-        let Some(Ends { local, remote, peer, .. }) = self.ends(t) else {
-            return self.post(Direction::Write, t, None, queue);
-        };
+        let Ends { local, remote, peer, .. } = self.ends(t)?;
         self.take_slot(queue)?;
         peer.add(PeerCounter::BytesWritten as usize, t.size);
         peer.add(PeerCounter::Writes as usize, 1);
@@ -191,9 +189,7 @@ impl<'a> FastPath<'a> {
     /// [`Runtime::read`].
     #[inline(always)]
     pub fn read(self, t: &Transfer, queue: QueueId) -> Option<()> {
-        let Some(Ends { local, remote, peer, .. }) = self.ends(t) else {
-            return self.post(Direction::Read, t, None, queue);
-        };
+        let Ends { local, remote, peer, .. } = self.ends(t)?;
         self.take_slot(queue)?;
         peer.add(PeerCounter::BytesRead as usize, t.size);
         peer.add(PeerCounter::Reads as usize, 1);
@@ -211,9 +207,7 @@ impl<'a> FastPath<'a> {
         queue: QueueId,
     ) -> Option<()> {
         self.check_signal(notification, value)?;
-        let Some(Ends { local, remote, target, peer }) = self.ends(t) else {
-            return self.post(Direction::Write, t, Some((notification, value)), queue);
-        };
+        let Ends { local, remote, target, peer } = self.ends(t)?;
         self.take_slot_of_idle(queue)?;
         let size = t.size as usize;
         if t.size == WORD {
@@ -230,9 +224,10 @@ impl<'a> FastPath<'a> {
     }
 
     /// A transfer to or from a rank of another node, handed to this rank's card as it is: it is
-    /// done when the lane says so. Only where nothing of the lane waits.
-    #[inline(never)]
-    fn post(
+    /// done when the lane says so. Only where nothing of the lane waits. Apart from the procedures,
+    /// so that those pay nothing for it.
+    #[cold]
+    pub(crate) fn post(
         &self,
         direction: Direction,
         t: &Transfer,

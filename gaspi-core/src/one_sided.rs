@@ -245,6 +245,24 @@ fn fast(direction: Direction, t: &Transfer, local: &Segment, target: &Target) ->
 }
 
 impl Runtime {
+    /// Posts a transfer that is no plain copy: to a device as it is, or else whatever that takes.
+    #[cold]
+    fn post(
+        &self,
+        direction: Direction,
+        t: &Transfer,
+        signal: Option<Signal>,
+        queue: QueueId,
+    ) -> Result<()> {
+        let inner = self.inner();
+        let notified = signal.map(|signal| (signal.id, signal.value));
+        let by_device = |fast: FastPath<'_>| fast.post(direction, t, notified, queue);
+        if inner.endpoints.device.is_some() && self.try_fast(by_device).is_some() {
+            return Ok(());
+        }
+        inner.post(direction, t, signal, queue)
+    }
+
     /// Writes `size` bytes of this rank's segment into a segment of another (GASPI 17.1, 8.2.1).
     ///
     /// # Errors
@@ -254,7 +272,7 @@ impl Runtime {
     pub fn write(&self, t: &Transfer, queue: QueueId, _timeout: Timeout) -> Result<()> {
         match self.try_fast(|fast| fast.write(t, queue)) {
             Some(()) => Ok(()),
-            None => self.inner().post(Direction::Write, t, None, queue),
+            None => self.post(Direction::Write, t, None, queue),
         }
     }
 
@@ -266,7 +284,7 @@ impl Runtime {
     pub fn read(&self, t: &Transfer, queue: QueueId, _timeout: Timeout) -> Result<()> {
         match self.try_fast(|fast| fast.read(t, queue)) {
             Some(()) => Ok(()),
-            None => self.inner().post(Direction::Read, t, None, queue),
+            None => self.post(Direction::Read, t, None, queue),
         }
     }
 
@@ -292,7 +310,7 @@ impl Runtime {
         let inner = self.inner();
         inner.check_signal(notification, value)?;
         let signal = Signal { rank: t.rank, segment: t.remote, id: notification, value };
-        inner.post(Direction::Write, t, Some(signal), queue)
+        self.post(Direction::Write, t, Some(signal), queue)
     }
 
     /// A read and, after the data has arrived, the notification of the local segment with value 1
