@@ -65,20 +65,20 @@ const BUDGETS: [(&str, u64, u64); 35] = [
     ("tcp", 110, 240),           // took 72 (2026-11-23)
     ("faulty", 25, 900),         // took 14 (2026-11-23)
     ("twin", 30, 900),           // took 19 (2026-11-23)
-    ("verbs", 185, 1800),        // took 120 (2026-11-23)
+    ("verbs", 270, 1800),        // took 182 (2026-11-23)
     ("fuzz", 135, 135),          // took 89 (2026-11-23)
     ("unit", 405, 405),          // took 269 (2026-11-23)
-    ("doc", 20, 90),             // took 12 (2026-11-23)
+    ("doc", 150, 150),           // took 100 (2026-11-23)
     ("loom", 60, 180),           // took 39 (2026-11-23)
     ("c", 105, 150),             // took 70 (2026-11-23)
     ("fortran", 5, 40),          // took 1 (2026-11-23)
-    ("installed", 30, 90),       // took 20 (2026-11-23)
+    ("installed", 45, 90),       // took 30 (2026-11-23)
     ("jobs", 10, 60),            // took 5 (2026-11-23)
     ("bench", 120, 120),         // took 77 (2026-11-23)
     ("faults", 35, 600),         // took 23 (2026-11-23)
     ("soak", 75, 2400),          // took 49 (2026-11-23)
     ("hosts", 155, 1800),        // took 102 (2026-11-23)
-    ("rxe", 240, 240),           // took 113 (2026-11-23), and the download of 95 MB
+    ("rxe", 335, 335),           // took 225 (2026-11-23)
     ("leftovers", 10, 30),       // took 6 (2026-11-23)
     ("valgrind", 25, 600),       // took 17 (2026-11-23)
     ("instructions", 5, 60),     // took 2 (2026-11-23)
@@ -293,7 +293,12 @@ fn verbs(context: &Context) -> Result<Count> {
         if context.full {
             cargo.env("GASPI_TEST_SEEDS", "10");
         }
-        count = count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?;
+        let mut options = only_layout(layout);
+        if !context.full {
+            // A job of its own for each seed: many of them find what one does not.
+            options.extend(["--skip", "soak::"]);
+        }
+        count = count + cargo_test(context, &mut cargo, &options, &[])?;
     }
     Ok(count)
 }

@@ -82,6 +82,9 @@ impl Runtime {
     pub fn queue_delete(&self, queue: QueueId) -> Result<()> {
         let q = self.inner().queue(queue)?;
         q.purge();
+        if let Some(verbs) = self.inner().endpoints.verbs(self.inner()) {
+            verbs.purge(queue);
+        }
         // Nobody takes a slot of a queue that does not exist, nor owns the next one of this number.
         q.share();
         q.owner.store(DELETED, Ordering::Release);
@@ -120,6 +123,9 @@ impl Runtime {
     /// [`Error::InvalidQueue`].
     pub fn queue_purge(&self, queue: QueueId, _timeout: Timeout) -> Result<()> {
         self.inner().queue(queue)?.purge();
+        if let Some(verbs) = self.inner().endpoints.verbs(self.inner()) {
+            verbs.purge(queue);
+        }
         // Another thread may be waiting for it.
         self.inner().ranks.area.wake(self.rank());
         Ok(())

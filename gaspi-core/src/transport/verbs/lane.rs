@@ -108,8 +108,6 @@ struct Sent {
 pub(super) struct Ended {
     done: Vec<(Stream, u32)>,
     lost: Vec<(Stream, u32)>,
-    /// The way has been proved.
-    pub(super) proved: bool,
 }
 
 fn add(to: &mut Vec<(Stream, u32)>, stream: Stream) {
@@ -413,10 +411,7 @@ impl LaneState {
             let Some(sent) = self.sent.pop_front() else { break };
             self.ended += u64::from(!matches!(sent.kind, Kind::Proof));
             match sent.kind {
-                Kind::Proof => {
-                    self.pairing.on_proved();
-                    ended.proved = true;
-                }
+                Kind::Proof => self.pairing.on_proved(),
                 Kind::Write(stream) if at_ack => add(&mut ended.done, stream),
                 Kind::Write(stream) => add(&mut self.acknowledged, stream),
                 Kind::Read(stream, notify) => {

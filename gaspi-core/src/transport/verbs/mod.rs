@@ -43,8 +43,9 @@ pub(crate) use lane::Remote;
 
 /// Completions that are looked at in one go.
 const BATCH: usize = 16;
-/// How long a delete waits for this rank's own requests on the memory.
-const RELEASE_LIMIT: Duration = Duration::from_secs(10);
+/// How long a delete waits for this rank's own requests on the memory, and a purge for those of its
+/// queue.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The lanes of a queue, by rank.
 type Lanes = Box<[OnceLock<Box<Lane>>]>;
@@ -177,7 +178,20 @@ impl Verbs<'_> {
         if !segment.prepared.is_known() {
             return;
         }
-        let used = self.table.used(None);
+        self.end_requests(None, &format!("{} was deleted while it was used", segment.id));
+        segment.prepared.release();
+    }
+
+    /// Requests of a queue are forgotten: what they would still write here arrives before this
+    /// returns, or never.
+    pub(crate) fn purge(self, queue: QueueId) {
+        self.end_requests(Some(queue), "its queue was purged");
+    }
+
+    /// Waits until all requests so far have ended, of one queue or of all. Where that takes too
+    /// long, their pairs are taken down.
+    fn end_requests(self, queue: Option<QueueId>, reason: &str) {
+        let used = self.table.used(queue);
         let before: Vec<(&Lane, u64)> = used.map(|lane| (lane, lane.lock().begun())).collect();
         let uses = || {
             before.iter().find(|(lane, begun)| {
@@ -190,12 +204,18 @@ impl Verbs<'_> {
         let begin = Instant::now();
         while let Some((lane, _)) = uses() {
             if begin.elapsed() > RELEASE_LIMIT {
-                self.fail(lane, &format!("{} was deleted while it was used", segment.id));
+                self.fail(lane, reason);
+                // What waits for the peer's word of an earlier end.
+                let (mut ended, mut state) = (Ended::default(), lane.lock());
+                if state.pair.is_none() {
+                    state.lose_all(&mut ended);
+                }
+                drop(state);
+                ended.tell(self.up, lane.peer);
             }
             self.poll();
             std::thread::yield_now();
         }
-        segment.prepared.release();
     }
 
     /// Where a place of the peer's lies, for its device.
@@ -277,9 +297,10 @@ impl Verbs<'_> {
     }
 
     fn push(self, peer: Rank, queue: QueueId, request: Request) -> Result<()> {
-        self.up.ranks().check_alive(peer, "a request to it")?;
         let lane = self.table.lane(queue, peer);
         let mut state = lane.lock();
+        // With the lock: what is pushed before the peer's end is known is taken down behind it.
+        self.up.ranks().check_alive(peer, "a request to it")?;
         // What was lost shows before a new pair can be used.
         if self.up.is_stale(peer, Behind::Queue(queue)) {
             let why = self.table.last_error(peer).unwrap_or_default();
@@ -456,6 +477,9 @@ impl<'a> Verbs<'a> {
             let resets = std::mem::take(&mut *self.table.resets.lock());
             resets.into_iter().for_each(|peer| self.reset(peer));
             busy = true;
+        }
+        if !busy && !self.up.ranks().area.all_live() {
+            busy = self.reset_ended();
         }
         if busy {
             if let Err(reason) = receives.refill(&self.table.device) {

@@ -71,6 +71,20 @@ impl Verbs<'_> {
         (0..self.table.ranks).for_each(|rank| self.reset(Rank(rank as u16)));
     }
 
+    /// Takes down pairs with ranks that have ended, whoever of this node has heard of that; whether
+    /// there were any.
+    pub(super) fn reset_ended(self) -> bool {
+        let ended = |lane: &&Lane| self.up.ranks().check_alive(lane.peer, "a request").is_err();
+        let busy = |lane: &&Lane| {
+            let state = lane.lock();
+            state.pair.is_some() || !state.is_idle()
+        };
+        let found: Vec<Rank> =
+            self.table.used(None).filter(ended).filter(busy).map(|lane| lane.peer).collect();
+        found.iter().for_each(|peer| self.reset(*peer));
+        !found.is_empty()
+    }
+
     pub(super) fn reset(self, peer: Rank) {
         for lane in self.table.used_with(peer) {
             let mut state = lane.lock();
@@ -153,6 +167,8 @@ impl Verbs<'_> {
             let message = Outgoing::new(&Message::Pairing(pairing));
             if let Err(error) = self.stream.send(self.up, lane.peer, message) {
                 log::debug!("{} to {}: {error}", lane.queue, lane.peer);
+                // Nobody will answer what was not heard.
+                self.disconnect(lane.peer);
             }
             state = lane.lock();
             state.outbox.telling = false;
