@@ -94,6 +94,25 @@ fn a_request_that_the_device_fails_costs_its_queue_and_target_only() {
     });
 }
 
+fn a_queue_without_a_pair_is_an_error_and_no_hang() {
+    // One pair, which the first queue has.
+    run_with_devices(2, "max_qp=1", |rt, _| {
+        make(rt, S0, 8192);
+        let t = eight(Rank(1 - rt.rank().0));
+        rt.write(&t, Q0, LIMIT).expect("posted");
+        rt.wait(Q0, LIMIT).expect("the first pair");
+        meet(rt);
+        // Refused when it is posted, or by the peer's word.
+        let refused = rt.write(&t, Q1, LIMIT).and_then(|()| rt.wait(Q1, LIMIT));
+        fails!(refused, Error::RequestFailed { queue: Q1, .. });
+        meet(rt);
+        rt.queue_purge(Q1, LIMIT).expect("purge");
+        rt.write(&t, Q0, LIMIT).expect("posted");
+        rt.wait(Q0, LIMIT).expect("the first pair still works");
+        meet(rt);
+    });
+}
+
 fn memory_that_the_device_does_not_take_is_an_error_with_its_remedy() {
     // What messages need, and some segments.
     run_with_devices(2, "max_registered=6000000", |rt, _| {
@@ -139,6 +158,7 @@ fn segments_come_and_go_under_the_writes_of_a_peer() {
 tests! {
     VERBS:
         a_device_with_the_smallest_limits_carries_everything,
+        a_queue_without_a_pair_is_an_error_and_no_hang,
         a_request_that_the_device_fails_costs_its_queue_and_target_only,
         a_wait_ends_when_the_data_is_in_the_memory_of_the_target,
         memory_that_the_device_does_not_take_is_an_error_with_its_remedy,

@@ -242,21 +242,22 @@ impl Verbs<'_> {
             return false;
         }
         let lane = self.table.lane(queue, peer);
-        let mut state = lane.lock();
+        let state = lane.lock();
         if state.pairing.is_up() {
             return true;
         }
-        self.begin(lane, &mut state);
-        drop(state);
-        self.speak(lane);
+        self.begin(lane, state);
         self.table.forced
     }
 
-    /// Begins to make the pair of a lane, if there is none.
-    fn begin(self, lane: &Lane, state: &mut LaneState) {
+    /// Begins to make the pair of a lane, if there is none. Where that fails, what waits is lost.
+    fn begin(self, lane: &Lane, mut state: MutexGuard<'_, LaneState>) {
         let steps = state.pairing.begin();
-        // Nothing was under way.
-        self.carry_out(lane, state, steps, &mut Ended::default());
+        let mut ended = Ended::default();
+        self.carry_out(lane, &mut state, steps, &mut ended);
+        drop(state);
+        self.speak(lane);
+        ended.tell(self.up, lane.peer);
     }
 
     /// Posts a put.
@@ -316,9 +317,7 @@ impl Verbs<'_> {
         if state.pairing.is_up() {
             self.pump(lane, state);
         } else {
-            self.begin(lane, &mut state);
-            drop(state);
-            self.speak(lane);
+            self.begin(lane, state);
         }
         Ok(())
     }
@@ -432,11 +431,11 @@ impl DeviceTable {
         self.device.arm();
     }
 
-    /// After a sleep: what the channel has said is taken from it.
+    /// After a sleep: what the channel has said is taken from it. It may speak long after it was
+    /// armed, and nobody who sleeps beside it would rest.
     pub(crate) fn disarm(&self) {
-        if self.armed.swap(false, Ordering::SeqCst) {
-            self.device.drain_channel();
-        }
+        self.armed.store(false, Ordering::SeqCst);
+        self.device.drain_channel();
     }
 
     /// Whether the sockets are to be looked at again.

@@ -35,7 +35,8 @@ impl Verbs<'_> {
         self.carry_out(lane, &mut state, steps, &mut ended);
         if state.has_waiting() && !state.pairing.is_up() {
             // What has been posted since the last pair ended.
-            self.begin(lane, &mut state);
+            let steps = state.pairing.begin();
+            self.carry_out(lane, &mut state, steps, &mut ended);
             if state.pairing.refused().is_some() {
                 state.lose_all(&mut ended);
             }
