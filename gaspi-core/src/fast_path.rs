@@ -223,7 +223,7 @@ impl<'a> FastPath<'a> {
         Some(())
     }
 
-    /// A transfer to or from a rank of another node, handed to this rank's card as it is: it is
+    /// A transfer to or from a rank of another node, handed to this rank's device as it is: it is
     /// done when the lane says so. Only where nothing of the lane waits. Apart from the procedures,
     /// so that those pay nothing for it.
     #[cold]
@@ -234,7 +234,7 @@ impl<'a> FastPath<'a> {
         signal: Option<(NotificationId, u32)>,
         queue: QueueId,
     ) -> Option<()> {
-        let card = self.inner.endpoints.device.as_ref()?;
+        let device = self.inner.endpoints.device.as_ref()?;
         let (target, local) = (self.target(t.rank, t.remote)?, self.segment(t.local)?);
         let Reach::Device { key, address } = target.reach else { return None };
         // 0 becomes the largest number.
@@ -247,7 +247,7 @@ impl<'a> FastPath<'a> {
         }
         let place = Place { address: address + t.remote_offset, key };
         let own = local.pointer() as u64 + t.local_offset;
-        let mut lane = card.ready(queue, t.rank, (own, local.prepared.local_key()?), place)?;
+        let mut lane = device.ready(queue, t.rank, (own, local.prepared.local_key()?), place)?;
         let begun = q.begin(t.rank, CarrierKind::Verbs);
         if begun.carrier != CarrierKind::Verbs || self.take_slot(queue).is_none() {
             q.complete(t.rank, begun.generation, 1, None);

@@ -107,7 +107,7 @@ pub(crate) struct Segment {
     notifications: *const AtomicU32,
     pub(crate) id: SegmentId,
     pub(crate) generation: u32,
-    /// What this rank's card knows of it.
+    /// What this rank's device knows of it.
     pub(crate) prepared: PreparedMemory,
     control: Control,
     file: OwnedFd,
@@ -344,7 +344,7 @@ pub(crate) enum Reach {
     Staged,
     /// By frames to its owner, on another node.
     Remote,
-    /// By cards, on another node; by frames to its owner where a lane has none.
+    /// By devices, on another node; by frames to its owner where a lane has none.
     Device { key: u32, address: u64 },
 }
 
@@ -356,7 +356,7 @@ impl Reach {
             Reach::CrossMemory { .. } => "copied across processes",
             Reach::Staged => "copied by its owner",
             Reach::Remote => "reached by TCP",
-            Reach::Device { .. } => "reached by a card",
+            Reach::Device { .. } => "reached by an RDMA device",
         }
     }
 }
@@ -457,7 +457,7 @@ impl Target {
         })
     }
 
-    /// A segment of a rank of another node, which this rank's card reaches by `key`.
+    /// A segment of a rank of another node, which this rank's device reaches by `key`.
     pub(crate) fn remote(register: &Register, key: Option<MemoryKey>) -> Target {
         Target {
             alive: &raw const THERE,

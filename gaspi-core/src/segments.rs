@@ -174,7 +174,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A card knows the memory of a segment no more, which has ended.
+    /// A device knows the memory of a segment no more, which has ended.
     fn take_from_device(&self, segment: &Segment) {
         if let Some(verbs) = self.endpoints.verbs(self) {
             verbs.release(segment);

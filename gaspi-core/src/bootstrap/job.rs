@@ -28,7 +28,7 @@ pub struct Job {
     pub hosts: Vec<String>,
     /// What may carry bytes between ranks.
     pub transport: Transport,
-    /// The card, where one is to be used.
+    /// The device, where one is to be used.
     pub device: DeviceChoice,
     /// Whether ranks may be on several hosts, so that each has to listen on sockets.
     pub spans_hosts: bool,

@@ -13,8 +13,7 @@ use crate::runtime::Inner;
 use crate::segment::{Reach, Segment, Target};
 use crate::statistics::Carried;
 use crate::sync::slots;
-use crate::transport::CHUNK;
-use crate::transport::endpoint::{CarrierKind, Departure};
+use crate::transport::endpoint::Departure;
 use crate::transport::payload::Payload;
 use crate::transport::requests::GetTarget;
 use crate::transport::shm::area::{liveness, wake_kind};
@@ -29,7 +28,7 @@ pub(super) struct Posting<'a> {
     pub(super) queue: &'a Queue,
 }
 
-/// Memory of a peer, and whether cards reach it and this rank's.
+/// Memory of a peer, and whether devices reach it and this rank's.
 #[derive(Clone, Copy)]
 struct Place {
     address: RemoteAddress,
@@ -151,17 +150,17 @@ impl Inner {
         }
     }
 
-    /// Counts a request, and settles what carries it; `device` says that cards reach the memory at
-    /// both ends.
+    /// Counts a request, and settles what carries it; `device` says that devices reach the memory
+    /// at both ends.
     fn begin(&self, rank: Rank, device: bool, to: Posting<'_>) -> Begun {
         to.queue.begin(rank, self.endpoints.preferred(self, to.id, rank, device))
     }
 
-    /// Whether cards reach the memory at both ends; `local` is this rank's, if there is any.
+    /// Whether devices reach the memory at both ends; `local` is this rank's, if there is any.
     fn is_by_device(&self, target: &Target, local: Option<&Segment>) -> bool {
-        let Some(card) = &self.endpoints.device else { return false };
+        let Some(device) = &self.endpoints.device else { return false };
         matches!(target.reach, Reach::Device { .. })
-            && local.is_none_or(|segment| card.can_use(segment))
+            && local.is_none_or(|segment| device.can_use(segment))
     }
 
     /// Posts a put, which takes its turn behind the others of the queue to that rank.
@@ -194,12 +193,11 @@ impl Inner {
     ) -> bool {
         let q = to.queue;
         let begun = self.begin(rank, device, to);
-        let chunk = if begun.carrier == CarrierKind::Verbs { u64::MAX } else { CHUNK };
         let stream = Stream { queue: to.id, generation: begun.generation };
         self.count_carried(rank, begun.carrier, Carried::Read(whole.size));
         let mut done = 0;
         loop {
-            let size = (whole.size - done).min(chunk);
+            let size = (whole.size - done).min(begun.carrier.get_max());
             let last = done + size == whole.size;
             let part = GetTarget {
                 segment: Arc::clone(&whole.segment),

@@ -11,7 +11,7 @@ use crate::transport::verbs::Verbs;
 use crate::wait::Sockets;
 use std::time::Duration;
 
-/// What brings something from ranks of other nodes: streams, and a card if there is one.
+/// What brings something from ranks of other nodes: streams, and a device if there is one.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrivals<'a> {
     pub(crate) tcp: Tcp<'a>,

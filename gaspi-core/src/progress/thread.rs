@@ -41,7 +41,7 @@ pub(crate) trait Served: Send + Sync {
     /// Its endpoints, and what they tell it.
     fn tcp(&self) -> Tcp<'_>;
 
-    /// Its card, if it has one.
+    /// Its device, if it has one.
     fn verbs(&self) -> Option<Verbs<'_>>;
 
     /// Its place with the launcher.

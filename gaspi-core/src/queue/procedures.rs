@@ -22,7 +22,7 @@ impl Inner {
         }
     }
 
-    /// Has what a card carries end: writes that nothing follows.
+    /// Has what a device carries end: writes that nothing follows.
     pub(crate) fn finish_writes(&self, q: &Queue, queue: QueueId) {
         if let Some(verbs) = self.endpoints.verbs(self) {
             verbs.finish(queue, |rank| {

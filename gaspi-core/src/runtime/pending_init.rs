@@ -66,7 +66,7 @@ pub struct PendingInit {
     job: Job,
     config: Config,
     stage: Stage,
-    /// The card that carries data between nodes, until it is used.
+    /// The device that carries data between nodes, until it is used.
     device: Option<Device>,
     /// The seed of what delays requests.
     #[cfg(feature = "test-transports")]
@@ -149,17 +149,13 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
     })
 }
 
-/// What is wanted of a card: `None` where none is to be used.
-fn wishes(job: &Job) -> Result<Option<Wishes>> {
+/// Opens the RDMA device, where one is to be used.
+fn open_device(job: &Job) -> Result<Option<Device>> {
     if job.size == 1 || job.transport != Transport::Verbs {
         return Ok(None);
     }
-    Ok(Some(Wishes { choice: job.device.clone(), dead_after: dead_after()? }))
-}
-
-/// Opens the card, if there is one.
-fn open_device(wishes: &Wishes) -> Result<Option<Device>> {
-    match Device::open(wishes) {
+    let wishes = Wishes { choice: job.device.clone(), dead_after: dead_after()? };
+    match Device::open(&wishes) {
         Ok(device) => {
             log::info!("proc_init: data between nodes goes by {}", device.description());
             Ok(Some(device))
@@ -195,7 +191,7 @@ impl PendingInit {
             let gathering = Box::new(Client::new(&job, &config, card)?);
             Stage::Client { gathering, listener: Some(listener), endpoints }
         };
-        let device = wishes(&job)?.map(|wishes| open_device(&wishes)).transpose()?.flatten();
+        let device = open_device(&job)?;
         Ok(PendingInit {
             job,
             config,

@@ -172,10 +172,10 @@ impl Served for Inner {
 }
 
 impl Inner {
-    /// Answers a peer that would have a card carry a lane.
+    /// Answers a peer that would have a device carry a lane.
     fn without_device(&self, peer: Rank, pairing: Pairing) {
         if let Pairing::Offer(PairOffer { queue, attempt, .. }) = pairing {
-            let reason = format!("{} has no card", self.ranks.me);
+            let reason = format!("{} has no RDMA device", self.ranks.me);
             let ended = Message::Pairing(Pairing::Ended { queue, attempt, reason });
             // It finds out by itself if it cannot be told.
             let _ = self.endpoint(peer).send(&ended);

@@ -18,7 +18,7 @@ use crate::transport::tcp::send_queue::{Item, Outgoing};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin::{Network, Port};
 use crate::transport::verbs::{Device, DeviceTable, Verbs};
-use crate::transport::{Link, Upcalls};
+use crate::transport::{CHUNK, Link, Upcalls};
 use crate::wire::message::{MemoryKey, Message, Put, RemoteAddress, RemoteCall, Stream};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -40,7 +40,7 @@ pub(crate) enum Departure {
 #[repr(u8)]
 pub(crate) enum CarrierKind {
     Stream,
-    /// A card, with streams for all that it does not carry.
+    /// A device, with streams for all that it does not carry.
     Verbs,
     #[cfg(feature = "test-transports")]
     Faulty,
@@ -49,6 +49,12 @@ pub(crate) enum CarrierKind {
 }
 
 impl CarrierKind {
+    /// Bytes of one get at most, so that what others ask of its owner has its turn in between; a
+    /// device shares itself out.
+    pub(crate) fn get_max(self) -> u64 {
+        if self == CarrierKind::Verbs { u64::MAX } else { CHUNK }
+    }
+
     /// The kind of this number.
     #[inline]
     pub(crate) fn of_number(number: u8) -> CarrierKind {
@@ -77,7 +83,7 @@ pub(crate) struct Capabilities {
 pub(crate) enum Carrier<'a> {
     /// A stream: TCP between nodes, a Unix socket within one.
     Stream(&'a EndpointTable),
-    /// A card, beside streams.
+    /// A device, beside streams.
     Verbs(&'a DeviceTable, &'a EndpointTable),
     /// Streams, behind what a test holds back.
     #[cfg(feature = "test-transports")]
@@ -99,7 +105,7 @@ pub(crate) struct Endpoint<'a> {
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     pub(crate) stream: EndpointTable,
-    /// This rank's card, for ranks of other nodes.
+    /// This rank's device, for ranks of other nodes.
     pub(crate) device: Option<DeviceTable>,
     #[cfg(feature = "test-transports")]
     pub(crate) twin: Option<Port>,
@@ -130,14 +136,16 @@ impl Endpoints {
         }
     }
 
-    /// A card besides.
+    /// A device besides.
     ///
     /// # Errors
     /// It cannot be used.
     pub(crate) fn with_device(self, device: Device, forced: bool, ranks: u32) -> Result<Endpoints> {
         let (requests, posted) = (Arc::clone(&self.requests), Arc::clone(&self.posted_receives));
-        let device = DeviceTable::new(device, forced, ranks, requests, posted)
-            .map_err(|reason| Error::System { call: "preparing the card".to_owned(), reason })?;
+        let device =
+            DeviceTable::new(device, forced, ranks, requests, posted).map_err(|reason| {
+                Error::System { call: "preparing the RDMA device".to_owned(), reason }
+            })?;
         self.stream.sets.data.add(device.descriptor(), COMPLETIONS)?;
         Ok(Endpoints { device: Some(device), ..self })
     }
@@ -166,7 +174,7 @@ impl Endpoints {
     }
 
     /// What is to carry the next request of a lane, unless something of it is under way; `device`
-    /// says that cards reach the memory at both ends.
+    /// says that devices reach the memory at both ends.
     #[inline]
     pub(crate) fn preferred(
         &self,
@@ -222,7 +230,7 @@ impl Endpoints {
         }
     }
 
-    /// The card, with what is above it and beside it.
+    /// The device, with what is above it and beside it.
     #[inline]
     pub(crate) fn verbs<'a>(&'a self, up: &'a dyn Upcalls) -> Option<Verbs<'a>> {
         self.device.as_ref().map(|table| Verbs { table, up, stream: &self.stream })
@@ -231,13 +239,13 @@ impl Endpoints {
     /// The keys by which ranks of other nodes reach a segment without this library.
     ///
     /// # Errors
-    /// The card does not take its memory, and nothing else may carry data.
+    /// The device does not take its memory, and nothing else may carry data.
     pub(crate) fn export(&self, segment: &Segment) -> Result<Vec<MemoryKey>> {
         let Some(device) = &self.device else { return Ok(Vec::new()) };
         match device.prepare(segment) {
             Ok(key) => Ok(vec![key]),
             Err(reason) if device.forced => Err(Error::System {
-                call: format!("registering {} with the card", segment.id),
+                call: format!("registering {} with the RDMA device", segment.id),
                 reason,
             }),
             Err(reason) => {
@@ -247,7 +255,7 @@ impl Endpoints {
         }
     }
 
-    /// Which of a peer's keys this rank's card can use.
+    /// Which of a peer's keys this rank's device can use.
     pub(crate) fn usable_key(&self, keys: &[MemoryKey]) -> Option<MemoryKey> {
         self.device.as_ref().and_then(|_| keys.first().copied())
     }

@@ -28,7 +28,7 @@ pub(crate) const KEYS_MAX: u8 = 4;
 /// What a carrier needs to reach memory of a peer. It means something to that carrier only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryKey {
-    /// Which of the owner's cards gave it.
+    /// Which of the owner's devices gave it.
     pub(crate) device: u8,
     pub(crate) key: u32,
     /// Where the memory begins, for that card.
@@ -114,7 +114,7 @@ pub(crate) enum Message {
     Kill,
     /// Takes a passive message back, if it was not received.
     Withhold { request: u64 },
-    /// Of a lane that a card is to carry.
+    /// Of a lane that a device is to carry.
     Pairing(Pairing),
     /// Of a group that both are members of.
     Group(GroupMessage),
