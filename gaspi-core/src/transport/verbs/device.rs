@@ -4,9 +4,8 @@
 //! Invariant: everything that the device knows of keeps what it belongs to open, and is taken from
 //! the device when it is dropped.
 
-use super::lane::Remote;
 use super::port::{DeviceLimits, DeviceList, OpenContext, Port};
-use super::queue_pair::{EndAddress, QueuePair, Timing};
+use super::work::{BATCH, Completion, EndAddress, Outcome, Remote, Timing, check, last_error};
 use crate::config::DeviceChoice;
 use crate::os::event::set_nonblocking;
 use crate::os::memory::{self, Mapping};
@@ -19,15 +18,11 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Requests in a send queue.
-pub(super) const DEPTH: u32 = 128;
 /// Entries of a completion queue of sent requests; more queues are made as pairs come.
 const SENT_ENTRIES: u32 = 4096;
 /// Buffers for messages that come, and bytes of each.
 pub(super) const RECEIVES: u32 = 1024;
 pub(super) const RECEIVE_BYTES: usize = 2048;
-/// Bytes that are asked for to go along with a request; less does too.
-pub(super) const INLINE: u32 = 220;
 
 /// What a rank wants of its device.
 #[derive(Debug, Clone, Default)]
@@ -35,27 +30,6 @@ pub(crate) struct Wishes {
     pub(crate) choice: DeviceChoice,
     /// How long a host that does not answer is waited for.
     pub(crate) dead_after: Duration,
-}
-
-/// What has become of a work request.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) enum Outcome {
-    #[default]
-    Done,
-    Failed {
-        status: u32,
-        vendor: u32,
-    },
-}
-
-/// A completion.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Completion {
-    pub(super) id: u64,
-    /// Of the queue pair.
-    pub(super) number: u32,
-    pub(super) bytes: u32,
-    pub(super) outcome: Outcome,
 }
 
 /// A completion queue of sent requests, and for how many pairs it has room.
@@ -92,21 +66,6 @@ pub(crate) struct Device {
     pub(super) handles: Arc<Handles>,
     description: String,
     ends_at_ack: bool,
-}
-
-/// The error that a function of the library has left.
-pub(super) fn last_error(what: &str) -> String {
-    format!("{what}: {}", io::Error::last_os_error())
-}
-
-/// What a function of the library says by its result.
-pub(super) fn check(result: i32, what: &str) -> Result<(), String> {
-    match result {
-        0 => Ok(()),
-        // Some give the error, some -1 and leave it.
-        -1 => Err(last_error(what)),
-        error => Err(format!("{what}: {}", io::Error::from_raw_os_error(error.abs()))),
-    }
 }
 
 impl Device {
@@ -169,12 +128,14 @@ impl Device {
         Registration::new(&self.handles, start, len)
     }
 
-    /// Makes one end of a pair.
-    ///
-    /// # Errors
-    /// What the device says.
-    pub(super) fn make_pair(&self) -> Result<QueuePair, String> {
-        QueuePair::new(&self.handles, self.flush_target.place(), self.ends_at_ack)
+    /// What peers may read behind their writes.
+    pub(super) fn flush_target(&self) -> Remote {
+        self.flush_target.place()
+    }
+
+    /// Whether a write is done when the peer's device has it.
+    pub(super) fn ends_at_ack(&self) -> bool {
+        self.ends_at_ack
     }
 
     /// Takes completions of sent requests.
@@ -255,10 +216,9 @@ fn survive_forks(library: &Library) -> Result<(), String> {
 
 /// Takes completions of a queue.
 fn poll(queue: NonNull<sys::ibv_cq>, into: &mut [Completion]) -> usize {
-    const MAX: usize = super::BATCH;
     // SAFETY: plain numbers.
-    let mut found: [sys::ibv_wc; MAX] = unsafe { std::mem::zeroed() };
-    let room = into.len().min(MAX) as i32;
+    let mut found: [sys::ibv_wc; BATCH] = unsafe { std::mem::zeroed() };
+    let room = into.len().min(BATCH) as i32;
     // SAFETY: there is room for so many.
     let taken = unsafe { inline::ibv_poll_cq(queue.as_ptr(), room, found.as_mut_ptr()) };
     let taken = usize::try_from(taken).unwrap_or(0);

@@ -7,9 +7,9 @@
 //!
 //! Invariant: each request is told of once: done, refused or lost with the pair.
 
-use super::device::Completion;
 use super::pairing::PairState;
-use super::queue_pair::{QueuePair, WorkRequest};
+use super::queue_pair::QueuePair;
+use super::work::{Completion, Limits, Local, Remote, WorkRequest};
 use crate::ids::{NotificationId, QueueId, Rank};
 use crate::segment::Segment;
 use crate::sync::{Mutex, MutexGuard, slots};
@@ -21,33 +21,6 @@ use std::sync::Arc;
 
 /// Every so many requests one is signalled, so that the send queue empties.
 const SIGNAL_EVERY: u32 = 32;
-
-/// What a pair can do.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    /// Requests in a send queue.
-    pub(super) depth: u32,
-    /// Bytes that can be sent along with a request.
-    pub(super) inline: u32,
-    /// Bytes of one request.
-    pub(super) message: u64,
-    /// Whether a write is done when the peer's device has it.
-    pub(super) ends_at_ack: bool,
-}
-
-/// Memory of this rank, as the device knows it, and its place.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Local {
-    pub(super) address: u64,
-    pub(super) key: Option<u32>,
-}
-
-/// Memory of the peer, as its device knows it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Remote {
-    pub(crate) address: u64,
-    pub(crate) key: u32,
-}
 
 /// Something to be posted. Memory of this rank stays until the lane has ended it: the delete of a
 /// segment waits for that.
@@ -173,7 +146,7 @@ pub(super) struct LaneState {
     refused: Option<Stream>,
     failed: Option<String>,
     /// The bytes of the last message.
-    head: Vec<u8>,
+    message: Vec<u8>,
     pub(super) outbox: Outbox,
 }
 
@@ -333,7 +306,7 @@ impl LaneState {
                 Ok(None)
             }
             Request::Answer(frame) => {
-                if !self.post_message(&frame, None, true)? {
+                if !self.post_message(&frame, true)? {
                     return Ok(Some(Request::Answer(frame)));
                 }
                 self.note(Kind::Answer);
@@ -343,29 +316,19 @@ impl LaneState {
     }
 
     /// Posts a frame as a message; false if there is no room for it now.
-    fn post_message(
-        &mut self,
-        frame: &Frame,
-        data: Option<(Local, u64)>,
-        signalled: bool,
-    ) -> Result<bool, String> {
-        let mut head = std::mem::take(&mut self.head);
-        head.clear();
-        frame.append_to(&mut head);
-        let size = data.map_or(0, |(_, size)| size as usize);
+    fn post_message(&mut self, frame: &Frame, signalled: bool) -> Result<bool, String> {
+        let mut bytes = std::mem::take(&mut self.message);
+        bytes.clear();
+        frame.append_to(&mut bytes);
         let (mut fits, mut goes_along) = (false, true);
         if let Some(pair) = self.pair.as_ref().filter(|_| self.room() > 0) {
-            fits = pair.has_room_for(head.len() + size, self.freed);
-            goes_along = head.len() + size <= pair.limits().inline as usize;
+            fits = pair.has_room_for(bytes.len(), self.freed);
+            goes_along = bytes.len() <= pair.limits().inline as usize;
         }
         // What takes a buffer gives it back soon.
         let signalled = signalled || !goes_along;
-        let posted = if fits {
-            self.post(&WorkRequest::Send { head: &head, data }, signalled)
-        } else {
-            Ok(())
-        };
-        self.head = head;
+        let posted = if fits { self.post(&WorkRequest::Send(&bytes), signalled) } else { Ok(()) };
+        self.message = bytes;
         posted.map(|()| fits)
     }
 
@@ -395,7 +358,7 @@ impl LaneState {
         if notifies {
             // What the message does not carry has its place.
             let frame = Frame::Put(Put { size: 0, last: true, ..put });
-            if !self.post_message(&frame, None, false)? {
+            if !self.post_message(&frame, false)? {
                 return Ok(Some(Request::Put { put, data: None }));
             }
         }

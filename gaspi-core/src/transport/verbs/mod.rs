@@ -15,6 +15,7 @@ mod pairs;
 mod port;
 mod queue_pair;
 mod receives;
+mod work;
 
 use crate::config::QUEUE_MAX;
 use crate::error::{Error, Result};
@@ -28,21 +29,20 @@ use crate::transport::requests::{GetTarget, PendingRequests};
 use crate::transport::software_target::{Action, Served, SoftwareTarget};
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::{Behind, Upcalls};
-use crate::wire::frame::Frame;
+use crate::wire::frame::{Frame, PREFIX};
 use crate::wire::message::{MemoryKey, Put, RemoteAddress, Stream};
-use device::{Completion, Outcome, RECEIVES};
-use lane::{Ended, Lane, LaneState, Local, Request};
+use device::RECEIVES;
+use lane::{Ended, Lane, LaneState, Request};
 use receives::Receives;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use work::{BATCH, Completion, Local, Outcome};
 
 pub(crate) use device::{Device, Wishes};
-pub(crate) use lane::Remote;
+pub(crate) use work::Remote;
 
-/// Completions that are looked at in one go.
-const BATCH: usize = 16;
 /// How long a delete waits for this rank's own requests on the memory, and a purge for those of its
 /// queue.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
@@ -534,22 +534,13 @@ impl<'a> Verbs<'a> {
 
     /// Carries out a message; what is to be done then, if it is one.
     fn handle(self, peer: Rank, bytes: &[u8]) -> Option<Action> {
-        let (frame, payload) = Frame::split(bytes)?;
+        let frame = Frame::decode(bytes.get(PREFIX..)?)?;
         let target = SoftwareTarget {
             up: self.up,
             requests: &self.table.requests,
             posted_receives: &self.table.posted_receives,
         };
-        let mut served = Served::default();
-        let action = target.handle(peer, 0, &mut served, frame);
-        let Action::Receive(size) = action else { return Some(action) };
-        if payload.len() as u64 != size {
-            return None;
-        }
-        if let Some(body) = &mut served.body {
-            target.store(body, payload);
-        }
-        Some(target.arrived(peer, &mut served))
+        Some(target.handle(peer, 0, &mut Served::default(), frame))
     }
 }
 

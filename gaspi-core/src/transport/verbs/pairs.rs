@@ -4,6 +4,7 @@
 use super::Verbs;
 use super::lane::{Ended, Lane, LaneState};
 use super::pairing::Step;
+use super::queue_pair::QueuePair;
 use crate::ids::Rank;
 use crate::sync::Ordering;
 use crate::transport::tcp::send_queue::Outgoing;
@@ -125,7 +126,9 @@ impl Verbs<'_> {
         let (queue, peer) = (lane.queue, lane.peer);
         match step {
             Step::Offer(attempt) => {
-                let pair = self.table.device.make_pair()?;
+                let device = &self.table.device;
+                let (handles, flush) = (&device.handles, device.flush_target());
+                let pair = QueuePair::new(handles, flush, device.ends_at_ack())?;
                 let offer = PairOffer { queue, attempt, ..pair.offer() };
                 self.table.by_number.lock().insert(offer.number, (queue, peer));
                 state.pair = Some(pair);

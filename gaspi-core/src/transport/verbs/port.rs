@@ -1,7 +1,6 @@
 //! Which device and port there are, and what they can do.
 
-use super::device::{DEPTH, INLINE, check, last_error};
-use super::queue_pair::BUFFER_BYTES;
+use super::work::{BUFFER_BYTES, DEPTH, INLINE, check, last_error};
 use libibverbs_sys::{self as sys, Library, inline};
 use std::ffi::CStr;
 use std::ptr::NonNull;

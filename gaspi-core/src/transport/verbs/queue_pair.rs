@@ -1,70 +1,21 @@
 //! One end of a pair: a reliable connection between two devices.
 
-use super::device::{Handles, Registration, check, last_error};
-use super::lane::{Limits, Local, Remote};
+use super::device::{Handles, Registration};
+use super::work::{
+    BUFFER_BYTES, EndAddress, Limits, Local, RETRIES, Remote, WorkRequest, check, last_error,
+};
 use crate::ids::QueueId;
 use crate::wire::message::PairOffer;
 use libibverbs_sys::{self as sys, inline};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Messages that do not go along with their request are sent from here.
 const BUFFERS: usize = 8;
-pub(super) const BUFFER_BYTES: usize = 256;
-/// Tries of a device before a request fails. Seven would mean for ever on some.
-const RETRIES: u8 = 6;
 /// A peer without room for a message is asked again for ever: it may be stopped.
 const ASKS_FOR_EVER: u8 = 7;
 /// 0.64 ms between two such questions.
 const NOT_READY_TIMER: u8 = 12;
-
-/// How long requests may take, as devices count it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Timing {
-    /// 4.096 us times two to this power for each try.
-    timeout: u8,
-}
-
-impl Timing {
-    /// Tries that take about so long in all.
-    pub(super) fn of(patience: Duration) -> Timing {
-        let each = patience.as_nanos() / u128::from(RETRIES + 1) / 4096;
-        let power = each.max(1).ilog2().clamp(8, 21);
-        Timing { timeout: power as u8 }
-    }
-}
-
-/// Where an end answers.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct EndAddress {
-    pub(super) gid: [u8; 16],
-    pub(super) lid: u16,
-    pub(super) mtu: u8,
-    pub(super) reads: u8,
-}
-
-/// What a device is to do.
-#[derive(Debug)]
-pub(super) enum WorkRequest<'a> {
-    /// A write of nothing.
-    Nothing,
-    Write {
-        local: Local,
-        remote: Remote,
-        size: u64,
-    },
-    Read {
-        local: Local,
-        remote: Remote,
-        size: u64,
-    },
-    /// A message, which begins with `head`.
-    Send {
-        head: &'a [u8],
-        data: Option<(Local, u64)>,
-    },
-}
 
 /// Buffers of messages that are too long to go along.
 #[derive(Debug)]
@@ -122,22 +73,21 @@ impl QueuePair {
             attr.srq = handles.receives.as_ptr();
             attr.qp_type = sys::IBV_QPT_RC;
             attr.cap.max_send_wr = device.depth;
-            attr.cap.max_send_sge = if bytes > 0 { 2 } else { 1 };
+            attr.cap.max_send_sge = 1;
             attr.cap.max_inline_data = bytes;
             // SAFETY: all parts live as long as the handles.
             let pair =
                 unsafe { (handles.library.ibv_create_qp)(handles.domain.as_ptr(), &raw mut attr) };
-            let can_gather = attr.cap.max_send_sge >= 2;
-            NonNull::new(pair).map(|pair| (pair, attr.cap.max_inline_data, can_gather))
+            NonNull::new(pair).map(|pair| (pair, attr.cap.max_inline_data))
         });
-        let Some((pair, room, can_gather)) = made else {
+        let Some((pair, room)) = made else {
             let reason = last_error("ibv_create_qp");
             handles.give_back_entries(sent, entries);
             return Err(reason);
         };
         let limits = Limits {
             depth: device.depth,
-            inline: if can_gather { room.min(device.inline) } else { 0 },
+            inline: room.min(device.inline),
             message: device.message,
             ends_at_ack,
         };
@@ -290,7 +240,7 @@ impl QueuePair {
         // SAFETY: plain numbers and pointers, set below.
         let mut work: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
         // SAFETY: plain numbers and pointers, set below.
-        let mut parts: [sys::ibv_sge; 2] = unsafe { std::mem::zeroed() };
+        let mut parts: [sys::ibv_sge; 1] = unsafe { std::mem::zeroed() };
         let (opcode, count, goes_along) = match *request {
             WorkRequest::Nothing => (sys::IBV_WR_RDMA_WRITE, 0, false),
             WorkRequest::Write { local, remote, size } => {
@@ -312,9 +262,10 @@ impl QueuePair {
                 }
                 (sys::IBV_WR_RDMA_READ, 1, false)
             }
-            WorkRequest::Send { head, data } => {
-                let (count, goes_along) = self.message(id, head, data, &mut parts)?;
-                (sys::IBV_WR_SEND, count, goes_along)
+            WorkRequest::Send(bytes) => {
+                let goes_along;
+                (parts[0], goes_along) = self.message(id, bytes)?;
+                (sys::IBV_WR_SEND, 1, goes_along)
             }
         };
         work.wr_id = id;
@@ -331,54 +282,27 @@ impl QueuePair {
         check(result, "posting to the device")
     }
 
-    /// The parts of a message, and whether they go along with the request.
-    fn message(
-        &mut self,
-        id: u64,
-        head: &[u8],
-        data: Option<(Local, u64)>,
-        parts: &mut [sys::ibv_sge; 2],
-    ) -> Result<(i32, bool), String> {
-        let size = data.map_or(0, |(_, size)| size as usize);
-        if head.len() + size <= self.limits.inline as usize {
-            let start = Local { address: head.as_ptr() as u64, key: None };
-            parts[0] = part(start, head.len() as u64);
-            let Some((local, size)) = data.filter(|_| size > 0) else { return Ok((1, true)) };
-            parts[1] = part(local, size);
-            return Ok((2, true));
+    /// Where a message lies, and whether it goes along with its request.
+    fn message(&mut self, id: u64, bytes: &[u8]) -> Result<(sys::ibv_sge, bool), String> {
+        let size = bytes.len() as u64;
+        if bytes.len() <= self.limits.inline as usize {
+            return Ok((part(Local { address: bytes.as_ptr() as u64, key: None }, size), true));
         }
-        if size > 0 || head.len() > BUFFER_BYTES - 1 {
-            return Err("a message is too long".to_owned());
+        if bytes.len() >= BUFFER_BYTES {
+            return Err(format!("a message of {size} bytes is too long"));
         }
         let buffers = self.buffers()?;
         let at = buffers.next;
         buffers.users[at] = Some(id);
         buffers.next = (at + 1) % BUFFERS;
         let from = at * BUFFER_BYTES;
-        buffers.memory[from..from + head.len()].copy_from_slice(head);
+        buffers.memory[from..from + bytes.len()].copy_from_slice(bytes);
         let address = buffers.memory.as_ptr() as u64 + from as u64;
         let key = Some(buffers.registration.local_key());
-        parts[0] = part(Local { address, key }, head.len() as u64);
-        Ok((1, false))
+        Ok((part(Local { address, key }, size), false))
     }
 }
 
 fn part(local: Local, size: u64) -> sys::ibv_sge {
     sys::ibv_sge { addr: local.address, length: size as u32, lkey: local.key.unwrap_or(0) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_tries_together_take_about_as_long_as_a_host_is_waited_for() {
-        for seconds in [3, 5, 60, 3600] {
-            let patience = Duration::from_secs(seconds);
-            let Timing { timeout } = Timing::of(patience);
-            let each = Duration::from_nanos(4096 << timeout);
-            let all = each * u32::from(RETRIES + 1);
-            assert!(all <= patience && (all * 2 > patience || timeout == 21), "{seconds}: {all:?}");
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! Where messages of all peers come: buffers of one receive queue.
 
-use super::device::{Device, RECEIVE_BYTES, Registration, check};
+use super::device::{Device, RECEIVE_BYTES, Registration};
+use super::work::check;
 use crate::os::memory::{self, Mapping};
 use libibverbs_sys::{self as sys, inline};
 use std::os::fd::AsFd;

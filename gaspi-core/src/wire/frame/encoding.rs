@@ -254,13 +254,6 @@ impl Frame {
         bytes.extend_from_slice(fixed.written().unwrap_or_default());
     }
 
-    /// The frame that some bytes begin with, and what follows it; `None` if it is none.
-    pub(crate) fn split(bytes: &[u8]) -> Option<(Frame, &[u8])> {
-        let (length, rest) = bytes.split_first_chunk::<PREFIX>()?;
-        let (frame, payload) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-        Some((Frame::decode(frame)?, payload))
-    }
-
     /// The frame from its bytes without the length; `None` if they are not one.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Frame> {
         // A put, the most frequent one, has a fixed length: checked once, then loads.

@@ -1,0 +1,138 @@
+//! What is said between this rank and its device: requests, completions, errors, and limits.
+
+use std::io;
+use std::time::Duration;
+
+/// Requests in a send queue.
+pub(super) const DEPTH: u32 = 128;
+/// Bytes that are asked for to go along with a request; less does too.
+pub(super) const INLINE: u32 = 220;
+/// Bytes of a message that does not go along with its request, at most.
+pub(super) const BUFFER_BYTES: usize = 256;
+/// Completions that are looked at in one go.
+pub(super) const BATCH: usize = 16;
+/// Tries of a device before a request fails. Seven would mean for ever on some.
+pub(super) const RETRIES: u8 = 6;
+
+/// What has become of a work request.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) enum Outcome {
+    #[default]
+    Done,
+    Failed {
+        status: u32,
+        vendor: u32,
+    },
+}
+
+/// A completion.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Completion {
+    pub(super) id: u64,
+    /// Of the queue pair.
+    pub(super) number: u32,
+    pub(super) bytes: u32,
+    pub(super) outcome: Outcome,
+}
+
+/// What a pair can do.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Requests in a send queue.
+    pub(super) depth: u32,
+    /// Bytes that can be sent along with a request.
+    pub(super) inline: u32,
+    /// Bytes of one request.
+    pub(super) message: u64,
+    /// Whether a write is done when the peer's device has it.
+    pub(super) ends_at_ack: bool,
+}
+
+/// Memory of this rank, as the device knows it, and its place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Local {
+    pub(super) address: u64,
+    pub(super) key: Option<u32>,
+}
+
+/// Memory of the peer, as its device knows it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Remote {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+}
+
+/// What a device is to do.
+#[derive(Debug)]
+pub(super) enum WorkRequest<'a> {
+    /// A write of nothing.
+    Nothing,
+    Write {
+        local: Local,
+        remote: Remote,
+        size: u64,
+    },
+    Read {
+        local: Local,
+        remote: Remote,
+        size: u64,
+    },
+    /// A message.
+    Send(&'a [u8]),
+}
+
+/// Where an end answers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EndAddress {
+    pub(super) gid: [u8; 16],
+    pub(super) lid: u16,
+    pub(super) mtu: u8,
+    pub(super) reads: u8,
+}
+
+/// How long requests may take, as devices count it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timing {
+    /// 4.096 us times two to this power for each try.
+    pub(super) timeout: u8,
+}
+
+impl Timing {
+    /// Tries that take about so long in all.
+    pub(super) fn of(patience: Duration) -> Timing {
+        let each = patience.as_nanos() / u128::from(RETRIES + 1) / 4096;
+        let power = each.max(1).ilog2().clamp(8, 21);
+        Timing { timeout: power as u8 }
+    }
+}
+
+/// The error that a function of the library has left.
+pub(super) fn last_error(what: &str) -> String {
+    format!("{what}: {}", io::Error::last_os_error())
+}
+
+/// What a function of the library says by its result.
+pub(super) fn check(result: i32, what: &str) -> Result<(), String> {
+    match result {
+        0 => Ok(()),
+        // Some give the error, some -1 and leave it.
+        -1 => Err(last_error(what)),
+        error => Err(format!("{what}: {}", io::Error::from_raw_os_error(error.abs()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_tries_together_take_about_as_long_as_a_host_is_waited_for() {
+        for seconds in [3, 5, 60, 3600] {
+            let patience = Duration::from_secs(seconds);
+            let Timing { timeout } = Timing::of(patience);
+            let each = Duration::from_nanos(4096 << timeout);
+            let all = each * u32::from(RETRIES + 1);
+            assert!(all <= patience && (all * 2 > patience || timeout == 21), "{seconds}: {all:?}");
+        }
+    }
+}
