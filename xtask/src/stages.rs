@@ -293,12 +293,7 @@ fn verbs(context: &Context) -> Result<Count> {
         if context.full {
             cargo.env("GASPI_TEST_SEEDS", "10");
         }
-        let mut options = only_layout(layout);
-        if !context.full {
-            // A job of its own for each seed: many of them find what one does not.
-            options.extend(["--skip", "soak::"]);
-        }
-        count = count + cargo_test(context, &mut cargo, &options, &[])?;
+        count = count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?;
     }
     Ok(count)
 }

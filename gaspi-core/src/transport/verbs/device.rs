@@ -190,7 +190,10 @@ impl Device {
                 "the peer's device refuses the access: the segment was deleted there"
             }
             sys::IBV_WC_LOC_PROT_ERR => "this rank's device does not know the local memory",
-            sys::IBV_WC_WR_FLUSH_ERR => "the pair ended before",
+            // Without an error before it: that was of a request of the other end.
+            sys::IBV_WC_WR_FLUSH_ERR => {
+                "the pair was ended by an access of the other end, as to a segment that was deleted"
+            }
             _ => "the device reports an error",
         };
         // SAFETY: the library has a text for each number.

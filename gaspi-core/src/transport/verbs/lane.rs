@@ -392,7 +392,14 @@ impl LaneState {
         }
     }
 
-    /// The pair is gone: what was under way is lost, and what waits behind it too.
+    /// The pair is gone before anything was posted to it but what proves the way.
+    pub(super) fn drop_pair(&mut self) {
+        self.pair = None;
+        self.sent.clear();
+        (self.freed, self.unsignalled) = (self.next, 0);
+    }
+
+    /// Nothing comes of anything: what was under way is lost, and what waits.
     pub(super) fn lose_all(&mut self, ended: &mut Ended) {
         self.pair = None;
         self.failed = None;

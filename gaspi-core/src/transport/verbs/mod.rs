@@ -507,7 +507,7 @@ impl<'a> Verbs<'a> {
             }
             Outcome::Failed { status, vendor } => {
                 let reason = self.table.device.in_words(status, vendor);
-                self.fail(lane, &reason);
+                self.fail_request(lane, status, &reason);
             }
         }
     }

@@ -34,8 +34,9 @@ pub(super) enum Step {
     Connect(PairOffer),
     /// Send what proves the way.
     Prove,
-    /// Take the end down: what is under way on it has failed.
-    TakeDown(String),
+    /// Take the end down. Where it `was_up`, what is under way on it has failed, and what waits
+    /// behind that; else what waits has lost nothing.
+    TakeDown { reason: String, was_up: bool },
     /// Tell the peer that this attempt has ended here, and why.
     TellEnd(u32, String),
 }
@@ -86,7 +87,7 @@ impl PairState {
         let mut steps = Vec::new();
         if offer.attempt > self.attempt {
             if !matches!(self.phase, Phase::Idle | Phase::Ending) {
-                steps.push(Step::TakeDown("the peer has begun anew".to_owned()));
+                steps.push(self.take_down("the peer has begun anew"));
             }
             (self.attempt, self.refused) = (offer.attempt, None);
             self.phase = Phase::Offered { here: true, there: false };
@@ -141,36 +142,45 @@ impl PairState {
                 Vec::new()
             }
             Phase::Offered { .. } | Phase::Proving | Phase::Up => {
-                self.note_refusal(reason);
+                // Where the way is being proved the peer may have used it already.
+                if matches!(self.phase, Phase::Offered { .. }) {
+                    self.refused = Some(reason.to_owned());
+                }
+                let taken_down = self.take_down(reason);
                 self.phase = Phase::Idle;
-                let reason = reason.to_owned();
-                vec![Step::TakeDown(reason.clone()), Step::TellEnd(attempt, reason)]
+                vec![taken_down, Step::TellEnd(attempt, reason.to_owned())]
             }
         }
     }
 
-    /// Something has failed on this end.
+    /// There is no way: the end cannot be made or connected, or the peer does not answer.
+    pub(super) fn refuse(&mut self, reason: &str) -> Vec<Step> {
+        if !matches!(self.phase, Phase::Idle | Phase::Ending | Phase::Up) {
+            self.refused = Some(reason.to_owned());
+        }
+        self.fail(reason)
+    }
+
+    /// This end has failed, for a reason that another attempt need not meet.
     pub(super) fn fail(&mut self, reason: &str) -> Vec<Step> {
         if matches!(self.phase, Phase::Idle | Phase::Ending) {
             return Vec::new();
         }
-        self.note_refusal(reason);
+        let taken_down = self.take_down(reason);
         self.phase = Phase::Ending;
-        let reason = reason.to_owned();
-        vec![Step::TakeDown(reason.clone()), Step::TellEnd(self.attempt, reason)]
+        vec![taken_down, Step::TellEnd(self.attempt, reason.to_owned())]
     }
 
     /// The connection with the peer was lost: what was said on it may not have been heard.
     pub(super) fn reset(&mut self, reason: &str) -> Vec<Step> {
-        let phase = std::mem::replace(&mut self.phase, Phase::Idle);
-        let gone = matches!(phase, Phase::Idle | Phase::Ending);
-        (!gone).then(|| Step::TakeDown(reason.to_owned())).into_iter().collect()
+        let gone = matches!(self.phase, Phase::Idle | Phase::Ending);
+        let steps = (!gone).then(|| self.take_down(reason)).into_iter().collect();
+        self.phase = Phase::Idle;
+        steps
     }
 
-    fn note_refusal(&mut self, reason: &str) {
-        if self.phase != Phase::Up {
-            self.refused = Some(reason.to_owned());
-        }
+    fn take_down(&self, reason: &str) -> Step {
+        Step::TakeDown { reason: reason.to_owned(), was_up: self.is_up() }
     }
 }
 
@@ -214,7 +224,7 @@ mod tests {
                         self.sends.push_back(Told::Connected(offer.attempt));
                     }
                     Step::Prove => self.proves = true,
-                    Step::TakeDown(_) => {
+                    Step::TakeDown { .. } => {
                         assert!(self.end.is_some(), "nothing to take down");
                         (self.end, self.connected, self.proves) = (None, None, false);
                     }
@@ -261,7 +271,8 @@ mod tests {
                     }
                 }
                 9 => {
-                    let steps = sides[one].state.fail("broken");
+                    let state = &mut sides[one].state;
+                    let steps = if *first { state.fail("broken") } else { state.refuse("no way") };
                     sides[one].carry_out(steps);
                 }
                 10 => prove(&mut sides),
@@ -330,6 +341,19 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_was_up_before_this_side_has_refused_nothing() {
+        let mut side = Side::default();
+        let steps = side.state.begin();
+        side.carry_out(steps);
+        side.hear(&Told::Offer(1));
+        side.hear(&Told::Connected(1));
+        assert!(side.proves, "the peer may have proved its way already, and used it");
+        side.hear(&Told::Ended(1));
+        assert_eq!((side.state.refused(), side.end), (None, None));
+        assert_eq!(side.state.begin(), [Step::Offer(2)]);
+    }
+
+    #[test]
     fn a_pair_that_was_up_is_made_again() {
         let mut sides = [Side::default(), Side::default()];
         let steps = sides[0].state.begin();
@@ -344,7 +368,7 @@ mod tests {
         prove(&mut sides);
         assert!(sides.iter().all(|side| side.state.is_up()));
         let steps = sides[1].state.fail("an access was refused");
-        assert!(matches!(&steps[..], [Step::TakeDown(_), Step::TellEnd(1, _)]));
+        assert!(matches!(&steps[..], [Step::TakeDown { was_up: true, .. }, Step::TellEnd(1, _)]));
         sides[1].carry_out(steps);
         assert!(sides[1].state.begin().is_empty(), "the peer has not ended its end");
         let told = sides[1].sends.pop_front().expect("the end is told");

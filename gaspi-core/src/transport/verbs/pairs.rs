@@ -3,7 +3,7 @@
 
 use super::Verbs;
 use super::lane::{Ended, Lane, LaneState};
-use super::pairing::Step;
+use super::pairing::{PairState, Step};
 use super::queue_pair::QueuePair;
 use crate::ids::Rank;
 use crate::sync::Ordering;
@@ -38,9 +38,6 @@ impl Verbs<'_> {
             // What has been posted since the last pair ended.
             let steps = state.pairing.begin();
             self.carry_out(lane, &mut state, steps, &mut ended);
-            if state.pairing.refused().is_some() {
-                state.lose_all(&mut ended);
-            }
         }
         drop(state);
         self.speak(lane);
@@ -49,8 +46,21 @@ impl Verbs<'_> {
 
     /// Something of a lane has failed here.
     pub(super) fn fail(self, lane: &Lane, reason: &str) {
+        self.end(lane, |pairing| pairing.fail(reason));
+    }
+
+    /// The same where the device has failed a request.
+    pub(super) fn fail_request(self, lane: &Lane, status: u32, reason: &str) {
+        self.end(lane, |pairing| match status {
+            // The peer has used the pair before this side had proved it.
+            libibverbs_sys::IBV_WC_WR_FLUSH_ERR => pairing.fail(reason),
+            _ => pairing.refuse(reason),
+        });
+    }
+
+    fn end(self, lane: &Lane, how: impl FnOnce(&mut PairState) -> Vec<Step>) {
         let mut state = lane.lock();
-        let steps = state.pairing.fail(reason);
+        let steps = how(&mut state.pairing);
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
         drop(state);
@@ -111,8 +121,11 @@ impl Verbs<'_> {
         let mut left: VecDeque<Step> = steps.into();
         while let Some(step) = left.pop_front() {
             if let Err(reason) = self.step(lane, state, step, ended) {
-                left = state.pairing.fail(&reason).into();
+                left = state.pairing.refuse(&reason).into();
             }
+        }
+        if state.pairing.refused().is_some() {
+            state.lose_all(ended);
         }
     }
 
@@ -143,13 +156,17 @@ impl Verbs<'_> {
                     .push_back(Pairing::Connected { queue, attempt: offer.attempt });
             }
             Step::Prove => state.prove()?,
-            Step::TakeDown(reason) => {
+            Step::TakeDown { reason, was_up } => {
                 log::debug!("{queue} to {peer}: its pair ends: {reason}");
                 self.table.last_errors.lock().insert(peer, reason);
                 if let Some(pair) = &state.pair {
                     self.table.by_number.lock().remove(&pair.number());
                 }
-                state.lose_all(ended);
+                if was_up {
+                    state.lose_all(ended);
+                } else {
+                    state.drop_pair();
+                }
             }
             Step::TellEnd(attempt, reason) => {
                 state.outbox.messages.push_back(Pairing::Ended { queue, attempt, reason });
