@@ -453,11 +453,12 @@ tests! {
         a_mismatch_is_an_error_on_all_that_names_ranks_and_difference,
         a_barrier_of_all_but_one_is_an_error_on_all,
         mismatches_in_a_row_are_found_by_all,
-        who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others,
         who_has_come_to_a_barrier_may_leave_before_the_others_have_heard,
         who_has_come_and_gives_up_keeps_nobody_from_the_barrier,
         who_comes_late_hears_of_a_farewell_that_others_have_tried_to_ignore,
         a_mismatch_is_told_also_where_the_last_that_comes_leaves_for_it,
         a_rank_that_has_tried_a_barrier_once_is_named_to_those_in_another_call,
         a_death_ends_the_barrier_of_the_others_soon;
+    STREAMS:
+        who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others;
 }
