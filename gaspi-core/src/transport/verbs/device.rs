@@ -75,8 +75,13 @@ impl Device {
     /// In words, why there is none.
     pub(crate) fn open(wishes: &Wishes) -> Result<Device, String> {
         let choice = &wishes.choice;
-        let library =
-            Library::load(choice.library.as_deref()).map_err(|error| error.to_string())?;
+        let library = Library::load(choice.library.as_deref()).map_err(|error| {
+            format!(
+                "{} cannot be loaded ({}); install libibverbs1 and ibverbs-providers, or name a \
+                 file with GASPI_IBVERBS_LIB",
+                error.file, error.reason
+            )
+        })?;
         survive_forks(&library)?;
         let mut reasons = Vec::new();
         let mut found = None;
