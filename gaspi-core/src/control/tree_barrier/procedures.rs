@@ -68,17 +68,22 @@ impl Inner {
 
     /// Tells the members at a step that this rank has not arrived at who has left without arriving:
     /// the step cannot have been completed, which only a member that has not arrived knows of those
-    /// it is not next to.
+    /// it is not next to. One that has left itself reports nobody else: members whose barrier ends
+    /// because of it leave too, and their arrivals reach it no more.
     pub(crate) fn report_departures(&self, group: GroupId) {
-        let barrier = self.control.tree_barriers.of(group);
+        let (barrier, me) = (self.control.tree_barriers.of(group), self.ranks.me);
+        let open = self.check_open().is_ok();
         for (step, tree) in barrier.awaited() {
             let missing = |rank: Rank| {
+                if rank != me && !open {
+                    return false;
+                }
                 let slot = &self.arrival_slots_of(rank, group)[(step % 2) as usize];
                 self.ranks.liveness(rank) == liveness::LEFT && slot.poll(step) == Poll::Missing
             };
             for rank in tree.ranks.iter().copied().filter(|rank| missing(*rank)) {
                 if barrier.departed(step, &[rank]).is_none() {
-                    barrier.hear(self.ranks.me, step, BarrierMessage::Departed(rank));
+                    barrier.hear(me, step, BarrierMessage::Departed(rank));
                     self.say_departed(group, step, rank);
                 }
             }
