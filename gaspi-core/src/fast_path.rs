@@ -367,8 +367,12 @@ impl<'a> FastPath<'a> {
     #[inline(always)]
     pub fn notify_reset(self, segment: SegmentId, notification: NotificationId) -> Option<u32> {
         let segment = self.segment(segment)?;
-        let exists = notification.0 < self.inner.memory.shape.notifications;
-        exists.then(|| slots::take(segment.notification(notification.0 as usize)))
+        if notification.0 >= self.inner.memory.shape.notifications {
+            return None;
+        }
+        let value = slots::take(segment.notification(notification.0 as usize));
+        // It may have come and not been looked at.
+        (value != 0 || !self.inner.waiter.looks_after_sockets()).then_some(value)
     }
 
     /// The word of an atomic operation, which is counted.

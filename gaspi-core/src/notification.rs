@@ -6,6 +6,7 @@ use crate::ids::{NotificationId, SegmentId};
 use crate::runtime::{Inner, Runtime};
 use crate::sync::{epoch, slots};
 use crate::timeout::Timeout;
+use crate::transport::Upcalls;
 use crate::wait::{Call, Waiting};
 
 impl Inner {
@@ -58,7 +59,9 @@ impl Runtime {
         if let Some(value) = self.try_fast(|fast| fast.notify_reset(segment, notification)) {
             return Ok(value);
         }
-        let (inner, inside) = (self.inner(), epoch::enter());
+        let inner = self.inner();
+        inner.catch_up();
+        let inside = epoch::enter();
         let found = inner.local(segment, &inside)?;
         inner.check_notifications(notification.0, 1)?;
         Ok(slots::take(found.notification(notification.index())))

@@ -13,6 +13,7 @@ use crate::statistics::Counter;
 use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
 use crate::sync::{AtomicU64, MutexGuard};
 use crate::timeout::Deadline;
+use crate::transport::Upcalls;
 use crate::transport::shm::area::wake_kind;
 use crate::wait::{Call, waiting_group};
 use crate::wire::message::Arrival;
@@ -172,6 +173,9 @@ impl GroupCall<'_> {
         };
         if let Some(committed) = &mut self.state.committed {
             committed.step = step;
+        }
+        if outcome.is_ok() {
+            self.inner.catch_up();
         }
         if outcome.is_err() {
             self.end();

@@ -10,6 +10,7 @@ use crate::statistics::Counter;
 use crate::sync::arrival_slot::{ArrivalSlot, Poll};
 use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
+use crate::transport::Upcalls;
 use crate::transport::shm::area::wake_kind;
 
 impl Inner {
@@ -49,6 +50,7 @@ impl Inner {
         if committed.ranks.len() > 1 {
             self.ranks.area.finish_step(group.index(), step);
         }
+        self.catch_up();
         all
     }
 

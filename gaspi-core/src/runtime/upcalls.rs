@@ -98,6 +98,12 @@ impl Upcalls for Inner {
         self.ranks.wake_own();
     }
 
+    fn catch_up(&self) {
+        if let Some(verbs) = self.endpoints.verbs(self) {
+            verbs.catch_up();
+        }
+    }
+
     fn message(&self, peer: Rank, message: Message) {
         match message {
             Message::Group(message) => {

@@ -101,6 +101,9 @@ pub(crate) trait Upcalls: Send + Sync {
     /// A put of this rank was refused; its acknowledgement follows and completes it.
     fn refused(&self, peer: Rank, stream: Stream, reason: &str);
 
+    /// News is about to be handled that may speak of what other carriers have brought before it.
+    fn catch_up(&self);
+
     /// A message has come that nobody answers.
     fn message(&self, peer: Rank, message: Message);
 

@@ -458,7 +458,6 @@ tests! {
         who_comes_late_hears_of_a_farewell_that_others_have_tried_to_ignore,
         a_mismatch_is_told_also_where_the_last_that_comes_leaves_for_it,
         a_rank_that_has_tried_a_barrier_once_is_named_to_those_in_another_call,
-        a_death_ends_the_barrier_of_the_others_soon;
-    STREAMS:
+        a_death_ends_the_barrier_of_the_others_soon,
         who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others;
 }

@@ -37,9 +37,6 @@ pub(crate) const TWIN: &[Nodes] = &[Nodes::Twin];
 pub(crate) const VERBS: &[Nodes] = &[Nodes::Verbs];
 /// With sockets and clocks.
 pub(crate) const REAL: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty];
-/// Without devices, for what does not go by them.
-pub(crate) const STREAMS: &[Nodes] =
-    &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty, Nodes::Twin];
 pub(crate) const EVERY: &[Nodes] = &[
     Nodes::One,
     Nodes::Each,

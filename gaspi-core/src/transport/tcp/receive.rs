@@ -377,6 +377,8 @@ impl Receiver {
         incoming: &mut Incoming,
         end: usize,
     ) -> Result<(), Broken> {
+        // After it was received, before it is handled.
+        tcp.up.catch_up();
         let mut start = 0;
         while let Some((frame, taken)) = whole(&self.buffer[start..end])? {
             start += taken;
@@ -448,6 +450,7 @@ impl Receiver {
         body.advance(here as u64);
         if body.left == 0 {
             self.bulk = true;
+            tcp.up.catch_up();
             tcp.arrived(connection, incoming)?;
             if received > here {
                 self.take_frames(tcp, connection, incoming, received - here)?;

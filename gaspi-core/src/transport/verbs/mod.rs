@@ -481,12 +481,37 @@ impl<'a> Verbs<'a> {
             busy = self.reset_ended();
         }
         if busy {
-            if let Err(reason) = receives.refill(&self.table.device) {
-                log::warn!("messages by the device: {reason}");
-            }
+            self.refill(&mut receives);
             self.up.ranks().wake_own();
         }
         busy
+    }
+
+    /// Handles all messages that have come by now.
+    pub(crate) fn catch_up(self) {
+        let mut receives = self.table.receives.lock();
+        let _handling = epoch::handling();
+        let mut completions = [Completion::default(); BATCH];
+        let mut handled = 0;
+        // What comes meanwhile can wait.
+        while handled < RECEIVES as usize {
+            let come = self.table.device.poll_received(&mut completions);
+            if come.is_empty() {
+                break;
+            }
+            handled += come.len();
+            come.iter().for_each(|completion| self.received(&mut receives, completion));
+            self.refill(&mut receives);
+        }
+        if handled > 0 {
+            self.up.ranks().wake_own();
+        }
+    }
+
+    fn refill(self, receives: &mut Receives) {
+        if let Err(reason) = receives.refill(&self.table.device) {
+            log::warn!("messages by the device: {reason}");
+        }
     }
 
     fn lane_of(self, number: u32) -> Option<&'a Lane> {
