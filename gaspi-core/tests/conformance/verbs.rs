@@ -155,7 +155,102 @@ fn segments_come_and_go_under_the_writes_of_a_peer() {
     });
 }
 
+/// Memory that a device with this option does not take, beside what it does.
+const LITTLE: &str = "max_registered=6000000,placement=2";
+const LARGE: u64 = 16 << 20;
+const N1: NotificationId = NotificationId(1);
+
+fn what_the_device_does_not_carry_goes_by_the_stream_in_its_turn() {
+    run_with_devices(2, LITTLE, |rt, _| {
+        let peer = Rank(1 - rt.rank().0);
+        make(rt, S0, 1 << 16);
+        // Its memory is known to no device, at neither end.
+        make(rt, S1, LARGE);
+        meet(rt);
+        for round in 1..=200u64 {
+            let me = u64::from(rt.rank().0);
+            for at in 0..8 {
+                put_u64(rt, S0, at * 4096, round * 100 + at * 10 + me);
+                put_u64(rt, S1, at * 4096, round * 100 + at * 10 + me);
+            }
+            // By turns, one behind the other, to places of both kinds.
+            for at in 0..8 {
+                let (local, remote) = match (round + at) % 4 {
+                    0 => (S0, S1),
+                    1 => (S1, S0),
+                    2 => (S1, S1),
+                    _ => (S0, S0),
+                };
+                let (local_offset, remote_offset) = (at * 4096, 32768 + at * 4096);
+                let size = if at % 3 == 0 { 8 } else { 3000 };
+                let t = Transfer { local, local_offset, rank: peer, remote, remote_offset, size };
+                if at == 7 {
+                    rt.write_notify(&t, N1, round as u32, Q0, LIMIT).expect("posted");
+                } else {
+                    rt.write(&t, Q0, LIMIT).expect("posted");
+                }
+            }
+            let of = if (round + 7) % 4 == 1 || (round + 7) % 4 == 3 { S0 } else { S1 };
+            rt.notify_waitsome(of, 1, 1, LIMIT).expect("notified");
+            assert_eq!(rt.notify_reset(of, N1), Ok(round as u32));
+            for at in 0..8 {
+                let to = if matches!((round + at) % 4, 1 | 3) { S0 } else { S1 };
+                let came = get_u64(rt, to, 32768 + at * 4096);
+                assert_eq!(came, round * 100 + at * 10 + (1 - me), "round {round}, place {at}");
+            }
+            if round % 3 == 0 {
+                rt.wait(Q0, LIMIT).expect("wait");
+            }
+            meet(rt);
+        }
+        rt.wait(Q0, LIMIT).expect("wait");
+        let named = |counter: &u32| {
+            Runtime::statistic_info(*counter).is_some_and(|it| it.name == "NumberOfRequestsVerbs")
+        };
+        let counter = (0..rt.statistic_num()).find(named).expect("it is counted");
+        let carried = rt.statistic_get(counter, 0).expect("counter");
+        assert!(carried > 10, "the device has carried {carried} requests");
+    });
+}
+
+fn reads_of_both_kinds_keep_their_turn() {
+    run_with_devices(2, LITTLE, |rt, _| {
+        let peer = Rank(1 - rt.rank().0);
+        make(rt, S0, 1 << 16);
+        make(rt, S1, LARGE);
+        for round in 1..=100u64 {
+            for segment in [S0, S1] {
+                put_u64(rt, segment, 0, round * 10 + u64::from(segment.0));
+            }
+            meet(rt);
+            for at in 0..4u64 {
+                let (local, remote) = if at % 2 == 0 { (S0, S0) } else { (S0, S1) };
+                let local_offset = 8192 + 4096 * at;
+                let t = Transfer {
+                    local,
+                    local_offset,
+                    rank: peer,
+                    remote,
+                    remote_offset: 0,
+                    size: 4096,
+                };
+                rt.read(&t, Q0, LIMIT).expect("posted");
+            }
+            rt.wait(Q0, LIMIT).expect("wait");
+            for at in 0..4u64 {
+                let from = if at % 2 == 0 { S0 } else { S1 };
+                let came = get_u64(rt, S0, 8192 + 4096 * at);
+                assert_eq!(came, round * 10 + u64::from(from.0));
+            }
+            meet(rt);
+        }
+    });
+}
+
 tests! {
+    VERBS_PAIRS:
+        what_the_device_does_not_carry_goes_by_the_stream_in_its_turn,
+        reads_of_both_kinds_keep_their_turn;
     VERBS:
         a_device_with_the_smallest_limits_carries_everything,
         a_queue_without_a_pair_is_an_error_and_no_hang,

@@ -62,8 +62,7 @@ impl PairState {
     }
 
     /// Whether the end of an attempt has not been heard of from the peer.
-    #[cfg(test)]
-    fn is_ending(&self) -> bool {
+    pub(super) fn is_ending(&self) -> bool {
         self.phase == Phase::Ending
     }
 

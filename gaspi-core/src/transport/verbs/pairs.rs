@@ -34,12 +34,12 @@ impl Verbs<'_> {
         };
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
-        if state.has_waiting() && !state.pairing.is_up() {
+        if state.has_waiting() && !state.pairing.is_up() && !state.is_diverted() {
             // What has been posted since the last pair ended.
             let steps = state.pairing.begin();
             self.carry_out(lane, &mut state, steps, &mut ended);
         }
-        drop(state);
+        self.divert(lane, state);
         self.speak(lane);
         ended.tell(self.up, peer);
     }
@@ -63,7 +63,7 @@ impl Verbs<'_> {
         let steps = how(&mut state.pairing);
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
-        drop(state);
+        self.divert(lane, state);
         self.speak(lane);
         ended.tell(self.up, lane.peer);
     }
@@ -124,8 +124,12 @@ impl Verbs<'_> {
                 left = state.pairing.refuse(&reason).into();
             }
         }
-        if state.pairing.refused().is_some() {
-            state.lose_all(ended);
+        if let Some(reason) = state.pairing.refused() {
+            if self.table.forced {
+                state.lose_all(ended);
+            } else {
+                self.table.warn_of_streams(lane.peer, reason);
+            }
         }
     }
 
@@ -158,7 +162,7 @@ impl Verbs<'_> {
             Step::Prove => state.prove()?,
             Step::TakeDown { reason, was_up } => {
                 log::debug!("{queue} to {peer}: its pair ends: {reason}");
-                self.table.last_errors.lock().insert(peer, reason);
+                self.table.note_trouble(peer, reason);
                 if let Some(pair) = &state.pair {
                     self.table.by_number.lock().remove(&pair.number());
                 }
