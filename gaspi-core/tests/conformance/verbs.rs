@@ -204,6 +204,7 @@ fn what_the_device_does_not_carry_goes_by_the_stream_in_its_turn() {
             meet(rt);
         }
         rt.wait(Q0, LIMIT).expect("wait");
+        meet(rt);
         let named = |counter: &u32| {
             Runtime::statistic_info(*counter).is_some_and(|it| it.name == "NumberOfRequestsVerbs")
         };
