@@ -13,7 +13,7 @@ use crate::transport::payload::{ChannelMessage, Payload};
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingCall, PendingRequests, RequestKey};
 use crate::transport::tcp::endpoint_table::EndpointTable;
-use crate::transport::tcp::poll_sets::COMPLETIONS;
+use crate::transport::tcp::poll_sets::{COMPLETIONS, DEVICE_EVENTS};
 use crate::transport::tcp::send_queue::{Item, Outgoing};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin::{Network, Port};
@@ -157,6 +157,7 @@ impl Endpoints {
     /// What the kernel says.
     pub(crate) fn with_device(self, device: DeviceTable) -> Result<Endpoints> {
         self.stream.sets.data.add(device.descriptor(), COMPLETIONS)?;
+        self.stream.sets.poll.add(device.events(), DEVICE_EVENTS)?;
         Ok(Endpoints { device: Some(device), ..self })
     }
 

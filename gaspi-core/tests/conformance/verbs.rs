@@ -160,6 +160,97 @@ const LITTLE: &str = "max_registered=6000000,placement=2";
 const LARGE: u64 = 16 << 20;
 const N1: NotificationId = NotificationId(1);
 
+/// Requests that this rank's device has carried.
+fn carried(rt: &Runtime) -> u64 {
+    let named = |counter: &u32| {
+        Runtime::statistic_info(*counter).is_some_and(|it| it.name == "NumberOfRequestsVerbs")
+    };
+    let counter = (0..rt.statistic_num()).find(named).expect("it is counted");
+    rt.statistic_get(counter, 0).expect("counter")
+}
+
+/// Writes to the other rank and waits, again and again, until its device carries that, or does not
+/// any more; what is lost on the way is an error of its queue.
+fn until_carried(rt: &Runtime, by_device: bool) {
+    let peer = Rank(1 - rt.rank().0);
+    within(LIMIT_OF_CHANGE, "another carrier", || {
+        let mut same = 0;
+        while same < 3 {
+            let before = carried(rt);
+            let done = rt.write(&eight(peer), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT));
+            if done.is_err() {
+                rt.queue_purge(Q0, LIMIT).expect("purge");
+            }
+            let seen = (carried(rt) > before) == by_device && done.is_ok();
+            same = if seen { same + 1 } else { 0 };
+        }
+    });
+}
+
+const LIMIT_OF_CHANGE: std::time::Duration = std::time::Duration::from_secs(60);
+
+fn a_port_that_goes_leaves_data_to_streams_until_it_is_back() {
+    run_with_devices(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        for _ in 0..3 {
+            until_carried(rt, true);
+            meet(rt);
+            if rt.rank() == Rank(0) {
+                fabric.port(0, 0);
+                until_carried(rt, false);
+            }
+            meet(rt);
+            if rt.rank() == Rank(0) {
+                fabric.port(0, 1);
+            }
+            meet(rt);
+        }
+        until_carried(rt, true);
+        meet(rt);
+    });
+}
+
+fn a_device_that_fails_leaves_data_to_streams() {
+    run_with_devices(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        until_carried(rt, true);
+        meet(rt);
+        if rt.rank() == Rank(0) {
+            fabric.fatal(0, 0);
+        }
+        until_carried(rt, false);
+        meet(rt);
+        // Of one that works again nothing is expected.
+        let peer = Rank(1 - rt.rank().0);
+        for _ in 0..20 {
+            rt.write(&eight(peer), Q1, LIMIT).expect("posted");
+            rt.wait(Q1, LIMIT).expect("wait");
+        }
+        meet(rt);
+    });
+}
+
+fn a_rank_that_computes_holds_no_sender_of_notifications_back() {
+    let sent = std::sync::Barrier::new(2);
+    run_with_devices(2, "", |rt, _| {
+        make(rt, S0, 8192);
+        for _ in 0..3 {
+            if rt.rank() == Rank(0) {
+                // More than there are buffers for.
+                for _ in 0..4 {
+                    for value in 1..=1000 {
+                        rt.notify(Rank(1), S0, N1, value, Q0, LIMIT).expect("posted");
+                    }
+                    rt.wait(Q0, LIMIT).expect("the other rank makes no call");
+                }
+            }
+            // Without a call of the library.
+            sent.wait();
+            meet(rt);
+        }
+    });
+}
+
 fn what_the_device_does_not_carry_goes_by_the_stream_in_its_turn() {
     run_with_devices(2, LITTLE, |rt, _| {
         let peer = Rank(1 - rt.rank().0);
@@ -205,11 +296,7 @@ fn what_the_device_does_not_carry_goes_by_the_stream_in_its_turn() {
         }
         rt.wait(Q0, LIMIT).expect("wait");
         meet(rt);
-        let named = |counter: &u32| {
-            Runtime::statistic_info(*counter).is_some_and(|it| it.name == "NumberOfRequestsVerbs")
-        };
-        let counter = (0..rt.statistic_num()).find(named).expect("it is counted");
-        let carried = rt.statistic_get(counter, 0).expect("counter");
+        let carried = carried(rt);
         assert!(carried > 10, "the device has carried {carried} requests");
     });
 }
@@ -250,11 +337,14 @@ fn reads_of_both_kinds_keep_their_turn() {
 
 tests! {
     VERBS_PAIRS:
+        a_port_that_goes_leaves_data_to_streams_until_it_is_back,
+        a_device_that_fails_leaves_data_to_streams,
         what_the_device_does_not_carry_goes_by_the_stream_in_its_turn,
         reads_of_both_kinds_keep_their_turn;
     VERBS:
         a_device_with_the_smallest_limits_carries_everything,
         a_queue_without_a_pair_is_an_error_and_no_hang,
+        a_rank_that_computes_holds_no_sender_of_notifications_back,
         a_request_that_the_device_fails_costs_its_queue_and_target_only,
         a_wait_ends_when_the_data_is_in_the_memory_of_the_target,
         memory_that_the_device_does_not_take_is_an_error_with_its_remedy,

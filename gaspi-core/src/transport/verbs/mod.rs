@@ -10,6 +10,7 @@
 
 mod device;
 mod divert;
+mod events;
 mod lane;
 mod memory;
 mod pairing;
@@ -33,6 +34,7 @@ use crate::wire::frame::{Frame, PREFIX};
 use crate::wire::message::{Put, RemoteAddress, Stream};
 use device::RECEIVES;
 use divert::Diverted;
+use events::DeviceCondition;
 use lane::{Ended, Lane, LaneState, Request};
 use receives::Receives;
 use std::collections::HashMap;
@@ -42,6 +44,13 @@ use work::{BATCH, Completion, Local, Outcome};
 
 pub(crate) use device::{Device, Wishes};
 pub(crate) use work::Remote;
+
+/// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
+#[derive(Debug, Default)]
+struct Resets {
+    peers: Mutex<Vec<Rank>>,
+    any: AtomicBool,
+}
 
 /// Why pairs with a peer ended last, and whether somebody was told that there are none.
 #[derive(Debug, Default)]
@@ -64,9 +73,8 @@ pub(crate) struct DeviceTable {
     ranks: u32,
     /// Whether nothing may go by streams that can go by the device.
     pub(crate) forced: bool,
-    /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
-    resets: Mutex<Vec<Rank>>,
-    has_resets: AtomicBool,
+    resets: Resets,
+    condition: DeviceCondition,
     /// Whether a lane has something waiting that nobody has looked at.
     has_stalled: AtomicBool,
     /// Why pairs with a peer ended last.
@@ -101,8 +109,8 @@ impl DeviceTable {
             by_number: Mutex::default(),
             ranks,
             forced,
-            resets: Mutex::default(),
-            has_resets: AtomicBool::new(false),
+            resets: Resets::default(),
+            condition: DeviceCondition::default(),
             has_stalled: AtomicBool::new(false),
             troubles: Mutex::default(),
             requests,
@@ -158,10 +166,13 @@ impl Verbs<'_> {
         }
         let lane = self.table.lane(queue, peer);
         let state = lane.lock();
-        if state.pairing.is_up() || state.pairing.is_ending() {
+        let usable = self.table.condition.is_usable() || self.table.forced;
+        if state.pairing.is_up() && usable || state.pairing.is_ending() {
             return true;
         }
-        self.begin(lane, state);
+        if usable {
+            self.begin(lane, state);
+        }
         self.table.forced
     }
 
@@ -439,9 +450,9 @@ impl<'a> Verbs<'a> {
                 self.pump(lane, state);
             }
         }
-        if !busy && self.table.has_resets.swap(false, Ordering::AcqRel) {
+        if !busy && self.table.resets.any.swap(false, Ordering::AcqRel) {
             // All that had come before has been handled.
-            let resets = std::mem::take(&mut *self.table.resets.lock());
+            let resets = std::mem::take(&mut *self.table.resets.peers.lock());
             resets.into_iter().for_each(|peer| self.reset(peer));
             busy = true;
         }

@@ -81,6 +81,11 @@ impl PairState {
         vec![Step::Offer(self.attempt)]
     }
 
+    /// Begins an attempt where the last one was refused: something has changed.
+    pub(super) fn try_again(&mut self) -> Vec<Step> {
+        if self.refused.take().is_some() { self.begin() } else { Vec::new() }
+    }
+
     /// The peer offers its end.
     pub(super) fn on_offer(&mut self, offer: PairOffer) -> Vec<Step> {
         let mut steps = Vec::new();

@@ -71,8 +71,8 @@ impl Verbs<'_> {
     /// The connection with `peer` was lost, or it has ended: pairs made before go with it, behind
     /// all that has come. Whoever looks next does that, without what the caller holds.
     pub(crate) fn disconnect(self, peer: Rank) {
-        self.table.resets.lock().push(peer);
-        self.table.has_resets.store(true, Ordering::Release);
+        self.table.resets.peers.lock().push(peer);
+        self.table.resets.any.store(true, Ordering::Release);
         self.up.ranks().wake_own();
         self.stream.sets.wakeup.wake();
     }
