@@ -66,13 +66,24 @@ fn a_wait_ends_when_the_data_is_in_the_memory_of_the_target() {
     });
 }
 
+const FIRST_TOLD: u32 = 1000;
+
 fn a_request_that_the_device_fails_costs_its_queue_and_target_only() {
     /// As verbs number it: retries exceeded.
     const NO_ANSWER: u32 = 12;
+    let told = std::sync::Barrier::new(2);
     run_with_devices(2, "", |rt, fabric| {
         make(rt, S0, 8192);
         exchange(rt, 3);
-        for _ in 0..20 {
+        for round in 1..=20 {
+            if rt.rank() == Rank(1) {
+                // They have arrived, and nobody has looked at them.
+                for id in FIRST_TOLD..FIRST_TOLD + 100 {
+                    rt.notify(Rank(0), S0, NotificationId(id), round, Q0, LIMIT).expect("posted");
+                }
+                rt.wait(Q0, LIMIT).expect("wait");
+            }
+            told.wait();
             if rt.rank() == Rank(0) {
                 fabric.fail(0, 0, 1, NO_ANSWER);
                 // Whichever request the device fails, both ends of its pair know it.
@@ -86,6 +97,10 @@ fn a_request_that_the_device_fails_costs_its_queue_and_target_only() {
                     other => panic!("{other:?}"),
                 }
                 rt.queue_purge(Q0, LIMIT).expect("purge");
+                for id in FIRST_TOLD..FIRST_TOLD + 100 {
+                    let came = rt.notify_reset(S0, NotificationId(id));
+                    assert_eq!(came, Ok(round), "of the other direction nothing is lost");
+                }
             }
             meet(rt);
             // The next requests make a new pair; the other queue has lost nothing.

@@ -123,7 +123,7 @@ impl Verbs<'_> {
                         if forced { "requests fail" } else { "data goes by TCP from now on" }
                     );
                     for lane in self.table.used(None) {
-                        self.fail(lane, "this rank's device has failed");
+                        self.fail(lane.lock(), "this rank's device has failed");
                     }
                 }
                 Event::ReceivesLow => self.table.receives.lock().limit_reached(),

@@ -149,11 +149,19 @@ pub(super) struct LaneState {
     counters: Counters,
     /// The request that the device has refused, and why.
     refused: Option<Stream>,
-    failed: Option<String>,
+    failed: Option<Failure>,
     diversion: Diversion,
     /// The bytes of the last message.
     message: Vec<u8>,
     pub(super) outbox: Outbox,
+}
+
+/// Why a lane's pair is to be taken down.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) reason: String,
+    /// Whether another attempt would meet it too, if the pair has not been up.
+    pub(super) refuses: bool,
 }
 
 /// How many requests there have been, and how many the device has nothing to do with any more.
@@ -223,9 +231,28 @@ impl LaneState {
         unhindered && self.pairing.is_up() && self.room() > 1
     }
 
-    /// Why posting has failed: whoever looks next takes the pair down.
-    pub(super) fn note_failure(&mut self, reason: Option<String>) {
-        self.failed = self.failed.take().or(reason);
+    /// Whoever looks next takes the pair down; the first failure counts.
+    pub(super) fn note_failure(&mut self, reason: &str, refuses: bool) {
+        self.failed.get_or_insert_with(|| Failure { reason: reason.to_owned(), refuses });
+    }
+
+    /// Stops the pair if it is to be taken down; whether it is.
+    pub(super) fn stop_failed(&self) -> bool {
+        if self.failed.is_some() {
+            self.stop();
+        }
+        self.failed.is_some()
+    }
+
+    /// Nothing more comes by the pair.
+    pub(super) fn stop(&self) {
+        if let Some(pair) = &self.pair {
+            pair.stop();
+        }
+    }
+
+    pub(super) fn take_failure(&mut self) -> Option<Failure> {
+        self.failed.take()
     }
 
     /// Whether something waits for the pair, or for room in it.
@@ -311,10 +338,7 @@ impl LaneState {
     /// # Errors
     /// What the device says: the pair has to be taken down.
     pub(super) fn pump(&mut self) -> Result<(), String> {
-        if let Some(reason) = self.failed.take() {
-            return Err(reason);
-        }
-        while self.pairing.is_up() && self.room() > 0 {
+        while self.pairing.is_up() && self.room() > 0 && self.failed.is_none() {
             if let Some(Request::Diverted(_)) = self.waiting.front() {
                 break;
             }

@@ -75,7 +75,8 @@ impl Verbs<'_> {
         let begin = Instant::now();
         while let Some((lane, _)) = uses() {
             if begin.elapsed() > RELEASE_LIMIT {
-                self.fail(lane, reason);
+                self.fail(lane.lock(), reason);
+                self.poll();
                 // What waits for the peer's word of an earlier end.
                 let (mut ended, mut state) = (Ended::default(), lane.lock());
                 if state.pair.is_none() {

@@ -289,15 +289,15 @@ impl Verbs<'_> {
 
     /// Posts what waits, here or by the stream. Where that fails the pair is taken down.
     fn pump(self, lane: &Lane, mut state: MutexGuard<'_, LaneState>) {
-        let pumped = state.pump();
-        if pumped.is_ok() && state.may_divert() {
+        if let Err(reason) = state.pump() {
+            return self.fail(state, &reason);
+        }
+        if state.may_divert() {
             return self.divert(lane, state);
         }
         let waits = state.has_waiting();
         drop(state);
-        if let Err(reason) = pumped {
-            self.fail(lane, &reason);
-        } else if waits && !self.table.armed.swap(true, Ordering::SeqCst) {
+        if waits && !self.table.armed.swap(true, Ordering::SeqCst) {
             // The program may compute now: the progress thread goes on with it.
             self.table.device.arm();
         }
@@ -370,7 +370,9 @@ impl Ready<'_> {
         let pumped = self.state.pump();
         if self.state.has_waiting() || pumped.is_err() {
             // Whoever looks next goes on with it.
-            self.state.note_failure(pumped.err());
+            if let Err(reason) = pumped {
+                self.state.note_failure(&reason, false);
+            }
             self.table.has_stalled.store(true, Ordering::Release);
         }
     }
@@ -445,14 +447,15 @@ impl<'a> Verbs<'a> {
             self.received(&mut receives, completion);
         }
         if self.table.has_stalled.swap(false, Ordering::AcqRel) {
-            for lane in self.table.used(None) {
-                let state = lane.lock();
-                self.pump(lane, state);
-            }
+            busy |= self.go_on(&mut receives);
         }
         if !busy && self.table.resets.any.swap(false, Ordering::AcqRel) {
-            // All that had come before has been handled.
             let resets = std::mem::take(&mut *self.table.resets.peers.lock());
+            for peer in &resets {
+                self.table.used_with(*peer).for_each(|lane| lane.lock().stop());
+            }
+            // All that has come before is handled.
+            self.drain(&mut receives);
             resets.into_iter().for_each(|peer| self.reset(peer));
             busy = true;
         }
@@ -466,10 +469,34 @@ impl<'a> Verbs<'a> {
         busy
     }
 
+    /// Takes down pairs that have failed, behind what has come by them, and posts what waits on
+    /// other lanes; whether any had failed.
+    fn go_on(self, receives: &mut Receives) -> bool {
+        let mut failed = Vec::new();
+        for lane in self.table.used(None) {
+            let state = lane.lock();
+            if state.stop_failed() {
+                failed.push(lane);
+            } else {
+                self.pump(lane, state);
+            }
+        }
+        if failed.is_empty() {
+            return false;
+        }
+        self.drain(receives);
+        failed.iter().for_each(|lane| self.end_failed(lane));
+        true
+    }
+
     /// Handles all messages that have come by now.
     pub(crate) fn catch_up(self) {
         let mut receives = self.table.receives.lock();
         let _handling = epoch::handling();
+        self.drain(&mut receives);
+    }
+
+    fn drain(self, receives: &mut Receives) {
         let mut completions = [Completion::default(); BATCH];
         let mut handled = 0;
         // What comes meanwhile can wait.
@@ -479,8 +506,8 @@ impl<'a> Verbs<'a> {
                 break;
             }
             handled += come.len();
-            come.iter().for_each(|completion| self.received(&mut receives, completion));
-            self.refill(&mut receives);
+            come.iter().for_each(|completion| self.received(receives, completion));
+            self.refill(receives);
         }
         if handled > 0 {
             self.up.ranks().wake_own();
@@ -511,7 +538,10 @@ impl<'a> Verbs<'a> {
             }
             Outcome::Failed { status, vendor } => {
                 let reason = self.table.device.in_words(status, vendor);
-                self.fail_request(lane, status, &reason);
+                // A flush: the peer has used the pair before this side had proved it.
+                let refuses = status != libibverbs_sys::IBV_WC_WR_FLUSH_ERR;
+                lane.lock().note_failure(&reason, refuses);
+                self.table.has_stalled.store(true, Ordering::Release);
             }
         }
     }
@@ -532,7 +562,7 @@ impl<'a> Verbs<'a> {
                 state.push(Request::Answer(frame));
                 self.pump(lane, state);
             }
-            _ => self.fail(lane, "the peer does not keep to the protocol"),
+            _ => self.fail(lane.lock(), "the peer does not keep to the protocol"),
         }
     }
 

@@ -2,11 +2,11 @@
 //! out by the device, and told to the peer by the streams.
 
 use super::Verbs;
-use super::lane::{Ended, Lane, LaneState};
-use super::pairing::{PairState, Step};
+use super::lane::{Ended, Failure, Lane, LaneState};
+use super::pairing::Step;
 use super::queue_pair::QueuePair;
 use crate::ids::Rank;
-use crate::sync::Ordering;
+use crate::sync::{MutexGuard, Ordering};
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wire::message::{Message, PairOffer, Pairing};
 use std::collections::VecDeque;
@@ -44,23 +44,21 @@ impl Verbs<'_> {
         ended.tell(self.up, peer);
     }
 
-    /// Something of a lane has failed here.
-    pub(super) fn fail(self, lane: &Lane, reason: &str) {
-        self.end(lane, |pairing| pairing.fail(reason));
+    /// Something of a lane has failed here: whoever looks next takes its pair down, behind what has
+    /// come by it.
+    pub(super) fn fail(self, mut state: MutexGuard<'_, LaneState>, reason: &str) {
+        state.note_failure(reason, false);
+        drop(state);
+        self.table.has_stalled.store(true, Ordering::Release);
+        self.stream.sets.wakeup.wake();
     }
 
-    /// The same where the device has failed a request.
-    pub(super) fn fail_request(self, lane: &Lane, status: u32, reason: &str) {
-        self.end(lane, |pairing| match status {
-            // The peer has used the pair before this side had proved it.
-            libibverbs_sys::IBV_WC_WR_FLUSH_ERR => pairing.fail(reason),
-            _ => pairing.refuse(reason),
-        });
-    }
-
-    fn end(self, lane: &Lane, how: impl FnOnce(&mut PairState) -> Vec<Step>) {
+    /// Takes the pair of a lane down that has failed and been stopped.
+    pub(super) fn end_failed(self, lane: &Lane) {
         let mut state = lane.lock();
-        let steps = how(&mut state.pairing);
+        let Some(Failure { reason, refuses }) = state.take_failure() else { return };
+        let steps =
+            if refuses { state.pairing.refuse(&reason) } else { state.pairing.fail(&reason) };
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
         self.divert(lane, state);
