@@ -118,7 +118,12 @@ pub(crate) const STAGES: [Stage; 35] = [
     stage("tcp", &[], tcp, "conformance and collectives over TCP, and over mixed links"),
     stage("faulty", &[], faulty, "conformance where requests are delayed by a seed"),
     stage("twin", &[], twin, "conformance in one process and in virtual time, by some seeds"),
-    stage("verbs", &[], verbs, "conformance over RDMA devices that are mocked, by a seed"),
+    stage(
+        "verbs",
+        &[Tool::Cc, Tool::Cxx],
+        verbs,
+        "conformance and C programs over RDMA devices that are mocked, by a seed",
+    ),
     stage("fuzz", &[], fuzz, "a million mutated messages and handshakes of each kind"),
     stage("unit", &[Tool::Cc, Tool::Kill], unit, "the same of the other crates"),
     stage(
@@ -284,7 +289,7 @@ fn twin(context: &Context) -> Result<Count> {
     cargo_test(context, &mut cargo, &only_layout("twin/"), &[])
 }
 
-/// The same suite over devices that are as unkind as the standard allows.
+/// The same suite over devices as unkind as the standard allows; C programs over plain ones.
 fn verbs(context: &Context) -> Result<Count> {
     let mut count = Count::default();
     for layout in ["verbs/", "verbs-pairs/"] {
@@ -295,7 +300,7 @@ fn verbs(context: &Context) -> Result<Count> {
         }
         count = count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?;
     }
-    Ok(count)
+    Ok(count + harness(context, "c_programs", &[("GASPI_TEST_NODES", "verbs".to_owned())])?)
 }
 
 /// The decoders of what comes from outside, in a release build.
