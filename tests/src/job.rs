@@ -87,6 +87,8 @@ impl Job {
         command.env(MARK, &mark);
         // cargo test names its own directory, and with it a library that is not the one under test.
         let foreign = "LD_LIBRARY_PATH";
+        // What the test program was told is not for its jobs.
+        command.env_remove("GASPI_TEST_NODES");
         for name in ["GASPI_RANK", "GASPI_NRANKS", "GASPI_SOCKET", "GASPI_MFILE", foreign] {
             command.env_remove(name);
         }

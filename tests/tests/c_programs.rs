@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use gaspi_tests::{Failed, Product, Program, Result, is_over_devices, root, run_trials};
+use gaspi_tests::{Failed, Product, Program, Result, is_full, is_over_devices, root, run_trials};
 use libtest_mimic::{Arguments, Trial};
 
 /// coll_errors wants what shared memory promises where ranks name different roots; by messages a
 /// root that only sends is done before that is known.
 const WITHOUT_DEVICES: [&str; 1] = ["coll_errors"];
+/// Over devices on two ranks only, but in the long tier.
+const LONG: [&str; 4] = ["coll_operations", "collectives", "cycles", "outlive"];
 
 fn main() -> ExitCode {
     run_trials(Arguments::from_args(), trials())
@@ -73,7 +75,8 @@ fn trials() -> Result<Vec<Trial>> {
             continue;
         }
         for ranks in program.ranks.clone() {
-            if over_devices && ranks == 1 {
+            let is_long = ranks > 2 && LONG.contains(&program.name.as_str()) && !is_full();
+            if over_devices && (ranks == 1 || is_long) {
                 continue;
             }
             let (program, directory) = (Arc::clone(program), directory.clone());
