@@ -367,12 +367,8 @@ impl<'a> FastPath<'a> {
     #[inline(always)]
     pub fn notify_reset(self, segment: SegmentId, notification: NotificationId) -> Option<u32> {
         let segment = self.segment(segment)?;
-        if notification.0 >= self.inner.memory.shape.notifications {
-            return None;
-        }
-        let value = slots::take(segment.notification(notification.0 as usize));
-        // It may have come and not been looked at.
-        (value != 0 || !self.inner.waiter.looks_after_sockets()).then_some(value)
+        let exists = notification.0 < self.inner.memory.shape.notifications;
+        exists.then(|| slots::take(segment.notification(notification.0 as usize)))
     }
 
     /// The word of an atomic operation, which is counted.

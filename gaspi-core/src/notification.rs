@@ -6,7 +6,6 @@ use crate::ids::{NotificationId, SegmentId};
 use crate::runtime::{Inner, Runtime};
 use crate::sync::{epoch, slots};
 use crate::timeout::Timeout;
-use crate::transport::Upcalls;
 use crate::wait::{Call, Waiting};
 
 impl Inner {
@@ -59,9 +58,7 @@ impl Runtime {
         if let Some(value) = self.try_fast(|fast| fast.notify_reset(segment, notification)) {
             return Ok(value);
         }
-        let inner = self.inner();
-        inner.catch_up();
-        let inside = epoch::enter();
+        let (inner, inside) = (self.inner(), epoch::enter());
         let found = inner.local(segment, &inside)?;
         inner.check_notifications(notification.0, 1)?;
         Ok(slots::take(found.notification(notification.index())))

@@ -49,8 +49,8 @@ impl Inner {
         committed.step = step;
         if committed.ranks.len() > 1 {
             self.ranks.area.finish_step(group.index(), step);
+            self.catch_up();
         }
-        self.catch_up();
         all
     }
 
