@@ -37,6 +37,9 @@ pub(crate) const TWIN: &[Nodes] = &[Nodes::Twin];
 pub(crate) const VERBS: &[Nodes] = &[Nodes::Verbs];
 /// With sockets and clocks.
 pub(crate) const REAL: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty];
+/// The same, and with devices.
+pub(crate) const DEVICES: &[Nodes] =
+    &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty, Nodes::Verbs];
 pub(crate) const EVERY: &[Nodes] = &[
     Nodes::One,
     Nodes::Each,

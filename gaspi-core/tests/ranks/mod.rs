@@ -8,7 +8,7 @@ mod layouts;
 mod threads;
 
 pub(crate) use layouts::{
-    Devices, EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, VERBS, next_seed, run_tests,
+    DEVICES, Devices, EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, VERBS, next_seed, run_tests,
 };
 pub(crate) use threads::{Barrier, now, pause, scope};
 
