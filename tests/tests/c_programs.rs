@@ -11,7 +11,8 @@ use gaspi_tests::{Failed, Product, Program, Result, is_full, is_over_devices, ro
 use libtest_mimic::{Arguments, Trial};
 
 /// coll_errors wants what shared memory promises where ranks name different roots; by messages a
-/// root that only sends is done before that is known. config chooses Ethernet, which forbids devices.
+/// root that only sends is done before that is known. config chooses Ethernet, which forbids
+/// devices.
 const WITHOUT_DEVICES: [&str; 2] = ["coll_errors", "config"];
 /// Over devices on two ranks only, but in the long tier.
 const LONG: [&str; 4] = ["coll_operations", "collectives", "cycles", "outlive"];
