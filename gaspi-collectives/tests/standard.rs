@@ -412,7 +412,7 @@ fn a_rank_that_left_ends_the_calls_that_need_it() {
 }
 
 tests! {
-    REAL:
+    DEVICES:
         sums_are_those_in_the_order_of_the_ranks,
         thousands_of_small_calls_stay_in_step,
         a_call_that_timed_out_continues_and_nothing_else_does,

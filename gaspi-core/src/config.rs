@@ -27,6 +27,16 @@ pub enum Network {
     Ethernet,
 }
 
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Network::InfiniBand => "InfiniBand",
+            Network::Roce => "RoCE",
+            Network::Ethernet => "Ethernet",
+        })
+    }
+}
+
 /// The configuration of one rank. Every field but `logger` and `net_info` must agree on all ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -34,7 +44,8 @@ pub struct Config {
     pub logger: bool,
     /// Whether init prints the chosen transports.
     pub net_info: bool,
-    /// The network asked for, `None` for the best one.
+    /// The network asked for between hosts, `None` for the best one. A rank without a device on
+    /// InfiniBand or RoCE does not start if that is asked for.
     pub network: Option<Network>,
     /// Requests that fit into one queue, 1..=4096.
     pub queue_size_max: u32,

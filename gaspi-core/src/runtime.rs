@@ -10,7 +10,7 @@ pub use pending_init::PendingInit;
 use self::extensions::Extensions;
 use crate::bootstrap::{Job, Membership};
 use crate::channel::Channels;
-use crate::config::{Config, Topology};
+use crate::config::{Config, Network, Topology};
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank, SegmentId};
@@ -32,6 +32,7 @@ use crate::sync::{AtomicBool, Ordering};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::endpoint::{CarrierKind, Endpoint, Endpoints};
 use crate::transport::tcp::Tcp;
+use crate::transport::verbs::DeviceTable;
 use crate::wait::{Call, Sockets, Waiter, Waiting};
 use std::any::Any;
 use std::sync::Arc;
@@ -350,6 +351,12 @@ impl Runtime {
     pub fn host_size(&self) -> u32 {
         let own = self.host();
         self.inner.ranks.cards.iter().filter(|card| card.host == own).count() as u32
+    }
+
+    /// What carries data to ranks of other nodes: the network of this rank's device, or else
+    /// Ethernet.
+    pub fn network(&self) -> Network {
+        self.inner.endpoints.device.as_ref().map_or(Network::Ethernet, DeviceTable::network)
     }
 
     /// The configuration that all ranks agreed on.

@@ -1,6 +1,7 @@
 //! Limits of the job (GASPI 17.1, 12).
 
 use crate::types::*;
+use gaspi_core::Network;
 
 /// Bytes of the smallest message.
 const TRANSFER_SIZE_MIN: gaspi_size_t = 1;
@@ -56,7 +57,11 @@ procedures! {
     }
 
     /// GASPI.h: the network between hosts.
-    fn network_type(network_type: *mut gaspi_network_t) with _rt {
-        out!(network_type).give(GASPI_ETHERNET)
+    fn network_type(network_type: *mut gaspi_network_t) with rt {
+        out!(network_type).give(match rt.network() {
+            Network::InfiniBand => GASPI_IB,
+            Network::Roce => GASPI_ROCE,
+            Network::Ethernet => GASPI_ETHERNET,
+        })
     }
 }

@@ -138,6 +138,7 @@ static void clocks(void) {
 static void defaults(void) {
   gaspi_number_t number = 0;
   gaspi_size_t size = 0;
+  const char *const transport = getenv("GASPI_TRANSPORT");
   gaspi_network_t network = GASPI_OFI;
 
   CHECK_OK(gaspi_group_max(&number));
@@ -169,7 +170,11 @@ static void defaults(void) {
   CHECK_OK(gaspi_build_infrastructure(&number));
   CHECK(number == GASPI_TOPOLOGY_STATIC);
   CHECK_OK(gaspi_network_type(&network));
-  CHECK(network == GASPI_ETHERNET || network == GASPI_IB || network == GASPI_ROCE);
+  if (transport != NULL && strcmp(transport, "verbs") == 0 && ranks > 1) {
+    CHECK(network == GASPI_IB || network == GASPI_ROCE);
+  } else {
+    CHECK(network == GASPI_ETHERNET || network == GASPI_IB || network == GASPI_ROCE);
+  }
 }
 
 static void affinity(void) {

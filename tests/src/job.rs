@@ -109,16 +109,24 @@ impl Job {
     ///
     /// # Errors
     /// When the mock card is not built.
-    pub fn over_devices(mut self) -> Result<Job> {
-        let mock = MockCard::load().map_err(Failed)?;
+    pub fn over_devices(self) -> Result<Job> {
         // The names of sockets are short.
         let folder = tempfile::Builder::new().prefix("gaspi-mock-").tempdir()?;
+        let job = self.over_devices_in(folder.path())?;
+        Ok(Job { devices: Some(folder), ..job })
+    }
+
+    /// The same for one of several processes that make up a job, whose devices meet in a folder.
+    ///
+    /// # Errors
+    /// As for [`over_devices`](Job::over_devices).
+    pub fn over_devices_in(mut self, folder: &Path) -> Result<Job> {
+        let mock = MockCard::load().map_err(Failed)?;
         self.name = format!("{} over mocked devices", self.name);
         self.command.env("GASPI_TRANSPORT", "verbs").env("GASPI_IBVERBS_LIB", mock.path());
-        self.command.env("GASPI_MOCK_DIR", folder.path());
+        self.command.env("GASPI_MOCK_DIR", folder);
         // A process that does not run for a moment is not taken for one that does not answer.
         self.command.env("GASPI_MOCK_OPTIONS", "time_scale=1");
-        self.devices = Some(folder);
         Ok(self)
     }
 

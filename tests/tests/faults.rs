@@ -2,8 +2,8 @@
 //!
 //! Every random choice comes from a seed in the name of the test; `GASPI_TEST_SEED=N` starts
 //! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, and, for
-//! collective operations of all kinds, `src/bin/member.rs`. With GASPI_TEST_NODES=verbs data goes by
-//! RDMA devices that tests/mock-card plays.
+//! collective operations of all kinds, `src/bin/member.rs`. With GASPI_TEST_NODES=verbs data goes
+//! by RDMA devices that tests/mock-card plays.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -29,6 +29,9 @@ const QUICK: [&str; 12] = [
 /// measures growth), and in a forked child it sees lost what threads of the parent owned (fork).
 const UNSUITED: [&str; 2] = ["cycles", "fork"];
 
+/// Also with data that goes by RDMA devices, which tests/mock-card plays.
+const OVER_DEVICES: [&str; 1] = ["onesided"];
+
 fn main() -> ExitCode {
     run_trials(Arguments::from_args(), trials())
 }
@@ -47,21 +50,32 @@ fn trials() -> Result<Vec<Trial>> {
         let ranks = program.ranks.iter().copied().filter(|ranks| *ranks > 1).min().unwrap_or(1);
         let (program, directory) = (Arc::new(program), directory.clone());
         let name = format!("{}/{ranks}", program.name);
+        if OVER_DEVICES.contains(&program.name.as_str()) {
+            let (program, directory) = (Arc::clone(&program), directory.clone());
+            trials.push(Trial::test(format!("verbs/{name}"), move || {
+                let binary = program.compiled(&directory)?;
+                let job = program.job(&binary, ranks, &valgrind())?.over_devices()?;
+                program.run_job(job, ranks).map(drop).map_err(Into::into)
+            }));
+        }
         trials.push(Trial::test(name, move || {
-            let prefix = [
-                "/usr/bin/valgrind",
-                "--quiet",
-                "--error-exitcode=99",
-                "--leak-check=full",
-                "--show-leak-kinds=definite",
-                "--errors-for-leak-kinds=definite",
-                // Ranks take turns instead of one thread of each starving the others.
-                "--fair-sched=try",
-            ];
-            let prefix: Vec<String> = prefix.map(str::to_owned).to_vec();
             let binary = program.compiled(&directory)?;
-            program.run(&binary, ranks, &prefix).map(drop).map_err(Into::into)
+            program.run(&binary, ranks, &valgrind()).map(drop).map_err(Into::into)
         }));
     }
     Ok(trials)
+}
+
+fn valgrind() -> Vec<String> {
+    let prefix = [
+        "/usr/bin/valgrind",
+        "--quiet",
+        "--error-exitcode=99",
+        "--leak-check=full",
+        "--show-leak-kinds=definite",
+        "--errors-for-leak-kinds=definite",
+        // Ranks take turns instead of one thread of each starving the others.
+        "--fair-sched=try",
+    ];
+    prefix.map(str::to_owned).to_vec()
 }

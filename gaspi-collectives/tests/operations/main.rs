@@ -334,7 +334,7 @@ fn many_operations_of_a_group_at_once() {
 }
 
 tests! {
-    REAL:
+    DEVICES:
         every_operation_by_every_algorithm,
         every_type_by_every_operation,
         blocks_that_differ,

@@ -58,6 +58,6 @@ fn every_operation_by_every_algorithm_on_every_type() {
 }
 
 tests! {
-    REAL:
+    DEVICES:
         every_operation_by_every_algorithm_on_every_type;
 }

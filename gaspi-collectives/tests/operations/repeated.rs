@@ -141,7 +141,7 @@ fn averages_of_halves_have_the_same_bits_whoever_is_late() {
 }
 
 tests! {
-    REAL:
+    DEVICES:
         in_lines_and_staged_with_ranks_at_different_paces,
         of_every_type_by_every_operation,
         averages_of_halves_have_the_same_bits_whoever_is_late;

@@ -123,7 +123,7 @@ fn a_rank_leaves_while_they_are_under_way() {
 }
 
 tests! {
-    REAL:
+    DEVICES:
         they_end_without_anybody_looking,
         waiting_long_costs_nothing,
         they_find_out_that_ranks_do_not_agree,

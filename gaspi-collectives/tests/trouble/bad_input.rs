@@ -150,7 +150,7 @@ fn nothing_at_all_and_nobody_else() {
 }
 
 tests! {
-    REAL:
+    DEVICES:
         memory_and_counts,
         roots_types_and_algorithms,
         groups_that_cannot,

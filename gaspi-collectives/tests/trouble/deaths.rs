@@ -263,7 +263,7 @@ fn the_first_operation_of_a_group_tells_of_a_death_in_its_own_words() {
 }
 
 tests! {
-    REAL:
+    DEVICES:
         whoever_survives_is_told_and_goes_on_in_a_new_group,
         prepared_and_waiting_ones_are_told_as_well,
         who_leaves_after_its_part_disturbs_only_whoever_needs_it,

@@ -130,7 +130,7 @@ fn who_waits_for_the_members_of_a_new_group_carries_on_the_others() {
 }
 
 tests! {
-    REAL:
+    DEVICES:
         an_id_serves_other_members_again_and_again,
         groups_that_are_deleted_do_not_hold_what_they_took,
         what_was_done_swiftly_ends_with_its_group,

@@ -255,7 +255,7 @@ fn a_thread_that_opens_a_channel_carries_on_what_was_started() {
 }
 
 tests! {
-    REAL:
+    DEVICES:
         many_prepared_operations_run_thousands_of_times,
         prepared_operations_give_back_what_they_take,
         what_is_under_way_cannot_be_freed_or_started_again,

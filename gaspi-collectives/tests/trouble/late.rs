@@ -189,7 +189,7 @@ fn looking_again_and_again_leads_to_the_end() {
 }
 
 tests! {
-    REAL:
+    DEVICES:
         a_timeout_names_who_is_missing_and_the_call_can_be_continued,
         a_call_with_other_counts_does_not_continue_it,
         while_a_call_is_under_way_another_thread_is_told_so,

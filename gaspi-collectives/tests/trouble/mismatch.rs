@@ -385,7 +385,7 @@ fn of_an_operation_that_nobody_waits_for_yet() {
 }
 
 tests! {
-    REAL:
+    DEVICES:
         of_kind,
         of_count,
         of_type_and_operation,

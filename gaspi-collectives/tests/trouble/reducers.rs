@@ -244,7 +244,7 @@ fn sum_of(rt: &Runtime, yes: bool) -> u64 {
 }
 
 tests! {
-    REAL:
+    DEVICES:
         elements_of_any_size,
         elements_that_are_too_large_are_refused,
         ordered_ones_are_combined_in_the_order_of_the_ranks,

@@ -149,20 +149,42 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
     })
 }
 
-/// Opens the RDMA device that has to be used.
-fn open_device(job: &Job) -> Result<Option<Device>> {
-    if job.size == 1 || job.transport != Transport::Verbs {
+/// Opens the RDMA device that has to be used: as GASPI_TRANSPORT says, or as the configuration asks
+/// for a network that only devices have.
+fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
+    if job.size == 1 {
         return Ok(None);
     }
+    let refused = |reason| Err(Error::Config { field: "network", reason });
+    let wanted = config.network.filter(|network| *network != Network::Ethernet);
+    match (job.transport, wanted) {
+        (Transport::Verbs, None) if config.network.is_some() => {
+            return refused("it is Ethernet, but GASPI_TRANSPORT is verbs".to_owned());
+        }
+        (Transport::Tcp, Some(network)) => {
+            return refused(format!("it is {network}, but GASPI_TRANSPORT is tcp"));
+        }
+        (Transport::Verbs, _) => {}
+        // Ranks of one host share memory.
+        (Transport::Auto, Some(_)) if job.spans_hosts => {}
+        _ => return Ok(None),
+    }
     let wishes = Wishes { choice: job.device.clone(), dead_after: dead_after()? };
-    match Device::open(&wishes) {
-        Ok(device) => {
+    match (Device::open(&wishes), wanted) {
+        (Ok(device), Some(network)) if device.network() != network => {
+            let description = device.description();
+            refused(format!(
+                "it is {network}, but the device of this rank is {description}; name another one \
+                 with GASPI_IB_DEVICE"
+            ))
+        }
+        (Ok(device), _) => {
             log::info!("proc_init: data between nodes goes by {}", device.description());
             Ok(Some(device))
         }
-        Err(reason) => {
-            let reason = format!("GASPI_TRANSPORT is verbs, but {reason}");
-            Err(Error::Environment { reason })
+        (Err(reason), Some(network)) => refused(format!("it is {network}, but {reason}")),
+        (Err(reason), None) => {
+            Err(Error::Environment { reason: format!("GASPI_TRANSPORT is verbs, but {reason}") })
         }
     }
 }
@@ -176,7 +198,8 @@ fn with_device(
     config: &Config,
 ) -> Result<Endpoints> {
     if let Some(device) = device {
-        let table = endpoints.device_table(device, true, job.size);
+        let forced = job.transport == Transport::Verbs;
+        let table = endpoints.device_table(device, forced, job.size);
         let call = "preparing the RDMA device".to_owned();
         return endpoints.with_device(table.map_err(|reason| Error::System { call, reason })?);
     }
@@ -228,7 +251,7 @@ impl PendingInit {
             let gathering = Box::new(Client::new(&job, &config, card)?);
             Stage::Client { gathering, listener: Some(listener), endpoints }
         };
-        let device = open_device(&job)?;
+        let device = open_device(&job, &config)?;
         Ok(PendingInit {
             job,
             config,

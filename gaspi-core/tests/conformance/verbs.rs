@@ -128,6 +128,44 @@ fn a_queue_without_a_pair_is_an_error_and_no_hang() {
     });
 }
 
+fn the_network_is_that_of_the_device() {
+    for (link_layer, network) in [(1, Network::InfiniBand), (2, Network::Roce)] {
+        let found = run_with_devices(2, &format!("link_layer={link_layer}"), |rt, _| rt.network());
+        assert_eq!(found, [network; 2]);
+    }
+}
+
+fn a_network_that_is_not_there_is_an_error_of_init() {
+    let refused = |job: Job, network| {
+        let config = Config { network: Some(network), ..Config::default() };
+        match PendingInit::new(job, config) {
+            Err(error @ Error::Config { field: "network", .. }) => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    };
+    run_with_devices(1, "link_layer=2", |rt, _| {
+        let job = |transport| {
+            let mut job = Job::in_process("asks", Rank(0), 2).on_node(0);
+            (job.transport, job.device) = (transport, rt.job().device.clone());
+            job
+        };
+        let with_device = Config { network: Some(Network::Roce), ..Config::default() };
+        for transport in [Transport::Auto, Transport::Verbs] {
+            let reason = refused(job(transport), Network::InfiniBand);
+            assert!(reason.contains("InfiniBand") && reason.contains(", RoCE"), "{reason}");
+            PendingInit::new(job(transport), with_device.clone()).expect("it is there");
+            let mut missing = job(transport);
+            missing.device.library = Some("/nowhere/libibverbs.so".into());
+            let reason = refused(missing, Network::Roce);
+            assert!(reason.contains("RoCE") && reason.contains("/nowhere/"), "{reason}");
+        }
+        let reason = refused(job(Transport::Verbs), Network::Ethernet);
+        assert!(reason.contains("GASPI_TRANSPORT is verbs"), "{reason}");
+        let reason = refused(job(Transport::Tcp), Network::Roce);
+        assert!(reason.contains("GASPI_TRANSPORT is tcp"), "{reason}");
+    });
+}
+
 fn memory_that_the_device_does_not_take_is_an_error_with_its_remedy() {
     // What messages need, and some segments.
     run_with_devices(2, "max_registered=6000000", |rt, _| {
@@ -358,10 +396,12 @@ tests! {
         reads_of_both_kinds_keep_their_turn;
     VERBS:
         a_device_with_the_smallest_limits_carries_everything,
+        a_network_that_is_not_there_is_an_error_of_init,
         a_queue_without_a_pair_is_an_error_and_no_hang,
         a_rank_that_computes_holds_no_sender_of_notifications_back,
         a_request_that_the_device_fails_costs_its_queue_and_target_only,
         a_wait_ends_when_the_data_is_in_the_memory_of_the_target,
         memory_that_the_device_does_not_take_is_an_error_with_its_remedy,
-        segments_come_and_go_under_the_writes_of_a_peer;
+        segments_come_and_go_under_the_writes_of_a_peer,
+        the_network_is_that_of_the_device;
 }

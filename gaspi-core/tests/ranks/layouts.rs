@@ -38,6 +38,9 @@ pub(crate) const VERBS: &[Nodes] = &[Nodes::Verbs];
 pub(crate) const VERBS_PAIRS: &[Nodes] = &[Nodes::VerbsPairs];
 /// With sockets and clocks.
 pub(crate) const REAL: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty];
+/// The same, and with devices.
+pub(crate) const DEVICES: &[Nodes] =
+    &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty, Nodes::Verbs];
 pub(crate) const EVERY: &[Nodes] = &[
     Nodes::One,
     Nodes::Each,

@@ -91,3 +91,15 @@ fn goals_over_tcp() -> Result<()> {
     let rows = objects(&alone(&job)?.run()?.success()?)?;
     demand(rows[0]["limit_us"] == 60e3 && rows[0]["transport"] == "tcp", "the goal", &rows[0])
 }
+
+#[test]
+fn verbs_without_a_device_is_an_error_with_its_reason() -> Result<()> {
+    let arguments = [&["write-lat", "--sizes", "8", "--transport", "verbs"], &FEW[..]].concat();
+    let job = launched(2, &arguments)?.env("GASPI_IBVERBS_LIB", "/nowhere/libibverbs.so.1");
+    let outcome = job.run()?;
+    if outcome.status.success() {
+        return Err(outcome.failure("there is no device"));
+    }
+    outcome.says("GASPI_TRANSPORT is verbs, but /nowhere/libibverbs.so.1 cannot be loaded")?;
+    Ok(())
+}

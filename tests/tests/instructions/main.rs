@@ -19,6 +19,14 @@ const LIBRARY: &str = "libgaspi.so";
 const BEGIN: &str = "<!-- begin of the counts -->\n";
 const END: &str = "<!-- end of the counts -->\n";
 
+/// How the peer is reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Memory,
+    /// By the device that tests/mock-card plays, up to its functions.
+    Device,
+}
+
 fn folder() -> PathBuf {
     gaspi_tests::root().join("tests/tests/instructions")
 }
@@ -32,30 +40,37 @@ fn is_renewing() -> bool {
 }
 
 /// Compiles the program; its calls go straight into the library, without stubs of the linker.
-fn program(directory: &Path) -> Result<PathBuf> {
+fn program(directory: &Path, way: Way) -> Result<PathBuf> {
     let to = directory.join("paths");
     let source = folder().join("paths.c");
     let mut compiler = gaspi_tests::c_compiler(false);
     compiler.arg("-fno-plt").arg("-I").arg(gaspi_tests::root().join("include"));
     compiler.arg("-I").arg(gaspi_tests::root().join("tests/c")).arg(source);
+    if way == Way::Device {
+        compiler.arg("-DBY_DEVICE");
+    }
     gaspi_tests::link(&mut compiler, &to, Linkage::Shared)?;
     Ok(to)
 }
 
 /// Runs rank 0 under callgrind and rank 1 beside it; the parts of the profile lie in `directory`.
-fn run(directory: &Path) -> Result<Outcome> {
-    let program = program(directory)?;
+fn run(directory: &Path, way: Way) -> Result<Outcome> {
+    let program = program(directory, way)?;
     let job = format!("instructions-{}-{}", std::process::id(), gaspi_tests::monotonic_us());
     let rank = |job_of: Job, rank: &str| {
-        job_of.env("GASPI_RANK", rank).env("GASPI_NRANKS", "2").env("GASPI_JOB_ID", &job)
+        let of = job_of.env("GASPI_RANK", rank).env("GASPI_NRANKS", "2").env("GASPI_JOB_ID", &job);
+        match way {
+            Way::Memory => Ok(of),
+            Way::Device => of.over_devices_in(directory),
+        }
     };
-    let peer = rank(Job::plain(&program), "1").start()?;
+    let peer = rank(Job::plain(&program), "1")?.start()?;
     let counted = Job::plain(Path::new("/usr/bin/valgrind"))
         .args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"])
         .args(["--toggle-collect=path_*", "--dump-after=run_*"])
         .arg(format!("--callgrind-out-file={}", directory.join("profile").display()))
         .arg(&program);
-    let counted = rank(counted, "0").run()?.success()?;
+    let counted = rank(counted, "0")?.run()?.success()?;
     peer.wait()?.success()?;
     Ok(counted)
 }
@@ -84,8 +99,14 @@ fn parts(directory: &Path) -> Result<Vec<Profile>> {
 
 /// Counts all paths, in the order of the program.
 fn count() -> Result<Figures> {
+    let mut paths = count_by(Way::Memory)?;
+    paths.extend(count_by(Way::Device)?);
+    Ok(Figures { compiler: compiler()?, paths })
+}
+
+fn count_by(way: Way) -> Result<Vec<Figure>> {
     let directory = tempfile::tempdir()?;
-    let outcome = run(directory.path())?;
+    let outcome = run(directory.path(), way)?;
     let parts = parts(directory.path())?;
     let mut paths = Vec::new();
     for line in outcome.stdout.lines().filter_map(|line| line.strip_prefix("path ")) {
@@ -105,7 +126,7 @@ fn count() -> Result<Figures> {
             words: words.to_owned(),
         });
     }
-    Ok(Figures { compiler: compiler()?, paths })
+    Ok(paths)
 }
 
 fn committed() -> Result<Figures> {

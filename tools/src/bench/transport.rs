@@ -13,6 +13,8 @@ pub(crate) enum Choice {
     Shm,
     /// TCP, also between ranks of one host
     Tcp,
+    /// InfiniBand or RoCE, also between ranks of one host; TCP for what devices do not carry
+    Verbs,
 }
 
 impl Choice {
@@ -22,6 +24,7 @@ impl Choice {
             Choice::Auto => "auto",
             Choice::Shm => "shm",
             Choice::Tcp => "tcp",
+            Choice::Verbs => "verbs",
         }
     }
 
@@ -33,7 +36,8 @@ impl Choice {
 }
 
 /// Names of transports, as rows have them.
-pub(crate) const NAMES: [&str; 3] = ["shm", "tcp", "shm+tcp"];
+pub(crate) const NAMES: [&str; 7] =
+    ["shm", "tcp", "shm+tcp", "verbs", "shm+verbs", "tcp+verbs", "shm+tcp+verbs"];
 
 /// The transport of a row that another process printed.
 pub(crate) fn of_row(name: Option<&str>) -> &'static str {

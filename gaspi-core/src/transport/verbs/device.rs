@@ -6,7 +6,7 @@
 
 use super::port::{DeviceLimits, DeviceList, OpenContext, Port};
 use super::work::{BATCH, Completion, EndAddress, Outcome, Remote, Timing, check, last_error};
-use crate::config::DeviceChoice;
+use crate::config::{DeviceChoice, Network};
 use crate::os::event::set_nonblocking;
 use crate::os::memory::{self, Mapping};
 use crate::sync::Mutex;
@@ -118,6 +118,11 @@ impl Device {
 
     pub(crate) fn description(&self) -> &str {
         &self.description
+    }
+
+    /// What its port is on.
+    pub(crate) fn network(&self) -> Network {
+        if self.handles.port.global { Network::Roce } else { Network::InfiniBand }
     }
 
     pub(super) fn channel(&self) -> BorrowedFd<'_> {

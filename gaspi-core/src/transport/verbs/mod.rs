@@ -20,7 +20,7 @@ mod queue_pair;
 mod receives;
 mod work;
 
-use crate::config::QUEUE_MAX;
+use crate::config::{Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
@@ -120,6 +120,11 @@ impl DeviceTable {
             sockets_looked_ns: AtomicU64::new(0),
             device,
         })
+    }
+
+    /// What the device's port is on.
+    pub(crate) fn network(&self) -> Network {
+        self.device.network()
     }
 
     /// What is readable when something has come since it was armed.
