@@ -222,6 +222,11 @@ impl Queue {
         Begun { generation, carrier: CarrierKind::of_number(lane.carrier.begin(preferred as u8)) }
     }
 
+    /// What carries the requests to `rank`.
+    pub(crate) fn carrier(&self, rank: Rank) -> &LaneCarrier<AtomicU64> {
+        &self.lane(rank).carrier
+    }
+
     /// Counts a further part of a request, unless it was purged.
     pub(crate) fn begin_more(&self, rank: Rank, begun: Begun) {
         let lane = self.lane(rank);

@@ -53,3 +53,15 @@ pub fn library_directory() -> Result<PathBuf> {
 pub fn is_full() -> bool {
     std::env::var_os("GASPI_TEST_FULL").is_some()
 }
+
+/// Whether data is to go by devices that tests/mock-card plays: GASPI_TEST_NODES is `verbs`.
+///
+/// # Errors
+/// When it has another value.
+pub fn is_over_devices() -> Result<bool> {
+    match std::env::var("GASPI_TEST_NODES") {
+        Err(std::env::VarError::NotPresent) => Ok(false),
+        Ok(nodes) if nodes == "verbs" => Ok(true),
+        other => Err(Failed(format!("GASPI_TEST_NODES is {other:?}; it takes verbs"))),
+    }
+}

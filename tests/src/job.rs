@@ -11,6 +11,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use gaspi_mock_card::MockCard;
+use tempfile::TempDir;
+
 use crate::Result;
 use crate::built::gaspi_run;
 use crate::hosts::{Host, Place};
@@ -49,6 +52,7 @@ pub struct Job {
     input: Vec<u8>,
     name: String,
     place: Option<Place>,
+    devices: Option<TempDir>,
 }
 
 /// Distinguishes the jobs of one test process.
@@ -83,11 +87,14 @@ impl Job {
         command.env(MARK, &mark);
         // cargo test names its own directory, and with it a library that is not the one under test.
         let foreign = "LD_LIBRARY_PATH";
+        // What the test program was told is not for its jobs.
+        command.env_remove("GASPI_TEST_NODES");
         for name in ["GASPI_RANK", "GASPI_NRANKS", "GASPI_SOCKET", "GASPI_MFILE", foreign] {
             command.env_remove(name);
         }
         let name = program.display().to_string();
-        Job { command, mark, limit: Duration::from_secs(60), input: Vec::new(), name, place: None }
+        let limit = Duration::from_secs(60);
+        Job { command, mark, limit, input: Vec::new(), name, place: None, devices: None }
     }
 
     /// Starts the job on a host.
@@ -95,6 +102,24 @@ impl Job {
         self.name = format!("{} on {}", self.name, host.name());
         self.place = Some(host.place());
         self
+    }
+
+    /// Data between ranks goes by RDMA devices that tests/mock-card plays, one for each process. A
+    /// rank without one does not start.
+    ///
+    /// # Errors
+    /// When the mock card is not built.
+    pub fn over_devices(mut self) -> Result<Job> {
+        let mock = MockCard::load().map_err(Failed)?;
+        // The names of sockets are short.
+        let folder = tempfile::Builder::new().prefix("gaspi-mock-").tempdir()?;
+        self.name = format!("{} over mocked devices", self.name);
+        self.command.env("GASPI_TRANSPORT", "verbs").env("GASPI_IBVERBS_LIB", mock.path());
+        self.command.env("GASPI_MOCK_DIR", folder.path());
+        // A process that does not run for a moment is not taken for one that does not answer.
+        self.command.env("GASPI_MOCK_OPTIONS", "time_scale=1");
+        self.devices = Some(folder);
+        Ok(self)
     }
 
     /// Adds an argument.
@@ -157,8 +182,10 @@ impl Job {
         if let Some(stderr) = child.stderr.take() {
             readers.push(output.read(stderr, |text| &mut text.stderr));
         }
-        let Job { mark, limit, name, .. } = self;
-        Ok(Running { child, mark, end: started + limit, started, limit, output, readers, name })
+        let Job { mark, limit, name, devices, .. } = self;
+        let end = started + limit;
+        let _devices = devices;
+        Ok(Running { child, mark, end, started, limit, output, readers, name, _devices })
     }
 
     /// Starts the job and waits for its end.
@@ -239,6 +266,8 @@ pub struct Running {
     output: Arc<Output>,
     readers: Vec<JoinHandle<()>>,
     name: String,
+    /// Where its devices meet.
+    _devices: Option<TempDir>,
 }
 
 impl Running {

@@ -15,7 +15,7 @@ mod program;
 mod seed;
 pub mod victims;
 
-pub use built::{build_directory, gaspi_run, is_full, library_directory, root};
+pub use built::{build_directory, gaspi_run, is_full, is_over_devices, library_directory, root};
 pub use compile::{Linkage, c_compiler, fortran, link, make, run_compiler};
 pub use job::{Failed, Job, Outcome, Running};
 pub use processes::{Pid, Process, monotonic_us};

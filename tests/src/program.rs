@@ -121,18 +121,25 @@ impl Program {
         self.compiled.get_or_init(build).clone()
     }
 
-    /// Runs what was compiled on so many ranks; `prefix` is a command in front of it, such as
-    /// valgrind.
+    /// What was compiled, on so many ranks; `prefix` is a command in front of it, such as valgrind.
     ///
     /// # Errors
-    /// When it fails, hangs, leaves processes behind or does not print what it should.
-    pub fn run(&self, program: &Path, ranks: u32, prefix: &[String]) -> Result<Outcome> {
+    /// When gaspi_run is not built.
+    pub fn job(&self, program: &Path, ranks: u32, prefix: &[String]) -> Result<Job> {
         let mut words: Vec<String> = prefix.to_vec();
         words.push(program.display().to_string());
         words.extend(self.arguments.iter().cloned());
         let (first, rest) = (PathBuf::from(&words[0]), &words[1..]);
         let job = if self.is_launched { Job::launched(ranks, &first)? } else { Job::plain(&first) };
-        let outcome = job.args(rest).limit(std::time::Duration::from_secs(300)).run()?.success()?;
+        Ok(job.args(rest).limit(std::time::Duration::from_secs(300)))
+    }
+
+    /// Runs a job of this program.
+    ///
+    /// # Errors
+    /// When it fails, hangs, leaves processes behind or does not print what it should.
+    pub fn run_job(&self, job: Job, ranks: u32) -> Result<Outcome> {
+        let outcome = job.run()?.success()?;
         if let Some(expected) = &self.expected {
             let found = outcome.stdout.lines().filter(|line| *line == expected).count();
             if found != ranks as usize {
@@ -141,5 +148,13 @@ impl Program {
             }
         }
         Ok(outcome)
+    }
+
+    /// Runs what was compiled on so many ranks; `prefix` as for [`job`](Program::job).
+    ///
+    /// # Errors
+    /// As both have them.
+    pub fn run(&self, program: &Path, ranks: u32, prefix: &[String]) -> Result<Outcome> {
+        self.run_job(self.job(program, ranks, prefix)?, ranks)
     }
 }

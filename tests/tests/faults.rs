@@ -2,14 +2,17 @@
 //!
 //! Every random choice comes from a seed in the name of the test; `GASPI_TEST_SEED=N` starts
 //! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, and, for
-//! collective operations of all kinds, `src/bin/member.rs`.
+//! collective operations of all kinds, `src/bin/member.rs`. With GASPI_TEST_NODES=verbs data goes by
+//! RDMA devices that tests/mock-card plays.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use gaspi_tests::victims::{DIE, Enduring, Killed, STOP, Stopped, random_moment};
-use gaspi_tests::{Job, Outcome, Result, Seed, base_seed, build_directory, is_full, run_trials};
+use gaspi_tests::{
+    Job, Outcome, Result, Seed, base_seed, build_directory, is_full, is_over_devices, run_trials,
+};
 use libtest_mimic::{Arguments, Trial};
 
 /// Within this time every survivor has to know of a death: ten times what is promised.
@@ -26,17 +29,18 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // One at a time: the times that are checked are those of a machine that is not overloaded.
     arguments.test_threads.get_or_insert(1);
-    run_trials(arguments, build_directory().map(|_| trials()))
+    run_trials(arguments, build_directory().and_then(|_| Ok(trials(is_over_devices()?))))
 }
 
 fn victim() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_victim"))
 }
 
-fn trials() -> Vec<Trial> {
+fn trials(over_devices: bool) -> Vec<Trial> {
     let mut trials = Vec::new();
     let first = base_seed();
-    for transport in TRANSPORTS {
+    let by_devices: &[&str] = &["verbs"];
+    for transport in if over_devices { by_devices } else { &TRANSPORTS } {
         let seeds = if is_full() { 20 } else { 1 };
         for seed in first..first + seeds {
             for operation in DIE {
@@ -53,7 +57,7 @@ fn trials() -> Vec<Trial> {
             trials.push(trial(name, move || kill_in_init(transport, seed)));
         }
     }
-    for links in LINKS {
+    for links in if over_devices { by_devices } else { &LINKS } {
         let seeds = if is_full() { 40 } else { 3 };
         for seed in first..first + seeds {
             let name = format!("collectives/kill/{links}/seed-{seed}");
@@ -80,8 +84,11 @@ fn choose(seed: &mut Seed) -> (usize, usize) {
 }
 
 fn job(transport: &str, ranks: usize) -> Result<Job> {
-    let job = Job::launched(ranks as u32, &victim())?.env("GASPI_TRANSPORT", transport);
-    Ok(job.limit(Duration::from_secs(60)))
+    let job = Job::launched(ranks as u32, &victim())?.limit(Duration::from_secs(60));
+    match transport {
+        "verbs" => job.over_devices(),
+        transport => Ok(job.env("GASPI_TRANSPORT", transport)),
+    }
 }
 
 fn kill(transport: &str, operation: &str, seed: u64) -> Result<()> {
@@ -143,10 +150,11 @@ fn stop(transport: &str, operation: &str, seed: u64) -> Result<()> {
 fn members(links: &str, ranks: usize) -> Result<Job> {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_member"));
     let job = Job::launched(ranks as u32, &program)?.limit(Duration::from_secs(100));
-    Ok(match links {
-        "pairs" => job.env("GASPI_TEST_NODES", links),
-        transport => job.env("GASPI_TRANSPORT", transport),
-    })
+    match links {
+        "pairs" => Ok(job.env("GASPI_TEST_NODES", links)),
+        "verbs" => job.over_devices(),
+        transport => Ok(job.env("GASPI_TRANSPORT", transport)),
+    }
 }
 
 /// One rank dies in the middle of collective operations; `beside` has another one stopped for a

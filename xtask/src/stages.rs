@@ -65,7 +65,7 @@ const BUDGETS: [(&str, u64, u64); 35] = [
     ("tcp", 110, 240),           // took 72 (2026-11-23)
     ("faulty", 25, 900),         // took 14 (2026-11-23)
     ("twin", 30, 900),           // took 19 (2026-11-23)
-    ("verbs", 270, 1800),        // took 182 (2026-11-23)
+    ("verbs", 330, 1800),        // took 182 and 35 (2026-11-23)
     ("fuzz", 135, 135),          // took 89 (2026-11-23)
     ("unit", 405, 405),          // took 269 (2026-11-23)
     ("doc", 150, 150),           // took 100 (2026-11-23)
@@ -118,7 +118,12 @@ pub(crate) const STAGES: [Stage; 35] = [
     stage("tcp", &[], tcp, "conformance and collectives over TCP, and over mixed links"),
     stage("faulty", &[], faulty, "conformance where requests are delayed by a seed"),
     stage("twin", &[], twin, "conformance in one process and in virtual time, by some seeds"),
-    stage("verbs", &[], verbs, "conformance over RDMA devices that are mocked, by a seed"),
+    stage(
+        "verbs",
+        &[Tool::Cc, Tool::Cxx],
+        verbs,
+        "conformance and programs over RDMA devices that are mocked, by a seed",
+    ),
     stage("fuzz", &[], fuzz, "a million mutated messages and handshakes of each kind"),
     stage("unit", &[Tool::Cc, Tool::Kill], unit, "the same of the other crates"),
     stage(
@@ -284,7 +289,7 @@ fn twin(context: &Context) -> Result<Count> {
     cargo_test(context, &mut cargo, &only_layout("twin/"), &[])
 }
 
-/// The same suite over devices that are as unkind as the standard allows.
+/// The same suite over devices as unkind as the standard allows; programs over plain ones.
 fn verbs(context: &Context) -> Result<Count> {
     let mut count = Count::default();
     for layout in ["verbs/", "verbs-pairs/"] {
@@ -294,6 +299,9 @@ fn verbs(context: &Context) -> Result<Count> {
             cargo.env("GASPI_TEST_SEEDS", "10");
         }
         count = count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?;
+    }
+    for name in ["c_programs", "faults", "soak"] {
+        count = count + harness(context, name, &[("GASPI_TEST_NODES", "verbs".to_owned())])?;
     }
     Ok(count)
 }

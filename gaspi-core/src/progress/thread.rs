@@ -23,7 +23,8 @@ use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connect::Connector;
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::tcp::poll_sets::{
-    ATTEMPTS, CONNECTIONS, DATA, LAUNCHER, LISTENER, PROCESSES, REMOTE_LISTENERS, WAKEUP,
+    ATTEMPTS, CONNECTIONS, DATA, DEVICE_EVENTS, LAUNCHER, LISTENER, PROCESSES, REMOTE_LISTENERS,
+    WAKEUP,
 };
 use crate::transport::tcp::receive::Receiver;
 use crate::transport::verbs::Verbs;
@@ -172,7 +173,11 @@ impl Progress {
                 WAKEUP => self.served.tcp().table.sets.wakeup.clear(),
                 LISTENER => self.accept(),
                 LAUNCHER => self.hear_launcher(),
-
+                DEVICE_EVENTS => {
+                    if let Some(verbs) = self.served.verbs() {
+                        verbs.heed_events();
+                    }
+                }
                 DATA => {}
                 token @ PROCESSES..ATTEMPTS => {
                     self.process_ended(Rank((token - PROCESSES) as u16));
@@ -212,8 +217,7 @@ impl Progress {
         let tcp = served.tcp();
         let endpoints = tcp.table;
         if let Some(verbs) = served.verbs() {
-            verbs.table.disarm();
-            while verbs.poll() {}
+            verbs.attend();
         }
         let corked = endpoints.flush_corked(tcp.up);
         let ticked = endpoints.polling.owner() == PollOwner::Timer;

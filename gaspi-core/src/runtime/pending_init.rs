@@ -8,7 +8,7 @@ use super::{Inner, Runtime, descriptors};
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
 use crate::bootstrap::{Card, Client, Job, KEY_BYTES, Membership, Transport};
 use crate::channel::Channels;
-use crate::config::{Config, Topology};
+use crate::config::{Config, Network, Topology};
 use crate::control::Control;
 use crate::control::tree_barrier::{Tree, TreeBarriers};
 use crate::error::{Error, Result};
@@ -35,7 +35,7 @@ use crate::transport::shm::wakeup::WakeupSockets;
 use crate::transport::tcp::connect::reach::PATIENCE;
 use crate::transport::tcp::endpoint_table::{EndpointTable, Identity};
 #[cfg(feature = "test-transports")]
-use crate::transport::twin::Network;
+use crate::transport::twin;
 use crate::transport::verbs::{Device, Wishes};
 use crate::wait::{Call, Waiter, Waiting};
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ use std::time::Duration;
 enum Stage {
     Single,
     #[cfg(feature = "test-transports")]
-    Twin(Network),
+    Twin(twin::Network),
     Client {
         gathering: Box<Client>,
         listener: Option<OwnedFd>,
@@ -149,7 +149,7 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
     })
 }
 
-/// Opens the RDMA device, where one is to be used.
+/// Opens the RDMA device that has to be used.
 fn open_device(job: &Job) -> Result<Option<Device>> {
     if job.size == 1 || job.transport != Transport::Verbs {
         return Ok(None);
@@ -163,6 +163,43 @@ fn open_device(job: &Job) -> Result<Option<Device>> {
         Err(reason) => {
             let reason = format!("GASPI_TRANSPORT is verbs, but {reason}");
             Err(Error::Environment { reason })
+        }
+    }
+}
+
+/// Adds the RDMA device of a rank that has others on other nodes: one that has to be used, or one
+/// that there is.
+fn with_device(
+    endpoints: Endpoints,
+    device: Option<Device>,
+    job: &Job,
+    config: &Config,
+) -> Result<Endpoints> {
+    if let Some(device) = device {
+        let table = endpoints.device_table(device, true, job.size);
+        let call = "preparing the RDMA device".to_owned();
+        return endpoints.with_device(table.map_err(|reason| Error::System { call, reason })?);
+    }
+    if job.transport != Transport::Auto || config.network == Some(Network::Ethernet) {
+        return Ok(endpoints);
+    }
+    let wishes = Wishes { choice: job.device.clone(), dead_after: dead_after()? };
+    let wanted = wishes.choice.device.is_some() || wishes.choice.library.is_some();
+    // Most machines have none.
+    let missing = |reason| (if wanted { log::Level::Warn } else { log::Level::Debug }, reason);
+    let opened = Device::open(&wishes).map_err(missing).and_then(|device| {
+        let description = device.description().to_owned();
+        let table = endpoints.device_table(device, false, job.size);
+        table.map(|table| (table, description)).map_err(|reason| (log::Level::Warn, reason))
+    });
+    match opened {
+        Ok((table, description)) => {
+            log::info!("proc_init: data between nodes goes by {description} where it can");
+            endpoints.with_device(table)
+        }
+        Err((level, reason)) => {
+            log::log!(level, "proc_init: data between nodes goes by TCP: {reason}");
+            Ok(endpoints)
         }
     }
 }
@@ -250,9 +287,9 @@ impl PendingInit {
                 )?;
                 let membership = Some(table.membership);
                 let mut endpoints = Endpoints::new(endpoints);
-                if let Some(device) = self.device.take().filter(|_| remote) {
-                    let forced = self.job.transport == Transport::Verbs;
-                    endpoints = endpoints.with_device(device, forced, size)?;
+                if remote {
+                    let device = self.device.take();
+                    endpoints = with_device(endpoints, device, &self.job, &self.config)?;
                 }
                 #[cfg(feature = "test-transports")]
                 let endpoints = Endpoints { faults: self.faults.map(Faults::new), ..endpoints };
@@ -337,7 +374,7 @@ impl PendingInit {
     ///
     /// # Errors
     /// [`Error::Config`].
-    pub fn on_twin(job: Job, config: Config, network: Network) -> Result<PendingInit> {
+    pub fn on_twin(job: Job, config: Config, network: twin::Network) -> Result<PendingInit> {
         config.check()?;
         membarrier::prepare();
         Ok(PendingInit { job, config, stage: Stage::Twin(network), device: None, faults: None })
@@ -350,7 +387,7 @@ impl PendingInit {
     }
 
     /// Joins it: with no exchange, as all know alike who takes part.
-    fn join(&self, network: Network) -> Result<Runtime> {
+    fn join(&self, network: twin::Network) -> Result<Runtime> {
         let (size, me) = (self.job.size, self.job.rank);
         let card_of = |rank: u32| {
             let job = Job { rank: Rank(rank as u16), node: Some(rank.into()), ..self.job.clone() };

@@ -11,7 +11,8 @@ use crate::os::process;
 use crate::progress::thread::Served;
 use crate::ranks::Ranks;
 use crate::segment::own::Memory;
-use crate::sync::MutexGuard;
+use crate::sync::lane::LaneCarrier;
+use crate::sync::{AtomicU64, MutexGuard};
 use crate::transport::KILLED;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
@@ -34,6 +35,10 @@ impl Upcalls for Inner {
             Some(queue) => queue.expects(stream.generation),
             None => stream.queue == CHANNELS,
         }
+    }
+
+    fn lane_carrier(&self, peer: Rank, queue: QueueId) -> Option<&LaneCarrier<AtomicU64>> {
+        self.queues.get(queue.index()).map(|queue| queue.carrier(peer))
     }
 
     fn is_stale(&self, peer: Rank, behind: Behind) -> bool {

@@ -36,6 +36,24 @@ impl<W: Word64> LaneCarrier<W> {
         }
     }
 
+    /// The carrier of what is under way.
+    pub fn current(&self) -> u8 {
+        (self.0.load(Ordering::Acquire) >> CARRIER_BIT) as u8
+    }
+
+    /// Another carrier takes over what is under way, of which the former one has nothing left.
+    pub fn hand_over(&self, to: u8) {
+        let mut word = self.0.load(Ordering::Relaxed);
+        // Release: as in `end`.
+        while let Err(found) = self.0.compare_exchange(
+            word,
+            u64::from(to) << CARRIER_BIT | word & COUNT,
+            Ordering::AcqRel,
+        ) {
+            word = found;
+        }
+    }
+
     /// So many requests have ended.
     #[inline]
     pub fn end(&self, requests: u32) {
@@ -66,6 +84,16 @@ mod tests {
         assert_eq!((lane.begin(1), lane.begin(2)), (1, 1));
         lane.end(5);
         assert_eq!(lane.begin(3), 3, "more ends than requests change no carrier");
+    }
+
+    #[test]
+    fn what_is_under_way_can_be_handed_over() {
+        let lane = LaneCarrier::<AtomicU64>::default();
+        assert_eq!((lane.begin(2), lane.begin(1)), (2, 2));
+        lane.hand_over(1);
+        assert_eq!((lane.current(), lane.begin(2)), (1, 1));
+        lane.end(3);
+        assert_eq!(lane.begin(2), 2);
     }
 
     #[test]

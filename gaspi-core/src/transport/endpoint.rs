@@ -13,7 +13,7 @@ use crate::transport::payload::{ChannelMessage, Payload};
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingCall, PendingRequests, RequestKey};
 use crate::transport::tcp::endpoint_table::EndpointTable;
-use crate::transport::tcp::poll_sets::COMPLETIONS;
+use crate::transport::tcp::poll_sets::{COMPLETIONS, DEVICE_EVENTS};
 use crate::transport::tcp::send_queue::{Item, Outgoing};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin::{Network, Port};
@@ -136,17 +136,28 @@ impl Endpoints {
         }
     }
 
+    /// What a device of a job of so many ranks can be used by; `forced` says that no data may go
+    /// by streams.
+    ///
+    /// # Errors
+    /// In words, why it cannot be used.
+    pub(crate) fn device_table(
+        &self,
+        device: Device,
+        forced: bool,
+        ranks: u32,
+    ) -> std::result::Result<DeviceTable, String> {
+        let (requests, posted) = (Arc::clone(&self.requests), Arc::clone(&self.posted_receives));
+        DeviceTable::new(device, forced, ranks, requests, posted)
+    }
+
     /// A device besides.
     ///
     /// # Errors
-    /// It cannot be used.
-    pub(crate) fn with_device(self, device: Device, forced: bool, ranks: u32) -> Result<Endpoints> {
-        let (requests, posted) = (Arc::clone(&self.requests), Arc::clone(&self.posted_receives));
-        let device =
-            DeviceTable::new(device, forced, ranks, requests, posted).map_err(|reason| {
-                Error::System { call: "preparing the RDMA device".to_owned(), reason }
-            })?;
+    /// What the kernel says.
+    pub(crate) fn with_device(self, device: DeviceTable) -> Result<Endpoints> {
         self.stream.sets.data.add(device.descriptor(), COMPLETIONS)?;
+        self.stream.sets.poll.add(device.events(), DEVICE_EVENTS)?;
         Ok(Endpoints { device: Some(device), ..self })
     }
 
@@ -184,7 +195,8 @@ impl Endpoints {
         device: bool,
     ) -> CarrierKind {
         if let Some(verbs) = self.verbs(up) {
-            let carries = device && verbs.carries(queue, peer);
+            let carries =
+                if device { verbs.carries(queue, peer) } else { verbs.holds(queue, peer) };
             return if carries { CarrierKind::Verbs } else { CarrierKind::Stream };
         }
         #[cfg(feature = "test-transports")]
@@ -325,9 +337,7 @@ impl Endpoint<'_> {
             Carrier::Verbs(..) if queue == CHANNELS => {
                 self.unwrapped().put(put, payload, departure)
             }
-            Carrier::Verbs(table, stream) => {
-                self.verbs(table, stream).put(self.peer, put, payload.as_ref())
-            }
+            Carrier::Verbs(table, stream) => self.verbs(table, stream).put(self.peer, put, payload),
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(faults, _) => faults.put(self.unwrapped(), put, payload, departure),
             #[cfg(feature = "test-transports")]

@@ -43,6 +43,8 @@ pub(crate) mod verbs;
 use crate::ids::{QueueId, Rank};
 use crate::ranks::Ranks;
 use crate::segment::own::Memory;
+use crate::sync::AtomicU64;
+use crate::sync::lane::LaneCarrier;
 use crate::wire::message::{Message, Register, Stream};
 use std::os::fd::OwnedFd;
 
@@ -85,6 +87,9 @@ pub(crate) trait Upcalls: Send + Sync {
 
     /// Whether requests of this stream have not been purged.
     fn expects(&self, stream: Stream) -> bool;
+
+    /// What carries the requests of a lane, a queue and `peer`; none of channels.
+    fn lane_carrier(&self, peer: Rank, queue: QueueId) -> Option<&LaneCarrier<AtomicU64>>;
 
     /// Whether something was lost that a request would arrive behind: it must not arrive either.
     fn is_stale(&self, peer: Rank, behind: Behind) -> bool;

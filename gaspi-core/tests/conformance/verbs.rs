@@ -66,13 +66,24 @@ fn a_wait_ends_when_the_data_is_in_the_memory_of_the_target() {
     });
 }
 
+const FIRST_TOLD: u32 = 1000;
+
 fn a_request_that_the_device_fails_costs_its_queue_and_target_only() {
     /// As verbs number it: retries exceeded.
     const NO_ANSWER: u32 = 12;
+    let told = std::sync::Barrier::new(2);
     run_with_devices(2, "", |rt, fabric| {
         make(rt, S0, 8192);
         exchange(rt, 3);
-        for _ in 0..20 {
+        for round in 1..=20 {
+            if rt.rank() == Rank(1) {
+                // They have arrived, and nobody has looked at them.
+                for id in FIRST_TOLD..FIRST_TOLD + 100 {
+                    rt.notify(Rank(0), S0, NotificationId(id), round, Q0, LIMIT).expect("posted");
+                }
+                rt.wait(Q0, LIMIT).expect("wait");
+            }
+            told.wait();
             if rt.rank() == Rank(0) {
                 fabric.fail(0, 0, 1, NO_ANSWER);
                 // Whichever request the device fails, both ends of its pair know it.
@@ -86,6 +97,10 @@ fn a_request_that_the_device_fails_costs_its_queue_and_target_only() {
                     other => panic!("{other:?}"),
                 }
                 rt.queue_purge(Q0, LIMIT).expect("purge");
+                for id in FIRST_TOLD..FIRST_TOLD + 100 {
+                    let came = rt.notify_reset(S0, NotificationId(id));
+                    assert_eq!(came, Ok(round), "of the other direction nothing is lost");
+                }
             }
             meet(rt);
             // The next requests make a new pair; the other queue has lost nothing.
@@ -155,10 +170,196 @@ fn segments_come_and_go_under_the_writes_of_a_peer() {
     });
 }
 
+/// Memory that a device with this option does not take, beside what it does.
+const LITTLE: &str = "max_registered=6000000,placement=2";
+const LARGE: u64 = 16 << 20;
+const N1: NotificationId = NotificationId(1);
+
+/// Requests that this rank's device has carried.
+fn carried(rt: &Runtime) -> u64 {
+    let named = |counter: &u32| {
+        Runtime::statistic_info(*counter).is_some_and(|it| it.name == "NumberOfRequestsVerbs")
+    };
+    let counter = (0..rt.statistic_num()).find(named).expect("it is counted");
+    rt.statistic_get(counter, 0).expect("counter")
+}
+
+/// Writes to the other rank and waits, again and again, until its device carries that, or does not
+/// any more; what is lost on the way is an error of its queue.
+fn until_carried(rt: &Runtime, by_device: bool) {
+    let peer = Rank(1 - rt.rank().0);
+    within(LIMIT_OF_CHANGE, "another carrier", || {
+        let mut same = 0;
+        while same < 3 {
+            let before = carried(rt);
+            let done = rt.write(&eight(peer), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT));
+            if done.is_err() {
+                rt.queue_purge(Q0, LIMIT).expect("purge");
+            }
+            let seen = (carried(rt) > before) == by_device && done.is_ok();
+            same = if seen { same + 1 } else { 0 };
+        }
+    });
+}
+
+const LIMIT_OF_CHANGE: std::time::Duration = std::time::Duration::from_secs(60);
+
+fn a_port_that_goes_leaves_data_to_streams_until_it_is_back() {
+    run_with_devices(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        for _ in 0..3 {
+            until_carried(rt, true);
+            meet(rt);
+            if rt.rank() == Rank(0) {
+                fabric.port(0, 0);
+                until_carried(rt, false);
+            }
+            meet(rt);
+            if rt.rank() == Rank(0) {
+                fabric.port(0, 1);
+            }
+            meet(rt);
+        }
+        until_carried(rt, true);
+        meet(rt);
+    });
+}
+
+fn a_device_that_fails_leaves_data_to_streams() {
+    run_with_devices(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        until_carried(rt, true);
+        meet(rt);
+        if rt.rank() == Rank(0) {
+            fabric.fatal(0, 0);
+        }
+        until_carried(rt, false);
+        meet(rt);
+        // Of one that works again nothing is expected.
+        let peer = Rank(1 - rt.rank().0);
+        for _ in 0..20 {
+            rt.write(&eight(peer), Q1, LIMIT).expect("posted");
+            rt.wait(Q1, LIMIT).expect("wait");
+        }
+        meet(rt);
+    });
+}
+
+fn a_rank_that_computes_holds_no_sender_of_notifications_back() {
+    let sent = std::sync::Barrier::new(2);
+    run_with_devices(2, "", |rt, _| {
+        make(rt, S0, 8192);
+        for _ in 0..3 {
+            if rt.rank() == Rank(0) {
+                // More than there are buffers for.
+                for _ in 0..4 {
+                    for value in 1..=1000 {
+                        rt.notify(Rank(1), S0, N1, value, Q0, LIMIT).expect("posted");
+                    }
+                    rt.wait(Q0, LIMIT).expect("the other rank makes no call");
+                }
+            }
+            // Without a call of the library.
+            sent.wait();
+            meet(rt);
+        }
+    });
+}
+
+fn what_the_device_does_not_carry_goes_by_the_stream_in_its_turn() {
+    run_with_devices(2, LITTLE, |rt, _| {
+        let peer = Rank(1 - rt.rank().0);
+        make(rt, S0, 1 << 16);
+        // Its memory is known to no device, at neither end.
+        make(rt, S1, LARGE);
+        meet(rt);
+        for round in 1..=200u64 {
+            let me = u64::from(rt.rank().0);
+            for at in 0..8 {
+                put_u64(rt, S0, at * 4096, round * 100 + at * 10 + me);
+                put_u64(rt, S1, at * 4096, round * 100 + at * 10 + me);
+            }
+            // By turns, one behind the other, to places of both kinds.
+            for at in 0..8 {
+                let (local, remote) = match (round + at) % 4 {
+                    0 => (S0, S1),
+                    1 => (S1, S0),
+                    2 => (S1, S1),
+                    _ => (S0, S0),
+                };
+                let (local_offset, remote_offset) = (at * 4096, 32768 + at * 4096);
+                let size = if at % 3 == 0 { 8 } else { 3000 };
+                let t = Transfer { local, local_offset, rank: peer, remote, remote_offset, size };
+                if at == 7 {
+                    rt.write_notify(&t, N1, round as u32, Q0, LIMIT).expect("posted");
+                } else {
+                    rt.write(&t, Q0, LIMIT).expect("posted");
+                }
+            }
+            let of = if (round + 7) % 4 == 1 || (round + 7) % 4 == 3 { S0 } else { S1 };
+            rt.notify_waitsome(of, 1, 1, LIMIT).expect("notified");
+            assert_eq!(rt.notify_reset(of, N1), Ok(round as u32));
+            for at in 0..8 {
+                let to = if matches!((round + at) % 4, 1 | 3) { S0 } else { S1 };
+                let came = get_u64(rt, to, 32768 + at * 4096);
+                assert_eq!(came, round * 100 + at * 10 + (1 - me), "round {round}, place {at}");
+            }
+            if round % 3 == 0 {
+                rt.wait(Q0, LIMIT).expect("wait");
+            }
+            meet(rt);
+        }
+        rt.wait(Q0, LIMIT).expect("wait");
+        meet(rt);
+        let carried = carried(rt);
+        assert!(carried > 10, "the device has carried {carried} requests");
+    });
+}
+
+fn reads_of_both_kinds_keep_their_turn() {
+    run_with_devices(2, LITTLE, |rt, _| {
+        let peer = Rank(1 - rt.rank().0);
+        make(rt, S0, 1 << 16);
+        make(rt, S1, LARGE);
+        for round in 1..=100u64 {
+            for segment in [S0, S1] {
+                put_u64(rt, segment, 0, round * 10 + u64::from(segment.0));
+            }
+            meet(rt);
+            for at in 0..4u64 {
+                let (local, remote) = if at % 2 == 0 { (S0, S0) } else { (S0, S1) };
+                let local_offset = 8192 + 4096 * at;
+                let t = Transfer {
+                    local,
+                    local_offset,
+                    rank: peer,
+                    remote,
+                    remote_offset: 0,
+                    size: 4096,
+                };
+                rt.read(&t, Q0, LIMIT).expect("posted");
+            }
+            rt.wait(Q0, LIMIT).expect("wait");
+            for at in 0..4u64 {
+                let from = if at % 2 == 0 { S0 } else { S1 };
+                let came = get_u64(rt, S0, 8192 + 4096 * at);
+                assert_eq!(came, round * 10 + u64::from(from.0));
+            }
+            meet(rt);
+        }
+    });
+}
+
 tests! {
+    VERBS_PAIRS:
+        a_port_that_goes_leaves_data_to_streams_until_it_is_back,
+        a_device_that_fails_leaves_data_to_streams,
+        what_the_device_does_not_carry_goes_by_the_stream_in_its_turn,
+        reads_of_both_kinds_keep_their_turn;
     VERBS:
         a_device_with_the_smallest_limits_carries_everything,
         a_queue_without_a_pair_is_an_error_and_no_hang,
+        a_rank_that_computes_holds_no_sender_of_notifications_back,
         a_request_that_the_device_fails_costs_its_queue_and_target_only,
         a_wait_ends_when_the_data_is_in_the_memory_of_the_target,
         memory_that_the_device_does_not_take_is_an_error_with_its_remedy,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use gaspi_core::twin::Network;
-use gaspi_core::{Job, Rank};
+use gaspi_core::{Job, Rank, Transport};
 use gaspi_mock_card::{Fabric, MockCard, Options};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -26,7 +26,7 @@ pub(crate) enum Nodes {
     Twin,
     /// Each on its own, with an RDMA device that is as unkind as the standard allows, by a seed.
     Verbs,
-    /// Two and two, with such devices between.
+    /// Two and two, with such devices between, which are used where they can be.
     VerbsPairs,
 }
 
@@ -35,6 +35,7 @@ pub(crate) const TCP: &[Nodes] = &[Nodes::Each];
 pub(crate) const MIXED: &[Nodes] = &[Nodes::Pairs];
 pub(crate) const TWIN: &[Nodes] = &[Nodes::Twin];
 pub(crate) const VERBS: &[Nodes] = &[Nodes::Verbs];
+pub(crate) const VERBS_PAIRS: &[Nodes] = &[Nodes::VerbsPairs];
 /// With sockets and clocks.
 pub(crate) const REAL: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty];
 pub(crate) const EVERY: &[Nodes] = &[
@@ -78,6 +79,11 @@ impl Nodes {
             Nodes::Verbs => "verbs",
             Nodes::VerbsPairs => "verbs-pairs",
         }
+    }
+
+    /// How ranks with devices are to use them.
+    pub(crate) fn transport_of_devices(self) -> Transport {
+        if self == Nodes::Verbs { Transport::Verbs } else { Transport::Auto }
     }
 
     fn node(self, rank: Rank) -> u64 {

@@ -8,12 +8,13 @@ mod layouts;
 mod threads;
 
 pub(crate) use layouts::{
-    Devices, EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, VERBS, next_seed, run_tests,
+    Devices, EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, VERBS, VERBS_PAIRS, next_seed,
+    run_tests,
 };
 pub(crate) use threads::{Barrier, now, pause, scope};
 
 use gaspi_core::twin::{Network, Ticket};
-use gaspi_core::{Config, Job, PendingInit, Rank, Runtime, Timeout, Transport};
+use gaspi_core::{Config, Job, PendingInit, Rank, Runtime, Timeout};
 use gaspi_mock_card::Fabric;
 use gaspi_mock_card::control::Live;
 use std::io::Write;
@@ -209,7 +210,7 @@ fn run_on<T: Send>(
                     if let Some((fabric, library)) = devices {
                         fabric.use_all();
                         let name = format!("mock{}_{rank}", fabric.number());
-                        job.transport = Transport::Verbs;
+                        job.transport = nodes.transport_of_devices();
                         job.device.library = Some(library.clone());
                         job.device.device = Some(name);
                     }

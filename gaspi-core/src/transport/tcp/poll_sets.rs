@@ -17,6 +17,7 @@ pub(crate) const LAUNCHER: u64 = 2;
 pub(crate) const DATA: u64 = 3;
 pub(crate) const WAKEUP_SOCKET: u64 = 4;
 pub(crate) const COMPLETIONS: u64 = 5;
+pub(crate) const DEVICE_EVENTS: u64 = 6;
 pub(crate) const PROCESSES: u64 = 1 << 32;
 pub(crate) const ATTEMPTS: u64 = 1 << 33;
 pub(crate) const UNAUTHENTICATED_FROM: u64 = 1 << 40;

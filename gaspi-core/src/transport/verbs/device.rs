@@ -43,7 +43,7 @@ struct SentQueue {
 #[derive(Debug)]
 pub(super) struct Handles {
     pub(super) library: Library,
-    context: NonNull<sys::ibv_context>,
+    pub(super) context: NonNull<sys::ibv_context>,
     pub(super) domain: NonNull<sys::ibv_pd>,
     channel: NonNull<sys::ibv_comp_channel>,
     received: NonNull<sys::ibv_cq>,
@@ -290,7 +290,9 @@ impl Handles {
         };
         // SAFETY: open as long as the channel.
         let descriptor = unsafe { BorrowedFd::borrow_raw(channel.as_ref().fd) };
-        let set = set_nonblocking(descriptor);
+        // SAFETY: open as long as the context.
+        let events = unsafe { BorrowedFd::borrow_raw(context.as_ref().async_fd) };
+        let set = set_nonblocking(descriptor).and_then(|()| set_nonblocking(events));
         let sent = Mutex::default();
         let handles = Handles {
             library,
@@ -304,7 +306,7 @@ impl Handles {
             limits,
             timing,
         };
-        set.map_err(|error| format!("its completion channel: {error}"))?;
+        set.map_err(|error| format!("its channels: {error}"))?;
         Ok(handles)
     }
 

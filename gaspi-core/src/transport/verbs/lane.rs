@@ -7,6 +7,7 @@
 //!
 //! Invariant: each request is told of once: done, refused or lost with the pair.
 
+use super::divert::Diverted;
 use super::pairing::PairState;
 use super::queue_pair::QueuePair;
 use super::work::{Completion, Limits, Local, Remote, WorkRequest};
@@ -32,8 +33,12 @@ pub(super) enum Request {
     Get { stream: Stream, local: Local, remote: Remote, size: u64, notify: Notify },
     /// A read behind all writes, whose result nobody wants.
     Finish { stream: Stream },
+    /// The same where nobody waits, so that what follows by a stream comes behind the writes.
+    Fence,
     /// An answer to the peer, which completes nothing.
     Answer(Frame),
+    /// What a stream is to carry, once nothing of the lane is under way here.
+    Diverted(Diverted),
 }
 
 type Notify = Option<(Arc<Segment>, NotificationId)>;
@@ -43,7 +48,8 @@ impl Request {
         match self {
             Request::Put { put, .. } => Some(put.stream),
             Request::Get { stream, .. } | Request::Finish { stream } => Some(*stream),
-            Request::Answer(_) => None,
+            Request::Diverted(request) => Some(request.stream()),
+            Request::Fence | Request::Answer(_) => None,
         }
     }
 }
@@ -56,6 +62,7 @@ enum Kind {
     Write(Stream),
     Read(Stream, Notify),
     Finish(Stream),
+    Fence,
     Answer,
 }
 
@@ -63,7 +70,7 @@ impl Kind {
     fn stream(&self) -> Option<Stream> {
         match self {
             Kind::Write(stream) | Kind::Read(stream, _) | Kind::Finish(stream) => Some(*stream),
-            Kind::Proof | Kind::Answer => None,
+            Kind::Proof | Kind::Fence | Kind::Answer => None,
         }
     }
 }
@@ -139,15 +146,36 @@ pub(super) struct LaneState {
     acknowledged: Vec<(Stream, u32)>,
     /// Whether there are writes that no read is behind.
     unfinished: bool,
-    /// How many requests there have been, and how many the device has nothing to do with any more.
-    begun: u64,
-    ended: u64,
+    counters: Counters,
     /// The request that the device has refused, and why.
     refused: Option<Stream>,
-    failed: Option<String>,
+    failed: Option<Failure>,
+    diversion: Diversion,
     /// The bytes of the last message.
     message: Vec<u8>,
     pub(super) outbox: Outbox,
+}
+
+/// Why a lane's pair is to be taken down.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) reason: String,
+    /// Whether another attempt would meet it too, if the pair has not been up.
+    pub(super) refuses: bool,
+}
+
+/// How many requests there have been, and how many the device has nothing to do with any more.
+#[derive(Debug, Default)]
+struct Counters {
+    begun: u64,
+    ended: u64,
+}
+
+/// How many of those that wait are for a stream, and whether somebody hands such to it now.
+#[derive(Debug, Default)]
+struct Diversion {
+    waiting: u32,
+    running: bool,
 }
 
 /// What is to be told to the peer, in order, and whether somebody does.
@@ -160,18 +188,71 @@ pub(super) struct Outbox {
 impl LaneState {
     /// Whether nothing is under way, nor waits.
     pub(super) fn is_idle(&self) -> bool {
-        self.sent.is_empty() && self.waiting.is_empty() && self.acknowledged.is_empty()
+        self.has_none_here() && self.waiting.is_empty() && !self.diversion.running
+    }
+
+    /// Whether the device has nothing of the lane under way.
+    fn has_none_here(&self) -> bool {
+        self.sent.is_empty() && self.acknowledged.is_empty()
+    }
+
+    /// Whether what is pushed now has to go by a stream too, behind others that do.
+    pub(super) fn is_diverted(&self) -> bool {
+        self.diversion.waiting > 0 || self.diversion.running
+    }
+
+    /// Whether what waits for a stream can go there.
+    pub(super) fn may_divert(&self) -> bool {
+        let next = matches!(self.waiting.front(), Some(Request::Diverted(_)));
+        next && !self.diversion.running && self.has_none_here() && !self.pairing.is_ending()
+    }
+
+    /// Begins or ends handing requests to a stream.
+    pub(super) fn set_diverting(&mut self, diverting: bool) {
+        self.diversion.running = diverting;
+    }
+
+    /// The next request that is for a stream.
+    pub(super) fn take_diverted(&mut self) -> Option<Diverted> {
+        let next =
+            self.waiting.iter().position(|request| matches!(request, Request::Diverted(_)))?;
+        self.diversion.waiting -= 1;
+        match self.waiting.remove(next) {
+            Some(Request::Diverted(request)) => Some(request),
+            _ => None,
+        }
     }
 
     /// Whether a request that is pushed can be posted at once.
     #[inline]
     pub(super) fn takes_more(&self) -> bool {
-        self.waiting.is_empty() && self.pairing.is_up() && self.room() > 1 && self.failed.is_none()
+        let unhindered =
+            self.waiting.is_empty() && !self.diversion.running && self.failed.is_none();
+        unhindered && self.pairing.is_up() && self.room() > 1
     }
 
-    /// Why posting has failed: whoever looks next takes the pair down.
-    pub(super) fn note_failure(&mut self, reason: Option<String>) {
-        self.failed = self.failed.take().or(reason);
+    /// Whoever looks next takes the pair down; the first failure counts.
+    pub(super) fn note_failure(&mut self, reason: &str, refuses: bool) {
+        self.failed.get_or_insert_with(|| Failure { reason: reason.to_owned(), refuses });
+    }
+
+    /// Stops the pair if it is to be taken down; whether it is.
+    pub(super) fn stop_failed(&self) -> bool {
+        if self.failed.is_some() {
+            self.stop();
+        }
+        self.failed.is_some()
+    }
+
+    /// Nothing more comes by the pair.
+    pub(super) fn stop(&self) {
+        if let Some(pair) = &self.pair {
+            pair.stop();
+        }
+    }
+
+    pub(super) fn take_failure(&mut self) -> Option<Failure> {
+        self.failed.take()
     }
 
     /// Whether something waits for the pair, or for room in it.
@@ -181,23 +262,32 @@ impl LaneState {
 
     /// How many requests there have been.
     pub(super) fn begun(&self) -> u64 {
-        self.begun
+        self.counters.begun
     }
 
     /// Whether the device may still use memory of the first so many requests.
     pub(super) fn has_before(&self, begun: u64) -> bool {
-        self.ended < begun
+        self.counters.ended < begun
     }
 
     /// Puts a request behind the others.
     pub(super) fn push(&mut self, request: Request) {
         match &request {
             Request::Put { .. } => self.unfinished = true,
-            Request::Finish { .. } => self.unfinished = false,
+            Request::Finish { .. } | Request::Fence => self.unfinished = false,
             _ => {}
         }
-        self.begun += 1;
+        self.counters.begun += 1;
         self.waiting.push_back(request);
+    }
+
+    /// Puts a request for a stream behind the others, and behind the data of those before.
+    pub(super) fn push_diverted(&mut self, request: Diverted) {
+        if self.unfinished && self.pairing.is_up() {
+            self.push(Request::Fence);
+        }
+        self.diversion.waiting += 1;
+        self.waiting.push_back(Request::Diverted(request));
     }
 
     /// Whether there are writes that a read would end.
@@ -248,10 +338,10 @@ impl LaneState {
     /// # Errors
     /// What the device says: the pair has to be taken down.
     pub(super) fn pump(&mut self) -> Result<(), String> {
-        if let Some(reason) = self.failed.take() {
-            return Err(reason);
-        }
-        while self.pairing.is_up() && self.room() > 0 {
+        while self.pairing.is_up() && self.room() > 0 && self.failed.is_none() {
+            if let Some(Request::Diverted(_)) = self.waiting.front() {
+                break;
+            }
             let Some(request) = self.waiting.pop_front() else { break };
             let stream = request.stream();
             match self.post_request(request) {
@@ -296,15 +386,16 @@ impl LaneState {
                 Ok(None)
             }
             Request::Finish { stream } => {
-                let pair = self.pair.as_mut().ok_or("there is no pair")?;
-                let behind = match pair.flush_target().filter(|_| !limits.ends_at_ack) {
-                    Some(remote) => WorkRequest::Read { local: pair.scratch()?, remote, size: 1 },
-                    None => WorkRequest::Nothing,
-                };
-                self.post(&behind, true)?;
+                self.post_read_behind(!limits.ends_at_ack)?;
                 self.note(Kind::Finish(stream));
                 Ok(None)
             }
+            Request::Fence => {
+                self.post_read_behind(true)?;
+                self.note(Kind::Fence);
+                Ok(None)
+            }
+            Request::Diverted(_) => Ok(Some(request)),
             Request::Answer(frame) => {
                 if !self.post_message(&frame, true)? {
                     return Ok(Some(Request::Answer(frame)));
@@ -313,6 +404,16 @@ impl LaneState {
                 Ok(None)
             }
         }
+    }
+
+    /// Posts a read behind all writes, or only something that ends behind them.
+    fn post_read_behind(&mut self, reads: bool) -> Result<(), String> {
+        let pair = self.pair.as_mut().ok_or("there is no pair")?;
+        let behind = match pair.flush_target().filter(|_| reads) {
+            Some(remote) => WorkRequest::Read { local: pair.scratch()?, remote, size: 1 },
+            None => WorkRequest::Nothing,
+        };
+        self.post(&behind, true)
     }
 
     /// Posts a frame as a message; false if there is no room for it now.
@@ -372,7 +473,7 @@ impl LaneState {
         let at_ack = self.pair.as_ref().is_some_and(|pair| pair.limits().ends_at_ack);
         while self.sent.front().is_some_and(|sent| sent.last <= completion.id) {
             let Some(sent) = self.sent.pop_front() else { break };
-            self.ended += u64::from(!matches!(sent.kind, Kind::Proof));
+            self.counters.ended += u64::from(!matches!(sent.kind, Kind::Proof));
             match sent.kind {
                 Kind::Proof => self.pairing.on_proved(),
                 Kind::Write(stream) if at_ack => add(&mut ended.done, stream),
@@ -387,6 +488,7 @@ impl LaneState {
                     ended.done.append(&mut self.acknowledged);
                     add(&mut ended.done, stream);
                 }
+                Kind::Fence => ended.done.append(&mut self.acknowledged),
                 Kind::Answer => {}
             }
         }
@@ -403,10 +505,11 @@ impl LaneState {
     pub(super) fn lose_all(&mut self, ended: &mut Ended) {
         self.pair = None;
         self.failed = None;
-        self.ended = self.begun;
+        self.counters.ended = self.counters.begun;
         self.freed = self.next;
         self.unsignalled = 0;
         self.unfinished = false;
+        self.diversion.waiting = 0;
         ended.lost.append(&mut self.acknowledged);
         let sent = self.sent.drain(..).filter_map(|sent| sent.kind.stream());
         let waiting = self.waiting.drain(..).filter_map(|request| request.stream());

@@ -9,7 +9,10 @@
 //! behind all requests of this rank that use it.
 
 mod device;
+mod divert;
+mod events;
 mod lane;
+mod memory;
 mod pairing;
 mod pairs;
 mod port;
@@ -20,8 +23,6 @@ mod work;
 use crate::config::QUEUE_MAX;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
-use crate::segment::prepared::Prepared;
-use crate::segment::{Reach, Segment};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
 use crate::transport::payload::Payload;
 use crate::transport::posted_receives::PostedReceives;
@@ -30,22 +31,33 @@ use crate::transport::software_target::{Action, Served, SoftwareTarget};
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::{Behind, Upcalls};
 use crate::wire::frame::{Frame, PREFIX};
-use crate::wire::message::{MemoryKey, Put, RemoteAddress, Stream};
+use crate::wire::message::{Put, RemoteAddress, Stream};
 use device::RECEIVES;
+use divert::Diverted;
+use events::DeviceCondition;
 use lane::{Ended, Lane, LaneState, Request};
 use receives::Receives;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 use work::{BATCH, Completion, Local, Outcome};
 
 pub(crate) use device::{Device, Wishes};
 pub(crate) use work::Remote;
 
-/// How long a delete waits for this rank's own requests on the memory, and a purge for those of its
-/// queue.
-const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+/// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
+#[derive(Debug, Default)]
+struct Resets {
+    peers: Mutex<Vec<Rank>>,
+    any: AtomicBool,
+}
+
+/// Why pairs with a peer ended last, and whether somebody was told that there are none.
+#[derive(Debug, Default)]
+struct Trouble {
+    reason: String,
+    told: bool,
+}
 
 /// The lanes of a queue, by rank.
 type Lanes = Box<[OnceLock<Box<Lane>>]>;
@@ -61,13 +73,12 @@ pub(crate) struct DeviceTable {
     ranks: u32,
     /// Whether nothing may go by streams that can go by the device.
     pub(crate) forced: bool,
-    /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
-    resets: Mutex<Vec<Rank>>,
-    has_resets: AtomicBool,
+    resets: Resets,
+    condition: DeviceCondition,
     /// Whether a lane has something waiting that nobody has looked at.
     has_stalled: AtomicBool,
     /// Why pairs with a peer ended last.
-    last_errors: Mutex<HashMap<Rank, String>>,
+    troubles: Mutex<HashMap<Rank, Trouble>>,
     requests: Arc<PendingRequests>,
     posted_receives: Arc<PostedReceives>,
     /// Whether writes of a queue may have no read behind them.
@@ -98,10 +109,10 @@ impl DeviceTable {
             by_number: Mutex::default(),
             ranks,
             forced,
-            resets: Mutex::default(),
-            has_resets: AtomicBool::new(false),
+            resets: Resets::default(),
+            condition: DeviceCondition::default(),
             has_stalled: AtomicBool::new(false),
-            last_errors: Mutex::default(),
+            troubles: Mutex::default(),
             requests,
             posted_receives,
             has_unfinished: [const { AtomicBool::new(false) }; QUEUE_MAX as usize],
@@ -144,110 +155,33 @@ pub(crate) struct Verbs<'a> {
     pub(crate) stream: &'a EndpointTable,
 }
 
-/// Memory.
-impl DeviceTable {
-    /// Makes a segment known to the device; the key that peers need.
-    ///
-    /// # Errors
-    /// In words, why the device does not take it.
-    pub(crate) fn prepare(&self, segment: &Segment) -> std::result::Result<MemoryKey, String> {
-        segment.prepared.prepare(|| {
-            let registration = self.device.register(segment.pointer(), segment.size)?;
-            let address = segment.pointer() as u64;
-            let key = MemoryKey { device: 0, key: registration.remote_key(), address };
-            let local_key = registration.local_key();
-            Ok(Prepared { local_key, key, registration: Box::new(registration) })
-        })
-    }
-
-    /// Whether the device can take data from this segment or put it there.
-    pub(crate) fn can_use(&self, segment: &Segment) -> bool {
-        segment.prepared.local_key().is_some() || self.prepare(segment).is_ok()
-    }
-
-    /// Where memory of this rank lies, for the device: what it does not know can only go along.
-    fn local(segment: &Segment, offset: u64) -> Local {
-        Local { address: segment.pointer() as u64 + offset, key: segment.prepared.local_key() }
-    }
-}
-
-impl Verbs<'_> {
-    /// Takes a segment, which has ended, from the device, once no request of this rank uses it.
-    /// Where that takes too long, their pairs are taken down.
-    pub(crate) fn release(self, segment: &Segment) {
-        if !segment.prepared.is_known() {
-            return;
-        }
-        self.end_requests(None, &format!("{} was deleted while it was used", segment.id));
-        segment.prepared.release();
-    }
-
-    /// Requests of a queue are forgotten: what they would still write here arrives before this
-    /// returns, or never.
-    pub(crate) fn purge(self, queue: QueueId) {
-        self.end_requests(Some(queue), "its queue was purged");
-    }
-
-    /// Waits until all requests so far have ended, of one queue or of all. Where that takes too
-    /// long, their pairs are taken down.
-    fn end_requests(self, queue: Option<QueueId>, reason: &str) {
-        let used = self.table.used(queue);
-        let before: Vec<(&Lane, u64)> = used.map(|lane| (lane, lane.lock().begun())).collect();
-        let uses = || {
-            before.iter().find(|(lane, begun)| {
-                let mut state = lane.lock();
-                // Where this fails the completion tells.
-                let _ = state.signal();
-                state.has_before(*begun)
-            })
-        };
-        let begin = Instant::now();
-        while let Some((lane, _)) = uses() {
-            if begin.elapsed() > RELEASE_LIMIT {
-                self.fail(lane, reason);
-                // What waits for the peer's word of an earlier end.
-                let (mut ended, mut state) = (Ended::default(), lane.lock());
-                if state.pair.is_none() {
-                    state.lose_all(&mut ended);
-                }
-                drop(state);
-                ended.tell(self.up, lane.peer);
-            }
-            self.poll();
-            std::thread::yield_now();
-        }
-    }
-
-    /// Where a place of the peer's lies, for its device.
-    fn remote(self, peer: Rank, place: RemoteAddress) -> Option<Remote> {
-        let inside = epoch::enter();
-        let target = self.up.ranks().target(peer, place.segment, &inside)?;
-        match target.reach {
-            Reach::Device { key, address }
-                if target.generation == place.generation && target.alive() =>
-            {
-                Some(Remote { address: address + place.offset, key })
-            }
-            _ => None,
-        }
-    }
-}
-
 /// Posting.
 impl Verbs<'_> {
-    /// Whether the next request of an idle lane is to go by the device: where there is no pair yet
-    /// one is begun, and requests go by streams meanwhile unless that is not wanted.
+    /// Whether the next request of an idle lane is to be posted here: where there is no pair yet
+    /// one is begun, and requests go by streams meanwhile unless that is not wanted. While the peer
+    /// has not said that its end of a broken pair is gone, nothing goes by any carrier.
     pub(crate) fn carries(self, queue: QueueId, peer: Rank) -> bool {
         if queue.index() >= self.table.lanes.len() {
             return false;
         }
         let lane = self.table.lane(queue, peer);
         let state = lane.lock();
-        if state.pairing.is_up() {
+        let usable = self.table.condition.is_usable() || self.table.forced;
+        if state.pairing.is_up() && usable || state.pairing.is_ending() {
             return true;
         }
-        self.begin(lane, state);
+        if usable {
+            self.begin(lane, state);
+        }
         self.table.forced
+    }
+
+    /// Whether the next request of an idle lane is to be posted here though the device does not
+    /// carry it.
+    pub(crate) fn holds(self, queue: QueueId, peer: Rank) -> bool {
+        let lanes = self.table.lanes.get(queue.index()).and_then(OnceLock::get);
+        let lane = lanes.and_then(|lanes| lanes[peer.index()].get());
+        self.table.forced || lane.is_some_and(|lane| lane.lock().pairing.is_ending())
     }
 
     /// Begins to make the pair of a lane, if there is none. Where that fails, what waits is lost.
@@ -260,20 +194,22 @@ impl Verbs<'_> {
         ended.tell(self.up, lane.peer);
     }
 
-    /// Posts a put.
+    /// Posts a put, to the device, or else to the stream behind what the device has.
     ///
     /// # Errors
-    /// The peer cannot be reached by the device; the put has not been posted.
-    pub(crate) fn put(self, peer: Rank, put: Put, payload: Option<&Payload>) -> Result<()> {
-        let mut data = None;
-        if let Some(payload) = payload.filter(|_| put.size > 0) {
-            let Some((segment, offset)) = payload.place() else {
-                return Err(self.refused(peer, "the device cannot send memory of the program"));
-            };
-            let remote = self.remote(peer, put.remote).ok_or_else(|| self.refused(peer, GONE))?;
-            data = Some((DeviceTable::local(segment, offset), remote));
-        }
-        self.push(peer, put.stream.queue, Request::Put { put, data })
+    /// The peer cannot be reached; the put has not been posted.
+    pub(crate) fn put(self, peer: Rank, put: Put, payload: Option<Payload>) -> Result<()> {
+        let remote = self.remote(peer, put.remote)?;
+        let data = match payload.as_ref().filter(|_| put.size > 0) {
+            Some(payload) => {
+                let place = payload.place().filter(|(segment, _)| self.table.can_use(segment));
+                let local = place.map(|(segment, offset)| DeviceTable::local(segment, offset));
+                local.zip(remote).map(Some)
+            }
+            None => remote.map(|_| None),
+        };
+        let request = data.map(|data| Request::Put { put, data });
+        self.push(peer, put.stream.queue, request, || Diverted::Put(put, payload))
     }
 
     /// Posts a get.
@@ -287,17 +223,28 @@ impl Verbs<'_> {
         place: RemoteAddress,
         target: GetTarget,
     ) -> Result<()> {
-        let remote = self.remote(peer, place).ok_or_else(|| self.refused(peer, GONE))?;
+        let remote = self.remote(peer, place)?;
+        let usable = target.size == 0 || self.table.can_use(&target.segment);
         let local = DeviceTable::local(&target.segment, target.offset);
-        let (size, notify) = (target.size, target.notify);
-        self.push(peer, stream.queue, Request::Get { stream, local, remote, size, notify })
+        let (size, notify) = (target.size, target.notify.clone());
+        let request = remote.filter(|_| usable);
+        let request = request.map(|remote| Request::Get { stream, local, remote, size, notify });
+        self.push(peer, stream.queue, request, || Diverted::Get(stream, place, target))
     }
 
     fn refused(self, peer: Rank, reason: &str) -> Error {
         self.up.ranks().refused(peer, reason.to_owned())
     }
 
-    fn push(self, peer: Rank, queue: QueueId, request: Request) -> Result<()> {
+    /// Puts a request behind the others of its lane; none if the device cannot carry it, which then
+    /// goes by the stream unless that is not wanted.
+    fn push(
+        self,
+        peer: Rank,
+        queue: QueueId,
+        request: Option<Request>,
+        diverted: impl FnOnce() -> Diverted,
+    ) -> Result<()> {
         let lane = self.table.lane(queue, peer);
         let mut state = lane.lock();
         // With the lock: what is pushed before the peer's end is known is taken down behind it.
@@ -307,6 +254,24 @@ impl Verbs<'_> {
             let why = self.table.last_error(peer).unwrap_or_default();
             return Err(self.refused(peer, &format!("the pair of {queue} broke: {why}")));
         }
+        let forced = self.table.forced;
+        if !forced && self.is_handed_over(lane) {
+            drop(state);
+            self.post_to_stream(lane, diverted());
+            return Ok(());
+        }
+        let up = state.pairing.is_up();
+        let request = match request {
+            Some(request) if forced || up && !state.is_diverted() => request,
+            None if forced => {
+                return Err(self.refused(peer, "the RDMA device does not take the memory"));
+            }
+            _ => {
+                state.push_diverted(diverted());
+                self.pump(lane, state);
+                return Ok(());
+            }
+        };
         if let Some(reason) = state.pairing.refused().filter(|_| state.pair.is_none()) {
             return Err(self.refused(peer, reason));
         }
@@ -314,7 +279,7 @@ impl Verbs<'_> {
             self.table.has_unfinished[queue.index()].store(true, Ordering::Relaxed);
         }
         state.push(request);
-        if state.pairing.is_up() {
+        if up {
             self.pump(lane, state);
         } else {
             self.begin(lane, state);
@@ -322,14 +287,17 @@ impl Verbs<'_> {
         Ok(())
     }
 
-    /// Posts what waits. Where that fails the pair is taken down.
+    /// Posts what waits, here or by the stream. Where that fails the pair is taken down.
     fn pump(self, lane: &Lane, mut state: MutexGuard<'_, LaneState>) {
-        let pumped = state.pump();
+        if let Err(reason) = state.pump() {
+            return self.fail(state, &reason);
+        }
+        if state.may_divert() {
+            return self.divert(lane, state);
+        }
         let waits = state.has_waiting();
         drop(state);
-        if let Err(reason) = pumped {
-            self.fail(lane, &reason);
-        } else if waits && !self.table.armed.swap(true, Ordering::SeqCst) {
+        if waits && !self.table.armed.swap(true, Ordering::SeqCst) {
             // The program may compute now: the progress thread goes on with it.
             self.table.device.arm();
         }
@@ -402,7 +370,9 @@ impl Ready<'_> {
         let pumped = self.state.pump();
         if self.state.has_waiting() || pumped.is_err() {
             // Whoever looks next goes on with it.
-            self.state.note_failure(pumped.err());
+            if let Err(reason) = pumped {
+                self.state.note_failure(&reason, false);
+            }
             self.table.has_stalled.store(true, Ordering::Release);
         }
     }
@@ -416,7 +386,18 @@ impl DeviceTable {
 
     /// Why pairs with `peer` ended last.
     pub(crate) fn last_error(&self, peer: Rank) -> Option<String> {
-        self.last_errors.lock().get(&peer).cloned()
+        self.troubles.lock().get(&peer).map(|trouble| trouble.reason.clone())
+    }
+
+    fn note_trouble(&self, peer: Rank, reason: String) {
+        self.troubles.lock().entry(peer).or_default().reason = reason;
+    }
+
+    /// Says once that no device carries data to `peer`.
+    fn warn_of_streams(&self, peer: Rank, reason: &str) {
+        if !std::mem::replace(&mut self.troubles.lock().entry(peer).or_default().told, true) {
+            log::warn!("data to {peer} goes by TCP, not by the RDMA device: {reason}");
+        }
     }
 
     /// Whether a pair with `peer` is up.
@@ -466,14 +447,15 @@ impl<'a> Verbs<'a> {
             self.received(&mut receives, completion);
         }
         if self.table.has_stalled.swap(false, Ordering::AcqRel) {
-            for lane in self.table.used(None) {
-                let state = lane.lock();
-                self.pump(lane, state);
-            }
+            busy |= self.go_on(&mut receives);
         }
-        if !busy && self.table.has_resets.swap(false, Ordering::AcqRel) {
-            // All that had come before has been handled.
-            let resets = std::mem::take(&mut *self.table.resets.lock());
+        if !busy && self.table.resets.any.swap(false, Ordering::AcqRel) {
+            let resets = std::mem::take(&mut *self.table.resets.peers.lock());
+            for peer in &resets {
+                self.table.used_with(*peer).for_each(|lane| lane.lock().stop());
+            }
+            // All that has come before is handled.
+            self.drain(&mut receives);
             resets.into_iter().for_each(|peer| self.reset(peer));
             busy = true;
         }
@@ -487,10 +469,34 @@ impl<'a> Verbs<'a> {
         busy
     }
 
+    /// Takes down pairs that have failed, behind what has come by them, and posts what waits on
+    /// other lanes; whether any had failed.
+    fn go_on(self, receives: &mut Receives) -> bool {
+        let mut failed = Vec::new();
+        for lane in self.table.used(None) {
+            let state = lane.lock();
+            if state.stop_failed() {
+                failed.push(lane);
+            } else {
+                self.pump(lane, state);
+            }
+        }
+        if failed.is_empty() {
+            return false;
+        }
+        self.drain(receives);
+        failed.iter().for_each(|lane| self.end_failed(lane));
+        true
+    }
+
     /// Handles all messages that have come by now.
     pub(crate) fn catch_up(self) {
         let mut receives = self.table.receives.lock();
         let _handling = epoch::handling();
+        self.drain(&mut receives);
+    }
+
+    fn drain(self, receives: &mut Receives) {
         let mut completions = [Completion::default(); BATCH];
         let mut handled = 0;
         // What comes meanwhile can wait.
@@ -500,8 +506,8 @@ impl<'a> Verbs<'a> {
                 break;
             }
             handled += come.len();
-            come.iter().for_each(|completion| self.received(&mut receives, completion));
-            self.refill(&mut receives);
+            come.iter().for_each(|completion| self.received(receives, completion));
+            self.refill(receives);
         }
         if handled > 0 {
             self.up.ranks().wake_own();
@@ -532,7 +538,10 @@ impl<'a> Verbs<'a> {
             }
             Outcome::Failed { status, vendor } => {
                 let reason = self.table.device.in_words(status, vendor);
-                self.fail_request(lane, status, &reason);
+                // A flush: the peer has used the pair before this side had proved it.
+                let refuses = status != libibverbs_sys::IBV_WC_WR_FLUSH_ERR;
+                lane.lock().note_failure(&reason, refuses);
+                self.table.has_stalled.store(true, Ordering::Release);
             }
         }
     }
@@ -553,7 +562,7 @@ impl<'a> Verbs<'a> {
                 state.push(Request::Answer(frame));
                 self.pump(lane, state);
             }
-            _ => self.fail(lane, "the peer does not keep to the protocol"),
+            _ => self.fail(lane.lock(), "the peer does not keep to the protocol"),
         }
     }
 

@@ -62,8 +62,7 @@ impl PairState {
     }
 
     /// Whether the end of an attempt has not been heard of from the peer.
-    #[cfg(test)]
-    fn is_ending(&self) -> bool {
+    pub(super) fn is_ending(&self) -> bool {
         self.phase == Phase::Ending
     }
 
@@ -80,6 +79,11 @@ impl PairState {
         self.attempt = self.attempt.wrapping_add(1);
         self.phase = Phase::Offered { here: false, there: false };
         vec![Step::Offer(self.attempt)]
+    }
+
+    /// Begins an attempt where the last one was refused: something has changed.
+    pub(super) fn try_again(&mut self) -> Vec<Step> {
+        if self.refused.take().is_some() { self.begin() } else { Vec::new() }
     }
 
     /// The peer offers its end.

@@ -2,11 +2,11 @@
 //! out by the device, and told to the peer by the streams.
 
 use super::Verbs;
-use super::lane::{Ended, Lane, LaneState};
-use super::pairing::{PairState, Step};
+use super::lane::{Ended, Failure, Lane, LaneState};
+use super::pairing::Step;
 use super::queue_pair::QueuePair;
 use crate::ids::Rank;
-use crate::sync::Ordering;
+use crate::sync::{MutexGuard, Ordering};
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wire::message::{Message, PairOffer, Pairing};
 use std::collections::VecDeque;
@@ -34,36 +34,34 @@ impl Verbs<'_> {
         };
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
-        if state.has_waiting() && !state.pairing.is_up() {
+        if state.has_waiting() && !state.pairing.is_up() && !state.is_diverted() {
             // What has been posted since the last pair ended.
             let steps = state.pairing.begin();
             self.carry_out(lane, &mut state, steps, &mut ended);
         }
-        drop(state);
+        self.divert(lane, state);
         self.speak(lane);
         ended.tell(self.up, peer);
     }
 
-    /// Something of a lane has failed here.
-    pub(super) fn fail(self, lane: &Lane, reason: &str) {
-        self.end(lane, |pairing| pairing.fail(reason));
+    /// Something of a lane has failed here: whoever looks next takes its pair down, behind what has
+    /// come by it.
+    pub(super) fn fail(self, mut state: MutexGuard<'_, LaneState>, reason: &str) {
+        state.note_failure(reason, false);
+        drop(state);
+        self.table.has_stalled.store(true, Ordering::Release);
+        self.stream.sets.wakeup.wake();
     }
 
-    /// The same where the device has failed a request.
-    pub(super) fn fail_request(self, lane: &Lane, status: u32, reason: &str) {
-        self.end(lane, |pairing| match status {
-            // The peer has used the pair before this side had proved it.
-            libibverbs_sys::IBV_WC_WR_FLUSH_ERR => pairing.fail(reason),
-            _ => pairing.refuse(reason),
-        });
-    }
-
-    fn end(self, lane: &Lane, how: impl FnOnce(&mut PairState) -> Vec<Step>) {
+    /// Takes the pair of a lane down that has failed and been stopped.
+    pub(super) fn end_failed(self, lane: &Lane) {
         let mut state = lane.lock();
-        let steps = how(&mut state.pairing);
+        let Some(Failure { reason, refuses }) = state.take_failure() else { return };
+        let steps =
+            if refuses { state.pairing.refuse(&reason) } else { state.pairing.fail(&reason) };
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
-        drop(state);
+        self.divert(lane, state);
         self.speak(lane);
         ended.tell(self.up, lane.peer);
     }
@@ -71,8 +69,8 @@ impl Verbs<'_> {
     /// The connection with `peer` was lost, or it has ended: pairs made before go with it, behind
     /// all that has come. Whoever looks next does that, without what the caller holds.
     pub(crate) fn disconnect(self, peer: Rank) {
-        self.table.resets.lock().push(peer);
-        self.table.has_resets.store(true, Ordering::Release);
+        self.table.resets.peers.lock().push(peer);
+        self.table.resets.any.store(true, Ordering::Release);
         self.up.ranks().wake_own();
         self.stream.sets.wakeup.wake();
     }
@@ -124,8 +122,12 @@ impl Verbs<'_> {
                 left = state.pairing.refuse(&reason).into();
             }
         }
-        if state.pairing.refused().is_some() {
-            state.lose_all(ended);
+        if let Some(reason) = state.pairing.refused() {
+            if self.table.forced {
+                state.lose_all(ended);
+            } else {
+                self.table.warn_of_streams(lane.peer, reason);
+            }
         }
     }
 
@@ -158,7 +160,7 @@ impl Verbs<'_> {
             Step::Prove => state.prove()?,
             Step::TakeDown { reason, was_up } => {
                 log::debug!("{queue} to {peer}: its pair ends: {reason}");
-                self.table.last_errors.lock().insert(peer, reason);
+                self.table.note_trouble(peer, reason);
                 if let Some(pair) = &state.pair {
                     self.table.by_number.lock().remove(&pair.number());
                 }

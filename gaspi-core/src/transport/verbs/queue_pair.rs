@@ -201,6 +201,16 @@ impl QueuePair {
         self.modify(attr, mask, "making a queue pair ready to send")
     }
 
+    /// Nothing is taken from the peer any more, and what is under way ends.
+    pub(super) fn stop(&self) {
+        // SAFETY: plain numbers.
+        let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+        attr.qp_state = sys::IBV_QPS_ERR;
+        if let Err(reason) = self.modify(attr, sys::IBV_QP_STATE, "stopping a queue pair") {
+            log::debug!("{reason}");
+        }
+    }
+
     /// The buffers of messages, registered at first use.
     fn buffers(&mut self) -> Result<&mut Buffers, String> {
         if self.buffers.is_none() {

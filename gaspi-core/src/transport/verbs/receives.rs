@@ -7,6 +7,9 @@ use libibverbs_sys::{self as sys, inline};
 use std::os::fd::AsFd;
 use std::ptr;
 
+/// Where fewer are left than this, the progress thread looks.
+const LOW: u32 = 256;
+
 /// The buffers.
 #[derive(Debug)]
 pub(super) struct Receives {
@@ -14,6 +17,8 @@ pub(super) struct Receives {
     memory: Mapping,
     /// Those that are to be posted again.
     free: Vec<u32>,
+    /// Whether the device says when few are left.
+    limit_set: bool,
 }
 
 impl Receives {
@@ -29,7 +34,8 @@ impl Receives {
         let memory = Mapping::new(file.as_fd(), 0, bytes as u64);
         let memory = memory.map_err(|error| format!("memory for messages: {error}"))?;
         let registration = device.register(memory.as_ptr(), bytes as u64)?;
-        let mut receives = Receives { registration, memory, free: (0..count).collect() };
+        let mut receives =
+            Receives { registration, memory, free: (0..count).collect(), limit_set: false };
         receives.refill(device)?;
         Ok(receives)
     }
@@ -46,6 +52,32 @@ impl Receives {
     /// A buffer has been dealt with.
     pub(super) fn give_back(&mut self, place: usize) {
         self.free.push(place as u32);
+    }
+
+    /// The device has said that few are left, once.
+    pub(super) fn limit_reached(&mut self) {
+        self.limit_set = false;
+    }
+
+    /// Whether few are left, and none has been posted since the device has said so.
+    pub(super) fn are_low(&self) -> bool {
+        !self.limit_set
+    }
+
+    /// Has the device say when few are left: while the program computes nobody looks otherwise.
+    fn set_limit(&mut self, device: &Device) {
+        // SAFETY: plain numbers.
+        let mut attr: sys::ibv_srq_attr = unsafe { std::mem::zeroed() };
+        attr.srq_limit = LOW;
+        let (library, queue) = (&device.handles.library, device.handles.receives.as_ptr());
+        // SAFETY: the queue exists. Where this fails, messages wait for the program's next call.
+        let set = unsafe {
+            (library.ibv_modify_srq)(queue, &raw mut attr, sys::IBV_SRQ_LIMIT.cast_signed())
+        };
+        if let Err(reason) = check(set, "setting the limit of the receive queue") {
+            log::debug!("{reason}");
+        }
+        self.limit_set = true;
     }
 
     /// Posts all buffers that have been dealt with.
@@ -75,6 +107,9 @@ impl Receives {
                 self.free.push(place);
                 return Err(reason);
             }
+        }
+        if !self.limit_set {
+            self.set_limit(device);
         }
         Ok(())
     }

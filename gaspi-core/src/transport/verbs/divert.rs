@@ -1,0 +1,77 @@
+//! The way back: requests that a device does not carry, on a lane that it has.
+//!
+//! They wait in the lane until the device has nothing of it under way, their data included, and
+//! then go by the stream, in order, with all that was posted behind them. From then on the lane is
+//! the stream's, until nothing of it is under way: [`crate::sync::lane`].
+//!
+//! Invariant: a lane is handed over while nothing waits in it for a stream, so that no later
+//! request of a thread overtakes an earlier one.
+
+use super::Verbs;
+use super::lane::{Lane, LaneState};
+use crate::sync::MutexGuard;
+use crate::transport::RequestFailure;
+use crate::transport::endpoint::CarrierKind;
+use crate::transport::payload::Payload;
+use crate::transport::requests::GetTarget;
+use crate::transport::tcp::send_queue::Item;
+use crate::wire::message::{Put, RemoteAddress, Stream};
+
+/// A request for a stream.
+#[derive(Debug)]
+pub(super) enum Diverted {
+    Put(Put, Option<Payload>),
+    Get(Stream, RemoteAddress, GetTarget),
+}
+
+impl Diverted {
+    pub(super) fn stream(&self) -> Stream {
+        match self {
+            Diverted::Put(put, _) => put.stream,
+            Diverted::Get(stream, ..) => *stream,
+        }
+    }
+}
+
+impl Verbs<'_> {
+    /// Whether a lane has been handed to the stream, which then gets all of it.
+    pub(super) fn is_handed_over(self, lane: &Lane) -> bool {
+        let carrier = self.up.lane_carrier(lane.peer, lane.queue);
+        carrier.is_some_and(|carrier| carrier.current() == CarrierKind::Stream as u8)
+    }
+
+    /// Hands what waits for a stream to it, if that is due: one thread at a time, so that it stays
+    /// in order, and without the lane's lock, since a connection may be found to be broken.
+    pub(super) fn divert<'l>(self, lane: &'l Lane, mut state: MutexGuard<'l, LaneState>) {
+        if !state.may_divert() {
+            return;
+        }
+        state.set_diverting(true);
+        while let Some(request) = state.take_diverted() {
+            drop(state);
+            self.post_to_stream(lane, request);
+            state = lane.lock();
+        }
+        if let Some(carrier) = self.up.lane_carrier(lane.peer, lane.queue) {
+            carrier.hand_over(CarrierKind::Stream as u8);
+        }
+        state.set_diverting(false);
+    }
+
+    /// Posts a request to the stream; one that cannot be posted is lost.
+    pub(super) fn post_to_stream(self, lane: &Lane, request: Diverted) {
+        let (up, peer, stream) = (self.up, lane.peer, request.stream());
+        let posted = match request {
+            Diverted::Put(put, payload) => {
+                self.stream.post(up, peer, lane.queue, Item::put(put, payload))
+            }
+            Diverted::Get(stream, place, target) => {
+                self.stream.post_get(up, peer, stream, place, target)
+            }
+        };
+        if let Err(error) = posted {
+            log::debug!("{} to {peer}: {error}", lane.queue);
+            up.completed(peer, stream, 1, Err(RequestFailure::Lost));
+        }
+    }
+}

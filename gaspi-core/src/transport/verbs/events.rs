@@ -1,0 +1,164 @@
+//! What a device says by itself: its port goes down or comes back, it fails, receives run short.
+//!
+//! The progress thread hears it. While the port is down idle lanes go by streams; what is under way
+//! on others is tried again by the device, so that a short cut costs nothing.
+
+use super::device::Device;
+use super::lane::Ended;
+use super::{DeviceTable, Verbs};
+use crate::sync::{AtomicU8, Ordering};
+use libibverbs_sys as sys;
+use std::os::fd::BorrowedFd;
+
+/// Whether a device can carry requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Condition {
+    Usable,
+    /// Its port is down.
+    Down,
+    /// For good.
+    Failed,
+}
+
+/// The [`Condition`] of a device, which any thread may look at.
+#[derive(Debug)]
+pub(super) struct DeviceCondition(AtomicU8);
+
+impl Default for DeviceCondition {
+    fn default() -> DeviceCondition {
+        DeviceCondition(AtomicU8::new(Condition::Usable as u8))
+    }
+}
+
+impl DeviceCondition {
+    pub(super) fn is_usable(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Condition::Usable as u8
+    }
+
+    /// Whether that is news. A device that has failed stays so.
+    fn change(&self, to: Condition) -> bool {
+        let from = self.0.load(Ordering::Relaxed);
+        // One thread changes it.
+        let news = from != to as u8 && from != Condition::Failed as u8;
+        if news {
+            self.0.store(to as u8, Ordering::Relaxed);
+        }
+        news
+    }
+}
+
+/// Something that a device says.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    PortDown,
+    PortUp,
+    Failed,
+    ReceivesLow,
+    Other,
+}
+
+impl Device {
+    /// What is readable when the device says something.
+    pub(super) fn events(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as the context.
+        unsafe { BorrowedFd::borrow_raw(self.handles.context.as_ref().async_fd) }
+    }
+
+    /// The next event, if there is one.
+    fn take_event(&self) -> Option<Event> {
+        let library = &self.handles.library;
+        // SAFETY: a number and pointers, for which zeroes are valid.
+        let mut event: sys::ibv_async_event = unsafe { std::mem::zeroed() };
+        let context = self.handles.context.as_ptr();
+        // SAFETY: the context is open, and its descriptor does not block.
+        let result = unsafe { (library.ibv_get_async_event)(context, &raw mut event) };
+        if result != 0 {
+            return None;
+        }
+        let own_port = || {
+            // SAFETY: events of ports have the number of one.
+            unsafe { event.element.port_num == i32::from(self.handles.port.number) }
+        };
+        let found = match event.event_type {
+            sys::IBV_EVENT_PORT_ERR if own_port() => Event::PortDown,
+            sys::IBV_EVENT_PORT_ACTIVE | sys::IBV_EVENT_GID_CHANGE if own_port() => Event::PortUp,
+            sys::IBV_EVENT_DEVICE_FATAL => Event::Failed,
+            sys::IBV_EVENT_SRQ_LIMIT_REACHED => Event::ReceivesLow,
+            _ => Event::Other,
+        };
+        // SAFETY: taken above, given back once.
+        unsafe { (library.ibv_ack_async_event)(&raw mut event) };
+        Some(found)
+    }
+}
+
+impl DeviceTable {
+    /// What is readable when the device says something by itself.
+    pub(crate) fn events(&self) -> BorrowedFd<'_> {
+        self.device.events()
+    }
+}
+
+impl Verbs<'_> {
+    /// Does what the device's events ask for.
+    pub(crate) fn heed_events(self) {
+        let (device, condition) = (self.table.device.description(), &self.table.condition);
+        let forced = self.table.forced;
+        while let Some(event) = self.table.device.take_event() {
+            match event {
+                Event::PortDown if condition.change(Condition::Down) => log::warn!(
+                    "the port of {device} is down; {} until it is up again",
+                    if forced { "requests wait" } else { "data goes by TCP" }
+                ),
+                Event::PortUp => {
+                    if condition.change(Condition::Usable) {
+                        log::info!("the port of {device} is up again");
+                    }
+                    self.try_again();
+                }
+                Event::Failed if condition.change(Condition::Failed) => {
+                    log::warn!(
+                        "{device} has failed; {}",
+                        if forced { "requests fail" } else { "data goes by TCP from now on" }
+                    );
+                    for lane in self.table.used(None) {
+                        self.fail(lane.lock(), "this rank's device has failed");
+                    }
+                }
+                Event::ReceivesLow => self.table.receives.lock().limit_reached(),
+                Event::PortDown | Event::Failed | Event::Other => {}
+            }
+        }
+    }
+
+    /// For the progress thread: handles all that has come. Where receives have run short, what took
+    /// them may complete a moment later, and nobody else may look.
+    pub(crate) fn attend(self) {
+        self.table.disarm();
+        while self.poll() {}
+        while self.table.receives.lock().are_low() {
+            self.table.arm();
+            if !self.poll() {
+                break;
+            }
+        }
+    }
+
+    /// Begins anew where there was no way.
+    fn try_again(self) {
+        self.table.troubles.lock().values_mut().for_each(|trouble| trouble.told = false);
+        for lane in self.table.used(None) {
+            let mut state = lane.lock();
+            let steps = state.pairing.try_again();
+            if steps.is_empty() {
+                continue;
+            }
+            let mut ended = Ended::default();
+            self.carry_out(lane, &mut state, steps, &mut ended);
+            drop(state);
+            self.speak(lane);
+            ended.tell(self.up, lane.peer);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Memory that the device knows, of segments: prepared before its first use, and released behind
+//! the last.
+
+use super::lane::{Ended, Lane};
+use super::work::{Local, Remote};
+use super::{DeviceTable, GONE, Verbs};
+use crate::error::Result;
+use crate::ids::{QueueId, Rank};
+use crate::segment::prepared::Prepared;
+use crate::segment::{Reach, Segment, Target};
+use crate::sync::epoch;
+use crate::wire::message::{MemoryKey, RemoteAddress};
+use std::time::{Duration, Instant};
+
+/// How long a delete waits for this rank's own requests on the memory, and a purge for those of its
+/// queue.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+
+impl DeviceTable {
+    /// Makes a segment known to the device; the key that peers need.
+    ///
+    /// # Errors
+    /// In words, why the device does not take it.
+    pub(crate) fn prepare(&self, segment: &Segment) -> std::result::Result<MemoryKey, String> {
+        segment.prepared.prepare(|| {
+            let registration = self.device.register(segment.pointer(), segment.size)?;
+            let address = segment.pointer() as u64;
+            let key = MemoryKey { device: 0, key: registration.remote_key(), address };
+            let local_key = registration.local_key();
+            Ok(Prepared { local_key, key, registration: Box::new(registration) })
+        })
+    }
+
+    /// Whether the device can take data from this segment or put it there.
+    pub(crate) fn can_use(&self, segment: &Segment) -> bool {
+        segment.prepared.local_key().is_some() || self.prepare(segment).is_ok()
+    }
+
+    /// Where memory of this rank lies, for the device: what it does not know can only go along.
+    pub(super) fn local(segment: &Segment, offset: u64) -> Local {
+        Local { address: segment.pointer() as u64 + offset, key: segment.prepared.local_key() }
+    }
+}
+
+impl Verbs<'_> {
+    /// Takes a segment, which has ended, from the device, once no request of this rank uses it.
+    /// Where that takes too long, their pairs are taken down.
+    pub(crate) fn release(self, segment: &Segment) {
+        if !segment.prepared.is_known() {
+            return;
+        }
+        self.end_requests(None, &format!("{} was deleted while it was used", segment.id));
+        segment.prepared.release();
+    }
+
+    /// Requests of a queue are forgotten: what they would still write here arrives before this
+    /// returns, or never.
+    pub(crate) fn purge(self, queue: QueueId) {
+        self.end_requests(Some(queue), "its queue was purged");
+    }
+
+    /// Waits until all requests so far have ended, of one queue or of all. Where that takes too
+    /// long, their pairs are taken down.
+    fn end_requests(self, queue: Option<QueueId>, reason: &str) {
+        let used = self.table.used(queue);
+        let before: Vec<(&Lane, u64)> = used.map(|lane| (lane, lane.lock().begun())).collect();
+        let uses = || {
+            before.iter().find(|(lane, begun)| {
+                let mut state = lane.lock();
+                // Where this fails the completion tells.
+                let _ = state.signal();
+                state.has_before(*begun)
+            })
+        };
+        let begin = Instant::now();
+        while let Some((lane, _)) = uses() {
+            if begin.elapsed() > RELEASE_LIMIT {
+                self.fail(lane.lock(), reason);
+                self.poll();
+                // What waits for the peer's word of an earlier end.
+                let (mut ended, mut state) = (Ended::default(), lane.lock());
+                if state.pair.is_none() {
+                    state.lose_all(&mut ended);
+                }
+                drop(state);
+                ended.tell(self.up, lane.peer);
+            }
+            self.poll();
+            std::thread::yield_now();
+        }
+    }
+
+    /// Where a place of the peer's lies, for its device; `None` if that does not know it.
+    ///
+    /// # Errors
+    /// The segment is no more.
+    pub(super) fn remote(self, peer: Rank, place: RemoteAddress) -> Result<Option<Remote>> {
+        let inside = epoch::enter();
+        let target = self.up.ranks().target(peer, place.segment, &inside);
+        let same = |target: &&Target| target.generation == place.generation && target.alive();
+        let target = target.filter(same).ok_or_else(|| self.refused(peer, GONE))?;
+        Ok(match target.reach {
+            Reach::Device { key, address } => Some(Remote { address: address + place.offset, key }),
+            _ => None,
+        })
+    }
+}
