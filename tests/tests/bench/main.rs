@@ -5,6 +5,7 @@ mod collectives;
 mod compare;
 mod tables;
 mod tcp;
+mod verbs;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

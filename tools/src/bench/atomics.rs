@@ -100,7 +100,7 @@ pub(crate) fn run(job: &Job, plain: &Plain, report: &mut Report) -> Result<()> {
                 baseline::atomic_by_both(pair),
                 adds_together(pair, &made),
             ];
-            if pair.streams.is_some() {
+            if pair.is_remote() {
                 lanes.extend([baseline::atomic(pair), adds(pair, AWAY)]);
             }
         }

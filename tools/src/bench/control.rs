@@ -21,7 +21,7 @@ const ERRORS: usize = 1;
 const CORE: usize = 2;
 const NOTE: usize = 3;
 const MACHINE: usize = 4;
-/// 1 for ranks that have raw connections with their peer.
+/// 1 for ranks that have raw connections or a raw pair with their peer.
 const STREAMS: usize = 5;
 const WORDS: usize = 6;
 const BYTES: usize = 8 * WORDS;
@@ -180,7 +180,8 @@ impl Places {
         machine::boot().hash(&mut machine);
         control.own(CORE).store(core, Ordering::Relaxed);
         control.own(MACHINE).store(machine.finish(), Ordering::Relaxed);
-        control.own(STREAMS).store(u64::from(job.streams.is_some()), Ordering::Relaxed);
+        let raw = job.streams.is_some() || job.verbs.is_some();
+        control.own(STREAMS).store(u64::from(raw), Ordering::Relaxed);
         job.meet_all()?;
         let told = |rank: usize, word: usize| control.word(rank, word).load(Ordering::Relaxed);
         let core_of = (0..job.ranks).map(|rank| told(rank, CORE));
@@ -209,7 +210,7 @@ impl Job {
         self.places.core_of.get(rank).copied().flatten()
     }
 
-    /// Whether a rank has raw connections with its peer.
+    /// Whether a rank has raw connections or a raw pair with its peer.
     pub(crate) fn has_streams(&self, rank: usize) -> bool {
         self.places.streams.get(rank).copied().unwrap_or(false)
     }

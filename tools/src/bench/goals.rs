@@ -45,6 +45,7 @@ struct Entry {
 const ANY: (usize, usize) = (0, usize::MAX);
 const EIGHT: (usize, usize) = (8, 8);
 const BULK: (usize, usize) = (64 << 10, 16 << 20);
+const VERBS_BULK: (usize, usize) = (64 << 10, 8 << 20);
 const STREAM: (usize, usize) = (256 << 10, 64 << 20);
 const PAIR: (usize, usize) = (2, 2);
 
@@ -87,6 +88,19 @@ const TCP: [Entry; 7] = [
     entry("atomic-lat", "fetch_add", ANY, PAIR, Goal::AtMost(1.3)),
 ];
 
+/// By verbs, in terms of raw requests between the same processes.
+const VERBS: [Entry; 9] = [
+    entry("write-lat", "memory polled", EIGHT, PAIR, Goal::AtMost(1.1)),
+    entry("write-lat", "post+wait", EIGHT, PAIR, Goal::AtMost(1.1)),
+    entry("read-lat", "read+wait", EIGHT, PAIR, Goal::AtMost(1.1)),
+    entry("write-notify-lat", "notified", EIGHT, PAIR, Goal::AtMost(1.15)),
+    entry("write-notify-lat", "notified, beside a write", EIGHT, PAIR, Goal::AtMost(1.25)),
+    entry("write-bw", "write", VERBS_BULK, PAIR, Goal::AtLeast(0.95)),
+    entry("read-bw", "read", VERBS_BULK, PAIR, Goal::AtLeast(0.95)),
+    entry("atomic-lat", "fetch_add", ANY, PAIR, Goal::AtMost(1.25)),
+    entry("barrier", "barrier", ANY, PAIR, Goal::AtMost(1.3)),
+];
+
 /// What the choice of an algorithm may cost in terms of the best, if that is not within the noise.
 const CHOICE: f64 = 1.1;
 
@@ -124,6 +138,7 @@ pub(crate) fn of(row: &Row, ranks: usize, transport: &str) -> Option<Goal> {
     let goals: &[Entry] = match transport {
         "shm" => &SHM,
         "tcp" => &TCP,
+        "verbs" => &VERBS,
         _ => &[],
     };
     let found = goals.iter().find(|entry| {

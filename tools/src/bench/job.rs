@@ -9,8 +9,9 @@ use crate::control::{Control, Places};
 use crate::failure::{Failure, Result};
 use crate::fd_passing::{self, FileServer};
 use crate::library::{self, Collectives, Config, Library, Procedures, Status};
-use crate::links::Links;
+use crate::links::{Link, Links};
 use crate::memory::{PAGE, Region, Shared};
+use crate::raw_verbs;
 use crate::resident;
 use crate::transport::Choice;
 use crate::{launch, system};
@@ -49,6 +50,8 @@ pub(crate) struct Job {
     pub(crate) links: Links,
     /// Raw connections with the peer, if this rank reaches it over TCP.
     pub(crate) streams: Option<Streams>,
+    /// The raw pair with the peer, if this rank reaches it by verbs.
+    pub(crate) verbs: Option<raw_verbs::End>,
     /// Cores that the ranks may use together.
     pub(crate) cores: Vec<usize>,
     /// What gaspi_proc_init took, in microseconds.
@@ -80,6 +83,7 @@ impl Job {
             interface: 0.0,
             links: Links::alone(),
             streams: None,
+            verbs: None,
             cores,
             init_us: 0.0,
             resident: [None; 3],
@@ -139,6 +143,7 @@ impl Job {
         } else {
             let connections = connections::connect(self, self.links)?;
             self.streams = connections.streams;
+            self.verbs = raw_verbs::connect(self, self.links.to_peer == Link::Verbs)?;
             Control::over_sockets(self.rank, self.ranks, connections.star)
         };
         self.control = Some(control);
@@ -197,6 +202,31 @@ impl Job {
         loop {
             for _ in 0..limit {
                 if done() {
+                    return Ok(());
+                }
+            }
+            patience.check(self)?;
+            system::yield_now();
+        }
+    }
+
+    /// Spins until something that can fail is true.
+    #[inline(always)]
+    pub(crate) fn spin_until(
+        &self,
+        what: &'static str,
+        mut done: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        let limit = if self.crowded() { SPINS_CROWDED } else { SPINS };
+        for _ in 0..limit {
+            if done()? {
+                return Ok(());
+            }
+        }
+        let mut patience = self.patience(what);
+        loop {
+            for _ in 0..limit {
+                if done()? {
                     return Ok(());
                 }
             }

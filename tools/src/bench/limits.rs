@@ -11,8 +11,12 @@ use crate::samples::Samples;
 use crate::shm_baseline::{self, Taken};
 use crate::sockets::Waiting::{Blocking, Spinning};
 use crate::tcp_baseline;
+use crate::verbs_baseline;
 use std::time::Duration;
 
+/// The transport of a job whose ranks all reach rank 0 by verbs, and sizes of its transfers.
+const BY_VERBS: &str = "verbs";
+const SIZES_VERBS: [usize; 3] = [64 << 10, 1 << 20, 8 << 20];
 const SIZES: [usize; 6] = [4 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20, 16 << 20];
 /// What waits for the kernel takes microseconds.
 const BATCH_SLOW: usize = 50;
@@ -24,6 +28,13 @@ const BATCH_ASLEEP: usize = 10;
 
 pub(crate) fn run(job: &Job, sizes: &Sizes, report: &mut Report) -> Result<()> {
     let sizes_asked = sizes.sizes(&SIZES)?;
+    if job.links.transport == BY_VERBS {
+        on_ground(job, 8, false, |ground| requests(job, ground, sizes, report))?;
+        for size in sizes.sizes(&SIZES_VERBS)? {
+            on_ground(job, size, sizes.cold, |ground| transfers(job, ground, sizes, report))?;
+        }
+        return Ok(());
+    }
     if !job.links.one_memory {
         on_ground(job, 8, false, |ground| messages(job, ground, sizes, report))?;
         for size in sizes_asked {
@@ -50,22 +61,22 @@ fn rows<'a>(
     lanes: impl IntoIterator<Item = (&'static str, Lane<'a>)>,
     report: &mut Report,
 ) -> Result<()> {
-    rows_of(1, job, ground, schedule, size, lanes, report)
+    rows_of(job, ground, schedule, (size, 1), lanes, |_| Ok(0), report)
 }
 
 /// The same where `at_once` ranks move data at the same time.
 fn rows_of<'a>(
-    at_once: usize,
     job: &Job,
     ground: &Ground<'_>,
     schedule: Schedule,
-    size: Option<usize>,
+    (size, at_once): (Option<usize>, usize),
     lanes: impl IntoIterator<Item = (&'static str, Lane<'a>)>,
+    check: impl FnMut(u64) -> Result<u64>,
     report: &mut Report,
 ) -> Result<()> {
     ground.demand_limits()?;
     let (names, mut lanes): (Vec<_>, Vec<_>) = lanes.into_iter().unzip();
-    let measured = interleave(job, ground.participants(), schedule, &mut lanes, |_| Ok(0))?;
+    let measured = interleave(job, ground.participants(), schedule, &mut lanes, check)?;
     for (name, samples) in names.into_iter().zip(&measured.samples) {
         let mut row = Row::new("limits", name, Samples::clone(samples))
             .at_once(at_once)
@@ -156,5 +167,48 @@ fn streams(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) -
         both.push(("raw streams both ways", tcp_baseline::streams_both_ways(pair, streams)));
     }
     rows(job, ground, schedule, Some(size), lanes, report)?;
-    rows_of(2, job, ground, schedule, Some(size), both, report)
+    rows_of(job, ground, schedule, (Some(size), 2), both, |_| Ok(0), report)
+}
+
+/// Small requests by verbs.
+fn requests(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) -> Result<()> {
+    let pair = ground.pair();
+    let check = |round| verbs_baseline::check(pair.as_ref(), ground.participants(), round);
+    let mut lanes = Vec::new();
+    if let Some((pair, verbs)) = pair.as_ref().and_then(|pair| Some((pair, pair.verbs?))) {
+        lanes.push(("raw write, memory polled", verbs_baseline::write_polled(pair, verbs, 8)));
+        lanes.push(("raw message", verbs_baseline::message(pair, verbs, 8)));
+        lanes.push(("raw write and message", verbs_baseline::write_and_message(pair, verbs, 8)));
+        lanes.push(("raw write and completion", verbs_baseline::write_completed(pair, verbs, 8)));
+        lanes.push(("raw write, read behind", verbs_baseline::write_read_behind(pair, verbs, 8)));
+        lanes.push(("raw read", verbs_baseline::read(pair, verbs, 8)));
+        let there_and_back = verbs_baseline::round_trip(pair, verbs, 8, Spinning);
+        lanes.push(("raw message there and back", there_and_back));
+        lanes.push(("raw post", verbs_baseline::posts(pair, verbs, 8)));
+    }
+    let schedule = Schedule::of_batches(&sizes.plain, BATCH_TURNS);
+    rows_of(job, ground, schedule, (Some(8), 1), lanes, check, report)?;
+    let mut lanes = Vec::new();
+    if let Some((pair, verbs)) = pair.as_ref().and_then(|pair| Some((pair, pair.verbs?))) {
+        let asleep = verbs_baseline::notified_asleep(pair, verbs, 8, ASLEEP);
+        lanes.push(("raw message, receiver asleep", asleep));
+    }
+    let schedule = Schedule::of_long(&sizes.plain, BATCH_ASLEEP);
+    rows_of(job, ground, schedule, (Some(8), 1), lanes, check, report)
+}
+
+/// Transfers of one size by verbs.
+fn transfers(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) -> Result<()> {
+    let (pair, size) = (ground.pair(), ground.size());
+    let check = |round| verbs_baseline::check(pair.as_ref(), ground.participants(), round);
+    let schedule = Schedule::of_size(&sizes.plain, size);
+    let mut lanes = Vec::new();
+    let mut both = Vec::new();
+    if let Some((pair, verbs)) = pair.as_ref().and_then(|pair| Some((pair, pair.verbs?))) {
+        lanes.push(("raw writes", verbs_baseline::writes(pair, verbs)));
+        lanes.push(("raw reads", verbs_baseline::reads(pair, verbs)));
+        both.push(("raw writes both ways", verbs_baseline::writes_both_ways(pair, verbs)));
+    }
+    rows_of(job, ground, schedule, (Some(size), 1), lanes, check, report)?;
+    rows_of(job, ground, schedule, (Some(size), 2), both, check, report)
 }

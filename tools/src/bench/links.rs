@@ -5,7 +5,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::job::{Job, Segment};
-use crate::transport::{Choice, NAMES};
+use crate::transport::Choice;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::atomic::Ordering;
 
@@ -17,11 +17,16 @@ const TO: usize = 64;
 const VERDICT: usize = 128;
 const BYTES: usize = 4096;
 
+/// What rows call each set of transports, by [`Seen::code`] less one.
+const NAMES: [&str; 7] =
+    ["shm", "tcp", "shm+tcp", "verbs", "shm+verbs", "tcp+verbs", "shm+tcp+verbs"];
+
 /// What carries data from one rank to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Link {
     Shm,
     Tcp,
+    Verbs,
 }
 
 /// What this rank and rank 0 use.
@@ -61,22 +66,25 @@ impl Links {
         let to_peer = if peer < job.ranks {
             counters.links(job, &segment, peer..peer + 1)?
         } else {
-            Seen { shm: true, tcp: false }
+            Seen { shm: true, tcp: false, verbs: false }
         };
         let verdict = segment.region.word(VERDICT);
         if job.rank == 0 {
             let seen = counters.links(job, &segment, 1..job.ranks)?;
-            let code = u64::from(seen.shm) + 2 * u64::from(seen.tcp);
-            verdict.store(code, Ordering::Relaxed);
+            verdict.store(seen.code(), Ordering::Relaxed);
             for rank in 1..job.ranks {
                 segment.write(VERDICT, rank, VERDICT, 8, 0)?;
             }
             job.wait(0)?;
         }
         job.barrier()?;
-        let code = verdict.load(Ordering::Relaxed).clamp(1, 3);
+        let code = verdict.load(Ordering::Relaxed).clamp(1, NAMES.len() as u64);
         segment.delete()?;
-        let to_peer = if to_peer.tcp { Link::Tcp } else { Link::Shm };
+        let to_peer = match to_peer {
+            Seen { tcp: true, .. } => Link::Tcp,
+            Seen { verbs: true, .. } => Link::Verbs,
+            _ => Link::Shm,
+        };
         let transport = NAMES[code as usize - 1];
         Ok(Links { transport, one_memory: code == 1, to_peer })
     }
@@ -87,6 +95,13 @@ impl Links {
 struct Seen {
     shm: bool,
     tcp: bool,
+    verbs: bool,
+}
+
+impl Seen {
+    fn code(self) -> u64 {
+        u64::from(self.shm) + 2 * u64::from(self.tcp) + 4 * u64::from(self.verbs)
+    }
 }
 
 /// The counters of bytes written by transport: number, and name of the transport.
@@ -139,13 +154,13 @@ impl Counters {
             let mut counts = self.0.iter().zip(before.iter().zip(&after));
             counts.any(|((_, transport), (before, after))| transport == name && after > before)
         };
-        let seen = Seen { shm: grew("shm"), tcp: grew("tcp") };
-        if seen.shm || seen.tcp {
+        let seen = Seen { shm: grew("shm"), tcp: grew("tcp"), verbs: grew("verbs") };
+        if seen.code() != 0 {
             return Ok(seen);
         }
         Err(Failure::run(
-            "the library has counted a write for none of the transports shm and tcp; limits of \
-             others are not known here",
+            "the library has counted a write for none of the transports shm, tcp and verbs; \
+             limits of others are not known here",
         ))
     }
 }

@@ -41,6 +41,7 @@ mod one_sided;
 mod pair;
 mod passive;
 mod rates;
+mod raw_verbs;
 mod report;
 mod resident;
 mod row;
@@ -52,6 +53,7 @@ mod system;
 mod tcp_baseline;
 mod text;
 mod transport;
+mod verbs_baseline;
 
 use arguments::Test;
 use clap::Parser;

@@ -44,6 +44,10 @@ impl<'a> Region<'a> {
         self.base
     }
 
+    pub(crate) fn size(self) -> usize {
+        self.size
+    }
+
     /// A word that several may change.
     pub(crate) fn word(self, offset: usize) -> &'a AtomicU64 {
         let place = self.part(offset, 8).base.cast::<AtomicU64>();

@@ -132,6 +132,8 @@ pub(crate) fn latency(job: &Job, notified: &Notified, report: &mut Report) -> Re
             if bulk {
                 lanes.push(baseline::notified(pair, size, Taken::All));
                 lanes.push(there_and_back(pair, size, Taken::All, None));
+            } else {
+                lanes.extend(baseline::write_polled(pair, size));
             }
         }
         let schedule = Schedule::of_size(&paired.sizes.plain, size);
@@ -146,6 +148,13 @@ pub(crate) fn latency(job: &Job, notified: &Notified, report: &mut Report) -> Re
             .at_once(paired.pairs)
             .errors(measured.errors);
         report.row(Layout::Latency, &row)?;
+        if let [limit] = taken {
+            let row = Row::new("write-notify-lat", "notified, beside a write", operation.clone())
+                .size(size)
+                .limit(measured.name(2), limit.median())
+                .at_once(paired.pairs);
+            return report.row(Layout::Latency, &row);
+        }
         let [limit, operation] = taken else { return Ok(()) };
         let row = Row::new("write-notify-lat", "taken", operation.clone())
             .size(size)
@@ -193,7 +202,7 @@ fn notifies<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
         if !pair.is_initiator() {
             return Ok(None);
         }
-        if pair.streams.is_none() {
+        if !pair.is_remote() {
             let us = timed(batch, || notify(pair, pair.peer, ARRIVED))?;
             pair.job.wait(QUEUE)?;
             return Ok(Some(us));

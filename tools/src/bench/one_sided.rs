@@ -4,11 +4,13 @@ use crate::arguments::{Bandwidth, Paired};
 use crate::baseline;
 use crate::failure::Result;
 use crate::job::{Job, micros};
+use crate::links::Link;
 use crate::measure::{Batch, Lane, Measured, Schedule, interleave, timed};
 use crate::notified;
 use crate::pair::{Ground, Pair, for_each_size};
 use crate::report::{Layout, Report};
 use crate::row::Row;
+use crate::shm_baseline;
 use std::time::Instant;
 
 const LATENCY_SIZES: [usize; 7] = [1, 8, 64, 512, 4 << 10, 32 << 10, 256 << 10];
@@ -16,6 +18,9 @@ const BANDWIDTH_SIZES: [usize; 7] =
     [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 const BANDWIDTH_SIZES_TCP: [usize; 7] =
     [4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+/// Writes of a batch by verbs: with those before them fewer than the device's send queue holds. A
+/// rank that only looks at its memory makes no call that would post the others.
+const BATCH_VERBS: usize = 100;
 /// Queue of every request.
 const QUEUE: u8 = 0;
 
@@ -104,6 +109,27 @@ fn posts_and_waits<'a>(
     })
 }
 
+/// Writes to and fro, each seen by a target that looks at its memory: the time of one way.
+fn seen_in_memory<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
+    let mut out = pair.rotation();
+    let mut incoming = out;
+    let send = move |step| {
+        let offset = out.offset();
+        shm_baseline::mark(pair.source, offset, size, step);
+        write(pair, offset)
+    };
+    let receive = move |step| {
+        let offset = incoming.offset();
+        pair.job.spin("a write", || pair.inbox.last(offset, size) == step)
+    };
+    let mut lane = shm_baseline::in_turn(pair, send, receive);
+    Lane::new(move |batch| {
+        let us = lane.run(batch)?;
+        pair.job.wait(QUEUE)?;
+        Ok(us)
+    })
+}
+
 #[inline(always)]
 fn write(pair: &Pair<'_>, offset: usize) -> Result<()> {
     let to = pair.inbox_offset + offset;
@@ -116,10 +142,10 @@ fn read(pair: &Pair<'_>, offset: usize) -> Result<()> {
     pair.segment.read(to, pair.peer, offset, pair.size())
 }
 
-/// Runs a lane of the initiator while the target waits in the library: over TCP
-/// that makes the target answer, elsewhere it makes no difference.
+/// Runs a lane of the initiator while the target waits in the library: over TCP, and of atomics by
+/// verbs, that makes the target answer; elsewhere it makes no difference.
 pub(crate) fn attended<'a>(pair: &'a Pair<'a>, mut lane: Lane<'a>) -> Lane<'a> {
-    if pair.streams.is_none() {
+    if !pair.is_remote() {
         return lane;
     }
     Lane::new(move |batch| {
@@ -174,14 +200,27 @@ pub(crate) fn write_latency(job: &Job, paired: &Paired, report: &mut Report) -> 
                 lanes.push(baseline::write(pair, size));
                 lanes.push(posts_and_waits(pair, write));
             }
+            if pair.verbs.is_some() {
+                lanes.insert(2, baseline::write(pair, size));
+                if let Some(limit) = baseline::write_polled(pair, size) {
+                    lanes.extend([limit, seen_in_memory(pair, size)]);
+                }
+            }
         }
-        let schedule = Schedule::of_size(&paired.sizes.plain, size);
+        let schedule = match job.links.to_peer {
+            Link::Verbs => Schedule::of_batches(&paired.sizes.plain, BATCH_VERBS),
+            _ => Schedule::of_size(&paired.sizes.plain, size),
+        };
         let participants = ground.participants();
         let measured = interleave(job, participants, schedule, &mut lanes, |round| {
             check_writes(pair, participants, round)
         })?;
         let rows: &Pairs = match lanes.len() {
             3 => &[("post", 1, 0), ("post+wait", 2, 0)],
+            4 => &[("post", 1, 0), ("post+wait", 3, 2)],
+            _ if job.links.to_peer == Link::Verbs => {
+                &[("post", 1, 0), ("post+wait", 3, 2), ("memory polled", 5, 4)]
+            }
             _ => &[("post", 1, 0), ("post+wait", 3, 2), ("post+wait, away", 5, 4)],
         };
         latency_rows("write-lat", rows, (size, paired.pairs), &measured, report)

@@ -7,6 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::job::{Job, Segment};
 use crate::machine;
 use crate::memory::{APART, PAGE, Region, Rotation, Shared};
+use crate::raw_verbs::{Offer, Verbs};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The segment of a test.
@@ -33,6 +34,8 @@ pub(crate) const TARGET_BELL: usize = 5 * APART;
 #[derive(Debug)]
 pub(crate) struct Ground<'a> {
     job: &'a Job,
+    /// The memory of this rank's pair, as devices know it. Before the memory: the order of ends.
+    verbs: Option<Verbs<'a>>,
     shared: Shared,
     pub(crate) segment: Segment<'a>,
     pairs: usize,
@@ -46,11 +49,18 @@ impl<'a> Ground<'a> {
         let half = rotation.total.next_multiple_of(PAGE);
         let shared = job.share(pairs * (PAGE + 2 * half))?;
         let segment = job.segment(SEGMENT, 2 * half)?;
-        let ground = Ground { job, shared, segment, pairs, rotation };
+        let mut ground = Ground { job, verbs: None, shared, segment, pairs, rotation };
+        let mut offer = None;
         if let Some(pair) = ground.pair() {
             pair.raw_in.touch();
+            if let Some(end) = &job.verbs {
+                let own = (pair.source, pair.raw_in);
+                offer = Some(Offer::make(end, &ground.segment, pair.peer, own)?);
+                job.wait(0)?;
+            }
         }
         job.barrier()?;
+        ground.verbs = offer.map(|offer| offer.meet(ground.halves().0)).transpose()?;
         Ok(ground)
     }
 
@@ -74,6 +84,7 @@ impl<'a> Ground<'a> {
             raw_in,
             raw_out,
             streams: self.job.streams.as_ref(),
+            verbs: self.verbs.as_ref(),
             segment: &self.segment,
             source: self.segment.region.part(0, half),
             inbox: self.segment.region.part(half, half),
@@ -121,6 +132,8 @@ impl<'a> Ground<'a> {
 
     /// Gives the memory back, on all ranks together.
     pub(crate) fn delete(self) -> Result<()> {
+        // Devices forget the memory before it goes.
+        drop(self.verbs);
         self.segment.delete()
     }
 }
@@ -144,14 +157,16 @@ pub(crate) struct Pair<'a> {
     pub(crate) job: &'a Job,
     pub(crate) role: Role,
     pub(crate) peer: usize,
-    /// Lines that both work on; over TCP only this rank.
+    /// Lines that both work on; over TCP and verbs only this rank.
     pub(crate) words: Region<'a>,
     /// Raw memory that the peer writes, or sends to.
     pub(crate) raw_in: Region<'a>,
-    /// Raw memory that this rank writes for the peer; over TCP nobody else has it.
+    /// Raw memory that this rank writes for the peer; over TCP and verbs nobody else has it.
     pub(crate) raw_out: Region<'a>,
     /// Connections with the peer, if that is reached over TCP.
     pub(crate) streams: Option<&'a Streams>,
+    /// The raw pair with the peer, if that is reached by verbs.
+    pub(crate) verbs: Option<&'a Verbs<'a>>,
     pub(crate) segment: &'a Segment<'a>,
     /// The half of the own segment that data comes from.
     pub(crate) source: Region<'a>,
@@ -162,6 +177,30 @@ pub(crate) struct Pair<'a> {
     rotation: Rotation,
     lanes: AtomicUsize,
     step: AtomicU64,
+}
+
+/// What carries data between the ranks of a pair.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Way<'a> {
+    Memory,
+    Tcp(&'a Streams),
+    Verbs(&'a Verbs<'a>),
+}
+
+impl<'a> Pair<'a> {
+    /// What the limits of this pair go by.
+    pub(crate) fn way(&self) -> Way<'a> {
+        match (self.streams, self.verbs) {
+            (Some(streams), _) => Way::Tcp(streams),
+            (None, Some(verbs)) => Way::Verbs(verbs),
+            (None, None) => Way::Memory,
+        }
+    }
+
+    /// Whether what is posted is there later only, by TCP or verbs.
+    pub(crate) fn is_remote(&self) -> bool {
+        !matches!(self.way(), Way::Memory)
+    }
 }
 
 impl Pair<'_> {

@@ -118,12 +118,12 @@ fn threads(pair: &Pair<'_>, places: &[Place], size: usize, batch: Batch) -> Resu
     Ok(begin.zip(end).map_or(0.0, |(begin, end)| micros(end - begin)) / all)
 }
 
-/// The target sleeps, so that the threads of the initiator have its core, or over TCP the library's
-/// own thread.
+/// The target sleeps, so that the threads of the initiator have its core, or over TCP and verbs the
+/// library's own thread.
 fn lane<'a>(pair: &'a Pair<'a>, places: &'a [Place], size: usize) -> Lane<'a> {
     let bell = pair.words.word32(TARGET_BELL);
     Lane::new(move |batch| {
-        if pair.streams.is_some() {
+        if pair.is_remote() {
             // The meeting at the end sleeps almost at once.
             return pair.is_initiator().then(|| threads(pair, places, size, batch)).transpose();
         }

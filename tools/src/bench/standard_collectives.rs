@@ -43,8 +43,7 @@ fn meeting<'a>(
     if job.crowded() && job.links.one_memory {
         return shm_baseline::yield_switch(job, ground.words(), partner(job));
     }
-    let has_limit =
-        |pair: &&Pair<'_>| job.ranks > 1 && (job.links.one_memory || pair.streams.is_some());
+    let has_limit = |pair: &&Pair<'_>| job.ranks > 1 && (job.links.one_memory || pair.is_remote());
     match pair.filter(has_limit) {
         Some(pair) => baseline::meeting(pair, size, job.crowded()),
         None => Lane::new(|_| Ok(None)),

@@ -67,12 +67,13 @@ pub(crate) fn futex_wake(word: &AtomicU32) -> bool {
     woken > 0
 }
 
-/// Sleeps until something can be received, at most for `time`; may wake without a reason.
-pub(crate) fn await_readable(fd: RawFd, time: Duration) {
+/// Sleeps until something can be received, at most for `time`; may wake without a reason. Says
+/// whether something can be.
+pub(crate) fn await_readable(fd: RawFd, time: Duration) -> bool {
     let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let time = libc::c_int::try_from(time.as_millis()).unwrap_or(libc::c_int::MAX);
     // SAFETY: one entry, which lives during the call.
-    unsafe { libc::poll(&raw mut wanted, 1, time) };
+    unsafe { libc::poll(&raw mut wanted, 1, time) > 0 }
 }
 
 /// Random bytes.

@@ -1,19 +1,20 @@
-//! Figures of perftest, read from its output and set beside each other in one table.
+//! Figures of perftest and of gaspi-bench, read from what checks print, in one table.
 
 /// One figure.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Figure {
     /// Which program with which size, and where.
     pub(super) what: String,
-    pub(super) value: f64,
-    pub(super) unit: &'static str,
+    /// With its unit, and what it is compared with.
+    pub(super) value: String,
 }
 
 /// The columns that are read, with their units; the first one that a table has counts.
 const COLUMNS: [(&str, &str); 3] =
     [("t_typical[usec]", "us"), ("BW average[MB/sec]", "MB/s"), ("BW average[MiB/sec]", "MiB/s")];
 
-/// Reads all tables in the output of a script. The script prints `## NAME` before each.
+/// Reads all tables of perftest in the output of a script, which prints `## NAME` before each, and
+/// its lines `= NAME | VALUE`.
 pub(super) fn read(output: &str) -> Vec<Figure> {
     let mut figures = Vec::new();
     let mut name = "";
@@ -22,21 +23,30 @@ pub(super) fn read(output: &str) -> Vec<Figure> {
         if let Some(found) = line.strip_prefix("## ") {
             name = found;
             header.clear();
+        } else if let Some((what, value)) = figure_of(line) {
+            figures.push(Figure { what: what.into(), value: value.into() });
         } else if line.starts_with("#bytes") {
             header = columns(line);
         } else if !header.is_empty() {
             let values: Vec<&str> = line.split_whitespace().collect();
             let figure = COLUMNS.iter().find_map(|(column, unit)| {
                 let at = header.iter().position(|found| found == column)?;
-                Some((values.get(at)?.parse().ok()?, *unit))
+                Some((values.get(at)?.parse::<f64>().ok()?, *unit))
             });
             if let (Some((value, unit)), Some(size)) = (figure, values.first()) {
-                figures.push(Figure { what: format!("{name} {size} B"), value, unit });
+                let value = format!("{value:.2} {unit}");
+                figures.push(Figure { what: format!("{name} {size} B"), value });
             }
             header.clear();
         }
     }
     figures
+}
+
+/// A figure that a script prints itself.
+fn figure_of(line: &str) -> Option<(&str, &str)> {
+    let (what, value) = line.strip_prefix("= ")?.split_once('|')?;
+    Some((what.trim(), value.trim()))
 }
 
 /// The names of columns: some consist of two words, and all but the first ones end in a unit.
@@ -56,9 +66,9 @@ fn columns(line: &str) -> Vec<String> {
 
 /// The table as text.
 pub(super) fn table(figures: &[Figure]) -> String {
-    let mut text = format!("{:<44} {:>10}\n", "figure (in emulation: ratios only)", "value");
-    for Figure { what, value, unit } in figures {
-        text.push_str(&format!("{what:<44} {value:>10.2} {unit}\n"));
+    let mut text = format!("{:<50} {}\n", "figure (in emulation: ratios only)", "value");
+    for Figure { what, value } in figures {
+        text.push_str(&format!("{what:<50} {value}\n"));
     }
     text
 }
@@ -78,10 +88,18 @@ mod tests {
             #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n \
             65536      100            21.30              18.90\t\t     0.000302\n";
         let figures = read(&format!("{latency}{bandwidth}"));
-        let found: Vec<(&str, f64, &str)> =
-            figures.iter().map(|one| (one.what.as_str(), one.value, one.unit)).collect();
-        let expected = [("ib_write_lat 8 B", 19.75, "us"), ("ib_write_bw 65536 B", 18.9, "MB/s")];
+        let found: Vec<(&str, &str)> =
+            figures.iter().map(|one| (one.what.as_str(), one.value.as_str())).collect();
+        let expected = [("ib_write_lat 8 B", "19.75 us"), ("ib_write_bw 65536 B", "18.90 MB/s")];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn figures_that_a_script_prints_are_read() {
+        let figures = read("= raw read, 8 B | 33.10 us, 1.02 x ib_read_lat\n= no figure\n");
+        let found: Vec<(&str, &str)> =
+            figures.iter().map(|one| (one.what.as_str(), one.value.as_str())).collect();
+        assert_eq!(found, [("raw read, 8 B", "33.10 us, 1.02 x ib_read_lat")]);
     }
 
     #[test]

@@ -74,3 +74,14 @@ client() {
 wait_for() {
     while [ ! -e "$1" ]; do sleep 0.1; done
 }
+
+# Fails unless both ranks of guest 0 had an error in time that names a rank of guest 1, by what the
+# program `ring` wrote to a file.
+survivors_name_lost() {
+    for rank in 0 1; do
+        names="^rank $rank: .*rank [23] .* after \|^rank $rank: .* after .*rank [23] "
+        lines=$(grep "$names" "$1") || fail "$1: rank $rank does not name a rank that was lost"
+        after=$(echo "$lines" | sed -n '1s/.* after \([0-9]*\)\.[0-9] s.*/\1/p')
+        [ "$after" -le $((5 * slower)) ] || fail "$1: rank $rank has its error after $after s"
+    done
+}
