@@ -5,7 +5,7 @@ use crate::lifecycle;
 use crate::runtime;
 use crate::types::*;
 use gaspi_core::Error;
-use gaspi_core::config::{Config, Network, Topology};
+use gaspi_core::config::{Config, Network, RdmaParams, Topology};
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -168,10 +168,16 @@ fn convert(config: &gaspi_config_t) -> Result<Config, Error> {
             return Err(Error::Config { field: "build_infrastructure", reason });
         }
     };
+    let ib = &config.dev_config.params.ib;
     Ok(Config {
         logger: config.logger != 0,
         net_info: config.net_info != 0,
         network: (config.user_net != 0).then_some(network),
+        rdma: RdmaParams {
+            device_number: u32::try_from(ib.netdev_id).ok(),
+            mtu_bytes: ib.mtu,
+            port_check: ib.port_check != 0,
+        },
         queue_size_max: config.queue_size_max,
         queue_num: config.queue_num,
         group_max: config.group_max,

@@ -26,4 +26,4 @@
 //! ```
 
 #[doc(inline)]
-pub use gaspi_core::{Config, Network, Topology};
+pub use gaspi_core::{Config, Network, RdmaParams, Topology};

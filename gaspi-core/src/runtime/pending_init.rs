@@ -36,7 +36,7 @@ use crate::transport::tcp::connect::reach::PATIENCE;
 use crate::transport::tcp::endpoint_table::{EndpointTable, Identity};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin;
-use crate::transport::verbs::{Device, Wishes};
+use crate::transport::verbs::{self, Device, NoDevice, Place, Wishes};
 use crate::wait::{Call, Waiter, Waiting};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -149,18 +149,44 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
     })
 }
 
-/// Opens the RDMA device that has to be used.
-fn open_device(job: &Job) -> Result<Option<Device>> {
-    if job.size == 1 || job.transport != Transport::Verbs {
+/// What is wanted of the RDMA device of a rank, which is the `nth` of those that share devices.
+fn wishes(job: &Job, config: &Config, nth: u32) -> Result<Wishes> {
+    let place = Place { cores: affinity::mask(), nth };
+    Ok(Wishes { choice: job.device.clone(), params: config.rdma, place, dead_after: dead_after()? })
+}
+
+/// Says which device was chosen, and why no other one.
+fn log_ports(device: &Device) {
+    for row in device.rows() {
+        let level = if row.used { log::Level::Info } else { log::Level::Debug };
+        log::log!(level, "proc_init: {row}");
+    }
+}
+
+/// Opens the RDMA device that has to be used. Each rank is a node of its own then, so that its
+/// number on the machine tells it from those that share the devices. Where a device may be used,
+/// what was named has to exist, if there are devices.
+fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
+    if job.size == 1 || ![Transport::Auto, Transport::Verbs].contains(&job.transport) {
         return Ok(None);
     }
-    let wishes = Wishes { choice: job.device.clone(), dead_after: dead_after()? };
+    let wishes = wishes(job, config, job.local_rank.into())?;
+    if job.transport == Transport::Auto {
+        let named = job.device.names_something() || config.rdma.device_number.is_some();
+        let asks = named && config.network != Some(Network::Ethernet);
+        return match asks.then(|| verbs::inspect(&wishes)) {
+            Some(Ok((Err(NoDevice::Wrong(reason)), _))) => Err(Error::Environment { reason }),
+            _ => Ok(None),
+        };
+    }
     match Device::open(&wishes) {
         Ok(device) => {
             log::info!("proc_init: data between nodes goes by {}", device.description());
+            log_ports(&device);
             Ok(Some(device))
         }
-        Err(reason) => {
+        Err(NoDevice::Wrong(reason)) => Err(Error::Environment { reason }),
+        Err(NoDevice::Missing(reason)) => {
             let reason = format!("GASPI_TRANSPORT is verbs, but {reason}");
             Err(Error::Environment { reason })
         }
@@ -172,8 +198,8 @@ fn open_device(job: &Job) -> Result<Option<Device>> {
 fn with_device(
     endpoints: Endpoints,
     device: Option<Device>,
-    job: &Job,
-    config: &Config,
+    nth: u32,
+    (job, config): (&Job, &Config),
 ) -> Result<Endpoints> {
     if let Some(device) = device {
         let table = endpoints.device_table(device, true, job.size);
@@ -183,11 +209,13 @@ fn with_device(
     if job.transport != Transport::Auto || config.network == Some(Network::Ethernet) {
         return Ok(endpoints);
     }
-    let wishes = Wishes { choice: job.device.clone(), dead_after: dead_after()? };
-    let wanted = wishes.choice.device.is_some() || wishes.choice.library.is_some();
+    let wishes = wishes(job, config, nth)?;
+    let wanted = wishes.choice.names_something() || wishes.choice.library.is_some();
     // Most machines have none.
-    let missing = |reason| (if wanted { log::Level::Warn } else { log::Level::Debug }, reason);
+    let level = if wanted { log::Level::Warn } else { log::Level::Debug };
+    let missing = |error: NoDevice| (level, error.to_string());
     let opened = Device::open(&wishes).map_err(missing).and_then(|device| {
+        log_ports(&device);
         let description = device.description().to_owned();
         let table = endpoints.device_table(device, false, job.size);
         table.map(|table| (table, description)).map_err(|reason| (log::Level::Warn, reason))
@@ -228,7 +256,7 @@ impl PendingInit {
             let gathering = Box::new(Client::new(&job, &config, card)?);
             Stage::Client { gathering, listener: Some(listener), endpoints }
         };
-        let device = open_device(&job)?;
+        let device = open_device(&job, &config)?;
         Ok(PendingInit {
             job,
             config,
@@ -237,6 +265,12 @@ impl PendingInit {
             #[cfg(feature = "test-transports")]
             faults: None,
         })
+    }
+
+    /// The RDMA device that has been opened and waits to be used, in words.
+    #[doc(hidden)]
+    pub fn rdma_device(&self) -> Option<String> {
+        self.device.as_ref().map(|device| device.description().to_owned())
     }
 
     /// Joins (GASPI 17.1, 5.3.1): returns once all ranks of the job have met.
@@ -270,6 +304,7 @@ impl PendingInit {
                 let locals = table.cards.iter().filter(|card| card.node == node);
                 let ranks = locals.clone().map(|card| card.rank).collect::<Box<[Rank]>>();
                 let remote = ranks.len() < table.cards.len();
+                let nth = ranks.iter().position(|other| *other == rank).unwrap_or(0) as u32;
                 let groups = self.config.group_max;
                 let mut area = SharedArea::map(&table.area, size, groups, rank, ranks)?;
                 let mut wakeup_socket = None;
@@ -289,7 +324,7 @@ impl PendingInit {
                 let mut endpoints = Endpoints::new(endpoints);
                 if remote {
                     let device = self.device.take();
-                    endpoints = with_device(endpoints, device, &self.job, &self.config)?;
+                    endpoints = with_device(endpoints, device, nth, (&self.job, &self.config))?;
                 }
                 #[cfg(feature = "test-transports")]
                 let endpoints = Endpoints { faults: self.faults.map(Faults::new), ..endpoints };

@@ -4,7 +4,7 @@
 #![allow(dead_code, unused_imports, reason = "each test program uses its share")]
 
 #[macro_use]
-mod layouts;
+pub(crate) mod layouts;
 mod threads;
 
 pub(crate) use layouts::{
@@ -163,12 +163,23 @@ pub(crate) fn run_with_devices<T: Send>(
     options: &str,
     body: impl Fn(&Runtime, &Fabric) -> T + Sync,
 ) -> Vec<T> {
+    run_with_prepared(size, (options, &Config::default()), |_| (), body)
+}
+
+/// As [`run_with_devices`], with something done to the devices before.
+pub(crate) fn run_with_prepared<T: Send>(
+    size: u32,
+    (options, config): (&str, &Config),
+    prepare: impl FnOnce(&Fabric),
+    body: impl Fn(&Runtime, &Fabric) -> T + Sync,
+) -> Vec<T> {
     let nodes = Nodes::of_this_test();
     let devices = layouts::devices(nodes, size, options).expect("a layout with devices");
+    prepare(&devices.0);
     let results = run_on(
         (None, None, Some(&devices)),
         size,
-        &Config::default(),
+        config,
         |id, rank| nodes.job(id, rank, size),
         |runtime| {
             let result = body(&runtime, &devices.0);
@@ -212,7 +223,7 @@ fn run_on<T: Send>(
                         let name = format!("mock{}_{rank}", fabric.number());
                         job.transport = nodes.transport_of_devices();
                         job.device.library = Some(library.clone());
-                        job.device.device = Some(name);
+                        job.device.devices = vec![name];
                     }
                     let mut joining = match network {
                         Some(network) => PendingInit::on_twin(job, config.clone(), network.clone()),
