@@ -281,6 +281,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_of_rdma_devices_reaches_the_core() {
+        let mut wanted = DEFAULT;
+        wanted.dev_config.params.ib = gaspi_ib_params { netdev_id: 2, mtu: 2048, port_check: 0 };
+        let rdma = RdmaParams { device_number: Some(2), mtu_bytes: 2048, port_check: false };
+        assert_eq!(convert(&wanted).unwrap().rdma, rdma);
+        wanted.dev_config.params.ib.netdev_id = -7;
+        assert_eq!(convert(&wanted).unwrap().rdma.device_number, None);
+    }
+
+    #[test]
     fn only_a_chosen_network_restricts() {
         let mut current = DEFAULT;
         accept(&mut current, DEFAULT).unwrap();
