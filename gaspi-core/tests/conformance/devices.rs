@@ -116,16 +116,23 @@ fn ports_of_unequal_mtus_use_the_lower_one() {
             fabric.set(0, &format!("mtu={mine}"));
             fabric.set(1, &format!("mtu={other}"));
         };
-        run_with_prepared(2, ("", &Config::default()), prepare, |rt, _| {
-            make(rt, S0, 8192);
-            exchange(rt, Q0, 1);
-        });
+        run_with_prepared(
+            2,
+            ("", &Config::default()),
+            prepare,
+            |_| (),
+            |rt, _| {
+                make(rt, S0, 8192);
+                exchange(rt, Q0, 1);
+            },
+        );
     }
     let rdma = RdmaParams { mtu_bytes: 1024, ..RdmaParams::default() };
     let config = Config { rdma, ..Config::default() };
     run_with_prepared(
         2,
         ("", &config),
+        |_| (),
         |_| (),
         |rt, _| {
             make(rt, S0, 8192);
@@ -163,6 +170,27 @@ fn a_gid_that_is_gone_has_a_substitute_in_the_next_pair() {
     });
 }
 
+fn what_is_asked_of_a_port_holds_for_its_pairs() {
+    let ask = |choice: &mut DeviceChoice| {
+        (choice.port, choice.gid) = (Some(1), Some(GidChoice::Index(3)));
+        (choice.pkey, choice.service_level, choice.traffic_class) = (Some(0x8002), 5, 104);
+    };
+    let options = ("pkeys=4", &Config::default());
+    run_with_prepared(
+        2,
+        options,
+        |_| (),
+        ask,
+        |rt, fabric| {
+            make(rt, S0, 8192);
+            exchange(rt, Q0, 1);
+            let told = |name| fabric.counter(rt.rank().0.into(), name);
+            let found = [told("pkey_index"), told("service_level"), told("traffic_class")];
+            assert_eq!(found, [2, 5, 104]);
+        },
+    );
+}
+
 fn a_rank_tells_which_ports_there_are_and_why_one_is_used() {
     run_with_devices(2, "", |rt, fabric| {
         let ports = rt.rdma_ports();
@@ -183,5 +211,6 @@ tests! {
         a_rank_tells_which_ports_there_are_and_why_one_is_used,
         ports_of_unequal_mtus_use_the_lower_one,
         the_first_device_that_can_be_used_is_used,
+        what_is_asked_of_a_port_holds_for_its_pairs,
         what_is_named_wrongly_is_an_error_that_tells_what_there_is;
 }

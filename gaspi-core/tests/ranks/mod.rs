@@ -14,7 +14,7 @@ pub(crate) use layouts::{
 pub(crate) use threads::{Barrier, now, pause, scope};
 
 use gaspi_core::twin::{Network, Ticket};
-use gaspi_core::{Config, Job, PendingInit, Rank, Runtime, Timeout};
+use gaspi_core::{Config, DeviceChoice, Job, PendingInit, Rank, Runtime, Timeout};
 use gaspi_mock_card::Fabric;
 use gaspi_mock_card::control::Live;
 use std::io::Write;
@@ -163,30 +163,30 @@ pub(crate) fn run_with_devices<T: Send>(
     options: &str,
     body: impl Fn(&Runtime, &Fabric) -> T + Sync,
 ) -> Vec<T> {
-    run_with_prepared(size, (options, &Config::default()), |_| (), body)
+    run_with_prepared(size, (options, &Config::default()), |_| (), |_| (), body)
 }
 
-/// As [`run_with_devices`], with something done to the devices before.
+/// As [`run_with_devices`], with something done to the devices before, and asked of them.
 pub(crate) fn run_with_prepared<T: Send>(
     size: u32,
     (options, config): (&str, &Config),
     prepare: impl FnOnce(&Fabric),
+    ask: impl Fn(&mut DeviceChoice) + Sync,
     body: impl Fn(&Runtime, &Fabric) -> T + Sync,
 ) -> Vec<T> {
     let nodes = Nodes::of_this_test();
     let devices = layouts::devices(nodes, size, options).expect("a layout with devices");
     prepare(&devices.0);
-    let results = run_on(
-        (None, None, Some(&devices)),
-        size,
-        config,
-        |id, rank| nodes.job(id, rank, size),
-        |runtime| {
-            let result = body(&runtime, &devices.0);
-            let _ = runtime.term(LIMIT);
-            result
-        },
-    );
+    let job = |id: &str, rank| {
+        let mut job = nodes.job(id, rank, size);
+        ask(&mut job.device);
+        job
+    };
+    let results = run_on((None, None, Some(&devices)), size, config, job, |runtime| {
+        let result = body(&runtime, &devices.0);
+        let _ = runtime.term(LIMIT);
+        result
+    });
     drop(devices);
     results
 }
