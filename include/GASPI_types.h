@@ -171,7 +171,7 @@ typedef struct {
     struct {
       gaspi_int netdev_id;   /**< number of the device, -1: choose; at most 4 */
       gaspi_uint mtu;        /**< bytes: 1024, 2048, 4096, or 0 for the active one */
-      gaspi_uint port_check; /**< 1: use active ports only */
+      gaspi_uint port_check; /**< 1: use active ports only; 0: one that is not may be chosen */
     } ib;                    /**< InfiniBand and RoCE */
     struct {
       gaspi_uint port; /**< kept for compatibility, no effect: a free port is taken */

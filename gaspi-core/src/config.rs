@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::ids::QueueId;
 use std::ffi::OsString;
+use std::net::Ipv6Addr;
 
 /// Which connections `proc_init` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,7 +38,8 @@ impl std::fmt::Display for Network {
     }
 }
 
-/// The configuration of one rank. Every field but `logger` and `net_info` must agree on all ranks.
+/// The configuration of one rank. Every field but `logger`, `net_info` and `rdma` must agree on all
+/// ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Whether `printf` reaches the logger.
@@ -47,6 +49,8 @@ pub struct Config {
     /// The network asked for between hosts, `None` for the best one. A rank without a device on
     /// InfiniBand or RoCE does not start if that is asked for.
     pub network: Option<Network>,
+    /// Which RDMA device is used, as far as no variable says it.
+    pub rdma: RdmaParams,
     /// Requests that fit into one queue, 1..=4096.
     pub queue_size_max: u32,
     /// Queues that exist after init, 1..=16.
@@ -77,6 +81,7 @@ impl Default for Config {
             logger: true,
             net_info: false,
             network: None,
+            rdma: RdmaParams::default(),
             queue_size_max: 1024,
             queue_num: 8,
             group_max: 32,
@@ -141,13 +146,57 @@ impl Config {
     }
 }
 
-/// Which RDMA device carries data, and how.
+/// What a program asks of its RDMA device (`dev_config.params.ib`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RdmaParams {
+    /// Number of the device in the order of libibverbs's list; GASPI_IB_DEVICE comes before it.
+    pub device_number: Option<u32>,
+    /// Bytes that the path MTU does not exceed; 0 for the MTU of the port.
+    pub mtu_bytes: u32,
+    /// Whether a port has to be active when it is chosen.
+    pub port_check: bool,
+}
+
+impl Default for RdmaParams {
+    fn default() -> RdmaParams {
+        RdmaParams { device_number: None, mtu_bytes: 0, port_check: true }
+    }
+}
+
+/// Which address of a port is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GidChoice {
+    /// Its place in the table of the port, as it is at init.
+    Index(u8),
+    /// The address itself; of IPv4 the mapped form.
+    Address(Ipv6Addr),
+}
+
+/// Which RDMA device carries data, and how. What is not named is chosen by rule.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceChoice {
     /// In place of libibverbs.so.1 (GASPI_IBVERBS_LIB).
     pub library: Option<OsString>,
-    /// Its name (GASPI_IB_DEVICE); the first one with an active port otherwise.
-    pub device: Option<String>,
+    /// Names of devices that may be used, all if empty (GASPI_IB_DEVICE).
+    pub devices: Vec<String>,
+    /// Number of the port (GASPI_IB_PORT).
+    pub port: Option<u8>,
+    /// The address of the port (GASPI_IB_GID).
+    pub gid: Option<GidChoice>,
+    /// The partition key (GASPI_IB_PKEY); else the first in the table of the port.
+    pub pkey: Option<u16>,
+    /// The service level of what is sent, 0..=15 (GASPI_IB_SL).
+    pub service_level: u8,
+    /// The traffic class of what is sent (GASPI_IB_TRAFFIC_CLASS).
+    pub traffic_class: u8,
     /// Whether a write is done when the peer's device has it (GASPI_IB_WAIT is ack).
     pub ends_at_ack: bool,
+}
+
+impl DeviceChoice {
+    /// Whether a device, or something of one, is named.
+    pub(crate) fn names_something(&self) -> bool {
+        let nothing = self.devices.is_empty() && self.port.is_none();
+        !nothing || self.gid.is_some() || self.pkey.is_some()
+    }
 }

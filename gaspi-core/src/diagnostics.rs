@@ -11,7 +11,7 @@ use crate::bootstrap::addresses::{self, Audience, Restrictions};
 use crate::os::event::Wakeup;
 use crate::os::limits::{self, Resource, allowed, setting};
 use crate::os::memory::{self, HUGE_PAGE, Mapping};
-use crate::os::{affinity, cross_memory, interfaces, library, process, socket};
+use crate::os::{affinity, cross_memory, interfaces, process, socket};
 use crate::sync::membarrier;
 use std::fs;
 use std::os::fd::AsFd;
@@ -427,19 +427,7 @@ fn transports(shared: bool) -> Vec<Check> {
             .because("a row of the kernel above is not usable")
             .remedy("see there")
     };
-    let devices: Vec<String> = fs::read_dir("/sys/class/infiniband")
-        .map(|entries| entries.flatten().map(|e| e.file_name().display().to_string()).collect())
-        .unwrap_or_default();
-    let found = match (library::is_loadable(c"libibverbs.so.1"), devices.is_empty()) {
-        (true, false) => format!("libibverbs and {} are there", devices.join(", ")),
-        (true, true) => "libibverbs is there, but no device".to_owned(),
-        (false, false) => format!("{} is there, but not libibverbs.so.1", devices.join(", ")),
-        (false, true) => "neither libibverbs.so.1 nor a device is there".to_owned(),
-    };
-    let verbs = Check::new("transports", "verbs", CheckState::Unusable, "not in this version")
-        .because(found)
-        .remedy("none is needed: ranks of other hosts are reached by TCP");
-    vec![shared, tcp(), verbs]
+    vec![shared, tcp()]
 }
 
 /// Where a rank would listen for ranks of other hosts; listening is tried.

@@ -80,7 +80,7 @@ pub mod wire;
 
 pub use bootstrap::{Job, TestProxy, Transport};
 pub use channel::{Channel, ChannelSpec, Head, Lifetime, Location, Mapped, Reached};
-pub use config::{Config, DeviceChoice, Network, QUEUE_MAX, Topology};
+pub use config::{Config, DeviceChoice, GidChoice, Network, QUEUE_MAX, RdmaParams, Topology};
 pub use control::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
 pub use error::{Error, Result};
 pub use fast_path::FastPath;
@@ -96,5 +96,7 @@ pub use transport::Link;
 #[cfg(feature = "test-transports")]
 #[doc(hidden)]
 pub use transport::twin;
+#[doc(hidden)]
+pub use transport::verbs::rdma_checks;
 pub use view::View;
 pub use wire::shared_layout::{STAGE_BYTES, SharedLayout};

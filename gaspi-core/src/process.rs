@@ -63,6 +63,13 @@ impl Runtime {
         Ok(self.inner().link_to(rank))
     }
 
+    /// The ports of RDMA devices that this rank has found when it began, in words: whether each is
+    /// used, and why. None where it uses no device.
+    pub fn rdma_ports(&self) -> Vec<String> {
+        let device = self.inner().endpoints.device.as_ref();
+        device.map(|device| device.report()).unwrap_or_default()
+    }
+
     /// The address at which `rank` is reached, if that is by TCP and it is connected.
     ///
     /// # Errors

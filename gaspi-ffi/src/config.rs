@@ -5,7 +5,7 @@ use crate::lifecycle;
 use crate::runtime;
 use crate::types::*;
 use gaspi_core::Error;
-use gaspi_core::config::{Config, Network, Topology};
+use gaspi_core::config::{Config, Network, RdmaParams, Topology};
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -168,10 +168,16 @@ fn convert(config: &gaspi_config_t) -> Result<Config, Error> {
             return Err(Error::Config { field: "build_infrastructure", reason });
         }
     };
+    let ib = &config.dev_config.params.ib;
     Ok(Config {
         logger: config.logger != 0,
         net_info: config.net_info != 0,
         network: (config.user_net != 0).then_some(network),
+        rdma: RdmaParams {
+            device_number: u32::try_from(ib.netdev_id).ok(),
+            mtu_bytes: ib.mtu,
+            port_check: ib.port_check != 0,
+        },
         queue_size_max: config.queue_size_max,
         queue_num: config.queue_num,
         group_max: config.group_max,
@@ -272,6 +278,16 @@ mod tests {
         assert!(refused(|c| c.dev_config.params.ib.mtu = 1500));
         assert!(change(|c| c.dev_config.params.ib.mtu = 2048).is_ok());
         assert!(change(|c| c.dev_config.network_type = 99).is_ok());
+    }
+
+    #[test]
+    fn what_is_asked_of_rdma_devices_reaches_the_core() {
+        let mut wanted = DEFAULT;
+        wanted.dev_config.params.ib = gaspi_ib_params { netdev_id: 2, mtu: 2048, port_check: 0 };
+        let rdma = RdmaParams { device_number: Some(2), mtu_bytes: 2048, port_check: false };
+        assert_eq!(convert(&wanted).unwrap().rdma, rdma);
+        wanted.dev_config.params.ib.netdev_id = -7;
+        assert_eq!(convert(&wanted).unwrap().rdma.device_number, None);
     }
 
     #[test]

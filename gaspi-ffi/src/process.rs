@@ -25,13 +25,22 @@ fn transports(runtime: &Runtime) -> String {
     let (ranks, local) = (runtime.size(), runtime.local_size());
     let mut text =
         format!("[{rank} {host}] transport to the {local} ranks of this host: shared memory\n");
+    for port in runtime.rdma_ports() {
+        let _ = writeln!(text, "[{rank} {host}] RDMA device {port}");
+    }
     for other in (0..ranks).map(|rank| Rank(rank as u16)) {
-        if let (Ok(Link::Tcp), Ok(there)) = (runtime.link(other), runtime.host_of(other)) {
+        let link = runtime.link(other).map(|link| match link {
+            Link::Tcp => Some("tcp"),
+            Link::Verbs => Some("verbs, beside tcp"),
+            _ => None,
+        });
+        if let (Ok(Some(link)), Ok(there)) = (link, runtime.host_of(other)) {
             let way = match runtime.address_of(other) {
                 Ok(Some(address)) => format!("connected to {address}"),
                 _ => "connected on first use".to_owned(),
             };
-            let _ = writeln!(text, "[{rank} {host}] transport to {other} on {there}: tcp, {way}");
+            let _ =
+                writeln!(text, "[{rank} {host}] transport to {other} on {there}: {link}, {way}");
         }
     }
     text

@@ -4,7 +4,7 @@
 //! afterwards; [`Runtime::config`](crate::Runtime::config) shows it. Its fields say how many
 //! segments, groups, queues and notifications there may be, and how large transfers are; the unit
 //! and the range of each are written at the field. All ranks need the same values, except for
-//! `logger` and `net_info`.
+//! `logger`, `net_info` and `rdma`.
 //!
 //! # Errors
 //! [`Error::Config`](crate::Error::Config) names a field that is out of its range,
@@ -26,4 +26,4 @@
 //! ```
 
 #[doc(inline)]
-pub use gaspi_core::{Config, Network, Topology};
+pub use gaspi_core::{Config, Network, RdmaParams, Topology};

@@ -32,4 +32,4 @@
 //! ```
 
 #[doc(inline)]
-pub use gaspi_core::{DeviceChoice, Job, Link, PendingInit, Rank, Runtime, Transport};
+pub use gaspi_core::{DeviceChoice, GidChoice, Job, Link, PendingInit, Rank, Runtime, Transport};

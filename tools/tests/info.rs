@@ -5,10 +5,11 @@ use std::process::{Command, Output, Stdio};
 
 fn info(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gaspi-bench"));
-    command.arg("info").args(arguments).envs(variables.iter().copied()).stdin(Stdio::null());
-    if variables.is_empty() {
-        command.env_remove("GASPI_BIND").env_remove("GASPI_LIBRARY");
-    }
+    command.arg("info").args(arguments).stdin(Stdio::null());
+    command.env_remove("GASPI_BIND").env_remove("GASPI_LIBRARY");
+    // Whatever devices this machine has.
+    command.env("GASPI_IBVERBS_LIB", "/no/such/libibverbs.so");
+    command.envs(variables.iter().copied());
     command.output().unwrap()
 }
 
@@ -62,7 +63,8 @@ fn each_line_of_json_is_a_finding() {
     // Where there is no network, there is no address to offer.
     let tcp = topic(&objects, "TCP");
     assert!(tcp["state"] == "usable" || tcp["state"] == "limited", "{tcp}");
-    assert_eq!(topic(&objects, "verbs")["state"], "not usable");
+    let verbs = topic(&objects, "verbs");
+    assert_eq!((&verbs["state"], &verbs["value"]), (&"not usable".into(), &"no library".into()));
 }
 
 #[test]
@@ -90,4 +92,37 @@ fn binding_and_library_are_those_of_this_process() {
     let library = topic(&objects, "library");
     assert_eq!(library["state"], "not usable");
     assert!(library["remedy"].as_str().unwrap().contains("install"), "{library}");
+}
+
+#[test]
+fn each_port_of_a_device_has_a_row_with_its_reason() {
+    let mock = gaspi_mock_card::MockCard::load().expect("the mock card has been built");
+    let library = mock.path().to_str().unwrap();
+    let rows = |variables: &[(&str, &str)]| {
+        let mut all = vec![("GASPI_IBVERBS_LIB", library)];
+        all.extend(variables);
+        let found = objects(&info(&["--json"], &all));
+        found.into_iter().filter(|object| object["topic"] == "verbs").collect::<Vec<Value>>()
+    };
+    let told = |row: &Value, state: &str, words: &[&str]| {
+        let text = row.to_string();
+        assert_eq!(row["state"], state, "{text}");
+        assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
+    };
+    let two = ("GASPI_MOCK_OPTIONS", "devices=2");
+    let found = rows(&[two]);
+    assert_eq!(found.len(), 2, "{found:?}");
+    told(&found[0], "usable", &["_0, port 1: active, Ethernet, GID ::ffff:10.", "\"used: "]);
+    told(&found[1], "usable", &["_1, port 1: active", "\"not used: as good as"]);
+    let found = rows(&[("GASPI_MOCK_OPTIONS", "transport=1")]);
+    told(&found[0], "not usable", &["iWARP", "docs/rdma.md"]);
+    let found = rows(&[("GASPI_MOCK_OPTIONS", "port_up=0")]);
+    told(&found[0], "not usable", &["port 1 is not active"]);
+    let found = rows(&[two, ("GASPI_IB_DEVICE", "nothing")]);
+    told(&found[2], "not usable", &["a variable is wrong", "\\\"nothing\\\"", "mock"]);
+    let found = rows(&[two, ("GASPI_IB_SL", "99")]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    told(&found[0], "not usable", &["GASPI_IB_SL is 99", "0 to 15"]);
+    let found = rows(&[("GASPI_MOCK_OPTIONS", "devices=0")]);
+    told(&found[0], "not usable", &["no device"]);
 }

@@ -9,8 +9,9 @@ use super::job::{Job, Transport};
 use super::launcher;
 use super::this_machine::ThisMachine;
 use super::variables::{Variables, wrong};
-use crate::config::DeviceChoice;
+use crate::config::{DeviceChoice, GidChoice};
 use crate::error::Result;
+use std::net::{IpAddr, Ipv6Addr};
 
 impl Job {
     /// The job that the environment of this process describes; a job of one rank if it describes
@@ -21,6 +22,17 @@ impl Job {
     /// numbers, or contradict each other or the machine file.
     pub fn from_environment() -> Result<Job> {
         describe(&Variables::new(&|name| std::env::var_os(name), &ThisMachine::look_up))
+    }
+}
+
+impl DeviceChoice {
+    /// What the environment of this process says about RDMA devices.
+    ///
+    /// # Errors
+    /// [`Error::Environment`](crate::Error::Environment) names the variable, its value, and what is
+    /// possible.
+    pub fn from_environment() -> Result<DeviceChoice> {
+        device_choice(&Variables::new(&|name| std::env::var_os(name), &ThisMachine::look_up))
     }
 }
 
@@ -65,16 +77,76 @@ fn transport(variables: &Variables<'_>) -> Result<Transport> {
     }
 }
 
-/// GASPI_IBVERBS_LIB, GASPI_IB_DEVICE, GASPI_IB_WAIT.
+/// GASPI_IBVERBS_LIB and all GASPI_IB_*.
 fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
     let ends_at_ack = match variables.text("GASPI_IB_WAIT")?.as_deref() {
         None | Some("read") => false,
         Some("ack") => true,
         Some(other) => return wrong(format!("GASPI_IB_WAIT is {other:?}; it can be ack or read")),
     };
-    let library = variables.raw("GASPI_IBVERBS_LIB");
-    let name = variables.text("GASPI_IB_DEVICE")?;
-    Ok(DeviceChoice { library, device: name, ends_at_ack })
+    let small = |name: &str, least, most| match variables.number(name)? {
+        Some(number) if !(least..=most).contains(&number) => {
+            wrong(format!("{name} is {number}; it takes {least} to {most}"))
+        }
+        number => Ok(number.map(|number| number as u8)),
+    };
+    Ok(DeviceChoice {
+        library: variables.raw("GASPI_IBVERBS_LIB"),
+        devices: devices(variables)?,
+        port: small("GASPI_IB_PORT", 1, 254)?,
+        gid: gid(variables)?,
+        pkey: pkey(variables)?,
+        service_level: small("GASPI_IB_SL", 0, 15)?.unwrap_or(0),
+        traffic_class: small("GASPI_IB_TRAFFIC_CLASS", 0, 255)?.unwrap_or(0),
+        ends_at_ack,
+    })
+}
+
+/// GASPI_IB_DEVICE: names parted by commas.
+fn devices(variables: &Variables<'_>) -> Result<Vec<String>> {
+    let Some(text) = variables.text("GASPI_IB_DEVICE")? else { return Ok(Vec::new()) };
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    if names.iter().any(String::is_empty) {
+        return wrong(format!(
+            "GASPI_IB_DEVICE is {text:?}; it takes names of RDMA devices, parted by commas"
+        ));
+    }
+    Ok(names)
+}
+
+/// GASPI_IB_GID: an index or an address.
+fn gid(variables: &Variables<'_>) -> Result<Option<GidChoice>> {
+    let Some(text) = variables.text("GASPI_IB_GID")? else { return Ok(None) };
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let found = match text.parse::<IpAddr>() {
+        _ if digits => text.parse().ok().map(GidChoice::Index),
+        Ok(IpAddr::V4(address)) => Some(GidChoice::Address(address.to_ipv6_mapped())),
+        Ok(IpAddr::V6(address)) => Some(GidChoice::Address(address)),
+        Err(_) => None,
+    };
+    match found.filter(|found| *found != GidChoice::Address(Ipv6Addr::UNSPECIFIED)) {
+        Some(found) => Ok(Some(found)),
+        None => wrong(format!(
+            "GASPI_IB_GID is {text:?}; it takes an index of 0 to 255, an IPv4 address, or a GID \
+             as an IPv6 address is written"
+        )),
+    }
+}
+
+/// GASPI_IB_PKEY: the value of a partition key.
+fn pkey(variables: &Variables<'_>) -> Result<Option<u16>> {
+    let Some(text) = variables.text("GASPI_IB_PKEY")? else { return Ok(None) };
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or("");
+    let hexadecimal = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let found = u16::from_str_radix(digits, 16).ok().filter(|_| hexadecimal);
+    // Without its highest bit, which tells full members, zero is no key.
+    match found.filter(|key| key & 0x7fff != 0) {
+        Some(key) => Ok(Some(key)),
+        None => wrong(format!(
+            "GASPI_IB_PKEY is {text:?}; it takes the value of a partition key, 0x0001 to 0xffff, \
+             such as 0xffff"
+        )),
+    }
 }
 
 #[cfg(test)]

@@ -189,3 +189,43 @@ fn a_launcher_says_how_many_machines_there_are() {
     assert!(launched("2").spans_hosts && !launched("1").spans_hosts);
     assert_eq!(launched("2").hosts[1], "nodeb");
 }
+
+#[test]
+fn what_is_asked_of_devices_is_read_strictly() {
+    let asked = |name, value| {
+        job_of(&[("GASPI_RANK", "0"), ("GASPI_NRANKS", "2"), (name, value)]).map(|job| job.device)
+    };
+    let accepted = |name, value| asked(name, value).expect("accepted");
+    assert_eq!(accepted("GASPI_IB_DEVICE", "a, b").devices, ["a", "b"]);
+    assert_eq!(accepted("GASPI_IB_PORT", "2").port, Some(2));
+    assert_eq!(accepted("GASPI_IB_GID", "3").gid, Some(GidChoice::Index(3)));
+    let mapped = Some(GidChoice::Address("::ffff:10.7.0.1".parse().expect("an address")));
+    assert_eq!(accepted("GASPI_IB_GID", "10.7.0.1").gid, mapped);
+    assert_eq!(accepted("GASPI_IB_GID", "::ffff:10.7.0.1").gid, mapped);
+    assert_eq!(accepted("GASPI_IB_PKEY", "0x8001").pkey, Some(0x8001));
+    assert_eq!(accepted("GASPI_IB_SL", "15").service_level, 15);
+    assert_eq!(accepted("GASPI_IB_TRAFFIC_CLASS", "104").traffic_class, 104);
+    let wrong = [
+        ("GASPI_IB_DEVICE", "a,,b", "parted by commas"),
+        ("GASPI_IB_PORT", "0", "1 to 254"),
+        ("GASPI_IB_PORT", "255", "1 to 254"),
+        ("GASPI_IB_PORT", "one", "not a number"),
+        ("GASPI_IB_GID", "256", "0 to 255"),
+        ("GASPI_IB_GID", "-1", "0 to 255"),
+        ("GASPI_IB_GID", "::", "IPv4 address"),
+        ("GASPI_IB_GID", "10.7.0", "IPv4 address"),
+        ("GASPI_IB_PKEY", "ffff", "0x0001 to 0xffff"),
+        ("GASPI_IB_PKEY", "0x", "0x0001 to 0xffff"),
+        ("GASPI_IB_PKEY", "0x+1", "0x0001 to 0xffff"),
+        ("GASPI_IB_PKEY", "0x8000", "0x0001 to 0xffff"),
+        ("GASPI_IB_PKEY", "0x10000", "0x0001 to 0xffff"),
+        ("GASPI_IB_SL", "16", "0 to 15"),
+        ("GASPI_IB_TRAFFIC_CLASS", "256", "0 to 255"),
+        ("GASPI_IB_WAIT", "never", "ack or read"),
+    ];
+    for (name, value, possible) in wrong {
+        let reason = asked(name, value).expect_err(value).to_string();
+        let told = [name, value, possible];
+        assert!(told.iter().all(|told| reason.contains(told)), "{name}={value}: {reason}");
+    }
+}

@@ -39,6 +39,20 @@ pub fn listed(cores: &[usize]) -> String {
     runs.collect::<Vec<_>>().join(",")
 }
 
+/// The mask of cores as the kernel prints them; none if it is no such list.
+pub fn parsed(list: &str) -> Option<Vec<u64>> {
+    let mut mask = Vec::new();
+    for run in list.split(',').map(str::trim).filter(|run| !run.is_empty()) {
+        let (first, last) = run.split_once('-').unwrap_or((run, run));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        for core in (first..=last).map(usize::from) {
+            mask.resize(mask.len().max(core / 64 + 1), 0);
+            mask[core / 64] |= 1 << (core % 64);
+        }
+    }
+    Some(mask)
+}
+
 /// Cores in the union of masks, limited by the control group's quota.
 pub fn usable_cores<'a>(masks: impl Iterator<Item = &'a [u64]>) -> u32 {
     let cores = cores_of(masks);
@@ -67,5 +81,14 @@ mod tests {
         assert_eq!(list(&[0b1101_0000_1111, 1]), "0-3,8,10-11,64");
         assert_eq!(list(&[u64::MAX, u64::MAX]), "0-127");
         assert_eq!(list(&[]), "");
+    }
+
+    #[test]
+    fn lists_become_masks() {
+        assert_eq!(parsed("0-3,8,10-11,64"), Some(vec![0b1101_0000_1111, 1]));
+        assert_eq!(parsed(""), Some(vec![]));
+        for wrong in ["x", "1-", "-3", "0-99999", "1,,x"] {
+            assert_eq!(parsed(wrong), None, "{wrong}");
+        }
     }
 }

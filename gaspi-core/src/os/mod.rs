@@ -13,7 +13,6 @@ pub mod cross_memory;
 pub mod event;
 pub mod futex;
 pub mod interfaces;
-pub mod library;
 pub mod limits;
 pub mod memory;
 pub mod process;

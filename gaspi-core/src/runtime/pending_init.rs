@@ -36,7 +36,7 @@ use crate::transport::tcp::connect::reach::PATIENCE;
 use crate::transport::tcp::endpoint_table::{EndpointTable, Identity};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin;
-use crate::transport::verbs::{Device, Wishes};
+use crate::transport::verbs::{self, Device, NoDevice, Place, Wishes};
 use crate::wait::{Call, Waiter, Waiting};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -149,14 +149,31 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
     })
 }
 
+/// What is wanted of the RDMA device of a rank, which is the `nth` of those that share devices.
+fn wishes(job: &Job, config: &Config, nth: u32) -> Result<Wishes> {
+    let place = Place { cores: affinity::mask(), nth };
+    Ok(Wishes { choice: job.device.clone(), params: config.rdma, place, dead_after: dead_after()? })
+}
+
+/// Says which device was chosen, and why no other one.
+fn log_ports(device: &Device) {
+    for row in device.rows() {
+        let level = if row.used { log::Level::Info } else { log::Level::Debug };
+        log::log!(level, "proc_init: {row}");
+    }
+}
+
 /// Opens the RDMA device that has to be used: as GASPI_TRANSPORT says, or as the configuration asks
-/// for a network that only devices have.
+/// for a network that only devices have. Each rank is told by its number on the machine from those
+/// that share the devices. Where a device may be used, what was named has to exist, if there are
+/// devices.
 fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
     if job.size == 1 {
         return Ok(None);
     }
     let refused = |reason| Err(Error::Config { field: "network", reason });
     let wanted = config.network.filter(|network| *network != Network::Ethernet);
+    let wishes = wishes(job, config, job.local_rank.into())?;
     match (job.transport, wanted) {
         (Transport::Verbs, None) if config.network.is_some() => {
             return refused("it is Ethernet, but GASPI_TRANSPORT is verbs".to_owned());
@@ -167,9 +184,16 @@ fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
         (Transport::Verbs, _) => {}
         // Ranks of one host share memory.
         (Transport::Auto, Some(_)) if job.spans_hosts => {}
+        (Transport::Auto, _) => {
+            let named = job.device.names_something() || config.rdma.device_number.is_some();
+            let asks = named && config.network != Some(Network::Ethernet);
+            return match asks.then(|| verbs::inspect(&wishes)) {
+                Some(Ok((Err(NoDevice::Wrong(reason)), _))) => Err(Error::Environment { reason }),
+                _ => Ok(None),
+            };
+        }
         _ => return Ok(None),
     }
-    let wishes = Wishes { choice: job.device.clone(), dead_after: dead_after()? };
     match (Device::open(&wishes), wanted) {
         (Ok(device), Some(network)) if device.network() != network => {
             let description = device.description();
@@ -180,10 +204,14 @@ fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
         }
         (Ok(device), _) => {
             log::info!("proc_init: data between nodes goes by {}", device.description());
+            log_ports(&device);
             Ok(Some(device))
         }
-        (Err(reason), Some(network)) => refused(format!("it is {network}, but {reason}")),
-        (Err(reason), None) => {
+        (Err(NoDevice::Wrong(reason)), _) => Err(Error::Environment { reason }),
+        (Err(NoDevice::Missing(reason)), Some(network)) => {
+            refused(format!("it is {network}, but {reason}"))
+        }
+        (Err(NoDevice::Missing(reason)), None) => {
             Err(Error::Environment { reason: format!("GASPI_TRANSPORT is verbs, but {reason}") })
         }
     }
@@ -194,8 +222,8 @@ fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
 fn with_device(
     endpoints: Endpoints,
     device: Option<Device>,
-    job: &Job,
-    config: &Config,
+    nth: u32,
+    (job, config): (&Job, &Config),
 ) -> Result<Endpoints> {
     if let Some(device) = device {
         let forced = job.transport == Transport::Verbs;
@@ -206,11 +234,13 @@ fn with_device(
     if job.transport != Transport::Auto || config.network == Some(Network::Ethernet) {
         return Ok(endpoints);
     }
-    let wishes = Wishes { choice: job.device.clone(), dead_after: dead_after()? };
-    let wanted = wishes.choice.device.is_some() || wishes.choice.library.is_some();
+    let wishes = wishes(job, config, nth)?;
+    let wanted = wishes.choice.names_something() || wishes.choice.library.is_some();
     // Most machines have none.
-    let missing = |reason| (if wanted { log::Level::Warn } else { log::Level::Debug }, reason);
+    let level = if wanted { log::Level::Warn } else { log::Level::Debug };
+    let missing = |error: NoDevice| (level, error.to_string());
     let opened = Device::open(&wishes).map_err(missing).and_then(|device| {
+        log_ports(&device);
         let description = device.description().to_owned();
         let table = endpoints.device_table(device, false, job.size);
         table.map(|table| (table, description)).map_err(|reason| (log::Level::Warn, reason))
@@ -262,6 +292,12 @@ impl PendingInit {
         })
     }
 
+    /// The RDMA device that has been opened and waits to be used, in words.
+    #[doc(hidden)]
+    pub fn rdma_device(&self) -> Option<String> {
+        self.device.as_ref().map(|device| device.description().to_owned())
+    }
+
     /// Joins (GASPI 17.1, 5.3.1): returns once all ranks of the job have met.
     ///
     /// # Errors
@@ -293,6 +329,7 @@ impl PendingInit {
                 let locals = table.cards.iter().filter(|card| card.node == node);
                 let ranks = locals.clone().map(|card| card.rank).collect::<Box<[Rank]>>();
                 let remote = ranks.len() < table.cards.len();
+                let nth = ranks.iter().position(|other| *other == rank).unwrap_or(0) as u32;
                 let groups = self.config.group_max;
                 let mut area = SharedArea::map(&table.area, size, groups, rank, ranks)?;
                 let mut wakeup_socket = None;
@@ -312,7 +349,7 @@ impl PendingInit {
                 let mut endpoints = Endpoints::new(endpoints);
                 if remote {
                     let device = self.device.take();
-                    endpoints = with_device(endpoints, device, &self.job, &self.config)?;
+                    endpoints = with_device(endpoints, device, nth, (&self.job, &self.config))?;
                 }
                 #[cfg(feature = "test-transports")]
                 let endpoints = Endpoints { faults: self.faults.map(Faults::new), ..endpoints };

@@ -7,6 +7,7 @@ mod ranks;
 mod atomics;
 mod channels;
 mod collectives;
+mod devices;
 mod general;
 mod groups;
 mod lifecycle;
@@ -30,6 +31,7 @@ fn main() -> std::process::ExitCode {
         channels::tests(),
         channels::setup::tests(),
         collectives::tests(),
+        devices::tests(),
         general::tests(),
         groups::tests(),
         lifecycle::tests(),

@@ -4,7 +4,7 @@
 #![allow(dead_code, unused_imports, reason = "each test program uses its share")]
 
 #[macro_use]
-mod layouts;
+pub(crate) mod layouts;
 mod threads;
 
 pub(crate) use layouts::{
@@ -14,7 +14,7 @@ pub(crate) use layouts::{
 pub(crate) use threads::{Barrier, now, pause, scope};
 
 use gaspi_core::twin::{Network, Ticket};
-use gaspi_core::{Config, Job, PendingInit, Rank, Runtime, Timeout};
+use gaspi_core::{Config, DeviceChoice, Job, PendingInit, Rank, Runtime, Timeout};
 use gaspi_mock_card::Fabric;
 use gaspi_mock_card::control::Live;
 use std::io::Write;
@@ -163,19 +163,30 @@ pub(crate) fn run_with_devices<T: Send>(
     options: &str,
     body: impl Fn(&Runtime, &Fabric) -> T + Sync,
 ) -> Vec<T> {
+    run_with_prepared(size, (options, &Config::default()), |_| (), |_| (), body)
+}
+
+/// As [`run_with_devices`], with something done to the devices before, and asked of them.
+pub(crate) fn run_with_prepared<T: Send>(
+    size: u32,
+    (options, config): (&str, &Config),
+    prepare: impl FnOnce(&Fabric),
+    ask: impl Fn(&mut DeviceChoice) + Sync,
+    body: impl Fn(&Runtime, &Fabric) -> T + Sync,
+) -> Vec<T> {
     let nodes = Nodes::of_this_test();
     let devices = layouts::devices(nodes, size, options).expect("a layout with devices");
-    let results = run_on(
-        (None, None, Some(&devices)),
-        size,
-        &Config::default(),
-        |id, rank| nodes.job(id, rank, size),
-        |runtime| {
-            let result = body(&runtime, &devices.0);
-            let _ = runtime.term(LIMIT);
-            result
-        },
-    );
+    prepare(&devices.0);
+    let job = |id: &str, rank| {
+        let mut job = nodes.job(id, rank, size);
+        ask(&mut job.device);
+        job
+    };
+    let results = run_on((None, None, Some(&devices)), size, config, job, |runtime| {
+        let result = body(&runtime, &devices.0);
+        let _ = runtime.term(LIMIT);
+        result
+    });
     drop(devices);
     results
 }
@@ -212,7 +223,7 @@ fn run_on<T: Send>(
                         let name = format!("mock{}_{rank}", fabric.number());
                         job.transport = nodes.transport_of_devices();
                         job.device.library = Some(library.clone());
-                        job.device.device = Some(name);
+                        job.device.devices = vec![name];
                     }
                     let mut joining = match network {
                         Some(network) => PendingInit::on_twin(job, config.clone(), network.clone()),

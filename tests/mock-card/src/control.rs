@@ -321,7 +321,8 @@ pub extern "C" fn mock_card_settle(fabric: u32) -> c_int {
 
 /// A counter of a device: write, write_imm, send, send_imm, read, compare_swap, fetch_add, inline,
 /// signaled, solicited, receives, completions, errors, events, posts (calls), polls (calls that
-/// looked), not_ready (requests that found no receive), relaxed (regions with relaxed ordering).
+/// looked), not_ready (requests that found no receive), relaxed (regions with relaxed ordering);
+/// service_level, traffic_class, pkey_index (of the pair that was connected last).
 /// `u64::MAX` if there is no such counter.
 ///
 /// # Safety
@@ -357,6 +358,9 @@ fn counter(card: &Card, name: &str) -> Option<u64> {
         "polls" => counters.polls,
         "not_ready" => counters.not_ready,
         "relaxed" => counters.relaxed,
+        "service_level" => counters.service_level,
+        "traffic_class" => counters.traffic_class,
+        "pkey_index" => counters.pkey_index,
         _ => return None,
     })
 }

@@ -19,6 +19,7 @@ const INDENT: usize = 37;
 pub(crate) fn run(json: bool) -> ExitCode {
     let mut findings = build();
     findings.extend(diagnostics::run());
+    findings.extend(gaspi_core::rdma_checks());
     let text = if json { json_lines(&findings) } else { table(&findings) };
     // A reader who has seen enough (head) is no failure.
     let _ = io::stdout().lock().write_all(text.as_bytes());
@@ -126,7 +127,7 @@ mod tests {
             Check::new("kernel", "cross-memory attach", CheckState::Limited, "refused")
                 .because("a reason of so many words that they cannot all be in one line of a table")
                 .remedy("say \"please\""),
-            Check::new("transports", "verbs", CheckState::Unusable, "not in this version"),
+            Check::new("transports", "verbs", CheckState::Unusable, "no device"),
         ]
     }
 

@@ -4,12 +4,15 @@
 //! Invariant: everything that the device knows of keeps what it belongs to open, and is taken from
 //! the device when it is dropped.
 
-use super::port::{DeviceLimits, DeviceList, OpenContext, Port};
+use super::port::{DeviceLimits, DeviceList, GidTable, OpenContext, Port};
+use super::select::{
+    self, Chosen, DeviceFacts, GidEntry, NoDevice, Place, PortRow, Selection, Wanted,
+};
 use super::work::{BATCH, Completion, EndAddress, Outcome, Remote, Timing, check, last_error};
-use crate::config::{DeviceChoice, Network};
+use crate::config::{DeviceChoice, Network, RdmaParams};
 use crate::os::event::set_nonblocking;
 use crate::os::memory::{self, Mapping};
-use crate::sync::Mutex;
+use crate::sync::{AtomicU8, Mutex, Ordering};
 use libibverbs_sys::{self as sys, Library, inline};
 use std::ffi::CStr;
 use std::io;
@@ -28,6 +31,8 @@ pub(super) const RECEIVE_BYTES: usize = 2048;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wishes {
     pub(crate) choice: DeviceChoice,
+    pub(crate) params: RdmaParams,
+    pub(crate) place: Place,
     /// How long a host that does not answer is waited for.
     pub(crate) dead_after: Duration,
 }
@@ -49,7 +54,10 @@ pub(super) struct Handles {
     received: NonNull<sys::ibv_cq>,
     pub(super) receives: NonNull<sys::ibv_srq>,
     sent: Mutex<Vec<SentQueue>>,
+    name: String,
     pub(super) port: Port,
+    /// Where the GID was seen last.
+    gid_index: AtomicU8,
     pub(super) limits: DeviceLimits,
     pub(super) timing: Timing,
 }
@@ -65,55 +73,40 @@ pub(crate) struct Device {
     flush_target: FlushTarget,
     pub(super) handles: Arc<Handles>,
     description: String,
+    rows: Vec<PortRow>,
     ends_at_ack: bool,
 }
 
+impl super::DeviceTable {
+    /// What was found about each port, in words.
+    pub(crate) fn report(&self) -> Vec<String> {
+        self.device.rows().iter().map(ToString::to_string).collect()
+    }
+}
+
 impl Device {
-    /// Opens the device that the wishes name, or the first one with an active port.
+    /// Opens the device that is chosen by the wishes and by rule.
     ///
     /// # Errors
-    /// In words, why there is none.
-    pub(crate) fn open(wishes: &Wishes) -> Result<Device, String> {
-        let choice = &wishes.choice;
-        let library = Library::load(choice.library.as_deref()).map_err(|error| {
-            format!(
-                "{} cannot be loaded ({}); install libibverbs1 and ibverbs-providers, or name a \
-                 file with GASPI_IBVERBS_LIB",
-                error.file, error.reason
-            )
-        })?;
-        survive_forks(&library)?;
-        let mut reasons = Vec::new();
-        let mut found = None;
-        {
-            let list = DeviceList::new(&library)?;
-            for (device, name) in list.devices() {
-                if choice.device.as_ref().is_some_and(|wish| *wish != name) {
-                    continue;
-                }
-                match OpenContext::new(&library, device).and_then(|open| open.with_port(&library)) {
-                    Ok(open) => {
-                        found = Some((open, name));
-                        break;
-                    }
-                    Err(reason) => reasons.push(format!("{name}: {reason}")),
-                }
-            }
-        }
-        let Some(((open, port, limits), name)) = found else {
-            return Err(match (&choice.device, reasons.is_empty()) {
-                (Some(wish), true) => format!("there is no RDMA device {wish:?}"),
-                (None, true) => "there is no RDMA device".to_owned(),
-                (_, false) => reasons.join("; "),
-            });
-        };
+    /// Why there is none.
+    pub(crate) fn open(wishes: &Wishes) -> Result<Device, NoDevice> {
+        let missing = NoDevice::Missing;
+        let library = load(&wishes.choice).map_err(missing)?;
+        survive_forks(&library).map_err(missing)?;
+        let Opened { context, name, port, limits, rows } = Opened::new(&library, wishes)?;
         let kind = if port.global { "RoCE" } else { "InfiniBand" };
         let description = format!("{name}, port {}, {kind}", port.number);
         let timing = Timing::of(wishes.dead_after);
-        let handles = Handles::new(library, open, port, limits, timing)?;
-        let handles = Arc::new(handles);
-        let flush_target = FlushTarget::new(&handles)?;
-        Ok(Device { flush_target, handles, description, ends_at_ack: choice.ends_at_ack })
+        let handles = Handles::new(library, context, name, port, limits, timing);
+        let handles = Arc::new(handles.map_err(missing)?);
+        let flush_target = FlushTarget::new(&handles).map_err(missing)?;
+        let ends_at_ack = wishes.choice.ends_at_ack;
+        Ok(Device { flush_target, handles, description, rows, ends_at_ack })
+    }
+
+    /// What was found about each port: whether it is used, and why.
+    pub(crate) fn rows(&self) -> &[PortRow] {
+        &self.rows
     }
 
     pub(crate) fn description(&self) -> &str {
@@ -215,6 +208,78 @@ impl Device {
     }
 }
 
+/// What was read of all devices, and what is chosen of it.
+struct Inspected<'a> {
+    facts: Vec<DeviceFacts>,
+    open: Vec<Option<OpenContext<'a>>>,
+    selection: Selection,
+}
+
+impl<'a> Inspected<'a> {
+    fn new(library: &'a Library, wishes: &Wishes) -> Result<Inspected<'a>, String> {
+        let (facts, open) = DeviceList::new(library)?.read(&wishes.choice.devices);
+        let Wishes { choice, params, place, .. } = wishes;
+        let selection = select::choose(&facts, Wanted { choice, params, place });
+        Ok(Inspected { facts, open, selection })
+    }
+}
+
+/// What was chosen, open.
+struct Opened {
+    context: NonNull<sys::ibv_context>,
+    name: String,
+    port: Port,
+    limits: DeviceLimits,
+    rows: Vec<PortRow>,
+}
+
+impl Opened {
+    fn new(library: &Library, wishes: &Wishes) -> Result<Opened, NoDevice> {
+        let inspected = Inspected::new(library, wishes).map_err(NoDevice::Missing)?;
+        let Inspected { facts, mut open, selection } = inspected;
+        let Chosen { device, port, gid, pkey_index, mtu } = selection.chosen?;
+        let (device, open) = (&facts[device], open.swap_remove(device));
+        let name = device.name.clone();
+        let facts = &device.ports[port];
+        let port = Port {
+            number: facts.number,
+            gid,
+            wanted_gid: wishes.choice.gid,
+            lid: facts.lid,
+            mtu,
+            pkey_index,
+            service_level: wishes.choice.service_level,
+            traffic_class: wishes.choice.traffic_class,
+            global: facts.ethernet,
+            active: facts.active,
+        };
+        let open = open.ok_or_else(|| NoDevice::Missing(format!("{name} is not open")))?;
+        let message = u64::from(facts.message_bytes).max(1);
+        let limits = DeviceLimits { message, ..open.limits };
+        Ok(Opened { context: open.into_raw(), name, port, limits, rows: selection.rows })
+    }
+}
+
+/// What would be chosen, and why.
+///
+/// # Errors
+/// In words, why nothing can be asked.
+pub(crate) fn inspect(wishes: &Wishes) -> Result<(Result<(), NoDevice>, Vec<PortRow>), String> {
+    let library = load(&wishes.choice)?;
+    let selection = Inspected::new(&library, wishes)?.selection;
+    Ok((selection.chosen.map(|_| ()), selection.rows))
+}
+
+fn load(choice: &DeviceChoice) -> Result<Library, String> {
+    Library::load(choice.library.as_deref()).map_err(|error| {
+        format!(
+            "{} cannot be loaded ({}); install libibverbs1 and ibverbs-providers, or name a file \
+             with GASPI_IBVERBS_LIB",
+            error.file, error.reason
+        )
+    })
+}
+
 /// Has memory of the device stay in place when the program forks, where the kernel does not see to
 /// that by itself.
 fn survive_forks(library: &Library) -> Result<(), String> {
@@ -250,6 +315,7 @@ impl Handles {
     fn new(
         library: Library,
         context: NonNull<sys::ibv_context>,
+        name: String,
         port: Port,
         limits: DeviceLimits,
         timing: Timing,
@@ -307,7 +373,9 @@ impl Handles {
             received,
             receives,
             sent,
+            name,
             port,
+            gid_index: AtomicU8::new(port.gid.index),
             limits,
             timing,
         };
@@ -348,10 +416,43 @@ impl Handles {
         }
     }
 
-    /// Where this rank's ends answer.
-    pub(super) fn address(&self) -> EndAddress {
-        let Port { gid, lid, mtu, .. } = self.port;
-        EndAddress { gid, lid, mtu, reads: self.limits.reads }
+    /// The GID that a new pair has, looked up anew: where it is now, or what takes its place.
+    pub(super) fn present_gid(&self) -> Result<GidEntry, String> {
+        let Port { gid: before, wanted_gid, number, global, .. } = self.port;
+        if !global {
+            return Ok(before);
+        }
+        if let Some(index) = self.index_of(before) {
+            return Ok(GidEntry { index, ..before });
+        }
+        let there = self.gid_table().all(&self.name);
+        let found = select::gid_again(&there, before, wanted_gid);
+        found.ok_or_else(|| {
+            format!("the GID {before} of {}, port {number}, is gone, without another", self.name)
+        })
+    }
+
+    /// Where a GID of the port is now.
+    pub(super) fn index_of(&self, gid: GidEntry) -> Option<u8> {
+        let table = self.gid_table();
+        let same = |entry: &GidEntry| (entry.gid, entry.kind) == (gid.gid, gid.kind);
+        // Most often it is where it was.
+        let last = table.entry(self.gid_index.load(Ordering::Relaxed), &self.name);
+        let found = last.filter(same).or_else(|| table.all(&self.name).into_iter().find(same));
+        let index = found?.index;
+        self.gid_index.store(index, Ordering::Relaxed);
+        Some(index)
+    }
+
+    fn gid_table(&self) -> GidTable<'_> {
+        let Port { number, global, .. } = self.port;
+        GidTable { library: &self.library, context: self.context, port: number, ethernet: global }
+    }
+
+    /// Where an end with this GID answers.
+    pub(super) fn address(&self, gid: GidEntry) -> EndAddress {
+        let Port { lid, mtu, .. } = self.port;
+        EndAddress { gid: gid.gid, lid, mtu, reads: self.limits.reads }
     }
 }
 

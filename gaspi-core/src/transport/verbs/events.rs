@@ -25,13 +25,15 @@ enum Condition {
 #[derive(Debug)]
 pub(super) struct DeviceCondition(AtomicU8);
 
-impl Default for DeviceCondition {
-    fn default() -> DeviceCondition {
-        DeviceCondition(AtomicU8::new(Condition::Usable as u8))
-    }
-}
-
 impl DeviceCondition {
+    /// As it is at first.
+    pub(super) fn of(device: &Device) -> DeviceCondition {
+        let active = device.handles.port.active;
+        DeviceCondition(AtomicU8::new(
+            if active { Condition::Usable } else { Condition::Down } as u8
+        ))
+    }
+
     pub(super) fn is_usable(&self) -> bool {
         self.0.load(Ordering::Relaxed) == Condition::Usable as u8
     }

@@ -9,6 +9,7 @@
 //! behind all requests of this rank that use it.
 
 mod device;
+mod diagnostics;
 mod divert;
 mod events;
 mod lane;
@@ -18,6 +19,7 @@ mod pairs;
 mod port;
 mod queue_pair;
 mod receives;
+mod select;
 mod work;
 
 use crate::config::{Network, QUEUE_MAX};
@@ -42,7 +44,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use work::{BATCH, Completion, Local, Outcome};
 
-pub(crate) use device::{Device, Wishes};
+pub(crate) use device::{Device, Wishes, inspect};
+pub use diagnostics::rdma_checks;
+pub(crate) use select::{NoDevice, Place};
 pub(crate) use work::Remote;
 
 /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
@@ -110,7 +114,7 @@ impl DeviceTable {
             ranks,
             forced,
             resets: Resets::default(),
-            condition: DeviceCondition::default(),
+            condition: DeviceCondition::of(&device),
             has_stalled: AtomicBool::new(false),
             troubles: Mutex::default(),
             requests,

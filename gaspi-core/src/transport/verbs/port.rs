@@ -1,12 +1,20 @@
-//! Which device and port there are, and what they can do.
+//! Devices and their ports, as libibverbs and sysfs tell of them. What is used is chosen elsewhere
+//! ([`select`](super::select)).
 
-use super::work::{BUFFER_BYTES, DEPTH, INLINE, check, last_error};
+use super::select::{DeviceFacts, GidEntry, GidKind, PortFacts, Protocol};
+use super::work::{DEPTH, INLINE, check, last_error};
+use crate::config::GidChoice;
+use crate::os::affinity;
+use crate::os::limits::setting;
 use libibverbs_sys::{self as sys, Library, inline};
 use std::ffi::CStr;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
+
+/// Entries of a GID table that are looked at: work requests name them by 8 bits.
+const GIDS: i32 = 256;
 
 /// The limits of a device that matter here.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DeviceLimits {
     pub(super) depth: u32,
     pub(super) inline: u32,
@@ -19,12 +27,17 @@ pub(super) struct DeviceLimits {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Port {
     pub(super) number: u8,
-    pub(super) gid_index: u8,
-    pub(super) gid: [u8; 16],
+    /// Kept by its value: indices move when a port flaps.
+    pub(super) gid: GidEntry,
+    pub(super) wanted_gid: Option<GidChoice>,
     pub(super) lid: u16,
     pub(super) mtu: u8,
+    pub(super) pkey_index: u16,
+    pub(super) service_level: u8,
+    pub(super) traffic_class: u8,
     /// Whether addresses are GIDs, as they are on Ethernet.
     pub(super) global: bool,
+    pub(super) active: bool,
 }
 
 /// The devices that there are, open as long as this.
@@ -43,7 +56,7 @@ impl<'a> DeviceList<'a> {
         Ok(DeviceList { library, list, count: count.max(0) as usize })
     }
 
-    pub(super) fn devices(&self) -> impl Iterator<Item = (*mut sys::ibv_device, String)> + '_ {
+    fn devices(&self) -> impl Iterator<Item = (*mut sys::ibv_device, String)> + '_ {
         (0..self.count).map(|at| {
             // SAFETY: the list has so many entries, and their names end with a zero.
             unsafe {
@@ -52,6 +65,52 @@ impl<'a> DeviceList<'a> {
                 (device, name.to_string_lossy().into_owned())
             }
         })
+    }
+
+    /// Opens and reads the devices of these names, or all. Of others, and of those whose protocol
+    /// is not used, only the name is read.
+    pub(super) fn read(
+        &self,
+        named: &[String],
+    ) -> (Vec<DeviceFacts>, Vec<Option<OpenContext<'a>>>) {
+        let read = |(device, name)| {
+            let mut facts = DeviceFacts {
+                protocol: protocol(device),
+                near_cores: None,
+                numa_node: None,
+                name,
+                unreadable: None,
+                shared_queues: false,
+                unreliable: None,
+                ports: Vec::new(),
+            };
+            let is_named = named.is_empty() || named.contains(&facts.name);
+            if facts.protocol != Protocol::InfiniBand || !is_named {
+                return (facts, None);
+            }
+            let of_sysfs =
+                |file| setting(&format!("/sys/class/infiniband/{}/device/{file}", facts.name));
+            facts.numa_node = of_sysfs("numa_node").and_then(|node| node.parse().ok());
+            // Where the node is not known all cores are listed.
+            let list = facts.numa_node.and_then(|_| of_sysfs("local_cpulist"));
+            facts.near_cores = list.and_then(|list| affinity::parsed(&list));
+            let opened = OpenContext::new(self.library, device)
+                .and_then(|mut open| open.read(&mut facts).map(|()| open));
+            let open = opened.map_err(|reason| facts.unreadable = Some(reason)).ok();
+            (facts, open)
+        };
+        self.devices().map(read).unzip()
+    }
+}
+
+/// What a device speaks: iWARP, or something else, is told by its type, without opening it.
+fn protocol(device: *mut sys::ibv_device) -> Protocol {
+    // SAFETY: of the list, which is there.
+    let (node, transport) = unsafe { ((*device).node_type, (*device).transport_type) };
+    match (node, transport) {
+        (sys::IBV_NODE_RNIC, _) | (_, sys::IBV_TRANSPORT_IWARP) => Protocol::Iwarp,
+        (sys::IBV_NODE_CA, sys::IBV_TRANSPORT_IB) => Protocol::InfiniBand,
+        _ => Protocol::Other,
     }
 }
 
@@ -62,131 +121,197 @@ impl Drop for DeviceList<'_> {
     }
 }
 
-/// A context, until it becomes part of [`Handles`].
-pub(super) struct OpenContext(NonNull<sys::ibv_context>);
+/// A context, until it becomes part of [`Handles`](super::device::Handles).
+pub(super) struct OpenContext<'a> {
+    library: &'a Library,
+    context: NonNull<sys::ibv_context>,
+    pub(super) limits: DeviceLimits,
+}
 
-impl OpenContext {
-    pub(super) fn new(
-        library: &Library,
-        device: *mut sys::ibv_device,
-    ) -> Result<OpenContext, String> {
+impl Drop for OpenContext<'_> {
+    fn drop(&mut self) {
+        // SAFETY: opened once, closed once.
+        unsafe { (self.library.ibv_close_device)(self.context.as_ptr()) };
+    }
+}
+
+impl<'a> OpenContext<'a> {
+    fn new(library: &'a Library, device: *mut sys::ibv_device) -> Result<OpenContext<'a>, String> {
         // SAFETY: of the list, which is there.
         let context = unsafe { (library.ibv_open_device)(device) };
-        NonNull::new(context).map(OpenContext).ok_or_else(|| last_error("ibv_open_device"))
+        let context = NonNull::new(context).ok_or_else(|| last_error("ibv_open_device"))?;
+        Ok(OpenContext { library, context, limits: DeviceLimits::default() })
     }
 
-    pub(super) fn with_port(
-        self,
-        library: &Library,
-    ) -> Result<(NonNull<sys::ibv_context>, Port, DeviceLimits), String> {
-        let found = self.limits(library).and_then(|limits| {
-            let ports = 1..=limits.1;
-            let mut reason = "it has no port".to_owned();
-            for number in ports {
-                match self.port(library, number) {
-                    Ok((port, message)) => {
-                        return Ok((port, DeviceLimits { message, ..limits.0 }));
-                    }
-                    Err(error) => reason = error,
-                }
-            }
-            Err(reason)
-        });
-        match found {
-            Ok((port, limits)) => Ok((self.0, port, limits)),
-            Err(reason) => {
-                // SAFETY: opened above, closed once.
-                unsafe { (library.ibv_close_device)(self.0.as_ptr()) };
-                Err(reason)
-            }
-        }
+    /// The context, which somebody else closes.
+    pub(super) fn into_raw(self) -> NonNull<sys::ibv_context> {
+        let context = self.context;
+        std::mem::forget(self);
+        context
     }
 
-    fn limits(&self, library: &Library) -> Result<(DeviceLimits, u8), String> {
+    fn read(&mut self, facts: &mut DeviceFacts) -> Result<(), String> {
         // SAFETY: plain numbers, written by the library.
         let mut attr: sys::ibv_device_attr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open.
-        let result = unsafe { (library.ibv_query_device)(self.0.as_ptr(), &raw mut attr) };
+        let result =
+            unsafe { (self.library.ibv_query_device)(self.context.as_ptr(), &raw mut attr) };
         check(result, "ibv_query_device")?;
-        if attr.max_srq < 1 {
-            return Err("it has no shared receive queues".to_owned());
-        }
+        facts.shared_queues = attr.max_srq >= 1;
         let reads = attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom).clamp(1, 16);
-        let limits = DeviceLimits {
+        self.limits = DeviceLimits {
             depth: DEPTH.min(attr.max_qp_wr.max(1).cast_unsigned()),
             inline: INLINE,
             reads: reads as u8,
             message: 0,
             entries: attr.max_cqe.max(1).cast_unsigned(),
         };
-        Ok((limits, attr.phys_port_cnt))
+        for number in 1..=attr.phys_port_cnt {
+            facts.ports.push(self.port(number, &facts.name)?);
+        }
+        if facts.shared_queues && facts.ports.iter().any(|port| port.active) {
+            facts.unreliable = self.make_reliable_pair().err();
+        }
+        Ok(())
     }
 
-    /// A port, if it is active, and the longest message there.
-    fn port(&self, library: &Library, number: u8) -> Result<(Port, u64), String> {
+    fn port(&self, number: u8, device: &str) -> Result<PortFacts, String> {
+        let (library, context) = (self.library, self.context);
         // SAFETY: plain numbers, written by the library.
         let mut attr: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open.
         let result =
-            unsafe { inline::ibv_query_port(library, self.0.as_ptr(), number, &raw mut attr) };
+            unsafe { inline::ibv_query_port(library, context.as_ptr(), number, &raw mut attr) };
         check(result, "ibv_query_port")?;
-        if attr.state != sys::IBV_PORT_ACTIVE {
-            return Err(format!("port {number} is not active"));
-        }
-        if (attr.max_msg_sz as usize) < BUFFER_BYTES {
-            return Err(format!("port {number} takes messages of {} bytes only", attr.max_msg_sz));
-        }
-        let global = u32::from(attr.link_layer) == sys::IBV_LINK_LAYER_ETHERNET;
-        let (gid_index, gid) = self.gid(library, number, attr.gid_tbl_len, global)?;
-        let (lid, mtu) = (attr.lid, attr.active_mtu as u8);
-        let port = Port { number, gid_index, gid, lid, mtu, global };
-        Ok((port, u64::from(attr.max_msg_sz).max(1)))
-    }
-
-    /// The GID that others reach the port by.
-    fn gid(
-        &self,
-        library: &Library,
-        port: u8,
-        count: i32,
-        global: bool,
-    ) -> Result<(u8, [u8; 16]), String> {
-        let mut best: Option<(u8, u8, [u8; 16])> = None;
-        for index in 0..count.clamp(0, 256) {
-            // SAFETY: 16 bytes, written by the library.
-            let mut gid: sys::ibv_gid = unsafe { std::mem::zeroed() };
-            // SAFETY: the context is open.
+        let ethernet = u32::from(attr.link_layer) == sys::IBV_LINK_LAYER_ETHERNET;
+        let table = GidTable { library, context, port: number, ethernet };
+        let lanes = match attr.active_width {
+            1 => 1,
+            2 => 4,
+            4 => 8,
+            8 => 12,
+            16 => 2,
+            _ => 0,
+        };
+        let gigabits = match attr.active_speed {
+            1 => 2,
+            2 => 5,
+            4 | 8 => 10,
+            16 => 14,
+            32 => 25,
+            64 => 50,
+            128 => 100,
+            _ => 0,
+        };
+        let pkey = |index| {
+            let mut key = 0;
+            // SAFETY: the context is open, and `key` can be written.
             let result =
-                unsafe { (library.ibv_query_gid)(self.0.as_ptr(), port, index, &raw mut gid) };
-            // SAFETY: all of it are bytes.
-            let gid = unsafe { gid.raw };
-            if result != 0 || gid == [0; 16] {
-                continue;
-            }
-            let mapped = gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-            let link_local = gid[..2] == [0xfe, 0x80];
-            let newer = self.is_second_version(library, port, index);
-            let rank = u8::from(newer) * 4 + u8::from(mapped) * 2 + u8::from(!link_local);
-            if best.is_none_or(|(found, ..)| rank > found) {
-                best = Some((rank, index as u8, gid));
-            }
-            if !global {
-                break;
-            }
-        }
-        let found = best.map(|(_, index, gid)| (index, gid));
-        found.ok_or_else(|| format!("port {port} has no GID"))
+                unsafe { (library.ibv_query_pkey)(context.as_ptr(), number, index, &raw mut key) };
+            if result == 0 { u16::from_be(key) } else { 0 }
+        };
+        Ok(PortFacts {
+            number,
+            active: attr.state == sys::IBV_PORT_ACTIVE,
+            ethernet,
+            message_bytes: attr.max_msg_sz,
+            mtu: attr.active_mtu as u8,
+            lid: attr.lid,
+            rate: lanes * gigabits,
+            gids: table.entries(attr.gid_tbl_len, device),
+            pkeys: (0..i32::from(attr.pkey_tbl_len)).map(pkey).collect(),
+        })
     }
 
-    /// Whether a GID is of RoCE v2, as far as the library tells.
-    fn is_second_version(&self, library: &Library, port: u8, index: i32) -> bool {
-        let Some(query) = library._ibv_query_gid_ex else { return false };
+    /// Makes a pair and ends it: no attribute tells whether a device has reliable ones.
+    fn make_reliable_pair(&self) -> Result<(), String> {
+        let library = self.library;
+        // SAFETY: the context is open; each part is made of those before, and given back once.
+        unsafe {
+            let domain = NonNull::new((library.ibv_alloc_pd)(self.context.as_ptr()));
+            let domain = domain.ok_or_else(|| last_error("ibv_alloc_pd"))?.as_ptr();
+            let context = self.context.as_ptr();
+            let queue = (library.ibv_create_cq)(context, 1, ptr::null_mut(), ptr::null_mut(), 0);
+            let made = match NonNull::new(queue) {
+                None => Err(last_error("ibv_create_cq")),
+                Some(queue) => {
+                    let mut attr: sys::ibv_qp_init_attr = std::mem::zeroed();
+                    (attr.send_cq, attr.recv_cq) = (queue.as_ptr(), queue.as_ptr());
+                    attr.qp_type = sys::IBV_QPT_RC;
+                    (attr.cap.max_send_wr, attr.cap.max_recv_wr) = (1, 1);
+                    (attr.cap.max_send_sge, attr.cap.max_recv_sge) = (1, 1);
+                    let pair = (library.ibv_create_qp)(domain, &raw mut attr);
+                    let made = NonNull::new(pair).ok_or_else(|| last_error("ibv_create_qp"));
+                    let made = made.map(|pair| (library.ibv_destroy_qp)(pair.as_ptr()));
+                    (library.ibv_destroy_cq)(queue.as_ptr());
+                    made.map(|_| ())
+                }
+            };
+            (library.ibv_dealloc_pd)(domain);
+            made
+        }
+    }
+}
+
+/// The GID table of a port.
+#[derive(Clone, Copy)]
+pub(super) struct GidTable<'a> {
+    pub(super) library: &'a Library,
+    pub(super) context: NonNull<sys::ibv_context>,
+    pub(super) port: u8,
+    pub(super) ethernet: bool,
+}
+
+impl GidTable<'_> {
+    /// An entry, if it is not empty.
+    pub(super) fn entry(&self, index: u8, device: &str) -> Option<GidEntry> {
+        // SAFETY: 16 bytes, written by the library.
+        let mut gid: sys::ibv_gid = unsafe { std::mem::zeroed() };
+        let (context, number) = (self.context.as_ptr(), i32::from(index));
+        // SAFETY: the context is open.
+        let result =
+            unsafe { (self.library.ibv_query_gid)(context, self.port, number, &raw mut gid) };
+        // SAFETY: all of it are bytes.
+        let gid = unsafe { gid.raw };
+        if result != 0 || gid == [0; 16] {
+            return None;
+        }
+        let kind = if self.ethernet { self.kind(index, device) } else { GidKind::InfiniBand };
+        Some(GidEntry { index, gid, kind })
+    }
+
+    /// All entries that are not empty, of a table of so many.
+    pub(super) fn entries(&self, count: i32, device: &str) -> Vec<GidEntry> {
+        let indices = 0..count.clamp(0, GIDS);
+        indices.filter_map(|index| self.entry(index as u8, device)).collect()
+    }
+
+    /// All entries that are not empty, however many there are now.
+    pub(super) fn all(&self, device: &str) -> Vec<GidEntry> {
+        // SAFETY: plain numbers, written by the library.
+        let mut attr: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
+        let (library, context) = (self.library, self.context.as_ptr());
+        // SAFETY: the context is open.
+        let result = unsafe { inline::ibv_query_port(library, context, self.port, &raw mut attr) };
+        if result == 0 { self.entries(attr.gid_tbl_len, device) } else { Vec::new() }
+    }
+
+    /// Which version of RoCE an entry is of: by the library, or by sysfs where that is too old.
+    fn kind(&self, index: u8, device: &str) -> GidKind {
+        let Some(query) = self.library._ibv_query_gid_ex else {
+            let types = "gid_attrs/types";
+            let port = self.port;
+            let file = format!("/sys/class/infiniband/{device}/ports/{port}/{types}/{index}");
+            let newer = setting(&file).is_some_and(|kind| kind == "RoCE v2");
+            return if newer { GidKind::RoceV2 } else { GidKind::RoceV1 };
+        };
         // SAFETY: plain numbers, written by the library.
         let mut entry: sys::ibv_gid_entry = unsafe { std::mem::zeroed() };
         let size = size_of::<sys::ibv_gid_entry>();
-        let (port, index) = (u32::from(port), index.cast_unsigned());
+        let (port, index) = (u32::from(self.port), u32::from(index));
         // SAFETY: the context is open, and the entry has this size.
-        let result = unsafe { query(self.0.as_ptr(), port, index, &raw mut entry, 0, size) };
-        result == 0 && entry.gid_type == sys::IBV_GID_TYPE_ROCE_V2
+        let result = unsafe { query(self.context.as_ptr(), port, index, &raw mut entry, 0, size) };
+        let newer = result == 0 && entry.gid_type == sys::IBV_GID_TYPE_ROCE_V2;
+        if newer { GidKind::RoceV2 } else { GidKind::RoceV1 }
     }
 }

@@ -1,6 +1,7 @@
 //! One end of a pair: a reliable connection between two devices.
 
 use super::device::{Handles, Registration};
+use super::select::{GidEntry, written};
 use super::work::{
     BUFFER_BYTES, EndAddress, Limits, Local, RETRIES, Remote, WorkRequest, check, last_error,
 };
@@ -35,6 +36,8 @@ pub(super) struct QueuePair {
     entries: u32,
     sent: NonNull<sys::ibv_cq>,
     first_packet: u32,
+    /// What the peer was told to reach it by.
+    gid: GidEntry,
     /// What the peer may read of this rank at any time, and this rank of the peer.
     own_flush_target: Remote,
     flush_target: Option<Remote>,
@@ -63,6 +66,7 @@ impl QueuePair {
         ends_at_ack: bool,
     ) -> Result<QueuePair, String> {
         let device = handles.limits;
+        let gid = handles.present_gid()?;
         let entries = device.depth;
         let (sent, received) = handles.take_entries(entries)?;
         let made = [device.inline, 64, 0].into_iter().find_map(|bytes| {
@@ -99,6 +103,7 @@ impl QueuePair {
             entries,
             sent,
             first_packet,
+            gid,
             own_flush_target,
             flush_target: None,
             buffers: None,
@@ -119,6 +124,7 @@ impl QueuePair {
         let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
         attr.qp_state = sys::IBV_QPS_INIT;
         attr.port_num = self.handles.port.number;
+        attr.pkey_index = self.handles.port.pkey_index;
         attr.qp_access_flags = sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ;
         let mask = sys::IBV_QP_STATE
             | sys::IBV_QP_PKEY_INDEX
@@ -138,7 +144,7 @@ impl QueuePair {
 
     /// What the peer has to know of it; lane and attempt are up to the caller.
     pub(super) fn offer(&self) -> PairOffer {
-        let EndAddress { gid, lid, mtu, reads } = self.handles.address();
+        let EndAddress { gid, lid, mtu, reads } = self.handles.address(self.gid);
         PairOffer {
             queue: QueueId(0),
             attempt: 0,
@@ -161,7 +167,7 @@ impl QueuePair {
     /// Connects it with the end of the peer.
     pub(super) fn connect(&mut self, offer: &PairOffer) -> Result<(), String> {
         self.flush_target = Some(Remote { address: offer.flush_address, key: offer.flush_key });
-        let own = self.handles.address();
+        let own = self.handles.address(self.gid);
         // SAFETY: plain numbers.
         let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
         attr.qp_state = sys::IBV_QPS_RTR;
@@ -171,11 +177,16 @@ impl QueuePair {
         attr.max_dest_rd_atomic = own.reads.min(offer.reads);
         attr.min_rnr_timer = NOT_READY_TIMER;
         attr.ah_attr.dlid = offer.lid;
-        attr.ah_attr.port_num = self.handles.port.number;
-        if self.handles.port.global {
+        let port = &self.handles.port;
+        attr.ah_attr.port_num = port.number;
+        attr.ah_attr.sl = port.service_level;
+        if port.global {
+            let index = self.handles.index_of(self.gid);
+            let gone = || format!("the GID {} of this rank is gone", written(self.gid.gid));
             attr.ah_attr.is_global = 1;
             attr.ah_attr.grh.dgid.raw = offer.gid;
-            attr.ah_attr.grh.sgid_index = self.handles.port.gid_index;
+            attr.ah_attr.grh.sgid_index = index.ok_or_else(gone)?;
+            attr.ah_attr.grh.traffic_class = port.traffic_class;
             attr.ah_attr.grh.hop_limit = 64;
         }
         let mask = sys::IBV_QP_STATE

@@ -437,8 +437,10 @@ pub unsafe extern "C" fn ibv_query_pkey(
         fail(libc::EINVAL);
         return -1;
     }
+    // The default key, then full members of others: 0x8001, 0x8002 and so on.
+    let wanted = if index == 0 { 0xffff } else { 0x8000 | index as u16 };
     // SAFETY: C contract.
-    unsafe { key.write(0xffff_u16.to_be()) };
+    unsafe { key.write(wanted.to_be()) };
     0
 }
 

@@ -150,6 +150,8 @@ fn address(wanted: &ibv_ah_attr) -> Address {
     Address {
         is_global: wanted.is_global != 0,
         source_index: wanted.grh.sgid_index,
+        service_level: wanted.sl,
+        traffic_class: wanted.grh.traffic_class,
         // SAFETY: any bytes are a GID.
         target: unsafe { wanted.grh.dgid.raw },
         lid: wanted.dlid,
@@ -184,6 +186,8 @@ pub unsafe extern "C" fn ibv_query_qp(
     all.ah_attr.is_global = u8::from(attributes.address.is_global);
     all.ah_attr.grh.dgid.raw = attributes.address.target;
     all.ah_attr.grh.sgid_index = attributes.address.source_index;
+    all.ah_attr.sl = attributes.address.service_level;
+    all.ah_attr.grh.traffic_class = attributes.address.traffic_class;
     (all.ah_attr.dlid, all.ah_attr.port_num) = (attributes.address.lid, attributes.port);
     (all.pkey_index, all.port_num) = (attributes.pkey_index, attributes.port);
     (all.max_rd_atomic, all.max_dest_rd_atomic) = (attributes.reads, attributes.accepted_reads);

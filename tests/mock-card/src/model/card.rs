@@ -95,6 +95,10 @@ pub(crate) struct Counters {
     pub(crate) polls: u64,
     pub(crate) not_ready: u64,
     pub(crate) relaxed: u64,
+    /// Of the pair that was connected last.
+    pub(crate) service_level: u64,
+    pub(crate) traffic_class: u64,
+    pub(crate) pkey_index: u64,
 }
 
 /// A card.

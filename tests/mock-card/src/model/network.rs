@@ -271,7 +271,13 @@ impl Network {
         pair.state = into;
         if given & mask::ADDRESS != 0 {
             pair.target_card = target;
+            let (address, pkey_index) = (pair.attributes.address, pair.attributes.pkey_index);
+            let counters = &mut self.cards[parts.card as usize].counters;
+            counters.service_level = address.service_level.into();
+            counters.traffic_class = address.traffic_class.into();
+            counters.pkey_index = pkey_index.into();
         }
+        let pair = self.pairs.find_mut(number).ok_or(libc::EINVAL)?;
         if given & mask::SEND_PSN != 0 {
             pair.sending.psn = wanted.send_psn;
         }

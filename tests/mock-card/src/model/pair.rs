@@ -89,6 +89,8 @@ pub(crate) struct Address {
     pub(crate) source_index: u8,
     pub(crate) target: Gid,
     pub(crate) lid: u16,
+    pub(crate) service_level: u8,
+    pub(crate) traffic_class: u8,
 }
 
 /// One piece of a request, laid out as in verbs.h.

@@ -1,0 +1,216 @@
+//! Which RDMA device, port and GID a rank uses: what is named wrongly or cannot be used, and what
+//! changes while the rank runs.
+
+use super::*;
+use crate::ranks::layouts::{self, Devices};
+use crate::ranks::{run_with_devices, run_with_prepared};
+use gaspi_core::config::{GidChoice, RdmaParams};
+
+/// The ports and their reasons of a rank that may choose among three devices, or its error.
+fn start(devices: &Devices, config: &Config, ask: impl FnOnce(&mut Job)) -> Result<String, String> {
+    let nodes = Nodes::of_this_test();
+    let (fabric, library) = devices;
+    fabric.use_all();
+    let mut job = nodes.job("choice", Rank(0), 2);
+    job.transport = Transport::Verbs;
+    job.device.library = Some(library.clone());
+    ask(&mut job);
+    // Nobody is met.
+    let prepared = PendingInit::new(job, config.clone());
+    prepared.map(|prepared| prepared.rdma_device().unwrap_or_default()).map_err(|e| e.to_string())
+}
+
+fn refusal(devices: &Devices, ask: impl FnOnce(&mut DeviceChoice)) -> String {
+    let started = start(devices, &Config::default(), |job| ask(&mut job.device));
+    started.expect_err("there is no such thing")
+}
+
+fn three() -> Devices {
+    layouts::devices(Nodes::of_this_test(), 3, "").expect("a layout with devices")
+}
+
+fn name(devices: &Devices, device: u32) -> String {
+    format!("mock{}_{device}", devices.0.number())
+}
+
+fn what_is_named_wrongly_is_an_error_that_tells_what_there_is() {
+    let devices = three();
+    let all = [name(&devices, 0), name(&devices, 1), name(&devices, 2)].join(", ");
+    let told = |reason: String, words: &[&str]| {
+        let missing = words.iter().find(|word| !reason.contains(**word));
+        assert_eq!(missing, None, "{reason}");
+    };
+    let absent = || vec![name(&devices, 1), "mlx5_9".to_owned()];
+    let reason = refusal(&devices, |choice| choice.devices = absent());
+    told(reason, &["GASPI_IB_DEVICE", "mlx5_9", &all]);
+    let reason = refusal(&devices, |choice| choice.port = Some(2));
+    told(reason, &["GASPI_IB_PORT is 2", "has these ports: 1"]);
+    let reason = refusal(&devices, |choice| choice.gid = Some(GidChoice::Index(7)));
+    told(reason, &["GASPI_IB_GID is 7", "::ffff:10.", "(index 3, RoCE v2)"]);
+    let other = GidChoice::Address("2001:db8::1".parse().expect("an address"));
+    let reason = refusal(&devices, |choice| choice.gid = Some(other));
+    told(reason, &["GASPI_IB_GID is 2001:db8::1", "(index 3, RoCE v2)"]);
+    let reason = refusal(&devices, |choice| choice.pkey = Some(0x8123));
+    told(reason, &["GASPI_IB_PKEY is 0x8123", "0xffff"]);
+    let rdma = RdmaParams { device_number: Some(3), ..RdmaParams::default() };
+    let config = Config { rdma, ..Config::default() };
+    let reason = start(&devices, &config, |_| ()).expect_err("there are three");
+    told(reason, &["netdev_id is 3", "0 to 2", &all]);
+    // Also where a device may be used, but need not.
+    let auto = start(&devices, &Config::default(), |job| {
+        job.transport = Transport::Auto;
+        job.device.devices = absent();
+    });
+    told(auto.expect_err("named wrongly"), &["GASPI_IB_DEVICE", "mlx5_9"]);
+    assert_eq!(devices.0.end().contexts, 0, "devices stay open");
+}
+
+fn the_first_device_that_can_be_used_is_used() {
+    let devices = three();
+    let device = |config: &Config, ask: &dyn Fn(&mut Job)| {
+        let started = start(&devices, config, |job| ask(job)).expect("a device");
+        (0..3).find(|number| started.starts_with(&name(&devices, *number))).expect(&started)
+    };
+    let default = Config::default();
+    assert_eq!(device(&default, &|_| ()), 0);
+    assert_eq!(device(&default, &|job| job.local_rank = 4), 1, "equal ones are taken in turn");
+    assert_eq!(device(&default, &|job| job.device.devices = vec![name(&devices, 2)]), 2);
+    let rdma = RdmaParams { device_number: Some(2), ..RdmaParams::default() };
+    assert_eq!(device(&Config { rdma, ..Config::default() }, &|_| ()), 2);
+    devices.0.set(0, "reliable=0");
+    devices.0.port(1, 0);
+    assert_eq!(device(&default, &|_| ()), 2);
+    devices.0.set(2, "max_srq=0");
+    let reason = start(&devices, &default, |_| ()).expect_err("none can be used");
+    for why in ["reliable queue pairs", "port 1 is not active", "shared receive queues"] {
+        assert!(reason.contains(why), "{why}: {reason}");
+    }
+    let rdma = RdmaParams { port_check: false, ..RdmaParams::default() };
+    assert_eq!(device(&Config { rdma, ..Config::default() }, &|_| ()), 1);
+    assert_eq!(devices.0.end().contexts, 0, "devices stay open");
+}
+
+fn a_job_without_an_active_port_ends_at_init() {
+    let devices = layouts::devices(Nodes::of_this_test(), 1, "port_up=0").expect("devices");
+    let reason = start(&devices, &Config::default(), |_| ()).expect_err("no active port");
+    assert!(reason.contains("GASPI_TRANSPORT is verbs"), "{reason}");
+    assert!(reason.contains("port 1 is not active"), "{reason}");
+}
+
+/// Some writes by a queue, both ways, which only a pair of devices carries.
+fn exchange(rt: &Runtime, queue: QueueId, round: u64) {
+    put_u64(rt, S0, 0, round);
+    for _ in 0..10 {
+        rt.write(&eight(Rank(1 - rt.rank().0)), queue, LIMIT).expect("posted");
+    }
+    rt.wait(queue, LIMIT).expect("wait");
+    meet(rt);
+    assert_eq!(get_u64(rt, S0, 8), round);
+    meet(rt);
+}
+
+fn ports_of_unequal_mtus_use_the_lower_one() {
+    // The mock refuses a path whose MTU is above that of the port.
+    for (mine, other) in [(5, 1), (1, 5), (2, 3)] {
+        let prepare = |fabric: &gaspi_mock_card::Fabric| {
+            fabric.set(0, &format!("mtu={mine}"));
+            fabric.set(1, &format!("mtu={other}"));
+        };
+        run_with_prepared(
+            2,
+            ("", &Config::default()),
+            prepare,
+            |_| (),
+            |rt, _| {
+                make(rt, S0, 8192);
+                exchange(rt, Q0, 1);
+            },
+        );
+    }
+    let rdma = RdmaParams { mtu_bytes: 1024, ..RdmaParams::default() };
+    let config = Config { rdma, ..Config::default() };
+    run_with_prepared(
+        2,
+        ("", &config),
+        |_| (),
+        |_| (),
+        |rt, _| {
+            make(rt, S0, 8192);
+            exchange(rt, Q0, 1);
+        },
+    );
+}
+
+fn a_gid_that_moves_is_found_again_for_the_next_pair() {
+    run_with_devices(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        exchange(rt, Q0, 1);
+        if rt.rank() == Rank(0) {
+            // The entry where it was is empty now.
+            fabric.move_gids(0, 4);
+        }
+        meet(rt);
+        exchange(rt, Q1, 2);
+        exchange(rt, Q0, 3);
+    });
+}
+
+fn a_gid_that_is_gone_has_a_substitute_in_the_next_pair() {
+    run_with_devices(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        exchange(rt, Q0, 1);
+        if rt.rank() == Rank(0) {
+            let address: std::net::Ipv6Addr = "::ffff:10.99.0.1".parse().expect("an address");
+            fabric.gid(0, 2, 1, None);
+            fabric.gid(0, 3, 2, None);
+            fabric.gid(0, 6, 2, Some(address.octets()));
+        }
+        meet(rt);
+        exchange(rt, Q1, 2);
+    });
+}
+
+fn what_is_asked_of_a_port_holds_for_its_pairs() {
+    let ask = |choice: &mut DeviceChoice| {
+        (choice.port, choice.gid) = (Some(1), Some(GidChoice::Index(3)));
+        (choice.pkey, choice.service_level, choice.traffic_class) = (Some(0x8002), 5, 104);
+    };
+    let options = ("pkeys=4", &Config::default());
+    run_with_prepared(
+        2,
+        options,
+        |_| (),
+        ask,
+        |rt, fabric| {
+            make(rt, S0, 8192);
+            exchange(rt, Q0, 1);
+            let told = |name| fabric.counter(rt.rank().0.into(), name);
+            let found = [told("pkey_index"), told("service_level"), told("traffic_class")];
+            assert_eq!(found, [2, 5, 104]);
+        },
+    );
+}
+
+fn a_rank_tells_which_ports_there_are_and_why_one_is_used() {
+    run_with_devices(2, "", |rt, fabric| {
+        let ports = rt.rdma_ports();
+        let own = format!("mock{}_{}, port 1: active, Ethernet", fabric.number(), rt.rank().0);
+        let used: Vec<&String> = ports.iter().filter(|port| port.contains("; used: ")).collect();
+        assert_eq!(used.len(), 1, "{ports:?}");
+        assert!(used[0].starts_with(&own) && used[0].contains("RoCE v2"), "{ports:?}");
+        let other = ports.iter().find(|port| port.contains("; not used: ")).expect("the other's");
+        assert!(other.contains("GASPI_IB_DEVICE names"), "{ports:?}");
+    });
+}
+
+tests! {
+    VERBS:
+        a_gid_that_is_gone_has_a_substitute_in_the_next_pair,
+        a_gid_that_moves_is_found_again_for_the_next_pair,
+        a_job_without_an_active_port_ends_at_init,
+        a_rank_tells_which_ports_there_are_and_why_one_is_used,
+        ports_of_unequal_mtus_use_the_lower_one,
+        the_first_device_that_can_be_used_is_used,
+        what_is_asked_of_a_port_holds_for_its_pairs,
+        what_is_named_wrongly_is_an_error_that_tells_what_there_is;
+}
