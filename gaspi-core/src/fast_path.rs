@@ -254,21 +254,26 @@ impl<'a> FastPath<'a> {
             return None;
         }
         let stream = Stream { queue, generation: begun.generation };
+        let posted;
         match direction {
             Direction::Write => {
                 let (notification, value) = signal.unwrap_or((NotificationId(0), 0));
                 let (segment, generation) = (t.remote, target.generation);
                 let remote = RemoteAddress { segment, generation, offset: t.remote_offset };
                 let put = Put { stream, remote, size: t.size, last: true, notification, value };
-                lane.write(put);
+                posted = lane.write(put);
                 let requests =
                     if value == 0 { PeerCounter::Writes } else { PeerCounter::WriteNotifys };
                 self.count_posted(peer, PeerCounter::BytesWritten, requests, t.size);
             }
             Direction::Read => {
-                lane.read(stream, t.size);
+                posted = lane.read(stream, t.size);
                 self.count_posted(peer, PeerCounter::BytesRead, PeerCounter::Reads, t.size);
             }
+        }
+        drop(lane);
+        if !posted && let Some(verbs) = self.inner.endpoints.verbs(self.inner) {
+            verbs.call_progress();
         }
         Some(())
     }

@@ -283,6 +283,39 @@ fn a_device_that_fails_leaves_data_to_streams() {
     });
 }
 
+fn writes_beyond_the_send_queue_need_no_further_call() {
+    let arrived = std::sync::Barrier::new(2);
+    run_with_devices(2, "", |rt, _| {
+        make(rt, S0, 8192);
+        // The pair is up.
+        exchange(rt, 2);
+        for round in 1..=20 {
+            let last = round * 1000 + 500;
+            if rt.rank() == Rank(0) {
+                for place in 0..500 {
+                    let offset = 4096 + 8 * (place % 8);
+                    put_u64(rt, S0, offset, round * 1000 + place);
+                    let t =
+                        Transfer { local_offset: offset, remote_offset: offset, ..eight(Rank(1)) };
+                    rt.write(&t, Q0, LIMIT).expect("posted");
+                }
+                put_u64(rt, S0, 0, last);
+                rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+            } else {
+                // Nobody makes a call that would look after the device.
+                within(LIMIT_OF_CHANGE, "the last write", || {
+                    while get_u64(rt, S0, 8) != last {
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            arrived.wait();
+            rt.wait(Q0, LIMIT).expect("wait");
+            meet(rt);
+        }
+    });
+}
+
 fn a_rank_that_computes_holds_no_sender_of_notifications_back() {
     let sent = std::sync::Barrier::new(2);
     run_with_devices(2, "", |rt, _| {
@@ -399,6 +432,7 @@ tests! {
         a_network_that_is_not_there_is_an_error_of_init,
         a_queue_without_a_pair_is_an_error_and_no_hang,
         a_rank_that_computes_holds_no_sender_of_notifications_back,
+        writes_beyond_the_send_queue_need_no_further_call,
         a_request_that_the_device_fails_costs_its_queue_and_target_only,
         a_wait_ends_when_the_data_is_in_the_memory_of_the_target,
         memory_that_the_device_does_not_take_is_an_error_with_its_remedy,

@@ -35,9 +35,12 @@ fn limits_by_verbs() -> Result<()> {
     })
 }
 
+/// Arguments, and what stands beside what.
+type Case = (&'static [&'static str], &'static [(&'static str, &'static str)]);
+
 #[test]
 fn rows_stand_beside_raw_verbs() -> Result<()> {
-    let cases: [(&[&str], &[(&str, &str)]); 7] = [
+    let cases: [Case; 7] = [
         (
             &["write-lat", "--sizes", "8"],
             &[

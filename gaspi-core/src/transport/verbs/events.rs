@@ -4,7 +4,7 @@
 //! on others is tried again by the device, so that a short cut costs nothing.
 
 use super::device::Device;
-use super::lane::Ended;
+use super::lane::{Ended, Lane};
 use super::{DeviceTable, Verbs};
 use crate::sync::{AtomicU8, Ordering};
 use libibverbs_sys as sys;
@@ -134,17 +134,23 @@ impl Verbs<'_> {
         }
     }
 
-    /// For the progress thread: handles all that has come. Where receives have run short, what took
-    /// them may complete a moment later, and nobody else may look.
+    /// For the progress thread: handles all that has come. Where receives have run short, or
+    /// requests wait for room in a send queue, what changes that may complete a moment later, and
+    /// nobody else may look.
     pub(crate) fn attend(self) {
         self.table.disarm();
         while self.poll() {}
-        while self.table.receives.lock().are_low() {
+        while self.has_to_look() {
             self.table.arm();
             if !self.poll() {
                 break;
             }
         }
+    }
+
+    fn has_to_look(self) -> bool {
+        let waits = |lane: &Lane| lane.lock().waits_for_room();
+        self.table.receives.lock().are_low() || self.table.used(None).any(waits)
     }
 
     /// Begins anew where there was no way.

@@ -260,6 +260,11 @@ impl LaneState {
         !self.waiting.is_empty()
     }
 
+    /// Whether something waits for room in the send queue, or behind what is there.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.has_waiting() && self.pairing.is_up()
+    }
+
     /// How many requests there have been.
     pub(super) fn begun(&self) -> u64 {
         self.counters.begun

@@ -304,11 +304,19 @@ impl Verbs<'_> {
         if state.may_divert() {
             return self.divert(lane, state);
         }
-        let waits = state.has_waiting();
-        drop(state);
-        if waits && !self.table.armed.swap(true, Ordering::SeqCst) {
-            // The program may compute now: the progress thread goes on with it.
+        if state.has_waiting() {
+            drop(state);
+            self.call_progress();
+        }
+    }
+
+    /// The program may compute now: the progress thread goes on with what waits. It looks at once,
+    /// since what has completed before the channel was armed is told by nobody.
+    #[cold]
+    pub(crate) fn call_progress(self) {
+        if !self.table.armed.swap(true, Ordering::SeqCst) {
             self.table.device.arm();
+            self.stream.sets.wakeup.wake();
         }
     }
 
@@ -359,31 +367,33 @@ impl DeviceTable {
 }
 
 impl Ready<'_> {
-    /// Posts a put.
+    /// Posts a put; false if some of it waits.
     #[inline]
-    pub(crate) fn write(&mut self, put: Put) {
+    pub(crate) fn write(&mut self, put: Put) -> bool {
         self.table.has_unfinished[put.stream.queue.index()].store(true, Ordering::Relaxed);
-        self.post(Request::Put { put, data: Some((self.local, self.remote)) });
+        self.post(Request::Put { put, data: Some((self.local, self.remote)) })
     }
 
-    /// Posts a get.
+    /// Posts a get; false if some of it waits.
     #[inline]
-    pub(crate) fn read(&mut self, stream: Stream, size: u64) {
+    pub(crate) fn read(&mut self, stream: Stream, size: u64) -> bool {
         let (local, remote) = (self.local, self.remote);
-        self.post(Request::Get { stream, local, remote, size, notify: None });
+        self.post(Request::Get { stream, local, remote, size, notify: None })
     }
 
     #[inline]
-    fn post(&mut self, request: Request) {
+    fn post(&mut self, request: Request) -> bool {
         self.state.push(request);
         let pumped = self.state.pump();
-        if self.state.has_waiting() || pumped.is_err() {
+        let waits = self.state.has_waiting() || pumped.is_err();
+        if waits {
             // Whoever looks next goes on with it.
             if let Err(reason) = pumped {
                 self.state.note_failure(&reason, false);
             }
             self.table.has_stalled.store(true, Ordering::Release);
         }
+        !waits
     }
 }
 
