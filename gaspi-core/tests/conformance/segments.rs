@@ -2,7 +2,7 @@
 
 use super::*;
 use ranks::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 fn alloc_is_local_zeroed_and_page_aligned() {
     run(2, |rt| {
@@ -177,9 +177,12 @@ fn after_a_delete_a_rank_may_still_use_the_others_segments() {
 
 fn segments_are_deleted_while_others_write_to_them() {
     let done = AtomicBool::new(false);
+    let (arrived, refused) = (AtomicU32::new(0), AtomicU32::new(0));
     run(3, |rt| {
         if rt.rank() == Rank(0) {
-            for _ in 0..100 {
+            let both = || [&arrived, &refused].iter().all(|it| it.load(Ordering::Relaxed) > 0);
+            // Where cores are busy a write may come late for each segment of many.
+            for _ in (0..10_000).take_while(|round| *round < 100 || !both()) {
                 rt.segment_alloc(S0, 1 << 20, Init::Zeroed).expect("alloc");
                 for rank in others(rt) {
                     rt.segment_register(S0, rank, LIMIT).expect("register");
@@ -192,25 +195,27 @@ fn segments_are_deleted_while_others_write_to_them() {
         }
         rt.segment_alloc(S1, 1 << 20, Init::Zeroed).expect("alloc");
         let t = Transfer { local: S1, size: 1 << 19, ..eight(Rank(0)) };
-        let (mut arrived, mut refused) = (0u32, 0u32);
         while !done.load(Ordering::Relaxed) {
-            match rt.write_notify(&t, NotificationId(1), 1, Q0, LIMIT) {
-                Ok(()) | Err(Error::InvalidSegment { .. }) => {}
+            let posted = match rt.write_notify(&t, NotificationId(1), 1, Q0, LIMIT) {
+                Ok(()) => true,
+                Err(Error::InvalidSegment { .. }) => false,
                 Err(error) => panic!("{error}"),
-            }
+            };
             match rt.wait(Q0, LIMIT) {
-                Ok(()) => arrived += 1,
+                Ok(()) => arrived.fetch_add(posted.into(), Ordering::Relaxed),
                 Err(Error::RequestFailed { .. }) => {
-                    refused += 1;
+                    refused.fetch_add(1, Ordering::Relaxed);
                     rt.queue_purge(Q0, LIMIT).expect("purge");
+                    0
                 }
                 Err(error) => panic!("{error}"),
-            }
+            };
             ranks::pause();
         }
-        assert!(arrived > 0 && refused > 0, "{arrived} arrived, {refused} were refused");
         meet(rt);
     });
+    let (arrived, refused) = (arrived.into_inner(), refused.into_inner());
+    assert!(arrived > 0 && refused > 0, "{arrived} arrived, {refused} were refused");
 }
 
 fn a_write_that_comes_after_the_delete_always_fails() {
