@@ -114,12 +114,9 @@ impl PendingRequests {
         of_it.map(|(_, asked)| asked.request).collect()
     }
 
-    /// Keeps others from asking for anything, if nothing has been asked for on a connection that
-    /// has not been answered.
-    pub(in crate::transport) fn with_none_on(&self, token: u64) -> Option<impl Drop + '_> {
-        let asked = self.asked.lock();
-        let asks = asked.values().any(|asked| asked.token == token);
-        (!asks).then_some(asked)
+    /// Whether something has been asked for on a connection that has not been answered.
+    pub(in crate::transport) fn has_any_on(&self, token: u64) -> bool {
+        self.asked.lock().values().any(|asked| asked.token == token)
     }
 
     /// What answer `id` completes, if `from` was asked.

@@ -155,12 +155,19 @@ impl Connection {
         self.out.lock()
     }
 
-    /// Sends a frame that belongs to no stream, or leaves it to the receiving thread.
-    pub(crate) fn send(&self, poll: &Epoll, item: Outgoing) -> Result<(), Unsent<Outgoing>> {
+    /// Sends a frame that belongs to no stream, or leaves it to the receiving thread. `accepted`
+    /// runs before, unless it has to go by another connection.
+    pub(crate) fn send(
+        &self,
+        poll: &Epoll,
+        item: Outgoing,
+        accepted: impl FnOnce(),
+    ) -> Result<(), Unsent<Outgoing>> {
         let mut out = self.out();
         if out.usage.is_let_go() {
             return Err(Unsent::Closed(item));
         }
+        accepted();
         out.usage.note_asked();
         self.send_locked(poll, &mut out, item).map_err(|Broken| Unsent::Broken)
     }
@@ -179,17 +186,20 @@ impl Connection {
         self.flush_unless_full(poll, out)
     }
 
-    /// Sends a request, or leaves it to the receiving thread.
+    /// Sends a request, or leaves it to the receiving thread. `accepted` runs before, unless it has
+    /// to go by another connection.
     pub(crate) fn post(
         &self,
         poll: &Epoll,
         queue: QueueId,
         item: Item,
+        accepted: impl FnOnce(),
     ) -> Result<Posted, Unsent<Item>> {
         let mut out = self.out();
         if out.usage.is_let_go() {
             return Err(Unsent::Closed(item));
         }
+        accepted();
         out.usage.note_asked();
         let small = matches!(&item, Item::Put { put, .. } if put.size <= SMALL);
         let (cork, soon_ns) = if self.local { (false, None) } else { out.note_post(small) };
@@ -436,10 +446,11 @@ impl Connection {
         true
     }
 
-    /// Ends sending if nothing is under way; whether it did.
-    pub(crate) fn let_go(&self, poll: &Epoll) -> bool {
+    /// Ends sending if nothing is under way, nor anything that awaits an answer; whether it did.
+    pub(crate) fn let_go(&self, poll: &Epoll, awaits_answers: impl FnOnce() -> bool) -> bool {
         let mut out = self.out();
-        if out.usage.is_ending() || !out.asks_nothing() {
+        // With the lock, so that nothing is asked for in between.
+        if out.usage.is_ending() || !out.asks_nothing() || awaits_answers() {
             return false;
         }
         out.usage.let_go();

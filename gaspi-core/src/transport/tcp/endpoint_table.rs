@@ -274,10 +274,8 @@ impl EndpointTable {
         let Some(peer) = connection.peer().filter(|_| connection.is_released_by_peer()) else {
             return;
         };
-        // Held until nothing can be asked for any more: who asks says on which connection first.
-        let idle = self.requests.with_none_on(connection.token);
-        let let_go = idle.is_some_and(|_held| connection.let_go(&self.sets.data));
-        if let_go {
+        let awaits_answers = || self.requests.has_any_on(connection.token);
+        if connection.let_go(&self.sets.data, awaits_answers) {
             self.connections.use_another(Rank(peer), connection);
         }
     }
@@ -298,7 +296,7 @@ impl EndpointTable {
         if local {
             let hello = Frame::Hello { rank: up.ranks().me, token: self.identity.token };
             // There is no socket yet that could be broken.
-            let _ = connection.send(&self.sets.data, Outgoing::new(&hello));
+            let _ = connection.send(&self.sets.data, Outgoing::new(&hello), || ());
             let address = &up.ranks().cards[rank.index()].address;
             self.dialing.forget_error(rank);
             let making = self.connections.making();

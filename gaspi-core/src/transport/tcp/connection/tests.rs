@@ -5,6 +5,7 @@ use crate::ids::{NotificationId, SegmentId};
 use crate::os::socket::Piece;
 use crate::policy::acknowledge::Completed;
 use crate::wire::message::{Put, RemoteAddress};
+use std::cell::Cell;
 
 #[test]
 fn what_nobody_waits_for_is_acknowledged_at_the_second_tick() {
@@ -39,6 +40,27 @@ fn a_request_in_front_of_another_fails_where_the_stream_has_ended_meanwhile() {
     assert_eq!(connection.shut_down(), [(stream, 1)]);
 }
 
+#[test]
+fn what_awaits_an_answer_is_noted_only_on_the_connection_that_takes_it() {
+    let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
+    let poll = Epoll::new().expect("a set");
+    let noted = Cell::new(0);
+    let ask = || {
+        let ping = Outgoing::new(&Frame::Ping { request: 1 });
+        connection.send(&poll, ping, || noted.set(noted.get() + 1))
+    };
+    assert!(ask().is_ok() && noted.get() == 1);
+    assert!(!connection.let_go(&poll, || false), "it has not been sent");
+    connection.out().control.clear();
+    assert!(!connection.let_go(&poll, || noted.get() > 0), "its answer has not come");
+    assert!(ask().is_ok() && noted.get() == 2);
+    connection.out().control.clear();
+    assert!(connection.let_go(&poll, || false));
+    // Its end may come any time now, and would fail what is noted on it.
+    assert!(matches!(ask(), Err(Unsent::Closed(_))));
+    assert_eq!(noted.get(), 2);
+}
+
 /// What a set says about the connection now.
 fn told(poll: &Epoll) -> Option<(bool, bool)> {
     let mut events = Vec::new();
@@ -68,7 +90,7 @@ fn a_socket_that_is_apart_is_in_the_set_again_once_something_waits_for_room_in_i
     assert!(connection.leave_epoll(&poll));
     while connection.is_drained() {
         let ping = Outgoing::new(&Frame::Ping { request: 1 });
-        connection.send(&poll, ping).expect("it is usable");
+        connection.send(&poll, ping, || ()).expect("it is usable");
     }
     assert_eq!(told(&poll), Some((true, false)), "there is no room yet");
     assert!(connection.wants_room() && !connection.leave_epoll(&poll));

@@ -27,8 +27,8 @@ impl EndpointTable {
         let (queue, size) = (stream.queue, get_target.size);
         let get = Request::Get { stream, get_target };
         let item = Item::Frame(Frame::Get { request, stream, remote, size });
-        self.ask(up, rank, request, get, item, |connection, item| {
-            connection.post(&self.sets.data, queue, item)
+        self.ask(up, rank, request, get, item, |connection, item, accepted| {
+            connection.post(&self.sets.data, queue, item, accepted)
         })
     }
 
@@ -41,13 +41,12 @@ impl EndpointTable {
         id: u64,
         request: Request,
         item: T,
-        hand_over: impl Fn(&Connection, T) -> Result<Posted, Unsent<T>>,
+        hand_over: impl Fn(&Connection, T, &dyn Fn()) -> Result<Posted, Unsent<T>>,
     ) -> Result<()> {
         self.requests.insert(id, peer, request);
         let handed = self.hand(up, peer, item, |connection, item| {
-            // Before it is sent: should the connection end, it fails with it.
-            self.requests.travels_on(id, connection.token);
-            hand_over(connection, item)
+            // It fails with the connection that takes it, but not with one that does not.
+            hand_over(connection, item, &|| self.requests.travels_on(id, connection.token))
         });
         handed.inspect_err(|_| {
             self.requests.withdraw(id);
@@ -78,8 +77,8 @@ impl EndpointTable {
         let item = Outgoing::with_descriptors(&Frame::of_call(id, call), files)
             .map_err(|error| Error::os("duplicating a descriptor", &error))?;
         let request = Request::Call(Arc::clone(&pending));
-        self.ask(up, rank, id, request, item, |connection, item| {
-            connection.send(&self.sets.data, item).map(|()| Posted::default())
+        self.ask(up, rank, id, request, item, |connection, item, accepted| {
+            connection.send(&self.sets.data, item, accepted).map(|()| Posted::default())
         })?;
         Ok(pending)
     }

@@ -16,7 +16,7 @@ impl EndpointTable {
     /// Sends a frame to `rank`.
     pub(crate) fn send(&self, up: &dyn Upcalls, rank: Rank, item: Outgoing) -> Result<()> {
         self.hand(up, rank, item, |connection, item| {
-            connection.send(&self.sets.data, item).map(|()| Posted::default())
+            connection.send(&self.sets.data, item, || ()).map(|()| Posted::default())
         })
     }
 
@@ -34,7 +34,7 @@ impl EndpointTable {
             if up.is_stale(rank, Behind::Queue(queue)) {
                 return Err(Unsent::Stale);
             }
-            connection.post(&self.sets.data, queue, item)
+            connection.post(&self.sets.data, queue, item, || ())
         })
     }
 
