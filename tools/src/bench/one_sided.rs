@@ -18,9 +18,6 @@ const BANDWIDTH_SIZES: [usize; 7] =
     [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 const BANDWIDTH_SIZES_TCP: [usize; 7] =
     [4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
-/// Writes of a batch by verbs: with those before them fewer than the device's send queue holds. A
-/// rank that only looks at its memory makes no call that would post the others.
-const BATCH_VERBS: usize = 100;
 /// Queue of every request.
 const QUEUE: u8 = 0;
 
@@ -207,10 +204,7 @@ pub(crate) fn write_latency(job: &Job, paired: &Paired, report: &mut Report) -> 
                 }
             }
         }
-        let schedule = match job.links.to_peer {
-            Link::Verbs => Schedule::of_batches(&paired.sizes.plain, BATCH_VERBS),
-            _ => Schedule::of_size(&paired.sizes.plain, size),
-        };
+        let schedule = Schedule::of_size(&paired.sizes.plain, size);
         let participants = ground.participants();
         let measured = interleave(job, participants, schedule, &mut lanes, |round| {
             check_writes(pair, participants, round)

@@ -26,6 +26,24 @@ pub(crate) fn alone<'a>(
 /// Both ranks take turns, the initiator first; the time is that of one way.
 pub(crate) fn in_turn<'a>(
     pair: &'a Pair<'a>,
+    send: impl FnMut(u64) -> Result<()> + 'a,
+    receive: impl FnMut(u64) -> Result<()> + 'a,
+) -> Lane<'a> {
+    turns(pair, 2.0, send, receive)
+}
+
+/// The same, with the time of both ways: a request and its answer.
+pub(crate) fn there_and_back<'a>(
+    pair: &'a Pair<'a>,
+    mut send: impl FnMut() -> Result<()> + 'a,
+    mut receive: impl FnMut() -> Result<()> + 'a,
+) -> Lane<'a> {
+    turns(pair, 1.0, move |_| send(), move |_| receive())
+}
+
+fn turns<'a>(
+    pair: &'a Pair<'a>,
+    divisor: f64,
     mut send: impl FnMut(u64) -> Result<()> + 'a,
     mut receive: impl FnMut(u64) -> Result<()> + 'a,
 ) -> Lane<'a> {
@@ -43,7 +61,7 @@ pub(crate) fn in_turn<'a>(
             }
         };
         let us = timed(batch, &mut round)?;
-        Ok(first.then_some(us / 2.0))
+        Ok(first.then_some(us / divisor))
     })
 }
 

@@ -91,18 +91,7 @@ pub(crate) fn round_trip<'a>(
     let to = pair.raw_in.part(0, peers).address();
     let send = move || streams.turns.send(pair.job, MESSAGE, from, own, waiting);
     let receive = move || streams.turns.receive(pair.job, MESSAGE, to, peers, waiting);
-    Lane::new(move |batch| {
-        let us = timed(batch, || {
-            if acts {
-                send()?;
-                receive()
-            } else {
-                receive()?;
-                send()
-            }
-        })?;
-        Ok(acts.then_some(us))
-    })
+    shm_baseline::there_and_back(pair, send, receive)
 }
 
 /// A call of send() for each message, while the target receives; only the calls count.

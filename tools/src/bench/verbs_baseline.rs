@@ -7,7 +7,7 @@
 
 use crate::failure::Result;
 use crate::job::micros;
-use crate::measure::{Batch, Lane, timed};
+use crate::measure::{Batch, Lane};
 use crate::memory::Region;
 use crate::pair::Pair;
 use crate::raw_verbs::{Verbs, Work};
@@ -154,19 +154,7 @@ pub(crate) fn round_trip<'a>(
         pair.job.add_errors_if(length != size);
         Ok(())
     };
-    let lane = Lane::new(move |batch| {
-        let us = timed(batch, || {
-            if acts {
-                send()?;
-                receive()
-            } else {
-                receive()?;
-                send()
-            }
-        })?;
-        Ok(acts.then_some(us))
-    });
-    settled(pair, verbs, lane)
+    settled(pair, verbs, shm_baseline::there_and_back(pair, send, receive))
 }
 
 /// One request after another, each with its completion.
