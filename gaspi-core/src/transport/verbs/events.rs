@@ -55,6 +55,7 @@ impl DeviceCondition {
 enum Event {
     PortDown,
     PortUp,
+    GidChange,
     Failed,
     ReceivesLow,
     Other,
@@ -84,7 +85,8 @@ impl Device {
         };
         let found = match event.event_type {
             sys::IBV_EVENT_PORT_ERR if own_port() => Event::PortDown,
-            sys::IBV_EVENT_PORT_ACTIVE | sys::IBV_EVENT_GID_CHANGE if own_port() => Event::PortUp,
+            sys::IBV_EVENT_PORT_ACTIVE if own_port() => Event::PortUp,
+            sys::IBV_EVENT_GID_CHANGE if own_port() => Event::GidChange,
             sys::IBV_EVENT_DEVICE_FATAL => Event::Failed,
             sys::IBV_EVENT_SRQ_LIMIT_REACHED => Event::ReceivesLow,
             _ => Event::Other,
@@ -119,6 +121,8 @@ impl Verbs<'_> {
                     }
                     self.try_again();
                 }
+                // The GIDs of a port that goes down change too.
+                Event::GidChange if condition.is_usable() => self.try_again(),
                 Event::Failed if condition.change(Condition::Failed) => {
                     log::warn!(
                         "{device} has failed; {}",
@@ -129,7 +133,7 @@ impl Verbs<'_> {
                     }
                 }
                 Event::ReceivesLow => self.table.receives.lock().limit_reached(),
-                Event::PortDown | Event::Failed | Event::Other => {}
+                Event::PortDown | Event::GidChange | Event::Failed | Event::Other => {}
             }
         }
     }
