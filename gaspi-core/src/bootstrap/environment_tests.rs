@@ -222,6 +222,7 @@ fn what_is_asked_of_devices_is_read_strictly() {
         ("GASPI_IB_SL", "16", "0 to 15"),
         ("GASPI_IB_TRAFFIC_CLASS", "256", "0 to 255"),
         ("GASPI_IB_WAIT", "never", "ack or read"),
+        ("GASPI_IB_MESSAGES", "verbs", "device or tcp"),
     ];
     for (name, value, possible) in wrong {
         let reason = asked(name, value).expect_err(value).to_string();

@@ -31,7 +31,11 @@ impl Sockets for Arrivals<'_> {
         let Some(verbs) = self.verbs else { return self.tcp.look() };
         let busy = verbs.poll();
         // A look at the completions costs no system call, one at the sockets does.
-        if verbs.table.sockets_are_due(monotonic_ns()) { self.tcp.look() | busy } else { busy }
+        if !verbs.table.sockets_are_due(monotonic_ns()) {
+            return busy;
+        }
+        verbs.table.disarm_if_armed();
+        self.tcp.look() | busy
     }
 
     fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool {
@@ -48,6 +52,9 @@ impl Sockets for Arrivals<'_> {
     }
 
     fn leave(&self) {
+        if let Some(verbs) = self.verbs {
+            verbs.await_messages();
+        }
         self.tcp.leave();
     }
 }

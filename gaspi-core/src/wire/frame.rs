@@ -92,6 +92,10 @@ pub(crate) enum Frame {
     /// The sender will ask for nothing more on this connection: to be closed once the receiver does
     /// not use it either.
     Release,
+    /// What follows comes by the sender's device, in messages that have this number.
+    Switch {
+        number: u32,
+    },
     /// The sender has no place for this connection, and ends it before it has read anything.
     TurnedAway {
         reason: String,

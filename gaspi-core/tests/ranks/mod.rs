@@ -224,6 +224,7 @@ fn run_on<T: Send>(
                         job.transport = nodes.transport_of_devices();
                         job.device.library = Some(library.clone());
                         job.device.devices = vec![name];
+                        job.device.messages = std::env::var_os("GASPI_TEST_MESSAGES").is_some();
                     }
                     let mut joining = match network {
                         Some(network) => PendingInit::on_twin(job, config.clone(), network.clone()),

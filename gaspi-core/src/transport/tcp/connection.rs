@@ -16,8 +16,9 @@ use crate::policy::acknowledge::{Batch, Flush};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::transport::payload::ChannelMessage;
+use crate::transport::tcp::byte_carrier::ByteCarrier;
 use crate::transport::tcp::pipes::Pipes;
-use crate::transport::tcp::send_queue::{Item, Outgoing, SMALL, SendQueue, send};
+use crate::transport::tcp::send_queue::{Carrying, Item, Outgoing, SMALL, SendQueue, send};
 use crate::wire::frame::Frame;
 use crate::wire::message::Stream;
 use std::io;
@@ -358,13 +359,24 @@ impl Connection {
         out.coalescing.on_flush();
         loop {
             if out.sent == 0 && out.body.is_none() {
-                out.refill();
+                out.begin_switch();
+                if !out.is_switching() {
+                    out.refill();
+                }
             }
             if blocked || out.wire.is_empty() {
                 break;
             }
             match send(fd, out) {
-                Ok(()) => {}
+                Ok(()) => {
+                    // Nobody waits for room in the socket any more.
+                    if out.has_switched()
+                        && out.room.awaited
+                        && poll.change(fd, self.token, false).is_ok()
+                    {
+                        out.room.awaited = false;
+                    }
+                }
                 Err(error) if socket::is_full(&error) => blocked = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
@@ -377,11 +389,14 @@ impl Connection {
         }
         if !blocked {
             out.room.note_drained();
-            if out.usage.is_last() {
+            if out.usage.is_last() && out.carrying.other().is_none_or(ByteCarrier::is_drained) {
                 socket::end_sending(fd);
             }
         }
-        if blocked && out.room.direct_poll {
+        if out.carrying.other().is_some() {
+            // Who makes room flushes.
+            out.room.awaited = blocked;
+        } else if blocked && out.room.direct_poll {
             // Without a place in the set the next one that puts it back asks for room.
             out.room.awaited = true;
             self.rejoin_epoll_locked(poll, out);
@@ -508,9 +523,30 @@ impl Connection {
         self.out().usage.is_forgotten()
     }
 
-    /// Whether everything has been handed to the kernel.
+    /// Whether everything has been handed to the kernel, or has arrived where a device carries it.
     pub(crate) fn is_drained(&self) -> bool {
-        self.out().is_idle()
+        let out = self.out();
+        out.is_idle() && out.carrying.other().is_none_or(ByteCarrier::is_drained)
+    }
+
+    /// What follows is to go by another carrier; false if the connection has one, or is ending.
+    pub(crate) fn carry_by(&self, poll: &Epoll, carrier: Arc<dyn ByteCarrier>) -> bool {
+        let mut out = self.out();
+        let begins = matches!(out.carrying, Carrying::Socket) && self.fd().is_some();
+        if !begins || out.usage.is_ending() || out.usage.is_broken() {
+            return false;
+        }
+        out.carrying = Carrying::Next(carrier);
+        // Where it has broken, its end is dealt with like any other's.
+        let _ = self.flush_unless_full(poll, &mut out);
+        true
+    }
+
+    /// What carries its bytes has failed: it comes to its end.
+    pub(crate) fn abort(&self) {
+        if let Some(fd) = self.fd() {
+            socket::shut_down(fd);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::transport::tcp::connection::Connection;
 use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::poll_sets::CONNECTIONS;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,25 @@ struct ConnectionEpochs {
     of_peer: AtomicU64,
 }
 
+/// Whose bytes come otherwise than by the socket of the connection.
+#[derive(Debug, Default)]
+struct Switched {
+    /// The names of the connections, by peer and by the number of the bytes.
+    tokens: Mutex<HashMap<Rank, BTreeMap<u32, u64>>>,
+    /// Whether there are connections, or ways for them, that nobody has looked at.
+    news: AtomicBool,
+}
+
+/// Where bytes of a peer belong that have come otherwise than by a socket.
+#[derive(Debug)]
+pub(crate) enum Owner {
+    Connection(Arc<Connection>),
+    /// The peer has not said it on the socket yet.
+    Unknown,
+    /// A connection that has ended.
+    Gone,
+}
+
 /// The connections of one rank.
 #[derive(Debug)]
 pub(crate) struct Connections {
@@ -32,6 +51,7 @@ pub(crate) struct Connections {
     next_token: AtomicU64,
     /// Whether connections were dropped that the receiving thread may hold something of.
     dropped: AtomicBool,
+    switched: Switched,
     /// The connections on which this rank asks for something, by peer. Between nodes it does not
     /// matter which side has opened one.
     active: Box<[Mutex<Option<Arc<Connection>>>]>,
@@ -51,6 +71,7 @@ impl Connections {
             by_token: Mutex::default(),
             next_token: AtomicU64::new(CONNECTIONS),
             dropped: AtomicBool::new(false),
+            switched: Switched::default(),
             active: (0..size).map(|_| Mutex::default()).collect(),
             epochs: (0..size).map(|_| ConnectionEpochs::default()).collect(),
             pipes: Arc::default(),
@@ -87,6 +108,7 @@ impl Connections {
     pub(super) fn remove(&self, connection: &Connection) {
         self.by_token.lock().remove(&connection.token);
         self.dropped.store(true, Ordering::Release);
+        self.note_news();
     }
 
     /// Whether connections were dropped since the last call.
@@ -133,6 +155,47 @@ impl Connections {
         for connection in self.by_token.lock().values() {
             connection.shut_down();
         }
+    }
+}
+
+/// Which are carried otherwise than by their sockets.
+impl Connections {
+    /// `peer` says on a connection that what follows has this number.
+    pub(super) fn switch(&self, peer: Rank, number: u32, connection: &Connection) {
+        let mut tokens = self.switched.tokens.lock();
+        let of_it = tokens.entry(peer).or_default();
+        // What has a number below the highest one is known to be late.
+        of_it.retain(|_, token| self.get(*token).is_some());
+        of_it.insert(number, connection.token);
+    }
+
+    /// Whose bytes of this number are.
+    pub(crate) fn owner(&self, peer: Rank, number: u32) -> Owner {
+        let tokens = self.switched.tokens.lock();
+        let Some(of_it) = tokens.get(&peer) else { return Owner::Unknown };
+        match of_it.get(&number) {
+            Some(token) => self.get(*token).map_or(Owner::Gone, Owner::Connection),
+            None if of_it.keys().any(|known| *known > number) => Owner::Gone,
+            None => Owner::Unknown,
+        }
+    }
+
+    /// Those of `peer` whose bytes come otherwise.
+    pub(crate) fn switched_by(&self, peer: Rank) -> Vec<Arc<Connection>> {
+        let tokens = self.switched.tokens.lock();
+        let of_it = tokens.get(&peer).into_iter().flat_map(BTreeMap::values);
+        of_it.filter_map(|token| self.get(*token)).collect()
+    }
+
+    /// There may be a connection that can be carried otherwise.
+    pub(crate) fn note_news(&self) {
+        self.switched.news.store(true, Ordering::Release);
+    }
+
+    /// Whether there may be, since the last call.
+    pub(crate) fn take_news(&self) -> bool {
+        self.switched.news.load(Ordering::Relaxed)
+            && self.switched.news.swap(false, Ordering::AcqRel)
     }
 }
 

@@ -23,6 +23,7 @@ use crate::transport::tcp::polling::Polling;
 use crate::transport::tcp::receive::Receiver;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wire::frame::Frame;
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub(crate) struct EndpointTable {
     pub(crate) requests: Arc<PendingRequests>,
     pub(crate) posted_receives: Arc<PostedReceives>,
     pub(crate) identity: Identity,
+    /// Peers whose connection has broken, and of which it is not known yet whether they live.
+    pub(crate) suspected: Mutex<HashSet<Rank>>,
     /// Whether there are ranks of other nodes, so that callers look after the sockets.
     pub(crate) remote: bool,
 }
@@ -74,6 +77,7 @@ impl EndpointTable {
             requests: Arc::default(),
             posted_receives: Arc::default(),
             identity,
+            suspected: Mutex::default(),
             remote,
         })
     }
@@ -124,6 +128,7 @@ impl EndpointTable {
     /// A connection with `rank` has broken: does it live?
     pub(crate) fn suspect(&self, up: &dyn Upcalls, rank: Rank) {
         if up.ranks().liveness(rank) == liveness::JOINED && !up.ranks().is_local(rank) {
+            self.suspected.lock().insert(rank);
             self.want(rank, ConnectPurpose::Probe);
         }
     }
@@ -135,6 +140,8 @@ impl EndpointTable {
              way have failed",
             up.ranks().cards[rank.index()].host
         );
+        self.suspected.lock().remove(&rank);
+        self.connections.note_news();
         up.lost(rank, true);
     }
 
@@ -179,6 +186,8 @@ impl EndpointTable {
         if connection.is_forgotten() {
             return;
         }
+        // A device may have brought its last bytes before its socket has ended.
+        up.catch_up();
         let peer = connection.peer().map(Rank).filter(|_| !connection.local);
         let last = |peer: &Rank| self.connections.is_last(*peer, connection);
         let left = peer.filter(|peer| last(peer) && up.ranks().is_leaving(*peer));
@@ -201,7 +210,7 @@ impl EndpointTable {
     }
 
     /// Connections with ranks of other nodes.
-    fn remote(&self, up: &dyn Upcalls) -> Vec<Arc<Connection>> {
+    pub(crate) fn remote(&self, up: &dyn Upcalls) -> Vec<Arc<Connection>> {
         self.connections.where_peer(|peer| !up.ranks().is_local(peer))
     }
 
@@ -322,6 +331,7 @@ impl EndpointTable {
         self.connections.adopt(&self.sets.data, connection)?;
         // One that breaks at once is noticed by the receiving thread.
         let _ = connection.flush(&self.sets.data);
+        self.connections.note_news();
         up.ranks().wake_own();
         Ok(())
     }

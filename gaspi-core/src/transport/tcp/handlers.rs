@@ -85,6 +85,11 @@ impl<'a> Tcp<'a> {
             Frame::Epoch { count } => {
                 return self.table.note_epoch(self.up, connection, peer, count);
             }
+            Frame::Switch { number } => {
+                self.table.connections.switch(peer, number, connection);
+                // It may have come already.
+                self.up.catch_up();
+            }
             Frame::Release => {
                 connection.note_release();
                 self.table.let_go(connection);

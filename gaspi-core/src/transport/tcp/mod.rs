@@ -9,10 +9,11 @@
 //! payloads straight into segments; [`handlers`] do what peers ask for. [`connection_epoch`] keeps
 //! what is late on a broken connection from undoing anything.
 
+pub(crate) mod byte_carrier;
 pub(crate) mod connect;
 pub(crate) mod connection;
 mod connection_epoch;
-mod connections;
+pub(crate) mod connections;
 mod corked;
 mod dialing;
 pub(crate) mod endpoint_table;

@@ -7,7 +7,7 @@ use crate::ids::Rank;
 use crate::os::event::Event;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
-use crate::policy::acknowledge::Flush;
+use crate::policy::acknowledge::{Batch, Flush};
 use crate::policy::focus::{Focus, Look};
 use crate::policy::owner::PollOwner;
 use crate::sync::{Ordering, epoch, fence};
@@ -458,6 +458,60 @@ impl Receiver {
         }
         let all = piece.len + behind.len;
         Ok(if received < all { Received::All } else { Received::Some })
+    }
+}
+
+impl Incoming {
+    /// Handles bytes that have come otherwise than by the socket of their connection.
+    pub(crate) fn feed(
+        &mut self,
+        tcp: Tcp<'_>,
+        connection: &Connection,
+        mut bytes: &[u8],
+    ) -> Result<(), Broken> {
+        while !bytes.is_empty() {
+            if let Some(body) = &mut self.served.body {
+                let len = usize::try_from(body.left).map_or(bytes.len(), |l| l.min(bytes.len()));
+                let (here, behind) = bytes.split_at(len);
+                bytes = behind;
+                let peer = connection.peer().map(Rank);
+                match peer.and_then(|peer| tcp.target().receive_target(peer, body)) {
+                    Some(target) => {
+                        // SAFETY: the rest of the payload has room there.
+                        unsafe { target.pointer.copy_from_nonoverlapping(here.as_ptr(), len) };
+                        drop(target);
+                        body.advance(len as u64);
+                    }
+                    None => tcp.target().store(body, here),
+                }
+                if body.left == 0 {
+                    tcp.arrived(connection, self)?;
+                }
+                continue;
+            }
+            let before = self.partial.len();
+            let found = if before == 0 {
+                whole(bytes)?
+            } else {
+                self.partial.extend_from_slice(bytes);
+                whole(&self.partial)?
+            };
+            let Some((frame, len)) = found else {
+                if before == 0 {
+                    self.partial.extend_from_slice(bytes);
+                }
+                return Ok(());
+            };
+            self.partial.clear();
+            bytes = &bytes[len - before..];
+            tcp.handle(connection, self, frame)?;
+        }
+        Ok(())
+    }
+
+    /// What has been completed since the last call.
+    pub(crate) fn take_completed(&mut self) -> Batch {
+        std::mem::take(&mut self.served.completed)
     }
 }
 

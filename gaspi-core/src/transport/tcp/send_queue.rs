@@ -17,6 +17,7 @@ use crate::policy::acknowledge::AckDelay;
 use crate::policy::coalesce::{Coalescing, Decision, Post};
 use crate::transport::CHUNK;
 use crate::transport::payload::{ChannelMessage, Payload};
+use crate::transport::tcp::byte_carrier::ByteCarrier;
 use crate::transport::tcp::pipes::{PipeGuard, Pipes};
 pub(crate) use crate::wire::frame::Encode;
 use crate::wire::frame::Frame;
@@ -129,9 +130,87 @@ pub(super) struct SendQueue {
     /// Where payloads go page by page, and what is on this way.
     pub(super) pipes: Option<Arc<Pipes>>,
     pub(super) pipe: Option<PipeGuard>,
+    pub(super) carrying: Carrying,
+}
+
+/// What carries the bytes.
+#[derive(Debug, Default)]
+pub(super) enum Carrying {
+    #[default]
+    Socket,
+    /// The socket up to here, then this.
+    Next(Arc<dyn ByteCarrier>),
+    /// The same, which the peer is being told.
+    Switching(Arc<dyn ByteCarrier>),
+    Other(Arc<dyn ByteCarrier>),
+}
+
+impl Carrying {
+    /// What carries bytes in place of the socket.
+    pub(super) fn other(&self) -> Option<&dyn ByteCarrier> {
+        match self {
+            Carrying::Other(carrier) => Some(carrier.as_ref()),
+            _ => None,
+        }
+    }
+
+    /// Sends as much as there is room for.
+    ///
+    /// # Safety
+    /// The pieces are readable.
+    unsafe fn send(
+        &self,
+        fd: BorrowedFd<'_>,
+        pieces: [Piece; 2],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<usize> {
+        // SAFETY: as the caller says.
+        unsafe {
+            match self.other() {
+                Some(carrier) => carrier.send(pieces),
+                None => socket::send(fd, pieces, descriptors),
+            }
+        }
+    }
 }
 
 impl SendQueue {
+    /// Tells the peer that another carrier follows, once nothing is on the way of which a part has
+    /// been sent.
+    pub(super) fn begin_switch(&mut self) {
+        if !matches!(self.carrying, Carrying::Next(_)) {
+            return;
+        }
+        let begun = |items: &VecDeque<Item>| matches!(items.front(), Some(Item::Put { sent, .. }) if *sent > 0);
+        let whole = self.wire.is_empty() && self.body.is_none() && self.pipe.is_none();
+        if !whole || self.streams.iter().any(|(_, items)| begun(items)) {
+            return;
+        }
+        match std::mem::take(&mut self.carrying) {
+            Carrying::Next(carrier) => {
+                Frame::Switch { number: carrier.number() }.append_to(&mut self.wire);
+                self.carrying = Carrying::Switching(carrier);
+            }
+            carrying => self.carrying = carrying,
+        }
+    }
+
+    /// Whether the next bytes are the first that go by another carrier.
+    pub(super) fn has_switched(&mut self) -> bool {
+        if !self.is_switching() || !self.wire.is_empty() {
+            return false;
+        }
+        if let Carrying::Switching(carrier) = std::mem::take(&mut self.carrying) {
+            self.carrying = Carrying::Other(carrier);
+        }
+        true
+    }
+
+    /// Whether nothing may be put on the wire, since the peer is told of another carrier.
+    pub(super) fn is_switching(&self) -> bool {
+        matches!(self.carrying, Carrying::Switching(_))
+    }
+
     /// Takes note of a request. Whether it is held back, and the time if it comes soon after the
     /// one before.
     pub(super) fn note_post(&mut self, small: bool) -> (bool, Option<u64>) {
@@ -207,7 +286,8 @@ impl SendQueue {
 
     /// Whether a request may go to the wire at once.
     fn is_free(&self) -> bool {
-        self.body.is_none() && self.control.is_empty() && self.streams.is_empty()
+        let free = self.body.is_none() && self.control.is_empty() && self.streams.is_empty();
+        free && !self.is_switching()
     }
 
     /// Whether a message has to wait for room, since it would have to be copied otherwise: once,
@@ -259,7 +339,7 @@ impl SendQueue {
         while self.sent < self.wire.len() || data.len > 0 {
             let wire = Piece::of(&self.wire[self.sent..]);
             // SAFETY: the frames are owned here; the data is readable, as the caller says.
-            match unsafe { socket::send(fd, [wire, data], &[]) } {
+            match unsafe { self.carrying.send(fd, [wire, data], &[]) } {
                 Ok(sent) => {
                     let of_wire = sent.min(wire.len);
                     self.sent += of_wire;
@@ -371,7 +451,9 @@ impl SendQueue {
 /// Sends once; what was sent whole is forgotten.
 pub(super) fn send(fd: BorrowedFd<'_>, out: &mut SendQueue) -> io::Result<()> {
     let wire_left = out.wire.len() - out.sent;
-    let sent = match send_by_page(fd, out)? {
+    let by_socket = out.carrying.other().is_none();
+    let by_page = if by_socket { send_by_page(fd, out)? } else { None };
+    let sent = match by_page {
         Some(sent) => sent,
         None => send_copied(fd, out)?,
     };
@@ -410,7 +492,7 @@ fn send_copied(fd: BorrowedFd<'_>, out: &SendQueue) -> io::Result<usize> {
     let descriptors: Vec<BorrowedFd<'_>> = out.descriptors.iter().map(AsFd::as_fd).collect();
     // SAFETY: the frames are owned here, the payload's memory stays while its lock is held, the
     // zeroes are constant.
-    unsafe { socket::send(fd, [head, rest], &descriptors) }
+    unsafe { out.carrying.send(fd, [head, rest], &descriptors) }
 }
 
 /// Sends a large payload, and its frames before, without copying it into the kernel; `None` where

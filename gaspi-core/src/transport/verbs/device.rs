@@ -75,6 +75,7 @@ pub(crate) struct Device {
     description: String,
     rows: Vec<PortRow>,
     ends_at_ack: bool,
+    messages: bool,
 }
 
 impl super::DeviceTable {
@@ -100,8 +101,8 @@ impl Device {
         let handles = Handles::new(library, context, name, port, limits, timing);
         let handles = Arc::new(handles.map_err(missing)?);
         let flush_target = FlushTarget::new(&handles).map_err(missing)?;
-        let ends_at_ack = wishes.choice.ends_at_ack;
-        Ok(Device { flush_target, handles, description, rows, ends_at_ack })
+        let DeviceChoice { ends_at_ack, messages, .. } = wishes.choice;
+        Ok(Device { flush_target, handles, description, rows, ends_at_ack, messages })
     }
 
     /// What was found about each port: whether it is used, and why.
@@ -141,6 +142,11 @@ impl Device {
         self.ends_at_ack
     }
 
+    /// Whether it carries messages too, not data alone.
+    pub(super) fn carries_messages(&self) -> bool {
+        self.messages
+    }
+
     /// Takes completions of sent requests.
     pub(super) fn poll_sent<'a>(&self, completions: &'a mut [Completion]) -> &'a [Completion] {
         let mut taken = 0;
@@ -165,6 +171,12 @@ impl Device {
         };
         request(received);
         self.handles.sent.lock().iter().for_each(|sent| request(sent.queue));
+    }
+
+    /// Has the channel say when the next message comes for which somebody may wait.
+    pub(super) fn arm_for_messages(&self) {
+        // SAFETY: the queue lives as long as the handles.
+        unsafe { inline::ibv_req_notify_cq(self.handles.received.as_ptr(), 1) };
     }
 
     /// Takes what the channel has said.

@@ -120,6 +120,7 @@ impl Verbs<'_> {
                         log::info!("the port of {device} is up again");
                     }
                     self.try_again();
+                    self.stream.connections.note_news();
                 }
                 // The GIDs of a port that goes down change too.
                 Event::GidChange if condition.is_usable() => self.try_again(),
@@ -143,6 +144,7 @@ impl Verbs<'_> {
     /// nobody else may look.
     pub(crate) fn attend(self) {
         self.table.disarm();
+        self.carry_connections();
         while self.poll() {}
         while self.has_to_look() {
             self.table.arm();
@@ -150,6 +152,7 @@ impl Verbs<'_> {
                 break;
             }
         }
+        self.await_messages();
     }
 
     fn has_to_look(self) -> bool {

@@ -7,11 +7,13 @@
 //!
 //! Invariant: each request is told of once: done, refused or lost with the pair.
 
+use super::byte_stream::StreamUser;
 use super::divert::Diverted;
 use super::pairing::PairState;
 use super::queue_pair::QueuePair;
 use super::work::{Completion, Limits, Local, Remote, WorkRequest};
 use crate::ids::{NotificationId, QueueId, Rank};
+use crate::os::socket::Piece;
 use crate::segment::Segment;
 use crate::sync::{Mutex, MutexGuard, slots};
 use crate::transport::{RequestFailure, Upcalls};
@@ -114,12 +116,14 @@ impl Ended {
 pub(super) struct Lane {
     pub(super) queue: QueueId,
     pub(super) peer: Rank,
+    /// Of that which carries the bytes of connections.
+    pub(super) user: StreamUser,
     state: Mutex<LaneState>,
 }
 
 impl Lane {
     pub(super) fn new(queue: QueueId, peer: Rank) -> Lane {
-        Lane { queue, peer, state: Mutex::default() }
+        Lane { queue, peer, user: StreamUser::default(), state: Mutex::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {
@@ -319,6 +323,45 @@ impl LaneState {
             return Ok(());
         }
         self.post(&WorkRequest::Nothing, true)
+    }
+
+    /// Whether all that was posted has ended.
+    pub(super) fn has_ended_all(&self) -> bool {
+        self.freed == self.next
+    }
+
+    /// Whether the pair of this attempt is up.
+    pub(super) fn is_up_since(&self, attempt: u32) -> bool {
+        self.pairing.is_up() && self.pairing.attempt() == attempt && self.failed.is_none()
+    }
+
+    /// Posts bytes of a connection, as many as there is room for; how many.
+    ///
+    /// # Errors
+    /// What the device says.
+    ///
+    /// # Safety
+    /// The pieces are readable.
+    pub(super) unsafe fn post_bytes(
+        &mut self,
+        number: u32,
+        mut pieces: [Piece; 2],
+    ) -> Result<usize, String> {
+        let mut sent = 0;
+        while pieces[0].len + pieces[1].len > 0 && self.room() > 0 {
+            let (id, freed) = (self.next, self.freed);
+            let signalled = self.room() == 1 || self.unsignalled + 1 >= SIGNAL_EVERY;
+            let Some(pair) = &mut self.pair else { return Err("there is no pair".to_owned()) };
+            // SAFETY: as the caller says.
+            let posted = unsafe { pair.post_bytes((id, freed), number, pieces, signalled) };
+            let Some((bytes, signalled)) = posted? else { break };
+            self.next += 1;
+            self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
+            sent += bytes;
+            let first = bytes.min(pieces[0].len);
+            pieces = [pieces[0].behind(first), pieces[1].behind(bytes - first)];
+        }
+        Ok(sent)
     }
 
     fn room(&self) -> u64 {

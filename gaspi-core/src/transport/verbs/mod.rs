@@ -8,6 +8,7 @@
 //! Invariant: memory that a device knows is released before the delete of its segment returns,
 //! behind all requests of this rank that use it.
 
+mod byte_stream;
 mod device;
 mod diagnostics;
 mod divert;
@@ -23,7 +24,7 @@ mod receives;
 mod select;
 mod work;
 
-use crate::config::{Network, QUEUE_MAX};
+use crate::config::{CHANNELS, Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
@@ -35,6 +36,7 @@ use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::{Behind, Upcalls};
 use crate::wire::frame::{Frame, PREFIX};
 use crate::wire::message::{Put, RemoteAddress, Stream};
+use byte_stream::Chunk;
 use device::RECEIVES;
 use divert::Diverted;
 use events::DeviceCondition;
@@ -64,15 +66,18 @@ struct Trouble {
     told: bool,
 }
 
+/// The lane of the bytes of connections. Channels have none of their own: they go by connections.
+const STREAM: QueueId = CHANNELS;
+
 /// The lanes of a queue, by rank.
-type Lanes = Box<[OnceLock<Box<Lane>>]>;
+type Lanes = Box<[OnceLock<Arc<Lane>>]>;
 
 /// The device of a rank, and what it carries.
 #[derive(Debug)]
 pub(crate) struct DeviceTable {
     /// Ends last: everything else belongs to it.
     receives: Mutex<Receives>,
-    lanes: [OnceLock<Lanes>; QUEUE_MAX as usize],
+    lanes: [OnceLock<Lanes>; QUEUE_MAX as usize + 1],
     /// Whose a queue pair is, by its number.
     by_number: Mutex<HashMap<u32, (QueueId, Rank)>>,
     ranks: u32,
@@ -110,7 +115,7 @@ impl DeviceTable {
         let receives = Receives::new(&device, RECEIVES)?;
         Ok(DeviceTable {
             receives: Mutex::new(receives),
-            lanes: [const { OnceLock::new() }; QUEUE_MAX as usize],
+            lanes: [const { OnceLock::new() }; QUEUE_MAX as usize + 1],
             by_number: Mutex::default(),
             ranks,
             forced,
@@ -137,22 +142,22 @@ impl DeviceTable {
         self.device.channel()
     }
 
-    fn lane(&self, queue: QueueId, peer: Rank) -> &Lane {
+    fn lane(&self, queue: QueueId, peer: Rank) -> &Arc<Lane> {
         let none = || (0..self.ranks).map(|_| OnceLock::new()).collect();
         let lanes = self.lanes[queue.index()].get_or_init(none);
-        lanes[peer.index()].get_or_init(|| Box::new(Lane::new(queue, peer)))
+        lanes[peer.index()].get_or_init(|| Arc::new(Lane::new(queue, peer)))
     }
 
     /// The lanes that have been used, of one queue or of all.
     fn used(&self, queue: Option<QueueId>) -> impl Iterator<Item = &Lane> {
         let of = move |nth: &usize| queue.is_none_or(|queue| queue.index() == *nth);
         let lanes = (0..self.lanes.len()).filter(of).filter_map(|nth| self.lanes[nth].get());
-        lanes.flat_map(|lanes| lanes.iter().filter_map(|lane| lane.get().map(Box::as_ref)))
+        lanes.flat_map(|lanes| lanes.iter().filter_map(|lane| lane.get().map(Arc::as_ref)))
     }
 
     fn used_with(&self, peer: Rank) -> impl Iterator<Item = &Lane> {
         let lanes = self.lanes.iter().filter_map(OnceLock::get);
-        lanes.filter_map(move |lanes| lanes.get(peer.index())?.get().map(Box::as_ref))
+        lanes.filter_map(move |lanes| lanes.get(peer.index())?.get().map(Arc::as_ref))
     }
 }
 
@@ -171,7 +176,7 @@ impl Verbs<'_> {
     /// one is begun, and requests go by streams meanwhile unless that is not wanted. While the peer
     /// has not said that its end of a broken pair is gone, nothing goes by any carrier.
     pub(crate) fn carries(self, queue: QueueId, peer: Rank) -> bool {
-        if queue.index() >= self.table.lanes.len() {
+        if queue == STREAM {
             return false;
         }
         let lane = self.table.lane(queue, peer);
@@ -189,8 +194,8 @@ impl Verbs<'_> {
     /// Whether the next request of an idle lane is to be posted here though the device does not
     /// carry it.
     pub(crate) fn holds(self, queue: QueueId, peer: Rank) -> bool {
-        let lanes = self.table.lanes.get(queue.index()).and_then(OnceLock::get);
-        let lane = lanes.and_then(|lanes| lanes[peer.index()].get());
+        let lanes = self.table.lanes.get(queue.index()).filter(|_| queue != STREAM);
+        let lane = lanes.and_then(OnceLock::get).and_then(|lanes| lanes[peer.index()].get());
         self.table.forced || lane.is_some_and(|lane| lane.lock().pairing.is_ending())
     }
 
@@ -382,6 +387,13 @@ impl DeviceTable {
         self.device.drain_channel();
     }
 
+    /// The same where the channel may say something at all.
+    pub(crate) fn disarm_if_armed(&self) {
+        if self.device.carries_messages() && self.armed.load(Ordering::Relaxed) {
+            self.disarm();
+        }
+    }
+
     /// Whether the sockets are to be looked at again.
     pub(crate) fn sockets_are_due(&self, now_ns: u64) -> bool {
         let before = self.sockets_looked_ns.load(Ordering::Relaxed);
@@ -426,6 +438,7 @@ impl<'a> Verbs<'a> {
             busy = self.reset_ended();
         }
         if busy {
+            self.end_of_bytes(&mut receives);
             self.refill(&mut receives);
             self.up.ranks().wake_own();
         }
@@ -461,7 +474,7 @@ impl<'a> Verbs<'a> {
 
     fn drain(self, receives: &mut Receives) {
         let mut completions = [Completion::default(); BATCH];
-        let mut handled = 0;
+        let mut handled = self.feed_parked(receives);
         // What comes meanwhile can wait.
         while handled < RECEIVES as usize {
             let come = self.table.device.poll_received(&mut completions);
@@ -473,6 +486,7 @@ impl<'a> Verbs<'a> {
             self.refill(receives);
         }
         if handled > 0 {
+            self.end_of_bytes(receives);
             self.up.ranks().wake_own();
         }
     }
@@ -483,7 +497,7 @@ impl<'a> Verbs<'a> {
         }
     }
 
-    fn lane_of(self, number: u32) -> Option<&'a Lane> {
+    fn lane_of(self, number: u32) -> Option<&'a Arc<Lane>> {
         let (queue, peer) = self.table.by_number.lock().get(&number).copied()?;
         Some(self.table.lane(queue, peer))
     }
@@ -495,9 +509,14 @@ impl<'a> Verbs<'a> {
             Outcome::Done => {
                 let mut ended = Ended::default();
                 let mut state = lane.lock();
+                let was_up = state.pairing.is_up();
                 state.completed(completion, &mut ended);
+                let comes_up = !was_up && state.pairing.is_up();
                 self.pump(lane, state);
                 ended.tell(self.up, lane.peer);
+                if lane.queue == STREAM {
+                    self.go_on_with_stream(lane, comes_up);
+                }
             }
             Outcome::Failed { status, vendor } => {
                 let reason = self.table.device.in_words(status, vendor);
@@ -516,6 +535,9 @@ impl<'a> Verbs<'a> {
         let (Some(lane), Outcome::Done) = (lane, completion.outcome) else {
             return receives.give_back(place);
         };
+        if lane.queue == STREAM {
+            return self.bytes_came(receives, lane, Chunk { place, len: completion.bytes });
+        }
         let answer = self.handle(lane.peer, receives.bytes(place, completion.bytes));
         receives.give_back(place);
         match answer {

@@ -61,6 +61,11 @@ impl PairState {
         self.phase == Phase::Up
     }
 
+    /// The number of the last attempt.
+    pub(super) fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
     /// Whether the end of an attempt has not been heard of from the peer.
     pub(super) fn is_ending(&self) -> bool {
         self.phase == Phase::Ending

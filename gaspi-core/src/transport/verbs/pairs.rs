@@ -1,10 +1,10 @@
 //! Pairs as they are made and ended: what the machine of [`pairing`](super::pairing) says, carried
 //! out by the device, and told to the peer by the streams.
 
-use super::Verbs;
 use super::lane::{Ended, Failure, Lane, LaneState};
 use super::pairing::Step;
-use super::queue_pair::QueuePair;
+use super::queue_pair::{BufferShape, QueuePair};
+use super::{STREAM, Verbs};
 use crate::ids::Rank;
 use crate::sync::{MutexGuard, Ordering};
 use crate::transport::tcp::send_queue::Outgoing;
@@ -57,6 +57,9 @@ impl Verbs<'_> {
     pub(super) fn end_failed(self, lane: &Lane) {
         let mut state = lane.lock();
         let Some(Failure { reason, refuses }) = state.take_failure() else { return };
+        if lane.queue == STREAM {
+            lane.user.note_failure();
+        }
         let steps =
             if refuses { state.pairing.refuse(&reason) } else { state.pairing.fail(&reason) };
         let mut ended = Ended::default();
@@ -143,7 +146,9 @@ impl Verbs<'_> {
             Step::Offer(attempt) => {
                 let device = &self.table.device;
                 let (handles, flush) = (&device.handles, device.flush_target());
-                let pair = QueuePair::new(handles, flush, device.ends_at_ack())?;
+                let stream = queue == STREAM;
+                let shape = if stream { BufferShape::STREAM } else { BufferShape::SMALL };
+                let pair = QueuePair::new(handles, flush, device.ends_at_ack(), shape)?;
                 let offer = PairOffer { queue, attempt, ..pair.offer() };
                 self.table.by_number.lock().insert(offer.number, (queue, peer));
                 state.pair = Some(pair);
@@ -163,6 +168,9 @@ impl Verbs<'_> {
                 self.table.note_trouble(peer, reason);
                 if let Some(pair) = &state.pair {
                     self.table.by_number.lock().remove(&pair.number());
+                }
+                if queue == STREAM {
+                    self.abort_connections(lane);
                 }
                 if was_up {
                     state.lose_all(ended);

@@ -1,11 +1,13 @@
 //! One end of a pair: a reliable connection between two devices.
 
-use super::device::{Handles, Registration};
+use super::device::{Handles, RECEIVE_BYTES, Registration};
 use super::select::{GidEntry, written};
 use super::work::{
-    BUFFER_BYTES, EndAddress, Limits, Local, RETRIES, Remote, WorkRequest, check, last_error,
+    BUFFER_BYTES, EndAddress, INLINE, Limits, Local, RETRIES, Remote, WorkRequest, check,
+    last_error,
 };
 use crate::ids::QueueId;
+use crate::os::socket::Piece;
 use crate::wire::message::PairOffer;
 use libibverbs_sys::{self as sys, inline};
 use std::ptr::{self, NonNull};
@@ -24,9 +26,26 @@ struct Buffers {
     memory: Box<[u8]>,
     registration: Registration,
     /// The request that used each last.
-    users: [Option<u64>; BUFFERS],
+    users: Vec<Option<u64>>,
     next: usize,
 }
+
+/// How many buffers there are for messages, and bytes of each.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BufferShape {
+    count: usize,
+    bytes: usize,
+}
+
+impl BufferShape {
+    /// For notifications and refusals.
+    pub(super) const SMALL: BufferShape = BufferShape { count: BUFFERS, bytes: BUFFER_BYTES };
+    /// For the bytes of a connection.
+    pub(super) const STREAM: BufferShape = BufferShape { count: 32, bytes: RECEIVE_BYTES };
+}
+
+/// The number in front of the bytes of a connection.
+pub(super) const STREAM_HEAD: usize = 4;
 
 /// One end.
 #[derive(Debug)]
@@ -42,6 +61,7 @@ pub(super) struct QueuePair {
     own_flush_target: Remote,
     flush_target: Option<Remote>,
     buffers: Option<Buffers>,
+    shape: BufferShape,
     handles: Arc<Handles>,
 }
 
@@ -64,6 +84,7 @@ impl QueuePair {
         handles: &Arc<Handles>,
         own_flush_target: Remote,
         ends_at_ack: bool,
+        shape: BufferShape,
     ) -> Result<QueuePair, String> {
         let device = handles.limits;
         let gid = handles.present_gid()?;
@@ -107,6 +128,7 @@ impl QueuePair {
             own_flush_target,
             flush_target: None,
             buffers: None,
+            shape,
             handles: Arc::clone(handles),
         };
         made.initialise()?;
@@ -225,10 +247,12 @@ impl QueuePair {
     /// The buffers of messages, registered at first use.
     fn buffers(&mut self) -> Result<&mut Buffers, String> {
         if self.buffers.is_none() {
-            let mut memory = vec![0; BUFFERS * BUFFER_BYTES].into_boxed_slice();
+            let BufferShape { count, bytes } = self.shape;
+            let mut memory = vec![0; count * bytes].into_boxed_slice();
             let (start, len) = (memory.as_mut_ptr(), memory.len() as u64);
             let registration = Registration::new(&self.handles, start, len)?;
-            self.buffers = Some(Buffers { memory, registration, users: [None; BUFFERS], next: 0 });
+            let users = vec![None; count];
+            self.buffers = Some(Buffers { memory, registration, users, next: 0 });
         }
         self.buffers.as_mut().ok_or_else(String::new)
     }
@@ -321,6 +345,70 @@ impl QueuePair {
         let address = buffers.memory.as_ptr() as u64 + from as u64;
         let key = Some(buffers.registration.local_key());
         Ok((part(Local { address, key }, size), false))
+    }
+}
+
+/// The bytes of connections.
+impl QueuePair {
+    /// Posts bytes as a message, as many as one takes: how many, and whether its end is told; none
+    /// without a free buffer, where requests below `freed` have ended.
+    ///
+    /// # Safety
+    /// The pieces are readable.
+    pub(super) unsafe fn post_bytes(
+        &mut self,
+        (id, freed): (u64, u64),
+        number: u32,
+        pieces: [Piece; 2],
+        signalled: bool,
+    ) -> Result<Option<(usize, bool)>, String> {
+        let most = self.shape.bytes.min(self.limits.message as usize) - STREAM_HEAD;
+        let size = (pieces[0].len + pieces[1].len).min(most);
+        let len = STREAM_HEAD + size;
+        let mut along = [0; INLINE as usize];
+        let goes_along = len <= along.len().min(self.limits.inline as usize);
+        let (to, key) = if goes_along {
+            (along.as_mut_ptr(), None)
+        } else {
+            let bytes = self.shape.bytes;
+            let buffers = self.buffers()?;
+            let at = buffers.next;
+            if buffers.users[at].is_some_and(|user| user >= freed) {
+                return Ok(None);
+            }
+            buffers.users[at] = Some(id);
+            buffers.next = (at + 1) % buffers.users.len();
+            let to = buffers.memory[at * bytes..].as_mut_ptr();
+            (to, Some(buffers.registration.local_key()))
+        };
+        let first = size.min(pieces[0].len);
+        // SAFETY: there is room for `len` bytes, and the pieces have so many.
+        unsafe {
+            to.cast::<[u8; STREAM_HEAD]>().write(number.to_le_bytes());
+            let to = to.add(STREAM_HEAD);
+            to.copy_from_nonoverlapping(pieces[0].pointer, first);
+            to.add(first).copy_from_nonoverlapping(pieces[1].pointer, size - first);
+        }
+        // What takes a buffer gives it back soon.
+        let signalled = signalled || !goes_along;
+        // SAFETY: plain numbers and pointers, set below.
+        let mut work: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
+        let mut parts = [part(Local { address: to as u64, key }, len as u64)];
+        work.wr_id = id;
+        work.sg_list = parts.as_mut_ptr();
+        work.num_sge = 1;
+        work.opcode = sys::IBV_WR_SEND;
+        // Somebody may wait for it, while the peer's program computes.
+        let flag = |is: bool, flag: u32| if is { flag } else { 0 };
+        work.send_flags = sys::IBV_SEND_SOLICITED
+            | flag(signalled, sys::IBV_SEND_SIGNALED)
+            | flag(goes_along, sys::IBV_SEND_INLINE);
+        let mut refused = ptr::null_mut();
+        // SAFETY: a buffer is not used again before the request has ended.
+        let result =
+            unsafe { inline::ibv_post_send(self.pair.as_ptr(), &raw mut work, &raw mut refused) };
+        check(result, "posting to the device")?;
+        Ok(Some((size, signalled)))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Where messages of all peers come: buffers of one receive queue.
 
+use super::byte_stream::Streams;
 use super::device::{Device, RECEIVE_BYTES, Registration};
 use super::work::check;
 use crate::os::memory::{self, Mapping};
@@ -19,6 +20,7 @@ pub(super) struct Receives {
     free: Vec<u32>,
     /// Whether the device says when few are left.
     limit_set: bool,
+    pub(super) streams: Streams,
 }
 
 impl Receives {
@@ -34,8 +36,8 @@ impl Receives {
         let memory = Mapping::new(file.as_fd(), 0, bytes as u64);
         let memory = memory.map_err(|error| format!("memory for messages: {error}"))?;
         let registration = device.register(memory.as_ptr(), bytes as u64)?;
-        let mut receives =
-            Receives { registration, memory, free: (0..count).collect(), limit_set: false };
+        let (free, streams) = ((0..count).collect(), Streams::default());
+        let mut receives = Receives { registration, memory, free, limit_set: false, streams };
         receives.refill(device)?;
         Ok(receives)
     }

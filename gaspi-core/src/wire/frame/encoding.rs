@@ -33,6 +33,7 @@ variants! { Frame, else Message(message):
     20 => Release,
     21 => Epoch { count },
     23 => TurnedAway { reason },
+    25 => Switch { number },
 }
 
 variants! { Message, else Group(message):

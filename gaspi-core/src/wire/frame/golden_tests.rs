@@ -115,6 +115,7 @@ fn connections() -> Vec<Frame> {
         Frame::Goodbye,
         Frame::Release,
         Frame::TurnedAway { reason: String::new() },
+        Frame::Switch { number: 0x0102_0304 },
     ]
 }
 

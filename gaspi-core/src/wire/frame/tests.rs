@@ -144,6 +144,7 @@ fn connections() -> impl Strategy<Value = Frame> {
         Just(Frame::Message(Message::Kill)),
         Just(Frame::Goodbye),
         Just(Frame::Release),
+        any::<u32>().prop_map(|number| Frame::Switch { number }),
     ]
 }
 

@@ -1,0 +1,303 @@
+//! The bytes of a connection, by a device: messages of groups, atomics, passive messages, messages
+//! of channels, and what devices do not carry.
+//!
+//! A lane of its own carries them, one connection at a time. Its messages hold bytes as a socket
+//! would, behind a number that tells which connection they belong to: the peer has said it on the
+//! socket ([`Frame::Switch`](crate::wire::frame::Frame)). So the order of a connection holds, whatever
+//! carries it, and what breaks the pair breaks the connection, with all that follows from that.
+//!
+//! Invariants: bytes of a number are handled only once the socket has brought the number, and in
+//! their order; a pair that ends ends the connections that it has carried.
+
+use super::lane::Lane;
+use super::queue_pair::STREAM_HEAD;
+use super::receives::Receives;
+use super::{STREAM, Verbs};
+use crate::ids::Rank;
+use crate::os::event::Wakeup;
+use crate::os::socket::Piece;
+use crate::policy::acknowledge::Flush;
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
+use crate::transport::tcp::Tcp;
+use crate::transport::tcp::byte_carrier::ByteCarrier;
+use crate::transport::tcp::connection::{Broken, Connection};
+use crate::transport::tcp::connections::Owner;
+use crate::transport::tcp::receive::Incoming;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+/// Pairs with a peer that have failed before its connections stay with their sockets.
+const FAILURES: u32 = 3;
+
+/// Which connection sends by a lane.
+#[derive(Debug, Default)]
+pub(super) struct StreamUser {
+    /// Its name, and the number of its bytes.
+    of: Mutex<(Option<u64>, u32)>,
+    /// Whether it waits for room, or until all has arrived.
+    waits: AtomicBool,
+    failures: AtomicU32,
+}
+
+impl StreamUser {
+    /// The pair has failed.
+    pub(super) fn note_failure(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The sending half of a connection.
+#[derive(Debug)]
+struct DeviceBytes {
+    lane: Arc<Lane>,
+    /// Of the pair: another one does not carry on.
+    attempt: u32,
+    number: u32,
+    /// Of the progress thread, since nobody else may see when there is room.
+    wakeup: Arc<Wakeup>,
+}
+
+impl DeviceBytes {
+    fn wait(&self) {
+        self.lane.user.waits.store(true, Ordering::SeqCst);
+        self.wakeup.wake();
+    }
+}
+
+impl ByteCarrier for DeviceBytes {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    unsafe fn send(&self, pieces: [Piece; 2]) -> io::Result<usize> {
+        let mut state = self.lane.lock();
+        if !state.is_up_since(self.attempt) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        // SAFETY: as the caller says.
+        match unsafe { state.post_bytes(self.number, pieces) } {
+            Ok(0) => {
+                // Where this fails the completion tells.
+                let _ = state.signal();
+                self.wait();
+                Err(io::Error::from_raw_os_error(libc::EAGAIN))
+            }
+            Ok(sent) => Ok(sent),
+            Err(reason) => {
+                state.note_failure(&reason, false);
+                Err(io::Error::other(reason))
+            }
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        let mut state = self.lane.lock();
+        // What was posted to a pair that is gone never arrives.
+        let drained = !state.is_up_since(self.attempt) || state.has_ended_all();
+        if !drained {
+            let _ = state.signal();
+            self.wait();
+        }
+        drained
+    }
+}
+
+/// A message in a buffer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chunk {
+    pub(super) place: usize,
+    pub(super) len: u32,
+}
+
+/// What has come of connections.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    incoming: HashMap<(Rank, u32), Incoming>,
+    /// Messages of which the socket has not told yet.
+    parked: VecDeque<(Rank, u32, Chunk)>,
+    /// Whose peers wait for acknowledgements.
+    ack_due: Vec<Arc<Connection>>,
+}
+
+/// Sending.
+impl Verbs<'_> {
+    /// For the progress thread: has the device carry connections that it does not yet.
+    pub(super) fn carry_connections(self) {
+        let wanted = self.table.device.carries_messages() && self.table.condition.is_usable();
+        if !wanted || !self.stream.connections.take_news() {
+            return;
+        }
+        for connection in self.stream.remote(self.up) {
+            let Some(peer) = connection.peer().map(Rank).filter(|_| connection.fd().is_some())
+            else {
+                continue;
+            };
+            let lane = self.table.lane(STREAM, peer);
+            let failed = lane.user.failures.load(Ordering::Relaxed) >= FAILURES;
+            if failed || self.stream.suspected.lock().contains(&peer) {
+                continue;
+            }
+            let state = lane.lock();
+            if state.pairing.is_up() {
+                let attempt = state.pairing.attempt();
+                drop(state);
+                self.carry(&connection, lane, attempt);
+            } else {
+                self.begin(lane, state);
+            }
+        }
+    }
+
+    fn carry(self, connection: &Arc<Connection>, lane: &Arc<Lane>, attempt: u32) {
+        let mut of = lane.user.of.lock();
+        if of.0.is_some_and(|token| self.stream.connections.get(token).is_some()) {
+            // Once that has ended.
+            return;
+        }
+        let number = of.1 + 1;
+        let (lane, wakeup) = (Arc::clone(lane), Arc::clone(&self.stream.sets.wakeup));
+        let bytes = Arc::new(DeviceBytes { lane: Arc::clone(&lane), attempt, number, wakeup });
+        *of = (Some(connection.token), number);
+        drop(of);
+        if !connection.carry_by(&self.stream.sets.data, bytes) {
+            lane.user.of.lock().0 = None;
+        }
+    }
+
+    /// Something has ended of what was posted; or the pair has come up.
+    pub(super) fn go_on_with_stream(self, lane: &Lane, comes_up: bool) {
+        if comes_up {
+            self.stream.connections.note_news();
+            self.stream.sets.wakeup.wake();
+        }
+        if !lane.user.waits.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        let token = lane.user.of.lock().0;
+        let Some(connection) = token.and_then(|token| self.stream.connections.get(token)) else {
+            return;
+        };
+        if connection.flush(&self.stream.sets.data) == Err(Broken) {
+            self.stream.broke(self.up, &connection);
+        }
+        self.up.ranks().wake_own();
+    }
+
+    /// The pair of a lane has ended, and the connections that it has carried with it. With the
+    /// lane's lock.
+    pub(super) fn abort_connections(self, lane: &Lane) {
+        let sender = lane.user.of.lock().0.take();
+        let sender = sender.and_then(|token| self.stream.connections.get(token));
+        let receivers = self.stream.connections.switched_by(lane.peer);
+        sender.iter().chain(&receivers).for_each(|connection| connection.abort());
+    }
+}
+
+/// Receiving.
+impl Verbs<'_> {
+    /// A message of a connection has come.
+    pub(super) fn bytes_came(self, receives: &mut Receives, lane: &Lane, chunk: Chunk) {
+        let peer = lane.peer;
+        let head = receives.bytes(chunk.place, chunk.len).first_chunk::<STREAM_HEAD>();
+        let Some(number) = head.map(|head| u32::from_le_bytes(*head)) else {
+            receives.give_back(chunk.place);
+            return self.fail(lane.lock(), "the peer does not keep to the protocol");
+        };
+        self.feed_parked(receives);
+        let waits = |parked: &(Rank, u32, Chunk)| (parked.0, parked.1) == (peer, number);
+        if receives.streams.parked.iter().any(waits) {
+            return receives.streams.parked.push_back((peer, number, chunk));
+        }
+        match self.stream.connections.owner(peer, number) {
+            Owner::Unknown => receives.streams.parked.push_back((peer, number, chunk)),
+            Owner::Gone => receives.give_back(chunk.place),
+            Owner::Connection(connection) => {
+                self.feed(receives, &connection, (peer, number), chunk);
+            }
+        }
+    }
+
+    /// Handles messages of which the socket has told meanwhile; how many.
+    pub(super) fn feed_parked(self, receives: &mut Receives) -> usize {
+        let mut fed = 0;
+        // Of those that stay nothing goes ahead, though the socket may tell of them now.
+        let mut kept = Vec::new();
+        for _ in 0..receives.streams.parked.len() {
+            let Some((peer, number, chunk)) = receives.streams.parked.pop_front() else { break };
+            match self.stream.connections.owner(peer, number) {
+                _ if kept.contains(&(peer, number)) => {
+                    receives.streams.parked.push_back((peer, number, chunk));
+                }
+                Owner::Connection(connection) => {
+                    self.feed(receives, &connection, (peer, number), chunk);
+                    fed += 1;
+                }
+                // Without a pair its connection has ended before it could be told.
+                Owner::Unknown if self.table.lane(STREAM, peer).lock().pair.is_some() => {
+                    kept.push((peer, number));
+                    receives.streams.parked.push_back((peer, number, chunk));
+                }
+                Owner::Unknown | Owner::Gone => receives.give_back(chunk.place),
+            }
+        }
+        fed
+    }
+
+    fn feed(
+        self,
+        receives: &mut Receives,
+        connection: &Arc<Connection>,
+        of: (Rank, u32),
+        chunk: Chunk,
+    ) {
+        let known = receives.streams.incoming.remove(&of);
+        if known.is_none() {
+            let gone =
+                |peer, number| matches!(self.stream.connections.owner(peer, number), Owner::Gone);
+            receives.streams.incoming.retain(|(peer, number), _| !gone(*peer, *number));
+        }
+        let mut incoming = known.unwrap_or_default();
+        let tcp = Tcp { table: self.stream, up: self.up };
+        let bytes = &receives.bytes(chunk.place, chunk.len)[STREAM_HEAD..];
+        let result = incoming.feed(tcp, connection, bytes);
+        receives.give_back(chunk.place);
+        let completed = incoming.take_completed();
+        if completed.puts > 0 {
+            connection.delay_ack(completed);
+            let due = &mut receives.streams.ack_due;
+            if !due.iter().any(|due| due.token == connection.token) {
+                due.push(Arc::clone(connection));
+            }
+        }
+        match result {
+            Ok(()) => {
+                receives.streams.incoming.insert(of, incoming);
+            }
+            // Its end belongs to whoever reads the socket.
+            Err(Broken) => connection.abort(),
+        }
+    }
+
+    /// All that came together has been handled.
+    pub(super) fn end_of_bytes(self, receives: &mut Receives) {
+        for connection in std::mem::take(&mut receives.streams.ack_due) {
+            self.stream.send_ack(self.up, &connection, Flush::All);
+        }
+    }
+
+    /// Has the channel tell of messages for which somebody may wait, while no caller looks.
+    pub(crate) fn await_messages(self) {
+        if !self.table.device.carries_messages() {
+            return;
+        }
+        loop {
+            self.table.armed.store(true, Ordering::SeqCst);
+            self.table.device.arm_for_messages();
+            // What has come before is told of by nobody.
+            if !self.poll() {
+                return;
+            }
+        }
+    }
+}
