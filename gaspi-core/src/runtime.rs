@@ -122,7 +122,7 @@ impl Inner {
             self.count_waiting(waiting.call, waited);
             found
         };
-        self.tcp().leave();
+        self.arrivals().leave();
         found
     }
 
@@ -443,7 +443,7 @@ impl Runtime {
             inner.ranks.area.leave();
         }
         if let Some(verbs) = inner.endpoints.verbs(inner) {
-            verbs.close();
+            verbs.close_queues();
         }
         inner.end_all_segments();
         #[cfg(feature = "test-transports")]
@@ -453,6 +453,9 @@ impl Runtime {
         }
         if inner.endpoints.remote && !std::thread::panicking() {
             inner.say_goodbye();
+        }
+        if let Some(verbs) = inner.endpoints.verbs(inner) {
+            verbs.close();
         }
         #[cfg(feature = "test-transports")]
         if let Some(port) = &inner.endpoints.twin {

@@ -42,7 +42,7 @@ impl Sockets for Arrivals<'_> {
         let Some(verbs) = self.verbs else { return self.tcp.sleep(limit, announce) };
         verbs.table.arm();
         // What has come before is told of by nobody.
-        if verbs.poll() {
+        if verbs.poll_armed() {
             return true;
         }
         let slept = self.tcp.sleep(limit, announce);

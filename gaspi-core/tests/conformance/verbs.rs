@@ -1,7 +1,7 @@
 //! What only ranks with RDMA devices have: their limits and failures, and when a write is done.
 
 use super::*;
-use crate::ranks::run_with_devices;
+use crate::ranks::{messages_by_device, run_with_devices};
 
 /// Bytes in flight both ways on every queue; all of them are checked.
 fn exchange(rt: &Runtime, rounds: u64) {
@@ -110,8 +110,9 @@ fn a_request_that_the_device_fails_costs_its_queue_and_target_only() {
 }
 
 fn a_queue_without_a_pair_is_an_error_and_no_hang() {
-    // One pair, which the first queue has.
-    run_with_devices(2, "max_qp=1", |rt, _| {
+    // One pair, which the first queue has, beside that of messages.
+    let pairs = if messages_by_device() { 2 } else { 1 };
+    run_with_devices(2, &format!("max_qp={pairs}"), |rt, _| {
         make(rt, S0, 8192);
         let t = eight(Rank(1 - rt.rank().0));
         rt.write(&t, Q0, LIMIT).expect("posted");

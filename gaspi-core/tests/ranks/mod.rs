@@ -224,7 +224,7 @@ fn run_on<T: Send>(
                         job.transport = nodes.transport_of_devices();
                         job.device.library = Some(library.clone());
                         job.device.devices = vec![name];
-                        job.device.messages = std::env::var_os("GASPI_TEST_MESSAGES").is_some();
+                        job.device.messages = messages_by_device();
                     }
                     let mut joining = match network {
                         Some(network) => PendingInit::on_twin(job, config.clone(), network.clone()),
@@ -249,6 +249,11 @@ fn run_on<T: Send>(
     }
     drop(running);
     results
+}
+
+/// Whether devices carry messages too.
+pub(crate) fn messages_by_device() -> bool {
+    std::env::var_os("GASPI_TEST_MESSAGES").is_some()
 }
 
 /// Runs `body` on `size` ranks.

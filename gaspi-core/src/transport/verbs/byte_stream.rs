@@ -291,13 +291,10 @@ impl Verbs<'_> {
         if !self.table.device.carries_messages() {
             return;
         }
-        loop {
-            self.table.armed.store(true, Ordering::SeqCst);
-            self.table.device.arm_for_messages();
-            // What has come before is told of by nobody.
-            if !self.poll() {
-                return;
-            }
+        self.table.arm_for_messages();
+        // What has come before is told of by nobody.
+        while self.poll_armed() {
+            self.table.arm_for_messages();
         }
     }
 }

@@ -148,7 +148,7 @@ impl Verbs<'_> {
         while self.poll() {}
         while self.has_to_look() {
             self.table.arm();
-            if !self.poll() {
+            if !self.poll_armed() {
                 break;
             }
         }

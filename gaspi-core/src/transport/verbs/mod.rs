@@ -27,7 +27,7 @@ mod work;
 use crate::config::{CHANNELS, Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
 use crate::transport::payload::Payload;
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingRequests};
@@ -51,6 +51,13 @@ pub(crate) use device::{Device, Wishes, inspect};
 pub use diagnostics::rdma_checks;
 pub(crate) use select::{NoDevice, Place};
 pub(crate) use work::Remote;
+
+/// What the completion channel may have to say.
+mod armed {
+    pub(super) const NOT: u8 = 0;
+    pub(super) const FOR_MESSAGES: u8 = 1;
+    pub(super) const FOR_ALL: u8 = 2;
+}
 
 /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
 #[derive(Debug, Default)]
@@ -93,8 +100,8 @@ pub(crate) struct DeviceTable {
     posted_receives: Arc<PostedReceives>,
     /// Whether writes of a queue may have no read behind them.
     has_unfinished: [AtomicBool; QUEUE_MAX as usize],
-    /// Whether the completion channel may have something to say.
-    armed: AtomicBool,
+    /// What the completion channel may have to say.
+    armed: AtomicU8,
     /// When the sockets were looked at last, which is done by time.
     sockets_looked_ns: AtomicU64,
     device: Device,
@@ -126,7 +133,7 @@ impl DeviceTable {
             requests,
             posted_receives,
             has_unfinished: [const { AtomicBool::new(false) }; QUEUE_MAX as usize],
-            armed: AtomicBool::new(false),
+            armed: AtomicU8::new(armed::NOT),
             sockets_looked_ns: AtomicU64::new(0),
             device,
         })
@@ -320,7 +327,7 @@ impl Verbs<'_> {
     /// since what has completed before the channel was armed is told by nobody.
     #[cold]
     pub(crate) fn call_progress(self) {
-        if !self.table.armed.swap(true, Ordering::SeqCst) {
+        if self.table.armed.swap(armed::FOR_ALL, Ordering::SeqCst) != armed::FOR_ALL {
             self.table.device.arm();
             self.stream.sets.wakeup.wake();
         }
@@ -376,20 +383,26 @@ impl DeviceTable {
     /// Has the channel say when something comes from now on; the caller looks once more before it
     /// sleeps.
     pub(crate) fn arm(&self) {
-        self.armed.store(true, Ordering::SeqCst);
+        self.armed.store(armed::FOR_ALL, Ordering::SeqCst);
         self.device.arm();
+    }
+
+    /// Has the channel say when a message comes for which somebody may wait; in the same way.
+    fn arm_for_messages(&self) {
+        self.armed.fetch_max(armed::FOR_MESSAGES, Ordering::SeqCst);
+        self.device.arm_for_messages();
     }
 
     /// After a sleep: what the channel has said is taken from it. It may speak long after it was
     /// armed, and nobody who sleeps beside it would rest.
     pub(crate) fn disarm(&self) {
-        self.armed.store(false, Ordering::SeqCst);
+        self.armed.store(armed::NOT, Ordering::SeqCst);
         self.device.drain_channel();
     }
 
     /// The same where the channel may say something at all.
     pub(crate) fn disarm_if_armed(&self) {
-        if self.device.carries_messages() && self.armed.load(Ordering::Relaxed) {
+        if self.armed.load(Ordering::Relaxed) == armed::FOR_MESSAGES {
             self.disarm();
         }
     }
@@ -409,7 +422,15 @@ impl DeviceTable {
 impl<'a> Verbs<'a> {
     /// Handles what has completed and what has come; whether there was anything. No system call.
     pub(crate) fn poll(self) -> bool {
-        let Some(mut receives) = self.table.receives.try_lock() else { return false };
+        self.table.receives.try_lock().is_some_and(|receives| self.poll_with(receives))
+    }
+
+    /// The same after the channel was armed: also where another thread has just looked.
+    pub(crate) fn poll_armed(self) -> bool {
+        self.poll_with(self.table.receives.lock())
+    }
+
+    fn poll_with(self, mut receives: MutexGuard<'_, Receives>) -> bool {
         let _handling = epoch::handling();
         let mut completions = [Completion::default(); BATCH];
         let mut busy = false;

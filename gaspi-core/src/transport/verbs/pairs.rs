@@ -78,10 +78,16 @@ impl Verbs<'_> {
         self.stream.sets.wakeup.wake();
     }
 
-    /// This rank leaves: all pairs go.
-    pub(crate) fn close(self) {
+    /// This rank leaves: all pairs of queues go, those of connections remain.
+    pub(crate) fn close_queues(self) {
         while self.poll() {}
-        (0..self.table.ranks).for_each(|rank| self.reset(Rank(rank as u16)));
+        let of_queue = |lane: &&Lane| lane.queue != STREAM;
+        self.table.used(None).filter(of_queue).for_each(|lane| self.reset_lane(lane));
+    }
+
+    /// This rank has left: all pairs go.
+    pub(crate) fn close(self) {
+        self.table.used(None).for_each(|lane| self.reset_lane(lane));
     }
 
     /// Takes down pairs with ranks that have ended, whoever of this node has heard of that; whether
@@ -99,16 +105,18 @@ impl Verbs<'_> {
     }
 
     pub(super) fn reset(self, peer: Rank) {
-        for lane in self.table.used_with(peer) {
-            let mut state = lane.lock();
-            let steps = state.pairing.reset("the connection with it was lost");
-            let mut ended = Ended::default();
-            self.carry_out(lane, &mut state, steps, &mut ended);
-            state.lose_all(&mut ended);
-            state.outbox.messages.clear();
-            drop(state);
-            ended.tell(self.up, peer);
-        }
+        self.table.used_with(peer).for_each(|lane| self.reset_lane(lane));
+    }
+
+    fn reset_lane(self, lane: &Lane) {
+        let mut state = lane.lock();
+        let steps = state.pairing.reset("the connection with it was lost");
+        let mut ended = Ended::default();
+        self.carry_out(lane, &mut state, steps, &mut ended);
+        state.lose_all(&mut ended);
+        state.outbox.messages.clear();
+        drop(state);
+        ended.tell(self.up, lane.peer);
     }
 
     /// Carries out what the machine says; what cannot be ends the attempt.
