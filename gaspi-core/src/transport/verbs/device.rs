@@ -101,7 +101,8 @@ impl Device {
         let handles = Handles::new(library, context, name, port, limits, timing);
         let handles = Arc::new(handles.map_err(missing)?);
         let flush_target = FlushTarget::new(&handles).map_err(missing)?;
-        let DeviceChoice { ends_at_ack, messages, .. } = wishes.choice;
+        let DeviceChoice { ends_at_ack, tcp_messages, .. } = wishes.choice;
+        let messages = !tcp_messages;
         Ok(Device { flush_target, handles, description, rows, ends_at_ack, messages })
     }
 
