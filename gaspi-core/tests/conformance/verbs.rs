@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ranks::{messages_by_device, run_with_devices};
+use gaspi_mock_card::Fabric;
 
 /// Bytes in flight both ways on every queue; all of them are checked.
 fn exchange(rt: &Runtime, rounds: u64) {
@@ -213,6 +214,66 @@ fn segments_come_and_go_under_the_writes_of_a_peer() {
 const LITTLE: &str = "max_registered=6000000,placement=2";
 const LARGE: u64 = 16 << 20;
 const N1: NotificationId = NotificationId(1);
+
+/// Adds to a word of the other rank until a device has carried the message, or until it was done.
+fn add_by_device(rt: &Runtime, fabric: &Fabric) {
+    let (peer, device) = (Rank(1 - rt.rank().0), rt.rank().0.into());
+    within(LIMIT_OF_CHANGE, "messages by the device", || {
+        loop {
+            let before = fabric.counter(device, "solicited");
+            let added = rt.atomic_fetch_add(S0, 0, peer, 1, LIMIT);
+            if added.is_ok() && fabric.counter(device, "solicited") > before {
+                break;
+            }
+        }
+    });
+}
+
+fn messages_go_by_devices() {
+    run_with_devices(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        if !messages_by_device() {
+            return;
+        }
+        add_by_device(rt, fabric);
+        meet(rt);
+        let device = rt.rank().0.into();
+        let before = fabric.counter(device, "solicited");
+        for _ in 0..100 {
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        }
+        let sent = fabric.counter(device, "solicited") - before;
+        assert!(sent >= 100, "{sent} messages for 100 barriers");
+        meet(rt);
+    });
+}
+
+fn messages_survive_pairs_that_fail() {
+    let done = std::sync::Barrier::new(2);
+    run_with_devices(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        meet(rt);
+        if rt.rank() == Rank(0) && messages_by_device() {
+            let add = || rt.atomic_fetch_add(S0, 0, Rank(1), 1, LIMIT);
+            for _ in 0..3 {
+                add_by_device(rt, fabric);
+                fabric.fail(0, 0, 1, RETRIES_EXCEEDED);
+                within(LIMIT_OF_CHANGE, "a message behind it", || while add().is_err() {});
+            }
+            // From then on TCP has them.
+            let before = fabric.counter(0, "solicited");
+            for _ in 0..50 {
+                add().expect("by TCP");
+            }
+            assert_eq!(fabric.counter(0, "solicited"), before, "pairs that will fail too");
+        }
+        done.wait();
+        meet(rt);
+    });
+}
+
+/// As libibverbs numbers it.
+const RETRIES_EXCEEDED: u32 = 12;
 
 /// Requests that this rank's device has carried.
 fn carried(rt: &Runtime) -> u64 {
@@ -434,6 +495,8 @@ tests! {
         a_queue_without_a_pair_is_an_error_and_no_hang,
         a_rank_that_computes_holds_no_sender_of_notifications_back,
         writes_beyond_the_send_queue_need_no_further_call,
+        messages_go_by_devices,
+        messages_survive_pairs_that_fail,
         a_request_that_the_device_fails_costs_its_queue_and_target_only,
         a_wait_ends_when_the_data_is_in_the_memory_of_the_target,
         memory_that_the_device_does_not_take_is_an_error_with_its_remedy,

@@ -181,7 +181,8 @@ impl SendQueue {
         if !matches!(self.carrying, Carrying::Next(_)) {
             return;
         }
-        let begun = |items: &VecDeque<Item>| matches!(items.front(), Some(Item::Put { sent, .. }) if *sent > 0);
+        let is_begun = |item: &Item| matches!(item, Item::Put { sent, .. } if *sent > 0);
+        let begun = |items: &VecDeque<Item>| items.front().is_some_and(is_begun);
         let whole = self.wire.is_empty() && self.body.is_none() && self.pipe.is_none();
         if !whole || self.streams.iter().any(|(_, items)| begun(items)) {
             return;

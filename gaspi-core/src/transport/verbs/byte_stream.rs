@@ -3,8 +3,9 @@
 //!
 //! A lane of its own carries them, one connection at a time. Its messages hold bytes as a socket
 //! would, behind a number that tells which connection they belong to: the peer has said it on the
-//! socket ([`Frame::Switch`](crate::wire::frame::Frame)). So the order of a connection holds, whatever
-//! carries it, and what breaks the pair breaks the connection, with all that follows from that.
+//! socket ([`Frame::Switch`](crate::wire::frame::Frame)). So the order of a connection holds,
+//! whatever carries it, and what breaks the pair breaks the connection, with all that follows from
+//! that.
 //!
 //! Invariants: bytes of a number are handled only once the socket has brought the number, and in
 //! their order; a pair that ends ends the connections that it has carried.
@@ -41,9 +42,9 @@ pub(super) struct StreamUser {
 }
 
 impl StreamUser {
-    /// The pair has failed.
-    pub(super) fn note_failure(&self) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
+    /// The pair has failed; whether it was the last one for messages.
+    pub(super) fn note_failure(&self) -> bool {
+        self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES
     }
 }
 

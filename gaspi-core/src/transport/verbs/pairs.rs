@@ -57,8 +57,12 @@ impl Verbs<'_> {
     pub(super) fn end_failed(self, lane: &Lane) {
         let mut state = lane.lock();
         let Some(Failure { reason, refuses }) = state.take_failure() else { return };
-        if lane.queue == STREAM {
-            lane.user.note_failure();
+        if lane.queue == STREAM && lane.user.note_failure() {
+            log::warn!(
+                "messages to {} go by TCP from now on: pairs for them have failed again and again, \
+                 the last one since {reason}",
+                lane.peer
+            );
         }
         let steps =
             if refuses { state.pairing.refuse(&reason) } else { state.pairing.fail(&reason) };

@@ -38,6 +38,66 @@ fn acknowledgements_go_out_before_a_request_that_shares_their_system_call() {
     assert!(!out.acks.is_pending());
 }
 
+/// A carrier of bytes that takes none.
+#[derive(Debug)]
+struct Full;
+
+impl ByteCarrier for Full {
+    fn number(&self) -> u32 {
+        7
+    }
+
+    unsafe fn send(&self, _: [Piece; 2]) -> io::Result<usize> {
+        Err(io::Error::from_raw_os_error(libc::EAGAIN))
+    }
+
+    fn is_drained(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn another_carrier_gets_what_is_behind_the_frame_that_tells_of_it() {
+    let ping = |request| Frame::Ping { request };
+    let mut out = SendQueue { carrying: Carrying::Next(Arc::new(Full)), ..SendQueue::default() };
+    out.append_item(QueueId(0), Item::Frame(ping(1)));
+    out.begin_switch();
+    assert!(!out.is_switching() && !out.has_switched(), "the socket has a frame to send");
+    out.wire.clear();
+    out.begin_switch();
+    let mut bytes = Vec::new();
+    Frame::Switch { number: 7 }.append_to(&mut bytes);
+    assert_eq!(out.wire, bytes);
+    out.append_item(QueueId(0), Item::Frame(ping(2)));
+    assert_eq!(out.wire, bytes, "what follows is for the other carrier");
+    assert!(!out.has_switched() && out.carrying.other().is_none(), "it has not been told");
+    out.wire.clear();
+    assert!(out.has_switched() && out.carrying.other().is_some() && !out.has_switched());
+    out.refill();
+    bytes.clear();
+    ping(2).append_to(&mut bytes);
+    assert_eq!(out.wire, bytes);
+}
+
+#[test]
+fn a_put_that_has_begun_on_the_socket_ends_there() {
+    let stream = Stream { queue: QueueId(0), generation: 0 };
+    let (notification, segment) = (crate::ids::NotificationId(0), SegmentId(0));
+    let remote = RemoteAddress { segment, generation: 1, offset: 0 };
+    let put = Put { stream, remote, size: 3 * CHUNK, last: true, notification, value: 0 };
+    let mut out = SendQueue { carrying: Carrying::Next(Arc::new(Full)), ..SendQueue::default() };
+    out.append_item(QueueId(0), Item::put(put, None));
+    for _ in 0..2 {
+        out.wire.clear();
+        out.begin_switch();
+        assert!(!out.is_switching(), "a part has been sent, but not all");
+        out.refill();
+    }
+    out.wire.clear();
+    out.begin_switch();
+    assert!(out.is_switching() && out.streams.is_empty());
+}
+
 const PAYLOAD: usize = 768 * 1024;
 
 /// A stream with one payload to send, by way of `pipes`, and its other end.
