@@ -419,7 +419,7 @@ impl<'a> Verbs<'a> {
             }
             // All that has come before is handled.
             self.drain(&mut receives);
-            resets.into_iter().for_each(|peer| self.reset(peer));
+            resets.into_iter().for_each(|peer| self.reset(peer, true));
             busy = true;
         }
         if !busy && !self.up.ranks().area.all_live() {

@@ -46,6 +46,7 @@ variants! { Pairing:
     0 => Offer(offer),
     1 => Connected { queue, attempt },
     2 => Ended { queue, attempt, reason },
+    3 => Lost { queue, attempt },
 }
 
 variants! { GroupMessage:
