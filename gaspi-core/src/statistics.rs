@@ -7,8 +7,6 @@
 
 mod procedures;
 
-pub(crate) use procedures::Carried;
-
 use crate::error::{Error, Result};
 use crate::sync::AtomicU64;
 use crate::sync::epoch::{COUNTERS, PEER_COUNTERS};

@@ -11,9 +11,9 @@ use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::queue::{Begun, Queue};
 use crate::runtime::Inner;
 use crate::segment::{Reach, Segment, Target};
-use crate::statistics::Carried;
 use crate::sync::slots;
-use crate::transport::endpoint::Departure;
+use crate::transport::Carried;
+use crate::transport::endpoint::{CarrierKind, Departure};
 use crate::transport::payload::Payload;
 use crate::transport::requests::GetTarget;
 use crate::transport::shm::area::{liveness, wake_kind};
@@ -163,6 +163,13 @@ impl Inner {
             && local.is_none_or(|segment| device.can_use(segment))
     }
 
+    /// Counts a request; a device says itself where one went.
+    fn count_begun(&self, rank: Rank, carrier: CarrierKind, carried: Carried) {
+        if carrier != CarrierKind::Verbs {
+            self.count_carried(rank, carrier, carried);
+        }
+    }
+
     /// Posts a put, which takes its turn behind the others of the queue to that rank.
     fn post_put(
         &self,
@@ -177,7 +184,7 @@ impl Inner {
         let begun = self.begin(rank, device, to);
         let stream = Stream { queue: to.id, generation: begun.generation };
         let put = Put { stream, remote, size, last: true, notification, value };
-        self.count_carried(rank, begun.carrier, Carried::Written(size));
+        self.count_begun(rank, begun.carrier, Carried::Written(size));
         let posted = self.endpoint_by(begun.carrier, rank).put(put, payload, Departure::Now);
         self.note_posted(rank, stream, to.queue, posted)
     }
@@ -194,7 +201,7 @@ impl Inner {
         let q = to.queue;
         let begun = self.begin(rank, device, to);
         let stream = Stream { queue: to.id, generation: begun.generation };
-        self.count_carried(rank, begun.carrier, Carried::Read(whole.size));
+        self.count_begun(rank, begun.carrier, Carried::Read(whole.size));
         let mut done = 0;
         loop {
             let size = (whole.size - done).min(begun.carrier.get_max());

@@ -14,10 +14,11 @@ use crate::segment::own::Memory;
 use crate::sync::lane::LaneCarrier;
 use crate::sync::{AtomicU64, MutexGuard};
 use crate::transport::KILLED;
+use crate::transport::endpoint::CarrierKind;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
 use crate::transport::verbs::Verbs;
-use crate::transport::{Behind, RequestFailure, Upcalls};
+use crate::transport::{Behind, Carried, RequestFailure, Upcalls};
 use crate::wire::message::{Message, PairOffer, Pairing, Register, Stream};
 use std::os::fd::OwnedFd;
 
@@ -89,6 +90,10 @@ impl Upcalls for Inner {
             None => self.channels.zero_copy.acknowledged(stream.generation),
         }
         self.ranks.wake_own();
+    }
+
+    fn carried(&self, peer: Rank, carrier: CarrierKind, carried: Carried) {
+        self.count_carried(peer, carrier, carried);
     }
 
     fn refused(&self, peer: Rank, stream: Stream, reason: &str) {

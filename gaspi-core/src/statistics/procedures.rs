@@ -6,17 +6,10 @@ use crate::ids::Rank;
 use crate::runtime::{Inner, Runtime};
 use crate::sync::epoch::{self, Guard, PEER_COUNTERS};
 use crate::sync::{AtomicU64, Ordering};
+use crate::transport::Carried;
 use crate::transport::endpoint::CarrierKind;
 use crate::wait::Call;
 use std::time::Duration;
-
-/// What a request brings to or from a rank of another node, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Carried {
-    Written(u64),
-    Read(u64),
-    Atomic,
-}
 
 impl CarrierKind {
     /// Where what it carries is counted: bytes written, bytes read, requests.

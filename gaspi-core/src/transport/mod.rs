@@ -45,6 +45,7 @@ use crate::ranks::Ranks;
 use crate::segment::own::Memory;
 use crate::sync::AtomicU64;
 use crate::sync::lane::LaneCarrier;
+use crate::transport::endpoint::CarrierKind;
 use crate::wire::message::{Message, Register, Stream};
 use std::os::fd::OwnedFd;
 
@@ -103,6 +104,9 @@ pub(crate) trait Upcalls: Send + Sync {
         outcome: Result<(), RequestFailure>,
     );
 
+    /// A request to `peer` that was to go by a device does so, or goes by this carrier instead.
+    fn carried(&self, peer: Rank, carrier: CarrierKind, carried: Carried);
+
     /// A put of this rank was refused; its acknowledgement follows and completes it.
     fn refused(&self, peer: Rank, stream: Stream, reason: &str);
 
@@ -127,6 +131,14 @@ pub(crate) trait Upcalls: Send + Sync {
 
     /// The process of `peer` has ended, or it has left.
     fn ended(&self, peer: Rank);
+}
+
+/// What a request brings to or from a rank of another node, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Carried {
+    Written(u64),
+    Read(u64),
+    Atomic,
 }
 
 /// How a peer is reached.

@@ -190,6 +190,9 @@ pub(crate) enum Pairing {
     Connected { queue: QueueId, attempt: u32 },
     /// The sender's end has been taken down, and nothing of it is under way any more.
     Ended { queue: QueueId, attempt: u32, reason: String },
+    /// The sender has lost a connection with the receiver, and with it its ends of this attempt and
+    /// of all before.
+    Lost { queue: QueueId, attempt: u32 },
 }
 
 /// One end of a pair.

@@ -97,6 +97,19 @@ fn a_job_without_an_active_port_ends_at_init() {
     assert!(reason.contains("port 1 is not active"), "{reason}");
 }
 
+fn a_device_without_room_for_what_each_rank_needs_is_an_error_of_init() {
+    for (options, told) in
+        [("max_registered=4096", "ulimit -l"), ("max_mr=0", ""), ("max_cq=0", ""), ("max_pd=0", "")]
+    {
+        let devices = layouts::devices(Nodes::of_this_test(), 1, options).expect("devices");
+        let started = start(&devices, &Config::default(), |_| ());
+        let reason = started.expect_err(options);
+        assert!(reason.contains("GASPI_TRANSPORT is verbs"), "{options}: {reason}");
+        assert!(reason.contains(told), "{options}: {reason}");
+        assert_eq!(devices.0.live(0), gaspi_mock_card::control::Live::default(), "{options}");
+    }
+}
+
 /// Some writes by a queue, both ways, which only a pair of devices carries.
 fn exchange(rt: &Runtime, queue: QueueId, round: u64) {
     put_u64(rt, S0, 0, round);
@@ -205,6 +218,7 @@ fn a_rank_tells_which_ports_there_are_and_why_one_is_used() {
 
 tests! {
     VERBS:
+        a_device_without_room_for_what_each_rank_needs_is_an_error_of_init,
         a_gid_that_is_gone_has_a_substitute_in_the_next_pair,
         a_gid_that_moves_is_found_again_for_the_next_pair,
         a_job_without_an_active_port_ends_at_init,

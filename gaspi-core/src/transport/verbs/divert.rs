@@ -10,11 +10,11 @@
 use super::Verbs;
 use super::lane::{Lane, LaneState};
 use crate::sync::MutexGuard;
-use crate::transport::RequestFailure;
 use crate::transport::endpoint::CarrierKind;
 use crate::transport::payload::Payload;
 use crate::transport::requests::GetTarget;
 use crate::transport::tcp::send_queue::Item;
+use crate::transport::{Carried, RequestFailure};
 use crate::wire::message::{Put, RemoteAddress, Stream};
 
 /// A request for a stream.
@@ -29,6 +29,13 @@ impl Diverted {
         match self {
             Diverted::Put(put, _) => put.stream,
             Diverted::Get(stream, ..) => *stream,
+        }
+    }
+
+    fn carried(&self) -> Carried {
+        match self {
+            Diverted::Put(put, _) => Carried::Written(put.size),
+            Diverted::Get(.., target) => Carried::Read(target.size),
         }
     }
 }
@@ -61,6 +68,7 @@ impl Verbs<'_> {
     /// Posts a request to the stream; one that cannot be posted is lost.
     pub(super) fn post_to_stream(self, lane: &Lane, request: Diverted) {
         let (up, peer, stream) = (self.up, lane.peer, request.stream());
+        up.carried(peer, CarrierKind::Stream, request.carried());
         let posted = match request {
             Diverted::Put(put, payload) => {
                 self.stream.post(up, peer, lane.queue, Item::put(put, payload))

@@ -28,12 +28,13 @@ use crate::config::{CHANNELS, Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
+use crate::transport::endpoint::CarrierKind;
 use crate::transport::payload::Payload;
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingRequests};
 use crate::transport::software_target::{Action, Served, SoftwareTarget};
 use crate::transport::tcp::endpoint_table::EndpointTable;
-use crate::transport::{Behind, Upcalls};
+use crate::transport::{Behind, Carried, Upcalls};
 use crate::wire::frame::{Frame, PREFIX};
 use crate::wire::message::{Put, RemoteAddress, Stream};
 use byte_stream::Chunk;
@@ -297,8 +298,15 @@ impl Verbs<'_> {
         if let Some(reason) = state.pairing.refused().filter(|_| state.pair.is_none()) {
             return Err(self.refused(peer, reason));
         }
-        if let Request::Put { .. } = request {
-            self.table.has_unfinished[queue.index()].store(true, Ordering::Relaxed);
+        match &request {
+            Request::Put { put, .. } => {
+                self.table.has_unfinished[queue.index()].store(true, Ordering::Relaxed);
+                self.up.carried(peer, CarrierKind::Verbs, Carried::Written(put.size));
+            }
+            Request::Get { size, .. } => {
+                self.up.carried(peer, CarrierKind::Verbs, Carried::Read(*size));
+            }
+            _ => {}
         }
         state.push(request);
         if up {
@@ -452,7 +460,7 @@ impl<'a> Verbs<'a> {
             }
             // All that has come before is handled.
             self.drain(&mut receives);
-            resets.into_iter().for_each(|peer| self.reset(peer));
+            resets.into_iter().for_each(|peer| self.reset(peer, true));
             busy = true;
         }
         if !busy && !self.up.ranks().area.all_live() {

@@ -5,6 +5,10 @@
 //! the way by a request that moves nothing. An attempt has a number that both know; whoever hears
 //! of a higher one than his own gives his own up.
 //!
+//! A connection that breaks is lost to one of the two, or to both at different moments. Who hears
+//! of that takes its end down and says so on the next connection, ahead of all that follows there:
+//! the other one may have heard nothing, and would wait for an end that is no more.
+//!
 //! Invariant: an attempt ends on both sides before the next one begins: each has said so, behind
 //! the end of all that was under way, or the connection between them has been lost.
 
@@ -39,6 +43,8 @@ pub(super) enum Step {
     TakeDown { reason: String, was_up: bool },
     /// Tell the peer that this attempt has ended here, and why.
     TellEnd(u32, String),
+    /// Tell the peer that this attempt and all before have been lost here.
+    TellLoss(u32),
 }
 
 /// The pair of a lane.
@@ -183,6 +189,22 @@ impl PairState {
     /// The connection with the peer was lost: what was said on it may not have been heard.
     pub(super) fn reset(&mut self, reason: &str) -> Vec<Step> {
         let gone = matches!(self.phase, Phase::Idle | Phase::Ending);
+        let mut steps: Vec<Step> = (!gone).then(|| self.take_down(reason)).into_iter().collect();
+        self.phase = Phase::Idle;
+        // Also of an attempt whose end was told, which may have been lost on the way.
+        if self.attempt > 0 {
+            steps.push(Step::TellLoss(self.attempt));
+        }
+        steps
+    }
+
+    /// The connection was lost to the peer, and with it its ends of this attempt and of all before.
+    pub(super) fn on_lost(&mut self, attempt: u32, reason: &str) -> Vec<Step> {
+        if attempt < self.attempt {
+            return Vec::new();
+        }
+        self.attempt = attempt;
+        let gone = matches!(self.phase, Phase::Idle | Phase::Ending);
         let steps = (!gone).then(|| self.take_down(reason)).into_iter().collect();
         self.phase = Phase::Idle;
         steps
@@ -206,6 +228,7 @@ mod tests {
         Offer(u32),
         Connected(u32),
         Ended(u32),
+        Lost(u32),
     }
 
     #[derive(Default)]
@@ -216,10 +239,27 @@ mod tests {
         connected: Option<u32>,
         proves: bool,
         sends: VecDeque<Told>,
+        /// Whether its connection is gone, and it does not know yet.
+        is_cut: bool,
     }
 
     impl Side {
+        /// The connection is lost here, and what was sent on it too.
+        fn lose(&mut self) {
+            self.sends.clear();
+            self.is_cut = false;
+            let steps = self.state.reset("lost");
+            self.carry_out(steps);
+        }
+
         fn carry_out(&mut self, steps: Vec<Step>) {
+            self.carry_out_all(steps);
+            if self.is_cut {
+                self.sends.clear();
+            }
+        }
+
+        fn carry_out_all(&mut self, steps: Vec<Step>) {
             for step in steps {
                 match step {
                     Step::Offer(attempt) => {
@@ -238,6 +278,7 @@ mod tests {
                         (self.end, self.connected, self.proves) = (None, None, false);
                     }
                     Step::TellEnd(attempt, _) => self.sends.push_back(Told::Ended(attempt)),
+                    Step::TellLoss(attempt) => self.sends.push_back(Told::Lost(attempt)),
                 }
             }
         }
@@ -258,12 +299,14 @@ mod tests {
                 }),
                 Told::Connected(attempt) => self.state.on_connected(attempt),
                 Told::Ended(attempt) => self.state.on_ended(attempt, "told"),
+                Told::Lost(attempt) => self.state.on_lost(attempt, "told"),
             };
             self.carry_out(steps);
         }
     }
 
-    /// Both begin, fail, hear and lose their connection in any order; then nothing more goes wrong,
+    /// Both begin, fail, hear and lose their connection in any order, at once or one before the
+    /// other, or one of them only; then nothing more goes wrong,
     /// and both are up, or one has refused and none is up.
     fn play(moves: &[(u8, bool)]) {
         let mut sides = [Side::default(), Side::default()];
@@ -285,31 +328,49 @@ mod tests {
                     sides[one].carry_out(steps);
                 }
                 10 => prove(&mut sides),
-                _ => {
-                    for side in &mut sides {
-                        side.sends.clear();
-                        let steps = side.state.reset("lost");
-                        side.carry_out(steps);
-                    }
+                11 => sides.iter_mut().for_each(Side::lose),
+                // To one side; what the other one has sent is still heard.
+                12 => sides[one].lose(),
+                13 => {
+                    sides[one].lose();
+                    sides[other].sends.clear();
+                    sides[other].is_cut = true;
                 }
+                _ if sides[one].is_cut => sides[one].lose(),
+                _ => {}
             }
             check(&sides);
         }
+        sides.iter_mut().filter(|side| side.is_cut).for_each(Side::lose);
+        // Nobody holds an end, and posts to it, where the other one's is gone.
+        exchange(&mut sides);
+        let up = sides.each_ref().map(|side| side.state.is_up());
+        assert!(up[0] == up[1], "{up:?}");
         for _ in 0..200 {
             for one in 0..2 {
                 let steps = sides[one].state.begin();
                 sides[one].carry_out(steps);
-                while let Some(told) = sides[1 - one].sends.pop_front() {
-                    sides[one].hear(&told);
-                }
             }
-            prove(&mut sides);
-            check(&sides);
+            exchange(&mut sides);
         }
         assert!(sides.iter().all(|side| !side.state.is_ending()), "somebody waits for ever");
         let up = sides.each_ref().map(|side| side.state.is_up());
         let refused = sides.iter().any(|side| side.state.refused().is_some());
         assert!(up == [true; 2] || (refused && up == [false; 2]), "{up:?}");
+    }
+
+    /// All that is said is heard.
+    fn exchange(sides: &mut [Side; 2]) {
+        while sides.iter().any(|side| !side.sends.is_empty()) {
+            for one in 0..2 {
+                while let Some(told) = sides[1 - one].sends.pop_front() {
+                    sides[one].hear(&told);
+                }
+            }
+            prove(sides);
+            check(sides);
+        }
+        prove(sides);
     }
 
     /// A request that proves the way arrives where the other end exists.
@@ -338,7 +399,7 @@ mod tests {
     proptest! {
         #[test]
         fn both_come_to_the_same_whatever_happens(
-            moves in prop::collection::vec((0u8..12, any::<bool>()), 0..60)
+            moves in prop::collection::vec((0u8..15, any::<bool>()), 0..60)
         ) {
             play(&moves);
         }
@@ -362,20 +423,42 @@ mod tests {
         assert_eq!(side.state.begin(), [Step::Offer(2)]);
     }
 
-    #[test]
-    fn a_pair_that_was_up_is_made_again() {
+    fn both_up() -> [Side; 2] {
         let mut sides = [Side::default(), Side::default()];
         let steps = sides[0].state.begin();
         sides[0].carry_out(steps);
-        for _ in 0..4 {
-            for one in 0..2 {
-                while let Some(told) = sides[1 - one].sends.pop_front() {
-                    sides[one].hear(&told);
-                }
-            }
-        }
-        prove(&mut sides);
+        exchange(&mut sides);
         assert!(sides.iter().all(|side| side.state.is_up()));
+        sides
+    }
+
+    #[test]
+    fn a_connection_that_one_side_has_lost_costs_the_other_its_end() {
+        let mut sides = both_up();
+        sides[0].lose();
+        exchange(&mut sides);
+        assert_eq!(sides.each_ref().map(|side| side.end), [None; 2]);
+        assert!(sides.iter().all(|side| side.state.refused().is_none()));
+        assert_eq!(sides[1].state.begin(), [Step::Offer(2)]);
+    }
+
+    #[test]
+    fn an_end_whose_answer_was_lost_with_the_connection_is_no_end_to_wait_for() {
+        let mut sides = both_up();
+        let steps = sides[0].state.fail("broken");
+        sides[0].carry_out(steps);
+        let told = sides[0].sends.pop_front().expect("the end is told");
+        sides[1].hear(&told);
+        // The answer is on its way there.
+        sides[1].lose();
+        assert!(sides[0].state.is_ending());
+        exchange(&mut sides);
+        assert!(!sides[0].state.is_ending());
+    }
+
+    #[test]
+    fn a_pair_that_was_up_is_made_again() {
+        let mut sides = both_up();
         let steps = sides[1].state.fail("an access was refused");
         assert!(matches!(&steps[..], [Step::TakeDown { was_up: true, .. }, Step::TellEnd(1, _)]));
         sides[1].carry_out(steps);

@@ -11,17 +11,22 @@ use crate::transport::tcp::send_queue::Outgoing;
 use crate::wire::message::{Message, PairOffer, Pairing};
 use std::collections::VecDeque;
 
+/// Why pairs end with their connection.
+const LOST: &str = "the connection with it was lost";
+
 impl Verbs<'_> {
     /// The peer says something of a pair.
     pub(crate) fn told(self, peer: Rank, pairing: Pairing) {
         let queue = match &pairing {
             Pairing::Offer(offer) => offer.queue,
-            Pairing::Connected { queue, .. } | Pairing::Ended { queue, .. } => *queue,
+            Pairing::Connected { queue, .. }
+            | Pairing::Ended { queue, .. }
+            | Pairing::Lost { queue, .. } => *queue,
         };
         if queue.index() >= self.table.lanes.len() {
             return;
         }
-        if let Pairing::Ended { .. } = pairing {
+        if let Pairing::Ended { .. } | Pairing::Lost { .. } = pairing {
             // This rank's own device may tell the reason, where the peer only knows of the end.
             self.poll();
         }
@@ -31,6 +36,7 @@ impl Verbs<'_> {
             Pairing::Offer(offer) => state.pairing.on_offer(offer),
             Pairing::Connected { attempt, .. } => state.pairing.on_connected(attempt),
             Pairing::Ended { attempt, reason, .. } => state.pairing.on_ended(attempt, &reason),
+            Pairing::Lost { attempt, .. } => state.pairing.on_lost(attempt, LOST),
         };
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
@@ -86,12 +92,12 @@ impl Verbs<'_> {
     pub(crate) fn close_queues(self) {
         while self.poll() {}
         let of_queue = |lane: &&Lane| lane.queue != STREAM;
-        self.table.used(None).filter(of_queue).for_each(|lane| self.reset_lane(lane));
+        self.table.used(None).filter(of_queue).for_each(|lane| self.reset_lane(lane, false));
     }
 
     /// This rank has left: all pairs go.
     pub(crate) fn close(self) {
-        self.table.used(None).for_each(|lane| self.reset_lane(lane));
+        self.table.used(None).for_each(|lane| self.reset_lane(lane, false));
     }
 
     /// Takes down pairs with ranks that have ended, whoever of this node has heard of that; whether
@@ -104,22 +110,27 @@ impl Verbs<'_> {
         };
         let found: Vec<Rank> =
             self.table.used(None).filter(ended).filter(busy).map(|lane| lane.peer).collect();
-        found.iter().for_each(|peer| self.reset(*peer));
+        found.iter().for_each(|peer| self.reset(*peer, false));
         !found.is_empty()
     }
 
-    pub(super) fn reset(self, peer: Rank) {
-        self.table.used_with(peer).for_each(|lane| self.reset_lane(lane));
+    /// Takes down all pairs with `peer`, and tells it where it is to hear of that and lives.
+    pub(super) fn reset(self, peer: Rank, tells: bool) {
+        let tells = tells && self.up.ranks().check_alive(peer, "a request").is_ok();
+        self.table.used_with(peer).for_each(|lane| self.reset_lane(lane, tells));
     }
 
-    fn reset_lane(self, lane: &Lane) {
+    fn reset_lane(self, lane: &Lane, tells: bool) {
         let mut state = lane.lock();
-        let steps = state.pairing.reset("the connection with it was lost");
+        state.outbox.messages.clear();
+        let mut steps = state.pairing.reset(LOST);
+        steps.retain(|step| tells || !matches!(step, Step::TellLoss(_)));
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
         state.lose_all(&mut ended);
-        state.outbox.messages.clear();
         drop(state);
+        // Before the program hears of it, and may ask for more by the stream.
+        self.speak(lane);
         ended.tell(self.up, lane.peer);
     }
 
@@ -193,6 +204,9 @@ impl Verbs<'_> {
             Step::TellEnd(attempt, reason) => {
                 state.outbox.messages.push_back(Pairing::Ended { queue, attempt, reason });
             }
+            Step::TellLoss(attempt) => {
+                state.outbox.messages.push_back(Pairing::Lost { queue, attempt });
+            }
         }
         Ok(())
     }
@@ -207,11 +221,13 @@ impl Verbs<'_> {
         while let Some(pairing) = state.outbox.messages.pop_front() {
             state.outbox.telling = true;
             drop(state);
+            let awaits_answer = !matches!(pairing, Pairing::Lost { .. });
             let message = Outgoing::new(&Message::Pairing(pairing));
             if let Err(error) = self.stream.send(self.up, lane.peer, message) {
                 log::debug!("{} to {}: {error}", lane.queue, lane.peer);
-                // Nobody will answer what was not heard.
-                self.disconnect(lane.peer);
+                if awaits_answer {
+                    self.disconnect(lane.peer);
+                }
             }
             state = lane.lock();
             state.outbox.telling = false;

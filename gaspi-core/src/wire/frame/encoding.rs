@@ -47,6 +47,7 @@ variants! { Pairing:
     0 => Offer(offer),
     1 => Connected { queue, attempt },
     2 => Ended { queue, attempt, reason },
+    3 => Lost { queue, attempt },
 }
 
 variants! { GroupMessage:

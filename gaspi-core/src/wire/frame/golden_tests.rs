@@ -112,6 +112,7 @@ fn connections() -> Vec<Frame> {
         })),
         pairing(Pairing::Connected { queue: QueueId(1), attempt: 2 }),
         pairing(Pairing::Ended { queue: QueueId(1), attempt: 2, reason: "cut".to_owned() }),
+        pairing(Pairing::Lost { queue: QueueId(1), attempt: 2 }),
         Frame::Goodbye,
         Frame::Release,
         Frame::TurnedAway { reason: String::new() },
@@ -143,7 +144,7 @@ fn fields_beyond_their_limits_are_refused() {
     let size = (PAYLOAD_MAX + 1).to_le_bytes();
     let refused: [(&str, &[&[u8]]); 10] = [
         ("unknown kind", &[&[25]]),
-        ("pairing", &[&[24], &[3], &[0; 5]]),
+        ("pairing", &[&[24], &[4], &[0; 5]]),
         ("keys", &[&[3], &[0; 46], &[5], &[0; 65]]),
         ("another magic", &[&[0], &[0; 22]]),
         ("size", &[&[13], &[0; 8], &size]),

@@ -73,7 +73,8 @@ fn pairing() -> impl Strategy<Value = Pairing> {
                 flush_address: u64::from(number) << 32,
             }),
             1 => Pairing::Connected { queue, attempt },
-            _ => Pairing::Ended { queue, attempt, reason },
+            2 => Pairing::Ended { queue, attempt, reason },
+            _ => Pairing::Lost { queue, attempt },
         }
     })
 }
