@@ -27,7 +27,6 @@ use crate::config::{Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
-use crate::transport::endpoint::CarrierKind;
 use crate::transport::payload::Payload;
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingRequests};
@@ -289,10 +288,10 @@ impl Verbs<'_> {
         match &request {
             Request::Put { put, .. } => {
                 self.table.has_unfinished[queue.index()].store(true, Ordering::Relaxed);
-                self.up.carried(peer, CarrierKind::Verbs, Carried::Written(put.size));
+                self.up.carried(peer, true, Carried::Written(put.size));
             }
             Request::Get { size, .. } => {
-                self.up.carried(peer, CarrierKind::Verbs, Carried::Read(*size));
+                self.up.carried(peer, true, Carried::Read(*size));
             }
             _ => {}
         }
