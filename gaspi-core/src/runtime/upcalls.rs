@@ -92,7 +92,8 @@ impl Upcalls for Inner {
         self.ranks.wake_own();
     }
 
-    fn carried(&self, peer: Rank, carrier: CarrierKind, carried: Carried) {
+    fn carried(&self, peer: Rank, by_device: bool, carried: Carried) {
+        let carrier = if by_device { CarrierKind::Verbs } else { CarrierKind::Stream };
         self.count_carried(peer, carrier, carried);
     }
 

@@ -45,7 +45,6 @@ use crate::ranks::Ranks;
 use crate::segment::own::Memory;
 use crate::sync::AtomicU64;
 use crate::sync::lane::LaneCarrier;
-use crate::transport::endpoint::CarrierKind;
 use crate::wire::message::{Message, Register, Stream};
 use std::os::fd::OwnedFd;
 
@@ -104,8 +103,8 @@ pub(crate) trait Upcalls: Send + Sync {
         outcome: Result<(), RequestFailure>,
     );
 
-    /// A request to `peer` that was to go by a device does so, or goes by this carrier instead.
-    fn carried(&self, peer: Rank, carrier: CarrierKind, carried: Carried);
+    /// A request to `peer` that was to go by a device does so, or goes by the stream instead.
+    fn carried(&self, peer: Rank, by_device: bool, carried: Carried);
 
     /// A put of this rank was refused; its acknowledgement follows and completes it.
     fn refused(&self, peer: Rank, stream: Stream, reason: &str);

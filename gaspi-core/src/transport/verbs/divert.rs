@@ -68,7 +68,7 @@ impl Verbs<'_> {
     /// Posts a request to the stream; one that cannot be posted is lost.
     pub(super) fn post_to_stream(self, lane: &Lane, request: Diverted) {
         let (up, peer, stream) = (self.up, lane.peer, request.stream());
-        up.carried(peer, CarrierKind::Stream, request.carried());
+        up.carried(peer, false, request.carried());
         let posted = match request {
             Diverted::Put(put, payload) => {
                 self.stream.post(up, peer, lane.queue, Item::put(put, payload))

@@ -28,7 +28,6 @@ use crate::config::{CHANNELS, Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
-use crate::transport::endpoint::CarrierKind;
 use crate::transport::payload::Payload;
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingRequests};
@@ -301,10 +300,10 @@ impl Verbs<'_> {
         match &request {
             Request::Put { put, .. } => {
                 self.table.has_unfinished[queue.index()].store(true, Ordering::Relaxed);
-                self.up.carried(peer, CarrierKind::Verbs, Carried::Written(put.size));
+                self.up.carried(peer, true, Carried::Written(put.size));
             }
             Request::Get { size, .. } => {
-                self.up.carried(peer, CarrierKind::Verbs, Carried::Read(*size));
+                self.up.carried(peer, true, Carried::Read(*size));
             }
             _ => {}
         }

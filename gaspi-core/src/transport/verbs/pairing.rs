@@ -347,9 +347,9 @@ mod tests {
         let up = sides.each_ref().map(|side| side.state.is_up());
         assert!(up[0] == up[1], "{up:?}");
         for _ in 0..200 {
-            for one in 0..2 {
-                let steps = sides[one].state.begin();
-                sides[one].carry_out(steps);
+            for side in &mut sides {
+                let steps = side.state.begin();
+                side.carry_out(steps);
             }
             exchange(&mut sides);
         }
