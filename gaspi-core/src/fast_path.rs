@@ -225,8 +225,8 @@ impl<'a> FastPath<'a> {
 
     /// A transfer to or from a rank of another node, handed to this rank's device as it is: it is
     /// done when the lane says so. Only where nothing of the lane waits. Apart from the procedures,
-    /// so that those pay nothing for it.
-    #[cold]
+    /// so that those pay nothing for it, but not cold: that would have it optimised for size.
+    #[inline(never)]
     pub(crate) fn post(
         &self,
         direction: Direction,
@@ -278,6 +278,35 @@ impl<'a> FastPath<'a> {
         Some(())
     }
 
+    /// [`Runtime::write`] by a device.
+    #[inline(always)]
+    pub fn post_write(self, t: &Transfer, queue: QueueId) -> Option<()> {
+        self.inner.endpoints.device.as_ref()?;
+        self.post(Direction::Write, t, None, queue)
+    }
+
+    /// [`Runtime::read`] by a device.
+    #[inline(always)]
+    pub fn post_read(self, t: &Transfer, queue: QueueId) -> Option<()> {
+        self.inner.endpoints.device.as_ref()?;
+        self.post(Direction::Read, t, None, queue)
+    }
+
+    /// [`Runtime::write_notify`] by a device.
+    #[inline(always)]
+    pub fn post_write_notify(
+        self,
+        t: &Transfer,
+        notification: NotificationId,
+        value: u32,
+        queue: QueueId,
+    ) -> Option<()> {
+        self.inner.endpoints.device.as_ref()?;
+        self.check_signal(notification, value)?;
+        self.post(Direction::Write, t, Some((notification, value)), queue)
+    }
+
+    #[inline]
     fn count_posted(
         &self,
         peer: &PeerCounters,

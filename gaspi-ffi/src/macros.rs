@@ -37,11 +37,14 @@ macro_rules! exported {
 ///
 /// `try_fast rt { .. }` before these is tried first, with `rt` a `FastPath`: a number for the
 /// program, or `None` if nothing has happened and the rest has to find out why. It cannot panic.
+///
+/// `try_device rt { .. }` is tried next, out of the way of the first: what a device carries.
 macro_rules! procedures {
     ($(
         $(#[$doc:meta])*
         fn $name:ident($($argument:ident: $type:ty),* $(,)?)
         $(try_fast $fast:ident $fast_body:block)?
+        $(try_device $posted:ident $post_body:block)?
         $(with $guarded:ident)? $(holding $held:ident)? $body:block
     )*) => {
         $(
@@ -56,6 +59,9 @@ macro_rules! procedures {
                 #[cold]
                 #[inline(never)]
                 unsafe extern "C" fn whole($($argument: $type),*) -> $crate::types::gaspi_return_t {
+                    $(if let Some(code) = $crate::runtime::try_fast(|$posted| $post_body) {
+                        return code;
+                    })?
                     // SAFETY: the caller keeps the contract of the C declaration.
                     $crate::error::boundary(stringify!($name), || unsafe {
                         self::$name($($argument),*)

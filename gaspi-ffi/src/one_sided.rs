@@ -96,6 +96,9 @@ procedures! {
     ) try_fast rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         rt.write(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
+    } try_device rt {
+        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
+        rt.post_write(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
     } holding rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         Ok(rt.write(&transfer, QueueId(queue), timeout(milliseconds))?)
@@ -114,6 +117,9 @@ procedures! {
     ) try_fast rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         rt.read(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
+    } try_device rt {
+        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
+        rt.post_read(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
     } holding rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         Ok(rt.read(&transfer, QueueId(queue), timeout(milliseconds))?)
@@ -135,6 +141,11 @@ procedures! {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         let notification = NotificationId(notification_id);
         rt.write_notify(&transfer, notification, notification_value, QueueId(queue))
+            .map(|()| GASPI_SUCCESS)
+    } try_device rt {
+        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
+        let notification = NotificationId(notification_id);
+        rt.post_write_notify(&transfer, notification, notification_value, QueueId(queue))
             .map(|()| GASPI_SUCCESS)
     } holding rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);

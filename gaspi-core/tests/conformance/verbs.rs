@@ -2,10 +2,9 @@
 
 use super::*;
 use crate::ranks::{messages_by_device, run_with_devices};
-use gaspi_mock_card::Fabric;
 
 /// Bytes in flight both ways on every queue; all of them are checked.
-fn exchange(rt: &Runtime, rounds: u64) {
+pub(crate) fn exchange(rt: &Runtime, rounds: u64) {
     let (me, peer) = (u64::from(rt.rank().0), Rank(1 - rt.rank().0));
     for round in 1..=rounds {
         for queue in [Q0, Q1] {
@@ -69,7 +68,7 @@ fn a_wait_ends_when_the_data_is_in_the_memory_of_the_target() {
 
 const FIRST_TOLD: u32 = 1000;
 /// As verbs number it: retries exceeded.
-const NO_ANSWER: u32 = 12;
+pub(crate) const NO_ANSWER: u32 = 12;
 
 fn a_request_that_the_device_fails_costs_its_queue_and_target_only() {
     let told = std::sync::Barrier::new(2);
@@ -212,68 +211,8 @@ fn segments_come_and_go_under_the_writes_of_a_peer() {
 
 /// Memory that a device with this option does not take, beside what it does.
 const LITTLE: &str = "max_registered=6000000,placement=2";
-const LARGE: u64 = 16 << 20;
+pub(crate) const LARGE: u64 = 16 << 20;
 const N1: NotificationId = NotificationId(1);
-
-/// Adds to a word of the other rank until a device has carried the message, or until it was done.
-fn add_by_device(rt: &Runtime, fabric: &Fabric) {
-    let (peer, device) = (Rank(1 - rt.rank().0), rt.rank().0.into());
-    within(LIMIT_OF_CHANGE, "messages by the device", || {
-        loop {
-            let before = fabric.counter(device, "solicited");
-            let added = rt.atomic_fetch_add(S0, 0, peer, 1, LIMIT);
-            if added.is_ok() && fabric.counter(device, "solicited") > before {
-                break;
-            }
-        }
-    });
-}
-
-fn messages_go_by_devices() {
-    run_with_devices(2, "", |rt, fabric| {
-        make(rt, S0, 8192);
-        if !messages_by_device() {
-            return;
-        }
-        add_by_device(rt, fabric);
-        meet(rt);
-        let device = rt.rank().0.into();
-        let before = fabric.counter(device, "solicited");
-        for _ in 0..100 {
-            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
-        }
-        let sent = fabric.counter(device, "solicited") - before;
-        assert!(sent >= 100, "{sent} messages for 100 barriers");
-        meet(rt);
-    });
-}
-
-fn messages_survive_pairs_that_fail() {
-    let done = std::sync::Barrier::new(2);
-    run_with_devices(2, "", |rt, fabric| {
-        make(rt, S0, 8192);
-        meet(rt);
-        if rt.rank() == Rank(0) && messages_by_device() {
-            let add = || rt.atomic_fetch_add(S0, 0, Rank(1), 1, LIMIT);
-            for _ in 0..3 {
-                add_by_device(rt, fabric);
-                fabric.fail(0, 0, 1, RETRIES_EXCEEDED);
-                within(LIMIT_OF_CHANGE, "a message behind it", || while add().is_err() {});
-            }
-            // From then on TCP has them.
-            let before = fabric.counter(0, "solicited");
-            for _ in 0..50 {
-                add().expect("by TCP");
-            }
-            assert_eq!(fabric.counter(0, "solicited"), before, "pairs that will fail too");
-        }
-        done.wait();
-        meet(rt);
-    });
-}
-
-/// As libibverbs numbers it.
-const RETRIES_EXCEEDED: u32 = 12;
 
 /// Requests that this rank's device has carried.
 fn carried(rt: &Runtime) -> u64 {
@@ -304,7 +243,7 @@ fn until_carried(rt: &Runtime, by_device: bool) {
     });
 }
 
-const LIMIT_OF_CHANGE: std::time::Duration = std::time::Duration::from_secs(60);
+pub(crate) const LIMIT_OF_CHANGE: std::time::Duration = std::time::Duration::from_secs(60);
 
 fn a_port_that_goes_leaves_data_to_streams_until_it_is_back() {
     run_with_devices(2, "", |rt, fabric| {
@@ -509,113 +448,6 @@ fn requests_are_counted_where_they_went() {
     });
 }
 
-fn a_wait_for_a_notification_outlasts_a_pair_that_failed() {
-    let broken = std::sync::Barrier::new(2);
-    run_with_devices(2, "", |rt, fabric| {
-        make(rt, S0, 8192);
-        exchange(rt, 2);
-        for round in 1..=10 {
-            if rt.rank() == Rank(0) {
-                broken.wait();
-                fabric.fail(0, 0, 1, NO_ANSWER);
-                rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
-                fails!(rt.wait(Q0, LIMIT), Error::RequestFailed { queue: Q0, .. });
-                rt.queue_purge(Q0, LIMIT).expect("purge");
-                rt.notify(Rank(1), S0, N1, round, Q0, LIMIT).expect("posted");
-                rt.wait(Q0, LIMIT).expect("wait");
-            } else {
-                // As over TCP: it waits for memory, and the other rank hears of the failure.
-                broken.wait();
-                assert_eq!(rt.notify_waitsome(S0, 1, 1, LIMIT), Ok(Some(N1)));
-                assert_eq!(rt.notify_reset(S0, N1), Ok(round));
-            }
-            meet(rt);
-        }
-    });
-}
-
-fn each_error_of_a_completion_costs_a_queue_and_names_the_peer() {
-    run_with_devices(2, "", |rt, fabric| {
-        make(rt, S0, 8192);
-        exchange(rt, 1);
-        // All but that of a flush, which follows another one.
-        for status in [1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 20, 21] {
-            if rt.rank() == Rank(0) {
-                fabric.fail(0, 0, 1, status);
-                rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
-                let Err(Error::RequestFailed { queue: Q0, reason, .. }) = rt.wait(Q0, LIMIT) else {
-                    panic!("status {status} is no failure");
-                };
-                assert!(reason.contains("rank 1"), "{status}: {reason}");
-                rt.queue_purge(Q0, LIMIT).expect("purge");
-            }
-            meet(rt);
-            exchange(rt, 1);
-        }
-    });
-}
-
-fn a_post_that_the_device_refuses_costs_its_queue_only() {
-    run_with_devices(2, "", |rt, fabric| {
-        make(rt, S0, 8192);
-        exchange(rt, 1);
-        for nth in 1..=20 {
-            if rt.rank() == Rank(0) {
-                fabric.refuse(0, "post_send", nth, 12);
-                let mut posted = Ok(());
-                for _ in 0..30 {
-                    let t = Transfer { size: 1000, remote_offset: 2048, ..eight(Rank(1)) };
-                    posted = posted.and_then(|()| rt.write(&t, Q0, LIMIT));
-                }
-                let done = posted.and_then(|()| rt.wait(Q0, LIMIT));
-                fails!(done, Error::RequestFailed { queue: Q0, .. });
-                rt.queue_purge(Q0, LIMIT).expect("purge");
-            }
-            meet(rt);
-            exchange(rt, 1);
-        }
-    });
-}
-
-fn a_queue_is_purged_with_requests_under_way() {
-    run_with_devices(2, "", |rt, _| {
-        make(rt, S0, 1 << 16);
-        let peer = Rank(1 - rt.rank().0);
-        for _ in 0..30 {
-            // Both at once, and the first time while the pair is made.
-            for place in 0..40 {
-                let offset = 16384 + 1024 * place;
-                let t = Transfer { size: 1000, remote_offset: offset, ..eight(peer) };
-                rt.write(&t, Q0, LIMIT).expect("posted");
-            }
-            rt.queue_purge(Q0, LIMIT).expect("purge");
-            assert_eq!(rt.queue_size(Q0), Ok(0));
-            meet(rt);
-            exchange(rt, 1);
-        }
-    });
-}
-
-fn memory_that_one_device_does_not_take_is_an_error_of_all_and_costs_one_segment() {
-    let options = ("", &Config::default());
-    let prepare = |fabric: &gaspi_mock_card::Fabric| fabric.set(1, "max_registered=6000000");
-    crate::ranks::run_with_prepared(
-        2,
-        options,
-        prepare,
-        |_| (),
-        |rt, _| {
-            make(rt, S0, 8192);
-            let made = rt.segment_create(S1, LARGE, GroupId::ALL, LIMIT, Init::Uninitialized);
-            let reason = made.expect_err("more than a device takes").to_string();
-            assert!(reason.contains("ulimit -l"), "{reason}");
-            meet(rt);
-            make(rt, S2, 8192);
-            exchange(rt, 2);
-        },
-    );
-}
-
 tests! {
     VERBS_PAIRS:
         requests_are_counted_where_they_went,
@@ -625,17 +457,10 @@ tests! {
         reads_of_both_kinds_keep_their_turn;
     VERBS:
         a_device_with_the_smallest_limits_carries_everything,
-        a_post_that_the_device_refuses_costs_its_queue_only,
-        a_queue_is_purged_with_requests_under_way,
-        a_wait_for_a_notification_outlasts_a_pair_that_failed,
-        each_error_of_a_completion_costs_a_queue_and_names_the_peer,
-        memory_that_one_device_does_not_take_is_an_error_of_all_and_costs_one_segment,
         a_network_that_is_not_there_is_an_error_of_init,
         a_queue_without_a_pair_is_an_error_and_no_hang,
         a_rank_that_computes_holds_no_sender_of_notifications_back,
         writes_beyond_the_send_queue_need_no_further_call,
-        messages_go_by_devices,
-        messages_survive_pairs_that_fail,
         a_request_that_the_device_fails_costs_its_queue_and_target_only,
         a_wait_ends_when_the_data_is_in_the_memory_of_the_target,
         memory_that_the_device_does_not_take_is_an_error_with_its_remedy,

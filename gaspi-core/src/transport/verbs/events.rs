@@ -4,7 +4,8 @@
 //! on others is tried again by the device, so that a short cut costs nothing.
 
 use super::device::Device;
-use super::lane::{Ended, Lane};
+use super::ended::Ended;
+use super::lane::Lane;
 use super::{DeviceTable, Verbs};
 use crate::sync::{AtomicU8, Ordering};
 use libibverbs_sys as sys;

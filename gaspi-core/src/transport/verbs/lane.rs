@@ -9,6 +9,7 @@
 
 use super::byte_stream::StreamUser;
 use super::divert::Diverted;
+use super::ended::{Ended, add};
 use super::pairing::PairState;
 use super::queue_pair::QueuePair;
 use super::work::{Completion, Limits, Local, Remote, WorkRequest};
@@ -16,8 +17,7 @@ use crate::ids::{NotificationId, QueueId, Rank};
 use crate::os::socket::Piece;
 use crate::segment::Segment;
 use crate::sync::{Mutex, MutexGuard, slots};
-use crate::transport::{RequestFailure, Upcalls};
-use crate::wire::frame::Frame;
+use crate::wire::frame::{Frame, PUT_LEN};
 use crate::wire::message::{Pairing, Put, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -83,32 +83,6 @@ struct Sent {
     /// The number of its last work request.
     last: u64,
     kind: Kind,
-}
-
-/// What has become of requests, to be told without the lane's lock.
-#[derive(Debug, Default)]
-pub(super) struct Ended {
-    done: Vec<(Stream, u32)>,
-    lost: Vec<(Stream, u32)>,
-}
-
-fn add(to: &mut Vec<(Stream, u32)>, stream: Stream) {
-    match to.last_mut() {
-        Some((last, count)) if *last == stream => *count += 1,
-        _ => to.push((stream, 1)),
-    }
-}
-
-impl Ended {
-    /// Tells the rank.
-    pub(super) fn tell(self, up: &dyn Upcalls, peer: Rank) {
-        for (stream, count) in self.done {
-            up.completed(peer, stream, count, Ok(()));
-        }
-        for (stream, count) in self.lost {
-            up.completed(peer, stream, count, Err(RequestFailure::Lost));
-        }
-    }
 }
 
 /// A queue and a peer, as a device carries them.
@@ -405,6 +379,50 @@ impl LaneState {
             }
         }
         Ok(())
+    }
+
+    /// Posts a put at once, its notification chained behind its data. Only where it
+    /// [`takes_more`](LaneState::takes_more). False, and nothing has been done, if the put needs
+    /// more than one request for its data, or a buffer for its message.
+    ///
+    /// # Errors
+    /// What the device says: the pair has to be taken down.
+    #[inline]
+    pub(super) fn post_at_once(
+        &mut self,
+        put: &Put,
+        local: Local,
+        remote: Remote,
+    ) -> Result<bool, String> {
+        let room = self.room();
+        let Some(pair) = &mut self.pair else { return Ok(false) };
+        let limits = pair.limits();
+        let notifies = put.value != 0;
+        if put.size > limits.message || notifies && PUT_LEN > limits.inline as usize {
+            return Ok(false);
+        }
+        let count = 1 + u32::from(notifies);
+        // As in `post`; one of a chain is enough.
+        let signalled = room <= u64::from(count) || self.unsignalled + count >= SIGNAL_EVERY;
+        let posted = if notifies {
+            // What the message does not carry has its place.
+            let message = Put { size: 0, last: true, ..*put }.encoded();
+            pair.post_notified(self.next, (local, remote, put.size), &message, signalled)
+        } else {
+            let request = WorkRequest::Write { local, remote, size: put.size };
+            pair.post(self.next, &request, signalled)
+        };
+        // A refused one is counted too: what is behind it may have been posted, and the pair ends.
+        self.counters.begun += 1;
+        self.unfinished = true;
+        self.next += u64::from(count);
+        if let Err(reason) = posted {
+            self.refused = Some(put.stream);
+            return Err(reason);
+        }
+        self.unsignalled = if signalled { 0 } else { self.unsignalled + count };
+        self.note(Kind::Write(put.stream));
+        Ok(true)
     }
 
     /// Posts a request, or as much of it as there is room for; gives the rest back.

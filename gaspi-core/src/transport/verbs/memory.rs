@@ -1,7 +1,8 @@
 //! Memory that the device knows, of segments: prepared before its first use, and released behind
 //! the last.
 
-use super::lane::{Ended, Lane};
+use super::ended::Ended;
+use super::lane::Lane;
 use super::work::{Local, Remote};
 use super::{DeviceTable, GONE, Verbs};
 use crate::error::Result;

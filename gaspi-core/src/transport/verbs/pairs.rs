@@ -1,7 +1,8 @@
 //! Pairs as they are made and ended: what the machine of [`pairing`](super::pairing) says, carried
 //! out by the device, and told to the peer by the streams.
 
-use super::lane::{Ended, Failure, Lane, LaneState};
+use super::ended::Ended;
+use super::lane::{Failure, Lane, LaneState};
 use super::pairing::Step;
 use super::queue_pair::{BufferShape, QueuePair};
 use super::{STREAM, Verbs};

@@ -37,7 +37,20 @@ impl Ready<'_> {
     /// Posts a put; false if some of it waits.
     #[inline]
     pub(crate) fn write(&mut self, put: Put) -> bool {
-        self.table.has_unfinished[put.stream.queue.index()].store(true, Ordering::Relaxed);
+        // A wait that clears it looks at the lane behind its lock, which this thread holds.
+        let unfinished = &self.table.has_unfinished[put.stream.queue.index()];
+        if !unfinished.load(Ordering::Relaxed) {
+            unfinished.store(true, Ordering::Relaxed);
+        }
+        match self.state.post_at_once(&put, self.local, self.remote) {
+            Ok(true) => true,
+            Ok(false) => self.write_in_parts(put),
+            Err(reason) => self.fail(&reason),
+        }
+    }
+
+    #[cold]
+    fn write_in_parts(&mut self, put: Put) -> bool {
         self.post(Request::Put { put, data: Some((self.local, self.remote)) })
     }
 
@@ -48,18 +61,25 @@ impl Ready<'_> {
         self.post(Request::Get { stream, local, remote, size, notify: None })
     }
 
-    #[inline]
     fn post(&mut self, request: Request) -> bool {
         self.state.push(request);
-        let pumped = self.state.pump();
-        let waits = self.state.has_waiting() || pumped.is_err();
-        if waits {
-            // Whoever looks next goes on with it.
-            if let Err(reason) = pumped {
-                self.state.note_failure(&reason, false);
-            }
-            self.table.has_stalled.store(true, Ordering::Release);
+        match self.state.pump() {
+            Ok(()) if !self.state.has_waiting() => true,
+            Ok(()) => self.stall(),
+            Err(reason) => self.fail(&reason),
         }
-        !waits
+    }
+
+    #[cold]
+    fn fail(&mut self, reason: &str) -> bool {
+        self.state.note_failure(reason, false);
+        self.stall()
+    }
+
+    /// The thread that looks next goes on with the lane.
+    #[cold]
+    fn stall(&mut self) -> bool {
+        self.table.has_stalled.store(true, Ordering::Release);
+        false
     }
 }

@@ -215,6 +215,17 @@ impl Encode for Frame {
     }
 }
 
+impl Put {
+    /// The frame of a put, its length in front.
+    #[inline]
+    pub(crate) fn encoded(&self) -> [u8; PUT_LEN] {
+        let mut fixed = Fixed::<PUT_LEN>::new();
+        Writer::new(&mut fixed).framed(|writer| self.write(writer.u8(PUT)));
+        debug_assert_eq!(fixed.len(), PUT_LEN);
+        *fixed.bytes()
+    }
+}
+
 impl Frame {
     /// The frame of a call of this number.
     pub(crate) fn of_call(request: u64, call: RemoteCall) -> Frame {
@@ -240,7 +251,7 @@ impl Frame {
     pub(crate) fn append_to(&self, bytes: &mut Vec<u8>) {
         match self {
             // The most frequent ones have a fixed length: stores on the stack, and one copy.
-            Frame::Put(_) => self.append_fixed::<PUT_LEN>(bytes),
+            Frame::Put(put) => bytes.extend_from_slice(&put.encoded()),
             Frame::Ack { .. } => self.append_fixed::<ACK_LEN>(bytes),
             _ => {
                 Writer::new(bytes).framed(|writer| self.write(writer));
