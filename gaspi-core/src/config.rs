@@ -191,9 +191,8 @@ pub struct DeviceChoice {
     pub traffic_class: u8,
     /// Whether a write is done when the peer's device has it (GASPI_IB_WAIT is ack).
     pub ends_at_ack: bool,
-    /// Whether messages stay with TCP, so that the device carries data alone (GASPI_IB_MESSAGES is
-    /// tcp).
-    pub tcp_messages: bool,
+    /// Whether the device carries messages too, not data alone (GASPI_IB_MESSAGES is device).
+    pub messages: bool,
 }
 
 impl DeviceChoice {

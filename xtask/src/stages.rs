@@ -300,6 +300,10 @@ fn verbs(context: &Context) -> Result<Count> {
             cargo.env("GASPI_TEST_SEEDS", "10").args(["--test", "operations"]);
         }
         count = count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?;
+        if context.full {
+            cargo.env("GASPI_TEST_MESSAGES", "device");
+            count = count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?;
+        }
     }
     for name in ["c_programs", "faults", "soak"] {
         count = count + harness(context, name, &[("GASPI_TEST_NODES", "verbs".to_owned())])?;

@@ -84,9 +84,9 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
         Some("ack") => true,
         Some(other) => return wrong(format!("GASPI_IB_WAIT is {other:?}; it can be ack or read")),
     };
-    let tcp_messages = match variables.text("GASPI_IB_MESSAGES")?.as_deref() {
-        None | Some("device") => false,
-        Some("tcp") => true,
+    let messages = match variables.text("GASPI_IB_MESSAGES")?.as_deref() {
+        None | Some("tcp") => false,
+        Some("device") => true,
         Some(other) => {
             return wrong(format!("GASPI_IB_MESSAGES is {other:?}; it can be device or tcp"));
         }
@@ -106,7 +106,7 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
         service_level: small("GASPI_IB_SL", 0, 15)?.unwrap_or(0),
         traffic_class: small("GASPI_IB_TRAFFIC_CLASS", 0, 255)?.unwrap_or(0),
         ends_at_ack,
-        tcp_messages,
+        messages,
     })
 }
 

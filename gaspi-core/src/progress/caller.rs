@@ -46,14 +46,17 @@ impl Sockets for Arrivals<'_> {
             return true;
         }
         let slept = self.tcp.sleep(limit, announce);
-        verbs.table.disarm();
-        verbs.poll();
+        // Else somebody else sleeps there, or is about to, and is told.
+        if slept {
+            verbs.table.disarm();
+            verbs.poll();
+        }
         slept
     }
 
     fn leave(&self) {
         if let Some(verbs) = self.verbs {
-            verbs.await_messages();
+            verbs.rest();
         }
         self.tcp.leave();
     }

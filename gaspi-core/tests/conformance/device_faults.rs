@@ -2,8 +2,14 @@
 
 use super::verbs::{LARGE, LIMIT_OF_CHANGE, NO_ANSWER, exchange};
 use super::*;
-use crate::ranks::{messages_by_device, run_with_devices};
+use crate::ranks::{run_with_devices, run_with_prepared};
 use gaspi_mock_card::Fabric;
+
+/// Two ranks whose devices carry messages.
+fn run_with_messages(body: impl Fn(&Runtime, &Fabric) + Sync) {
+    let options = ("", &Config::default());
+    run_with_prepared(2, options, |_| (), |choice| choice.messages = true, body);
+}
 
 /// Adds to a word of the other rank until a device has carried the message, or until it was done.
 fn add_by_device(rt: &Runtime, fabric: &Fabric) {
@@ -20,11 +26,8 @@ fn add_by_device(rt: &Runtime, fabric: &Fabric) {
 }
 
 fn messages_go_by_devices() {
-    run_with_devices(2, "", |rt, fabric| {
+    run_with_messages(|rt, fabric| {
         make(rt, S0, 8192);
-        if !messages_by_device() {
-            return;
-        }
         add_by_device(rt, fabric);
         meet(rt);
         let device = rt.rank().0.into();
@@ -40,10 +43,10 @@ fn messages_go_by_devices() {
 
 fn messages_survive_pairs_that_fail() {
     let done = std::sync::Barrier::new(2);
-    run_with_devices(2, "", |rt, fabric| {
+    run_with_messages(|rt, fabric| {
         make(rt, S0, 8192);
         meet(rt);
-        if rt.rank() == Rank(0) && messages_by_device() {
+        if rt.rank() == Rank(0) {
             let add = || rt.atomic_fetch_add(S0, 0, Rank(1), 1, LIMIT);
             for _ in 0..3 {
                 add_by_device(rt, fabric);
@@ -152,7 +155,7 @@ fn a_queue_is_purged_with_requests_under_way() {
 fn memory_that_one_device_does_not_take_is_an_error_of_all_and_costs_one_segment() {
     let options = ("", &Config::default());
     let prepare = |fabric: &gaspi_mock_card::Fabric| fabric.set(1, "max_registered=6000000");
-    crate::ranks::run_with_prepared(
+    run_with_prepared(
         2,
         options,
         prepare,

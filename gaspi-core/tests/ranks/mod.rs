@@ -224,7 +224,7 @@ fn run_on<T: Send>(
                         job.transport = nodes.transport_of_devices();
                         job.device.library = Some(library.clone());
                         job.device.devices = vec![name];
-                        job.device.tcp_messages = !messages_by_device();
+                        job.device.messages |= messages_by_device();
                     }
                     let mut joining = match network {
                         Some(network) => PendingInit::on_twin(job, config.clone(), network.clone()),
@@ -251,9 +251,9 @@ fn run_on<T: Send>(
     results
 }
 
-/// Whether devices carry messages too: unless GASPI_TEST_MESSAGES is tcp.
+/// Whether devices carry messages too in all tests (GASPI_TEST_MESSAGES is device).
 pub(crate) fn messages_by_device() -> bool {
-    std::env::var_os("GASPI_TEST_MESSAGES").is_none_or(|by| by != "tcp")
+    std::env::var_os("GASPI_TEST_MESSAGES").is_some_and(|by| by == "device")
 }
 
 /// Runs `body` on `size` ranks.

@@ -42,6 +42,11 @@ pub(super) struct StreamUser {
 }
 
 impl StreamUser {
+    /// Whether it waits for room, or until all has arrived.
+    pub(super) fn waits(&self) -> bool {
+        self.waits.load(Ordering::SeqCst)
+    }
+
     /// The pair has failed; whether it was the last one for messages.
     pub(super) fn note_failure(&self) -> bool {
         self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES
@@ -284,18 +289,6 @@ impl Verbs<'_> {
     pub(super) fn end_of_bytes(self, receives: &mut Receives) {
         for connection in std::mem::take(&mut receives.streams.ack_due) {
             self.stream.send_ack(self.up, &connection, Flush::All);
-        }
-    }
-
-    /// Has the channel tell of messages for which somebody may wait, while no caller looks.
-    pub(crate) fn await_messages(self) {
-        if !self.table.device.carries_messages() {
-            return;
-        }
-        self.table.arm_for_messages();
-        // What has come before is told of by nobody.
-        while self.poll_armed() {
-            self.table.arm_for_messages();
         }
     }
 }

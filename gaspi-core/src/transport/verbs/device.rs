@@ -101,8 +101,7 @@ impl Device {
         let handles = Handles::new(library, context, name, port, limits, timing);
         let handles = Arc::new(handles.map_err(missing)?);
         let flush_target = FlushTarget::new(&handles).map_err(missing)?;
-        let DeviceChoice { ends_at_ack, tcp_messages, .. } = wishes.choice;
-        let messages = !tcp_messages;
+        let DeviceChoice { ends_at_ack, messages, .. } = wishes.choice;
         Ok(Device { flush_target, handles, description, rows, ends_at_ack, messages })
     }
 

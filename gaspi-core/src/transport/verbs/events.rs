@@ -1,7 +1,12 @@
-//! What a device says by itself: its port goes down or comes back, it fails, receives run short.
+//! What a device says by itself: its port goes down or comes back, it fails, receives run short;
+//! and what its completion channel is to tell of.
 //!
 //! The progress thread hears it. While the port is down idle lanes go by streams; what is under way
 //! on others is tried again by the device, so that a short cut costs nothing.
+//!
+//! The channel tells nothing while a thread looks, everything while one sleeps on it, and while
+//! nobody does what somebody may wait for. Whoever arms it looks once more then, since nobody tells
+//! of what has come before.
 
 use super::device::Device;
 use super::ended::Ended;
@@ -147,17 +152,19 @@ impl Verbs<'_> {
         self.table.disarm();
         self.carry_connections();
         while self.poll() {}
-        while self.has_to_look() {
-            self.table.arm();
-            if !self.poll_armed() {
-                break;
-            }
-        }
-        self.await_messages();
+        let level = if self.has_to_look() {
+            armed::FOR_ALL
+        } else if self.table.device.carries_messages() {
+            armed::FOR_MESSAGES
+        } else {
+            armed::NOT
+        };
+        self.table.arming.resting.store(level, Ordering::Relaxed);
+        self.rest();
     }
 
     fn has_to_look(self) -> bool {
-        let waits = |lane: &Lane| lane.lock().waits_for_room();
+        let waits = |lane: &Lane| lane.lock().waits_for_room() || lane.user.waits();
         self.table.receives.lock().are_low() || self.table.used(None).any(waits)
     }
 
@@ -176,5 +183,68 @@ impl Verbs<'_> {
             self.speak(lane);
             ended.tell(self.up, lane.peer);
         }
+    }
+}
+
+/// What the completion channel may have to say.
+pub(super) mod armed {
+    pub(in crate::transport::verbs) const NOT: u8 = 0;
+    pub(in crate::transport::verbs) const FOR_MESSAGES: u8 = 1;
+    pub(in crate::transport::verbs) const FOR_ALL: u8 = 2;
+}
+
+/// How the completion channel is [`armed`].
+#[derive(Debug, Default)]
+pub(super) struct Arming {
+    pub(super) now: AtomicU8,
+    /// While nobody looks.
+    pub(super) resting: AtomicU8,
+}
+
+impl DeviceTable {
+    /// Has the channel say when something comes from now on; the caller looks once more before it
+    /// sleeps.
+    pub(crate) fn arm(&self) {
+        self.arming.now.store(armed::FOR_ALL, Ordering::SeqCst);
+        self.device.arm();
+    }
+
+    /// Has the channel say when a message comes for which somebody may wait; in the same way.
+    fn arm_for_messages(&self) {
+        self.arming.now.fetch_max(armed::FOR_MESSAGES, Ordering::SeqCst);
+        self.device.arm_for_messages();
+    }
+
+    /// After a sleep: what the channel has said is taken from it. It may speak long after it was
+    /// armed, and nobody who sleeps beside it would rest.
+    pub(crate) fn disarm(&self) {
+        self.arming.now.store(armed::NOT, Ordering::SeqCst);
+        self.device.drain_channel();
+    }
+
+    /// The same where the channel may say something at all.
+    pub(crate) fn disarm_if_armed(&self) {
+        if self.arming.now.load(Ordering::Relaxed) != armed::NOT {
+            self.disarm();
+        }
+    }
+}
+
+impl Verbs<'_> {
+    /// Nobody looks from now on: has the channel tell of what somebody waits for.
+    pub(crate) fn rest(self) {
+        let arm = || match self.table.arming.resting.load(Ordering::Relaxed) {
+            armed::FOR_ALL => {
+                self.table.arm();
+                true
+            }
+            armed::FOR_MESSAGES => {
+                self.table.arm_for_messages();
+                true
+            }
+            _ => false,
+        };
+        // What has come before is told of by nobody.
+        while arm() && self.poll_armed() {}
     }
 }

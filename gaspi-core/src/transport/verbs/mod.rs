@@ -28,7 +28,7 @@ mod work;
 use crate::config::{CHANNELS, Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
 use crate::transport::payload::Payload;
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingRequests};
@@ -41,7 +41,7 @@ use byte_stream::Chunk;
 use device::RECEIVES;
 use divert::Diverted;
 use ended::Ended;
-use events::DeviceCondition;
+use events::{Arming, DeviceCondition, armed};
 use lane::{Lane, LaneState, Request};
 use receives::Receives;
 use std::collections::HashMap;
@@ -53,13 +53,6 @@ pub(crate) use device::{Device, Wishes, inspect};
 pub use diagnostics::rdma_checks;
 pub(crate) use select::{NoDevice, Place};
 pub(crate) use work::Remote;
-
-/// What the completion channel may have to say.
-mod armed {
-    pub(super) const NOT: u8 = 0;
-    pub(super) const FOR_MESSAGES: u8 = 1;
-    pub(super) const FOR_ALL: u8 = 2;
-}
 
 /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
 #[derive(Debug, Default)]
@@ -102,8 +95,7 @@ pub(crate) struct DeviceTable {
     posted_receives: Arc<PostedReceives>,
     /// Whether writes of a queue may have no read behind them.
     has_unfinished: [AtomicBool; QUEUE_MAX as usize],
-    /// What the completion channel may have to say.
-    armed: AtomicU8,
+    arming: Arming,
     /// When the sockets were looked at last, which is done by time.
     sockets_looked_ns: AtomicU64,
     device: Device,
@@ -135,7 +127,7 @@ impl DeviceTable {
             requests,
             posted_receives,
             has_unfinished: [const { AtomicBool::new(false) }; QUEUE_MAX as usize],
-            armed: AtomicU8::new(armed::NOT),
+            arming: Arming::default(),
             sockets_looked_ns: AtomicU64::new(0),
             device,
         })
@@ -336,7 +328,7 @@ impl Verbs<'_> {
     /// since what has completed before the channel was armed is told by nobody.
     #[cold]
     pub(crate) fn call_progress(self) {
-        if self.table.armed.swap(armed::FOR_ALL, Ordering::SeqCst) != armed::FOR_ALL {
+        if self.table.arming.now.swap(armed::FOR_ALL, Ordering::SeqCst) != armed::FOR_ALL {
             self.table.device.arm();
             self.stream.sets.wakeup.wake();
         }
@@ -387,33 +379,6 @@ impl DeviceTable {
     /// Whether a pair with `peer` is up.
     pub(crate) fn reaches(&self, peer: Rank) -> bool {
         self.used_with(peer).any(|lane| lane.lock().pairing.is_up())
-    }
-
-    /// Has the channel say when something comes from now on; the caller looks once more before it
-    /// sleeps.
-    pub(crate) fn arm(&self) {
-        self.armed.store(armed::FOR_ALL, Ordering::SeqCst);
-        self.device.arm();
-    }
-
-    /// Has the channel say when a message comes for which somebody may wait; in the same way.
-    fn arm_for_messages(&self) {
-        self.armed.fetch_max(armed::FOR_MESSAGES, Ordering::SeqCst);
-        self.device.arm_for_messages();
-    }
-
-    /// After a sleep: what the channel has said is taken from it. It may speak long after it was
-    /// armed, and nobody who sleeps beside it would rest.
-    pub(crate) fn disarm(&self) {
-        self.armed.store(armed::NOT, Ordering::SeqCst);
-        self.device.drain_channel();
-    }
-
-    /// The same where the channel may say something at all.
-    pub(crate) fn disarm_if_armed(&self) {
-        if self.armed.load(Ordering::Relaxed) == armed::FOR_MESSAGES {
-            self.disarm();
-        }
     }
 
     /// Whether the sockets are to be looked at again.
