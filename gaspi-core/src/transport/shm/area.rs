@@ -71,6 +71,20 @@ struct WakeupWords {
     on_sockets: AtomicU32,
 }
 
+/// The queue pairs of a rank with RDMA devices; written by the rank, read by tools.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct PairWords {
+    pub(crate) up: AtomicU32,
+    pub(crate) being_made: AtomicU32,
+    /// Since the rank has joined; those that went with their connection are not among them.
+    pub(crate) failed: AtomicU32,
+    /// How many of those that are up carry messages.
+    pub(crate) messages: AtomicU32,
+    /// 0 while there was no pair; else 1, or 2 where messages are to go by the device.
+    pub(crate) kind: AtomicU32,
+}
+
 #[repr(C, align(4096))]
 struct ControlPage {
     /// Whether this process can use membarrier; valid once joined.
@@ -79,6 +93,7 @@ struct ControlPage {
     claimed: AtomicU64,
     wakeup: WakeupWords,
     notes: [Note; NOTES],
+    pairs: PairWords,
 }
 
 /// No number of a call.
@@ -371,6 +386,16 @@ impl SharedArea {
     /// What the sleeping threads of `rank` wait for; free notes are among them.
     pub(crate) fn notes(&self, rank: Rank) -> &[Note] {
         &self.page(rank).notes
+    }
+
+    /// What tools see of the queue pairs of `rank`.
+    pub(crate) fn pairs(&self, rank: Rank) -> &PairWords {
+        &self.page(rank).pairs
+    }
+
+    /// The same of this rank, which writes it.
+    pub(crate) fn own_pairs(&self) -> &PairWords {
+        self.pairs(self.own)
     }
 
     /// Tells tools with whom this rank commits `group`; the ranks ascend.

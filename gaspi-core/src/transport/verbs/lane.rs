@@ -12,6 +12,7 @@ use super::divert::Diverted;
 use super::ended::{Ended, add};
 use super::pairing::PairState;
 use super::queue_pair::QueuePair;
+use super::shown::Shown;
 use super::work::{Completion, Limits, Local, Remote, WorkRequest};
 use crate::ids::{NotificationId, QueueId, Rank};
 use crate::os::socket::Piece;
@@ -92,12 +93,14 @@ pub(super) struct Lane {
     pub(super) peer: Rank,
     /// Of that which carries the bytes of connections.
     pub(super) user: StreamUser,
+    pub(super) shown: Shown,
     state: Mutex<LaneState>,
 }
 
 impl Lane {
     pub(super) fn new(queue: QueueId, peer: Rank) -> Lane {
-        Lane { queue, peer, user: StreamUser::default(), state: Mutex::default() }
+        let (user, shown) = (StreamUser::default(), Shown::default());
+        Lane { queue, peer, user, shown, state: Mutex::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {

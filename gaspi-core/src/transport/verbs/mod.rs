@@ -23,6 +23,7 @@ mod queue_pair;
 mod ready;
 mod receives;
 mod select;
+mod shown;
 mod work;
 
 use crate::config::{CHANNELS, Network, QUEUE_MAX};
@@ -507,6 +508,9 @@ impl<'a> Verbs<'a> {
                 let was_up = state.pairing.is_up();
                 state.completed(completion, &mut ended);
                 let comes_up = !was_up && state.pairing.is_up();
+                if comes_up {
+                    self.show(lane, &state.pairing);
+                }
                 self.pump(lane, state);
                 ended.tell(self.up, lane.peer);
                 if lane.queue == STREAM {

@@ -67,6 +67,11 @@ impl PairState {
         self.phase == Phase::Up
     }
 
+    /// Whether there is an attempt that has not come up yet.
+    pub(super) fn is_being_made(&self) -> bool {
+        matches!(self.phase, Phase::Offered { .. } | Phase::Proving)
+    }
+
     /// The number of the last attempt.
     pub(super) fn attempt(&self) -> u32 {
         self.attempt

@@ -149,6 +149,7 @@ impl Verbs<'_> {
                 left = state.pairing.refuse(&reason).into();
             }
         }
+        self.show(lane, &state.pairing);
         if let Some(reason) = state.pairing.refused() {
             if self.table.forced {
                 state.lose_all(ended);
@@ -189,6 +190,9 @@ impl Verbs<'_> {
             Step::Prove => state.prove()?,
             Step::TakeDown { reason, was_up } => {
                 log::debug!("{queue} to {peer}: its pair ends: {reason}");
+                if reason != LOST {
+                    self.show_failure();
+                }
                 self.table.note_trouble(peer, reason);
                 if let Some(pair) = &state.pair {
                     self.table.by_number.lock().remove(&pair.number());
