@@ -14,8 +14,8 @@ use crate::config::{Config, Network, Topology};
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank, SegmentId};
-#[cfg(feature = "test-transports")]
 use crate::observer::Pairs;
+#[cfg(feature = "test-transports")]
 use crate::os::clock;
 use crate::passive::Passive;
 use crate::policy::acknowledge::Flush;

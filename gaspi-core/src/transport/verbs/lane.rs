@@ -12,7 +12,7 @@ use super::divert::Diverted;
 use super::ended::{Ended, add};
 use super::pairing::PairState;
 use super::queue_pair::QueuePair;
-use super::shown::Shown;
+use super::shown::{Attempts, Shown};
 use super::work::{Completion, Limits, Local, Remote, WorkRequest};
 use crate::ids::{NotificationId, QueueId, Rank};
 use crate::os::socket::Piece;
@@ -94,13 +94,14 @@ pub(super) struct Lane {
     /// Of that which carries the bytes of connections.
     pub(super) user: StreamUser,
     pub(super) shown: Shown,
+    pub(super) attempts: Attempts,
     state: Mutex<LaneState>,
 }
 
 impl Lane {
     pub(super) fn new(queue: QueueId, peer: Rank) -> Lane {
         let (user, shown) = (StreamUser::default(), Shown::default());
-        Lane { queue, peer, user, shown, state: Mutex::default() }
+        Lane { queue, peer, user, shown, attempts: Attempts::default(), state: Mutex::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {

@@ -29,7 +29,7 @@ mod work;
 use crate::config::{CHANNELS, Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
 use crate::transport::payload::Payload;
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingRequests};
@@ -60,6 +60,8 @@ pub(crate) use work::Remote;
 struct Resets {
     peers: Mutex<Vec<Rank>>,
     any: AtomicBool,
+    /// The news of deaths behind which no pair with a dead rank is left.
+    deaths: AtomicU32,
 }
 
 /// Why pairs with a peer ended last, and whether somebody was told that there are none.
@@ -423,14 +425,14 @@ impl<'a> Verbs<'a> {
         if !busy && self.table.resets.any.swap(false, Ordering::AcqRel) {
             let resets = std::mem::take(&mut *self.table.resets.peers.lock());
             for peer in &resets {
-                self.table.used_with(*peer).for_each(|lane| lane.lock().stop());
+                self.stop_lost(*peer);
             }
             // All that has come before is handled.
             self.drain(&mut receives);
             resets.into_iter().for_each(|peer| self.reset(peer, true));
             busy = true;
         }
-        if !busy && !self.up.ranks().area.all_live() {
+        if !busy {
             busy = self.reset_ended();
         }
         if busy {

@@ -12,13 +12,35 @@ use crate::sync::{AtomicU8, AtomicU32, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct Shown(AtomicU8);
 
+/// Attempts of a lane's pair, for threads without its lock.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    /// The last one; written with the lane's lock, before the peer can hear of it.
+    last: AtomicU32,
+    /// The last one that a lost connection concerns.
+    lost: AtomicU32,
+}
+
+impl Attempts {
+    /// The connection with the peer was lost: what had been begun by now is lost with it.
+    pub(super) fn lose(&self) {
+        self.lost.fetch_max(self.last.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    /// Up to which attempt all have been lost with their connection.
+    pub(super) fn lost(&self) -> u32 {
+        self.lost.load(Ordering::SeqCst)
+    }
+}
+
 const NONE: u8 = 0;
 const BEING_MADE: u8 = 1;
 const UP: u8 = 2;
 
 impl Verbs<'_> {
-    /// Counts a lane, whose lock the caller holds, as its pair is now.
+    /// Counts a lane, whose lock the caller holds, as its pair is now, and notes its attempt.
     pub(super) fn show(self, lane: &Lane, pairing: &PairState) {
+        lane.attempts.last.store(pairing.attempt(), Ordering::SeqCst);
         let now = match (pairing.is_up(), pairing.is_being_made()) {
             (true, _) => UP,
             (_, true) => BEING_MADE,
