@@ -24,6 +24,8 @@ mod ready;
 mod receives;
 mod select;
 mod shown;
+mod subnet;
+mod troubles;
 mod work;
 
 use crate::config::{CHANNELS, Network, QUEUE_MAX};
@@ -39,7 +41,6 @@ use crate::transport::{Behind, Carried, Upcalls};
 use crate::wire::frame::{Frame, PREFIX};
 use crate::wire::message::{Put, RemoteAddress, Stream};
 use byte_stream::Chunk;
-use device::RECEIVES;
 use divert::Diverted;
 use ended::Ended;
 use events::{Arming, DeviceCondition, armed};
@@ -48,6 +49,7 @@ use receives::Receives;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
+use troubles::Trouble;
 use work::{BATCH, Completion, Outcome};
 
 pub(crate) use device::{Device, Wishes, inspect};
@@ -62,13 +64,6 @@ struct Resets {
     any: AtomicBool,
     /// The news of deaths behind which no pair with a dead rank is left.
     deaths: AtomicU32,
-}
-
-/// Why pairs with a peer ended last, and whether somebody was told that there are none.
-#[derive(Debug, Default)]
-struct Trouble {
-    reason: String,
-    told: bool,
 }
 
 /// The lane of the bytes of connections. Channels have none of their own: they go by connections.
@@ -116,7 +111,7 @@ impl DeviceTable {
         requests: Arc<PendingRequests>,
         posted_receives: Arc<PostedReceives>,
     ) -> std::result::Result<DeviceTable, String> {
-        let receives = Receives::new(&device, RECEIVES)?;
+        let receives = Receives::new(&device, device.handles.limits.receives)?;
         Ok(DeviceTable {
             receives: Mutex::new(receives),
             lanes: [const { OnceLock::new() }; QUEUE_MAX as usize + 1],
@@ -363,22 +358,6 @@ impl DeviceTable {
         self.used_with(peer).all(|lane| lane.lock().is_idle())
     }
 
-    /// Why pairs with `peer` ended last.
-    pub(crate) fn last_error(&self, peer: Rank) -> Option<String> {
-        self.troubles.lock().get(&peer).map(|trouble| trouble.reason.clone())
-    }
-
-    fn note_trouble(&self, peer: Rank, reason: String) {
-        self.troubles.lock().entry(peer).or_default().reason = reason;
-    }
-
-    /// Says once that no device carries data to `peer`.
-    fn warn_of_streams(&self, peer: Rank, reason: &str) {
-        if !std::mem::replace(&mut self.troubles.lock().entry(peer).or_default().told, true) {
-            log::warn!("data to {peer} goes by TCP, not by the RDMA device: {reason}");
-        }
-    }
-
     /// Whether a pair with `peer` is up.
     pub(crate) fn reaches(&self, peer: Rank) -> bool {
         self.used_with(peer).any(|lane| lane.lock().pairing.is_up())
@@ -474,7 +453,7 @@ impl<'a> Verbs<'a> {
         let mut completions = [Completion::default(); BATCH];
         let mut handled = self.feed_parked(receives);
         // What comes meanwhile can wait.
-        while handled < RECEIVES as usize {
+        while handled < self.table.device.handles.limits.receives as usize {
             let come = self.table.device.poll_received(&mut completions);
             if come.is_empty() {
                 break;
@@ -520,7 +499,10 @@ impl<'a> Verbs<'a> {
                 }
             }
             Outcome::Failed { status, vendor } => {
-                let reason = self.table.device.in_words(status, vendor);
+                let mut reason = self.table.device.in_words(status, vendor);
+                if status == libibverbs_sys::IBV_WC_RETRY_EXC_ERR {
+                    reason = self.table.with_place(lane.peer, reason);
+                }
                 // A flush: the peer has used the pair before this side had proved it.
                 let refuses = status != libibverbs_sys::IBV_WC_WR_FLUSH_ERR;
                 lane.lock().note_failure(&reason, refuses);

@@ -207,6 +207,7 @@ impl Verbs<'_> {
             }
             Step::Connect(offer) => {
                 let pair = state.pair.as_mut().ok_or("there is no pair")?;
+                self.table.note_place(peer, offer.gid);
                 pair.connect(&offer)?;
                 state
                     .outbox
