@@ -128,7 +128,7 @@ impl Verbs<'_> {
         steps.retain(|step| tells || !matches!(step, Step::TellLoss(_)));
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
-        state.lose_all(&mut ended);
+        state.lose_all(lane.queue, &mut ended);
         drop(state);
         // Before the program hears of it, and may ask for more by the stream.
         self.speak(lane);
@@ -151,7 +151,7 @@ impl Verbs<'_> {
         }
         if let Some(reason) = state.pairing.refused() {
             if self.table.forced {
-                state.lose_all(ended);
+                state.lose_all(lane.queue, ended);
             } else {
                 self.table.warn_of_streams(lane.peer, reason);
             }
@@ -197,7 +197,7 @@ impl Verbs<'_> {
                     self.abort_connections(lane);
                 }
                 if was_up {
-                    state.lose_all(ended);
+                    state.lose_all(queue, ended);
                 } else {
                     state.drop_pair();
                 }
