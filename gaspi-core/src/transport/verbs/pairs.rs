@@ -84,7 +84,7 @@ impl Verbs<'_> {
     /// all that has come. Whoever looks next does that, without what the caller holds; pairs that
     /// have been begun until then are no part of the loss.
     pub(crate) fn disconnect(self, peer: Rank) {
-        self.table.used_with(peer).for_each(|lane| lane.attempts.lose());
+        self.table.used_with(peer).for_each(|lane| lane.shown.attempts.lose());
         self.table.resets.peers.lock().push(peer);
         self.table.resets.any.store(true, Ordering::Release);
         self.up.ranks().wake_own();
@@ -107,7 +107,7 @@ impl Verbs<'_> {
     pub(super) fn stop_lost(self, peer: Rank) {
         for lane in self.table.used_with(peer) {
             let state = lane.lock();
-            if state.pairing.attempt() <= lane.attempts.lost() {
+            if state.pairing.attempt() <= lane.shown.attempts.lost() {
                 state.stop();
             }
         }
@@ -140,7 +140,7 @@ impl Verbs<'_> {
     pub(super) fn reset(self, peer: Rank, tells: bool) {
         let lives = self.up.ranks().check_alive(peer, "a request").is_ok();
         for lane in self.table.used_with(peer) {
-            if lives && lane.lock().pairing.attempt() > lane.attempts.lost() {
+            if lives && lane.lock().pairing.attempt() > lane.shown.attempts.lost() {
                 continue;
             }
             self.reset_lane(lane, tells && lives);
@@ -154,7 +154,7 @@ impl Verbs<'_> {
         steps.retain(|step| tells || !matches!(step, Step::TellLoss(_)));
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
-        state.lose_all(&mut ended);
+        state.lose_all(lane.queue, &mut ended);
         drop(state);
         // Before the program hears of it, and may ask for more by the stream.
         self.speak(lane);
@@ -178,7 +178,7 @@ impl Verbs<'_> {
         self.show(lane, &state.pairing);
         if let Some(reason) = state.pairing.refused() {
             if self.table.forced {
-                state.lose_all(ended);
+                state.lose_all(lane.queue, ended);
             } else {
                 self.table.warn_of_streams(lane.peer, reason);
             }
@@ -228,7 +228,7 @@ impl Verbs<'_> {
                     self.abort_connections(lane);
                 }
                 if was_up {
-                    state.lose_all(ended);
+                    state.lose_all(queue, ended);
                 } else {
                     state.drop_pair();
                 }

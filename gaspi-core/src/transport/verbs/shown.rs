@@ -10,7 +10,10 @@ use crate::sync::{AtomicU8, AtomicU32, Ordering};
 /// What is counted of a lane: nothing, a pair that is being made, or one that is up. Changed with
 /// the lane's lock.
 #[derive(Debug, Default)]
-pub(super) struct Shown(AtomicU8);
+pub(super) struct Shown {
+    counted: AtomicU8,
+    pub(super) attempts: Attempts,
+}
 
 /// Attempts of a lane's pair, for threads without its lock.
 #[derive(Debug, Default)]
@@ -40,13 +43,13 @@ const UP: u8 = 2;
 impl Verbs<'_> {
     /// Counts a lane, whose lock the caller holds, as its pair is now, and notes its attempt.
     pub(super) fn show(self, lane: &Lane, pairing: &PairState) {
-        lane.attempts.last.store(pairing.attempt(), Ordering::SeqCst);
+        lane.shown.attempts.last.store(pairing.attempt(), Ordering::SeqCst);
         let now = match (pairing.is_up(), pairing.is_being_made()) {
             (true, _) => UP,
             (_, true) => BEING_MADE,
             _ => NONE,
         };
-        let before = lane.shown.0.swap(now, Ordering::Relaxed);
+        let before = lane.shown.counted.swap(now, Ordering::Relaxed);
         if before == now {
             return;
         }
