@@ -85,7 +85,7 @@ pub use control::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
 pub use error::{Error, Result};
 pub use fast_path::FastPath;
 pub use ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
-pub use observer::{Life, Observer, Pairs, Wait};
+pub use observer::{Life, Observer, Wait};
 pub use one_sided::{Transfer, TransferList};
 pub use runtime::{PendingInit, Runtime};
 pub use segment::Init;
@@ -93,6 +93,7 @@ pub use state::State;
 pub use statistics::CounterInfo;
 pub use timeout::{Deadline, Timeout};
 pub use transport::Link;
+pub use transport::shm::pairs::Pairs;
 #[cfg(feature = "test-transports")]
 #[doc(hidden)]
 pub use transport::twin;

@@ -9,6 +9,7 @@ use crate::os::clock::monotonic_ms;
 use crate::sync::Ordering;
 use crate::sync::arrival_slot::Poll;
 use crate::transport::shm::area::{Note, SharedArea, liveness};
+use crate::transport::shm::pairs::Pairs;
 use crate::wait::Call;
 use crate::wire::shared_layout::SharedLayout;
 use std::os::fd::OwnedFd;
@@ -40,35 +41,6 @@ pub struct Wait {
     pub awaited: Vec<Rank>,
     /// There may be more of them: the list of the group's members was too long to be written down.
     pub in_part: bool,
-}
-
-/// The queue pairs of a rank that has made any with an RDMA device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pairs {
-    /// Those that can carry requests.
-    pub up: u32,
-    /// Those that are being made.
-    pub being_made: u32,
-    /// Those that have failed since the rank joined. Pairs that ended with the connection to their
-    /// peer are not among them.
-    pub failed: u32,
-    /// Of those that are up: how many carry messages. `None` where messages go by TCP.
-    pub messages: Option<u32>,
-}
-
-impl Pairs {
-    /// Those of `rank`, if it has made any.
-    pub(crate) fn of(area: &SharedArea, rank: Rank) -> Option<Pairs> {
-        let words = area.pairs(rank);
-        let kind = words.kind.load(Ordering::Relaxed);
-        let messages = words.messages.load(Ordering::Relaxed);
-        (kind > 0).then(|| Pairs {
-            up: words.up.load(Ordering::Relaxed),
-            being_made: words.being_made.load(Ordering::Relaxed),
-            failed: words.failed.load(Ordering::Relaxed),
-            messages: (kind > 1).then_some(messages),
-        })
-    }
 }
 
 /// A view of the memory that the ranks of a job share.
@@ -121,7 +93,7 @@ impl Observer {
 
     /// The queue pairs of `rank`, if it has made any.
     pub fn pairs(&self, rank: Rank) -> Option<Pairs> {
-        Pairs::of(&self.area, rank)
+        Pairs::of(self.area.pairs(rank))
     }
 
     /// The ranks that `rank` waits for in a call, and whether these are all.

@@ -14,7 +14,6 @@ use crate::config::{Config, Network, Topology};
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank, SegmentId};
-use crate::observer::Pairs;
 #[cfg(feature = "test-transports")]
 use crate::os::clock;
 use crate::passive::Passive;
@@ -32,6 +31,7 @@ use crate::sync::epoch::{self};
 use crate::sync::{AtomicBool, Ordering};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::endpoint::{CarrierKind, Endpoint, Endpoints};
+use crate::transport::shm::pairs::Pairs;
 use crate::transport::tcp::Tcp;
 use crate::transport::verbs::DeviceTable;
 use crate::wait::{Call, Sockets, Waiter, Waiting};
@@ -363,7 +363,7 @@ impl Runtime {
     /// The queue pairs of this rank, as tools see them; `None` if it has made none.
     #[doc(hidden)]
     pub fn pairs(&self) -> Option<Pairs> {
-        Pairs::of(&self.inner.ranks.area, self.inner.ranks.me)
+        Pairs::of(self.inner.ranks.area.own_pairs())
     }
 
     /// The configuration that all ranks agreed on.

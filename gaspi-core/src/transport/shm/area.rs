@@ -16,6 +16,7 @@ use crate::sync::arrival_slot::ArrivalSlot;
 use crate::sync::eventcount::EventCount;
 use crate::sync::membarrier::{self, Light};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::transport::shm::pairs::PairWords;
 use crate::transport::shm::wakeup::WakeupSockets;
 use crate::wire::shared_layout::{
     ARRIVAL_SLOT_BYTES, CONTROL_PAGE_BYTES, LIVENESS_BYTES, MARK_BYTES, OUTBOX_BUFFERS,
@@ -69,20 +70,6 @@ struct WakeupWords {
     awaited: AtomicU32,
     /// How many sleep on their sockets instead of the futex.
     on_sockets: AtomicU32,
-}
-
-/// The queue pairs of a rank with RDMA devices; written by the rank, read by tools.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub(crate) struct PairWords {
-    pub(crate) up: AtomicU32,
-    pub(crate) being_made: AtomicU32,
-    /// Since the rank has joined; those that went with their connection are not among them.
-    pub(crate) failed: AtomicU32,
-    /// How many of those that are up carry messages.
-    pub(crate) messages: AtomicU32,
-    /// 0 while there was no pair; else 1, or 2 where messages are to go by the device.
-    pub(crate) kind: AtomicU32,
 }
 
 #[repr(C, align(4096))]

@@ -7,4 +7,5 @@
 
 pub(crate) mod area;
 pub(crate) mod copy;
+pub(crate) mod pairs;
 pub(crate) mod wakeup;

@@ -27,7 +27,6 @@ mod receives;
 mod select;
 mod shown;
 mod subnet;
-mod troubles;
 mod work;
 
 use crate::config::{CHANNELS, Network, QUEUE_MAX};
@@ -52,7 +51,6 @@ use receives::Receives;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use troubles::Trouble;
 use work::{BATCH, Completion, Outcome};
 
 pub(crate) use device::{Device, Wishes, inspect};
@@ -68,6 +66,15 @@ struct Resets {
     any: AtomicBool,
     /// The news of deaths behind which no pair with a dead rank is left.
     deaths: AtomicU32,
+}
+
+/// Why pairs with a peer ended last, and whether somebody was told that there are none.
+#[derive(Debug, Default)]
+struct Trouble {
+    reason: String,
+    told: bool,
+    /// Where the peer's port is in another network than this rank's.
+    elsewhere: Option<String>,
 }
 
 /// The lane of the bytes of connections. Channels have none of their own: they go by connections.

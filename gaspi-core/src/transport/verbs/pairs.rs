@@ -3,9 +3,9 @@
 
 use super::ended::Ended;
 use super::lane::{Failure, Lane, LaneState};
-use super::pairing::Step;
+use super::pairing::{PairState, Step};
 use super::queue_pair::{BufferShape, QueuePair};
-use super::{STREAM, Verbs};
+use super::{DeviceTable, STREAM, Verbs, select};
 use crate::ids::Rank;
 use crate::sync::{MutexGuard, Ordering};
 use crate::transport::tcp::send_queue::Outgoing;
@@ -263,6 +263,62 @@ impl Verbs<'_> {
             }
             state = lane.lock();
             state.outbox.telling = false;
+        }
+    }
+}
+
+impl Verbs<'_> {
+    /// Counts a lane, whose lock the caller holds, as its pair is now.
+    pub(super) fn show(self, lane: &Lane, pairing: &PairState) {
+        let kind = if self.table.device.carries_messages() { 2 } else { 1 };
+        let words = self.up.ranks().area.own_pairs();
+        lane.shown.show(pairing, words, lane.queue == STREAM, kind);
+    }
+
+    /// Counts a pair that has failed.
+    fn show_failure(self) {
+        self.up.ranks().area.own_pairs().failed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl DeviceTable {
+    /// Why pairs with `peer` ended last.
+    pub(crate) fn last_error(&self, peer: Rank) -> Option<String> {
+        self.troubles.lock().get(&peer).map(|trouble| trouble.reason.clone())
+    }
+
+    pub(super) fn note_trouble(&self, peer: Rank, reason: String) {
+        self.troubles.lock().entry(peer).or_default().reason = reason;
+    }
+
+    /// Notes where a peer's port is, and says once if that is another network than this rank's.
+    pub(super) fn note_place(&self, peer: Rank, gid: [u8; 16]) {
+        let port = &self.device.handles.port;
+        let Some(own) = port.subnet.filter(|own| !own.contains(gid)) else { return };
+        let gid = select::written(gid);
+        let place = format!("its port {gid} is not in {own}, the network of");
+        let place = format!("{place} {}; a router has to be between", self.device.description());
+        let mut troubles = self.troubles.lock();
+        let known = &mut troubles.entry(peer).or_default().elsewhere;
+        if known.as_ref() != Some(&place) {
+            log::info!("{peer} by RDMA: {place}");
+            *known = Some(place);
+        }
+    }
+
+    /// A reason why a peer's device does not answer, with what is known of its place.
+    pub(super) fn with_place(&self, peer: Rank, reason: String) -> String {
+        let troubles = self.troubles.lock();
+        match troubles.get(&peer).and_then(|trouble| trouble.elsewhere.as_ref()) {
+            Some(place) => format!("{reason}; {place}"),
+            None => reason,
+        }
+    }
+
+    /// Says once that no device carries data to `peer`.
+    pub(super) fn warn_of_streams(&self, peer: Rank, reason: &str) {
+        if !std::mem::replace(&mut self.troubles.lock().entry(peer).or_default().told, true) {
+            log::warn!("data to {peer} goes by TCP, not by the RDMA device: {reason}");
         }
     }
 }

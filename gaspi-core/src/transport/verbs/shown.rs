@@ -2,10 +2,9 @@
 //!
 //! Invariant: the words are sums over the lanes of the rank, each lane counted once.
 
-use super::lane::Lane;
 use super::pairing::PairState;
-use super::{STREAM, Verbs};
 use crate::sync::{AtomicU8, AtomicU32, Ordering};
+use crate::transport::shm::pairs::PairWords;
 
 /// What is counted of a lane: nothing, a pair that is being made, or one that is up. Changed with
 /// the lane's lock.
@@ -40,29 +39,29 @@ const NONE: u8 = 0;
 const BEING_MADE: u8 = 1;
 const UP: u8 = 2;
 
-impl Verbs<'_> {
-    /// Counts a lane, whose lock the caller holds, as its pair is now, and notes its attempt.
-    pub(super) fn show(self, lane: &Lane, pairing: &PairState) {
-        lane.shown.attempts.last.store(pairing.attempt(), Ordering::SeqCst);
+impl Shown {
+    /// Counts a lane, whose lock the caller holds, as its pair is now, and notes its attempt. Lanes
+    /// of messages are counted besides; `kind` is that of the words.
+    pub(super) fn show(&self, pairing: &PairState, words: &PairWords, messages: bool, kind: u32) {
+        self.attempts.last.store(pairing.attempt(), Ordering::SeqCst);
         let now = match (pairing.is_up(), pairing.is_being_made()) {
             (true, _) => UP,
             (_, true) => BEING_MADE,
             _ => NONE,
         };
-        let before = lane.shown.counted.swap(now, Ordering::Relaxed);
+        let before = self.counted.swap(now, Ordering::Relaxed);
         if before == now {
             return;
         }
-        let words = self.up.ranks().area.own_pairs();
-        let kind = if self.table.device.carries_messages() { 2 } else { 1 };
         words.kind.store(kind, Ordering::Relaxed);
         let change = |counted: u8, by: &dyn Fn(&AtomicU32)| match counted {
             BEING_MADE => by(&words.being_made),
-            UP if lane.queue == STREAM => {
+            UP => {
                 by(&words.up);
-                by(&words.messages);
+                if messages {
+                    by(&words.messages);
+                }
             }
-            UP => by(&words.up),
             _ => {}
         };
         change(before, &|word| {
@@ -71,10 +70,5 @@ impl Verbs<'_> {
         change(now, &|word| {
             word.fetch_add(1, Ordering::Relaxed);
         });
-    }
-
-    /// Counts a pair that has failed.
-    pub(super) fn show_failure(self) {
-        self.up.ranks().area.own_pairs().failed.fetch_add(1, Ordering::Relaxed);
     }
 }
