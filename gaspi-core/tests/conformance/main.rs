@@ -8,6 +8,7 @@ mod atomics;
 mod channels;
 mod collectives;
 mod device_faults;
+mod device_pairs;
 mod devices;
 mod general;
 mod groups;
@@ -33,6 +34,7 @@ fn main() -> std::process::ExitCode {
         channels::setup::tests(),
         collectives::tests(),
         device_faults::tests(),
+        device_pairs::tests(),
         devices::tests(),
         general::tests(),
         groups::tests(),
