@@ -4,6 +4,7 @@
 //! Invariant: everything that the device knows of keeps what it belongs to open, and is taken from
 //! the device when it is dropped.
 
+use super::budget::{self, Budget, NotMade};
 use super::port::{DeviceLimits, DeviceList, GidTable, OpenContext, Port};
 use super::select::{
     self, Chosen, DeviceFacts, GidEntry, NoDevice, Place, PortRow, Selection, Wanted,
@@ -54,6 +55,7 @@ pub(super) struct Handles {
     received: NonNull<sys::ibv_cq>,
     pub(super) receives: NonNull<sys::ibv_srq>,
     sent: Mutex<Vec<SentQueue>>,
+    pub(super) budget: Budget,
     name: String,
     pub(super) port: Port,
     /// Where the GID was seen last.
@@ -76,6 +78,8 @@ pub(crate) struct Device {
     rows: Vec<PortRow>,
     ends_at_ack: bool,
     messages: bool,
+    /// How many pairs were asked for.
+    pairs: Option<u32>,
 }
 
 impl super::DeviceTable {
@@ -101,8 +105,17 @@ impl Device {
         let handles = Handles::new(library, context, name, port, limits, timing);
         let handles = Arc::new(handles.map_err(missing)?);
         let flush_target = FlushTarget::new(&handles).map_err(missing)?;
-        let DeviceChoice { ends_at_ack, messages, .. } = wishes.choice;
-        Ok(Device { flush_target, handles, description, rows, ends_at_ack, messages })
+        let DeviceChoice { ends_at_ack, messages, pairs, .. } = wishes.choice;
+        Ok(Device { flush_target, handles, description, rows, ends_at_ack, messages, pairs })
+    }
+
+    /// So many ranks of this machine use it, this one among them: settles how many pairs it has.
+    pub(crate) fn share_among(&self, sharers: u32) {
+        let DeviceLimits { entries, depth, counts, .. } = self.handles.limits;
+        let pairs_each = (SENT_ENTRIES.min(entries) / depth).max(1);
+        let share = budget::share(counts, pairs_each, sharers);
+        self.handles.budget.set_limit(self.pairs.unwrap_or(share));
+        log::debug!("proc_init: {} pairs at most", self.pairs.unwrap_or(share));
     }
 
     /// What was found about each port: whether it is used, and why.
@@ -385,6 +398,7 @@ impl Handles {
             received,
             receives,
             sent,
+            budget: Budget::default(),
             name,
             port,
             gid_index: AtomicU8::new(port.gid.index),
@@ -399,7 +413,7 @@ impl Handles {
     pub(super) fn take_entries(
         &self,
         entries: u32,
-    ) -> Result<(NonNull<sys::ibv_cq>, NonNull<sys::ibv_cq>), String> {
+    ) -> Result<(NonNull<sys::ibv_cq>, NonNull<sys::ibv_cq>), NotMade> {
         let mut sent = self.sent.lock();
         if let Some(found) = sent.iter_mut().find(|sent| sent.free >= entries) {
             found.free -= entries;
@@ -416,9 +430,21 @@ impl Handles {
                 0,
             )
         };
-        let queue = NonNull::new(made).ok_or_else(|| last_error("ibv_create_cq"))?;
+        let queue = NonNull::new(made).ok_or_else(|| self.not_made("ibv_create_cq"))?;
         sent.push(SentQueue { queue, free: size - entries });
         Ok((queue, self.received))
+    }
+
+    /// What the library has said when it made nothing.
+    pub(super) fn not_made(&self, what: &str) -> NotMade {
+        let error = io::Error::last_os_error();
+        let reason = format!("{what}: {error}");
+        match error.raw_os_error() {
+            Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => self.budget.short(format!(
+                "the device has no more pairs ({reason}); GASPI_IB_PAIRS sets how many a rank uses"
+            )),
+            _ => reason.into(),
+        }
     }
 
     /// Gives the room of a pair that has ended back.

@@ -8,6 +8,7 @@
 //! Invariant: memory that a device knows is released before the delete of its segment returns,
 //! behind all requests of this rank that use it.
 
+mod budget;
 mod byte_stream;
 mod device;
 mod diagnostics;
@@ -369,6 +370,18 @@ impl DeviceTable {
         self.troubles.lock().entry(peer).or_default().reason = reason;
     }
 
+    /// Says once that there are too few pairs.
+    fn warn_of_budget(&self, queue: QueueId, peer: Rank, reason: &str) {
+        if self.device.handles.budget.tells() {
+            log::warn!(
+                "{queue} to {peer}, and further ones for which there is no pair, go by TCP, not by \
+                 the RDMA device: {reason}"
+            );
+        } else {
+            log::debug!("{queue} to {peer} goes by TCP: {reason}");
+        }
+    }
+
     /// Says once that no device carries data to `peer`.
     fn warn_of_streams(&self, peer: Rank, reason: &str) {
         if !std::mem::replace(&mut self.troubles.lock().entry(peer).or_default().told, true) {
@@ -418,6 +431,10 @@ impl<'a> Verbs<'a> {
         }
         if self.table.has_stalled.swap(false, Ordering::AcqRel) {
             busy |= self.go_on(&mut receives);
+        }
+        if self.table.device.handles.budget.take_news() {
+            self.try_scarce();
+            busy = true;
         }
         if !busy && self.table.resets.any.swap(false, Ordering::AcqRel) {
             let resets = std::mem::take(&mut *self.table.resets.peers.lock());

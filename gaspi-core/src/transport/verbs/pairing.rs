@@ -12,6 +12,7 @@
 //! Invariant: an attempt ends on both sides before the next one begins: each has said so, behind
 //! the end of all that was under way, or the connection between them has been lost.
 
+use super::budget::NotMade;
 use crate::wire::message::PairOffer;
 
 /// How far an attempt has come.
@@ -52,13 +53,18 @@ pub(super) enum Step {
 pub(super) struct PairState {
     attempt: u32,
     phase: Phase,
+    /// The attempt that the peer has offered, where one that was begun here took its place.
+    instead_of: Option<u32>,
     /// Why the last attempt ended without having been up: no further one is begun here.
     refused: Option<String>,
+    /// Whether that was because this rank has too few pairs.
+    scarce: bool,
 }
 
 impl Default for PairState {
     fn default() -> PairState {
-        PairState { attempt: 0, phase: Phase::Idle, refused: None }
+        let (instead_of, refused) = (None, None);
+        PairState { attempt: 0, phase: Phase::Idle, instead_of, refused, scarce: false }
     }
 }
 
@@ -89,12 +95,33 @@ impl PairState {
         }
         self.attempt = self.attempt.wrapping_add(1);
         self.phase = Phase::Offered { here: false, there: false };
+        self.instead_of = None;
         vec![Step::Offer(self.attempt)]
     }
 
     /// Begins an attempt where the last one was refused: something has changed.
     pub(super) fn try_again(&mut self) -> Vec<Step> {
         if self.refused.take().is_some() { self.begin() } else { Vec::new() }
+    }
+
+    /// Whether no pair could be made here, since there were too few.
+    pub(super) fn is_scarce(&self) -> bool {
+        self.phase == Phase::Idle && self.refused.is_some() && self.scarce
+    }
+
+    /// The end that was to be offered cannot be made. Nothing was told of it, so that there is
+    /// nothing to wait for; a peer that has offered its own is told.
+    pub(super) fn not_made(&mut self, error: &NotMade) -> Vec<Step> {
+        let Phase::Offered { here, .. } = self.phase else { return Vec::new() };
+        self.phase = Phase::Idle;
+        (self.refused, self.scarce) = (Some(error.reason.clone()), error.scarce);
+        let offered = if here {
+            Some(self.attempt)
+        } else {
+            self.attempt = self.attempt.wrapping_sub(1);
+            self.instead_of.take()
+        };
+        offered.map(|attempt| Step::TellEnd(attempt, error.reason.clone())).into_iter().collect()
     }
 
     /// The peer offers its end.
@@ -117,6 +144,7 @@ impl PairState {
             // It has not heard of attempts that this side knows.
             self.refused = None;
             steps = self.begin();
+            self.instead_of = Some(offer.attempt);
         }
         steps
     }
@@ -159,7 +187,7 @@ impl PairState {
             Phase::Offered { .. } | Phase::Proving | Phase::Up => {
                 // Where the way is being proved the peer may have used it already.
                 if matches!(self.phase, Phase::Offered { .. }) {
-                    self.refused = Some(reason.to_owned());
+                    (self.refused, self.scarce) = (Some(reason.to_owned()), false);
                 }
                 let taken_down = self.take_down(reason);
                 self.phase = Phase::Idle;
@@ -171,7 +199,7 @@ impl PairState {
     /// There is no way: the end cannot be made or connected, or the peer does not answer.
     pub(super) fn refuse(&mut self, reason: &str) -> Vec<Step> {
         if !matches!(self.phase, Phase::Idle | Phase::Ending | Phase::Up) {
-            self.refused = Some(reason.to_owned());
+            (self.refused, self.scarce) = (Some(reason.to_owned()), false);
         }
         self.fail(reason)
     }

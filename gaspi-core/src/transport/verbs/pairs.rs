@@ -1,6 +1,7 @@
 //! Pairs as they are made and ended: what the machine of [`pairing`](super::pairing) says, carried
 //! out by the device, and told to the peer by the streams.
 
+use super::budget::NotMade;
 use super::ended::Ended;
 use super::lane::{Failure, Lane, LaneState};
 use super::pairing::Step;
@@ -135,6 +136,31 @@ impl Verbs<'_> {
         ended.tell(self.up, lane.peer);
     }
 
+    /// Begins anew where there were too few pairs, as far as there are now.
+    pub(super) fn try_scarce(self) {
+        let scarce = |lane: &&Lane| lane.lock().pairing.is_scarce();
+        for lane in self.table.used(None).filter(scarce) {
+            if !self.table.device.handles.budget.has_room() {
+                return;
+            }
+            self.begin_anew(lane);
+        }
+    }
+
+    /// Begins anew where there was no way.
+    pub(super) fn begin_anew(self, lane: &Lane) {
+        let mut state = lane.lock();
+        let steps = state.pairing.try_again();
+        if steps.is_empty() {
+            return;
+        }
+        let mut ended = Ended::default();
+        self.carry_out(lane, &mut state, steps, &mut ended);
+        drop(state);
+        self.speak(lane);
+        ended.tell(self.up, lane.peer);
+    }
+
     /// Carries out what the machine says; what cannot be ends the attempt.
     pub(super) fn carry_out(
         self,
@@ -145,13 +171,18 @@ impl Verbs<'_> {
     ) {
         let mut left: VecDeque<Step> = steps.into();
         while let Some(step) = left.pop_front() {
-            if let Err(reason) = self.step(lane, state, step, ended) {
-                left = state.pairing.refuse(&reason).into();
+            let offers = matches!(step, Step::Offer(_));
+            match self.step(lane, state, step, ended) {
+                Ok(()) => {}
+                Err(error) if offers => left = state.pairing.not_made(&error).into(),
+                Err(error) => left = state.pairing.refuse(&error.reason).into(),
             }
         }
         if let Some(reason) = state.pairing.refused() {
             if self.table.forced {
                 state.lose_all(ended);
+            } else if state.pairing.is_scarce() {
+                self.table.warn_of_budget(lane.queue, lane.peer, reason);
             } else {
                 self.table.warn_of_streams(lane.peer, reason);
             }
@@ -164,7 +195,7 @@ impl Verbs<'_> {
         state: &mut LaneState,
         step: Step,
         ended: &mut Ended,
-    ) -> Result<(), String> {
+    ) -> Result<(), NotMade> {
         let (queue, peer) = (lane.queue, lane.peer);
         match step {
             Step::Offer(attempt) => {
@@ -179,7 +210,7 @@ impl Verbs<'_> {
                 state.outbox.messages.push_back(Pairing::Offer(offer));
             }
             Step::Connect(offer) => {
-                let pair = state.pair.as_mut().ok_or("there is no pair")?;
+                let pair = state.pair.as_mut().ok_or_else(|| "there is no pair".to_owned())?;
                 pair.connect(&offer)?;
                 state
                     .outbox

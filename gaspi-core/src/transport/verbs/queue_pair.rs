@@ -1,10 +1,10 @@
 //! One end of a pair: a reliable connection between two devices.
 
+use super::budget::NotMade;
 use super::device::{Handles, RECEIVE_BYTES, Registration};
 use super::select::{GidEntry, written};
 use super::work::{
     BUFFER_BYTES, EndAddress, INLINE, Limits, Local, RETRIES, Remote, WorkRequest, check,
-    last_error,
 };
 use crate::ids::QueueId;
 use crate::os::socket::Piece;
@@ -76,19 +76,33 @@ impl Drop for QueuePair {
         // SAFETY: made once, ended once; nothing is taken from its memory any more then.
         unsafe { (self.handles.library.ibv_destroy_qp)(self.pair.as_ptr()) };
         self.handles.give_back_entries(self.sent, self.entries);
+        self.handles.budget.give_back();
     }
 }
 
 impl QueuePair {
-    /// Makes an end that is not connected.
+    /// Makes an end that is not connected, as long as the budget has one left.
     pub(super) fn new(
         handles: &Arc<Handles>,
         own_flush_target: Remote,
         ends_at_ack: bool,
         shape: BufferShape,
-    ) -> Result<QueuePair, String> {
-        let device = handles.limits;
+    ) -> Result<QueuePair, NotMade> {
         let gid = handles.present_gid()?;
+        handles.budget.take()?;
+        let made = QueuePair::create(handles, gid, own_flush_target, (ends_at_ack, shape));
+        let made = made.inspect_err(|_| handles.budget.cancel())?;
+        made.initialise()?;
+        Ok(made)
+    }
+
+    fn create(
+        handles: &Arc<Handles>,
+        gid: GidEntry,
+        own_flush_target: Remote,
+        (ends_at_ack, shape): (bool, BufferShape),
+    ) -> Result<QueuePair, NotMade> {
+        let device = handles.limits;
         let entries = device.depth;
         let (sent, received) = handles.take_entries(entries)?;
         let made = [device.inline, 64, 0].into_iter().find_map(|bytes| {
@@ -107,9 +121,9 @@ impl QueuePair {
             NonNull::new(pair).map(|pair| (pair, attr.cap.max_inline_data))
         });
         let Some((pair, room)) = made else {
-            let reason = last_error("ibv_create_qp");
+            let error = handles.not_made("ibv_create_qp");
             handles.give_back_entries(sent, entries);
-            return Err(reason);
+            return Err(error);
         };
         let limits = Limits {
             depth: device.depth,
@@ -119,7 +133,7 @@ impl QueuePair {
         };
         // SAFETY: made above.
         let first_packet = unsafe { pair.as_ref().qp_num }.wrapping_mul(0x9e37) & 0x00ff_ffff;
-        let made = QueuePair {
+        Ok(QueuePair {
             pair,
             limits,
             entries,
@@ -131,9 +145,7 @@ impl QueuePair {
             buffers: None,
             shape,
             handles: Arc::clone(handles),
-        };
-        made.initialise()?;
-        Ok(made)
+        })
     }
 
     fn modify(&self, mut attr: sys::ibv_qp_attr, mask: u32, what: &str) -> Result<(), String> {
