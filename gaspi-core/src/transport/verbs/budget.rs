@@ -7,6 +7,9 @@
 
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
+/// What sets a budget. Reasons of a shortage name it, the peer's word of one too.
+pub(super) const VARIABLE: &str = "GASPI_IB_PAIRS";
+
 /// What a device has for all ranks that share it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DeviceCounts {
@@ -84,7 +87,7 @@ impl Budget {
         match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => Ok(()),
             Err(used) => Err(self.short(format!(
-                "all {used} pairs of a rank's budget are in use; GASPI_IB_PAIRS sets it"
+                "all {used} pairs of a rank's budget are in use; {VARIABLE} sets it"
             ))),
         }
     }

@@ -6,18 +6,20 @@
 
 use super::budget::{self, Budget, NotMade};
 use super::port::{DeviceLimits, DeviceList, GidTable, OpenContext, Port};
+use super::registration::{FlushTarget, Registration};
 use super::select::{
     self, Chosen, DeviceFacts, GidEntry, NoDevice, Place, PortRow, Selection, Wanted,
 };
-use super::work::{BATCH, Completion, EndAddress, Outcome, Remote, Timing, check, last_error};
+use super::work::{
+    BATCH, Completion, EndAddress, Local, Outcome, Remote, Timing, check, last_error,
+};
 use crate::config::{DeviceChoice, Network, RdmaParams};
 use crate::os::event::set_nonblocking;
-use crate::os::memory::{self, Mapping};
 use crate::sync::{AtomicU8, Mutex, Ordering};
 use libibverbs_sys::{self as sys, Library, inline};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,9 +147,9 @@ impl Device {
         Registration::new(&self.handles, start, len)
     }
 
-    /// What peers may read behind their writes.
-    pub(super) fn flush_target(&self) -> Remote {
-        self.flush_target.place()
+    /// What peers may read behind their writes, and where such reads of this rank arrive.
+    pub(super) fn flush_memory(&self) -> (Remote, Local) {
+        (self.flush_target.place(), self.flush_target.scratch())
     }
 
     /// Whether a write is done when the peer's device has it.
@@ -164,6 +166,9 @@ impl Device {
     pub(super) fn poll_sent<'a>(&self, completions: &'a mut [Completion]) -> &'a [Completion] {
         let mut taken = 0;
         for sent in self.handles.sent.lock().iter() {
+            if taken == completions.len() {
+                break;
+            }
             taken += poll(sent.queue, &mut completions[taken..]);
         }
         &completions[..taken]
@@ -419,18 +424,23 @@ impl Handles {
             found.free -= entries;
             return Ok((found.queue, self.received));
         }
-        let size = SENT_ENTRIES.min(self.limits.entries).max(entries);
-        // SAFETY: context and channel are open.
-        let made = unsafe {
-            (self.library.ibv_create_cq)(
-                self.context.as_ptr(),
-                size.cast_signed(),
-                ptr::null_mut(),
-                self.channel.as_ptr(),
-                0,
-            )
-        };
-        let queue = NonNull::new(made).ok_or_else(|| self.not_made("ibv_create_cq"))?;
+        // Each is larger than the one before: a look polls them all.
+        let at_most = |size: u32| size.min(self.limits.entries).max(entries);
+        let sizes = [at_most(SENT_ENTRIES << sent.len().min(16)), at_most(SENT_ENTRIES)];
+        let made = sizes.into_iter().find_map(|size| {
+            // SAFETY: context and channel are open.
+            let made = unsafe {
+                (self.library.ibv_create_cq)(
+                    self.context.as_ptr(),
+                    size.cast_signed(),
+                    ptr::null_mut(),
+                    self.channel.as_ptr(),
+                    0,
+                )
+            };
+            Some((NonNull::new(made)?, size))
+        });
+        let (queue, size) = made.ok_or_else(|| self.not_made("ibv_create_cq"))?;
         sent.push(SentQueue { queue, free: size - entries });
         Ok((queue, self.received))
     }
@@ -441,7 +451,8 @@ impl Handles {
         let reason = format!("{what}: {error}");
         match error.raw_os_error() {
             Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => self.budget.short(format!(
-                "the device has no more pairs ({reason}); GASPI_IB_PAIRS sets how many a rank uses"
+                "the device has no more pairs ({reason}); {} sets how many a rank uses",
+                budget::VARIABLE
             )),
             _ => reason.into(),
         }
@@ -508,93 +519,5 @@ impl Drop for Handles {
             (verbs.ibv_dealloc_pd)(self.domain.as_ptr());
             (verbs.ibv_close_device)(self.context.as_ptr());
         }
-    }
-}
-
-/// Memory that the device knows, until this is dropped.
-#[derive(Debug)]
-pub(super) struct Registration {
-    handles: Arc<Handles>,
-    region: NonNull<sys::ibv_mr>,
-}
-
-// SAFETY: the region is used for its keys, and given back once.
-unsafe impl Send for Registration {}
-// SAFETY: as for Send.
-unsafe impl Sync for Registration {}
-
-impl Registration {
-    pub(super) fn new(
-        handles: &Arc<Handles>,
-        start: *mut u8,
-        len: u64,
-    ) -> Result<Registration, String> {
-        let rights = sys::IBV_ACCESS_LOCAL_WRITE
-            | sys::IBV_ACCESS_REMOTE_WRITE
-            | sys::IBV_ACCESS_REMOTE_READ;
-        // SAFETY: the caller's memory stays until this is dropped.
-        let region = unsafe {
-            inline::ibv_reg_mr(
-                &handles.library,
-                handles.domain.as_ptr(),
-                start.cast(),
-                len as usize,
-                rights,
-            )
-        };
-        let region = NonNull::new(region).ok_or_else(|| refusal(len))?;
-        Ok(Registration { handles: Arc::clone(handles), region })
-    }
-
-    pub(super) fn local_key(&self) -> u32 {
-        // SAFETY: registered.
-        unsafe { self.region.as_ref().lkey }
-    }
-
-    pub(super) fn remote_key(&self) -> u32 {
-        // SAFETY: registered.
-        unsafe { self.region.as_ref().rkey }
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        // SAFETY: registered once, given back once.
-        unsafe { (self.handles.library.ibv_dereg_mr)(self.region.as_ptr()) };
-    }
-}
-
-/// Memory that peers read behind their writes, for nothing but that they know when it has happened.
-#[derive(Debug)]
-struct FlushTarget {
-    registration: Registration,
-    memory: Mapping,
-}
-
-impl FlushTarget {
-    fn new(handles: &Arc<Handles>) -> Result<FlushTarget, String> {
-        let file = memory::create(c"gaspi-flush", memory::PAGE, false);
-        let file = file.map_err(|error| error.to_string())?;
-        let memory = Mapping::new(file.as_fd(), 0, memory::PAGE);
-        let memory = memory.map_err(|error| format!("memory to be read: {error}"))?;
-        let registration = Registration::new(handles, memory.as_ptr(), memory::PAGE)?;
-        Ok(FlushTarget { registration, memory })
-    }
-
-    fn place(&self) -> Remote {
-        let (address, key) = (self.memory.as_ptr() as u64, self.registration.remote_key());
-        Remote { address, key }
-    }
-}
-
-/// Why memory was not registered, and what to do about it.
-fn refusal(len: u64) -> String {
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::ENOMEM) => format!(
-            "the device cannot register {len} bytes ({error}); raise the limit of locked memory \
-             (ulimit -l unlimited, or memlock in /etc/security/limits.conf)"
-        ),
-        _ => format!("the device cannot register {len} bytes: {error}"),
     }
 }

@@ -23,6 +23,9 @@ mod port;
 mod queue_pair;
 mod ready;
 mod receives;
+mod registration;
+#[cfg(test)]
+mod scale_tests;
 mod select;
 mod work;
 

@@ -269,6 +269,8 @@ mod tests {
         sends: VecDeque<Told>,
         /// Whether its connection is gone, and it does not know yet.
         is_cut: bool,
+        /// Whether no end can be made.
+        has_none: bool,
     }
 
     impl Side {
@@ -278,6 +280,15 @@ mod tests {
             self.is_cut = false;
             let steps = self.state.reset("lost");
             self.carry_out(steps);
+        }
+
+        /// Ends can be made again: where there were too few, another attempt begins.
+        fn find_more(&mut self) {
+            self.has_none = false;
+            if self.state.is_scarce() {
+                let steps = self.state.try_again();
+                self.carry_out(steps);
+            }
         }
 
         fn carry_out(&mut self, steps: Vec<Step>) {
@@ -290,6 +301,11 @@ mod tests {
         fn carry_out_all(&mut self, steps: Vec<Step>) {
             for step in steps {
                 match step {
+                    Step::Offer(_) if self.has_none => {
+                        let scarce = NotMade { reason: "scarce".to_owned(), scarce: true };
+                        let steps = self.state.not_made(&scarce);
+                        return self.carry_out_all(steps);
+                    }
                     Step::Offer(attempt) => {
                         assert!(self.end.is_none(), "an end that nobody has taken down");
                         self.end = Some(attempt);
@@ -364,7 +380,9 @@ mod tests {
                     sides[other].sends.clear();
                     sides[other].is_cut = true;
                 }
-                _ if sides[one].is_cut => sides[one].lose(),
+                14 if sides[one].is_cut => sides[one].lose(),
+                15 => sides[one].has_none = true,
+                16 => sides[one].find_more(),
                 _ => {}
             }
             check(&sides);
@@ -376,6 +394,7 @@ mod tests {
         assert!(up[0] == up[1], "{up:?}");
         for _ in 0..200 {
             for side in &mut sides {
+                side.find_more();
                 let steps = side.state.begin();
                 side.carry_out(steps);
             }
@@ -427,7 +446,7 @@ mod tests {
     proptest! {
         #[test]
         fn both_come_to_the_same_whatever_happens(
-            moves in prop::collection::vec((0u8..15, any::<bool>()), 0..60)
+            moves in prop::collection::vec((0u8..17, any::<bool>()), 0..60)
         ) {
             play(&moves);
         }
@@ -449,6 +468,26 @@ mod tests {
         side.hear(&Told::Ended(1));
         assert_eq!((side.state.refused(), side.end), (None, None));
         assert_eq!(side.state.begin(), [Step::Offer(2)]);
+    }
+
+    #[test]
+    fn an_end_that_cannot_be_made_is_told_to_a_peer_that_has_offered_its_own() {
+        let mut sides = [Side::default(), Side::default()];
+        sides[1].has_none = true;
+        let steps = sides[1].state.begin();
+        sides[1].carry_out(steps);
+        assert!(sides[1].sends.is_empty() && !sides[1].state.is_ending(), "nobody knows of it");
+        let steps = sides[0].state.begin();
+        sides[0].carry_out(steps);
+        exchange(&mut sides);
+        assert!(sides[0].state.refused().is_some() && sides[0].end.is_none());
+        assert!(!sides[0].state.is_scarce() && sides[1].state.is_scarce());
+        for side in &mut sides {
+            assert!(side.state.begin().is_empty(), "not for each request");
+        }
+        sides[1].find_more();
+        exchange(&mut sides);
+        assert_eq!(sides.each_ref().map(|side| side.state.is_up()), [true; 2]);
     }
 
     fn both_up() -> [Side; 2] {

@@ -1,7 +1,7 @@
 //! Pairs as they are made and ended: what the machine of [`pairing`](super::pairing) says, carried
 //! out by the device, and told to the peer by the streams.
 
-use super::budget::NotMade;
+use super::budget::{NotMade, VARIABLE};
 use super::ended::Ended;
 use super::lane::{Failure, Lane, LaneState};
 use super::pairing::Step;
@@ -181,7 +181,7 @@ impl Verbs<'_> {
         if let Some(reason) = state.pairing.refused() {
             if self.table.forced {
                 state.lose_all(ended);
-            } else if state.pairing.is_scarce() {
+            } else if reason.contains(VARIABLE) {
                 self.table.warn_of_budget(lane.queue, lane.peer, reason);
             } else {
                 self.table.warn_of_streams(lane.peer, reason);
@@ -200,10 +200,10 @@ impl Verbs<'_> {
         match step {
             Step::Offer(attempt) => {
                 let device = &self.table.device;
-                let (handles, flush) = (&device.handles, device.flush_target());
+                let (handles, memory) = (&device.handles, device.flush_memory());
                 let stream = queue == STREAM;
                 let shape = if stream { BufferShape::STREAM } else { BufferShape::SMALL };
-                let pair = QueuePair::new(handles, flush, device.ends_at_ack(), shape)?;
+                let pair = QueuePair::new(handles, memory, device.ends_at_ack(), shape)?;
                 let offer = PairOffer { queue, attempt, ..pair.offer() };
                 self.table.by_number.lock().insert(offer.number, (queue, peer));
                 state.pair = Some(pair);
@@ -221,8 +221,15 @@ impl Verbs<'_> {
             Step::TakeDown { reason, was_up } => {
                 log::debug!("{queue} to {peer}: its pair ends: {reason}");
                 self.table.note_trouble(peer, reason);
-                if let Some(pair) = &state.pair {
+                // Where two ranks refuse each other's offers one of them tries others next: if both
+                // did they could go on like that.
+                let in_vain = !was_up && state.pairing.refused().is_some();
+                let leaves_it = in_vain && self.up.ranks().me > peer;
+                if let Some(pair) = &mut state.pair {
                     self.table.by_number.lock().remove(&pair.number());
+                    if leaves_it {
+                        pair.set_quiet();
+                    }
                 }
                 if queue == STREAM {
                     self.abort_connections(lane);

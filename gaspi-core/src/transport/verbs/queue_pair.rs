@@ -1,7 +1,8 @@
 //! One end of a pair: a reliable connection between two devices.
 
 use super::budget::NotMade;
-use super::device::{Handles, RECEIVE_BYTES, Registration};
+use super::device::{Handles, RECEIVE_BYTES};
+use super::registration::Registration;
 use super::select::{GidEntry, written};
 use super::work::{
     BUFFER_BYTES, EndAddress, INLINE, Limits, Local, RETRIES, Remote, WorkRequest, check,
@@ -60,9 +61,12 @@ pub(super) struct QueuePair {
     gid: GidEntry,
     /// What the peer may read of this rank at any time, and this rank of the peer.
     own_flush_target: Remote,
+    scratch: Local,
     flush_target: Option<Remote>,
     buffers: Option<Buffers>,
     shape: BufferShape,
+    /// Whether its end is for lanes that found none to try again.
+    is_news: bool,
     handles: Arc<Handles>,
 }
 
@@ -76,7 +80,10 @@ impl Drop for QueuePair {
         // SAFETY: made once, ended once; nothing is taken from its memory any more then.
         unsafe { (self.handles.library.ibv_destroy_qp)(self.pair.as_ptr()) };
         self.handles.give_back_entries(self.sent, self.entries);
-        self.handles.budget.give_back();
+        match self.is_news {
+            true => self.handles.budget.give_back(),
+            false => self.handles.budget.cancel(),
+        }
     }
 }
 
@@ -84,13 +91,13 @@ impl QueuePair {
     /// Makes an end that is not connected, as long as the budget has one left.
     pub(super) fn new(
         handles: &Arc<Handles>,
-        own_flush_target: Remote,
+        own_memory: (Remote, Local),
         ends_at_ack: bool,
         shape: BufferShape,
     ) -> Result<QueuePair, NotMade> {
         let gid = handles.present_gid()?;
         handles.budget.take()?;
-        let made = QueuePair::create(handles, gid, own_flush_target, (ends_at_ack, shape));
+        let made = QueuePair::create(handles, gid, own_memory, (ends_at_ack, shape));
         let made = made.inspect_err(|_| handles.budget.cancel())?;
         made.initialise()?;
         Ok(made)
@@ -99,7 +106,7 @@ impl QueuePair {
     fn create(
         handles: &Arc<Handles>,
         gid: GidEntry,
-        own_flush_target: Remote,
+        (own_flush_target, scratch): (Remote, Local),
         (ends_at_ack, shape): (bool, BufferShape),
     ) -> Result<QueuePair, NotMade> {
         let device = handles.limits;
@@ -141,9 +148,11 @@ impl QueuePair {
             first_packet,
             gid,
             own_flush_target,
+            scratch,
             flush_target: None,
             buffers: None,
             shape,
+            is_news: true,
             handles: Arc::clone(handles),
         })
     }
@@ -166,6 +175,11 @@ impl QueuePair {
             | sys::IBV_QP_PORT
             | sys::IBV_QP_ACCESS_FLAGS;
         self.modify(attr, mask, "setting up a queue pair")
+    }
+
+    /// Its end calls nobody.
+    pub(super) fn set_quiet(&mut self) {
+        self.is_news = false;
     }
 
     pub(super) fn limits(&self) -> Limits {
@@ -281,11 +295,8 @@ impl QueuePair {
     }
 
     /// Where a read whose result nobody wants puts it.
-    pub(super) fn scratch(&mut self) -> Result<Local, String> {
-        let buffers = self.buffers()?;
-        // Behind all messages.
-        let address = buffers.memory.as_ptr() as u64 + (BUFFERS * BUFFER_BYTES - 1) as u64;
-        Ok(Local { address, key: Some(buffers.registration.local_key()) })
+    pub(super) fn scratch(&self) -> Local {
+        self.scratch
     }
 
     /// Posts a work request with this number.
