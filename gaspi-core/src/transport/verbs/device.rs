@@ -4,9 +4,8 @@
 //! Invariant: everything that the device knows of keeps what it belongs to open, and is taken from
 //! the device when it is dropped.
 
-use super::budget::{self, Budget, NotMade};
+use super::budget::{self, Budget};
 use super::port::{DeviceLimits, DeviceList, GidTable, OpenContext, Port};
-use super::registration::{FlushTarget, Registration};
 use super::select::{
     self, Chosen, DeviceFacts, GidEntry, NoDevice, Place, PortRow, Selection, Wanted,
 };
@@ -15,17 +14,18 @@ use super::work::{
 };
 use crate::config::{DeviceChoice, Network, RdmaParams};
 use crate::os::event::set_nonblocking;
+use crate::os::memory::{self, Mapping};
 use crate::sync::{AtomicU8, Mutex, Ordering};
 use libibverbs_sys::{self as sys, Library, inline};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Entries of a completion queue of sent requests; more queues are made as pairs come.
-const SENT_ENTRIES: u32 = 4096;
+pub(super) const SENT_ENTRIES: u32 = 4096;
 /// Buffers for messages that come, and bytes of each.
 pub(super) const RECEIVES: u32 = 1024;
 pub(super) const RECEIVE_BYTES: usize = 2048;
@@ -42,9 +42,9 @@ pub(crate) struct Wishes {
 
 /// A completion queue of sent requests, and for how many pairs it has room.
 #[derive(Debug)]
-struct SentQueue {
-    queue: NonNull<sys::ibv_cq>,
-    free: u32,
+pub(super) struct SentQueue {
+    pub(super) queue: NonNull<sys::ibv_cq>,
+    pub(super) free: u32,
 }
 
 /// An open device. Its parts end in the opposite order of their making.
@@ -53,10 +53,10 @@ pub(super) struct Handles {
     pub(super) library: Library,
     pub(super) context: NonNull<sys::ibv_context>,
     pub(super) domain: NonNull<sys::ibv_pd>,
-    channel: NonNull<sys::ibv_comp_channel>,
-    received: NonNull<sys::ibv_cq>,
+    pub(super) channel: NonNull<sys::ibv_comp_channel>,
+    pub(super) received: NonNull<sys::ibv_cq>,
     pub(super) receives: NonNull<sys::ibv_srq>,
-    sent: Mutex<Vec<SentQueue>>,
+    pub(super) sent: Mutex<Vec<SentQueue>>,
     pub(super) budget: Budget,
     name: String,
     pub(super) port: Port,
@@ -414,57 +414,6 @@ impl Handles {
         Ok(handles)
     }
 
-    /// A completion queue with room for all that a pair can complete, and the one of what comes.
-    pub(super) fn take_entries(
-        &self,
-        entries: u32,
-    ) -> Result<(NonNull<sys::ibv_cq>, NonNull<sys::ibv_cq>), NotMade> {
-        let mut sent = self.sent.lock();
-        if let Some(found) = sent.iter_mut().find(|sent| sent.free >= entries) {
-            found.free -= entries;
-            return Ok((found.queue, self.received));
-        }
-        // Each is larger than the one before: a look polls them all.
-        let at_most = |size: u32| size.min(self.limits.entries).max(entries);
-        let sizes = [at_most(SENT_ENTRIES << sent.len().min(16)), at_most(SENT_ENTRIES)];
-        let made = sizes.into_iter().find_map(|size| {
-            // SAFETY: context and channel are open.
-            let made = unsafe {
-                (self.library.ibv_create_cq)(
-                    self.context.as_ptr(),
-                    size.cast_signed(),
-                    ptr::null_mut(),
-                    self.channel.as_ptr(),
-                    0,
-                )
-            };
-            Some((NonNull::new(made)?, size))
-        });
-        let (queue, size) = made.ok_or_else(|| self.not_made("ibv_create_cq"))?;
-        sent.push(SentQueue { queue, free: size - entries });
-        Ok((queue, self.received))
-    }
-
-    /// What the library has said when it made nothing.
-    pub(super) fn not_made(&self, what: &str) -> NotMade {
-        let error = io::Error::last_os_error();
-        let reason = format!("{what}: {error}");
-        match error.raw_os_error() {
-            Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => self.budget.short(format!(
-                "the device has no more pairs ({reason}); {} sets how many a rank uses",
-                budget::VARIABLE
-            )),
-            _ => reason.into(),
-        }
-    }
-
-    /// Gives the room of a pair that has ended back.
-    pub(super) fn give_back_entries(&self, queue: NonNull<sys::ibv_cq>, entries: u32) {
-        if let Some(found) = self.sent.lock().iter_mut().find(|sent| sent.queue == queue) {
-            found.free += entries;
-        }
-    }
-
     /// The GID that a new pair has, looked up anew: where it is now, or what takes its place.
     pub(super) fn present_gid(&self) -> Result<GidEntry, String> {
         let Port { gid: before, wanted_gid, number, global, .. } = self.port;
@@ -519,5 +468,99 @@ impl Drop for Handles {
             (verbs.ibv_dealloc_pd)(self.domain.as_ptr());
             (verbs.ibv_close_device)(self.context.as_ptr());
         }
+    }
+}
+
+/// Memory that the device knows, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Registration {
+    handles: Arc<Handles>,
+    region: NonNull<sys::ibv_mr>,
+}
+
+// SAFETY: the region is used for its keys, and given back once.
+unsafe impl Send for Registration {}
+// SAFETY: as for Send.
+unsafe impl Sync for Registration {}
+
+impl Registration {
+    pub(super) fn new(
+        handles: &Arc<Handles>,
+        start: *mut u8,
+        len: u64,
+    ) -> Result<Registration, String> {
+        let rights = sys::IBV_ACCESS_LOCAL_WRITE
+            | sys::IBV_ACCESS_REMOTE_WRITE
+            | sys::IBV_ACCESS_REMOTE_READ;
+        // SAFETY: the caller's memory stays until this is dropped.
+        let region = unsafe {
+            inline::ibv_reg_mr(
+                &handles.library,
+                handles.domain.as_ptr(),
+                start.cast(),
+                len as usize,
+                rights,
+            )
+        };
+        let region = NonNull::new(region).ok_or_else(|| refusal(len))?;
+        Ok(Registration { handles: Arc::clone(handles), region })
+    }
+
+    pub(super) fn local_key(&self) -> u32 {
+        // SAFETY: registered.
+        unsafe { self.region.as_ref().lkey }
+    }
+
+    pub(super) fn remote_key(&self) -> u32 {
+        // SAFETY: registered.
+        unsafe { self.region.as_ref().rkey }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: registered once, given back once.
+        unsafe { (self.handles.library.ibv_dereg_mr)(self.region.as_ptr()) };
+    }
+}
+
+/// Memory that peers read behind their writes, for nothing but that they know when it has happened.
+#[derive(Debug)]
+struct FlushTarget {
+    registration: Registration,
+    memory: Mapping,
+}
+
+impl FlushTarget {
+    fn new(handles: &Arc<Handles>) -> Result<FlushTarget, String> {
+        let file = memory::create(c"gaspi-flush", memory::PAGE, false);
+        let file = file.map_err(|error| error.to_string())?;
+        let memory = Mapping::new(file.as_fd(), 0, memory::PAGE);
+        let memory = memory.map_err(|error| format!("memory to be read: {error}"))?;
+        let registration = Registration::new(handles, memory.as_ptr(), memory::PAGE)?;
+        Ok(FlushTarget { registration, memory })
+    }
+
+    fn place(&self) -> Remote {
+        let (address, key) = (self.memory.as_ptr() as u64, self.registration.remote_key());
+        Remote { address, key }
+    }
+
+    /// Where reads arrive whose result nobody wants, those of all pairs. Peers read other bytes.
+    fn scratch(&self) -> Local {
+        let address = self.memory.as_ptr() as u64 + memory::PAGE / 2;
+        Local { address, key: Some(self.registration.local_key()) }
+    }
+}
+
+/// Why memory was not registered, and what to do about it.
+fn refusal(len: u64) -> String {
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => format!(
+            "the device cannot register {len} bytes ({error}); raise the limit of locked memory \
+             (ulimit -l unlimited, or memlock in /etc/security/limits.conf)"
+        ),
+        _ => format!("the device cannot register {len} bytes: {error}"),
     }
 }

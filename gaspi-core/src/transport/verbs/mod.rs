@@ -23,7 +23,6 @@ mod port;
 mod queue_pair;
 mod ready;
 mod receives;
-mod registration;
 #[cfg(test)]
 mod scale_tests;
 mod select;

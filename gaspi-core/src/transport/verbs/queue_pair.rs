@@ -1,8 +1,7 @@
 //! One end of a pair: a reliable connection between two devices.
 
-use super::budget::NotMade;
-use super::device::{Handles, RECEIVE_BYTES};
-use super::registration::Registration;
+use super::budget::{NotMade, VARIABLE};
+use super::device::{Handles, RECEIVE_BYTES, Registration, SENT_ENTRIES, SentQueue};
 use super::select::{GidEntry, written};
 use super::work::{
     BUFFER_BYTES, EndAddress, INLINE, Limits, Local, RETRIES, Remote, WorkRequest, check,
@@ -12,6 +11,7 @@ use crate::os::socket::Piece;
 use crate::wire::frame::PUT_LEN;
 use crate::wire::message::PairOffer;
 use libibverbs_sys::{self as sys, inline};
+use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -80,9 +80,10 @@ impl Drop for QueuePair {
         // SAFETY: made once, ended once; nothing is taken from its memory any more then.
         unsafe { (self.handles.library.ibv_destroy_qp)(self.pair.as_ptr()) };
         self.handles.give_back_entries(self.sent, self.entries);
-        match self.is_news {
-            true => self.handles.budget.give_back(),
-            false => self.handles.budget.cancel(),
+        if self.is_news {
+            self.handles.budget.give_back();
+        } else {
+            self.handles.budget.cancel();
         }
     }
 }
@@ -406,6 +407,59 @@ impl QueuePair {
         let address = buffers.memory.as_ptr() as u64 + from as u64;
         let key = Some(buffers.registration.local_key());
         Ok((part(Local { address, key }, size), false))
+    }
+}
+
+/// What the pairs of a device share.
+impl Handles {
+    /// A completion queue with room for all that a pair can complete, and the one of what comes.
+    fn take_entries(
+        &self,
+        entries: u32,
+    ) -> Result<(NonNull<sys::ibv_cq>, NonNull<sys::ibv_cq>), NotMade> {
+        let mut sent = self.sent.lock();
+        if let Some(found) = sent.iter_mut().find(|sent| sent.free >= entries) {
+            found.free -= entries;
+            return Ok((found.queue, self.received));
+        }
+        // Each is larger than the one before: a look polls them all.
+        let at_most = |size: u32| size.min(self.limits.entries).max(entries);
+        let sizes = [at_most(SENT_ENTRIES << sent.len().min(16)), at_most(SENT_ENTRIES)];
+        let made = sizes.into_iter().find_map(|size| {
+            // SAFETY: context and channel are open.
+            let made = unsafe {
+                (self.library.ibv_create_cq)(
+                    self.context.as_ptr(),
+                    size.cast_signed(),
+                    ptr::null_mut(),
+                    self.channel.as_ptr(),
+                    0,
+                )
+            };
+            Some((NonNull::new(made)?, size))
+        });
+        let (queue, size) = made.ok_or_else(|| self.not_made("ibv_create_cq"))?;
+        sent.push(SentQueue { queue, free: size - entries });
+        Ok((queue, self.received))
+    }
+
+    /// What the library has said when it made nothing.
+    fn not_made(&self, what: &str) -> NotMade {
+        let error = io::Error::last_os_error();
+        let reason = format!("{what}: {error}");
+        match error.raw_os_error() {
+            Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => self.budget.short(format!(
+                "the device has no more pairs ({reason}); {VARIABLE} sets how many a rank uses"
+            )),
+            _ => reason.into(),
+        }
+    }
+
+    /// Gives the room of a pair that has ended back.
+    fn give_back_entries(&self, queue: NonNull<sys::ibv_cq>, entries: u32) {
+        if let Some(found) = self.sent.lock().iter_mut().find(|sent| sent.queue == queue) {
+            found.free += entries;
+        }
     }
 }
 

@@ -1,8 +1,7 @@
 //! Where messages of all peers come: buffers of one receive queue.
 
 use super::byte_stream::Streams;
-use super::device::{Device, RECEIVE_BYTES};
-use super::registration::Registration;
+use super::device::{Device, RECEIVE_BYTES, Registration};
 use super::work::check;
 use crate::os::memory::{self, Mapping};
 use libibverbs_sys::{self as sys, inline};
