@@ -193,6 +193,8 @@ pub struct DeviceChoice {
     pub ends_at_ack: bool,
     /// Whether the device carries messages too, not data alone (GASPI_IB_MESSAGES is device).
     pub messages: bool,
+    /// How many pairs this rank may have (GASPI_IB_PAIRS); else its share of the device.
+    pub pairs: Option<u32>,
 }
 
 impl DeviceChoice {

@@ -71,6 +71,13 @@ pub(crate) fn run(what: &str, bytes: usize, case: impl Fn(&mut Seed)) {
 thread_local! {
     /// Bytes of this thread's largest allocation.
     static LARGEST: Cell<usize> = const { Cell::new(0) };
+    /// Bytes that this thread has allocated, less those that it has freed.
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+}
+
+/// Bytes that this thread has allocated and not freed; those of libraries are not counted.
+pub(crate) fn live_bytes() -> isize {
+    LIVE.get()
 }
 
 /// The system's allocator, watched.
@@ -78,6 +85,10 @@ struct Watched;
 
 #[global_allocator]
 static WATCHED: Watched = Watched;
+
+fn count(bytes: isize) {
+    let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
+}
 
 fn note(layout: Layout, size: usize) {
     let size = size.max(layout.size());
@@ -89,23 +100,27 @@ fn note(layout: Layout, size: usize) {
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout, 0);
+        count(layout.size() as isize);
         // SAFETY: the caller's layout, as it is.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
         // SAFETY: allocated by the same allocator with this layout, says the caller.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note(layout, 0);
+        count(layout.size() as isize);
         // SAFETY: the caller's layout, as it is.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         note(layout, size);
+        count(size as isize - layout.size() as isize);
         // SAFETY: allocated by the same allocator with this layout, says the caller.
         unsafe { System.realloc(pointer, layout, size) }
     }

@@ -77,6 +77,9 @@ fn transport(variables: &Variables<'_>) -> Result<Transport> {
     }
 }
 
+/// The numbers of queue pairs have 24 bits.
+const PAIRS_MAX: u32 = (1 << 24) - 1;
+
 /// GASPI_IBVERBS_LIB and all GASPI_IB_*.
 fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
     let ends_at_ack = match variables.text("GASPI_IB_WAIT")?.as_deref() {
@@ -97,6 +100,12 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
         }
         number => Ok(number.map(|number| number as u8)),
     };
+    let pairs = match variables.number("GASPI_IB_PAIRS")? {
+        Some(number) if number > u64::from(PAIRS_MAX) => {
+            return wrong(format!("GASPI_IB_PAIRS is {number}; it takes 0 to {PAIRS_MAX}"));
+        }
+        number => number.map(|number| number as u32),
+    };
     Ok(DeviceChoice {
         library: variables.raw("GASPI_IBVERBS_LIB"),
         devices: devices(variables)?,
@@ -107,6 +116,7 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
         traffic_class: small("GASPI_IB_TRAFFIC_CLASS", 0, 255)?.unwrap_or(0),
         ends_at_ack,
         messages,
+        pairs,
     })
 }
 

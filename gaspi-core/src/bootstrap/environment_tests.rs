@@ -205,6 +205,8 @@ fn what_is_asked_of_devices_is_read_strictly() {
     assert_eq!(accepted("GASPI_IB_PKEY", "0x8001").pkey, Some(0x8001));
     assert_eq!(accepted("GASPI_IB_SL", "15").service_level, 15);
     assert_eq!(accepted("GASPI_IB_TRAFFIC_CLASS", "104").traffic_class, 104);
+    assert_eq!(accepted("GASPI_IB_PAIRS", "0").pairs, Some(0));
+    assert_eq!(accepted("GASPI_IB_PAIRS", "16777215").pairs, Some(16_777_215));
     let wrong = [
         ("GASPI_IB_DEVICE", "a,,b", "parted by commas"),
         ("GASPI_IB_PORT", "0", "1 to 254"),
@@ -223,6 +225,8 @@ fn what_is_asked_of_devices_is_read_strictly() {
         ("GASPI_IB_TRAFFIC_CLASS", "256", "0 to 255"),
         ("GASPI_IB_WAIT", "never", "ack or read"),
         ("GASPI_IB_MESSAGES", "verbs", "device or tcp"),
+        ("GASPI_IB_PAIRS", "-1", "not a number"),
+        ("GASPI_IB_PAIRS", "16777216", "0 to 16777215"),
     ];
     for (name, value, possible) in wrong {
         let reason = asked(name, value).expect_err(value).to_string();

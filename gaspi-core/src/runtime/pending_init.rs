@@ -217,10 +217,11 @@ fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
 fn with_device(
     endpoints: Endpoints,
     device: Option<Device>,
-    nth: u32,
+    (nth, sharers): (u32, u32),
     (job, config): (&Job, &Config),
 ) -> Result<Endpoints> {
     if let Some(device) = device {
+        device.share_among(sharers);
         let forced = job.transport == Transport::Verbs;
         let table = endpoints.device_table(device, forced, job.size);
         let call = "preparing the RDMA device".to_owned();
@@ -237,6 +238,7 @@ fn with_device(
     let opened = Device::open(&wishes).map_err(missing).and_then(|device| {
         log_ports(&device);
         let description = device.description().to_owned();
+        device.share_among(sharers);
         let table = endpoints.device_table(device, false, job.size);
         table.map(|table| (table, description)).map_err(|reason| (log::Level::Warn, reason))
     });
@@ -344,7 +346,10 @@ impl PendingInit {
                 let mut endpoints = Endpoints::new(endpoints);
                 if remote {
                     let device = self.device.take();
-                    endpoints = with_device(endpoints, device, nth, (&self.job, &self.config))?;
+                    let host = &table.cards[rank.index()].host;
+                    let sharers = table.cards.iter().filter(|card| card.host == *host).count();
+                    let place = (nth, sharers as u32);
+                    endpoints = with_device(endpoints, device, place, (&self.job, &self.config))?;
                 }
                 #[cfg(feature = "test-transports")]
                 let endpoints = Endpoints { faults: self.faults.map(Faults::new), ..endpoints };

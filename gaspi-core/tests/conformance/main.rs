@@ -5,6 +5,7 @@
 mod ranks;
 
 mod atomics;
+mod budgets;
 mod channels;
 mod collectives;
 mod device_faults;
@@ -30,6 +31,7 @@ use std::time::Duration;
 fn main() -> std::process::ExitCode {
     ranks::run_tests([
         atomics::tests(),
+        budgets::tests(),
         channels::tests(),
         channels::setup::tests(),
         collectives::tests(),

@@ -1,7 +1,7 @@
 //! What only ranks with RDMA devices have: their limits and failures, and when a write is done.
 
 use super::*;
-use crate::ranks::{messages_by_device, run_with_devices};
+use crate::ranks::{messages_by_device, run_with_devices, run_with_prepared};
 
 /// Bytes in flight both ways on every queue; all of them are checked.
 pub(crate) fn exchange(rt: &Runtime, rounds: u64) {
@@ -112,21 +112,29 @@ fn a_request_that_the_device_fails_costs_its_queue_and_target_only() {
 fn a_queue_without_a_pair_is_an_error_and_no_hang() {
     // One pair, which the first queue has, beside that of messages.
     let pairs = if messages_by_device() { 2 } else { 1 };
-    run_with_devices(2, &format!("max_qp={pairs}"), |rt, _| {
-        make(rt, S0, 8192);
-        let t = eight(Rank(1 - rt.rank().0));
-        rt.write(&t, Q0, LIMIT).expect("posted");
-        rt.wait(Q0, LIMIT).expect("the first pair");
-        meet(rt);
-        // Refused when it is posted, or by the peer's word.
-        let refused = rt.write(&t, Q1, LIMIT).and_then(|()| rt.wait(Q1, LIMIT));
-        fails!(refused, Error::RequestFailed { queue: Q1, .. });
-        meet(rt);
-        rt.queue_purge(Q1, LIMIT).expect("purge");
-        rt.write(&t, Q0, LIMIT).expect("posted");
-        rt.wait(Q0, LIMIT).expect("the first pair still works");
-        meet(rt);
-    });
+    let options = format!("max_qp={pairs}");
+    let options = (&*options, &Config::default());
+    run_with_prepared(
+        2,
+        options,
+        |_| (),
+        |choice| choice.pairs = Some(100),
+        |rt, _| {
+            make(rt, S0, 8192);
+            let t = eight(Rank(1 - rt.rank().0));
+            rt.write(&t, Q0, LIMIT).expect("posted");
+            rt.wait(Q0, LIMIT).expect("the first pair");
+            meet(rt);
+            // Refused when it is posted, or by the peer's word.
+            let refused = rt.write(&t, Q1, LIMIT).and_then(|()| rt.wait(Q1, LIMIT));
+            fails!(refused, Error::RequestFailed { queue: Q1, .. });
+            meet(rt);
+            rt.queue_purge(Q1, LIMIT).expect("purge");
+            rt.write(&t, Q0, LIMIT).expect("posted");
+            rt.wait(Q0, LIMIT).expect("the first pair still works");
+            meet(rt);
+        },
+    );
 }
 
 fn the_network_is_that_of_the_device() {

@@ -4,12 +4,15 @@
 //! Invariant: everything that the device knows of keeps what it belongs to open, and is taken from
 //! the device when it is dropped.
 
+use super::budget::{self, Budget};
 use super::port::{DeviceLimits, DeviceList, GidTable, OpenContext, Port};
 use super::select::{
     self, Chosen, DeviceFacts, GidEntry, NoDevice, Place, PortRow, Selection, Wanted,
 };
 use super::subnet::HostNetworks;
-use super::work::{BATCH, Completion, EndAddress, Outcome, Remote, Timing, check, last_error};
+use super::work::{
+    BATCH, Completion, EndAddress, Local, Outcome, Remote, Timing, check, last_error,
+};
 use crate::config::{DeviceChoice, Network, RdmaParams};
 use crate::os::event::set_nonblocking;
 use crate::os::memory::{self, Mapping};
@@ -23,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Entries of a completion queue of sent requests; more queues are made as pairs come.
-const SENT_ENTRIES: u32 = 4096;
+pub(super) const SENT_ENTRIES: u32 = 4096;
 /// Bytes of a buffer for messages that come.
 pub(super) const RECEIVE_BYTES: usize = 2048;
 
@@ -41,9 +44,9 @@ pub(crate) struct Wishes {
 
 /// A completion queue of sent requests, and for how many pairs it has room.
 #[derive(Debug)]
-struct SentQueue {
-    queue: NonNull<sys::ibv_cq>,
-    free: u32,
+pub(super) struct SentQueue {
+    pub(super) queue: NonNull<sys::ibv_cq>,
+    pub(super) free: u32,
 }
 
 /// An open device. Its parts end in the opposite order of their making.
@@ -52,10 +55,11 @@ pub(super) struct Handles {
     pub(super) library: Library,
     pub(super) context: NonNull<sys::ibv_context>,
     pub(super) domain: NonNull<sys::ibv_pd>,
-    channel: NonNull<sys::ibv_comp_channel>,
-    received: NonNull<sys::ibv_cq>,
+    pub(super) channel: NonNull<sys::ibv_comp_channel>,
+    pub(super) received: NonNull<sys::ibv_cq>,
     pub(super) receives: NonNull<sys::ibv_srq>,
-    sent: Mutex<Vec<SentQueue>>,
+    pub(super) sent: Mutex<Vec<SentQueue>>,
+    pub(super) budget: Budget,
     name: String,
     pub(super) port: Port,
     /// Where the GID was seen last.
@@ -78,6 +82,8 @@ pub(crate) struct Device {
     rows: Vec<PortRow>,
     ends_at_ack: bool,
     messages: bool,
+    /// How many pairs were asked for.
+    pairs: Option<u32>,
 }
 
 impl super::DeviceTable {
@@ -103,8 +109,17 @@ impl Device {
         let handles = Handles::new(library, context, name, port, limits, timing);
         let handles = Arc::new(handles.map_err(missing)?);
         let flush_target = FlushTarget::new(&handles).map_err(missing)?;
-        let DeviceChoice { ends_at_ack, messages, .. } = wishes.choice;
-        Ok(Device { flush_target, handles, description, rows, ends_at_ack, messages })
+        let DeviceChoice { ends_at_ack, messages, pairs, .. } = wishes.choice;
+        Ok(Device { flush_target, handles, description, rows, ends_at_ack, messages, pairs })
+    }
+
+    /// So many ranks of this machine use it, this one among them: settles how many pairs it has.
+    pub(crate) fn share_among(&self, sharers: u32) {
+        let DeviceLimits { entries, depth, counts, .. } = self.handles.limits;
+        let pairs_each = (SENT_ENTRIES.min(entries) / depth).max(1);
+        let share = budget::share(counts, pairs_each, sharers);
+        self.handles.budget.set_limit(self.pairs.unwrap_or(share));
+        log::debug!("proc_init: {} pairs at most", self.pairs.unwrap_or(share));
     }
 
     /// What was found about each port: whether it is used, and why.
@@ -134,9 +149,9 @@ impl Device {
         Registration::new(&self.handles, start, len)
     }
 
-    /// What peers may read behind their writes.
-    pub(super) fn flush_target(&self) -> Remote {
-        self.flush_target.place()
+    /// What peers may read behind their writes, and where such reads of this rank arrive.
+    pub(super) fn flush_memory(&self) -> (Remote, Local) {
+        (self.flush_target.place(), self.flush_target.scratch())
     }
 
     /// Whether a write is done when the peer's device has it.
@@ -153,6 +168,9 @@ impl Device {
     pub(super) fn poll_sent<'a>(&self, completions: &'a mut [Completion]) -> &'a [Completion] {
         let mut taken = 0;
         for sent in self.handles.sent.lock().iter() {
+            if taken == completions.len() {
+                break;
+            }
             taken += poll(sent.queue, &mut completions[taken..]);
         }
         &completions[..taken]
@@ -381,7 +399,6 @@ impl Handles {
         // SAFETY: open as long as the context.
         let events = unsafe { BorrowedFd::borrow_raw(context.as_ref().async_fd) };
         let set = set_nonblocking(descriptor).and_then(|()| set_nonblocking(events));
-        let sent = Mutex::default();
         let handles = Handles {
             library,
             context,
@@ -389,7 +406,8 @@ impl Handles {
             channel,
             received,
             receives,
-            sent,
+            sent: Mutex::default(),
+            budget: Budget::default(),
             name,
             port,
             gid_index: AtomicU8::new(port.gid.index),
@@ -398,39 +416,6 @@ impl Handles {
         };
         set.map_err(|error| format!("its channels: {error}"))?;
         Ok(handles)
-    }
-
-    /// A completion queue with room for all that a pair can complete, and the one of what comes.
-    pub(super) fn take_entries(
-        &self,
-        entries: u32,
-    ) -> Result<(NonNull<sys::ibv_cq>, NonNull<sys::ibv_cq>), String> {
-        let mut sent = self.sent.lock();
-        if let Some(found) = sent.iter_mut().find(|sent| sent.free >= entries) {
-            found.free -= entries;
-            return Ok((found.queue, self.received));
-        }
-        let size = SENT_ENTRIES.min(self.limits.entries).max(entries);
-        // SAFETY: context and channel are open.
-        let made = unsafe {
-            (self.library.ibv_create_cq)(
-                self.context.as_ptr(),
-                size.cast_signed(),
-                ptr::null_mut(),
-                self.channel.as_ptr(),
-                0,
-            )
-        };
-        let queue = NonNull::new(made).ok_or_else(|| last_error("ibv_create_cq"))?;
-        sent.push(SentQueue { queue, free: size - entries });
-        Ok((queue, self.received))
-    }
-
-    /// Gives the room of a pair that has ended back.
-    pub(super) fn give_back_entries(&self, queue: NonNull<sys::ibv_cq>, entries: u32) {
-        if let Some(found) = self.sent.lock().iter_mut().find(|sent| sent.queue == queue) {
-            found.free += entries;
-        }
     }
 
     /// The GID that a new pair has, looked up anew: where it is now, or what takes its place.
@@ -565,6 +550,12 @@ impl FlushTarget {
     fn place(&self) -> Remote {
         let (address, key) = (self.memory.as_ptr() as u64, self.registration.remote_key());
         Remote { address, key }
+    }
+
+    /// Where reads arrive whose result nobody wants, those of all pairs. Peers read other bytes.
+    fn scratch(&self) -> Local {
+        let address = self.memory.as_ptr() as u64 + memory::PAGE / 2;
+        Local { address, key: Some(self.registration.local_key()) }
     }
 }
 

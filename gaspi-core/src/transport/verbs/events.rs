@@ -9,7 +9,6 @@
 //! of what has come before.
 
 use super::device::Device;
-use super::ended::Ended;
 use super::lane::Lane;
 use super::{DeviceTable, Verbs};
 use crate::sync::{AtomicU8, Ordering};
@@ -175,18 +174,7 @@ impl Verbs<'_> {
     /// Begins anew where there was no way.
     fn try_again(self) {
         self.table.troubles.lock().values_mut().for_each(|trouble| trouble.told = false);
-        for lane in self.table.used(None) {
-            let mut state = lane.lock();
-            let steps = state.pairing.try_again();
-            if steps.is_empty() {
-                continue;
-            }
-            let mut ended = Ended::default();
-            self.carry_out(lane, &mut state, steps, &mut ended);
-            drop(state);
-            self.speak(lane);
-            ended.tell(self.up, lane.peer);
-        }
+        self.table.used(None).for_each(|lane| self.begin_anew(lane));
     }
 }
 

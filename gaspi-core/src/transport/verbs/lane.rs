@@ -480,7 +480,7 @@ impl LaneState {
     fn post_read_behind(&mut self, reads: bool) -> Result<(), String> {
         let pair = self.pair.as_mut().ok_or("there is no pair")?;
         let behind = match pair.flush_target().filter(|_| reads) {
-            Some(remote) => WorkRequest::Read { local: pair.scratch()?, remote, size: 1 },
+            Some(remote) => WorkRequest::Read { local: pair.scratch(), remote, size: 1 },
             None => WorkRequest::Nothing,
         };
         self.post(&behind, true)

@@ -8,6 +8,7 @@
 //! Invariant: memory that a device knows is released before the delete of its segment returns,
 //! behind all requests of this rank that use it.
 
+mod budget;
 mod byte_stream;
 mod device;
 mod diagnostics;
@@ -24,6 +25,8 @@ mod port;
 mod post;
 mod queue_pair;
 mod receives;
+#[cfg(test)]
+mod scale_tests;
 mod select;
 mod shown;
 mod subnet;
@@ -382,6 +385,18 @@ impl DeviceTable {
         self.used_with(peer).all(|lane| lane.lock().is_idle())
     }
 
+    /// Says once that there are too few pairs.
+    fn warn_of_budget(&self, queue: QueueId, peer: Rank, reason: &str) {
+        if self.device.handles.budget.tells() {
+            log::warn!(
+                "{queue} to {peer}, and further ones for which there is no pair, go by TCP, not by \
+                 the RDMA device: {reason}"
+            );
+        } else {
+            log::debug!("{queue} to {peer} goes by TCP: {reason}");
+        }
+    }
+
     /// Whether a pair with `peer` is up.
     pub(crate) fn reaches(&self, peer: Rank) -> bool {
         self.used_with(peer).any(|lane| lane.lock().pairing.is_up())
@@ -424,6 +439,10 @@ impl<'a> Verbs<'a> {
         }
         if self.table.has_stalled.swap(false, Ordering::AcqRel) {
             busy |= self.go_on(&mut receives);
+        }
+        if self.table.device.handles.budget.take_news() {
+            self.try_scarce();
+            busy = true;
         }
         if !busy && self.table.resets.any.swap(false, Ordering::AcqRel) {
             let resets = std::mem::take(&mut *self.table.resets.peers.lock());

@@ -12,6 +12,7 @@
 //! Invariant: an attempt ends on both sides before the next one begins: each has said so, behind
 //! the end of all that was under way, or the connection between them has been lost.
 
+use super::budget::NotMade;
 use crate::wire::message::PairOffer;
 
 /// How far an attempt has come.
@@ -52,13 +53,18 @@ pub(super) enum Step {
 pub(super) struct PairState {
     attempt: u32,
     phase: Phase,
+    /// The attempt that the peer has offered, where one that was begun here took its place.
+    instead_of: Option<u32>,
     /// Why the last attempt ended without having been up: no further one is begun here.
     refused: Option<String>,
+    /// Whether that was because this rank has too few pairs.
+    scarce: bool,
 }
 
 impl Default for PairState {
     fn default() -> PairState {
-        PairState { attempt: 0, phase: Phase::Idle, refused: None }
+        let (instead_of, refused) = (None, None);
+        PairState { attempt: 0, phase: Phase::Idle, instead_of, refused, scarce: false }
     }
 }
 
@@ -94,12 +100,33 @@ impl PairState {
         }
         self.attempt = self.attempt.wrapping_add(1);
         self.phase = Phase::Offered { here: false, there: false };
+        self.instead_of = None;
         vec![Step::Offer(self.attempt)]
     }
 
     /// Begins an attempt where the last one was refused: something has changed.
     pub(super) fn try_again(&mut self) -> Vec<Step> {
         if self.refused.take().is_some() { self.begin() } else { Vec::new() }
+    }
+
+    /// Whether no pair could be made here, since there were too few.
+    pub(super) fn is_scarce(&self) -> bool {
+        self.phase == Phase::Idle && self.refused.is_some() && self.scarce
+    }
+
+    /// The end that was to be offered cannot be made. Nothing was told of it, so that there is
+    /// nothing to wait for; a peer that has offered its own is told.
+    pub(super) fn not_made(&mut self, error: &NotMade) -> Vec<Step> {
+        let Phase::Offered { here, .. } = self.phase else { return Vec::new() };
+        self.phase = Phase::Idle;
+        (self.refused, self.scarce) = (Some(error.reason.clone()), error.scarce);
+        let offered = if here {
+            Some(self.attempt)
+        } else {
+            self.attempt = self.attempt.wrapping_sub(1);
+            self.instead_of.take()
+        };
+        offered.map(|attempt| Step::TellEnd(attempt, error.reason.clone())).into_iter().collect()
     }
 
     /// The peer offers its end.
@@ -122,6 +149,7 @@ impl PairState {
             // It has not heard of attempts that this side knows.
             self.refused = None;
             steps = self.begin();
+            self.instead_of = Some(offer.attempt);
         }
         steps
     }
@@ -164,7 +192,7 @@ impl PairState {
             Phase::Offered { .. } | Phase::Proving | Phase::Up => {
                 // Where the way is being proved the peer may have used it already.
                 if matches!(self.phase, Phase::Offered { .. }) {
-                    self.refused = Some(reason.to_owned());
+                    (self.refused, self.scarce) = (Some(reason.to_owned()), false);
                 }
                 let taken_down = self.take_down(reason);
                 self.phase = Phase::Idle;
@@ -176,7 +204,7 @@ impl PairState {
     /// There is no way: the end cannot be made or connected, or the peer does not answer.
     pub(super) fn refuse(&mut self, reason: &str) -> Vec<Step> {
         if !matches!(self.phase, Phase::Idle | Phase::Ending | Phase::Up) {
-            self.refused = Some(reason.to_owned());
+            (self.refused, self.scarce) = (Some(reason.to_owned()), false);
         }
         self.fail(reason)
     }
@@ -248,6 +276,8 @@ mod tests {
         is_cut: bool,
         /// Up to which attempt a loss is known that has not been carried out.
         lost: Option<u32>,
+        /// Whether no end can be made.
+        has_none: bool,
     }
 
     impl Side {
@@ -257,6 +287,15 @@ mod tests {
             self.is_cut = false;
             let steps = self.state.reset("lost");
             self.carry_out(steps);
+        }
+
+        /// Ends can be made again: where there were too few, another attempt begins.
+        fn find_more(&mut self) {
+            self.has_none = false;
+            if self.state.is_scarce() {
+                let steps = self.state.try_again();
+                self.carry_out(steps);
+            }
         }
 
         fn carry_out(&mut self, steps: Vec<Step>) {
@@ -269,6 +308,11 @@ mod tests {
         fn carry_out_all(&mut self, steps: Vec<Step>) {
             for step in steps {
                 match step {
+                    Step::Offer(_) if self.has_none => {
+                        let scarce = NotMade { reason: "scarce".to_owned(), scarce: true };
+                        let steps = self.state.not_made(&scarce);
+                        return self.carry_out_all(steps);
+                    }
                     Step::Offer(attempt) => {
                         assert!(self.end.is_none(), "an end that nobody has taken down");
                         self.end = Some(attempt);
@@ -367,7 +411,9 @@ mod tests {
                     sides[one].note_loss();
                 }
                 16 => sides[one].take_down_lost(),
-                _ if sides[one].is_cut => sides[one].lose(),
+                17 if sides[one].is_cut => sides[one].lose(),
+                18 => sides[one].has_none = true,
+                19 => sides[one].find_more(),
                 _ => {}
             }
             check(&sides);
@@ -380,6 +426,7 @@ mod tests {
         assert!(up[0] == up[1], "{up:?}");
         for _ in 0..200 {
             for side in &mut sides {
+                side.find_more();
                 let steps = side.state.begin();
                 side.carry_out(steps);
             }
@@ -431,7 +478,7 @@ mod tests {
     proptest! {
         #[test]
         fn both_come_to_the_same_whatever_happens(
-            moves in prop::collection::vec((0u8..18, any::<bool>()), 0..60)
+            moves in prop::collection::vec((0u8..20, any::<bool>()), 0..60)
         ) {
             play(&moves);
         }
@@ -482,6 +529,26 @@ mod tests {
         side.hear(&Told::Ended(1));
         assert_eq!((side.state.refused(), side.end), (None, None));
         assert_eq!(side.state.begin(), [Step::Offer(2)]);
+    }
+
+    #[test]
+    fn an_end_that_cannot_be_made_is_told_to_a_peer_that_has_offered_its_own() {
+        let mut sides = [Side::default(), Side::default()];
+        sides[1].has_none = true;
+        let steps = sides[1].state.begin();
+        sides[1].carry_out(steps);
+        assert!(sides[1].sends.is_empty() && !sides[1].state.is_ending(), "nobody knows of it");
+        let steps = sides[0].state.begin();
+        sides[0].carry_out(steps);
+        exchange(&mut sides);
+        assert!(sides[0].state.refused().is_some() && sides[0].end.is_none());
+        assert!(!sides[0].state.is_scarce() && sides[1].state.is_scarce());
+        for side in &mut sides {
+            assert!(side.state.begin().is_empty(), "not for each request");
+        }
+        sides[1].find_more();
+        exchange(&mut sides);
+        assert_eq!(sides.each_ref().map(|side| side.state.is_up()), [true; 2]);
     }
 
     fn both_up() -> [Side; 2] {

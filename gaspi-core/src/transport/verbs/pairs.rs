@@ -1,6 +1,7 @@
 //! Pairs as they are made and ended: what the machine of [`pairing`](super::pairing) says, carried
 //! out by the device, and told to the peer by the streams.
 
+use super::budget::{NotMade, VARIABLE};
 use super::ended::Ended;
 use super::lane::{Failure, Lane, LaneState};
 use super::pairing::{PairState, Step};
@@ -161,6 +162,31 @@ impl Verbs<'_> {
         ended.tell(self.up, lane.peer);
     }
 
+    /// Begins anew where there were too few pairs, as far as there are now.
+    pub(super) fn try_scarce(self) {
+        let scarce = |lane: &&Lane| lane.lock().pairing.is_scarce();
+        for lane in self.table.used(None).filter(scarce) {
+            if !self.table.device.handles.budget.has_room() {
+                return;
+            }
+            self.begin_anew(lane);
+        }
+    }
+
+    /// Begins anew where there was no way.
+    pub(super) fn begin_anew(self, lane: &Lane) {
+        let mut state = lane.lock();
+        let steps = state.pairing.try_again();
+        if steps.is_empty() {
+            return;
+        }
+        let mut ended = Ended::default();
+        self.carry_out(lane, &mut state, steps, &mut ended);
+        drop(state);
+        self.speak(lane);
+        ended.tell(self.up, lane.peer);
+    }
+
     /// Carries out what the machine says; what cannot be ends the attempt.
     pub(super) fn carry_out(
         self,
@@ -171,14 +197,19 @@ impl Verbs<'_> {
     ) {
         let mut left: VecDeque<Step> = steps.into();
         while let Some(step) = left.pop_front() {
-            if let Err(reason) = self.step(lane, state, step, ended) {
-                left = state.pairing.refuse(&reason).into();
+            let offers = matches!(step, Step::Offer(_));
+            match self.step(lane, state, step, ended) {
+                Ok(()) => {}
+                Err(error) if offers => left = state.pairing.not_made(&error).into(),
+                Err(error) => left = state.pairing.refuse(&error.reason).into(),
             }
         }
         self.show(lane, &state.pairing);
         if let Some(reason) = state.pairing.refused() {
             if self.table.forced {
                 state.lose_all(lane.queue, ended);
+            } else if reason.contains(VARIABLE) {
+                self.table.warn_of_budget(lane.queue, lane.peer, reason);
             } else {
                 self.table.warn_of_streams(lane.peer, reason);
             }
@@ -191,22 +222,22 @@ impl Verbs<'_> {
         state: &mut LaneState,
         step: Step,
         ended: &mut Ended,
-    ) -> Result<(), String> {
+    ) -> Result<(), NotMade> {
         let (queue, peer) = (lane.queue, lane.peer);
         match step {
             Step::Offer(attempt) => {
                 let device = &self.table.device;
-                let (handles, flush) = (&device.handles, device.flush_target());
+                let (handles, memory) = (&device.handles, device.flush_memory());
                 let stream = queue == STREAM;
                 let shape = if stream { BufferShape::STREAM } else { BufferShape::SMALL };
-                let pair = QueuePair::new(handles, flush, device.ends_at_ack(), shape)?;
+                let pair = QueuePair::new(handles, memory, device.ends_at_ack(), shape)?;
                 let offer = PairOffer { queue, attempt, ..pair.offer() };
                 self.table.by_number.lock().insert(offer.number, (queue, peer));
                 state.pair = Some(pair);
                 state.outbox.messages.push_back(Pairing::Offer(offer));
             }
             Step::Connect(offer) => {
-                let pair = state.pair.as_mut().ok_or("there is no pair")?;
+                let pair = state.pair.as_mut().ok_or_else(|| "there is no pair".to_owned())?;
                 self.table.note_place(peer, offer.gid);
                 pair.connect(&offer)?;
                 state
@@ -221,8 +252,15 @@ impl Verbs<'_> {
                     self.show_failure();
                 }
                 self.table.note_trouble(peer, reason);
-                if let Some(pair) = &state.pair {
+                // Where two ranks refuse each other's offers one of them tries others next: if both
+                // did they could go on like that.
+                let in_vain = !was_up && state.pairing.refused().is_some();
+                let leaves_it = in_vain && self.up.ranks().me > peer;
+                if let Some(pair) = &mut state.pair {
                     self.table.by_number.lock().remove(&pair.number());
+                    if leaves_it {
+                        pair.set_quiet();
+                    }
                 }
                 if queue == STREAM {
                     self.abort_connections(lane);

@@ -1,6 +1,7 @@
 //! Devices and their ports, as libibverbs and sysfs tell of them. What is used is chosen elsewhere
 //! ([`select`](super::select)).
 
+use super::budget::DeviceCounts;
 use super::select::{DeviceFacts, GidEntry, GidKind, PortFacts, Protocol};
 use super::subnet::Subnet;
 use super::work::{DEPTH, INLINE, RECEIVES, check, last_error};
@@ -30,6 +31,7 @@ pub(super) struct DeviceLimits {
     pub(super) entries: u32,
     /// Buffers of the receive queue that all peers share.
     pub(super) receives: u32,
+    pub(super) counts: DeviceCounts,
 }
 
 /// A limit, of which devices give no negative one.
@@ -199,6 +201,10 @@ impl<'a> OpenContext<'a> {
             entries: attr.max_cqe.max(1).cast_unsigned(),
             // Each that has come takes an entry of the queue of completions.
             receives: count(attr.max_srq_wr.min(attr.max_cqe)).min(RECEIVES),
+            counts: DeviceCounts {
+                pairs: attr.max_qp.max(1).cast_unsigned(),
+                queues: attr.max_cq.max(1).cast_unsigned(),
+            },
         };
         for number in 1..=attr.phys_port_cnt {
             facts.ports.push(self.port(number, &facts.name)?);

@@ -1,16 +1,17 @@
 //! One end of a pair: a reliable connection between two devices.
 
-use super::device::{Handles, RECEIVE_BYTES, Registration};
+use super::budget::{NotMade, VARIABLE};
+use super::device::{Handles, RECEIVE_BYTES, Registration, SENT_ENTRIES, SentQueue};
 use super::post::{POSTING, Poster, part};
 use super::select::{GidEntry, written};
 use super::work::{
     BUFFER_BYTES, EndAddress, INLINE, Limits, Local, RETRIES, Remote, WorkRequest, check,
-    last_error,
 };
 use crate::ids::QueueId;
 use crate::os::socket::Piece;
 use crate::wire::message::PairOffer;
 use libibverbs_sys::{self as sys, inline};
+use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -60,9 +61,12 @@ pub(super) struct QueuePair {
     gid: GidEntry,
     /// What the peer may read of this rank at any time, and this rank of the peer.
     own_flush_target: Remote,
+    scratch: Local,
     flush_target: Option<Remote>,
     buffers: Option<Buffers>,
     shape: BufferShape,
+    /// Whether its end is for lanes that found none to try again.
+    is_news: bool,
     handles: Arc<Handles>,
 }
 
@@ -76,19 +80,37 @@ impl Drop for QueuePair {
         // SAFETY: made once, ended once; nothing is taken from its memory any more then.
         unsafe { (self.handles.library.ibv_destroy_qp)(self.pair.as_ptr()) };
         self.handles.give_back_entries(self.sent, self.entries);
+        if self.is_news {
+            self.handles.budget.give_back();
+        } else {
+            self.handles.budget.cancel();
+        }
     }
 }
 
 impl QueuePair {
-    /// Makes an end that is not connected.
+    /// Makes an end that is not connected, as long as the budget has one left.
     pub(super) fn new(
         handles: &Arc<Handles>,
-        own_flush_target: Remote,
+        own_memory: (Remote, Local),
         ends_at_ack: bool,
         shape: BufferShape,
-    ) -> Result<QueuePair, String> {
-        let device = handles.limits;
+    ) -> Result<QueuePair, NotMade> {
         let gid = handles.present_gid()?;
+        handles.budget.take()?;
+        let made = QueuePair::create(handles, gid, own_memory, (ends_at_ack, shape));
+        let made = made.inspect_err(|_| handles.budget.cancel())?;
+        made.initialise()?;
+        Ok(made)
+    }
+
+    fn create(
+        handles: &Arc<Handles>,
+        gid: GidEntry,
+        (own_flush_target, scratch): (Remote, Local),
+        (ends_at_ack, shape): (bool, BufferShape),
+    ) -> Result<QueuePair, NotMade> {
+        let device = handles.limits;
         let entries = device.depth;
         let (sent, received) = handles.take_entries(entries)?;
         let made = [device.inline, 64, 0].into_iter().find_map(|bytes| {
@@ -107,9 +129,9 @@ impl QueuePair {
             NonNull::new(pair).map(|pair| (pair, attr.cap.max_inline_data))
         });
         let Some((pair, room)) = made else {
-            let reason = last_error("ibv_create_qp");
+            let error = handles.not_made("ibv_create_qp");
             handles.give_back_entries(sent, entries);
-            return Err(reason);
+            return Err(error);
         };
         let limits = Limits {
             depth: device.depth,
@@ -119,7 +141,7 @@ impl QueuePair {
         };
         // SAFETY: made above.
         let first_packet = unsafe { pair.as_ref().qp_num }.wrapping_mul(0x9e37) & 0x00ff_ffff;
-        let made = QueuePair {
+        Ok(QueuePair {
             pair,
             limits,
             entries,
@@ -127,13 +149,13 @@ impl QueuePair {
             first_packet,
             gid,
             own_flush_target,
+            scratch,
             flush_target: None,
             buffers: None,
             shape,
+            is_news: true,
             handles: Arc::clone(handles),
-        };
-        made.initialise()?;
-        Ok(made)
+        })
     }
 
     fn modify(&self, mut attr: sys::ibv_qp_attr, mask: u32, what: &str) -> Result<(), String> {
@@ -154,6 +176,11 @@ impl QueuePair {
             | sys::IBV_QP_PORT
             | sys::IBV_QP_ACCESS_FLAGS;
         self.modify(attr, mask, "setting up a queue pair")
+    }
+
+    /// Its end calls nobody.
+    pub(super) fn set_quiet(&mut self) {
+        self.is_news = false;
     }
 
     pub(super) fn limits(&self) -> Limits {
@@ -276,11 +303,8 @@ impl QueuePair {
     }
 
     /// Where a read whose result nobody wants puts it.
-    pub(super) fn scratch(&mut self) -> Result<Local, String> {
-        let buffers = self.buffers()?;
-        // Behind all messages.
-        let address = buffers.memory.as_ptr() as u64 + (BUFFERS * BUFFER_BYTES - 1) as u64;
-        Ok(Local { address, key: Some(buffers.registration.local_key()) })
+    pub(super) fn scratch(&self) -> Local {
+        self.scratch
     }
 
     /// Posts a work request with this number.
@@ -353,6 +377,59 @@ impl QueuePair {
         let address = buffers.memory.as_ptr() as u64 + from as u64;
         let key = Some(buffers.registration.local_key());
         Ok((part(Local { address, key }, size), false))
+    }
+}
+
+/// What the pairs of a device share.
+impl Handles {
+    /// A completion queue with room for all that a pair can complete, and the one of what comes.
+    fn take_entries(
+        &self,
+        entries: u32,
+    ) -> Result<(NonNull<sys::ibv_cq>, NonNull<sys::ibv_cq>), NotMade> {
+        let mut sent = self.sent.lock();
+        if let Some(found) = sent.iter_mut().find(|sent| sent.free >= entries) {
+            found.free -= entries;
+            return Ok((found.queue, self.received));
+        }
+        // Each is larger than the one before: a look polls them all.
+        let at_most = |size: u32| size.min(self.limits.entries).max(entries);
+        let sizes = [at_most(SENT_ENTRIES << sent.len().min(16)), at_most(SENT_ENTRIES)];
+        let made = sizes.into_iter().find_map(|size| {
+            // SAFETY: context and channel are open.
+            let made = unsafe {
+                (self.library.ibv_create_cq)(
+                    self.context.as_ptr(),
+                    size.cast_signed(),
+                    ptr::null_mut(),
+                    self.channel.as_ptr(),
+                    0,
+                )
+            };
+            Some((NonNull::new(made)?, size))
+        });
+        let (queue, size) = made.ok_or_else(|| self.not_made("ibv_create_cq"))?;
+        sent.push(SentQueue { queue, free: size - entries });
+        Ok((queue, self.received))
+    }
+
+    /// What the library has said when it made nothing.
+    fn not_made(&self, what: &str) -> NotMade {
+        let error = io::Error::last_os_error();
+        let reason = format!("{what}: {error}");
+        match error.raw_os_error() {
+            Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => self.budget.short(format!(
+                "the device has no more pairs ({reason}); {VARIABLE} sets how many a rank uses"
+            )),
+            _ => reason.into(),
+        }
+    }
+
+    /// Gives the room of a pair that has ended back.
+    fn give_back_entries(&self, queue: NonNull<sys::ibv_cq>, entries: u32) {
+        if let Some(found) = self.sent.lock().iter_mut().find(|sent| sent.queue == queue) {
+            found.free += entries;
+        }
     }
 }
 

@@ -1,0 +1,166 @@
+//! How many pairs a rank may have at once: its share of its device, or what GASPI_IB_PAIRS says.
+//!
+//! Each end of a pair takes one of them, and gives it back when it is destroyed. A lane that finds
+//! none left goes by the stream. It is tried again after one was given back, not for each request.
+//!
+//! Invariant: an end exists only while it is counted here.
+
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
+
+/// What sets a budget. Reasons of a shortage name it, the peer's word of one too.
+pub(super) const VARIABLE: &str = "GASPI_IB_PAIRS";
+
+/// What a device has for all ranks that share it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct DeviceCounts {
+    /// Queue pairs.
+    pub(super) pairs: u32,
+    /// Completion queues.
+    pub(super) queues: u32,
+}
+
+/// The share of one of so many ranks. An eighth is left to others, as pairs of the kernel. Each
+/// completion queue has entries for `pairs_each` pairs, and one queue is for what comes.
+pub(super) fn share(counts: DeviceCounts, pairs_each: u32, sharers: u32) -> u32 {
+    let of = |all: u32| (all - all / 8) / sharers.max(1);
+    let queues = of(counts.queues).saturating_sub(1).max(1);
+    of(counts.pairs).min(queues.saturating_mul(pairs_each)).max(1)
+}
+
+/// Why an end of a pair cannot be made.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NotMade {
+    pub(super) reason: String,
+    /// Whether it can be made once another one was given back.
+    pub(super) scarce: bool,
+}
+
+impl From<String> for NotMade {
+    fn from(reason: String) -> NotMade {
+        NotMade { reason, scarce: false }
+    }
+}
+
+/// The pairs of a rank.
+#[derive(Debug)]
+pub(super) struct Budget {
+    limit: AtomicU32,
+    used: AtomicU32,
+    /// Whether a lane found none left.
+    was_short: AtomicBool,
+    /// Whether one was given back since somebody looked.
+    given_back: AtomicBool,
+    told: AtomicBool,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        let none = || AtomicBool::new(false);
+        Budget {
+            limit: AtomicU32::new(u32::MAX),
+            used: AtomicU32::new(0),
+            was_short: none(),
+            given_back: none(),
+            told: none(),
+        }
+    }
+}
+
+impl Budget {
+    pub(super) fn set_limit(&self, limit: u32) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Whether there is one left.
+    pub(super) fn has_room(&self) -> bool {
+        self.used.load(Ordering::Relaxed) < self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Takes one.
+    ///
+    /// # Errors
+    /// There is none left.
+    pub(super) fn take(&self) -> Result<(), NotMade> {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let more = |used| (used < limit).then_some(used + 1);
+        // Relaxed: it counts, and guards no other memory.
+        match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(()),
+            Err(used) => Err(self.short(format!(
+                "all {used} pairs of a rank's budget are in use; {VARIABLE} sets it"
+            ))),
+        }
+    }
+
+    /// Nothing came of one that was taken.
+    pub(super) fn cancel(&self) {
+        self.used.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// One that was used is free.
+    pub(super) fn give_back(&self) {
+        self.cancel();
+        self.given_back.store(true, Ordering::Release);
+    }
+
+    /// There are too few, of this budget or of the device.
+    pub(super) fn short(&self, reason: String) -> NotMade {
+        self.was_short.store(true, Ordering::Relaxed);
+        NotMade { reason, scarce: true }
+    }
+
+    /// Whether lanes that found none left are to be tried again.
+    pub(super) fn take_news(&self) -> bool {
+        self.given_back.load(Ordering::Relaxed)
+            && self.given_back.swap(false, Ordering::Acquire)
+            && self.was_short.load(Ordering::Relaxed)
+            && self.has_room()
+    }
+
+    /// Whether somebody is to be told of it now: the first time only.
+    pub(super) fn tells(&self) -> bool {
+        !self.told.swap(true, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share_of(pairs: u32, queues: u32, pairs_each: u32, sharers: u32) -> u32 {
+        share(DeviceCounts { pairs, queues }, pairs_each, sharers)
+    }
+
+    #[test]
+    fn a_share_is_what_the_device_has_less_some_for_others() {
+        assert_eq!(share_of(131_072, 65_536, 32, 1), 114_688);
+        assert_eq!(share_of(131_072, 65_536, 32, 128), 896);
+        // One queue of its share is for what comes.
+        assert_eq!(share_of(131_072, 64, 32, 1), 55 * 32);
+        assert_eq!(share_of(131_072, 64, 32, 8), 6 * 32);
+        // The smallest devices: at least one.
+        assert_eq!(share_of(1, 1, 1, 64), 1);
+        assert_eq!(share_of(2, 2, 1, 1), 1);
+        assert_eq!(share_of(u32::MAX, u32::MAX, u32::MAX, 1), u32::MAX - u32::MAX / 8);
+    }
+
+    #[test]
+    fn what_is_given_back_is_news_where_there_were_too_few() {
+        let budget = Budget::default();
+        budget.set_limit(2);
+        assert_eq!((budget.take(), budget.take()), (Ok(()), Ok(())));
+        budget.give_back();
+        assert!(!budget.take_news(), "nobody found none left");
+        assert_eq!(budget.take(), Ok(()));
+        let refused = budget.take().expect_err("two are in use");
+        assert!(refused.scarce && refused.reason.contains("GASPI_IB_PAIRS"), "{refused:?}");
+        assert!(!budget.take_news());
+        budget.give_back();
+        assert!(budget.take_news());
+        assert!(!budget.take_news(), "it has been looked at");
+        assert_eq!(budget.take(), Ok(()));
+        // Where the device did not make it nobody is called again.
+        budget.cancel();
+        assert!(!budget.take_news());
+    }
+}

@@ -1,0 +1,185 @@
+//! Pairs above the budget of a rank, or of its device: TCP has what finds none.
+
+use super::verbs::{LIMIT_OF_CHANGE, NO_ANSWER, exchange};
+use super::*;
+use crate::ranks::{messages_by_device, run_with_prepared};
+use gaspi_mock_card::Fabric;
+
+const CARRIED: &str = "NumberOfRequestsVerbs";
+
+/// Ranks with so many pairs each, beside those of messages.
+fn run_with_pairs(
+    (size, pairs): (u32, u32),
+    options: &str,
+    body: impl Fn(&Runtime, &Fabric) + Sync,
+) {
+    let of_messages = if messages_by_device() { size - 1 } else { 0 };
+    let pairs = Some(pairs + if pairs > 0 { of_messages } else { 0 });
+    let options = (options, &Config::default());
+    run_with_prepared(size, options, |_| (), |choice| choice.pairs = pairs, body);
+}
+
+/// Requests that this rank's device has carried.
+fn carried(rt: &Runtime) -> u64 {
+    let named = |nth: &u32| Runtime::statistic_info(*nth).is_some_and(|it| it.name == CARRIED);
+    let counter = (0..rt.statistic_num()).find(named).expect("it is counted");
+    rt.statistic_get(counter, 0).expect("counter")
+}
+
+/// Whether a write to `peer` goes by the device; what is lost is an error of its queue.
+fn goes_by_device(rt: &Runtime, peer: Rank, queue: QueueId) -> bool {
+    let before = carried(rt);
+    let done = rt.write(&eight(peer), queue, LIMIT).and_then(|()| rt.wait(queue, LIMIT));
+    if done.is_err() {
+        rt.queue_purge(queue, LIMIT).expect("purge");
+    }
+    done.is_ok() && carried(rt) > before
+}
+
+fn until_by_device(rt: &Runtime, peer: Rank, queue: QueueId) {
+    within(LIMIT_OF_CHANGE, "a pair", || while !goes_by_device(rt, peer, queue) {});
+}
+
+fn pairs_of(rt: &Runtime, fabric: &Fabric) -> u64 {
+    fabric.live(rt.rank().0.into()).pairs
+}
+
+fn a_budget_of_none_leaves_everything_to_streams() {
+    run_with_pairs((2, 0), "", |rt, fabric| {
+        make(rt, S0, 8192);
+        exchange(rt, 50);
+        assert_eq!((carried(rt), pairs_of(rt, fabric)), (0, 0));
+        meet(rt);
+    });
+}
+
+fn a_device_without_pairs_leaves_lanes_to_streams() {
+    // One pair, and room for none: what the budget does not tell the device does.
+    for (options, most) in [("max_qp=1", 1), ("max_cq=1", 0)] {
+        run_with_pairs((2, 100), options, |rt, fabric| {
+            make(rt, S0, 8192);
+            exchange(rt, 50);
+            let pairs = pairs_of(rt, fabric);
+            assert!(pairs <= most, "{pairs} pairs with {options}");
+            meet(rt);
+        });
+    }
+}
+
+fn a_rank_never_has_more_pairs_than_its_budget() {
+    if messages_by_device() {
+        // Pairs of messages may take the place of others.
+        return;
+    }
+    run_with_pairs((3, 1), "", |rt, fabric| {
+        make(rt, S0, 8192);
+        for round in 1..=100u64 {
+            for peer in (0..3).map(Rank).filter(|peer| *peer != rt.rank()) {
+                for queue in [Q0, Q1] {
+                    let me = u64::from(rt.rank().0);
+                    let place = 64 * me + 8 * u64::from(queue.0);
+                    put_u64(rt, S0, 4096 + place, round * 16 + me);
+                    let t = Transfer {
+                        local_offset: 4096 + place,
+                        remote_offset: place,
+                        ..eight(peer)
+                    };
+                    rt.write(&t, queue, LIMIT).expect("posted");
+                    let pairs = pairs_of(rt, fabric);
+                    assert!(pairs <= 1, "{pairs} pairs");
+                }
+            }
+            [Q0, Q1].iter().for_each(|queue| rt.wait(*queue, LIMIT).expect("wait"));
+            meet(rt);
+            for peer in (0..3u64).filter(|peer| *peer != u64::from(rt.rank().0)) {
+                for queue in 0..2 {
+                    let came = get_u64(rt, S0, 64 * peer + 8 * queue);
+                    assert_eq!(came, round * 16 + peer, "from rank {peer}, queue {queue}");
+                }
+            }
+            meet(rt);
+        }
+    });
+}
+
+fn a_pair_that_is_given_back_goes_to_a_lane_that_found_none() {
+    run_with_pairs((2, 1), "", |rt, fabric| {
+        make(rt, S0, 8192);
+        let peer = Rank(1 - rt.rank().0);
+        until_by_device(rt, peer, Q0);
+        meet(rt);
+        for _ in 0..20 {
+            assert!(!goes_by_device(rt, peer, Q1), "the budget is used up");
+        }
+        meet(rt);
+        // What is lost is an error of its queue; nothing more is posted to that.
+        if rt.rank() == Rank(0) {
+            fabric.fail(0, 0, 1, NO_ANSWER);
+            fails!(
+                rt.write(&eight(peer), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT)),
+                Error::RequestFailed { queue: Q0, .. }
+            );
+            rt.queue_purge(Q0, LIMIT).expect("purge");
+        }
+        until_by_device(rt, peer, Q1);
+        meet(rt);
+    });
+}
+
+fn a_pair_with_a_rank_that_left_is_given_back() {
+    if messages_by_device() {
+        return;
+    }
+    // Rank 1 has both others on another node, and one pair.
+    let (paired, used) = (std::sync::Barrier::new(3), std::sync::Barrier::new(2));
+    run_with_pairs((3, 1), "", |rt, _| {
+        make(rt, S0, 8192);
+        meet(rt);
+        if rt.rank() == Rank(1) {
+            until_by_device(rt, Rank(0), Q0);
+            for _ in 0..20 {
+                assert!(!goes_by_device(rt, Rank(2), Q0), "the budget is used up");
+            }
+        }
+        paired.wait();
+        if rt.rank() == Rank(1) {
+            until_by_device(rt, Rank(2), Q0);
+        }
+        if rt.rank() != Rank(0) {
+            used.wait();
+        }
+    });
+}
+
+fn without_streams_a_request_above_the_budget_is_an_error() {
+    run_with_pairs((2, 1), "", |rt, _| {
+        make(rt, S0, 8192);
+        let peer = Rank(1 - rt.rank().0);
+        rt.write(&eight(peer), Q0, LIMIT).expect("posted");
+        rt.wait(Q0, LIMIT).expect("the first pair");
+        meet(rt);
+        let refused = within(LIMIT_OF_CHANGE, "an error", || {
+            loop {
+                let posted = rt.write(&eight(peer), Q1, LIMIT).and_then(|()| rt.wait(Q1, LIMIT));
+                let reason = posted.expect_err("there is one pair").to_string();
+                rt.queue_purge(Q1, LIMIT).expect("purge");
+                if reason.contains("GASPI_IB_PAIRS") {
+                    break reason;
+                }
+            }
+        });
+        assert!(refused.contains("budget"), "{refused}");
+        meet(rt);
+    });
+}
+
+tests! {
+    VERBS_PAIRS:
+        a_budget_of_none_leaves_everything_to_streams,
+        a_device_without_pairs_leaves_lanes_to_streams,
+        a_pair_that_is_given_back_goes_to_a_lane_that_found_none,
+        a_pair_with_a_rank_that_left_is_given_back,
+        a_rank_never_has_more_pairs_than_its_budget;
+    VERBS:
+        without_streams_a_request_above_the_budget_is_an_error;
+}
