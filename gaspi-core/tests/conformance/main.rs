@@ -9,6 +9,7 @@ mod budgets;
 mod channels;
 mod collectives;
 mod device_faults;
+mod device_pairs;
 mod devices;
 mod general;
 mod groups;
@@ -35,6 +36,7 @@ fn main() -> std::process::ExitCode {
         channels::setup::tests(),
         collectives::tests(),
         device_faults::tests(),
+        device_pairs::tests(),
         devices::tests(),
         general::tests(),
         groups::tests(),

@@ -12,26 +12,32 @@ mod budget;
 mod byte_stream;
 mod device;
 mod diagnostics;
+mod direct;
 mod divert;
 mod ended;
 mod events;
 mod lane;
+mod lane_bias;
 mod memory;
 mod pairing;
 mod pairs;
 mod port;
+mod post;
 mod queue_pair;
-mod ready;
 mod receives;
 #[cfg(test)]
 mod scale_tests;
 mod select;
+mod shown;
+mod subnet;
+mod troubles;
 mod work;
 
 use crate::config::{CHANNELS, Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
+use crate::sync::once_arc::OnceArc;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
 use crate::transport::payload::Payload;
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingRequests};
@@ -41,7 +47,6 @@ use crate::transport::{Behind, Carried, Upcalls};
 use crate::wire::frame::{Frame, PREFIX};
 use crate::wire::message::{Put, RemoteAddress, Stream};
 use byte_stream::Chunk;
-use device::RECEIVES;
 use divert::Diverted;
 use ended::Ended;
 use events::{Arming, DeviceCondition, armed};
@@ -49,40 +54,37 @@ use lane::{Lane, LaneState, Request};
 use receives::Receives;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use troubles::Trouble;
 use work::{BATCH, Completion, Outcome};
 
 pub(crate) use device::{Device, Wishes, inspect};
 pub use diagnostics::rdma_checks;
+pub(crate) use direct::{DirectLane, Refused};
 pub(crate) use select::{NoDevice, Place};
-pub(crate) use work::Remote;
+pub(crate) use work::{Local, Remote};
 
 /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
 #[derive(Debug, Default)]
 struct Resets {
     peers: Mutex<Vec<Rank>>,
     any: AtomicBool,
-}
-
-/// Why pairs with a peer ended last, and whether somebody was told that there are none.
-#[derive(Debug, Default)]
-struct Trouble {
-    reason: String,
-    told: bool,
+    /// The news of deaths behind which no pair with a dead rank is left.
+    deaths: AtomicU32,
 }
 
 /// The lane of the bytes of connections. Channels have none of their own: they go by connections.
 const STREAM: QueueId = CHANNELS;
 
 /// The lanes of a queue, by rank.
-type Lanes = Box<[OnceLock<Arc<Lane>>]>;
+type Lanes = Box<[OnceArc<Lane>]>;
 
 /// The device of a rank, and what it carries.
 #[derive(Debug)]
 pub(crate) struct DeviceTable {
     /// Ends last: everything else belongs to it.
     receives: Mutex<Receives>,
-    lanes: [OnceLock<Lanes>; QUEUE_MAX as usize + 1],
+    lanes: [OnceArc<Lanes>; QUEUE_MAX as usize + 1],
     /// Whose a queue pair is, by its number.
     by_number: Mutex<HashMap<u32, (QueueId, Rank)>>,
     ranks: u32,
@@ -96,7 +98,7 @@ pub(crate) struct DeviceTable {
     troubles: Mutex<HashMap<Rank, Trouble>>,
     requests: Arc<PendingRequests>,
     posted_receives: Arc<PostedReceives>,
-    /// Whether writes of a queue may have no read behind them.
+    /// Whether a queue may have runs, or writes that no read is behind.
     has_unfinished: [AtomicBool; QUEUE_MAX as usize],
     arming: Arming,
     /// When the sockets were looked at last, which is done by time.
@@ -116,10 +118,10 @@ impl DeviceTable {
         requests: Arc<PendingRequests>,
         posted_receives: Arc<PostedReceives>,
     ) -> std::result::Result<DeviceTable, String> {
-        let receives = Receives::new(&device, RECEIVES)?;
+        let receives = Receives::new(&device, device.handles.limits.receives)?;
         Ok(DeviceTable {
             receives: Mutex::new(receives),
-            lanes: [const { OnceLock::new() }; QUEUE_MAX as usize + 1],
+            lanes: [const { OnceArc::new() }; QUEUE_MAX as usize + 1],
             by_number: Mutex::default(),
             ranks,
             forced,
@@ -146,22 +148,25 @@ impl DeviceTable {
         self.device.channel()
     }
 
-    fn lane(&self, queue: QueueId, peer: Rank) -> &Arc<Lane> {
-        let none = || (0..self.ranks).map(|_| OnceLock::new()).collect();
-        let lanes = self.lanes[queue.index()].get_or_init(none);
-        lanes[peer.index()].get_or_init(|| Arc::new(Lane::new(queue, peer)))
+    fn place(&self, queue: QueueId, peer: Rank) -> &OnceArc<Lane> {
+        let none = || Arc::new((0..self.ranks).map(|_| OnceArc::new()).collect());
+        &self.lanes[queue.index()].get_or_init(none)[peer.index()]
+    }
+
+    fn lane(&self, queue: QueueId, peer: Rank) -> &Lane {
+        self.place(queue, peer).get_or_init(|| Arc::new(Lane::new(queue, peer)))
     }
 
     /// The lanes that have been used, of one queue or of all.
     fn used(&self, queue: Option<QueueId>) -> impl Iterator<Item = &Lane> {
         let of = move |nth: &usize| queue.is_none_or(|queue| queue.index() == *nth);
         let lanes = (0..self.lanes.len()).filter(of).filter_map(|nth| self.lanes[nth].get());
-        lanes.flat_map(|lanes| lanes.iter().filter_map(|lane| lane.get().map(Arc::as_ref)))
+        lanes.flat_map(|lanes| lanes.iter().filter_map(OnceArc::get))
     }
 
     fn used_with(&self, peer: Rank) -> impl Iterator<Item = &Lane> {
-        let lanes = self.lanes.iter().filter_map(OnceLock::get);
-        lanes.filter_map(move |lanes| lanes.get(peer.index())?.get().map(Arc::as_ref))
+        let lanes = self.lanes.iter().filter_map(OnceArc::get);
+        lanes.filter_map(move |lanes| lanes.get(peer.index())?.get())
     }
 }
 
@@ -199,7 +204,7 @@ impl Verbs<'_> {
     /// carry it.
     pub(crate) fn holds(self, queue: QueueId, peer: Rank) -> bool {
         let lanes = self.table.lanes.get(queue.index()).filter(|_| queue != STREAM);
-        let lane = lanes.and_then(OnceLock::get).and_then(|lanes| lanes[peer.index()].get());
+        let lane = lanes.and_then(OnceArc::get).and_then(|lanes| lanes[peer.index()].get());
         self.table.forced || lane.is_some_and(|lane| lane.lock().pairing.is_ending())
     }
 
@@ -286,7 +291,7 @@ impl Verbs<'_> {
                 return Err(self.refused(peer, "the RDMA device does not take the memory"));
             }
             _ => {
-                state.push_diverted(diverted());
+                state.push_diverted(queue, diverted());
                 self.pump(lane, state);
                 return Ok(());
             }
@@ -346,13 +351,23 @@ impl Verbs<'_> {
         for lane in self.table.used(Some(queue)) {
             let mut state = lane.lock();
             // What goes to one that has ended is told as lost.
-            let ended = self.up.ranks().check_alive(lane.peer, "a request to it").is_err();
-            if ended || !state.is_unfinished() {
+            if self.up.ranks().check_alive(lane.peer, "a request to it").is_err() {
                 continue;
             }
-            let stream = count(lane.peer);
-            state.push(Request::Finish { stream });
-            self.pump(lane, state);
+            let run = state.take_run();
+            let stream = run.map(|run| run.stream(queue));
+            if state.is_unfinished() {
+                let stream = stream.unwrap_or_else(|| count(lane.peer));
+                let requests = run.map_or(1, |run| run.requests);
+                state.push(Request::Finish { stream, requests });
+                self.pump(lane, state);
+            } else if let Some((stream, run)) = stream.zip(run) {
+                // Reads.
+                let mut ended = Ended::default();
+                state.end_run(stream, run, &mut ended);
+                drop(state);
+                ended.tell(self.up, lane.peer);
+            }
         }
     }
 }
@@ -361,34 +376,6 @@ impl DeviceTable {
     /// Whether no request to `peer` is under way.
     pub(crate) fn has_none(&self, peer: Rank) -> bool {
         self.used_with(peer).all(|lane| lane.lock().is_idle())
-    }
-
-    /// Why pairs with `peer` ended last.
-    pub(crate) fn last_error(&self, peer: Rank) -> Option<String> {
-        self.troubles.lock().get(&peer).map(|trouble| trouble.reason.clone())
-    }
-
-    fn note_trouble(&self, peer: Rank, reason: String) {
-        self.troubles.lock().entry(peer).or_default().reason = reason;
-    }
-
-    /// Says once that there are too few pairs.
-    fn warn_of_budget(&self, queue: QueueId, peer: Rank, reason: &str) {
-        if self.device.handles.budget.tells() {
-            log::warn!(
-                "{queue} to {peer}, and further ones for which there is no pair, go by TCP, not by \
-                 the RDMA device: {reason}"
-            );
-        } else {
-            log::debug!("{queue} to {peer} goes by TCP: {reason}");
-        }
-    }
-
-    /// Says once that no device carries data to `peer`.
-    fn warn_of_streams(&self, peer: Rank, reason: &str) {
-        if !std::mem::replace(&mut self.troubles.lock().entry(peer).or_default().told, true) {
-            log::warn!("data to {peer} goes by TCP, not by the RDMA device: {reason}");
-        }
     }
 
     /// Whether a pair with `peer` is up.
@@ -441,14 +428,14 @@ impl<'a> Verbs<'a> {
         if !busy && self.table.resets.any.swap(false, Ordering::AcqRel) {
             let resets = std::mem::take(&mut *self.table.resets.peers.lock());
             for peer in &resets {
-                self.table.used_with(*peer).for_each(|lane| lane.lock().stop());
+                self.stop_lost(*peer);
             }
             // All that has come before is handled.
             self.drain(&mut receives);
             resets.into_iter().for_each(|peer| self.reset(peer, true));
             busy = true;
         }
-        if !busy && !self.up.ranks().area.all_live() {
+        if !busy {
             busy = self.reset_ended();
         }
         if busy {
@@ -464,7 +451,7 @@ impl<'a> Verbs<'a> {
     fn go_on(self, receives: &mut Receives) -> bool {
         let mut failed = Vec::new();
         for lane in self.table.used(None) {
-            let state = lane.lock();
+            let mut state = lane.lock();
             if state.stop_failed() {
                 failed.push(lane);
             } else {
@@ -490,7 +477,7 @@ impl<'a> Verbs<'a> {
         let mut completions = [Completion::default(); BATCH];
         let mut handled = self.feed_parked(receives);
         // What comes meanwhile can wait.
-        while handled < RECEIVES as usize {
+        while handled < self.table.device.handles.limits.receives as usize {
             let come = self.table.device.poll_received(&mut completions);
             if come.is_empty() {
                 break;
@@ -511,7 +498,7 @@ impl<'a> Verbs<'a> {
         }
     }
 
-    fn lane_of(self, number: u32) -> Option<&'a Arc<Lane>> {
+    fn lane_of(self, number: u32) -> Option<&'a Lane> {
         let (queue, peer) = self.table.by_number.lock().get(&number).copied()?;
         Some(self.table.lane(queue, peer))
     }
@@ -526,6 +513,9 @@ impl<'a> Verbs<'a> {
                 let was_up = state.pairing.is_up();
                 state.completed(completion, &mut ended);
                 let comes_up = !was_up && state.pairing.is_up();
+                if comes_up {
+                    self.show(lane, &state.pairing);
+                }
                 self.pump(lane, state);
                 ended.tell(self.up, lane.peer);
                 if lane.queue == STREAM {
@@ -533,7 +523,10 @@ impl<'a> Verbs<'a> {
                 }
             }
             Outcome::Failed { status, vendor } => {
-                let reason = self.table.device.in_words(status, vendor);
+                let mut reason = self.table.device.in_words(status, vendor);
+                if status == libibverbs_sys::IBV_WC_RETRY_EXC_ERR {
+                    reason = self.table.with_place(lane.peer, reason);
+                }
                 // A flush: the peer has used the pair before this side had proved it.
                 let refuses = status != libibverbs_sys::IBV_WC_WR_FLUSH_ERR;
                 lane.lock().note_failure(&reason, refuses);

@@ -81,9 +81,11 @@ impl Verbs<'_> {
         ended.tell(self.up, lane.peer);
     }
 
-    /// The connection with `peer` was lost, or it has ended: pairs made before go with it, behind
-    /// all that has come. Whoever looks next does that, without what the caller holds.
+    /// The connection with `peer` was lost, or it has ended: pairs begun before go with it, behind
+    /// all that has come. Whoever looks next does that, without what the caller holds; pairs that
+    /// have been begun until then are no part of the loss.
     pub(crate) fn disconnect(self, peer: Rank) {
+        self.table.used_with(peer).for_each(|lane| lane.shown.attempts.lose());
         self.table.resets.peers.lock().push(peer);
         self.table.resets.any.store(true, Ordering::Release);
         self.up.ranks().wake_own();
@@ -102,9 +104,23 @@ impl Verbs<'_> {
         self.table.used(None).for_each(|lane| self.reset_lane(lane, false));
     }
 
+    /// Nothing more comes by pairs that went with the connection to `peer`.
+    pub(super) fn stop_lost(self, peer: Rank) {
+        for lane in self.table.used_with(peer) {
+            let state = lane.lock();
+            if state.pairing.attempt() <= lane.shown.attempts.lost() {
+                state.stop();
+            }
+        }
+    }
+
     /// Takes down pairs with ranks that have ended, whoever of this node has heard of that; whether
-    /// there were any.
+    /// there were any. Lanes are looked at anew only where there is news of a death.
     pub(super) fn reset_ended(self) -> bool {
+        let (news, handled) = (self.up.ranks().area.death_news(), &self.table.resets.deaths);
+        if handled.load(Ordering::Relaxed) == news {
+            return false;
+        }
         let ended = |lane: &&Lane| self.up.ranks().check_alive(lane.peer, "a request").is_err();
         let busy = |lane: &&Lane| {
             let state = lane.lock();
@@ -113,13 +129,23 @@ impl Verbs<'_> {
         let found: Vec<Rank> =
             self.table.used(None).filter(ended).filter(busy).map(|lane| lane.peer).collect();
         found.iter().for_each(|peer| self.reset(*peer, false));
+        if found.is_empty() {
+            // Who posts from now on sees these deaths: it has the lane's lock behind this look.
+            handled.store(news, Ordering::Relaxed);
+        }
         !found.is_empty()
     }
 
-    /// Takes down all pairs with `peer`, and tells it where it is to hear of that and lives.
+    /// Takes down the pairs that went with a connection to `peer`, and tells it where it is to hear
+    /// of that and lives. All pairs with one that has ended go.
     pub(super) fn reset(self, peer: Rank, tells: bool) {
-        let tells = tells && self.up.ranks().check_alive(peer, "a request").is_ok();
-        self.table.used_with(peer).for_each(|lane| self.reset_lane(lane, tells));
+        let lives = self.up.ranks().check_alive(peer, "a request").is_ok();
+        for lane in self.table.used_with(peer) {
+            if lives && lane.lock().pairing.attempt() > lane.shown.attempts.lost() {
+                continue;
+            }
+            self.reset_lane(lane, tells && lives);
+        }
     }
 
     fn reset_lane(self, lane: &Lane, tells: bool) {
@@ -129,7 +155,7 @@ impl Verbs<'_> {
         steps.retain(|step| tells || !matches!(step, Step::TellLoss(_)));
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
-        state.lose_all(&mut ended);
+        state.lose_all(lane.queue, &mut ended);
         drop(state);
         // Before the program hears of it, and may ask for more by the stream.
         self.speak(lane);
@@ -178,9 +204,10 @@ impl Verbs<'_> {
                 Err(error) => left = state.pairing.refuse(&error.reason).into(),
             }
         }
+        self.show(lane, &state.pairing);
         if let Some(reason) = state.pairing.refused() {
             if self.table.forced {
-                state.lose_all(ended);
+                state.lose_all(lane.queue, ended);
             } else if reason.contains(VARIABLE) {
                 self.table.warn_of_budget(lane.queue, lane.peer, reason);
             } else {
@@ -211,6 +238,7 @@ impl Verbs<'_> {
             }
             Step::Connect(offer) => {
                 let pair = state.pair.as_mut().ok_or_else(|| "there is no pair".to_owned())?;
+                self.table.note_place(peer, offer.gid);
                 pair.connect(&offer)?;
                 state
                     .outbox
@@ -220,6 +248,9 @@ impl Verbs<'_> {
             Step::Prove => state.prove()?,
             Step::TakeDown { reason, was_up } => {
                 log::debug!("{queue} to {peer}: its pair ends: {reason}");
+                if reason != LOST {
+                    self.show_failure();
+                }
                 self.table.note_trouble(peer, reason);
                 // Where two ranks refuse each other's offers one of them tries others next: if both
                 // did they could go on like that.
@@ -235,7 +266,7 @@ impl Verbs<'_> {
                     self.abort_connections(lane);
                 }
                 if was_up {
-                    state.lose_all(ended);
+                    state.lose_all(queue, ended);
                 } else {
                     state.drop_pair();
                 }

@@ -148,7 +148,7 @@ fn pair_with(peers: u32) -> Cost {
         let notification = NotificationId(0);
         let put = Put { stream, remote, size: 0, last: true, notification, value: 1 };
         state.push(Request::Put { put, data: None });
-        state.push(Request::Finish { stream });
+        state.push(Request::Finish { stream, requests: 1 });
         state.pump().expect("posted");
         drop(state);
         take_completions(&own);

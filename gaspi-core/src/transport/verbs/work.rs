@@ -5,6 +5,8 @@ use std::time::Duration;
 
 /// Requests in a send queue.
 pub(super) const DEPTH: u32 = 128;
+/// Buffers for messages that come; as many as the device allows, where those are fewer.
+pub(super) const RECEIVES: u32 = 1024;
 /// Bytes that are asked for to go along with a request; less does too.
 pub(super) const INLINE: u32 = 220;
 /// Bytes of a message that does not go along with its request, at most.
@@ -50,9 +52,9 @@ pub(super) struct Limits {
 
 /// Memory of this rank, as the device knows it, and its place.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Local {
-    pub(super) address: u64,
-    pub(super) key: Option<u32>,
+pub(crate) struct Local {
+    pub(crate) address: u64,
+    pub(crate) key: Option<u32>,
 }
 
 /// Memory of the peer, as its device knows it.
