@@ -399,7 +399,6 @@ impl Handles {
         // SAFETY: open as long as the context.
         let events = unsafe { BorrowedFd::borrow_raw(context.as_ref().async_fd) };
         let set = set_nonblocking(descriptor).and_then(|()| set_nonblocking(events));
-        let sent = Mutex::default();
         let handles = Handles {
             library,
             context,
@@ -407,7 +406,7 @@ impl Handles {
             channel,
             received,
             receives,
-            sent,
+            sent: Mutex::default(),
             budget: Budget::default(),
             name,
             port,

@@ -378,6 +378,18 @@ impl DeviceTable {
         self.used_with(peer).all(|lane| lane.lock().is_idle())
     }
 
+    /// Says once that there are too few pairs.
+    fn warn_of_budget(&self, queue: QueueId, peer: Rank, reason: &str) {
+        if self.device.handles.budget.tells() {
+            log::warn!(
+                "{queue} to {peer}, and further ones for which there is no pair, go by TCP, not by \
+                 the RDMA device: {reason}"
+            );
+        } else {
+            log::debug!("{queue} to {peer} goes by TCP: {reason}");
+        }
+    }
+
     /// Whether a pair with `peer` is up.
     pub(crate) fn reaches(&self, peer: Rank) -> bool {
         self.used_with(peer).any(|lane| lane.lock().pairing.is_up())

@@ -274,10 +274,10 @@ mod tests {
         sends: VecDeque<Told>,
         /// Whether its connection is gone, and it does not know yet.
         is_cut: bool,
-        /// Whether no end can be made.
-        has_none: bool,
         /// Up to which attempt a loss is known that has not been carried out.
         lost: Option<u32>,
+        /// Whether no end can be made.
+        has_none: bool,
     }
 
     impl Side {
@@ -411,9 +411,9 @@ mod tests {
                     sides[one].note_loss();
                 }
                 16 => sides[one].take_down_lost(),
-                17 => sides[one].has_none = true,
-                18 => sides[one].find_more(),
-                _ if sides[one].is_cut => sides[one].lose(),
+                17 if sides[one].is_cut => sides[one].lose(),
+                18 => sides[one].has_none = true,
+                19 => sides[one].find_more(),
                 _ => {}
             }
             check(&sides);

@@ -29,9 +29,9 @@ pub(super) struct DeviceLimits {
     pub(super) reads: u8,
     pub(super) message: u64,
     pub(super) entries: u32,
-    pub(super) counts: DeviceCounts,
     /// Buffers of the receive queue that all peers share.
     pub(super) receives: u32,
+    pub(super) counts: DeviceCounts,
 }
 
 /// A limit, of which devices give no negative one.
@@ -199,12 +199,12 @@ impl<'a> OpenContext<'a> {
             reads: reads as u8,
             message: 0,
             entries: attr.max_cqe.max(1).cast_unsigned(),
+            // Each that has come takes an entry of the queue of completions.
+            receives: count(attr.max_srq_wr.min(attr.max_cqe)).min(RECEIVES),
             counts: DeviceCounts {
                 pairs: attr.max_qp.max(1).cast_unsigned(),
                 queues: attr.max_cq.max(1).cast_unsigned(),
             },
-            // Each that has come takes an entry of the queue of completions.
-            receives: count(attr.max_srq_wr.min(attr.max_cqe)).min(RECEIVES),
         };
         for number in 1..=attr.phys_port_cnt {
             facts.ports.push(self.port(number, &facts.name)?);

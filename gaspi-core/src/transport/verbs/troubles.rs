@@ -2,7 +2,7 @@
 //! ports are.
 
 use super::{DeviceTable, select};
-use crate::ids::{QueueId, Rank};
+use crate::ids::Rank;
 
 /// Why pairs with a peer ended last, and whether somebody was told that there are none.
 #[derive(Debug, Default)]
@@ -43,18 +43,6 @@ impl DeviceTable {
         match troubles.get(&peer).and_then(|trouble| trouble.elsewhere.as_ref()) {
             Some(place) => format!("{reason}; {place}"),
             None => reason,
-        }
-    }
-
-    /// Says once that there are too few pairs.
-    pub(super) fn warn_of_budget(&self, queue: QueueId, peer: Rank, reason: &str) {
-        if self.device.handles.budget.tells() {
-            log::warn!(
-                "{queue} to {peer}, and further ones for which there is no pair, go by TCP, not by \
-                 the RDMA device: {reason}"
-            );
-        } else {
-            log::debug!("{queue} to {peer} goes by TCP: {reason}");
         }
     }
 
