@@ -193,6 +193,8 @@ pub struct DeviceChoice {
     pub ends_at_ack: bool,
     /// Whether the device carries messages too, not data alone (GASPI_IB_MESSAGES is device).
     pub messages: bool,
+    /// Whether devices execute atomic operations, of all ranks (GASPI_ATOMICS is nic).
+    pub atomics: bool,
 }
 
 impl DeviceChoice {

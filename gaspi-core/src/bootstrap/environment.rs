@@ -77,7 +77,7 @@ fn transport(variables: &Variables<'_>) -> Result<Transport> {
     }
 }
 
-/// GASPI_IBVERBS_LIB and all GASPI_IB_*.
+/// GASPI_IBVERBS_LIB, GASPI_ATOMICS, and all GASPI_IB_*.
 fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
     let ends_at_ack = match variables.text("GASPI_IB_WAIT")?.as_deref() {
         None | Some("read") => false,
@@ -90,6 +90,11 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
         Some(other) => {
             return wrong(format!("GASPI_IB_MESSAGES is {other:?}; it can be device or tcp"));
         }
+    };
+    let atomics = match variables.text("GASPI_ATOMICS")?.as_deref() {
+        None | Some("cpu") => false,
+        Some("nic") => true,
+        Some(other) => return wrong(format!("GASPI_ATOMICS is {other:?}; it can be cpu or nic")),
     };
     let small = |name: &str, least, most| match variables.number(name)? {
         Some(number) if !(least..=most).contains(&number) => {
@@ -107,6 +112,7 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
         traffic_class: small("GASPI_IB_TRAFFIC_CLASS", 0, 255)?.unwrap_or(0),
         ends_at_ack,
         messages,
+        atomics,
     })
 }
 

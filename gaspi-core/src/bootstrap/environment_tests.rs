@@ -223,6 +223,7 @@ fn what_is_asked_of_devices_is_read_strictly() {
         ("GASPI_IB_TRAFFIC_CLASS", "256", "0 to 255"),
         ("GASPI_IB_WAIT", "never", "ack or read"),
         ("GASPI_IB_MESSAGES", "verbs", "device or tcp"),
+        ("GASPI_ATOMICS", "device", "cpu or nic"),
     ];
     for (name, value, possible) in wrong {
         let reason = asked(name, value).expect_err(value).to_string();

@@ -7,6 +7,7 @@ mod ranks;
 mod atomics;
 mod channels;
 mod collectives;
+mod device_atomics;
 mod device_faults;
 mod devices;
 mod general;
@@ -32,6 +33,7 @@ fn main() -> std::process::ExitCode {
         channels::tests(),
         channels::setup::tests(),
         collectives::tests(),
+        device_atomics::tests(),
         device_faults::tests(),
         devices::tests(),
         general::tests(),

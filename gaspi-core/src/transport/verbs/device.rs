@@ -4,6 +4,7 @@
 //! Invariant: everything that the device knows of keeps what it belongs to open, and is taken from
 //! the device when it is dropped.
 
+use super::atomics::AtomicReach;
 use super::port::{DeviceLimits, DeviceList, GidTable, OpenContext, Port};
 use super::select::{
     self, Chosen, DeviceFacts, GidEntry, NoDevice, Place, PortRow, Selection, Wanted,
@@ -60,6 +61,8 @@ pub(super) struct Handles {
     gid_index: AtomicU8,
     pub(super) limits: DeviceLimits,
     pub(super) timing: Timing,
+    /// Whether peers may have it execute atomic operations.
+    pub(super) atomics: bool,
 }
 
 // SAFETY: libibverbs may be called by any thread, with any object.
@@ -99,7 +102,9 @@ impl Device {
         let description = format!("{name}, port {}, {kind}", port.number);
         let timing = Timing::of(wishes.dead_after);
         let handles = Handles::new(library, context, name, port, limits, timing);
-        let handles = Arc::new(handles.map_err(missing)?);
+        let mut handles = handles.map_err(missing)?;
+        handles.atomics = wishes.choice.atomics;
+        let handles = Arc::new(handles);
         let flush_target = FlushTarget::new(&handles).map_err(missing)?;
         let DeviceChoice { ends_at_ack, messages, .. } = wishes.choice;
         Ok(Device { flush_target, handles, description, rows, ends_at_ack, messages })
@@ -140,6 +145,11 @@ impl Device {
     /// Whether a write is done when the peer's device has it.
     pub(super) fn ends_at_ack(&self) -> bool {
         self.ends_at_ack
+    }
+
+    /// Whether it executes atomic operations, as GASPI_ATOMICS asks, and with what they are atomic.
+    pub(crate) fn atomics(&self) -> Option<AtomicReach> {
+        self.handles.atomics.then_some(self.handles.limits.atomics)
     }
 
     /// Whether it carries messages too, not data alone.
@@ -390,6 +400,7 @@ impl Handles {
             gid_index: AtomicU8::new(port.gid.index),
             limits,
             timing,
+            atomics: false,
         };
         set.map_err(|error| format!("its channels: {error}"))?;
         Ok(handles)
@@ -505,7 +516,8 @@ impl Registration {
     ) -> Result<Registration, String> {
         let rights = sys::IBV_ACCESS_LOCAL_WRITE
             | sys::IBV_ACCESS_REMOTE_WRITE
-            | sys::IBV_ACCESS_REMOTE_READ;
+            | sys::IBV_ACCESS_REMOTE_READ
+            | handles.atomic_rights();
         // SAFETY: the caller's memory stays until this is dropped.
         let region = unsafe {
             inline::ibv_reg_mr(

@@ -7,6 +7,7 @@
 //!
 //! Invariant: each request is told of once: done, refused or lost with the pair.
 
+use super::atomics::{AtomicRequest, AtomicSent, RESULTS};
 use super::byte_stream::StreamUser;
 use super::divert::Diverted;
 use super::ended::{Ended, add};
@@ -37,6 +38,8 @@ pub(super) enum Request {
     Finish { stream: Stream },
     /// The same where nobody waits, so that what follows by a stream comes behind the writes.
     Fence,
+    /// An atomic operation of the device.
+    Atomic(AtomicRequest),
     /// An answer to the peer, which completes nothing.
     Answer(Frame),
     /// What a stream is to carry, once nothing of the lane is under way here.
@@ -51,7 +54,7 @@ impl Request {
             Request::Put { put, .. } => Some(put.stream),
             Request::Get { stream, .. } | Request::Finish { stream } => Some(*stream),
             Request::Diverted(request) => Some(request.stream()),
-            Request::Fence | Request::Answer(_) => None,
+            Request::Fence | Request::Atomic(_) | Request::Answer(_) => None,
         }
     }
 }
@@ -65,6 +68,7 @@ enum Kind {
     Read(Stream, Notify),
     Finish(Stream),
     Fence,
+    Atomic(AtomicSent),
     Answer,
 }
 
@@ -72,7 +76,7 @@ impl Kind {
     fn stream(&self) -> Option<Stream> {
         match self {
             Kind::Write(stream) | Kind::Read(stream, _) | Kind::Finish(stream) => Some(*stream),
-            Kind::Proof | Kind::Fence | Kind::Answer => None,
+            Kind::Proof | Kind::Fence | Kind::Atomic(_) | Kind::Answer => None,
         }
     }
 }
@@ -462,6 +466,15 @@ impl LaneState {
                 Ok(None)
             }
             Request::Diverted(_) => Ok(Some(request)),
+            Request::Atomic(atomic) => {
+                if self.next - self.freed >= RESULTS {
+                    return Ok(Some(Request::Atomic(atomic)));
+                }
+                let local = self.pair.as_mut().ok_or("there is no pair")?.result(self.next)?;
+                self.post(&atomic.work(local), true)?;
+                self.note(Kind::Atomic(atomic.sent(local)));
+                Ok(None)
+            }
             Request::Answer(frame) => {
                 if !self.post_message(&frame, true)? {
                     return Ok(Some(Request::Answer(frame)));
@@ -555,6 +568,8 @@ impl LaneState {
                     add(&mut ended.done, stream);
                 }
                 Kind::Fence => ended.done.append(&mut self.acknowledged),
+                // SAFETY: what is under way is dropped with its pair.
+                Kind::Atomic(atomic) => unsafe { atomic.finish() },
                 Kind::Answer => {}
             }
         }

@@ -8,6 +8,8 @@
 //! Invariant: memory that a device knows is released before the delete of its segment returns,
 //! behind all requests of this rank that use it.
 
+mod atomic_calls;
+mod atomics;
 mod byte_stream;
 mod device;
 mod diagnostics;
@@ -49,6 +51,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use work::{BATCH, Completion, Outcome};
 
+pub(crate) use atomics::AtomicReach;
 pub(crate) use device::{Device, Wishes, inspect};
 pub use diagnostics::rdma_checks;
 pub(crate) use select::{NoDevice, Place};
@@ -71,6 +74,9 @@ struct Trouble {
 /// The lane of the bytes of connections. Channels have none of their own: they go by connections.
 const STREAM: QueueId = CHANNELS;
 
+/// The lane of atomic operations, where devices execute them.
+const ATOMICS: QueueId = QueueId(CHANNELS.0 + 1);
+
 /// The lanes of a queue, by rank.
 type Lanes = Box<[OnceLock<Arc<Lane>>]>;
 
@@ -79,7 +85,7 @@ type Lanes = Box<[OnceLock<Arc<Lane>>]>;
 pub(crate) struct DeviceTable {
     /// Ends last: everything else belongs to it.
     receives: Mutex<Receives>,
-    lanes: [OnceLock<Lanes>; QUEUE_MAX as usize + 1],
+    lanes: [OnceLock<Lanes>; ATOMICS.0 as usize + 1],
     /// Whose a queue pair is, by its number.
     by_number: Mutex<HashMap<u32, (QueueId, Rank)>>,
     ranks: u32,
@@ -116,7 +122,7 @@ impl DeviceTable {
         let receives = Receives::new(&device, RECEIVES)?;
         Ok(DeviceTable {
             receives: Mutex::new(receives),
-            lanes: [const { OnceLock::new() }; QUEUE_MAX as usize + 1],
+            lanes: [const { OnceLock::new() }; ATOMICS.0 as usize + 1],
             by_number: Mutex::default(),
             ranks,
             forced,
@@ -533,7 +539,8 @@ impl<'a> Verbs<'a> {
         if lane.queue == STREAM {
             return self.bytes_came(receives, lane, Chunk { place, len: completion.bytes });
         }
-        let answer = self.handle(lane.peer, receives.bytes(place, completion.bytes));
+        let bytes = receives.bytes(place, completion.bytes);
+        let answer = if lane.queue == ATOMICS { None } else { self.handle(lane.peer, bytes) };
         receives.give_back(place);
         match answer {
             Some(Action::Nothing | Action::Answered) => {}

@@ -5,7 +5,7 @@ use super::ended::Ended;
 use super::lane::{Failure, Lane, LaneState};
 use super::pairing::Step;
 use super::queue_pair::{BufferShape, QueuePair};
-use super::{STREAM, Verbs};
+use super::{ATOMICS, STREAM, Verbs};
 use crate::ids::Rank;
 use crate::sync::{MutexGuard, Ordering};
 use crate::transport::tcp::send_queue::Outgoing;
@@ -49,6 +49,9 @@ impl Verbs<'_> {
         self.divert(lane, state);
         self.speak(lane);
         ended.tell(self.up, peer);
+        if queue == ATOMICS {
+            self.up.ranks().wake_own();
+        }
     }
 
     /// Something of a lane has failed here: whoever looks next takes its pair down, behind what has
@@ -133,6 +136,9 @@ impl Verbs<'_> {
         // Before the program hears of it, and may ask for more by the stream.
         self.speak(lane);
         ended.tell(self.up, lane.peer);
+        if lane.queue == ATOMICS {
+            self.up.ranks().wake_own();
+        }
     }
 
     /// Carries out what the machine says; what cannot be ends the attempt.
@@ -150,7 +156,7 @@ impl Verbs<'_> {
             }
         }
         if let Some(reason) = state.pairing.refused() {
-            if self.table.forced {
+            if self.table.forced || lane.queue == ATOMICS {
                 state.lose_all(ended);
             } else {
                 self.table.warn_of_streams(lane.peer, reason);
@@ -222,6 +228,13 @@ impl Verbs<'_> {
         while let Some(pairing) = state.outbox.messages.pop_front() {
             state.outbox.telling = true;
             drop(state);
+            if lane.peer == self.up.ranks().me {
+                // The pair with this rank itself is one end, connected with itself.
+                self.told(lane.peer, pairing);
+                state = lane.lock();
+                state.outbox.telling = false;
+                continue;
+            }
             let awaits_answer = !matches!(pairing, Pairing::Lost { .. });
             let message = Outgoing::new(&Message::Pairing(pairing));
             if let Err(error) = self.stream.send(self.up, lane.peer, message) {

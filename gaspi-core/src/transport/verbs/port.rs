@@ -1,6 +1,7 @@
 //! Devices and their ports, as libibverbs and sysfs tell of them. What is used is chosen elsewhere
 //! ([`select`](super::select)).
 
+use super::atomics::AtomicReach;
 use super::select::{DeviceFacts, GidEntry, GidKind, PortFacts, Protocol};
 use super::work::{DEPTH, INLINE, check, last_error};
 use crate::config::GidChoice;
@@ -21,6 +22,7 @@ pub(super) struct DeviceLimits {
     pub(super) reads: u8,
     pub(super) message: u64,
     pub(super) entries: u32,
+    pub(super) atomics: AtomicReach,
 }
 
 /// A port of a device, as this rank uses it.
@@ -165,6 +167,7 @@ impl<'a> OpenContext<'a> {
             reads: reads as u8,
             message: 0,
             entries: attr.max_cqe.max(1).cast_unsigned(),
+            atomics: AtomicReach::of(attr.atomic_cap),
         };
         for number in 1..=attr.phys_port_cnt {
             facts.ports.push(self.port(number, &facts.name)?);
