@@ -386,7 +386,6 @@ impl Handles {
         // SAFETY: open as long as the context.
         let events = unsafe { BorrowedFd::borrow_raw(context.as_ref().async_fd) };
         let set = set_nonblocking(descriptor).and_then(|()| set_nonblocking(events));
-        let sent = Mutex::default();
         let handles = Handles {
             library,
             context,
@@ -394,7 +393,7 @@ impl Handles {
             channel,
             received,
             receives,
-            sent,
+            sent: Mutex::default(),
             name,
             port,
             gid_index: AtomicU8::new(port.gid.index),

@@ -466,10 +466,8 @@ impl LaneState {
                 Ok(None)
             }
             Request::Diverted(_) => Ok(Some(request)),
+            Request::Atomic(_) if self.next - self.freed >= RESULTS => Ok(Some(request)),
             Request::Atomic(atomic) => {
-                if self.next - self.freed >= RESULTS {
-                    return Ok(Some(Request::Atomic(atomic)));
-                }
                 let local = self.pair.as_mut().ok_or("there is no pair")?.result(self.next)?;
                 self.post(&atomic.work(local), true)?;
                 self.note(Kind::Atomic(atomic.sent(local)));
