@@ -10,6 +10,7 @@ use crate::bootstrap::{ATOMICS_FIELD, Card, Job, Transport};
 use crate::config::{Config, Network};
 use crate::error::{Error, Result};
 use crate::transport::verbs::{AtomicReach, Device, NoDevice};
+use std::collections::HashMap;
 
 /// Whether a rank of the job needs a device since atomic operations go by devices.
 ///
@@ -64,10 +65,9 @@ pub(super) fn check(cards: &[Card], device: Option<&Device>) -> Result<()> {
     if device.and_then(Device::atomics) != Some(AtomicReach::Device) {
         return Ok(());
     }
-    let mut nodes: Vec<(u64, &Card)> = cards.iter().map(|card| (card.node, card)).collect();
-    nodes.sort_by_key(|(node, card)| (*node, card.rank));
-    let shared = nodes.windows(2).find(|two| two[0].0 == two[1].0);
-    let Some([(_, one), (_, other)]) = shared else { return Ok(()) };
+    let mut nodes = HashMap::new();
+    let mut shared = cards.iter().filter_map(|card| Some((nodes.insert(card.node, card)?, card)));
+    let Some((one, other)) = shared.next() else { return Ok(()) };
     let reason = format!(
         "GASPI_ATOMICS is nic, but {} and {} share memory on {}, and the RDMA devices are not \
          atomic with processors; start one rank on each host, or set GASPI_TRANSPORT to verbs, or \

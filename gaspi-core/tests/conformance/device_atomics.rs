@@ -6,8 +6,9 @@ use super::*;
 use crate::ranks::layouts::{self, Devices};
 use crate::ranks::{run_jobs, run_with_prepared};
 use gaspi_mock_card::Fabric;
-use std::sync::Barrier;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
 
 const ADDS: u64 = 1000;
 /// A device whose operations are atomic with processors.
@@ -50,9 +51,15 @@ fn threads_of_a_rank_share_the_pair() {
     run_by_device(2, "max_qp_rd_atom=1", |rt, _| {
         make(rt, S0, 64);
         // More at once than there are places for results.
+        let seen = Mutex::new(BTreeSet::new());
         std::thread::scope(|scope| {
             for _ in 0..40 {
-                scope.spawn(|| (0..20).for_each(|_| assert!(add(rt, Rank(0)) < 1600)));
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let old = add(rt, Rank(0));
+                        assert!(seen.lock().expect("no panic").insert(old), "{old} twice");
+                    }
+                });
             }
         });
         meet(rt);
