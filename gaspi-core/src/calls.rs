@@ -109,7 +109,7 @@ impl Inner {
         match outcome {
             Ok(value) => Ok(value),
             Err(RequestFailure::Refused(reason)) => Err(self.ranks.refused(rank, reason)),
-            Err(RequestFailure::Lost) => {
+            Err(RequestFailure::Lost | RequestFailure::LostRun { .. }) => {
                 // A rank of this node that turned the connection away has said why.
                 let said = self.endpoint(rank).last_error().filter(|_| self.ranks.is_local(rank));
                 let by_device = matches!(key, RequestKey::Atomic { .. });

@@ -18,8 +18,7 @@ use crate::sync::epoch::{self, FastGuard, PeerCounters};
 use crate::sync::{AtomicU64, Ordering, slots};
 use crate::transport::endpoint::CarrierKind;
 use crate::transport::shm::area::wake_kind;
-use crate::transport::shm::copy::Direction;
-use crate::transport::verbs::Remote as Place;
+use crate::transport::verbs::{DirectLane, Local, Refused, Remote as RemotePlace};
 use crate::wire::message::{Put, RemoteAddress, Stream};
 
 const WORD: u64 = size_of::<u64>() as u64;
@@ -35,12 +34,10 @@ pub struct FastPath<'a> {
     guard: FastGuard,
 }
 
-/// Memory at both ends of a transfer, and who it is counted for.
-struct Ends<'a> {
+/// Memory at both ends of a transfer.
+struct Ends {
     local: *mut u8,
     remote: *mut u8,
-    target: &'a Target,
-    peer: &'a PeerCounters,
 }
 
 /// Whether `size` bytes at `offset` lie inside of `room` bytes.
@@ -100,34 +97,40 @@ impl<'a> FastPath<'a> {
         self.inner.queues.get(usize::from(queue.0))
     }
 
-    /// Both ends of a transfer that is not empty.
+    /// How much of the target's memory a transfer may leave out in front, where that is mapped
+    /// here. Asked first, since what goes by a device has nothing in common with what follows.
     #[inline(always)]
-    fn ends(&self, t: &Transfer) -> Option<Ends<'a>> {
-        let target = self.target(t.rank, t.remote)?;
+    fn room(target: &Target, t: &Transfer) -> Option<u64> {
+        target.mapped().checked_sub(t.size)
+    }
+
+    /// Both ends of a transfer that is not empty, to memory that is mapped here.
+    #[inline(always)]
+    fn ends(&self, t: &Transfer, target: &Target, room: u64) -> Option<Ends> {
         let local = self.segment(t.local)?;
         // 0 becomes the largest number.
-        if t.size.wrapping_sub(1) >= self.inner.config.transfer_size_max {
-            return None;
-        }
-        if !fits(target.mapped(), t.remote_offset, t.size) {
+        if t.size.wrapping_sub(1) >= self.inner.config.transfer_size_max || t.remote_offset > room {
             return None;
         }
         if !fits(local.size, t.local_offset, t.size) || !target.alive() {
             return None;
         }
-        let peer = self.peer(t.rank)?;
         let local = local.pointer().wrapping_add(t.local_offset as usize);
-        Some(Ends { local, remote: target.start(t.remote_offset), target, peer })
+        Some(Ends { local, remote: target.start(t.remote_offset) })
     }
 
     /// The calling thread's counters for `rank`, whose targets have been looked up.
     #[inline(always)]
     fn peer(&self, rank: Rank) -> Option<&'a PeerCounters> {
-        if !self.guard.counts_for(self.inner.id()) {
-            return None;
-        }
+        self.counts()?;
         // SAFETY: it counts for this runtime, which has targets for its ranks only.
         Some(unsafe { self.guard.peer(usize::from(rank.0)) })
+    }
+
+    /// Whether the calling thread counts for this runtime.
+    #[inline(always)]
+    fn counts(&self) -> Option<()> {
+        self.guard.counts_for(self.inner.id()).then_some(())
     }
 
     /// Takes a slot of a queue that no other thread owns.
@@ -178,22 +181,32 @@ impl<'a> FastPath<'a> {
     /// [`Runtime::write`].
     #[inline(always)]
     pub fn write(self, t: &Transfer, queue: QueueId) -> Option<()> {
-        let Ends { local, remote, peer, .. } = self.ends(t)?;
+        let target = self.target(t.rank, t.remote)?;
+        let Some(room) = Self::room(target, t) else {
+            return self.write_by_device(t, target, None, queue);
+        };
+        let Ends { local, remote } = self.ends(t, target, room)?;
+        let peer = self.peer(t.rank)?;
         self.take_slot(queue)?;
         peer.add(PeerCounter::BytesWritten as usize, t.size);
         peer.add(PeerCounter::Writes as usize, 1);
-        // SAFETY: `ends` has checked.
+        // SAFETY: they have been checked.
         unsafe { self.copy(local, remote, t.size) }
     }
 
     /// [`Runtime::read`].
     #[inline(always)]
     pub fn read(self, t: &Transfer, queue: QueueId) -> Option<()> {
-        let Ends { local, remote, peer, .. } = self.ends(t)?;
+        let target = self.target(t.rank, t.remote)?;
+        let Some(room) = Self::room(target, t) else {
+            return self.read_by_device(t, target, queue);
+        };
+        let Ends { local, remote } = self.ends(t, target, room)?;
+        let peer = self.peer(t.rank)?;
         self.take_slot(queue)?;
         peer.add(PeerCounter::BytesRead as usize, t.size);
         peer.add(PeerCounter::Reads as usize, 1);
-        // SAFETY: `ends` has checked.
+        // SAFETY: they have been checked.
         unsafe { self.copy(remote, local, t.size) }
     }
 
@@ -206,120 +219,119 @@ impl<'a> FastPath<'a> {
         value: u32,
         queue: QueueId,
     ) -> Option<()> {
+        let target = self.target(t.rank, t.remote)?;
+        let Some(room) = Self::room(target, t) else {
+            self.check_signal(notification, value)?;
+            return self.write_by_device(t, target, Some((notification, value)), queue);
+        };
+        let Ends { local, remote } = self.ends(t, target, room)?;
+        self.counts()?;
         self.check_signal(notification, value)?;
-        let Ends { local, remote, target, peer } = self.ends(t)?;
         self.take_slot_of_idle(queue)?;
         let size = t.size as usize;
         if t.size == WORD {
-            // SAFETY: `ends` has checked 8 bytes at both ends.
+            // SAFETY: 8 bytes at both ends have been checked.
             unsafe { remote.cast::<u64>().write_unaligned(local.cast::<u64>().read_unaligned()) };
         } else {
-            // SAFETY: `ends` has checked; on one's own segments they may overlap.
+            // SAFETY: they have been checked; on one's own segments they may overlap.
             unsafe { std::ptr::copy(local, remote, size) };
         }
         self.signal(target, t.rank, notification, value);
+        // SAFETY: the thread counts for this runtime, which has targets for its ranks only.
+        let peer = unsafe { self.guard.peer(usize::from(t.rank.0)) };
         peer.add(PeerCounter::BytesWritten as usize, t.size);
         peer.add(PeerCounter::WriteNotifys as usize, 1);
         Some(())
     }
 
-    /// A transfer to or from a rank of another node, handed to this rank's device as it is: it is
-    /// done when the lane says so. Only where nothing of the lane waits. Apart from the procedures,
-    /// so that those pay nothing for it, but not cold: that would have it optimised for size.
-    #[inline(never)]
-    pub(crate) fn post(
+    /// The lane by which this rank's device carries a transfer as it is, if nothing is in the way,
+    /// and who it is counted for.
+    #[inline(always)]
+    fn device_lane(
         &self,
-        direction: Direction,
         t: &Transfer,
+        target: &Target,
+        queue: QueueId,
+    ) -> Option<(DirectLane<'a>, &'a PeerCounters)> {
+        let Reach::Device { key, address } = target.reach else { return None };
+        let local = self.segment(t.local)?;
+        let fits_all =
+            fits(target.size, t.remote_offset, t.size) && fits(local.size, t.local_offset, t.size);
+        if !fits_all || !target.alive() {
+            return None;
+        }
+        let (peer, device) = (self.peer(t.rank)?, self.inner.endpoints.device.as_ref()?);
+        self.queue(queue)?;
+        let own = local.pointer() as u64 + t.local_offset;
+        let local = Local { address: own, key: Some(local.prepared.local_key()?) };
+        let remote = RemotePlace { address: address + t.remote_offset, key };
+        let lane = device.direct(self.guard.slot(), (queue, t.rank), local, remote)?;
+        lane.takes(t.size).then_some((lane, peer))
+    }
+
+    /// A write to a rank of another node, handed to this rank's device: it is done when the queue
+    /// says so.
+    #[inline(always)]
+    fn write_by_device(
+        &self,
+        t: &Transfer,
+        target: &Target,
         signal: Option<(NotificationId, u32)>,
         queue: QueueId,
     ) -> Option<()> {
-        let device = self.inner.endpoints.device.as_ref()?;
-        let (target, local) = (self.target(t.rank, t.remote)?, self.segment(t.local)?);
-        let Reach::Device { key, address } = target.reach else { return None };
-        // 0 becomes the largest number.
-        let fits_all = t.size.wrapping_sub(1) < self.inner.config.transfer_size_max
-            && fits(target.size, t.remote_offset, t.size)
-            && fits(local.size, t.local_offset, t.size);
-        let (peer, q) = (self.peer(t.rank)?, self.queue(queue)?);
-        if !fits_all || !target.alive() || q.has_lost(t.rank) {
-            return None;
-        }
-        let place = Place { address: address + t.remote_offset, key };
-        let own = local.pointer() as u64 + t.local_offset;
-        let mut lane = device.ready(queue, t.rank, (own, local.prepared.local_key()?), place)?;
-        let begun = q.begin(t.rank, CarrierKind::Verbs);
-        if begun.carrier != CarrierKind::Verbs || self.take_slot(queue).is_none() {
-            q.complete(t.rank, begun.generation, 1, None);
-            return None;
-        }
-        let stream = Stream { queue, generation: begun.generation };
-        let posted;
-        match direction {
-            Direction::Write => {
-                let (notification, value) = signal.unwrap_or((NotificationId(0), 0));
-                let (segment, generation) = (t.remote, target.generation);
-                let remote = RemoteAddress { segment, generation, offset: t.remote_offset };
-                let put = Put { stream, remote, size: t.size, last: true, notification, value };
-                posted = lane.write(put);
-                let requests =
-                    if value == 0 { PeerCounter::Writes } else { PeerCounter::WriteNotifys };
-                self.count_posted(peer, PeerCounter::BytesWritten, requests, t.size);
-            }
-            Direction::Read => {
-                posted = lane.read(stream, t.size);
-                self.count_posted(peer, PeerCounter::BytesRead, PeerCounter::Reads, t.size);
-            }
-        }
-        drop(lane);
-        if !posted && let Some(verbs) = self.inner.endpoints.verbs(self.inner) {
-            verbs.call_progress();
+        let (lane, peer) = self.device_lane(t, target, queue)?;
+        self.take_slot(queue)?;
+        let (notification, value) = signal.unwrap_or((NotificationId(0), 0));
+        let (segment, generation) = (t.remote, target.generation);
+        let remote = RemoteAddress { segment, generation, offset: t.remote_offset };
+        let stream = Stream { queue, generation: lane.generation() };
+        let put = Put { stream, remote, size: t.size, last: true, notification, value };
+        let requests =
+            if signal.is_none() { PeerCounter::Writes } else { PeerCounter::WriteNotifys };
+        peer.add(PeerCounter::BytesWritten as usize, t.size);
+        peer.add(requests as usize, 1);
+        self.guard.count(Counter::BytesWrittenVerbs as usize, t.size);
+        self.guard.count(Counter::RequestsVerbs as usize, 1);
+        if let Err(refused) = lane.write(&put, signal.is_some()) {
+            self.call_progress(refused);
         }
         Some(())
     }
 
-    /// [`Runtime::write`] by a device.
+    /// The same for a read.
     #[inline(always)]
-    pub fn post_write(self, t: &Transfer, queue: QueueId) -> Option<()> {
-        self.inner.endpoints.device.as_ref()?;
-        self.post(Direction::Write, t, None, queue)
-    }
-
-    /// [`Runtime::read`] by a device.
-    #[inline(always)]
-    pub fn post_read(self, t: &Transfer, queue: QueueId) -> Option<()> {
-        self.inner.endpoints.device.as_ref()?;
-        self.post(Direction::Read, t, None, queue)
-    }
-
-    /// [`Runtime::write_notify`] by a device.
-    #[inline(always)]
-    pub fn post_write_notify(
-        self,
-        t: &Transfer,
-        notification: NotificationId,
-        value: u32,
-        queue: QueueId,
-    ) -> Option<()> {
-        self.inner.endpoints.device.as_ref()?;
-        self.check_signal(notification, value)?;
-        self.post(Direction::Write, t, Some((notification, value)), queue)
-    }
-
-    #[inline]
-    fn count_posted(
-        &self,
-        peer: &PeerCounters,
-        bytes: PeerCounter,
-        requests: PeerCounter,
-        size: u64,
-    ) {
-        peer.add(bytes as usize, size);
-        peer.add(requests as usize, 1);
-        let written = bytes == PeerCounter::BytesWritten;
-        let by_device = if written { Counter::BytesWrittenVerbs } else { Counter::BytesReadVerbs };
-        self.guard.count(by_device as usize, size);
+    fn read_by_device(&self, t: &Transfer, target: &Target, queue: QueueId) -> Option<()> {
+        let (lane, peer) = self.device_lane(t, target, queue)?;
+        self.take_slot(queue)?;
+        peer.add(PeerCounter::BytesRead as usize, t.size);
+        peer.add(PeerCounter::Reads as usize, 1);
+        self.guard.count(Counter::BytesReadVerbs as usize, t.size);
         self.guard.count(Counter::RequestsVerbs as usize, 1);
+        if let Err(refused) = lane.read(t.size) {
+            self.call_progress(refused);
+        }
+        Some(())
+    }
+
+    /// Lets this thread post to a lane of this rank's device in the procedures below, where
+    /// nothing is in the way: they may be tried again then.
+    #[cold]
+    pub fn open_device_lane(self, rank: Rank, queue: QueueId) -> Option<()> {
+        let device = self.inner.endpoints.device.as_ref()?;
+        let q = self.queue(queue)?;
+        let size_max = self.inner.config.transfer_size_max;
+        let begin = || q.begin_run(rank, CarrierKind::Verbs);
+        device.open(self.guard.slot(), (queue, rank), size_max, begin).then_some(())
+    }
+
+    /// A lane is to be looked at, by whoever looks next.
+    #[cold]
+    #[inline(never)]
+    fn call_progress(&self, refused: Refused) {
+        if let Some(verbs) = self.inner.endpoints.verbs(self.inner) {
+            verbs.table.note_refused(refused);
+            verbs.call_progress();
+        }
     }
 
     /// [`Runtime::notify`].

@@ -245,7 +245,8 @@ fn fast(direction: Direction, t: &Transfer, local: &Segment, target: &Target) ->
 }
 
 impl Runtime {
-    /// Posts a transfer that is no plain copy: to a device as it is, or else whatever that takes.
+    /// Posts what was not done at once: to a lane of a device that this thread can open, or else
+    /// whatever that takes.
     #[cold]
     fn post(
         &self,
@@ -254,13 +255,18 @@ impl Runtime {
         signal: Option<Signal>,
         queue: QueueId,
     ) -> Result<()> {
-        let inner = self.inner();
-        let notified = signal.map(|signal| (signal.id, signal.value));
-        let by_device = |fast: FastPath<'_>| fast.post(direction, t, notified, queue);
-        if inner.endpoints.device.is_some() && self.try_fast(by_device).is_some() {
+        let opens = |fast: FastPath<'_>| fast.open_device_lane(t.rank, queue);
+        let again = |fast: FastPath<'_>| match (direction, &signal) {
+            (Direction::Read, _) => fast.read(t, queue),
+            (Direction::Write, None) => fast.write(t, queue),
+            (Direction::Write, Some(signal)) => {
+                fast.write_notify(t, signal.id, signal.value, queue)
+            }
+        };
+        if self.try_fast(opens).and_then(|()| self.try_fast(again)).is_some() {
             return Ok(());
         }
-        inner.post(direction, t, signal, queue)
+        self.inner().post(direction, t, signal, queue)
     }
 
     /// Writes `size` bytes of this rank's segment into a segment of another (GASPI 17.1, 8.2.1).

@@ -185,6 +185,32 @@ impl Queue {
         }
     }
 
+    /// So many requests that were posted have been waited for.
+    fn release(&self, guard: &Guard, slots: u32) {
+        let less = |posted: u32| Some(posted.saturating_sub(slots));
+        loop {
+            self.enter(guard.slot());
+            // Another thread may have taken it again.
+            let released = guard.section(|| match self.owner.load(Ordering::Acquire) {
+                owner if owner == address(guard.slot()) => {
+                    let posted = self.posted.load(Ordering::Relaxed);
+                    self.posted.store(posted.saturating_sub(slots), Ordering::Relaxed);
+                    true
+                }
+                EVERYBODY => {
+                    let order = Ordering::Relaxed;
+                    // Never refuses.
+                    let _ = self.posted.fetch_update(order, order, less);
+                    true
+                }
+                owner => owner == DELETED,
+            });
+            if released {
+                return;
+            }
+        }
+    }
+
     /// Has all threads count atomically, so that the caller may change the count without its slot.
     fn share(&self) {
         let inside = epoch::enter();
@@ -220,6 +246,19 @@ impl Queue {
         let lane = self.lane(rank);
         lane.in_flight.begin_in(generation);
         Begun { generation, carrier: CarrierKind::of_number(lane.carrier.begin(preferred as u8)) }
+    }
+
+    /// Counts a run of requests as one, if this carrier may have it; its generation.
+    pub(crate) fn begin_run(&self, rank: Rank, carrier: CarrierKind) -> Option<u32> {
+        if self.has_lost(rank) {
+            return None;
+        }
+        let begun = self.begin(rank, carrier);
+        if begun.carrier != carrier {
+            self.complete(rank, begun.generation, 1, None);
+            return None;
+        }
+        Some(begun.generation)
     }
 
     /// What carries the requests to `rank`.
@@ -271,9 +310,15 @@ impl Queue {
         self.in_flight.complete(generation, count);
     }
 
-    /// Completes requests of this generation to `rank` that were lost with their connection:
-    /// nothing that was to arrive behind them may.
-    pub(crate) fn lose(&self, rank: Rank, generation: u32, count: u32, reason: &str) {
+    /// Completes `count` requests of this generation to `rank`, begun earlier, with which so many
+    /// were lost with their connection: nothing that was to arrive behind them may.
+    pub(crate) fn lose(
+        &self,
+        rank: Rank,
+        generation: u32,
+        (count, lost): (u32, u32),
+        reason: &str,
+    ) {
         self.lane(rank).carrier.end(count);
         let mut failures = self.failures();
         if !self.expects(generation) {
@@ -286,7 +331,7 @@ impl Queue {
         }
         *failures.losses.entry(rank).or_default() += 1;
         self.ever_lost.store(true, Ordering::Relaxed);
-        self.fail_locked(&mut failures, reason, count);
+        self.fail_locked(&mut failures, reason, lost);
         self.count_off(rank, generation, count);
     }
 

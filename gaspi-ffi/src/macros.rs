@@ -38,13 +38,13 @@ macro_rules! exported {
 /// `try_fast rt { .. }` before these is tried first, with `rt` a `FastPath`: a number for the
 /// program, or `None` if nothing has happened and the rest has to find out why. It cannot panic.
 ///
-/// `try_device rt { .. }` is tried next, out of the way of the first: what a device carries.
+/// `opening rt { .. }` comes next: where it is `Some`, the procedure begins again; it is `None`
+/// where it has nothing to do.
 macro_rules! procedures {
     ($(
         $(#[$doc:meta])*
         fn $name:ident($($argument:ident: $type:ty),* $(,)?)
-        $(try_fast $fast:ident $fast_body:block)?
-        $(try_device $posted:ident $post_body:block)?
+        $(try_fast $fast:ident $fast_body:block $(opening $opening:ident $open_body:block)?)?
         $(with $guarded:ident)? $(holding $held:ident)? $body:block
     )*) => {
         $(
@@ -59,9 +59,12 @@ macro_rules! procedures {
                 #[cold]
                 #[inline(never)]
                 unsafe extern "C" fn whole($($argument: $type),*) -> $crate::types::gaspi_return_t {
-                    $(if let Some(code) = $crate::runtime::try_fast(|$posted| $post_body) {
-                        return code;
-                    })?
+                    let opened = false
+                        $($(|| $crate::runtime::try_fast(|$opening| $open_body).is_some())?)?;
+                    if opened {
+                        // SAFETY: the arguments are the caller's.
+                        return unsafe { gaspi($($argument),*) };
+                    }
                     // SAFETY: the caller keeps the contract of the C declaration.
                     $crate::error::boundary(stringify!($name), || unsafe {
                         self::$name($($argument),*)

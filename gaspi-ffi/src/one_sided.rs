@@ -96,9 +96,8 @@ procedures! {
     ) try_fast rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         rt.write(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
-    } try_device rt {
-        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
-        rt.post_write(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
+    } opening rt {
+        rt.open_device_lane(Rank(rank), QueueId(queue))
     } holding rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         Ok(rt.write(&transfer, QueueId(queue), timeout(milliseconds))?)
@@ -117,9 +116,8 @@ procedures! {
     ) try_fast rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         rt.read(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
-    } try_device rt {
-        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
-        rt.post_read(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
+    } opening rt {
+        rt.open_device_lane(Rank(rank), QueueId(queue))
     } holding rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         Ok(rt.read(&transfer, QueueId(queue), timeout(milliseconds))?)
@@ -142,11 +140,8 @@ procedures! {
         let notification = NotificationId(notification_id);
         rt.write_notify(&transfer, notification, notification_value, QueueId(queue))
             .map(|()| GASPI_SUCCESS)
-    } try_device rt {
-        let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
-        let notification = NotificationId(notification_id);
-        rt.post_write_notify(&transfer, notification, notification_value, QueueId(queue))
-            .map(|()| GASPI_SUCCESS)
+    } opening rt {
+        rt.open_device_lane(Rank(rank), QueueId(queue))
     } holding rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         let notification = NotificationId(notification_id);

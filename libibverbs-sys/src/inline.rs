@@ -40,6 +40,27 @@ macro_rules! extended {
     };
 }
 
+/// A device's function that posts work requests, as [`ibv_post_send`] does.
+pub type PostSend =
+    unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
+
+/// The function that [`ibv_post_send`] calls for a queue pair, as long as that exists.
+///
+/// # Safety
+/// The queue pair exists.
+#[inline]
+pub unsafe fn post_send_of(qp: *mut ibv_qp) -> PostSend {
+    unsafe extern "C" fn missing(
+        _: *mut ibv_qp,
+        _: *mut ibv_send_wr,
+        _: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        MISSING
+    }
+    // SAFETY: caller's promise. The context lives as long as its queue pairs.
+    unsafe { (*(*qp).context).ops.post_send.unwrap_or(missing) }
+}
+
 /// Posts work requests to a send queue. An error is a number of `errno`.
 ///
 /// # Safety
@@ -50,8 +71,8 @@ pub unsafe fn ibv_post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: caller's promise. The context lives as long as its queue pairs.
-    unsafe { (*(*qp).context).ops.post_send.map_or(MISSING, |post| post(qp, wr, bad_wr)) }
+    // SAFETY: caller's promise.
+    unsafe { post_send_of(qp)(qp, wr, bad_wr) }
 }
 
 /// Posts receives to a queue pair.

@@ -140,7 +140,6 @@ fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Resu
         inner.count(Counter::Waits, 1);
         return Ok(());
     }
-    q.share();
     let before = q.posted.load(Ordering::Relaxed);
     let outcome = inner.until(timeout.deadline(), waiting, || {
         inner.finish_writes(q, queue);
@@ -153,10 +152,7 @@ fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Resu
             // Where nothing is left all slots are free, but for those of requests that other
             // threads have posted meanwhile.
             if outcome.is_ok() || !q.is_busy() {
-                let remaining = |posted: u32| Some(posted.saturating_sub(before));
-                let order = Ordering::Relaxed;
-                // Never refuses.
-                let _ = q.posted.fetch_update(order, order, remaining);
+                q.release(&epoch::enter(), before);
             }
             outcome
         }

@@ -60,32 +60,41 @@ impl Upcalls for Inner {
         count: u32,
         outcome: Result<(), RequestFailure>,
     ) {
-        let lost = outcome == Err(RequestFailure::Lost);
+        let lost = match outcome {
+            Err(RequestFailure::Lost) => Some(count),
+            Err(RequestFailure::LostRun { requests }) => Some(requests),
+            _ => None,
+        };
         let failed = outcome.err().map(|failure| match failure {
             RequestFailure::Refused(reason) => format!("{peer} refused: {reason}"),
-            RequestFailure::Lost => match self.ranks.liveness(peer) {
-                liveness::LEFT => format!("{peer} has left the job"),
-                liveness::DEAD => {
-                    format!("{peer} has died on {}", self.ranks.cards[peer.index()].host)
-                }
-                _ => {
-                    let host = &self.ranks.cards[peer.index()].host;
-                    match self.endpoint(peer).last_error() {
-                        Some(why) => format!("{peer} on {host} cannot be reached: {why}"),
-                        None => format!("the connection to {peer} on {host} broke"),
+            RequestFailure::Lost | RequestFailure::LostRun { .. } => {
+                match self.ranks.liveness(peer) {
+                    liveness::LEFT => format!("{peer} has left the job"),
+                    liveness::DEAD => {
+                        format!("{peer} has died on {}", self.ranks.cards[peer.index()].host)
+                    }
+                    _ => {
+                        let host = &self.ranks.cards[peer.index()].host;
+                        match self.endpoint(peer).last_error() {
+                            Some(why) => format!("{peer} on {host} cannot be reached: {why}"),
+                            None => format!("the connection to {peer} on {host} broke"),
+                        }
                     }
                 }
-            },
+            }
         });
         // First: a thread that waits for the queue may see the failure at once.
         if let Some(reason) = &failed {
-            self.request_failed(peer, stream, reason, !lost);
+            self.request_failed(peer, stream, reason, lost.is_none());
         }
-        match self.queues.get(stream.queue.index()) {
-            Some(queue) if lost => {
-                queue.lose(peer, stream.generation, count, failed.as_deref().unwrap_or_default());
+        match self.queues.get(stream.queue.index()).map(|queue| (queue, lost)) {
+            Some((queue, Some(lost))) => {
+                let reason = failed.as_deref().unwrap_or_default();
+                queue.lose(peer, stream.generation, (count, lost), reason);
             }
-            Some(queue) => queue.complete(peer, stream.generation, count, failed.as_deref()),
+            Some((queue, None)) => {
+                queue.complete(peer, stream.generation, count, failed.as_deref())
+            }
             None if failed.is_some() => self.channels.zero_copy.lost(stream.generation),
             None => self.channels.zero_copy.acknowledged(stream.generation),
         }

@@ -153,6 +153,11 @@ fn further(thread: usize, first: &'static Slot) -> &'static Slot {
     register(thread)
 }
 
+/// The slot of the calling thread.
+pub(crate) fn own_slot() -> &'static Slot {
+    current()
+}
+
 fn register(thread: usize) -> &'static Slot {
     prepare_private();
     let mut slots = slots();
@@ -393,6 +398,12 @@ impl Slot {
         if is_handling() {
             end_loudly("a handler of frames waits for another thread's section");
         }
+        self.outlast_section();
+    }
+
+    /// The same for rare cases in which a handler has to: sections wait for nothing, so that it is
+    /// as if their thread did not run for a while.
+    pub(crate) fn outlast_section(&self) {
         // A section that begins later has a later number.
         let epoch = next_epoch();
         let in_section = |entered: u64| entered % 2 == 1 && entered < epoch;

@@ -6,12 +6,14 @@
 //! threads, not to ranks.
 
 pub mod arrival_slot;
+pub(crate) mod bias;
 pub mod epoch;
 pub mod eventcount;
 pub mod in_flight;
 pub mod lane;
 mod lock;
 pub mod membarrier;
+pub(crate) mod once_arc;
 pub mod slots;
 
 pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};

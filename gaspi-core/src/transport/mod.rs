@@ -58,6 +58,8 @@ pub(crate) const KILLED: i32 = 255;
 pub(crate) enum RequestFailure {
     /// The connection ended before the answer.
     Lost,
+    /// The same of so many requests, of which some were counted together.
+    LostRun { requests: u32 },
     /// The peer says why.
     Refused(String),
 }

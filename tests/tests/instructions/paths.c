@@ -18,7 +18,7 @@
 #define WARM_UP 20
 #define BATCHES 10
 #ifdef BY_DEVICE
-#define BATCH 30 /* less than the device's queue has room for */
+#define BATCH 60 /* what the device's queue has room for */
 #else
 #define BATCH 100
 #endif

@@ -148,21 +148,23 @@ impl Verbs<'_> {
             if state.pairing.is_up() {
                 let attempt = state.pairing.attempt();
                 drop(state);
-                self.carry(&connection, lane, attempt);
+                self.carry(&connection, peer, attempt);
             } else {
                 self.begin(lane, state);
             }
         }
     }
 
-    fn carry(self, connection: &Arc<Connection>, lane: &Arc<Lane>, attempt: u32) {
+    fn carry(self, connection: &Arc<Connection>, peer: Rank, attempt: u32) {
+        let new = || Arc::new(Lane::new(STREAM, peer));
+        let lane = self.table.place(STREAM, peer).share_or_init(new);
         let mut of = lane.user.of.lock();
         if of.0.is_some_and(|token| self.stream.connections.get(token).is_some()) {
             // Once that has ended.
             return;
         }
         let number = of.1 + 1;
-        let (lane, wakeup) = (Arc::clone(lane), Arc::clone(&self.stream.sets.wakeup));
+        let wakeup = Arc::clone(&self.stream.sets.wakeup);
         let bytes = Arc::new(DeviceBytes { lane: Arc::clone(&lane), attempt, number, wakeup });
         *of = (Some(connection.token), number);
         drop(of);

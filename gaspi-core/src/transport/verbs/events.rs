@@ -117,10 +117,14 @@ impl Verbs<'_> {
         let forced = self.table.forced;
         while let Some(event) = self.table.device.take_event() {
             match event {
-                Event::PortDown if condition.change(Condition::Down) => log::warn!(
-                    "the port of {device} is down; {} until it is up again",
-                    if forced { "requests wait" } else { "data goes by TCP" }
-                ),
+                Event::PortDown if condition.change(Condition::Down) => {
+                    log::warn!(
+                        "the port of {device} is down; {} until it is up again",
+                        if forced { "requests wait" } else { "data goes by TCP" }
+                    );
+                    // The next request of each looks anew which carrier it has.
+                    self.table.used(None).for_each(|lane| lane.lock().direct.take());
+                }
                 Event::PortUp => {
                     if condition.change(Condition::Usable) {
                         log::info!("the port of {device} is up again");

@@ -9,22 +9,20 @@
 
 use super::atomics::{AtomicRequest, AtomicSent, RESULTS};
 use super::byte_stream::StreamUser;
+use super::direct::{Direct, Run, SIGNAL_EVERY};
 use super::divert::Diverted;
-use super::ended::{Ended, add};
-use super::pairing::PairState;
+use super::ended::{Ended, Failure, add};
+use super::pairing::{Outbox, PairState};
 use super::queue_pair::QueuePair;
 use super::work::{Completion, Limits, Local, Remote, WorkRequest};
 use crate::ids::{NotificationId, QueueId, Rank};
 use crate::os::socket::Piece;
 use crate::segment::Segment;
 use crate::sync::{Mutex, MutexGuard, slots};
-use crate::wire::frame::{Frame, PUT_LEN};
-use crate::wire::message::{Pairing, Put, Stream};
+use crate::wire::frame::Frame;
+use crate::wire::message::{Put, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// Every so many requests one is signalled, so that the send queue empties.
-const SIGNAL_EVERY: u32 = 32;
 
 /// Something to be posted. Memory of this rank stays until the lane has ended it: the delete of a
 /// segment waits for that.
@@ -34,10 +32,11 @@ pub(super) enum Request {
     Put { put: Put, data: Option<(Local, Remote)> },
     /// A read, and a notification of this rank behind it.
     Get { stream: Stream, local: Local, remote: Remote, size: u64, notify: Notify },
-    /// A read behind all writes, whose result nobody wants.
-    Finish { stream: Stream },
-    /// The same where nobody waits, so that what follows by a stream comes behind the writes.
-    Fence,
+    /// A read behind all writes, whose result nobody wants. So many requests without a note end
+    /// with it.
+    Finish { stream: Stream, requests: u32 },
+    /// The same so that what follows by a stream comes behind the writes; a run ends with it.
+    Fence { run: Option<(Stream, u32)> },
     /// An atomic operation of the device.
     Atomic(AtomicRequest),
     /// An answer to the peer, which completes nothing.
@@ -49,12 +48,15 @@ pub(super) enum Request {
 type Notify = Option<(Arc<Segment>, NotificationId)>;
 
 impl Request {
-    fn stream(&self) -> Option<Stream> {
+    /// Whose it is, and how many requests it counts for.
+    fn counted(&self) -> Option<(Stream, u32)> {
         match self {
-            Request::Put { put, .. } => Some(put.stream),
-            Request::Get { stream, .. } | Request::Finish { stream } => Some(*stream),
-            Request::Diverted(request) => Some(request.stream()),
-            Request::Fence | Request::Atomic(_) | Request::Answer(_) => None,
+            Request::Put { put, .. } => Some((put.stream, 1)),
+            Request::Get { stream, .. } => Some((*stream, 1)),
+            Request::Finish { stream, requests } => Some((*stream, *requests)),
+            Request::Diverted(request) => Some((request.stream(), 1)),
+            Request::Fence { run } => *run,
+            Request::Atomic(_) | Request::Answer(_) => None,
         }
     }
 }
@@ -66,17 +68,25 @@ enum Kind {
     Proof,
     Write(Stream),
     Read(Stream, Notify),
-    Finish(Stream),
-    Fence,
+    /// All writes, and so many requests that were not noted.
+    Finish(Stream, u32),
+    /// So many reads that were not noted.
+    Run(Stream, u32),
+    Fence(Option<(Stream, u32)>),
     Atomic(AtomicSent),
     Answer,
 }
 
 impl Kind {
-    fn stream(&self) -> Option<Stream> {
+    /// As for a [`Request`].
+    fn counted(&self) -> Option<(Stream, u32)> {
         match self {
-            Kind::Write(stream) | Kind::Read(stream, _) | Kind::Finish(stream) => Some(*stream),
-            Kind::Proof | Kind::Fence | Kind::Atomic(_) | Kind::Answer => None,
+            Kind::Write(stream) | Kind::Read(stream, _) => Some((*stream, 1)),
+            Kind::Finish(stream, requests) | Kind::Run(stream, requests) => {
+                Some((*stream, *requests))
+            }
+            Kind::Fence(run) => *run,
+            Kind::Proof | Kind::Atomic(_) | Kind::Answer => None,
         }
     }
 }
@@ -96,12 +106,15 @@ pub(super) struct Lane {
     pub(super) peer: Rank,
     /// Of that which carries the bytes of connections.
     pub(super) user: StreamUser,
+    pub(super) direct: Arc<Direct>,
     state: Mutex<LaneState>,
 }
 
 impl Lane {
     pub(super) fn new(queue: QueueId, peer: Rank) -> Lane {
-        Lane { queue, peer, user: StreamUser::default(), state: Mutex::default() }
+        let state = LaneState::default();
+        let direct = Arc::clone(&state.direct);
+        Lane { queue, peer, user: StreamUser::default(), direct, state: Mutex::new(state) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {
@@ -118,10 +131,8 @@ impl Lane {
 pub(super) struct LaneState {
     pub(super) pairing: PairState,
     pub(super) pair: Option<QueuePair>,
-    /// The number of the next work request, and how many have left the send queue.
-    next: u64,
-    freed: u64,
-    unsignalled: u32,
+    /// The send queue.
+    pub(super) direct: Arc<Direct>,
     waiting: VecDeque<Request>,
     sent: VecDeque<Sent>,
     /// Writes that the peer's device has.
@@ -130,7 +141,7 @@ pub(super) struct LaneState {
     unfinished: bool,
     counters: Counters,
     /// The request that the device has refused, and why.
-    refused: Option<Stream>,
+    refused: Option<(Stream, u32)>,
     failed: Option<Failure>,
     diversion: Diversion,
     /// The bytes of the last message.
@@ -138,12 +149,13 @@ pub(super) struct LaneState {
     pub(super) outbox: Outbox,
 }
 
-/// Why a lane's pair is to be taken down.
-#[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) reason: String,
-    /// Whether another attempt would meet it too, if the pair has not been up.
-    pub(super) refuses: bool,
+/// Requests up to some time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Begun {
+    /// That were noted.
+    requests: u64,
+    /// Work requests.
+    posted: u64,
 }
 
 /// How many requests there have been, and how many the device has nothing to do with any more.
@@ -160,22 +172,17 @@ struct Diversion {
     running: bool,
 }
 
-/// What is to be told to the peer, in order, and whether somebody does.
-#[derive(Debug, Default)]
-pub(super) struct Outbox {
-    pub(super) messages: VecDeque<Pairing>,
-    pub(super) telling: bool,
-}
-
 impl LaneState {
     /// Whether nothing is under way, nor waits.
     pub(super) fn is_idle(&self) -> bool {
-        self.has_none_here() && self.waiting.is_empty() && !self.diversion.running
+        let none = self.has_none_here() && self.waiting.is_empty() && !self.direct.has_run();
+        none && !self.diversion.running
     }
 
     /// Whether the device has nothing of the lane under way.
     fn has_none_here(&self) -> bool {
-        self.sent.is_empty() && self.acknowledged.is_empty()
+        let no_run = !self.direct.has_run() || self.direct.freed() == self.direct.next();
+        self.sent.is_empty() && self.acknowledged.is_empty() && no_run
     }
 
     /// Whether what is pushed now has to go by a stream too, behind others that do.
@@ -191,6 +198,7 @@ impl LaneState {
 
     /// Begins or ends handing requests to a stream.
     pub(super) fn set_diverting(&mut self, diverting: bool) {
+        self.direct.take();
         self.diversion.running = diverting;
     }
 
@@ -206,7 +214,6 @@ impl LaneState {
     }
 
     /// Whether a request that is pushed can be posted at once.
-    #[inline]
     pub(super) fn takes_more(&self) -> bool {
         let unhindered =
             self.waiting.is_empty() && !self.diversion.running && self.failed.is_none();
@@ -219,7 +226,10 @@ impl LaneState {
     }
 
     /// Stops the pair if it is to be taken down; whether it is.
-    pub(super) fn stop_failed(&self) -> bool {
+    pub(super) fn stop_failed(&mut self) -> bool {
+        if let Some(reason) = self.direct.refusal() {
+            self.note_failure(&reason, false);
+        }
         if self.failed.is_some() {
             self.stop();
         }
@@ -247,21 +257,22 @@ impl LaneState {
         self.has_waiting() && self.pairing.is_up()
     }
 
-    /// How many requests there have been.
-    pub(super) fn begun(&self) -> u64 {
-        self.counters.begun
+    /// All requests that there have been.
+    pub(super) fn begun(&self) -> Begun {
+        Begun { requests: self.counters.begun, posted: self.direct.next() }
     }
 
-    /// Whether the device may still use memory of the first so many requests.
-    pub(super) fn has_before(&self, begun: u64) -> bool {
-        self.counters.ended < begun
+    /// Whether the device may still use memory of these requests.
+    pub(super) fn has_before(&self, begun: Begun) -> bool {
+        self.counters.ended < begun.requests || self.direct.freed() < begun.posted
     }
 
     /// Puts a request behind the others.
     pub(super) fn push(&mut self, request: Request) {
+        self.direct.take();
         match &request {
             Request::Put { .. } => self.unfinished = true,
-            Request::Finish { .. } | Request::Fence => self.unfinished = false,
+            Request::Finish { .. } | Request::Fence { .. } => self.unfinished = false,
             _ => {}
         }
         self.counters.begun += 1;
@@ -269,17 +280,34 @@ impl LaneState {
     }
 
     /// Puts a request for a stream behind the others, and behind the data of those before.
-    pub(super) fn push_diverted(&mut self, request: Diverted) {
-        if self.unfinished && self.pairing.is_up() {
-            self.push(Request::Fence);
+    pub(super) fn push_diverted(&mut self, queue: QueueId, request: Diverted) {
+        let run = self.take_run().map(|run| (run.stream(queue), run.requests));
+        if (self.is_unfinished() || run.is_some()) && self.pairing.is_up() {
+            self.push(Request::Fence { run });
         }
         self.diversion.waiting += 1;
         self.waiting.push_back(Request::Diverted(request));
     }
 
     /// Whether there are writes that a read would end.
-    pub(super) fn is_unfinished(&self) -> bool {
+    pub(super) fn is_unfinished(&mut self) -> bool {
+        self.unfinished |= self.direct.take_written();
         self.unfinished
+    }
+
+    /// Requests that have not been noted, all of one generation: what is posted from now on does
+    /// not belong to them.
+    pub(super) fn take_run(&mut self) -> Option<Run> {
+        self.direct.take_run()
+    }
+
+    /// Has a run, which was taken, end once all that was posted has.
+    pub(super) fn end_run(&mut self, stream: Stream, run: Run, ended: &mut Ended) {
+        if self.has_ended_all() {
+            return add(&mut ended.done, stream);
+        }
+        self.counters.begun += 1;
+        self.note(Kind::Run(stream, run.requests));
     }
 
     /// Posts the request that proves the way.
@@ -288,7 +316,7 @@ impl LaneState {
     /// What the device says.
     pub(super) fn prove(&mut self) -> Result<(), String> {
         self.post(&WorkRequest::Nothing, true)?;
-        self.sent.push_back(Sent { last: self.next - 1, kind: Kind::Proof });
+        self.note(Kind::Proof);
         Ok(())
     }
 
@@ -297,7 +325,7 @@ impl LaneState {
     /// # Errors
     /// What the device says.
     pub(super) fn signal(&mut self) -> Result<(), String> {
-        if self.unsignalled == 0 || self.room() == 0 || !self.pairing.is_up() {
+        if self.direct.unsignalled() == 0 || self.room() == 0 || !self.pairing.is_up() {
             return Ok(());
         }
         self.post(&WorkRequest::Nothing, true)
@@ -305,7 +333,7 @@ impl LaneState {
 
     /// Whether all that was posted has ended.
     pub(super) fn has_ended_all(&self) -> bool {
-        self.freed == self.next
+        self.direct.freed() == self.direct.next()
     }
 
     /// Whether the pair of this attempt is up.
@@ -327,14 +355,13 @@ impl LaneState {
     ) -> Result<usize, String> {
         let mut sent = 0;
         while pieces[0].len + pieces[1].len > 0 && self.room() > 0 {
-            let (id, freed) = (self.next, self.freed);
-            let signalled = self.room() == 1 || self.unsignalled + 1 >= SIGNAL_EVERY;
+            let (id, freed) = (self.direct.next(), self.direct.freed());
+            let signalled = self.is_signalled(self.room());
             let Some(pair) = &mut self.pair else { return Err("there is no pair".to_owned()) };
             // SAFETY: as the caller says.
             let posted = unsafe { pair.post_bytes((id, freed), number, pieces, signalled) };
             let Some((bytes, signalled)) = posted? else { break };
-            self.next += 1;
-            self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
+            self.direct.posted(signalled);
             sent += bytes;
             let first = bytes.min(pieces[0].len);
             pieces = [pieces[0].behind(first), pieces[1].behind(bytes - first)];
@@ -344,17 +371,21 @@ impl LaneState {
 
     fn room(&self) -> u64 {
         let depth = self.pair.as_ref().map_or(0, |pair| u64::from(pair.limits().depth));
-        depth.saturating_sub(self.next - self.freed)
+        depth.saturating_sub(self.direct.next() - self.direct.freed())
+    }
+
+    /// Whether the next work request is signalled anyway. The last one that there is room for is:
+    /// else nothing would make room.
+    fn is_signalled(&self, room: u64) -> bool {
+        room == 1 || self.direct.unsignalled() + 1 >= u64::from(SIGNAL_EVERY)
     }
 
     fn post(&mut self, request: &WorkRequest<'_>, signalled: bool) -> Result<(), String> {
-        let room = self.room();
+        self.direct.take();
+        let signalled = signalled || self.is_signalled(self.room());
         let Some(pair) = &mut self.pair else { return Err("there is no pair".to_owned()) };
-        // The last one that there is room for always is: else nothing would make room.
-        let signalled = signalled || room == 1 || self.unsignalled + 1 >= SIGNAL_EVERY;
-        pair.post(self.next, request, signalled)?;
-        self.next += 1;
-        self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
+        pair.post(self.direct.next(), request, signalled)?;
+        self.direct.posted(signalled);
         Ok(())
     }
 
@@ -369,7 +400,7 @@ impl LaneState {
                 break;
             }
             let Some(request) = self.waiting.pop_front() else { break };
-            let stream = request.stream();
+            let counted = request.counted();
             match self.post_request(request) {
                 Ok(None) => {}
                 Ok(Some(rest)) => {
@@ -377,56 +408,12 @@ impl LaneState {
                     break;
                 }
                 Err(reason) => {
-                    self.refused = stream;
+                    self.refused = counted;
                     return Err(reason);
                 }
             }
         }
         Ok(())
-    }
-
-    /// Posts a put at once, its notification chained behind its data. Only where it
-    /// [`takes_more`](LaneState::takes_more). False, and nothing has been done, if the put needs
-    /// more than one request for its data, or a buffer for its message.
-    ///
-    /// # Errors
-    /// What the device says: the pair has to be taken down.
-    #[inline]
-    pub(super) fn post_at_once(
-        &mut self,
-        put: &Put,
-        local: Local,
-        remote: Remote,
-    ) -> Result<bool, String> {
-        let room = self.room();
-        let Some(pair) = &mut self.pair else { return Ok(false) };
-        let limits = pair.limits();
-        let notifies = put.value != 0;
-        if put.size > limits.message || notifies && PUT_LEN > limits.inline as usize {
-            return Ok(false);
-        }
-        let count = 1 + u32::from(notifies);
-        // As in `post`; one of a chain is enough.
-        let signalled = room <= u64::from(count) || self.unsignalled + count >= SIGNAL_EVERY;
-        let posted = if notifies {
-            // What the message does not carry has its place.
-            let message = Put { size: 0, last: true, ..*put }.encoded();
-            pair.post_notified(self.next, (local, remote, put.size), &message, signalled)
-        } else {
-            let request = WorkRequest::Write { local, remote, size: put.size };
-            pair.post(self.next, &request, signalled)
-        };
-        // A refused one is counted too: what is behind it may have been posted, and the pair ends.
-        self.counters.begun += 1;
-        self.unfinished = true;
-        self.next += u64::from(count);
-        if let Err(reason) = posted {
-            self.refused = Some(put.stream);
-            return Err(reason);
-        }
-        self.unsignalled = if signalled { 0 } else { self.unsignalled + count };
-        self.note(Kind::Write(put.stream));
-        Ok(true)
     }
 
     /// Posts a request, or as much of it as there is room for; gives the rest back.
@@ -455,20 +442,23 @@ impl LaneState {
                 self.note(Kind::Read(stream, notify));
                 Ok(None)
             }
-            Request::Finish { stream } => {
+            Request::Finish { stream, requests } => {
                 self.post_read_behind(!limits.ends_at_ack)?;
-                self.note(Kind::Finish(stream));
+                self.note(Kind::Finish(stream, requests));
                 Ok(None)
             }
-            Request::Fence => {
+            Request::Fence { run } => {
                 self.post_read_behind(true)?;
-                self.note(Kind::Fence);
+                self.note(Kind::Fence(run));
                 Ok(None)
             }
             Request::Diverted(_) => Ok(Some(request)),
-            Request::Atomic(_) if self.next - self.freed >= RESULTS => Ok(Some(request)),
+            Request::Atomic(_) if self.direct.next() - self.direct.freed() >= RESULTS => {
+                Ok(Some(request))
+            }
             Request::Atomic(atomic) => {
-                let local = self.pair.as_mut().ok_or("there is no pair")?.result(self.next)?;
+                let nth = self.direct.next();
+                let local = self.pair.as_mut().ok_or("there is no pair")?.result(nth)?;
                 self.post(&atomic.work(local), true)?;
                 self.note(Kind::Atomic(atomic.sent(local)));
                 Ok(None)
@@ -500,7 +490,7 @@ impl LaneState {
         frame.append_to(&mut bytes);
         let (mut fits, mut goes_along) = (false, true);
         if let Some(pair) = self.pair.as_ref().filter(|_| self.room() > 0) {
-            fits = pair.has_room_for(bytes.len(), self.freed);
+            fits = pair.has_room_for(bytes.len(), self.direct.freed());
             goes_along = bytes.len() <= pair.limits().inline as usize;
         }
         // What takes a buffer gives it back soon.
@@ -511,7 +501,7 @@ impl LaneState {
     }
 
     fn note(&mut self, kind: Kind) {
-        self.sent.push_back(Sent { last: self.next - 1, kind });
+        self.sent.push_back(Sent { last: self.direct.next() - 1, kind });
     }
 
     fn post_put(
@@ -546,7 +536,7 @@ impl LaneState {
 
     /// The device has carried out a work request of this number, and all before it.
     pub(super) fn completed(&mut self, completion: &Completion, ended: &mut Ended) {
-        self.freed = self.freed.max(completion.id + 1);
+        self.direct.set_freed(completion.id + 1);
         let at_ack = self.pair.as_ref().is_some_and(|pair| pair.limits().ends_at_ack);
         while self.sent.front().is_some_and(|sent| sent.last <= completion.id) {
             let Some(sent) = self.sent.pop_front() else { break };
@@ -561,11 +551,15 @@ impl LaneState {
                     }
                     add(&mut ended.done, stream);
                 }
-                Kind::Finish(stream) => {
+                Kind::Finish(stream, _) => {
                     ended.done.append(&mut self.acknowledged);
                     add(&mut ended.done, stream);
                 }
-                Kind::Fence => ended.done.append(&mut self.acknowledged),
+                Kind::Run(stream, _) => add(&mut ended.done, stream),
+                Kind::Fence(run) => {
+                    ended.done.append(&mut self.acknowledged);
+                    run.iter().for_each(|(stream, _)| add(&mut ended.done, *stream));
+                }
                 // SAFETY: what is under way is dropped with its pair.
                 Kind::Atomic(atomic) => unsafe { atomic.finish() },
                 Kind::Answer => {}
@@ -575,25 +569,29 @@ impl LaneState {
 
     /// The pair is gone before anything was posted to it but what proves the way.
     pub(super) fn drop_pair(&mut self) {
+        self.direct.clear();
         self.pair = None;
         self.sent.clear();
-        (self.freed, self.unsignalled) = (self.next, 0);
     }
 
     /// Nothing comes of anything: what was under way is lost, and what waits.
-    pub(super) fn lose_all(&mut self, ended: &mut Ended) {
+    pub(super) fn lose_all(&mut self, queue: QueueId, ended: &mut Ended) {
+        self.direct.clear();
+        let run = self.direct.take_run();
+        self.direct.take_written();
         self.pair = None;
         self.failed = None;
         self.counters.ended = self.counters.begun;
-        self.freed = self.next;
-        self.unsignalled = 0;
         self.unfinished = false;
         self.diversion.waiting = 0;
-        ended.lost.append(&mut self.acknowledged);
-        let sent = self.sent.drain(..).filter_map(|sent| sent.kind.stream());
-        let waiting = self.waiting.drain(..).filter_map(|request| request.stream());
-        sent.chain(self.refused.take())
-            .chain(waiting)
-            .for_each(|stream| add(&mut ended.lost, stream));
+        let run = run.map(|run| (run.stream(queue), run.requests));
+        let sent = self.sent.drain(..).filter_map(|sent| sent.kind.counted());
+        let waiting = self.waiting.drain(..).filter_map(|request| request.counted());
+        for (stream, count) in self.acknowledged.drain(..) {
+            ended.lose(stream, count, count);
+        }
+        for (stream, requests) in sent.chain(self.refused.take()).chain(run).chain(waiting) {
+            ended.lose(stream, 1, requests);
+        }
     }
 }

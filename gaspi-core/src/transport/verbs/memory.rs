@@ -2,7 +2,7 @@
 //! the last.
 
 use super::ended::Ended;
-use super::lane::Lane;
+use super::lane::{Begun, Lane};
 use super::work::{Local, Remote};
 use super::{DeviceTable, GONE, Verbs};
 use crate::error::Result;
@@ -57,6 +57,14 @@ impl Verbs<'_> {
     /// Requests of a queue are forgotten: what they would still write here arrives before this
     /// returns, or never.
     pub(crate) fn purge(self, queue: QueueId) {
+        for lane in self.table.used(Some(queue)) {
+            let (mut ended, mut state) = (Ended::default(), lane.lock());
+            if let Some(run) = state.take_run() {
+                state.end_run(run.stream(queue), run, &mut ended);
+            }
+            drop(state);
+            ended.tell(self.up, lane.peer);
+        }
         self.end_requests(Some(queue), "its queue was purged");
     }
 
@@ -64,7 +72,7 @@ impl Verbs<'_> {
     /// long, their pairs are taken down.
     fn end_requests(self, queue: Option<QueueId>, reason: &str) {
         let used = self.table.used(queue);
-        let before: Vec<(&Lane, u64)> = used.map(|lane| (lane, lane.lock().begun())).collect();
+        let before: Vec<(&Lane, Begun)> = used.map(|lane| (lane, lane.lock().begun())).collect();
         let uses = || {
             before.iter().find(|(lane, begun)| {
                 let mut state = lane.lock();
@@ -81,7 +89,7 @@ impl Verbs<'_> {
                 // What waits for the peer's word of an earlier end.
                 let (mut ended, mut state) = (Ended::default(), lane.lock());
                 if state.pair.is_none() {
-                    state.lose_all(&mut ended);
+                    state.lose_all(lane.queue, &mut ended);
                 }
                 drop(state);
                 ended.tell(self.up, lane.peer);

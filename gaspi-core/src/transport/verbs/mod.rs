@@ -13,16 +13,18 @@ mod atomics;
 mod byte_stream;
 mod device;
 mod diagnostics;
+mod direct;
 mod divert;
 mod ended;
 mod events;
 mod lane;
+mod lane_bias;
 mod memory;
 mod pairing;
 mod pairs;
 mod port;
+mod post;
 mod queue_pair;
-mod ready;
 mod receives;
 mod select;
 mod work;
@@ -30,6 +32,7 @@ mod work;
 use crate::config::{CHANNELS, Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
+use crate::sync::once_arc::OnceArc;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
 use crate::transport::payload::Payload;
 use crate::transport::posted_receives::PostedReceives;
@@ -48,14 +51,15 @@ use lane::{Lane, LaneState, Request};
 use receives::Receives;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use work::{BATCH, Completion, Outcome};
 
 pub(crate) use atomics::AtomicReach;
 pub(crate) use device::{Device, Wishes, inspect};
 pub use diagnostics::rdma_checks;
+pub(crate) use direct::{DirectLane, Refused};
 pub(crate) use select::{NoDevice, Place};
-pub(crate) use work::Remote;
+pub(crate) use work::{Local, Remote};
 
 /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
 #[derive(Debug, Default)]
@@ -78,14 +82,14 @@ const STREAM: QueueId = CHANNELS;
 const ATOMICS: QueueId = QueueId(CHANNELS.0 + 1);
 
 /// The lanes of a queue, by rank.
-type Lanes = Box<[OnceLock<Arc<Lane>>]>;
+type Lanes = Box<[OnceArc<Lane>]>;
 
 /// The device of a rank, and what it carries.
 #[derive(Debug)]
 pub(crate) struct DeviceTable {
     /// Ends last: everything else belongs to it.
     receives: Mutex<Receives>,
-    lanes: [OnceLock<Lanes>; ATOMICS.0 as usize + 1],
+    lanes: [OnceArc<Lanes>; ATOMICS.0 as usize + 1],
     /// Whose a queue pair is, by its number.
     by_number: Mutex<HashMap<u32, (QueueId, Rank)>>,
     ranks: u32,
@@ -99,7 +103,7 @@ pub(crate) struct DeviceTable {
     troubles: Mutex<HashMap<Rank, Trouble>>,
     requests: Arc<PendingRequests>,
     posted_receives: Arc<PostedReceives>,
-    /// Whether writes of a queue may have no read behind them.
+    /// Whether a queue may have runs, or writes that no read is behind.
     has_unfinished: [AtomicBool; QUEUE_MAX as usize],
     arming: Arming,
     /// When the sockets were looked at last, which is done by time.
@@ -122,7 +126,7 @@ impl DeviceTable {
         let receives = Receives::new(&device, RECEIVES)?;
         Ok(DeviceTable {
             receives: Mutex::new(receives),
-            lanes: [const { OnceLock::new() }; ATOMICS.0 as usize + 1],
+            lanes: [const { OnceArc::new() }; ATOMICS.0 as usize + 1],
             by_number: Mutex::default(),
             ranks,
             forced,
@@ -149,22 +153,25 @@ impl DeviceTable {
         self.device.channel()
     }
 
-    fn lane(&self, queue: QueueId, peer: Rank) -> &Arc<Lane> {
-        let none = || (0..self.ranks).map(|_| OnceLock::new()).collect();
-        let lanes = self.lanes[queue.index()].get_or_init(none);
-        lanes[peer.index()].get_or_init(|| Arc::new(Lane::new(queue, peer)))
+    fn place(&self, queue: QueueId, peer: Rank) -> &OnceArc<Lane> {
+        let none = || Arc::new((0..self.ranks).map(|_| OnceArc::new()).collect());
+        &self.lanes[queue.index()].get_or_init(none)[peer.index()]
+    }
+
+    fn lane(&self, queue: QueueId, peer: Rank) -> &Lane {
+        self.place(queue, peer).get_or_init(|| Arc::new(Lane::new(queue, peer)))
     }
 
     /// The lanes that have been used, of one queue or of all.
     fn used(&self, queue: Option<QueueId>) -> impl Iterator<Item = &Lane> {
         let of = move |nth: &usize| queue.is_none_or(|queue| queue.index() == *nth);
         let lanes = (0..self.lanes.len()).filter(of).filter_map(|nth| self.lanes[nth].get());
-        lanes.flat_map(|lanes| lanes.iter().filter_map(|lane| lane.get().map(Arc::as_ref)))
+        lanes.flat_map(|lanes| lanes.iter().filter_map(OnceArc::get))
     }
 
     fn used_with(&self, peer: Rank) -> impl Iterator<Item = &Lane> {
-        let lanes = self.lanes.iter().filter_map(OnceLock::get);
-        lanes.filter_map(move |lanes| lanes.get(peer.index())?.get().map(Arc::as_ref))
+        let lanes = self.lanes.iter().filter_map(OnceArc::get);
+        lanes.filter_map(move |lanes| lanes.get(peer.index())?.get())
     }
 }
 
@@ -202,7 +209,7 @@ impl Verbs<'_> {
     /// carry it.
     pub(crate) fn holds(self, queue: QueueId, peer: Rank) -> bool {
         let lanes = self.table.lanes.get(queue.index()).filter(|_| queue != STREAM);
-        let lane = lanes.and_then(OnceLock::get).and_then(|lanes| lanes[peer.index()].get());
+        let lane = lanes.and_then(OnceArc::get).and_then(|lanes| lanes[peer.index()].get());
         self.table.forced || lane.is_some_and(|lane| lane.lock().pairing.is_ending())
     }
 
@@ -289,7 +296,7 @@ impl Verbs<'_> {
                 return Err(self.refused(peer, "the RDMA device does not take the memory"));
             }
             _ => {
-                state.push_diverted(diverted());
+                state.push_diverted(queue, diverted());
                 self.pump(lane, state);
                 return Ok(());
             }
@@ -349,13 +356,23 @@ impl Verbs<'_> {
         for lane in self.table.used(Some(queue)) {
             let mut state = lane.lock();
             // What goes to one that has ended is told as lost.
-            let ended = self.up.ranks().check_alive(lane.peer, "a request to it").is_err();
-            if ended || !state.is_unfinished() {
+            if self.up.ranks().check_alive(lane.peer, "a request to it").is_err() {
                 continue;
             }
-            let stream = count(lane.peer);
-            state.push(Request::Finish { stream });
-            self.pump(lane, state);
+            let run = state.take_run();
+            let stream = run.map(|run| run.stream(queue));
+            if state.is_unfinished() {
+                let stream = stream.unwrap_or_else(|| count(lane.peer));
+                let requests = run.map_or(1, |run| run.requests);
+                state.push(Request::Finish { stream, requests });
+                self.pump(lane, state);
+            } else if let Some((stream, run)) = stream.zip(run) {
+                // Reads.
+                let mut ended = Ended::default();
+                state.end_run(stream, run, &mut ended);
+                drop(state);
+                ended.tell(self.up, lane.peer);
+            }
         }
     }
 }
@@ -451,7 +468,7 @@ impl<'a> Verbs<'a> {
     fn go_on(self, receives: &mut Receives) -> bool {
         let mut failed = Vec::new();
         for lane in self.table.used(None) {
-            let state = lane.lock();
+            let mut state = lane.lock();
             if state.stop_failed() {
                 failed.push(lane);
             } else {
@@ -498,7 +515,7 @@ impl<'a> Verbs<'a> {
         }
     }
 
-    fn lane_of(self, number: u32) -> Option<&'a Arc<Lane>> {
+    fn lane_of(self, number: u32) -> Option<&'a Lane> {
         let (queue, peer) = self.table.by_number.lock().get(&number).copied()?;
         Some(self.table.lane(queue, peer))
     }

@@ -12,7 +12,8 @@
 //! Invariant: an attempt ends on both sides before the next one begins: each has said so, behind
 //! the end of all that was under way, or the connection between them has been lost.
 
-use crate::wire::message::PairOffer;
+use crate::wire::message::{PairOffer, Pairing};
+use std::collections::VecDeque;
 
 /// How far an attempt has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,13 @@ pub(super) enum Step {
     TellEnd(u32, String),
     /// Tell the peer that this attempt and all before have been lost here.
     TellLoss(u32),
+}
+
+/// What is to be told to the peer, in order, and whether somebody does.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    pub(super) messages: VecDeque<Pairing>,
+    pub(super) telling: bool,
 }
 
 /// The pair of a lane.
@@ -220,7 +228,6 @@ mod tests {
     use super::*;
     use crate::ids::QueueId;
     use proptest::prelude::*;
-    use std::collections::VecDeque;
 
     /// What travels between the two, in order.
     #[derive(Debug, Clone)]

@@ -1,8 +1,8 @@
 //! Pairs as they are made and ended: what the machine of [`pairing`](super::pairing) says, carried
 //! out by the device, and told to the peer by the streams.
 
-use super::ended::Ended;
-use super::lane::{Failure, Lane, LaneState};
+use super::ended::{Ended, Failure};
+use super::lane::{Lane, LaneState};
 use super::pairing::Step;
 use super::queue_pair::{BufferShape, QueuePair};
 use super::{ATOMICS, STREAM, Verbs};
@@ -131,7 +131,7 @@ impl Verbs<'_> {
         steps.retain(|step| tells || !matches!(step, Step::TellLoss(_)));
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
-        state.lose_all(&mut ended);
+        state.lose_all(lane.queue, &mut ended);
         drop(state);
         // Before the program hears of it, and may ask for more by the stream.
         self.speak(lane);
@@ -157,7 +157,7 @@ impl Verbs<'_> {
         }
         if let Some(reason) = state.pairing.refused() {
             if self.table.forced || lane.queue == ATOMICS {
-                state.lose_all(ended);
+                state.lose_all(lane.queue, ended);
             } else {
                 self.table.warn_of_streams(lane.peer, reason);
             }
@@ -203,7 +203,7 @@ impl Verbs<'_> {
                     self.abort_connections(lane);
                 }
                 if was_up {
-                    state.lose_all(ended);
+                    state.lose_all(queue, ended);
                 } else {
                     state.drop_pair();
                 }

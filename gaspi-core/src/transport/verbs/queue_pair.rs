@@ -2,6 +2,7 @@
 
 use super::atomics::RESULTS;
 use super::device::{Handles, RECEIVE_BYTES, Registration};
+use super::post::{POSTING, Poster, part};
 use super::select::{GidEntry, written};
 use super::work::{
     BUFFER_BYTES, EndAddress, INLINE, Limits, Local, RETRIES, Remote, WorkRequest, check,
@@ -9,7 +10,6 @@ use super::work::{
 };
 use crate::ids::QueueId;
 use crate::os::socket::Piece;
-use crate::wire::frame::PUT_LEN;
 use crate::wire::message::{AtomicOperation, PairOffer};
 use libibverbs_sys::{self as sys, inline};
 use std::ptr::{self, NonNull};
@@ -161,6 +161,13 @@ impl QueuePair {
 
     pub(super) fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// What posts to it, as long as it exists.
+    pub(super) fn poster(&self) -> Poster {
+        let pair = self.pair.as_ptr();
+        // SAFETY: the pair exists.
+        Poster { pair, post: unsafe { inline::post_send_of(pair) } }
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -342,44 +349,7 @@ impl QueuePair {
         // SAFETY: the memory that it names stays until the request has ended, by the caller.
         let result =
             unsafe { inline::ibv_post_send(self.pair.as_ptr(), &raw mut work, &raw mut refused) };
-        check(result, "posting to the device")
-    }
-
-    /// Posts a write with this number and a message with the next one, which has to fit in line,
-    /// as one chain. The message is the one that may be signalled.
-    #[inline]
-    pub(super) fn post_notified(
-        &mut self,
-        id: u64,
-        (local, remote, size): (Local, Remote, u64),
-        message: &[u8; PUT_LEN],
-        signalled: bool,
-    ) -> Result<(), String> {
-        // SAFETY: plain numbers and pointers, set below.
-        let [mut write, mut send]: [sys::ibv_send_wr; 2] = unsafe { std::mem::zeroed() };
-        let mut data = part(local, size);
-        let here = Local { address: message.as_ptr() as u64, key: None };
-        let mut frame = part(here, message.len() as u64);
-        let flag = |is: bool, flag: u32| if is { flag } else { 0 };
-        send.wr_id = id + 1;
-        send.sg_list = &raw mut frame;
-        send.num_sge = 1;
-        send.opcode = sys::IBV_WR_SEND;
-        send.send_flags = sys::IBV_SEND_INLINE | flag(signalled, sys::IBV_SEND_SIGNALED);
-        write.wr_id = id;
-        write.next = &raw mut send;
-        write.sg_list = &raw mut data;
-        write.num_sge = 1;
-        write.opcode = sys::IBV_WR_RDMA_WRITE;
-        write.send_flags = flag(size <= u64::from(self.limits.inline), sys::IBV_SEND_INLINE);
-        write.wr.rdma.remote_addr = remote.address;
-        write.wr.rdma.rkey = remote.key;
-        let mut refused = ptr::null_mut();
-        // SAFETY: the memory that it names stays until the request has ended, by the caller; that
-        // of the message is read before this returns.
-        let result =
-            unsafe { inline::ibv_post_send(self.pair.as_ptr(), &raw mut write, &raw mut refused) };
-        check(result, "posting to the device")
+        check(result, POSTING)
     }
 
     /// Where a message lies, and whether it goes along with its request.
@@ -462,7 +432,7 @@ impl QueuePair {
         // SAFETY: a buffer is not used again before the request has ended.
         let result =
             unsafe { inline::ibv_post_send(self.pair.as_ptr(), &raw mut work, &raw mut refused) };
-        check(result, "posting to the device")?;
+        check(result, POSTING)?;
         Ok(Some((size, signalled)))
     }
 }
@@ -480,8 +450,4 @@ fn set_atomic(work: &mut sys::ibv_send_wr, remote: Remote, operation: AtomicOper
     work.wr.atomic.swap = swap;
     work.wr.atomic.rkey = remote.key;
     opcode
-}
-
-fn part(local: Local, size: u64) -> sys::ibv_sge {
-    sys::ibv_sge { addr: local.address, length: size as u32, lkey: local.key.unwrap_or(0) }
 }

@@ -51,9 +51,9 @@ pub(super) struct Limits {
 
 /// Memory of this rank, as the device knows it, and its place.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Local {
-    pub(super) address: u64,
-    pub(super) key: Option<u32>,
+pub(crate) struct Local {
+    pub(crate) address: u64,
+    pub(crate) key: Option<u32>,
 }
 
 /// Memory of the peer, as its device knows it.

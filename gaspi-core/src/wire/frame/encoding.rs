@@ -215,14 +215,41 @@ impl Encode for Frame {
     }
 }
 
+/// A put as a frame: stores of numbers, where the general way would be calls.
+#[repr(C, packed)]
+struct PutFrame {
+    length: u32,
+    kind: u8,
+    last: u8,
+    queue: u8,
+    stream_generation: u32,
+    segment: u8,
+    segment_generation: u32,
+    offset: u64,
+    size: u64,
+    notification: u32,
+    value: u32,
+}
+
 impl Put {
     /// The frame of a put, its length in front.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn encoded(&self) -> [u8; PUT_LEN] {
-        let mut fixed = Fixed::<PUT_LEN>::new();
-        Writer::new(&mut fixed).framed(|writer| self.write(writer.u8(PUT)));
-        debug_assert_eq!(fixed.len(), PUT_LEN);
-        *fixed.bytes()
+        let frame = PutFrame {
+            length: ((PUT_LEN - PREFIX) as u32).to_le(),
+            kind: PUT,
+            last: u8::from(self.last),
+            queue: self.stream.queue.0,
+            stream_generation: self.stream.generation.to_le(),
+            segment: self.remote.segment.0,
+            segment_generation: self.remote.generation.to_le(),
+            offset: self.remote.offset.to_le(),
+            size: self.size.to_le(),
+            notification: self.notification.0.to_le(),
+            value: self.value.to_le(),
+        };
+        // SAFETY: numbers without gaps between them.
+        unsafe { std::mem::transmute::<PutFrame, [u8; PUT_LEN]>(frame) }
     }
 }
 

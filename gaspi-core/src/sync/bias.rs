@@ -1,0 +1,144 @@
+//! A right that one thread uses without a lock, until another one takes it: a biased lock.
+//!
+//! Its holder uses it in sections of its [slot](super::epoch::Slot), where it finds by a plain load
+//! that it still has it. Everything else is done under a lock of the caller's: giving the right to
+//! a thread, and taking it, which waits for the end of the holder's section and costs microseconds.
+
+use super::epoch::{self, Slot};
+use super::{AtomicU32, AtomicUsize, Ordering};
+
+/// Nobody holds it.
+const NOBODY: usize = 0;
+/// Once another thread has taken the right, a thread that wants it asks so often before it gets it:
+/// threads that take turns pay for the lock, not for taking.
+const PATIENCE: u32 = 16;
+
+/// Who holds the right, if anybody does.
+#[derive(Debug, Default)]
+pub(crate) struct Bias {
+    /// The address of a thread's slot.
+    holder: AtomicUsize,
+    /// Who asked last, and how often in a row.
+    asker: AtomicUsize,
+    asked: AtomicU32,
+    /// Whether another thread has ever taken it from its holder.
+    was_taken: AtomicU32,
+}
+
+impl Bias {
+    /// Whether the thread of `slot` holds the right. Only in a section of it.
+    #[inline(always)]
+    pub(crate) fn is_held_by(&self, slot: &Slot) -> bool {
+        // Relaxed: whoever takes the right waits for the end of the section.
+        self.holder.load(Ordering::Relaxed) == address(slot)
+    }
+
+    /// Gives the right, which nobody holds, to the thread of `slot`; false if it is to ask again.
+    /// Under the lock.
+    pub(crate) fn give(&self, slot: &Slot) -> bool {
+        // Relaxed, here and below: the lock orders them.
+        let order = Ordering::Relaxed;
+        let again = self.asker.swap(address(slot), order) == address(slot);
+        let asked = if again { self.asked.load(order).saturating_add(1) } else { 1 };
+        self.asked.store(asked, order);
+        let given = self.was_taken.load(order) == 0 || asked > PATIENCE;
+        if given {
+            self.holder.store(address(slot), order);
+        }
+        given
+    }
+
+    /// The holder gives the right back, in the section that it uses it in.
+    pub(crate) fn give_back(&self) {
+        // Release: whoever finds nobody sees what the holder did.
+        self.holder.store(NOBODY, Ordering::Release);
+    }
+
+    /// Takes the right: when this returns nobody uses it, and nobody will before it is given again.
+    /// Under the lock, and not in a section of this thread that uses the right.
+    #[inline]
+    pub(crate) fn take(&self) {
+        // Acquire: pairs with the Release in `give_back`.
+        let holder = self.holder.load(Ordering::Acquire);
+        if holder != NOBODY {
+            self.take_from(holder);
+        }
+    }
+
+    #[cold]
+    fn take_from(&self, holder: usize) {
+        self.holder.store(NOBODY, Ordering::Relaxed);
+        if holder == address(epoch::own_slot()) {
+            return;
+        }
+        self.was_taken.store(1, Ordering::Relaxed);
+        // SAFETY: the address of a slot, and slots are never freed.
+        unsafe { &*(holder as *const Slot) }.outlast_section();
+    }
+}
+
+fn address(slot: &Slot) -> usize {
+    std::ptr::from_ref(slot) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::{AtomicBool, AtomicU64, Mutex};
+
+    #[test]
+    fn what_its_holder_counts_by_plain_stores_is_not_lost_when_another_thread_takes_it() {
+        const ROUNDS: u64 = 20_000;
+        let (bias, lock) = (Bias::default(), Mutex::new(()));
+        let (count, used, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        let add = || count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    let guard = epoch::enter();
+                    let fast = guard.section(|| {
+                        let held = bias.is_held_by(guard.slot());
+                        if held {
+                            add();
+                        }
+                        held
+                    });
+                    if !fast {
+                        let _lock = lock.lock();
+                        bias.take();
+                        add();
+                        bias.give(guard.slot());
+                    }
+                    used.fetch_add(u64::from(fast), Ordering::Relaxed);
+                }
+                done.store(true, Ordering::Release);
+            });
+            let mut taken = 0;
+            while !done.load(Ordering::Acquire) {
+                let _lock = lock.lock();
+                bias.take();
+                add();
+                taken += 1;
+            }
+            assert_eq!(count.load(Ordering::Relaxed), ROUNDS + taken);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_comes_after_another_has_to_ask_for_some_time() {
+        let bias = Bias::default();
+        let own = epoch::own_slot();
+        assert!(bias.give(own) && bias.is_held_by(own));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                bias.take();
+                let other = epoch::own_slot();
+                let asks = (1..).find(|_| bias.give(other));
+                assert_eq!(asks, Some(PATIENCE + 1));
+                bias.give_back();
+            });
+        });
+        bias.take();
+        assert!(!bias.is_held_by(own) && !bias.give(own));
+    }
+}

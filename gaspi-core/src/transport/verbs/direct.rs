@@ -1,0 +1,272 @@
+//! Posting without the lane's lock: a thread that has posted to a lane may do so by plain stores,
+//! until another one needs the send queue (see [`Bias`]).
+//!
+//! What is posted in this way is not noted one by one: it is a **run**, which the queue counts as
+//! one request, from the first one to the next wait for the queue. It ends behind all of its parts.
+//!
+//! Invariant: while a thread holds the bias the pair is up, a run is open, and nothing waits in the
+//! lane.
+
+use super::post::{POSTING, PostSend, Poster};
+use super::work::{Limits, Local, Remote, check};
+use crate::ids::QueueId;
+use crate::sync::bias::Bias;
+use crate::sync::epoch::Slot;
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::wire::frame::PUT_LEN;
+use crate::wire::message::{Put, Stream};
+use libibverbs_sys::ibv_qp;
+
+/// Every so many requests one is signalled, so that the send queue empties.
+pub(super) const SIGNAL_EVERY: u32 = 32;
+/// In the word of a run, beside the generation of the queue.
+const RUNS: u64 = 1 << 32;
+
+/// Ordering of all that the bias, or the lane's lock, orders.
+const PLAIN: Ordering = Ordering::Relaxed;
+
+/// A send queue, as whoever may post to it without a lock sees it. Everything is written by who
+/// holds the bias, in a section, or has taken it, with the lane's lock; `freed` and `until` with
+/// the lock alone.
+#[derive(Debug, Default)]
+pub(super) struct Direct {
+    bias: Bias,
+    pair: AtomicPtr<ibv_qp>,
+    /// The device's function, see [`PostSend`].
+    post: AtomicPtr<()>,
+    depth: AtomicU32,
+    inline: AtomicU32,
+    /// Bytes of a transfer.
+    size_max: AtomicU64,
+    /// One less than a power of two: of so many requests at least one is signalled.
+    signal_mask: AtomicU64,
+    /// The number of the next work request, and how many have left the send queue.
+    next: AtomicU64,
+    freed: AtomicU64,
+    /// The number of the first that there is no room for.
+    until: AtomicU64,
+    /// All below this number are known to have a signalled one behind them.
+    signalled: AtomicU64,
+    /// The generation of the queue beside [`RUNS`], or 0.
+    run: AtomicU64,
+    /// Requests of the run.
+    requests: AtomicU32,
+    /// Whether there are writes among them that no read is behind.
+    has_written: AtomicBool,
+    /// The error that the device refused a request with.
+    refused: AtomicU32,
+}
+
+/// The device has refused a request: the lane is to be looked at.
+#[derive(Debug)]
+pub(crate) struct Refused;
+
+/// Requests that were counted as one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    generation: u32,
+    pub(super) requests: u32,
+}
+
+impl Run {
+    /// What it is counted in.
+    pub(super) fn stream(self, queue: QueueId) -> Stream {
+        Stream { queue, generation: self.generation }
+    }
+}
+
+/// What the lane does with its lock. Whatever changes the send queue takes the bias first.
+impl Direct {
+    pub(super) fn take(&self) {
+        self.bias.take();
+    }
+
+    pub(super) fn next(&self) -> u64 {
+        self.next.load(PLAIN)
+    }
+
+    pub(super) fn freed(&self) -> u64 {
+        self.freed.load(PLAIN)
+    }
+
+    /// How many of the last ones may have no signalled one behind them.
+    pub(super) fn unsignalled(&self) -> u64 {
+        self.next() - self.signalled.load(PLAIN).max(self.freed())
+    }
+
+    /// A work request has been posted.
+    pub(super) fn posted(&self, signalled: bool) {
+        self.bias.take();
+        let next = self.next() + 1;
+        self.next.store(next, PLAIN);
+        if signalled {
+            self.signalled.store(next, PLAIN);
+        }
+    }
+
+    /// Work requests below this number have left the send queue.
+    pub(super) fn set_freed(&self, below: u64) {
+        let freed = self.freed().max(below);
+        self.freed.store(freed, PLAIN);
+        // Release: their memory and their places can be used again.
+        self.until.store(freed + u64::from(self.depth.load(PLAIN)), Ordering::Release);
+    }
+
+    /// Nothing is in the send queue any more.
+    pub(super) fn clear(&self) {
+        self.bias.take();
+        self.set_freed(self.next());
+        self.refused.store(0, PLAIN);
+    }
+
+    /// Whether a run has not been taken.
+    pub(super) fn has_run(&self) -> bool {
+        self.run.load(PLAIN) != 0
+    }
+
+    /// Takes the run: what is posted from now on is another one.
+    pub(super) fn take_run(&self) -> Option<Run> {
+        self.bias.take();
+        let generation = self.run.swap(0, PLAIN);
+        let requests = self.requests.swap(0, PLAIN);
+        (generation != 0).then_some(Run { generation: generation as u32, requests })
+    }
+
+    /// Whether the run has had writes that no read is behind, as far as nobody has asked before.
+    pub(super) fn take_written(&self) -> bool {
+        self.bias.take();
+        self.has_written.swap(false, PLAIN)
+    }
+
+    /// Why the device has refused a request.
+    pub(super) fn refusal(&self) -> Option<String> {
+        check(self.refused.load(PLAIN).cast_signed(), POSTING).err()
+    }
+
+    /// Lets the thread of `slot` post without the lock, unless the device cannot send a
+    /// notification in line.
+    pub(super) fn give(&self, slot: &Slot, poster: Poster, limits: Limits, size_max: u64) -> bool {
+        let Limits { depth, inline, message, .. } = limits;
+        // Half of the send queue at most is unsignalled.
+        let unsignalled = u64::from((depth / 2).clamp(1, SIGNAL_EVERY));
+        self.pair.store(poster.pair, PLAIN);
+        self.post.store(poster.post as *mut (), PLAIN);
+        self.depth.store(depth, PLAIN);
+        self.inline.store(inline, PLAIN);
+        self.size_max.store(message.min(size_max), PLAIN);
+        self.signal_mask.store((1 << unsignalled.ilog2()) - 1, PLAIN);
+        self.set_freed(0);
+        inline as usize >= PUT_LEN && self.bias.give(slot)
+    }
+}
+
+/// In a section of the thread that holds the bias.
+impl Direct {
+    /// Whether there is room for any request and its notification.
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        // Acquire: pairs with the Release in `set_freed`.
+        self.next() + 2 <= self.until.load(Ordering::Acquire)
+    }
+
+    /// Counts work requests that are about to be posted: the number of the first one, and whether
+    /// the last one is to be signalled.
+    #[inline(always)]
+    fn count(&self, requests: u64) -> (u64, bool) {
+        let first = self.next();
+        let next = first + requests;
+        self.next.store(next, PLAIN);
+        self.requests.store(self.requests.load(PLAIN) + 1, PLAIN);
+        (first, next & self.signal_mask.load(PLAIN) < requests)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_refusal(&self, error: i32) -> Refused {
+        self.refused.store(error.cast_unsigned(), PLAIN);
+        self.bias.give_back();
+        Refused
+    }
+
+    /// Opens a run of this generation of the queue.
+    pub(super) fn open_run(&self, generation: u32) {
+        self.run.store(RUNS | u64::from(generation), PLAIN);
+    }
+
+    /// Whether the thread of `slot` may post, and there is room.
+    #[inline(always)]
+    pub(super) fn is_open_to(&self, slot: &Slot) -> bool {
+        self.is_held_by(slot) && self.has_room()
+    }
+
+    #[inline(always)]
+    pub(super) fn is_held_by(&self, slot: &Slot) -> bool {
+        self.bias.is_held_by(slot)
+    }
+
+    /// The device's function to post by, and the pair.
+    #[inline(always)]
+    fn poster(&self) -> Poster {
+        // SAFETY: stored by `give`, from such a function.
+        let post = unsafe { std::mem::transmute::<*mut (), PostSend>(self.post.load(PLAIN)) };
+        Poster { pair: self.pair.load(PLAIN), post }
+    }
+}
+
+/// A lane to which the calling thread can post right now, and memory at both ends.
+pub(crate) struct DirectLane<'a> {
+    pub(super) lane: &'a Direct,
+    pub(super) local: Local,
+    pub(super) remote: Remote,
+}
+
+impl DirectLane<'_> {
+    /// Whether so many bytes, not none, can be posted as one request.
+    #[inline(always)]
+    pub(crate) fn takes(&self, size: u64) -> bool {
+        // 0 becomes the largest number.
+        size.wrapping_sub(1) < self.lane.size_max.load(PLAIN)
+    }
+
+    /// The generation of the queue that requests belong to.
+    #[inline(always)]
+    pub(crate) fn generation(&self) -> u32 {
+        self.lane.run.load(PLAIN) as u32
+    }
+
+    /// Posts a put that it [takes](DirectLane::takes).
+    ///
+    /// # Errors
+    /// The device refuses it.
+    #[inline(always)]
+    pub(crate) fn write(&self, put: &Put, notifies: bool) -> Result<(), Refused> {
+        let (lane, data) = (self.lane, (self.local, self.remote, put.size));
+        let (inline, poster) = (lane.inline.load(PLAIN), lane.poster());
+        lane.has_written.store(true, PLAIN);
+        let result = if notifies {
+            let numbered = lane.count(2);
+            // What the message does not carry has its place.
+            let message = Put { size: 0, ..*put }.encoded();
+            // SAFETY: the pair lasts while the bias is held; the memory stays until the run ends.
+            unsafe { poster.write_and_send(numbered, data, &message, inline) }
+        } else {
+            let numbered = lane.count(1);
+            // SAFETY: as for the other.
+            unsafe { poster.write(numbered, data, inline) }
+        };
+        if result == 0 { Ok(()) } else { Err(lane.note_refusal(result)) }
+    }
+
+    /// Posts a get of one request.
+    ///
+    /// # Errors
+    /// The device refuses it.
+    #[inline(always)]
+    pub(crate) fn read(&self, size: u64) -> Result<(), Refused> {
+        let lane = self.lane;
+        let (first, _) = lane.count(1);
+        // SAFETY: as for `write`.
+        let result = unsafe { lane.poster().read(first, (self.local, self.remote, size)) };
+        if result == 0 { Ok(()) } else { Err(lane.note_refusal(result)) }
+    }
+}

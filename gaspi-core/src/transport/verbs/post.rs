@@ -1,0 +1,147 @@
+//! Posting to a send queue in as few instructions as its device needs.
+
+use super::work::{Local, Remote};
+use crate::wire::frame::PUT_LEN;
+use libibverbs_sys as sys;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// What fails where the device refuses a request.
+pub(super) const POSTING: &str = "posting to the device";
+
+/// A device's function that posts a chain of requests.
+pub(super) type PostSend = sys::inline::PostSend;
+
+/// Where memory of this rank lies, for a request.
+#[inline(always)]
+pub(super) fn part(local: Local, size: u64) -> sys::ibv_sge {
+    sys::ibv_sge { addr: local.address, length: size as u32, lkey: local.key.unwrap_or(0) }
+}
+
+/// Data of a transfer: where it lies here and there, and how many bytes.
+pub(super) type Data = (Local, Remote, u64);
+
+/// A request on the stack of the caller, of which only what its kind needs has been written.
+struct Posted {
+    work: MaybeUninit<sys::ibv_send_wr>,
+    part: sys::ibv_sge,
+}
+
+impl Posted {
+    fn new(part: sys::ibv_sge) -> Posted {
+        Posted { work: MaybeUninit::uninit(), part }
+    }
+
+    /// Writes what all kinds have.
+    #[inline(always)]
+    fn set(
+        &mut self,
+        id: u64,
+        opcode: sys::ibv_wr_opcode,
+        flags: u32,
+        next: *mut sys::ibv_send_wr,
+    ) {
+        let (work, part) = (self.work.as_mut_ptr(), &raw mut self.part);
+        // SAFETY: inside of the request, of which nothing is read.
+        unsafe {
+            (&raw mut (*work).wr_id).write(id);
+            (&raw mut (*work).next).write(next);
+            (&raw mut (*work).sg_list).write(part);
+            (&raw mut (*work).num_sge).write(1);
+            (&raw mut (*work).opcode).write(opcode);
+            (&raw mut (*work).send_flags).write(flags);
+        }
+    }
+
+    #[inline(always)]
+    fn set_remote(&mut self, remote: Remote) {
+        let work = self.work.as_mut_ptr();
+        // SAFETY: inside of the request too.
+        unsafe {
+            (&raw mut (*work).wr.rdma.remote_addr).write(remote.address);
+            (&raw mut (*work).wr.rdma.rkey).write(remote.key);
+        }
+    }
+
+    /// Hands it to the device, with all that follows it.
+    ///
+    /// # Safety
+    /// The pair exists, and the memory that it names stays until the request has ended.
+    #[inline(always)]
+    unsafe fn post(&mut self, by: Poster) -> i32 {
+        let mut refused = MaybeUninit::uninit();
+        // SAFETY: the caller's promise; the device reads what a request of its kind has.
+        unsafe { (by.post)(by.pair, self.work.as_mut_ptr(), refused.as_mut_ptr()) }
+    }
+}
+
+#[inline(always)]
+fn flags(signalled: bool, goes_along: bool) -> u32 {
+    let flag = |is: bool, flag: u32| u32::from(is) * flag;
+    flag(signalled, sys::IBV_SEND_SIGNALED) | flag(goes_along, sys::IBV_SEND_INLINE)
+}
+
+/// A send queue, and its device's function.
+#[derive(Clone, Copy)]
+pub(super) struct Poster {
+    pub(super) pair: *mut sys::ibv_qp,
+    pub(super) post: PostSend,
+}
+
+impl Poster {
+    /// Posts a write with this number, of data that goes along where it fits in line.
+    ///
+    /// # Safety
+    /// The pair exists, and the memory stays until the request has ended.
+    #[inline(always)]
+    pub(super) unsafe fn write(
+        self,
+        (id, signalled): (u64, bool),
+        (local, remote, size): Data,
+        inline: u32,
+    ) -> i32 {
+        let mut write = Posted::new(part(local, size));
+        let flags = flags(signalled, size <= u64::from(inline));
+        write.set(id, sys::IBV_WR_RDMA_WRITE, flags, ptr::null_mut());
+        write.set_remote(remote);
+        // SAFETY: as the caller says.
+        unsafe { write.post(self) }
+    }
+
+    /// Posts a read with this number, which is signalled.
+    ///
+    /// # Safety
+    /// As for [`write`](Poster::write).
+    #[inline(always)]
+    pub(super) unsafe fn read(self, id: u64, (local, remote, size): Data) -> i32 {
+        let mut read = Posted::new(part(local, size));
+        read.set(id, sys::IBV_WR_RDMA_READ, flags(true, false), ptr::null_mut());
+        read.set_remote(remote);
+        // SAFETY: as the caller says.
+        unsafe { read.post(self) }
+    }
+
+    /// Posts a write with this number and a message with the next one, which has to fit in line, as
+    /// one chain. The message is the one that may be signalled.
+    ///
+    /// # Safety
+    /// As for [`write`](Poster::write).
+    #[inline(always)]
+    pub(super) unsafe fn write_and_send(
+        self,
+        (id, signalled): (u64, bool),
+        (local, remote, size): Data,
+        message: &[u8; PUT_LEN],
+        inline: u32,
+    ) -> i32 {
+        let here = Local { address: message.as_ptr() as u64, key: None };
+        let mut send = Posted::new(part(here, message.len() as u64));
+        send.set(id + 1, sys::IBV_WR_SEND, flags(signalled, true), ptr::null_mut());
+        let mut write = Posted::new(part(local, size));
+        let along = flags(false, size <= u64::from(inline));
+        write.set(id, sys::IBV_WR_RDMA_WRITE, along, send.work.as_mut_ptr());
+        write.set_remote(remote);
+        // SAFETY: as the caller says; the message is read before this returns.
+        unsafe { write.post(self) }
+    }
+}
