@@ -85,7 +85,7 @@ pub use control::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
 pub use error::{Error, Result};
 pub use fast_path::FastPath;
 pub use ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
-pub use observer::{Life, Observer, Wait};
+pub use observer::{Life, Observer, Pairs, Wait};
 pub use one_sided::{Transfer, TransferList};
 pub use runtime::{PendingInit, Runtime};
 pub use segment::Init;

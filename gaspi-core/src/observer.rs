@@ -42,6 +42,35 @@ pub struct Wait {
     pub in_part: bool,
 }
 
+/// The queue pairs of a rank that has made any with an RDMA device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pairs {
+    /// Those that can carry requests.
+    pub up: u32,
+    /// Those that are being made.
+    pub being_made: u32,
+    /// Those that have failed since the rank joined. Pairs that ended with the connection to their
+    /// peer are not among them.
+    pub failed: u32,
+    /// Of those that are up: how many carry messages. `None` where messages go by TCP.
+    pub messages: Option<u32>,
+}
+
+impl Pairs {
+    /// Those of `rank`, if it has made any.
+    pub(crate) fn of(area: &SharedArea, rank: Rank) -> Option<Pairs> {
+        let words = area.pairs(rank);
+        let kind = words.kind.load(Ordering::Relaxed);
+        let messages = words.messages.load(Ordering::Relaxed);
+        (kind > 0).then(|| Pairs {
+            up: words.up.load(Ordering::Relaxed),
+            being_made: words.being_made.load(Ordering::Relaxed),
+            failed: words.failed.load(Ordering::Relaxed),
+            messages: (kind > 1).then_some(messages),
+        })
+    }
+}
+
 /// A view of the memory that the ranks of a job share.
 #[derive(Debug)]
 pub struct Observer {
@@ -88,6 +117,11 @@ impl Observer {
         let mut waits: Vec<Wait> = notes.map(wait).collect();
         waits.sort_by_key(|wait| std::cmp::Reverse(wait.since));
         waits
+    }
+
+    /// The queue pairs of `rank`, if it has made any.
+    pub fn pairs(&self, rank: Rank) -> Option<Pairs> {
+        Pairs::of(&self.area, rank)
     }
 
     /// The ranks that `rank` waits for in a call, and whether these are all.
@@ -218,6 +252,21 @@ mod tests {
         let found = [0, 1, 2, 3].map(|rank| observer.life(Rank(rank)));
         assert_eq!(found, [Life::Absent, Life::Joined, Life::Left, Life::Dead]);
         assert_eq!(asleep(&job, 1, Call::Init, 0).awaited, [Rank(0), Rank(4)]);
+    }
+
+    #[test]
+    fn pairs_are_seen_once_there_have_been_any() {
+        let (areas, observer) = areas();
+        let words = areas[2].own_pairs();
+        words.up.store(7, Ordering::Relaxed);
+        assert_eq!(observer.pairs(Rank(2)), None);
+        words.kind.store(1, Ordering::Relaxed);
+        words.messages.store(3, Ordering::Relaxed);
+        let seen = Pairs { up: 7, being_made: 0, failed: 0, messages: None };
+        assert_eq!(observer.pairs(Rank(2)), Some(seen));
+        words.kind.store(2, Ordering::Relaxed);
+        assert_eq!(observer.pairs(Rank(2)), Some(Pairs { messages: Some(3), ..seen }));
+        assert_eq!(observer.pairs(Rank(1)), None);
     }
 
     #[test]

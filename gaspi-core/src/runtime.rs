@@ -15,6 +15,7 @@ use crate::config::{Config, Network, Topology};
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank, SegmentId};
+use crate::observer::Pairs;
 #[cfg(feature = "test-transports")]
 use crate::os::clock;
 use crate::passive::Passive;
@@ -358,6 +359,12 @@ impl Runtime {
     /// Ethernet.
     pub fn network(&self) -> Network {
         self.inner.endpoints.device.as_ref().map_or(Network::Ethernet, DeviceTable::network)
+    }
+
+    /// The queue pairs of this rank, as tools see them; `None` if it has made none.
+    #[doc(hidden)]
+    pub fn pairs(&self) -> Option<Pairs> {
+        Pairs::of(&self.inner.ranks.area, self.inner.ranks.me)
     }
 
     /// The configuration that all ranks agreed on.

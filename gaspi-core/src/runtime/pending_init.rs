@@ -152,7 +152,9 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
 /// What is wanted of the RDMA device of a rank, which is the `nth` of those that share devices.
 fn wishes(job: &Job, config: &Config, nth: u32) -> Result<Wishes> {
     let place = Place { cores: affinity::mask(), nth };
-    Ok(Wishes { choice: job.device.clone(), params: config.rdma, place, dead_after: dead_after()? })
+    let (choice, params, dead_after) = (job.device.clone(), config.rdma, dead_after()?);
+    let network = config.network.filter(|network| *network != Network::Ethernet);
+    Ok(Wishes { choice, params, place, network, dead_after })
 }
 
 /// Says which device was chosen, and why no other one.
@@ -172,8 +174,8 @@ fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
         return Ok(None);
     }
     let refused = |reason| Err(Error::Config { field: "network", reason });
-    let wanted = config.network.filter(|network| *network != Network::Ethernet);
     let wishes = wishes(job, config, job.local_rank.into())?;
+    let wanted = wishes.network;
     let for_atomics = atomics_by::need_device(job, config)?;
     match (job.transport, wanted) {
         (Transport::Verbs, None) if config.network.is_some() => {
@@ -198,13 +200,6 @@ fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
     }
     let opened = Device::open(&wishes).and_then(|device| atomics_by::fit(job, device));
     match (opened, wanted) {
-        (Ok(device), Some(network)) if device.network() != network => {
-            let description = device.description();
-            refused(format!(
-                "it is {network}, but the device of this rank is {description}; name another one \
-                 with GASPI_IB_DEVICE"
-            ))
-        }
         (Ok(device), _) => {
             log::info!("proc_init: data between nodes goes by {}", device.description());
             log_ports(&device);

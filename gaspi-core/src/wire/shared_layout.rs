@@ -13,7 +13,7 @@
 //! passive outbox   n * 64 * 65536         by sender
 //! staging          n * g * 2 * 16384
 //! liveness         n * 4
-//! deaths           4                      whether there may be any
+//! deaths           4                      0, or a count of news of them
 //! ```
 
 use crate::ids::Rank;

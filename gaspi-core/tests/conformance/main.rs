@@ -9,6 +9,7 @@ mod channels;
 mod collectives;
 mod device_atomics;
 mod device_faults;
+mod device_pairs;
 mod devices;
 mod general;
 mod groups;
@@ -35,6 +36,7 @@ fn main() -> std::process::ExitCode {
         collectives::tests(),
         device_atomics::tests(),
         device_faults::tests(),
+        device_pairs::tests(),
         devices::tests(),
         general::tests(),
         groups::tests(),

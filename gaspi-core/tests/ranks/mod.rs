@@ -174,6 +174,21 @@ pub(crate) fn run_with_prepared<T: Send>(
     ask: impl Fn(&mut DeviceChoice) + Sync,
     body: impl Fn(&Runtime, &Fabric) -> T + Sync,
 ) -> Vec<T> {
+    run_owned_with_devices(size, (options, config), prepare, ask, |runtime, fabric| {
+        let result = body(&runtime, fabric);
+        let _ = runtime.term(LIMIT);
+        result
+    })
+}
+
+/// As [`run_with_prepared`], but what becomes of a rank is up to the body.
+pub(crate) fn run_owned_with_devices<T: Send>(
+    size: u32,
+    (options, config): (&str, &Config),
+    prepare: impl FnOnce(&Fabric),
+    ask: impl Fn(&mut DeviceChoice) + Sync,
+    body: impl Fn(Runtime, &Fabric) -> T + Sync,
+) -> Vec<T> {
     let nodes = Nodes::of_this_test();
     let devices = layouts::devices(nodes, size, options).expect("a layout with devices");
     prepare(&devices.0);
@@ -182,13 +197,7 @@ pub(crate) fn run_with_prepared<T: Send>(
         ask(&mut job.device);
         job
     };
-    let results = run_on((None, None, Some(&devices)), size, config, job, |runtime| {
-        let result = body(&runtime, &devices.0);
-        let _ = runtime.term(LIMIT);
-        result
-    });
-    drop(devices);
-    results
+    run_on((None, None, Some(&devices)), size, config, job, |runtime| body(runtime, &devices.0))
 }
 
 fn run_on<T: Send>(

@@ -120,6 +120,8 @@ numbers! {
         link_local = 1;
         /// Entries of the table of partition keys.
         pkeys = 1;
+        /// Added to the LID of the port, as if the subnet manager had given it another one.
+        lid = 0;
         /// 1: the port is active at first.
         port_up = 1;
     }

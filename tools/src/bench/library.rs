@@ -59,6 +59,7 @@ procedures! {
     proc_term: "gaspi_proc_term" (c_ulong);
     proc_rank: "gaspi_proc_rank" (*mut u16);
     proc_num: "gaspi_proc_num" (*mut u16);
+    network_type: "gaspi_network_type" (*mut c_int);
     statistic_counter_max: "gaspi_statistic_counter_max" (*mut c_uint);
     statistic_counter_info:
         "gaspi_statistic_counter_info"

@@ -4,8 +4,8 @@ use crate::process::Ending;
 use crate::report;
 use crate::topology::as_list;
 use gaspi_core::bootstrap::Server;
-use gaspi_core::{Life, Observer, Rank, Wait};
-use std::collections::BTreeSet;
+use gaspi_core::{Life, Observer, Pairs, Rank, Wait};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -41,13 +41,35 @@ pub(crate) struct Row {
     /// What it does if it does not wait.
     pub(crate) doing: String,
     pub(crate) waits: Vec<Waiting>,
+    /// Its RDMA connections; empty if it has made none.
+    pub(crate) pairs: String,
 }
 
 impl Row {
     /// Of a rank of which nothing can be seen.
     pub(crate) fn unknown(pid: i32, state: &str, doing: &str) -> Row {
-        Row { pid, state: state.to_owned(), doing: doing.to_owned(), waits: Vec::new() }
+        let (state, doing) = (state.to_owned(), doing.to_owned());
+        Row { pid, state, doing, ..Row::default() }
     }
+}
+
+/// The queue pairs of a rank in words.
+fn in_words(pairs: Pairs) -> String {
+    let plural = if pairs.up == 1 { "" } else { "s" };
+    let mut text = format!("{} RDMA connection{plural} up", pairs.up);
+    // Writing to a string cannot fail.
+    if pairs.being_made > 0 {
+        let _ = write!(text, ", {} being made", pairs.being_made);
+    }
+    if pairs.failed > 0 {
+        let _ = write!(text, ", {} failed so far", pairs.failed);
+    }
+    let _ = match pairs.messages {
+        None => write!(text, "; messages by TCP"),
+        Some(1) => write!(text, "; messages by RDMA with 1 rank"),
+        Some(peers) => write!(text, "; messages by RDMA with {peers} ranks"),
+    };
+    text
 }
 
 /// What a rank of this machine does, whose process runs or has ended so.
@@ -98,7 +120,9 @@ fn running(host: &Server, observer: Option<&Observer>, rank: Rank, started: i32)
         state = &joined;
     }
     let waits = waits.into_iter().map(Waiting::from).collect();
-    Row { pid, state: state.to_owned(), doing: doing.to_owned(), waits }
+    let pairs = observer.filter(|_| life == Life::Joined).and_then(|seen| seen.pairs(rank));
+    let pairs = pairs.map_or(String::new(), in_words);
+    Row { pid, state: state.to_owned(), doing: doing.to_owned(), waits, pairs }
 }
 
 /// Whether a signal or a debugger has stopped the process.
@@ -137,7 +161,23 @@ pub(crate) fn table(rows: &[Row], hosts: Option<&[&str]>) -> String {
         }
     }
     let shown = |column: &usize| *column != HOST || hosts.is_some();
-    format!("gaspi_run: what the ranks are doing:\n{}{}", aligned(&lines, shown), culprits(rows))
+    let (lines, culprits) = (aligned(&lines, shown), culprits(rows));
+    format!("gaspi_run: what the ranks are doing:\n{lines}{culprits}{}", pairs(rows))
+}
+
+/// The RDMA connections of ranks that have any, equal ones in one line.
+fn pairs(rows: &[Row]) -> String {
+    let mut by_text: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let with_pairs = rows.iter().enumerate().filter(|(_, row)| !row.pairs.is_empty());
+    with_pairs.for_each(|(rank, row)| by_text.entry(&row.pairs).or_default().push(rank));
+    let mut lines: Vec<(&str, Vec<usize>)> = by_text.into_iter().collect();
+    lines.sort_by_key(|(_, ranks)| ranks[0]);
+    let line = |(text, ranks): &(&str, Vec<usize>)| {
+        let plural = if ranks.len() == 1 { "rank" } else { "ranks" };
+        let each = if ranks.len() == 1 { "" } else { " each" };
+        format!("gaspi_run: {plural} {}:{each} {text}\n", as_list(ranks))
+    };
+    lines.iter().map(line).collect()
 }
 
 const COLUMNS: usize = 8;
@@ -205,7 +245,22 @@ mod tests {
     use super::*;
 
     fn row(state: &str, doing: &str, waits: Vec<Waiting>) -> Row {
-        Row { pid: 4711, state: state.to_owned(), doing: doing.to_owned(), waits }
+        let (state, doing) = (state.to_owned(), doing.to_owned());
+        Row { pid: 4711, state, doing, waits, pairs: String::new() }
+    }
+
+    #[test]
+    fn connections_by_rdma_are_told_below_the_table() {
+        let some = Pairs { up: 4, being_made: 0, failed: 0, messages: None };
+        let other = Pairs { up: 1, being_made: 2, failed: 3, messages: Some(1) };
+        let with = |pairs| Row { pairs: in_words(pairs), ..row("joined", "computing", vec![]) };
+        let none = row("joined", "computing", vec![]);
+        let table = table(&[with(some), with(other), with(some), none], None);
+        let expected = "\
+gaspi_run: ranks 0,2: each 4 RDMA connections up; messages by TCP
+gaspi_run: rank 1: 1 RDMA connection up, 2 being made, 3 failed so far; messages by RDMA with 1 rank
+";
+        assert!(table.ends_with(expected), "{table}");
     }
 
     fn wait(call: &str, object: &str, seconds: u64, awaited: &[usize]) -> Waiting {

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The version of this protocol.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// Bytes of the largest frame without its length: arguments and environment may have some MiB.
 pub(crate) const FRAME_MAX: usize = 32 << 20;
 /// Bytes of output or input in one frame.
@@ -346,6 +346,7 @@ impl Field for (u32, Row) {
         row.state.write(to);
         row.doing.write(to);
         write_list(to, &row.waits);
+        row.pairs.write(to);
     }
     fn read(from: &mut Reader<'_>) -> Decoded<(u32, Row)> {
         let rank = from.u32()?;
@@ -354,6 +355,7 @@ impl Field for (u32, Row) {
             state: Field::read(from)?,
             doing: Field::read(from)?,
             waits: from.list(ANY, Field::read)?,
+            pairs: Field::read(from)?,
         };
         Ok((rank, row))
     }

@@ -53,7 +53,8 @@ fn ups() -> Vec<Up> {
         awaited: vec![1, 2],
         in_part: true,
     }];
-    let row = Row { pid: 7, state: "joined".to_owned(), doing: String::new(), waits };
+    let pairs = "2 RDMA connections up".to_owned();
+    let row = Row { pid: 7, state: "joined".to_owned(), doing: String::new(), waits, pairs };
     vec![
         Up::Hello { version: VERSION, machine: None },
         Up::Hello { version: VERSION, machine: Some("boot 0".to_owned()) },

@@ -71,6 +71,20 @@ struct WakeupWords {
     on_sockets: AtomicU32,
 }
 
+/// The queue pairs of a rank with RDMA devices; written by the rank, read by tools.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct PairWords {
+    pub(crate) up: AtomicU32,
+    pub(crate) being_made: AtomicU32,
+    /// Since the rank has joined; those that went with their connection are not among them.
+    pub(crate) failed: AtomicU32,
+    /// How many of those that are up carry messages.
+    pub(crate) messages: AtomicU32,
+    /// 0 while there was no pair; else 1, or 2 where messages are to go by the device.
+    pub(crate) kind: AtomicU32,
+}
+
 #[repr(C, align(4096))]
 struct ControlPage {
     /// Whether this process can use membarrier; valid once joined.
@@ -79,6 +93,7 @@ struct ControlPage {
     claimed: AtomicU64,
     wakeup: WakeupWords,
     notes: [Note; NOTES],
+    pairs: PairWords,
 }
 
 /// No number of a call.
@@ -321,17 +336,31 @@ impl SharedArea {
         self.wake_all();
     }
 
+    /// A number that is another one whenever there is news of a death; 0 while there was none.
+    pub(crate) fn death_news(&self) -> u32 {
+        // Acquire: pairs with the Release in `note_death_news`; what was marked before is seen.
+        self.deaths().load(Ordering::Acquire)
+    }
+
+    fn note_death_news(&self) {
+        let next = |news: u32| Some(news.wrapping_add(1).max(1));
+        // Release: pairs with the Acquire in `death_news`. The result is that of `next`.
+        let _ = self.deaths().fetch_update(Ordering::Release, Ordering::Relaxed, next);
+    }
+
     /// Marks `rank` dead unless it has left; true if this call did it.
     pub(crate) fn mark_dead(&self, rank: Rank) -> bool {
         if self.left.get(rank.index()).is_some_and(|left| left.load(Ordering::Acquire)) {
             return false;
         }
         // First: whoever marks may die before the second.
-        self.deaths().store(1, Ordering::Release);
+        self.note_death_news();
         let change = |from| self.change_liveness(rank, from, liveness::DEAD);
         let marked = change(liveness::JOINED) || change(liveness::ABSENT);
         // Also where another rank marked it: that one may not live to wake them.
         if self.liveness(rank) == liveness::DEAD {
+            // Whoever has looked between the two has not seen it.
+            self.note_death_news();
             self.wake_all_regardless();
         }
         marked
@@ -371,6 +400,16 @@ impl SharedArea {
     /// What the sleeping threads of `rank` wait for; free notes are among them.
     pub(crate) fn notes(&self, rank: Rank) -> &[Note] {
         &self.page(rank).notes
+    }
+
+    /// What tools see of the queue pairs of `rank`.
+    pub(crate) fn pairs(&self, rank: Rank) -> &PairWords {
+        &self.page(rank).pairs
+    }
+
+    /// The same of this rank, which writes it.
+    pub(crate) fn own_pairs(&self) -> &PairWords {
+        self.pairs(self.own)
     }
 
     /// Tells tools with whom this rank commits `group`; the ranks ascend.
@@ -538,5 +577,16 @@ mod tests {
         assert_eq!(sleeper.ticket(), ticket);
         assert!(area.mark_dead(Rank(1)));
         assert_ne!(sleeper.ticket(), ticket, "it would sleep on");
+    }
+
+    #[test]
+    fn each_death_is_news_before_and_after_it_shows() {
+        let area = SharedArea::alone(3, 1, Rank(0)).unwrap();
+        assert!(area.all_live() && area.death_news() == 0);
+        assert!(area.mark_dead(Rank(1)));
+        let news = area.death_news();
+        assert!(news >= 2 && !area.all_live());
+        assert!(area.mark_dead(Rank(2)));
+        assert!(area.death_news() >= news + 2);
     }
 }

@@ -9,6 +9,7 @@ use super::port::{DeviceLimits, DeviceList, GidTable, OpenContext, Port};
 use super::select::{
     self, Chosen, DeviceFacts, GidEntry, NoDevice, Place, PortRow, Selection, Wanted,
 };
+use super::subnet::HostNetworks;
 use super::work::{BATCH, Completion, EndAddress, Outcome, Remote, Timing, check, last_error};
 use crate::config::{DeviceChoice, Network, RdmaParams};
 use crate::os::event::set_nonblocking;
@@ -24,8 +25,7 @@ use std::time::Duration;
 
 /// Entries of a completion queue of sent requests; more queues are made as pairs come.
 const SENT_ENTRIES: u32 = 4096;
-/// Buffers for messages that come, and bytes of each.
-pub(super) const RECEIVES: u32 = 1024;
+/// Bytes of a buffer for messages that come.
 pub(super) const RECEIVE_BYTES: usize = 2048;
 
 /// What a rank wants of its device.
@@ -34,6 +34,8 @@ pub(crate) struct Wishes {
     pub(crate) choice: DeviceChoice,
     pub(crate) params: RdmaParams,
     pub(crate) place: Place,
+    /// The kind of network that is asked for, which is one of devices.
+    pub(crate) network: Option<Network>,
     /// How long a host that does not answer is waited for.
     pub(crate) dead_after: Duration,
 }
@@ -240,8 +242,10 @@ struct Inspected<'a> {
 impl<'a> Inspected<'a> {
     fn new(library: &'a Library, wishes: &Wishes) -> Result<Inspected<'a>, String> {
         let (facts, open) = DeviceList::new(library)?.read(&wishes.choice.devices);
-        let Wishes { choice, params, place, .. } = wishes;
-        let selection = select::choose(&facts, Wanted { choice, params, place });
+        let Wishes { choice, params, place, network, .. } = wishes;
+        let networks = HostNetworks::read();
+        let wanted = Wanted { choice, params, place, network: *network, networks: &networks };
+        let selection = select::choose(&facts, wanted);
         Ok(Inspected { facts, open, selection })
     }
 }
@@ -259,7 +263,7 @@ impl Opened {
     fn new(library: &Library, wishes: &Wishes) -> Result<Opened, NoDevice> {
         let inspected = Inspected::new(library, wishes).map_err(NoDevice::Missing)?;
         let Inspected { facts, mut open, selection } = inspected;
-        let Chosen { device, port, gid, pkey_index, mtu } = selection.chosen?;
+        let Chosen { device, port, gid, pkey_index, mtu, subnet } = selection.chosen?;
         let (device, open) = (&facts[device], open.swap_remove(device));
         let name = device.name.clone();
         let facts = &device.ports[port];
@@ -270,6 +274,7 @@ impl Opened {
             lid: facts.lid,
             mtu,
             pkey_index,
+            subnet,
             service_level: wishes.choice.service_level,
             traffic_class: wishes.choice.traffic_class,
             global: facts.ethernet,
@@ -351,7 +356,7 @@ impl Handles {
             let domain = NonNull::new((library.ibv_alloc_pd)(context.as_ptr()));
             let channel = NonNull::new((library.ibv_create_comp_channel)(context.as_ptr()));
             let received = channel.and_then(|channel| {
-                let entries = RECEIVES.min(limits.entries).cast_signed();
+                let entries = limits.receives.cast_signed();
                 NonNull::new((library.ibv_create_cq)(
                     context.as_ptr(),
                     entries,
@@ -362,7 +367,7 @@ impl Handles {
             });
             let receives = domain.and_then(|domain| {
                 let mut attr: sys::ibv_srq_init_attr = std::mem::zeroed();
-                attr.attr.max_wr = RECEIVES;
+                attr.attr.max_wr = limits.receives;
                 attr.attr.max_sge = 1;
                 NonNull::new((library.ibv_create_srq)(domain.as_ptr(), &raw mut attr))
             });
@@ -473,7 +478,9 @@ impl Handles {
 
     /// Where an end with this GID answers.
     pub(super) fn address(&self, gid: GidEntry) -> EndAddress {
-        let Port { lid, mtu, .. } = self.port;
+        let Port { lid, mtu, global, .. } = self.port;
+        // Ports of Ethernet have none.
+        let lid = if global { lid } else { self.gid_table().lid().unwrap_or(lid) };
         EndAddress { gid: gid.gid, lid, mtu, reads: self.limits.reads }
     }
 }

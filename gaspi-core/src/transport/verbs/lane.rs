@@ -14,6 +14,7 @@ use super::divert::Diverted;
 use super::ended::{Ended, Failure, add};
 use super::pairing::{Outbox, PairState};
 use super::queue_pair::QueuePair;
+use super::shown::Shown;
 use super::work::{Completion, Limits, Local, Remote, WorkRequest};
 use crate::ids::{NotificationId, QueueId, Rank};
 use crate::os::socket::Piece;
@@ -106,15 +107,16 @@ pub(super) struct Lane {
     pub(super) peer: Rank,
     /// Of that which carries the bytes of connections.
     pub(super) user: StreamUser,
+    pub(super) shown: Shown,
     pub(super) direct: Arc<Direct>,
     state: Mutex<LaneState>,
 }
 
 impl Lane {
     pub(super) fn new(queue: QueueId, peer: Rank) -> Lane {
-        let state = LaneState::default();
+        let (state, user, shown) = (LaneState::default(), StreamUser::default(), Shown::default());
         let direct = Arc::clone(&state.direct);
-        Lane { queue, peer, user: StreamUser::default(), direct, state: Mutex::new(state) }
+        Lane { queue, peer, user, shown, direct, state: Mutex::new(state) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {

@@ -27,13 +27,16 @@ mod post;
 mod queue_pair;
 mod receives;
 mod select;
+mod shown;
+mod subnet;
+mod troubles;
 mod work;
 
 use crate::config::{CHANNELS, Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::sync::once_arc::OnceArc;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
 use crate::transport::payload::Payload;
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingRequests};
@@ -43,7 +46,6 @@ use crate::transport::{Behind, Carried, Upcalls};
 use crate::wire::frame::{Frame, PREFIX};
 use crate::wire::message::{Put, RemoteAddress, Stream};
 use byte_stream::Chunk;
-use device::RECEIVES;
 use divert::Diverted;
 use ended::Ended;
 use events::{Arming, DeviceCondition, armed};
@@ -52,6 +54,7 @@ use receives::Receives;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use troubles::Trouble;
 use work::{BATCH, Completion, Outcome};
 
 pub(crate) use atomics::AtomicReach;
@@ -66,13 +69,8 @@ pub(crate) use work::{Local, Remote};
 struct Resets {
     peers: Mutex<Vec<Rank>>,
     any: AtomicBool,
-}
-
-/// Why pairs with a peer ended last, and whether somebody was told that there are none.
-#[derive(Debug, Default)]
-struct Trouble {
-    reason: String,
-    told: bool,
+    /// The news of deaths behind which no pair with a dead rank is left.
+    deaths: AtomicU32,
 }
 
 /// The lane of the bytes of connections. Channels have none of their own: they go by connections.
@@ -123,7 +121,7 @@ impl DeviceTable {
         requests: Arc<PendingRequests>,
         posted_receives: Arc<PostedReceives>,
     ) -> std::result::Result<DeviceTable, String> {
-        let receives = Receives::new(&device, RECEIVES)?;
+        let receives = Receives::new(&device, device.handles.limits.receives)?;
         Ok(DeviceTable {
             receives: Mutex::new(receives),
             lanes: [const { OnceArc::new() }; ATOMICS.0 as usize + 1],
@@ -383,22 +381,6 @@ impl DeviceTable {
         self.used_with(peer).all(|lane| lane.lock().is_idle())
     }
 
-    /// Why pairs with `peer` ended last.
-    pub(crate) fn last_error(&self, peer: Rank) -> Option<String> {
-        self.troubles.lock().get(&peer).map(|trouble| trouble.reason.clone())
-    }
-
-    fn note_trouble(&self, peer: Rank, reason: String) {
-        self.troubles.lock().entry(peer).or_default().reason = reason;
-    }
-
-    /// Says once that no device carries data to `peer`.
-    fn warn_of_streams(&self, peer: Rank, reason: &str) {
-        if !std::mem::replace(&mut self.troubles.lock().entry(peer).or_default().told, true) {
-            log::warn!("data to {peer} goes by TCP, not by the RDMA device: {reason}");
-        }
-    }
-
     /// Whether a pair with `peer` is up.
     pub(crate) fn reaches(&self, peer: Rank) -> bool {
         self.used_with(peer).any(|lane| lane.lock().pairing.is_up())
@@ -445,14 +427,14 @@ impl<'a> Verbs<'a> {
         if !busy && self.table.resets.any.swap(false, Ordering::AcqRel) {
             let resets = std::mem::take(&mut *self.table.resets.peers.lock());
             for peer in &resets {
-                self.table.used_with(*peer).for_each(|lane| lane.lock().stop());
+                self.stop_lost(*peer);
             }
             // All that has come before is handled.
             self.drain(&mut receives);
             resets.into_iter().for_each(|peer| self.reset(peer, true));
             busy = true;
         }
-        if !busy && !self.up.ranks().area.all_live() {
+        if !busy {
             busy = self.reset_ended();
         }
         if busy {
@@ -494,7 +476,7 @@ impl<'a> Verbs<'a> {
         let mut completions = [Completion::default(); BATCH];
         let mut handled = self.feed_parked(receives);
         // What comes meanwhile can wait.
-        while handled < RECEIVES as usize {
+        while handled < self.table.device.handles.limits.receives as usize {
             let come = self.table.device.poll_received(&mut completions);
             if come.is_empty() {
                 break;
@@ -530,6 +512,9 @@ impl<'a> Verbs<'a> {
                 let was_up = state.pairing.is_up();
                 state.completed(completion, &mut ended);
                 let comes_up = !was_up && state.pairing.is_up();
+                if comes_up {
+                    self.show(lane, &state.pairing);
+                }
                 self.pump(lane, state);
                 ended.tell(self.up, lane.peer);
                 if lane.queue == STREAM {
@@ -537,7 +522,10 @@ impl<'a> Verbs<'a> {
                 }
             }
             Outcome::Failed { status, vendor } => {
-                let reason = self.table.device.in_words(status, vendor);
+                let mut reason = self.table.device.in_words(status, vendor);
+                if status == libibverbs_sys::IBV_WC_RETRY_EXC_ERR {
+                    reason = self.table.with_place(lane.peer, reason);
+                }
                 // A flush: the peer has used the pair before this side had proved it.
                 let refuses = status != libibverbs_sys::IBV_WC_WR_FLUSH_ERR;
                 lane.lock().note_failure(&reason, refuses);

@@ -75,6 +75,11 @@ impl PairState {
         self.phase == Phase::Up
     }
 
+    /// Whether there is an attempt that has not come up yet.
+    pub(super) fn is_being_made(&self) -> bool {
+        matches!(self.phase, Phase::Offered { .. } | Phase::Proving)
+    }
+
     /// The number of the last attempt.
     pub(super) fn attempt(&self) -> u32 {
         self.attempt
@@ -248,6 +253,8 @@ mod tests {
         sends: VecDeque<Told>,
         /// Whether its connection is gone, and it does not know yet.
         is_cut: bool,
+        /// Up to which attempt a loss is known that has not been carried out.
+        lost: Option<u32>,
     }
 
     impl Side {
@@ -312,6 +319,23 @@ mod tests {
         }
     }
 
+    impl Side {
+        /// The connection is lost here; its pairs are taken down later.
+        fn note_loss(&mut self) {
+            self.sends.clear();
+            self.is_cut = false;
+            self.lost = Some(self.state.attempt());
+        }
+
+        /// Takes down what was lost before, and nothing that was begun since.
+        fn take_down_lost(&mut self) {
+            if self.lost.take().is_some_and(|lost| self.state.attempt() <= lost) {
+                let steps = self.state.reset("lost");
+                self.carry_out(steps);
+            }
+        }
+    }
+
     /// Both begin, fail, hear and lose their connection in any order, at once or one before the
     /// other, or one of them only; then nothing more goes wrong,
     /// and both are up, or one has refused and none is up.
@@ -343,12 +367,20 @@ mod tests {
                     sides[other].sends.clear();
                     sides[other].is_cut = true;
                 }
+                14 | 15 if sides[one].is_cut => sides[one].note_loss(),
+                15 => {
+                    sides[other].sends.clear();
+                    sides[other].is_cut = true;
+                    sides[one].note_loss();
+                }
+                16 => sides[one].take_down_lost(),
                 _ if sides[one].is_cut => sides[one].lose(),
                 _ => {}
             }
             check(&sides);
         }
         sides.iter_mut().filter(|side| side.is_cut).for_each(Side::lose);
+        sides.iter_mut().for_each(Side::take_down_lost);
         // Nobody holds an end, and posts to it, where the other one's is gone.
         exchange(&mut sides);
         let up = sides.each_ref().map(|side| side.state.is_up());
@@ -406,10 +438,39 @@ mod tests {
     proptest! {
         #[test]
         fn both_come_to_the_same_whatever_happens(
-            moves in prop::collection::vec((0u8..15, any::<bool>()), 0..60)
+            moves in prop::collection::vec((0u8..18, any::<bool>()), 0..60)
         ) {
             play(&moves);
         }
+    }
+
+    #[test]
+    fn a_loss_that_is_carried_out_late_leaves_a_pair_made_since() {
+        let mut sides = both_up();
+        sides[0].note_loss();
+        // The other one has carried it out, and has begun anew.
+        sides[1].lose();
+        exchange(&mut sides);
+        let steps = sides[1].state.begin();
+        sides[1].carry_out(steps);
+        exchange(&mut sides);
+        assert!(sides.iter().all(|side| side.state.is_up()));
+        sides[0].take_down_lost();
+        exchange(&mut sides);
+        assert!(sides.iter().all(|side| side.state.is_up()), "the pair was made since");
+    }
+
+    #[test]
+    fn the_end_of_an_older_attempt_refuses_nothing() {
+        let mut side = Side::default();
+        let steps = side.state.begin();
+        side.carry_out(steps);
+        side.hear(&Told::Lost(1));
+        let steps = side.state.begin();
+        assert_eq!(steps, [Step::Offer(2)]);
+        side.carry_out(steps);
+        side.hear(&Told::Ended(1));
+        assert_eq!((side.state.refused(), side.end), (None, Some(2)));
     }
 
     #[test]

@@ -83,9 +83,11 @@ impl Verbs<'_> {
         ended.tell(self.up, lane.peer);
     }
 
-    /// The connection with `peer` was lost, or it has ended: pairs made before go with it, behind
-    /// all that has come. Whoever looks next does that, without what the caller holds.
+    /// The connection with `peer` was lost, or it has ended: pairs begun before go with it, behind
+    /// all that has come. Whoever looks next does that, without what the caller holds; pairs that
+    /// have been begun until then are no part of the loss.
     pub(crate) fn disconnect(self, peer: Rank) {
+        self.table.used_with(peer).for_each(|lane| lane.shown.attempts.lose());
         self.table.resets.peers.lock().push(peer);
         self.table.resets.any.store(true, Ordering::Release);
         self.up.ranks().wake_own();
@@ -104,9 +106,23 @@ impl Verbs<'_> {
         self.table.used(None).for_each(|lane| self.reset_lane(lane, false));
     }
 
+    /// Nothing more comes by pairs that went with the connection to `peer`.
+    pub(super) fn stop_lost(self, peer: Rank) {
+        for lane in self.table.used_with(peer) {
+            let state = lane.lock();
+            if state.pairing.attempt() <= lane.shown.attempts.lost() {
+                state.stop();
+            }
+        }
+    }
+
     /// Takes down pairs with ranks that have ended, whoever of this node has heard of that; whether
-    /// there were any.
+    /// there were any. Lanes are looked at anew only where there is news of a death.
     pub(super) fn reset_ended(self) -> bool {
+        let (news, handled) = (self.up.ranks().area.death_news(), &self.table.resets.deaths);
+        if handled.load(Ordering::Relaxed) == news {
+            return false;
+        }
         let ended = |lane: &&Lane| self.up.ranks().check_alive(lane.peer, "a request").is_err();
         let busy = |lane: &&Lane| {
             let state = lane.lock();
@@ -115,13 +131,23 @@ impl Verbs<'_> {
         let found: Vec<Rank> =
             self.table.used(None).filter(ended).filter(busy).map(|lane| lane.peer).collect();
         found.iter().for_each(|peer| self.reset(*peer, false));
+        if found.is_empty() {
+            // Who posts from now on sees these deaths: it has the lane's lock behind this look.
+            handled.store(news, Ordering::Relaxed);
+        }
         !found.is_empty()
     }
 
-    /// Takes down all pairs with `peer`, and tells it where it is to hear of that and lives.
+    /// Takes down the pairs that went with a connection to `peer`, and tells it where it is to hear
+    /// of that and lives. All pairs with one that has ended go.
     pub(super) fn reset(self, peer: Rank, tells: bool) {
-        let tells = tells && self.up.ranks().check_alive(peer, "a request").is_ok();
-        self.table.used_with(peer).for_each(|lane| self.reset_lane(lane, tells));
+        let lives = self.up.ranks().check_alive(peer, "a request").is_ok();
+        for lane in self.table.used_with(peer) {
+            if lives && lane.lock().pairing.attempt() > lane.shown.attempts.lost() {
+                continue;
+            }
+            self.reset_lane(lane, tells && lives);
+        }
     }
 
     fn reset_lane(self, lane: &Lane, tells: bool) {
@@ -155,6 +181,7 @@ impl Verbs<'_> {
                 left = state.pairing.refuse(&reason).into();
             }
         }
+        self.show(lane, &state.pairing);
         if let Some(reason) = state.pairing.refused() {
             if self.table.forced || lane.queue == ATOMICS {
                 state.lose_all(lane.queue, ended);
@@ -186,6 +213,7 @@ impl Verbs<'_> {
             }
             Step::Connect(offer) => {
                 let pair = state.pair.as_mut().ok_or("there is no pair")?;
+                self.table.note_place(peer, offer.gid);
                 pair.connect(&offer)?;
                 state
                     .outbox
@@ -195,6 +223,9 @@ impl Verbs<'_> {
             Step::Prove => state.prove()?,
             Step::TakeDown { reason, was_up } => {
                 log::debug!("{queue} to {peer}: its pair ends: {reason}");
+                if reason != LOST {
+                    self.show_failure();
+                }
                 self.table.note_trouble(peer, reason);
                 if let Some(pair) = &state.pair {
                     self.table.by_number.lock().remove(&pair.number());

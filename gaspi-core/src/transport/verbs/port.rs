@@ -3,7 +3,8 @@
 
 use super::atomics::AtomicReach;
 use super::select::{DeviceFacts, GidEntry, GidKind, PortFacts, Protocol};
-use super::work::{DEPTH, INLINE, check, last_error};
+use super::subnet::Subnet;
+use super::work::{DEPTH, INLINE, RECEIVES, check, last_error};
 use crate::config::GidChoice;
 use crate::os::affinity;
 use crate::os::limits::setting;
@@ -14,6 +15,12 @@ use std::ptr::{self, NonNull};
 /// Entries of a GID table that are looked at: work requests name them by 8 bits.
 const GIDS: i32 = 256;
 
+/// Registrations without which nothing goes by a device: what peers read behind their writes, the
+/// buffers of messages that come, those of a pair, and one segment.
+const REGIONS: u32 = 4;
+/// Fewer receives than this would hold peers back all the time.
+const RECEIVES_LEAST: u32 = 16;
+
 /// The limits of a device that matter here.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DeviceLimits {
@@ -23,6 +30,27 @@ pub(super) struct DeviceLimits {
     pub(super) message: u64,
     pub(super) entries: u32,
     pub(super) atomics: AtomicReach,
+    /// Buffers of the receive queue that all peers share.
+    pub(super) receives: u32,
+}
+
+/// A limit, of which devices give no negative one.
+fn count(limit: i32) -> u32 {
+    limit.max(0).cast_unsigned()
+}
+
+/// The limit of a device that leaves too little for a rank, in words.
+fn too_small(attr: &sys::ibv_device_attr) -> Option<String> {
+    let depth = DEPTH.min(count(attr.max_qp_wr));
+    let needed = [
+        (count(attr.max_mr), REGIONS, "registrations of memory"),
+        (count(attr.max_cqe), depth.max(RECEIVES_LEAST), "entries of a completion queue"),
+        (count(attr.max_srq_wr), RECEIVES_LEAST, "receives of a shared receive queue"),
+    ];
+    let short = needed.into_iter().find(|(allowed, needed, _)| allowed < needed);
+    short.map(|(allowed, needed, what)| {
+        format!("it allows only {allowed} {what}; {needed} are needed")
+    })
 }
 
 /// A port of a device, as this rank uses it.
@@ -35,6 +63,8 @@ pub(super) struct Port {
     pub(super) lid: u16,
     pub(super) mtu: u8,
     pub(super) pkey_index: u16,
+    /// The network of its GID, where that is known and counts.
+    pub(super) subnet: Option<Subnet>,
     pub(super) service_level: u8,
     pub(super) traffic_class: u8,
     /// Whether addresses are GIDs, as they are on Ethernet.
@@ -83,6 +113,7 @@ impl<'a> DeviceList<'a> {
                 name,
                 unreadable: None,
                 shared_queues: false,
+                too_small: None,
                 unreliable: None,
                 ports: Vec::new(),
             };
@@ -160,6 +191,7 @@ impl<'a> OpenContext<'a> {
             unsafe { (self.library.ibv_query_device)(self.context.as_ptr(), &raw mut attr) };
         check(result, "ibv_query_device")?;
         facts.shared_queues = attr.max_srq >= 1;
+        facts.too_small = too_small(&attr);
         let reads = attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom).clamp(1, 16);
         self.limits = DeviceLimits {
             depth: DEPTH.min(attr.max_qp_wr.max(1).cast_unsigned()),
@@ -168,6 +200,8 @@ impl<'a> OpenContext<'a> {
             message: 0,
             entries: attr.max_cqe.max(1).cast_unsigned(),
             atomics: AtomicReach::of(attr.atomic_cap),
+            // Each that has come takes an entry of the queue of completions.
+            receives: count(attr.max_srq_wr.min(attr.max_cqe)).min(RECEIVES),
         };
         for number in 1..=attr.phys_port_cnt {
             facts.ports.push(self.port(number, &facts.name)?);
@@ -297,6 +331,16 @@ impl GidTable<'_> {
         // SAFETY: the context is open.
         let result = unsafe { inline::ibv_query_port(library, context, self.port, &raw mut attr) };
         if result == 0 { self.entries(attr.gid_tbl_len, device) } else { Vec::new() }
+    }
+
+    /// The LID of the port now. The subnet manager may give it another one.
+    pub(super) fn lid(&self) -> Option<u16> {
+        // SAFETY: plain numbers, written by the library.
+        let mut attr: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
+        let (library, context) = (self.library, self.context.as_ptr());
+        // SAFETY: the context is open.
+        let result = unsafe { inline::ibv_query_port(library, context, self.port, &raw mut attr) };
+        (result == 0 && attr.lid != 0).then_some(attr.lid)
     }
 
     /// Which version of RoCE an entry is of: by the library, or by sysfs where that is too old.

@@ -8,9 +8,6 @@ use libibverbs_sys::{self as sys, inline};
 use std::os::fd::AsFd;
 use std::ptr;
 
-/// Where fewer are left than this, the progress thread looks.
-const LOW: u32 = 256;
-
 /// The buffers.
 #[derive(Debug)]
 pub(super) struct Receives {
@@ -18,6 +15,8 @@ pub(super) struct Receives {
     memory: Mapping,
     /// Those that are to be posted again.
     free: Vec<u32>,
+    /// Where fewer are left than this, the progress thread looks.
+    low: u32,
     /// Whether the device says when few are left.
     limit_set: bool,
     pub(super) streams: Streams,
@@ -37,7 +36,8 @@ impl Receives {
         let memory = memory.map_err(|error| format!("memory for messages: {error}"))?;
         let registration = device.register(memory.as_ptr(), bytes as u64)?;
         let (free, streams) = ((0..count).collect(), Streams::default());
-        let mut receives = Receives { registration, memory, free, limit_set: false, streams };
+        let low = count / 4;
+        let mut receives = Receives { registration, memory, free, low, limit_set: false, streams };
         receives.refill(device)?;
         Ok(receives)
     }
@@ -70,7 +70,7 @@ impl Receives {
     fn set_limit(&mut self, device: &Device) {
         // SAFETY: plain numbers.
         let mut attr: sys::ibv_srq_attr = unsafe { std::mem::zeroed() };
-        attr.srq_limit = LOW;
+        attr.srq_limit = self.low;
         let (library, queue) = (&device.handles.library, device.handles.receives.as_ptr());
         // SAFETY: the queue exists. Where this fails, messages wait for the program's next call.
         let set = unsafe {

@@ -3,8 +3,9 @@
 //! Invariant: each port that is not used has its reason in words, and the same facts and wishes
 //! always lead to the same choice.
 
+use super::subnet::{HostNetworks, Subnet};
 use super::work::BUFFER_BYTES;
-use crate::config::{DeviceChoice, GidChoice, RdmaParams};
+use crate::config::{DeviceChoice, GidChoice, Network, RdmaParams};
 use std::cmp::Reverse;
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -62,6 +63,8 @@ pub(super) struct DeviceFacts {
     /// Why its ports could not be read.
     pub(super) unreadable: Option<String>,
     pub(super) shared_queues: bool,
+    /// A limit of the device that leaves too little, in words.
+    pub(super) too_small: Option<String>,
     /// Why it makes no reliable pairs, if it was tried.
     pub(super) unreliable: Option<String>,
     pub(super) numa_node: Option<u32>,
@@ -85,6 +88,9 @@ pub(super) struct Wanted<'a> {
     pub(super) choice: &'a DeviceChoice,
     pub(super) params: &'a RdmaParams,
     pub(super) place: &'a Place,
+    /// The kind of network that the configuration asks for.
+    pub(super) network: Option<Network>,
+    pub(super) networks: &'a HostNetworks,
 }
 
 /// Why there is no device for this rank.
@@ -125,6 +131,8 @@ impl Refusal {
 struct Candidate {
     gid: GidEntry,
     pkey_index: u16,
+    /// What of RoCE is to be compared, where that is known.
+    subnet: Option<Subnet>,
     inactive: bool,
     far: bool,
 }
@@ -147,6 +155,7 @@ pub(super) struct Chosen {
     pub(super) pkey_index: u16,
     /// As verbs number it, with the limit of the program.
     pub(super) mtu: u8,
+    pub(super) subnet: Option<Subnet>,
 }
 
 /// A port, whether it is used, and why.
@@ -293,6 +302,9 @@ fn check_device(devices: &[DeviceFacts], number: usize, wanted: Wanted<'_>) -> R
     if !device.shared_queues {
         return unusable("it has no shared receive queues");
     }
+    if let Some(reason) = &device.too_small {
+        return unusable(reason);
+    }
     if let Some(reason) = &device.unreliable {
         return Err(Refusal::Unusable(format!("it makes no reliable queue pairs: {reason}")));
     }
@@ -318,6 +330,11 @@ fn check_port(
             listed(device.ports.iter().map(|port| port.number))
         );
         return Err(if port_exists { Refusal::NotNamed(reason) } else { Refusal::Wrong(reason) });
+    }
+    let network = if port.ethernet { Network::Roce } else { Network::InfiniBand };
+    if let Some(asked) = wanted.network.filter(|asked| *asked != network) {
+        let reason = format!("port {} is {network}, {asked} is asked for", port.number);
+        return Err(Refusal::Unusable(reason));
     }
     if !port.active && wanted.params.port_check {
         return Err(Refusal::Unusable(format!("port {} is not active", port.number)));
@@ -345,7 +362,10 @@ fn check_port(
     let pkey_index = choice.pkey.map_or(Ok(0), |key| pkey_index(device, port, key))?;
     let cores = &wanted.place.cores;
     let far = device.near_cores.as_ref().is_some_and(|near| !shares_a_core(near, cores));
-    Ok(Candidate { gid, pkey_index, inactive: !port.active, far })
+    // Of several devices that are named, each is as good as the others.
+    let compared = port.ethernet && choice.devices.len() < 2;
+    let subnet = wanted.networks.of(gid.gid).filter(|_| compared);
+    Ok(Candidate { gid, pkey_index, subnet, inactive: !port.active, far })
 }
 
 /// Where a partition key is in the table of a port: as it is, or as the key of the other kind of
@@ -373,9 +393,15 @@ fn order(candidate: &Candidate, port: &PortFacts) -> Order {
 
 /// Whether what one port reaches can be expected of another one.
 fn same_network(one: &Candidate, other: &Candidate) -> bool {
-    let subnet = |of: &Candidate| of.gid.gid[..8].to_owned();
+    let prefix = |of: &Candidate| of.gid.gid[..8].to_owned();
     one.gid.kind == other.gid.kind
-        && (one.gid.kind != GidKind::InfiniBand || subnet(one) == subnet(other))
+        && (one.gid.kind != GidKind::InfiniBand || prefix(one) == prefix(other))
+        && one.subnet.zip(other.subnet).is_none_or(|(one, other)| one == other)
+}
+
+/// Of equal ports those in the lowest network come first, so that all hosts decide alike.
+fn tie_break(candidate: &Candidate) -> (bool, Option<Subnet>) {
+    (candidate.subnet.is_none(), candidate.subnet)
 }
 
 /// Chooses. Ranks of a node with equal ports get them in turn.
@@ -391,7 +417,7 @@ pub(super) fn choose(devices: &[DeviceFacts], wanted: Wanted<'_>) -> Selection {
     let order_of = |(device, port, candidate): &(usize, usize, &Candidate)| {
         order(candidate, &devices[*device].ports[*port])
     };
-    let first = usable().min_by_key(order_of);
+    let first = usable().min_by_key(|one| (order_of(one), tie_break(one.2)));
     let equal: Vec<_> = first.map_or_else(Vec::new, |first| {
         let is_equal = |one: &(usize, usize, &Candidate)| {
             order_of(one) == order_of(&first) && same_network(one.2, first.2)
@@ -409,8 +435,8 @@ pub(super) fn choose(devices: &[DeviceFacts], wanted: Wanted<'_>) -> Selection {
                 bytes => (bytes.max(256).ilog2() - 7).min(5) as u8,
             };
             let mtu = devices[device].ports[port].mtu.clamp(1, limit);
-            let Candidate { gid, pkey_index, .. } = *candidate;
-            Ok(Chosen { device, port, gid, pkey_index, mtu })
+            let Candidate { gid, pkey_index, subnet, .. } = *candidate;
+            Ok(Chosen { device, port, gid, pkey_index, mtu, subnet })
         }
     };
     let rows = rows(devices, &verdicts, &chosen, (turn, equal.len()), wanted.place.nth);
@@ -540,6 +566,11 @@ fn not_chosen(
         format!("far from the cores of this rank{node}: {better} is used")
     } else if port.rate < best.rate {
         format!("slower than {better}")
+    } else if let Some((own, used)) = candidate.subnet.zip(chosen.subnet).filter(|(a, b)| a != b) {
+        format!(
+            "in network {own}, {better} in {used}: this rank uses that; name both with \
+             GASPI_IB_DEVICE if they reach each other"
+        )
     } else {
         format!("as good as {better}, which this rank uses")
     }

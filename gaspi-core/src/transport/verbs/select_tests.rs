@@ -43,6 +43,7 @@ fn device(name: &str) -> DeviceFacts {
         protocol: Protocol::InfiniBand,
         unreadable: None,
         shared_queues: true,
+        too_small: None,
         unreliable: None,
         numa_node: None,
         near_cores: None,
@@ -55,12 +56,14 @@ struct Asked {
     choice: DeviceChoice,
     params: RdmaParams,
     place: Place,
+    network: Option<Network>,
+    networks: HostNetworks,
 }
 
 impl Asked {
     fn of(&self, devices: &[DeviceFacts]) -> Selection {
-        let Asked { choice, params, place } = self;
-        choose(devices, Wanted { choice, params, place })
+        let Asked { choice, params, place, network, networks } = self;
+        choose(devices, Wanted { choice, params, place, network: *network, networks })
     }
 }
 
@@ -166,6 +169,37 @@ fn ranks_of_a_node_take_equal_ports_in_turn() {
         device.ports[0].gids = vec![gid(0, GidKind::InfiniBand, prefix)];
     }
     assert_eq!(chosen(&other_subnet, &for_rank(1, 1)).0, "a", "another subnet is not equal");
+}
+
+#[test]
+fn ports_of_other_networks_do_not_count_as_equal_unless_they_are_named() {
+    let mut devices = [device("a"), device("b"), device("c")];
+    for (device, address) in devices.iter_mut().zip(["10.8.0.1", "10.7.0.1", "10.7.0.2"]) {
+        device.ports[0].gids = vec![gid(0, GidKind::RoceV2, address)];
+    }
+    let mut asked = for_rank(0, 1);
+    let turns = |asked: &mut Asked| {
+        [0, 1, 2].map(|nth| {
+            asked.place.nth = nth;
+            chosen(&devices, asked).0
+        })
+    };
+    assert_eq!(turns(&mut asked), ["a", "b", "c"], "as long as nothing is known");
+    let own = ["10.8.0.1", "10.7.0.1", "10.7.0.2"];
+    asked.networks =
+        HostNetworks(own.iter().map(|own| (own.parse().expect("an address"), 24)).collect());
+    assert_eq!(turns(&mut asked), ["b", "c", "b"], "the lowest network, for all hosts alike");
+    asked.place.nth = 0;
+    let rows = asked.of(&devices).rows;
+    assert!(
+        rows[0].reason.contains("in network 10.8.0.0/24, b, port 1 in 10.7.0.0/24"),
+        "{rows:?}"
+    );
+    asked.choice.devices = ["a", "b", "c"].map(str::to_owned).to_vec();
+    assert_eq!(turns(&mut asked), ["a", "b", "c"], "whoever names them says that they are equal");
+    asked.choice.devices.clear();
+    asked.networks.0.iter_mut().for_each(|(_, prefix)| *prefix = 8);
+    assert_eq!(turns(&mut asked), ["a", "b", "c"], "one network");
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// Requests in a send queue.
 pub(super) const DEPTH: u32 = 128;
+/// Buffers for messages that come; as many as the device allows, where those are fewer.
+pub(super) const RECEIVES: u32 = 1024;
 /// Bytes that are asked for to go along with a request; less does too.
 pub(super) const INLINE: u32 = 220;
 /// Bytes of a message that does not go along with its request, at most.

@@ -276,8 +276,8 @@ pub(crate) fn region_is_relaxed(rights: Option<u32>) -> bool {
 }
 
 /// The LID of a card.
-pub(crate) fn lid(index: u32) -> u16 {
-    index as u16 + 1
+pub(crate) fn lid(index: u32, traits: &Traits) -> u16 {
+    (index as u16 + 1).wrapping_add(traits.lid as u16)
 }
 
 fn gids(fabric: u32, index: u32, traits: &Traits) -> Vec<Option<(Gid, GidKind)>> {

@@ -326,7 +326,7 @@ impl Network {
     /// The card that a path leads to: by its LID, or by the GID that it has now.
     fn card_of_gid(&self, address: &super::pair::Address) -> Option<u32> {
         let ours = (0..).zip(&self.cards).find(|(index, card)| {
-            let by_lid = !address.is_global && lid(*index) == address.lid;
+            let by_lid = !address.is_global && lid(*index, &card.traits) == address.lid;
             by_lid || (address.is_global && card.has_gid(&address.target))
         });
         let gid = if address.is_global { &address.target } else { &Gid::default() };

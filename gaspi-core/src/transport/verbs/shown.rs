@@ -1,0 +1,80 @@
+//! What tools see of a rank's pairs: words on its control page, changed as pairs are made and end.
+//!
+//! Invariant: the words are sums over the lanes of the rank, each lane counted once.
+
+use super::lane::Lane;
+use super::pairing::PairState;
+use super::{STREAM, Verbs};
+use crate::sync::{AtomicU8, AtomicU32, Ordering};
+
+/// What is counted of a lane: nothing, a pair that is being made, or one that is up. Changed with
+/// the lane's lock.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    counted: AtomicU8,
+    pub(super) attempts: Attempts,
+}
+
+/// Attempts of a lane's pair, for threads without its lock.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    /// The last one; written with the lane's lock, before the peer can hear of it.
+    last: AtomicU32,
+    /// The last one that a lost connection concerns.
+    lost: AtomicU32,
+}
+
+impl Attempts {
+    /// The connection with the peer was lost: what had been begun by now is lost with it.
+    pub(super) fn lose(&self) {
+        self.lost.fetch_max(self.last.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    /// Up to which attempt all have been lost with their connection.
+    pub(super) fn lost(&self) -> u32 {
+        self.lost.load(Ordering::SeqCst)
+    }
+}
+
+const NONE: u8 = 0;
+const BEING_MADE: u8 = 1;
+const UP: u8 = 2;
+
+impl Verbs<'_> {
+    /// Counts a lane, whose lock the caller holds, as its pair is now, and notes its attempt.
+    pub(super) fn show(self, lane: &Lane, pairing: &PairState) {
+        lane.shown.attempts.last.store(pairing.attempt(), Ordering::SeqCst);
+        let now = match (pairing.is_up(), pairing.is_being_made()) {
+            (true, _) => UP,
+            (_, true) => BEING_MADE,
+            _ => NONE,
+        };
+        let before = lane.shown.counted.swap(now, Ordering::Relaxed);
+        if before == now {
+            return;
+        }
+        let words = self.up.ranks().area.own_pairs();
+        let kind = if self.table.device.carries_messages() { 2 } else { 1 };
+        words.kind.store(kind, Ordering::Relaxed);
+        let change = |counted: u8, by: &dyn Fn(&AtomicU32)| match counted {
+            BEING_MADE => by(&words.being_made),
+            UP if lane.queue == STREAM => {
+                by(&words.up);
+                by(&words.messages);
+            }
+            UP => by(&words.up),
+            _ => {}
+        };
+        change(before, &|word| {
+            word.fetch_sub(1, Ordering::Relaxed);
+        });
+        change(now, &|word| {
+            word.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+
+    /// Counts a pair that has failed.
+    pub(super) fn show_failure(self) {
+        self.up.ranks().area.own_pairs().failed.fetch_add(1, Ordering::Relaxed);
+    }
+}

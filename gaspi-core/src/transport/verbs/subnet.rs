@@ -1,0 +1,107 @@
+//! Networks of IP addresses as the interfaces of this host know them. RoCE ports of one network
+//! reach each other; others do where a router is between.
+
+use crate::os::interfaces;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// An IP network; one of IPv4 as a part of IPv6, as GIDs have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Subnet {
+    network: u128,
+    /// Bits of the network part.
+    prefix: u32,
+}
+
+impl Subnet {
+    /// That of an interface with this address and so many bits of network.
+    pub(super) fn of(address: IpAddr, prefix: u8) -> Subnet {
+        let (address, prefix) = match address {
+            IpAddr::V4(address) => (address.to_ipv6_mapped(), u32::from(prefix) + 96),
+            IpAddr::V6(address) => (address, u32::from(prefix)),
+        };
+        let prefix = prefix.min(128);
+        Subnet { network: u128::from(address) & mask(prefix), prefix }
+    }
+
+    /// Whether an end with this GID is in it.
+    pub(super) fn contains(self, gid: [u8; 16]) -> bool {
+        u128::from_be_bytes(gid) & mask(self.prefix) == self.network
+    }
+}
+
+fn mask(prefix: u32) -> u128 {
+    u128::MAX.checked_shl(128 - prefix).unwrap_or(0)
+}
+
+impl fmt::Display for Subnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = Ipv6Addr::from(self.network);
+        match (address.to_ipv4_mapped(), self.prefix.checked_sub(96)) {
+            (Some(address), Some(prefix)) => write!(f, "{address}/{prefix}"),
+            _ => write!(f, "{address}/{}", self.prefix),
+        }
+    }
+}
+
+/// The addresses of this host's interfaces, with their bits of network.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HostNetworks(pub(super) Vec<(IpAddr, u8)>);
+
+impl HostNetworks {
+    pub(super) fn read() -> HostNetworks {
+        let all = interfaces::list().into_iter();
+        HostNetworks(all.map(|interface| (interface.address, interface.prefix)).collect())
+    }
+
+    /// The network of a GID that is the address of an interface. Link-local addresses say nothing:
+    /// each link has the same network of them.
+    pub(super) fn of(&self, gid: [u8; 16]) -> Option<Subnet> {
+        let address = Ipv6Addr::from(gid);
+        if address.is_unicast_link_local() {
+            return None;
+        }
+        let found = self.0.iter().find(|(own, _)| match own {
+            IpAddr::V4(own) => own.to_ipv6_mapped() == address,
+            IpAddr::V6(own) => *own == address,
+        });
+        found.map(|(own, prefix)| Subnet::of(*own, *prefix))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(address: &str) -> [u8; 16] {
+        match address.parse().expect("an address") {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        }
+    }
+
+    #[test]
+    fn gids_are_in_the_network_of_their_interface() {
+        let host = ["10.7.0.1/16", "2001:db8::1/64", "fe80::1/64", "10.9.9.9/32", "10.1.1.1/0"];
+        let networks = HostNetworks(
+            host.iter()
+                .map(|text| {
+                    let (address, prefix) = text.split_once('/').expect("a prefix");
+                    (address.parse().expect("an address"), prefix.parse().expect("bits"))
+                })
+                .collect(),
+        );
+        let of = |address| networks.of(gid(address));
+        let network = of("10.7.0.1").expect("known");
+        assert_eq!(network.to_string(), "10.7.0.0/16");
+        assert!(network.contains(gid("10.7.200.3")) && !network.contains(gid("10.8.0.1")));
+        let six = of("2001:db8::1").expect("known");
+        assert_eq!(six.to_string(), "2001:db8::/64");
+        assert!(six.contains(gid("2001:db8::9")) && !six.contains(gid("2001:db9::9")));
+        assert_eq!((of("fe80::1"), of("10.7.0.2")), (None, None));
+        let alone = of("10.9.9.9").expect("known");
+        assert!(alone.contains(gid("10.9.9.9")) && !alone.contains(gid("10.9.9.8")));
+        let all = of("10.1.1.1").expect("known");
+        assert!(all.contains(gid("192.0.2.1")) && !all.contains(gid("2001:db8::9")));
+    }
+}

@@ -1,0 +1,202 @@
+//! How pairs of RDMA devices are made, end and are counted.
+
+use super::verbs::{LIMIT_OF_CHANGE, NO_ANSWER, exchange};
+use super::*;
+use crate::ranks::{
+    messages_by_device, now, run_owned_with_devices, run_with_devices, run_with_prepared,
+};
+use gaspi_core::Pairs;
+
+fn pairs_are_counted_for_tools() {
+    run_with_prepared(
+        2,
+        ("", &Config::default()),
+        |_| (),
+        |choice| choice.messages = false,
+        |rt, fabric| {
+            // Else messages have a pair of their own, at any time.
+            let alone = !messages_by_device();
+            make(rt, S0, 8192);
+            assert!(!alone || rt.pairs().is_none(), "{:?}", rt.pairs());
+            meet(rt);
+            exchange(rt, 2);
+            let two = Pairs { up: 2, being_made: 0, failed: 0, messages: None };
+            assert!(!alone || rt.pairs() == Some(two), "{:?}", rt.pairs());
+            meet(rt);
+            if rt.rank() == Rank(0) {
+                fabric.fail(0, 0, 1, NO_ANSWER);
+                let _ = rt.write(&eight(Rank(1)), Q0, LIMIT);
+                fails!(rt.wait(Q0, LIMIT), Error::RequestFailed { queue: Q0, .. });
+                rt.queue_purge(Q0, LIMIT).expect("purge");
+            }
+            meet(rt);
+            // One end has failed, and the other one has heard of it.
+            within(LIMIT_OF_CHANGE, "the failure counts at both ends", || {
+                while rt.pairs().is_none_or(|pairs| pairs.failed == 0) {
+                    meet_or_look(rt);
+                }
+            });
+            meet(rt);
+            exchange(rt, 2);
+            let pairs = rt.pairs().expect("pairs");
+            assert!(!alone || pairs == Pairs { failed: 1, ..two }, "{pairs:?}");
+            meet(rt);
+        },
+    );
+}
+
+/// Has the rank look at what has come.
+fn meet_or_look(rt: &Runtime) {
+    let _ = rt.notify_waitsome(S0, 65_000, 1, Timeout::Test);
+}
+
+fn registrations_that_run_out_after_init_cost_what_needs_them() {
+    run_with_devices(2, "", |rt, fabric| {
+        let device = rt.rank().0.into();
+        make(rt, S0, 8192);
+        meet(rt);
+        fabric.set(device, &format!("max_mr={}", fabric.live(device).regions));
+        meet(rt);
+        let made = rt.segment_create(S1, 4096, GroupId::ALL, LIMIT, Init::Zeroed);
+        let reason = made.expect_err("no registration is left").to_string();
+        assert!(reason.contains("cannot register"), "{reason}");
+        meet(rt);
+        if rt.rank() == Rank(0) {
+            // Its pair has no buffers, which the read behind the write needs.
+            let written = rt.write(&eight(Rank(1)), Q1, LIMIT).and_then(|()| rt.wait(Q1, LIMIT));
+            fails!(written, Error::RequestFailed { queue: Q1, .. });
+            rt.queue_purge(Q1, LIMIT).expect("purge");
+        }
+        meet(rt);
+        fabric.set(device, "max_mr=1000");
+        meet(rt);
+        make(rt, S1, 4096);
+        exchange(rt, 2);
+    });
+}
+
+fn a_receive_queue_that_runs_dry_holds_senders_back_and_loses_nothing() {
+    const EACH: u32 = 400;
+    let dry = run_with_devices(2, "max_srq_wr=16", |rt, fabric| {
+        make(rt, S0, 8192);
+        exchange(rt, 1);
+        for round in 1..=20 {
+            if rt.rank() == Rank(0) {
+                for id in 0..EACH {
+                    rt.notify(Rank(1), S0, NotificationId(id), round, Q0, LIMIT).expect("posted");
+                }
+                rt.wait(Q0, LIMIT).expect("wait");
+            }
+            meet(rt);
+            if rt.rank() == Rank(1) {
+                for id in 0..EACH {
+                    assert_eq!(rt.notify_waitsome(S0, id, 1, LIMIT), Ok(Some(NotificationId(id))));
+                    assert_eq!(rt.notify_reset(S0, NotificationId(id)), Ok(round));
+                }
+            }
+            meet(rt);
+        }
+        fabric.counter(0, "not_ready") + fabric.counter(1, "not_ready")
+    });
+    assert_ne!(dry[0], 0, "it was never empty");
+}
+
+fn a_peer_that_dies_while_a_pair_is_made_is_an_error_and_no_hang() {
+    // How many queue pairs both devices have, and how often one has been changed, when it dies.
+    for step in 0..12u64 {
+        let begun = std::sync::Barrier::new(2);
+        let options = ("", &Config::default());
+        run_owned_with_devices(
+            2,
+            options,
+            |_| (),
+            |_| (),
+            |rt, fabric| {
+                make(&rt, S0, 8192);
+                meet(&rt);
+                begun.wait();
+                if rt.rank() == Rank(1) {
+                    let due = now() + Duration::from_millis(200);
+                    let pairs = || fabric.live(0).pairs + fabric.live(1).pairs;
+                    // At once; with the end of the other rank; with both; and a bit later.
+                    while pairs() < (step % 4).min(2) && now() < due {}
+                    for _ in 0..step / 4 * 300 {
+                        std::hint::spin_loop();
+                    }
+                    crate::ranks::die(rt);
+                    return;
+                }
+                for _ in 0..5 {
+                    let written = rt.write(&eight(Rank(1)), Q0, LIMIT);
+                    let waited = rt.wait(Q0, LIMIT);
+                    if written.and(waited).is_err() {
+                        let _ = rt.queue_purge(Q0, LIMIT);
+                    }
+                }
+                // The death shows, whichever carrier would have had the request.
+                within(LIMIT_OF_CHANGE, "the death shows", || {
+                    let write = || rt.write(&eight(Rank(1)), Q0, LIMIT);
+                    while write().and_then(|()| rt.wait(Q0, LIMIT)).is_ok() {}
+                });
+                let _ = rt.queue_purge(Q0, LIMIT);
+                let _ = rt.term(LIMIT);
+            },
+        );
+    }
+}
+
+fn a_device_that_refuses_a_step_of_pairing_costs_its_queue_only() {
+    // Setting up, connecting, making ready to send: at either end; the next queue has its pair.
+    for (device, nth) in [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)] {
+        run_with_devices(2, "", |rt, fabric| {
+            if messages_by_device() {
+                return;
+            }
+            make(rt, S0, 8192);
+            meet(rt);
+            if rt.rank() == Rank(0) {
+                fabric.refuse(device, "modify_qp", nth, 12);
+                let written =
+                    rt.write(&eight(Rank(1)), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT));
+                fails!(written, Error::RequestFailed { queue: Q0, .. });
+                rt.queue_purge(Q0, LIMIT).expect("purge");
+                rt.write(&eight(Rank(1)), Q1, LIMIT).expect("posted");
+                rt.wait(Q1, LIMIT).expect("the other queue has a pair");
+            }
+            meet(rt);
+        });
+    }
+}
+
+fn a_thousand_segments_come_and_go_and_leave_no_registration() {
+    run_with_devices(2, "", |rt, fabric| {
+        let device = rt.rank().0.into();
+        make(rt, S0, 8192);
+        exchange(rt, 1);
+        let before = fabric.live(device);
+        for round in 0..1000 {
+            make(rt, S1, 4096 + round % 3 * 4096);
+            let t = Transfer { remote: S1, ..eight(Rank(1 - rt.rank().0)) };
+            rt.write(&t, Q0, LIMIT).expect("posted");
+            rt.wait(Q0, LIMIT).expect("wait");
+            meet(rt);
+            rt.segment_delete(S1).expect("delete");
+        }
+        let after = fabric.live(device);
+        assert_eq!(
+            (after.regions, after.registered_bytes, after.pairs),
+            (before.regions, before.registered_bytes, before.pairs)
+        );
+        meet(rt);
+    });
+}
+
+tests! {
+    VERBS:
+        a_device_that_refuses_a_step_of_pairing_costs_its_queue_only,
+        a_peer_that_dies_while_a_pair_is_made_is_an_error_and_no_hang,
+        a_receive_queue_that_runs_dry_holds_senders_back_and_loses_nothing,
+        a_thousand_segments_come_and_go_and_leave_no_registration,
+        pairs_are_counted_for_tools,
+        registrations_that_run_out_after_init_cost_what_needs_them;
+}
