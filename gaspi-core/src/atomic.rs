@@ -2,7 +2,8 @@
 //!
 //! One CPU instruction where the target is mapped; where it is memory of another process, its
 //! owner's progress executes the same instruction, so that all are atomic among each other and
-//! against the owner's own.
+//! against the owner's own. With GASPI_ATOMICS=nic the device of the owner executes them all, its
+//! own included unless the device is atomic with processors.
 
 use crate::error::{Error, Result};
 use crate::fast_path::FastPath;
@@ -15,6 +16,7 @@ use crate::transport::Carried;
 use crate::transport::endpoint::CarrierKind;
 use crate::transport::requests::RequestKey;
 use crate::transport::software_target::apply;
+use crate::transport::verbs::{Remote, Verbs};
 use crate::wait::Call;
 use crate::wait::waiting;
 use crate::wire::message::{AtomicOperation, RemoteAddress, RemoteCall};
@@ -42,8 +44,9 @@ impl Inner {
         }
         self.count_for(&inside, rank, PeerCounter::Atomics, 1);
         let word = target.data(offset).cast::<AtomicU64>();
+        let by_device = self.endpoints.atomics_by_device;
         // Bound memory may begin anywhere.
-        if target.alive() && !word.is_null() && word.is_aligned() {
+        if target.alive() && !by_device && !word.is_null() && word.is_aligned() {
             // SAFETY: inside of the mapping, which exists while the guard lives, and aligned; peers
             // access it with atomics or as raw memory.
             return Ok(apply(unsafe { &*word }, operation));
@@ -53,10 +56,47 @@ impl Inner {
         if !alive {
             return Err(self.ranks.deleted(rank, segment, "atomic"));
         }
+        let remote = RemoteAddress { segment, generation, offset };
+        if let Some(verbs) = self.endpoints.atomics(self, self.ranks.is_local(rank)) {
+            return self.ask_device(verbs, remote, rank, operation, timeout);
+        }
         if rank == self.ranks.me {
             return Err(Error::Unaligned { offset });
         }
-        self.ask_owner(RemoteAddress { segment, generation, offset }, rank, operation, timeout)
+        self.ask_owner(remote, rank, operation, timeout)
+    }
+
+    /// Has the owner's device do it.
+    fn ask_device(
+        &self,
+        verbs: Verbs<'_>,
+        remote: RemoteAddress,
+        rank: Rank,
+        operation: AtomicOperation,
+        timeout: Timeout,
+    ) -> Result<u64> {
+        let place = if rank == self.ranks.me {
+            self.own_place(verbs, remote)?
+        } else {
+            verbs.place_of_peer(rank, remote)?
+        };
+        let key = RequestKey::Atomic { remote, rank, operation };
+        let deadline = timeout.deadline();
+        self.count_carried(rank, CarrierKind::Verbs, Carried::Atomic);
+        let call = verbs.atomic(&key, rank, place, operation)?;
+        let waiting = waiting(Call::Atomic, remote.segment.0);
+        self.finish_call(key, rank, call, deadline, waiting)
+    }
+
+    /// Where a word of this rank lies, for its device.
+    fn own_place(&self, verbs: Verbs<'_>, remote: RemoteAddress) -> Result<Remote> {
+        let inside = epoch::enter();
+        let found = self.memory.segments.get(remote.segment, &inside);
+        let segment = found.ok_or_else(|| self.no_segment(remote.segment))?;
+        verbs.table.own_place(segment, remote.offset).map_err(|reason| Error::System {
+            call: format!("registering {} with the RDMA device", remote.segment),
+            reason,
+        })
     }
 
     /// Has the owner's progress do it.

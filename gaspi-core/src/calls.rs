@@ -112,7 +112,9 @@ impl Inner {
             Err(RequestFailure::Lost | RequestFailure::LostRun { .. }) => {
                 // A rank of this node that turned the connection away has said why.
                 let said = self.endpoint(rank).last_error().filter(|_| self.ranks.is_local(rank));
-                if said.is_none() {
+                let by_device = matches!(key, RequestKey::Atomic { .. });
+                let said = said.or_else(|| self.endpoints.device_error(rank).filter(|_| by_device));
+                if said.is_none() || rank != self.ranks.me && by_device {
                     self.ranks.may_have_ended(rank);
                     self.explain(rank, patience.limit(deadline));
                 }

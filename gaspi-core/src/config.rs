@@ -195,6 +195,8 @@ pub struct DeviceChoice {
     pub messages: bool,
     /// How many pairs this rank may have (GASPI_IB_PAIRS); else its share of the device.
     pub pairs: Option<u32>,
+    /// Whether devices execute atomic operations, of all ranks (GASPI_ATOMICS is nic).
+    pub atomics: bool,
 }
 
 impl DeviceChoice {

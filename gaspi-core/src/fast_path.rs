@@ -420,6 +420,9 @@ impl<'a> FastPath<'a> {
     /// The word of an atomic operation, which is counted.
     #[inline(always)]
     fn word(&self, segment: SegmentId, offset: u64, rank: Rank) -> Option<&'a AtomicU64> {
+        if self.inner.endpoints.atomics_by_device {
+            return None;
+        }
         let target = self.target(rank, segment)?;
         let peer = self.peer(rank)?;
         let word = target.start(offset).cast::<AtomicU64>();

@@ -80,7 +80,7 @@ fn transport(variables: &Variables<'_>) -> Result<Transport> {
 /// The numbers of queue pairs have 24 bits.
 const PAIRS_MAX: u32 = (1 << 24) - 1;
 
-/// GASPI_IBVERBS_LIB and all GASPI_IB_*.
+/// GASPI_IBVERBS_LIB, GASPI_ATOMICS, and all GASPI_IB_*.
 fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
     let ends_at_ack = match variables.text("GASPI_IB_WAIT")?.as_deref() {
         None | Some("read") => false,
@@ -93,6 +93,11 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
         Some(other) => {
             return wrong(format!("GASPI_IB_MESSAGES is {other:?}; it can be device or tcp"));
         }
+    };
+    let atomics = match variables.text("GASPI_ATOMICS")?.as_deref() {
+        None | Some("cpu") => false,
+        Some("nic") => true,
+        Some(other) => return wrong(format!("GASPI_ATOMICS is {other:?}; it can be cpu or nic")),
     };
     let small = |name: &str, least, most| match variables.number(name)? {
         Some(number) if !(least..=most).contains(&number) => {
@@ -117,6 +122,7 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
         ends_at_ack,
         messages,
         pairs,
+        atomics,
     })
 }
 

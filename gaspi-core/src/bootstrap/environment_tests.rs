@@ -227,6 +227,7 @@ fn what_is_asked_of_devices_is_read_strictly() {
         ("GASPI_IB_MESSAGES", "verbs", "device or tcp"),
         ("GASPI_IB_PAIRS", "-1", "not a number"),
         ("GASPI_IB_PAIRS", "16777216", "0 to 16777215"),
+        ("GASPI_ATOMICS", "device", "cpu or nic"),
     ];
     for (name, value, possible) in wrong {
         let reason = asked(name, value).expect_err(value).to_string();

@@ -27,6 +27,7 @@ pub use card::Card;
 pub(crate) use exchange::client::report_unable;
 pub use exchange::client::{Client, Table};
 pub use exchange::membership::{LauncherEvent, Membership};
+pub(crate) use exchange::message::ATOMICS_FIELD;
 pub use exchange::server::{Presence, RelayId, Request, Server};
 pub use exchange::start_status::StartStage;
 pub use job::{Job, RANKS_MAX, TestProxy, Transport};

@@ -4,9 +4,9 @@
 //! Invariant: a start survives timeouts; whoever waits again goes on where the last wait ended.
 
 use super::extensions::Extensions;
-use super::{Inner, Runtime, descriptors};
+use super::{Inner, Runtime, atomics_by, descriptors};
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
-use crate::bootstrap::{Card, Client, Job, KEY_BYTES, Membership, Transport};
+use crate::bootstrap::{Card, Client, Job, KEY_BYTES, Membership, Transport, report_unable};
 use crate::channel::Channels;
 use crate::config::{Config, Network, Topology};
 use crate::control::Control;
@@ -176,6 +176,7 @@ fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
     let refused = |reason| Err(Error::Config { field: "network", reason });
     let wishes = wishes(job, config, job.local_rank.into())?;
     let wanted = wishes.network;
+    let for_atomics = atomics_by::need_device(job, config)?;
     match (job.transport, wanted) {
         (Transport::Verbs, None) if config.network.is_some() => {
             return refused("it is Ethernet, but GASPI_TRANSPORT is verbs".to_owned());
@@ -184,6 +185,7 @@ fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
             return refused(format!("it is {network}, but GASPI_TRANSPORT is tcp"));
         }
         (Transport::Verbs, _) => {}
+        (Transport::Auto, _) if for_atomics => {}
         // Ranks of one host share memory.
         (Transport::Auto, Some(_)) if job.spans_hosts => {}
         (Transport::Auto, _) => {
@@ -196,7 +198,8 @@ fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
         }
         _ => return Ok(None),
     }
-    match (Device::open(&wishes), wanted) {
+    let opened = Device::open(&wishes).and_then(|device| atomics_by::fit(job, device));
+    match (opened, wanted) {
         (Ok(device), _) => {
             log::info!("proc_init: data between nodes goes by {}", device.description());
             log_ports(&device);
@@ -207,7 +210,9 @@ fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
             refused(format!("it is {network}, but {reason}"))
         }
         (Err(NoDevice::Missing(reason)), None) => {
-            Err(Error::Environment { reason: format!("GASPI_TRANSPORT is verbs, but {reason}") })
+            let forced = job.transport == Transport::Verbs;
+            let asks = if forced { "GASPI_TRANSPORT is verbs" } else { "GASPI_ATOMICS is nic" };
+            Err(Error::Environment { reason: format!("{asks}, but {reason}") })
         }
     }
 }
@@ -267,6 +272,11 @@ impl PendingInit {
         }
         // Before the first thread of the library.
         membarrier::prepare();
+        let device = open_device(&job, &config);
+        // The others would wait for a rank that has no device for atomics.
+        let told = device.as_ref().err().filter(|_| job.device.atomics);
+        told.inspect(|error| report_unable(&job, error));
+        let device = device?;
         let stage = if job.size == 1 {
             Stage::Single
         } else {
@@ -276,9 +286,9 @@ impl PendingInit {
             let (endpoints, addresses) = listen(&job)?;
             let card = card(&job, address, addresses)?;
             let gathering = Box::new(Client::new(&job, &config, card)?);
+            let gathering = gathering.agreeing(atomics_by::agreed(&job, device.as_ref()));
             Stage::Client { gathering, listener: Some(listener), endpoints }
         };
-        let device = open_device(&job, &config)?;
         Ok(PendingInit {
             job,
             config,
@@ -328,6 +338,9 @@ impl PendingInit {
                 let remote = ranks.len() < table.cards.len();
                 let nth = ranks.iter().position(|other| *other == rank).unwrap_or(0) as u32;
                 let groups = self.config.group_max;
+                if remote {
+                    atomics_by::check(&table.cards, self.device.as_ref())?;
+                }
                 let mut area = SharedArea::map(&table.area, size, groups, rank, ranks)?;
                 let mut wakeup_socket = None;
                 if remote {

@@ -17,7 +17,7 @@ use crate::transport::tcp::poll_sets::{COMPLETIONS, DEVICE_EVENTS};
 use crate::transport::tcp::send_queue::{Item, Outgoing};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin::{Network, Port};
-use crate::transport::verbs::{Device, DeviceTable, Verbs};
+use crate::transport::verbs::{AtomicReach, Device, DeviceTable, Verbs};
 use crate::transport::{CHUNK, Link, Upcalls};
 use crate::wire::message::{MemoryKey, Message, Put, RemoteAddress, RemoteCall, Stream};
 use std::net::SocketAddr;
@@ -114,6 +114,9 @@ pub(crate) struct Endpoints {
     /// Whether there are ranks of other nodes, so that a thread that waits looks after what they
     /// send.
     pub(crate) remote: bool,
+    /// Whether this rank's device executes the atomic operations on its memory, which processors
+    /// must not execute beside it.
+    pub(crate) atomics_by_device: bool,
     /// What peers have not answered.
     pub(crate) requests: Arc<PendingRequests>,
     /// Messages of channels whose data has a place already.
@@ -129,6 +132,7 @@ impl Endpoints {
             posted_receives: Arc::clone(&stream.posted_receives),
             stream,
             device: None,
+            atomics_by_device: false,
             #[cfg(feature = "test-transports")]
             twin: None,
             #[cfg(feature = "test-transports")]
@@ -158,7 +162,8 @@ impl Endpoints {
     pub(crate) fn with_device(self, device: DeviceTable) -> Result<Endpoints> {
         self.stream.sets.data.add(device.descriptor(), COMPLETIONS)?;
         self.stream.sets.poll.add(device.events(), DEVICE_EVENTS)?;
-        Ok(Endpoints { device: Some(device), ..self })
+        let atomics_by_device = device.atomics() == Some(AtomicReach::Device);
+        Ok(Endpoints { device: Some(device), atomics_by_device, ..self })
     }
 
     /// The network of a test besides, for all ranks but this one.
@@ -248,6 +253,20 @@ impl Endpoints {
         self.device.as_ref().map(|table| Verbs { table, up, stream: &self.stream })
     }
 
+    /// The device, if it executes atomic operations on memory of `peer`; `is_mapped` says that the
+    /// processor can too.
+    pub(crate) fn atomics<'a>(&'a self, up: &'a dyn Upcalls, is_mapped: bool) -> Option<Verbs<'a>> {
+        let verbs = self.verbs(up)?;
+        let by_processor = is_mapped && !self.atomics_by_device;
+        verbs.table.atomics().filter(|_| !by_processor).map(|_| verbs)
+    }
+
+    /// Why the device has lost an atomic operation on memory of `peer`, if it executes them.
+    pub(crate) fn device_error(&self, peer: Rank) -> Option<String> {
+        let device = self.device.as_ref().filter(|device| device.atomics().is_some());
+        device.and_then(|device| device.last_error(peer))
+    }
+
     /// The keys by which ranks of other nodes reach a segment without this library.
     ///
     /// # Errors
@@ -256,7 +275,7 @@ impl Endpoints {
         let Some(device) = &self.device else { return Ok(Vec::new()) };
         match device.prepare(segment) {
             Ok(key) => Ok(vec![key]),
-            Err(reason) if device.forced => Err(Error::System {
+            Err(reason) if device.forced || device.atomics().is_some() => Err(Error::System {
                 call: format!("registering {} with the RDMA device", segment.id),
                 reason,
             }),

@@ -62,6 +62,12 @@ struct Asked {
 }
 
 impl PendingCall {
+    /// Completes it, if nobody has.
+    pub(in crate::transport) fn complete(&self, outcome: Result<u64, RequestFailure>) {
+        // The first counts.
+        let _ = self.outcome.set(outcome);
+    }
+
     /// The answer, once it has come.
     pub(crate) fn outcome(&self) -> Option<Result<u64, RequestFailure>> {
         self.outcome.get().cloned()
@@ -181,8 +187,7 @@ pub(crate) fn finish(
 ) {
     match request {
         Request::Call(call) => {
-            // Answered once only; nobody else sets it.
-            let _ = call.outcome.set(outcome);
+            call.complete(outcome);
         }
         Request::Get { stream, .. } => up.completed(peer, stream, 1, outcome.map(|_| ())),
     }

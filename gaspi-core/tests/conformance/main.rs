@@ -8,6 +8,7 @@ mod atomics;
 mod budgets;
 mod channels;
 mod collectives;
+mod device_atomics;
 mod device_faults;
 mod device_pairs;
 mod devices;
@@ -35,6 +36,7 @@ fn main() -> std::process::ExitCode {
         channels::tests(),
         channels::setup::tests(),
         collectives::tests(),
+        device_atomics::tests(),
         device_faults::tests(),
         device_pairs::tests(),
         devices::tests(),

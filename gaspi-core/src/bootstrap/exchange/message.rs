@@ -14,6 +14,8 @@ pub(crate) const TEXT_MAX: usize = 1024;
 pub(crate) const CPU_WORDS_MAX: usize = 1024;
 /// Fields that must agree.
 pub(crate) const AGREED_MAX: usize = 64;
+/// The field that says who executes atomic operations.
+pub(crate) const ATOMICS_FIELD: &str = "GASPI_ATOMICS";
 /// Ranks that are named as missing.
 pub(crate) const MISSING_MAX: usize = 8;
 

@@ -4,6 +4,7 @@
 //! Invariant: everything that the device knows of keeps what it belongs to open, and is taken from
 //! the device when it is dropped.
 
+use super::atomics::AtomicReach;
 use super::budget::{self, Budget};
 use super::port::{DeviceLimits, DeviceList, GidTable, OpenContext, Port};
 use super::select::{
@@ -66,6 +67,8 @@ pub(super) struct Handles {
     gid_index: AtomicU8,
     pub(super) limits: DeviceLimits,
     pub(super) timing: Timing,
+    /// Whether peers may have it execute atomic operations.
+    pub(super) atomics: bool,
 }
 
 // SAFETY: libibverbs may be called by any thread, with any object.
@@ -107,7 +110,9 @@ impl Device {
         let description = format!("{name}, port {}, {kind}", port.number);
         let timing = Timing::of(wishes.dead_after);
         let handles = Handles::new(library, context, name, port, limits, timing);
-        let handles = Arc::new(handles.map_err(missing)?);
+        let mut handles = handles.map_err(missing)?;
+        handles.atomics = wishes.choice.atomics;
+        let handles = Arc::new(handles);
         let flush_target = FlushTarget::new(&handles).map_err(missing)?;
         let DeviceChoice { ends_at_ack, messages, pairs, .. } = wishes.choice;
         Ok(Device { flush_target, handles, description, rows, ends_at_ack, messages, pairs })
@@ -157,6 +162,11 @@ impl Device {
     /// Whether a write is done when the peer's device has it.
     pub(super) fn ends_at_ack(&self) -> bool {
         self.ends_at_ack
+    }
+
+    /// Whether it executes atomic operations, as GASPI_ATOMICS asks, and with what they are atomic.
+    pub(crate) fn atomics(&self) -> Option<AtomicReach> {
+        self.handles.atomics.then_some(self.handles.limits.atomics)
     }
 
     /// Whether it carries messages too, not data alone.
@@ -355,10 +365,6 @@ impl Handles {
         limits: DeviceLimits,
         timing: Timing,
     ) -> Result<Handles, String> {
-        let close = |library: &Library| {
-            // SAFETY: open, and closed once.
-            unsafe { (library.ibv_close_device)(context.as_ptr()) };
-        };
         // SAFETY: the context is open; each part is made of those before.
         let made = unsafe {
             let domain = NonNull::new((library.ibv_alloc_pd)(context.as_ptr()));
@@ -390,15 +396,16 @@ impl Handles {
                 received.map(|it| (library.ibv_destroy_cq)(it.as_ptr()));
                 channel.map(|it| (library.ibv_destroy_comp_channel)(it.as_ptr()));
                 domain.map(|it| (library.ibv_dealloc_pd)(it.as_ptr()));
+                (library.ibv_close_device)(context.as_ptr());
             }
-            close(&library);
             return Err(reason);
         };
-        // SAFETY: open as long as the channel.
-        let descriptor = unsafe { BorrowedFd::borrow_raw(channel.as_ref().fd) };
-        // SAFETY: open as long as the context.
-        let events = unsafe { BorrowedFd::borrow_raw(context.as_ref().async_fd) };
-        let set = set_nonblocking(descriptor).and_then(|()| set_nonblocking(events));
+        // SAFETY: open as long as the channel and the context.
+        let set = unsafe {
+            let channel = BorrowedFd::borrow_raw(channel.as_ref().fd);
+            let events = BorrowedFd::borrow_raw(context.as_ref().async_fd);
+            set_nonblocking(channel).and_then(|()| set_nonblocking(events))
+        };
         let handles = Handles {
             library,
             context,
@@ -413,6 +420,7 @@ impl Handles {
             gid_index: AtomicU8::new(port.gid.index),
             limits,
             timing,
+            atomics: false,
         };
         set.map_err(|error| format!("its channels: {error}"))?;
         Ok(handles)
@@ -497,7 +505,8 @@ impl Registration {
     ) -> Result<Registration, String> {
         let rights = sys::IBV_ACCESS_LOCAL_WRITE
             | sys::IBV_ACCESS_REMOTE_WRITE
-            | sys::IBV_ACCESS_REMOTE_READ;
+            | sys::IBV_ACCESS_REMOTE_READ
+            | handles.atomic_rights();
         // SAFETY: the caller's memory stays until this is dropped.
         let region = unsafe {
             inline::ibv_reg_mr(

@@ -2,7 +2,8 @@
 
 use crate::ids::Rank;
 use crate::transport::{RequestFailure, Upcalls};
-use crate::wire::message::Stream;
+use crate::wire::message::{Pairing, Stream};
+use std::collections::VecDeque;
 
 /// What has become of requests, to be told without the lane's lock.
 #[derive(Debug, Default)]
@@ -18,6 +19,14 @@ struct Lost {
     /// As the queue counts.
     count: u32,
     requests: u32,
+}
+
+/// Why a lane's pair is to be taken down.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) reason: String,
+    /// Whether another attempt would meet it too, if the pair has not been up.
+    pub(super) refuses: bool,
 }
 
 /// Counts a request of a stream.
@@ -49,4 +58,11 @@ impl Ended {
             up.completed(peer, stream, count, Err(RequestFailure::LostRun { requests }));
         }
     }
+}
+
+/// What is to be told to the peer, in order, and whether somebody does.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    pub(super) messages: VecDeque<Pairing>,
+    pub(super) telling: bool,
 }

@@ -7,10 +7,11 @@
 //!
 //! Invariant: each request is told of once: done, refused or lost with the pair.
 
+use super::atomics::{AtomicRequest, AtomicSent, RESULTS};
 use super::byte_stream::StreamUser;
 use super::direct::{Direct, Run, SIGNAL_EVERY};
 use super::divert::Diverted;
-use super::ended::{Ended, add};
+use super::ended::{Ended, Failure, Outbox, add};
 use super::pairing::PairState;
 use super::queue_pair::QueuePair;
 use super::shown::Shown;
@@ -20,7 +21,7 @@ use crate::os::socket::Piece;
 use crate::segment::Segment;
 use crate::sync::{Mutex, MutexGuard, slots};
 use crate::wire::frame::Frame;
-use crate::wire::message::{Pairing, Put, Stream};
+use crate::wire::message::{Put, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -37,6 +38,8 @@ pub(super) enum Request {
     Finish { stream: Stream, requests: u32 },
     /// The same so that what follows by a stream comes behind the writes; a run ends with it.
     Fence { run: Option<(Stream, u32)> },
+    /// An atomic operation of the device.
+    Atomic(AtomicRequest),
     /// An answer to the peer, which completes nothing.
     Answer(Frame),
     /// What a stream is to carry, once nothing of the lane is under way here.
@@ -54,7 +57,7 @@ impl Request {
             Request::Finish { stream, requests } => Some((*stream, *requests)),
             Request::Diverted(request) => Some((request.stream(), 1)),
             Request::Fence { run } => *run,
-            Request::Answer(_) => None,
+            Request::Atomic(_) | Request::Answer(_) => None,
         }
     }
 }
@@ -71,6 +74,7 @@ enum Kind {
     /// So many reads that were not noted.
     Run(Stream, u32),
     Fence(Option<(Stream, u32)>),
+    Atomic(AtomicSent),
     Answer,
 }
 
@@ -83,7 +87,7 @@ impl Kind {
                 Some((*stream, *requests))
             }
             Kind::Fence(run) => *run,
-            Kind::Proof | Kind::Answer => None,
+            Kind::Proof | Kind::Atomic(_) | Kind::Answer => None,
         }
     }
 }
@@ -147,14 +151,6 @@ pub(super) struct LaneState {
     pub(super) outbox: Outbox,
 }
 
-/// Why a lane's pair is to be taken down.
-#[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) reason: String,
-    /// Whether another attempt would meet it too, if the pair has not been up.
-    pub(super) refuses: bool,
-}
-
 /// Requests up to some time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Begun {
@@ -176,13 +172,6 @@ struct Counters {
 struct Diversion {
     waiting: u32,
     running: bool,
-}
-
-/// What is to be told to the peer, in order, and whether somebody does.
-#[derive(Debug, Default)]
-pub(super) struct Outbox {
-    pub(super) messages: VecDeque<Pairing>,
-    pub(super) telling: bool,
 }
 
 impl LaneState {
@@ -466,6 +455,16 @@ impl LaneState {
                 Ok(None)
             }
             Request::Diverted(_) => Ok(Some(request)),
+            Request::Atomic(_) if self.direct.next() - self.direct.freed() >= RESULTS => {
+                Ok(Some(request))
+            }
+            Request::Atomic(atomic) => {
+                let nth = self.direct.next();
+                let local = self.pair.as_mut().ok_or("there is no pair")?.result(nth)?;
+                self.post(&atomic.work(local), true)?;
+                self.note(Kind::Atomic(atomic.sent(local)));
+                Ok(None)
+            }
             Request::Answer(frame) => {
                 if !self.post_message(&frame, true)? {
                     return Ok(Some(Request::Answer(frame)));
@@ -563,6 +562,8 @@ impl LaneState {
                     ended.done.append(&mut self.acknowledged);
                     run.iter().for_each(|(stream, _)| add(&mut ended.done, *stream));
                 }
+                // SAFETY: what is under way is dropped with its pair.
+                Kind::Atomic(atomic) => unsafe { atomic.finish() },
                 Kind::Answer => {}
             }
         }

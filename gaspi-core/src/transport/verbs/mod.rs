@@ -8,6 +8,8 @@
 //! Invariant: memory that a device knows is released before the delete of its segment returns,
 //! behind all requests of this rank that use it.
 
+mod atomic_calls;
+mod atomics;
 mod budget;
 mod byte_stream;
 mod device;
@@ -56,6 +58,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use work::{BATCH, Completion, Outcome};
 
+pub(crate) use atomics::AtomicReach;
 pub(crate) use device::{Device, Wishes, inspect};
 pub use diagnostics::rdma_checks;
 pub(crate) use direct::{DirectLane, Refused};
@@ -83,6 +86,9 @@ struct Trouble {
 /// The lane of the bytes of connections. Channels have none of their own: they go by connections.
 const STREAM: QueueId = CHANNELS;
 
+/// The lane of atomic operations, where devices execute them.
+const ATOMICS: QueueId = QueueId(CHANNELS.0 + 1);
+
 /// The lanes of a queue, by rank.
 type Lanes = Box<[OnceArc<Lane>]>;
 
@@ -91,7 +97,7 @@ type Lanes = Box<[OnceArc<Lane>]>;
 pub(crate) struct DeviceTable {
     /// Ends last: everything else belongs to it.
     receives: Mutex<Receives>,
-    lanes: [OnceArc<Lanes>; QUEUE_MAX as usize + 1],
+    lanes: [OnceArc<Lanes>; ATOMICS.0 as usize + 1],
     /// Whose a queue pair is, by its number.
     by_number: Mutex<HashMap<u32, (QueueId, Rank)>>,
     ranks: u32,
@@ -128,7 +134,7 @@ impl DeviceTable {
         let receives = Receives::new(&device, device.handles.limits.receives)?;
         Ok(DeviceTable {
             receives: Mutex::new(receives),
-            lanes: [const { OnceArc::new() }; QUEUE_MAX as usize + 1],
+            lanes: [const { OnceArc::new() }; ATOMICS.0 as usize + 1],
             by_number: Mutex::default(),
             ranks,
             forced,
@@ -385,18 +391,6 @@ impl DeviceTable {
         self.used_with(peer).all(|lane| lane.lock().is_idle())
     }
 
-    /// Says once that there are too few pairs.
-    fn warn_of_budget(&self, queue: QueueId, peer: Rank, reason: &str) {
-        if self.device.handles.budget.tells() {
-            log::warn!(
-                "{queue} to {peer}, and further ones for which there is no pair, go by TCP, not by \
-                 the RDMA device: {reason}"
-            );
-        } else {
-            log::debug!("{queue} to {peer} goes by TCP: {reason}");
-        }
-    }
-
     /// Whether a pair with `peer` is up.
     pub(crate) fn reaches(&self, peer: Rank) -> bool {
         self.used_with(peer).any(|lane| lane.lock().pairing.is_up())
@@ -564,7 +558,8 @@ impl<'a> Verbs<'a> {
         if lane.queue == STREAM {
             return self.bytes_came(receives, lane, Chunk { place, len: completion.bytes });
         }
-        let answer = self.handle(lane.peer, receives.bytes(place, completion.bytes));
+        let bytes = receives.bytes(place, completion.bytes);
+        let answer = if lane.queue == ATOMICS { None } else { self.handle(lane.peer, bytes) };
         receives.give_back(place);
         match answer {
             Some(Action::Nothing | Action::Answered) => {}

@@ -2,12 +2,12 @@
 //! out by the device, and told to the peer by the streams.
 
 use super::budget::{NotMade, VARIABLE};
-use super::ended::Ended;
-use super::lane::{Failure, Lane, LaneState};
+use super::ended::{Ended, Failure};
+use super::lane::{Lane, LaneState};
 use super::pairing::{PairState, Step};
 use super::queue_pair::{BufferShape, QueuePair};
-use super::{DeviceTable, STREAM, Verbs, select};
-use crate::ids::Rank;
+use super::{ATOMICS, DeviceTable, STREAM, Verbs, select};
+use crate::ids::{QueueId, Rank};
 use crate::sync::{MutexGuard, Ordering};
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wire::message::{Message, PairOffer, Pairing};
@@ -50,6 +50,9 @@ impl Verbs<'_> {
         self.divert(lane, state);
         self.speak(lane);
         ended.tell(self.up, peer);
+        if queue == ATOMICS {
+            self.up.ranks().wake_own();
+        }
     }
 
     /// Something of a lane has failed here: whoever looks next takes its pair down, behind what has
@@ -160,6 +163,9 @@ impl Verbs<'_> {
         // Before the program hears of it, and may ask for more by the stream.
         self.speak(lane);
         ended.tell(self.up, lane.peer);
+        if lane.queue == ATOMICS {
+            self.up.ranks().wake_own();
+        }
     }
 
     /// Begins anew where there were too few pairs, as far as there are now.
@@ -206,7 +212,7 @@ impl Verbs<'_> {
         }
         self.show(lane, &state.pairing);
         if let Some(reason) = state.pairing.refused() {
-            if self.table.forced {
+            if self.table.forced || lane.queue == ATOMICS {
                 state.lose_all(lane.queue, ended);
             } else if reason.contains(VARIABLE) {
                 self.table.warn_of_budget(lane.queue, lane.peer, reason);
@@ -291,6 +297,13 @@ impl Verbs<'_> {
         while let Some(pairing) = state.outbox.messages.pop_front() {
             state.outbox.telling = true;
             drop(state);
+            if lane.peer == self.up.ranks().me {
+                // The pair with this rank itself is one end, connected with itself.
+                self.told(lane.peer, pairing);
+                state = lane.lock();
+                state.outbox.telling = false;
+                continue;
+            }
             let awaits_answer = !matches!(pairing, Pairing::Lost { .. });
             let message = Outgoing::new(&Message::Pairing(pairing));
             if let Err(error) = self.stream.send(self.up, lane.peer, message) {
@@ -357,6 +370,20 @@ impl DeviceTable {
     pub(super) fn warn_of_streams(&self, peer: Rank, reason: &str) {
         if !std::mem::replace(&mut self.troubles.lock().entry(peer).or_default().told, true) {
             log::warn!("data to {peer} goes by TCP, not by the RDMA device: {reason}");
+        }
+    }
+}
+
+impl DeviceTable {
+    /// Says once that there are too few pairs.
+    fn warn_of_budget(&self, queue: QueueId, peer: Rank, reason: &str) {
+        if self.device.handles.budget.tells() {
+            log::warn!(
+                "{queue} to {peer}, and further ones for which there is no pair, go by TCP, not by \
+                 the RDMA device: {reason}"
+            );
+        } else {
+            log::debug!("{queue} to {peer} goes by TCP: {reason}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Devices and their ports, as libibverbs and sysfs tell of them. What is used is chosen elsewhere
 //! ([`select`](super::select)).
 
+use super::atomics::AtomicReach;
 use super::budget::DeviceCounts;
 use super::select::{DeviceFacts, GidEntry, GidKind, PortFacts, Protocol};
 use super::subnet::Subnet;
@@ -29,6 +30,7 @@ pub(super) struct DeviceLimits {
     pub(super) reads: u8,
     pub(super) message: u64,
     pub(super) entries: u32,
+    pub(super) atomics: AtomicReach,
     /// Buffers of the receive queue that all peers share.
     pub(super) receives: u32,
     pub(super) counts: DeviceCounts,
@@ -199,6 +201,7 @@ impl<'a> OpenContext<'a> {
             reads: reads as u8,
             message: 0,
             entries: attr.max_cqe.max(1).cast_unsigned(),
+            atomics: AtomicReach::of(attr.atomic_cap),
             // Each that has come takes an entry of the queue of completions.
             receives: count(attr.max_srq_wr.min(attr.max_cqe)).min(RECEIVES),
             counts: DeviceCounts {

@@ -1,5 +1,6 @@
 //! One end of a pair: a reliable connection between two devices.
 
+use super::atomics::RESULTS;
 use super::budget::{NotMade, VARIABLE};
 use super::device::{Handles, RECEIVE_BYTES, Registration, SENT_ENTRIES, SentQueue};
 use super::post::{POSTING, Poster, part};
@@ -9,7 +10,7 @@ use super::work::{
 };
 use crate::ids::QueueId;
 use crate::os::socket::Piece;
-use crate::wire::message::PairOffer;
+use crate::wire::message::{AtomicOperation, PairOffer};
 use libibverbs_sys::{self as sys, inline};
 use std::io;
 use std::ptr::{self, NonNull};
@@ -170,7 +171,9 @@ impl QueuePair {
         attr.qp_state = sys::IBV_QPS_INIT;
         attr.port_num = self.handles.port.number;
         attr.pkey_index = self.handles.port.pkey_index;
-        attr.qp_access_flags = sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ;
+        attr.qp_access_flags = sys::IBV_ACCESS_REMOTE_WRITE
+            | sys::IBV_ACCESS_REMOTE_READ
+            | self.handles.atomic_rights();
         let mask = sys::IBV_QP_STATE
             | sys::IBV_QP_PKEY_INDEX
             | sys::IBV_QP_PORT
@@ -302,6 +305,16 @@ impl QueuePair {
                 .is_none_or(|buffers| buffers.users[buffers.next].is_none_or(|user| user < freed))
     }
 
+    /// Where the device puts the result of the atomic operation with this number.
+    pub(super) fn result(&mut self, request: u64) -> Result<Local, String> {
+        let buffers = self.buffers()?;
+        let start = buffers.memory.as_ptr();
+        let nth = (request % RESULTS) as usize;
+        let at = start.align_offset(size_of::<u64>()) + nth * size_of::<u64>();
+        let local_key = buffers.registration.local_key();
+        Ok(Local { address: start.wrapping_add(at) as u64, key: Some(local_key) })
+    }
+
     /// Where a read whose result nobody wants puts it.
     pub(super) fn scratch(&self) -> Local {
         self.scratch
@@ -338,6 +351,10 @@ impl QueuePair {
                     return Err("the device does not know the memory to be read to".to_owned());
                 }
                 (sys::IBV_WR_RDMA_READ, 1, false)
+            }
+            WorkRequest::Atomic { local, remote, operation } => {
+                parts[0] = part(local, size_of::<u64>() as u64);
+                (set_atomic(&mut work, remote, operation), 1, false)
             }
             WorkRequest::Send(bytes) => {
                 let goes_along;
@@ -495,4 +512,19 @@ impl QueuePair {
         check(result, POSTING)?;
         Ok(Some((size, signalled)))
     }
+}
+
+/// Sets what an atomic operation needs; its opcode.
+fn set_atomic(work: &mut sys::ibv_send_wr, remote: Remote, operation: AtomicOperation) -> u32 {
+    let (opcode, compare_add, swap) = match operation {
+        AtomicOperation::FetchAdd { add } => (sys::IBV_WR_ATOMIC_FETCH_AND_ADD, add, 0),
+        AtomicOperation::CompareSwap { comparator, new } => {
+            (sys::IBV_WR_ATOMIC_CMP_AND_SWP, comparator, new)
+        }
+    };
+    work.wr.atomic.remote_addr = remote.address;
+    work.wr.atomic.compare_add = compare_add;
+    work.wr.atomic.swap = swap;
+    work.wr.atomic.rkey = remote.key;
+    opcode
 }

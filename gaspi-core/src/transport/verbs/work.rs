@@ -1,5 +1,6 @@
 //! What is said between this rank and its device: requests, completions, errors, and limits.
 
+use crate::wire::message::AtomicOperation;
 use std::io;
 use std::time::Duration;
 
@@ -78,6 +79,12 @@ pub(super) enum WorkRequest<'a> {
         local: Local,
         remote: Remote,
         size: u64,
+    },
+    /// An atomic operation, whose result comes to 8 bytes of this rank.
+    Atomic {
+        local: Local,
+        remote: Remote,
+        operation: AtomicOperation,
     },
     /// A message.
     Send(&'a [u8]),

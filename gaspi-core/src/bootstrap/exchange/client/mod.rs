@@ -98,6 +98,13 @@ impl Client {
         Ok(Client { job: job.clone(), join, server: None, phase })
     }
 
+    /// A field besides those of the configuration that must be the same on all ranks.
+    #[must_use]
+    pub(crate) fn agreeing(mut self: Box<Client>, (field, value): (&str, u64)) -> Box<Client> {
+        self.join.agreed.push((field.to_owned(), value));
+        self
+    }
+
     /// Continues until all ranks of the job have registered.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 //! is kept until every rank that can still ask has been told.
 
 use crate::bootstrap::Card;
-use crate::bootstrap::exchange::message::{Failure, Join, MISSING_MAX, Message};
+use crate::bootstrap::exchange::message::{ATOMICS_FIELD, Failure, Join, MISSING_MAX, Message};
 use crate::bootstrap::exchange::start_status::StartStatus;
 use crate::ids::Rank;
 use std::collections::{BTreeMap, HashMap};
@@ -484,15 +484,26 @@ fn difference(round: &Round) -> Option<Failure> {
                 (field.to_owned(), left.agreed.len() as u64, right.agreed.len() as u64)
             }
         };
-        return Some(Failure::Mismatch {
-            field,
-            left: left.card.rank,
-            left_value: left_value.to_string(),
-            right: right.card.rank,
-            right_value: right_value.to_string(),
-        });
+        let (left_value, right_value) = match field.as_str() {
+            ATOMICS_FIELD => {
+                (atomics_in_words(left, left_value), atomics_in_words(right, right_value))
+            }
+            _ => (left_value.to_string(), right_value.to_string()),
+        };
+        let (left, right) = (left.card.rank, right.card.rank);
+        return Some(Failure::Mismatch { field, left, left_value, right, right_value });
     }
     None
+}
+
+/// What a rank has said about who executes atomic operations, and its host.
+fn atomics_in_words(join: &Join, value: u64) -> String {
+    let by = match value {
+        0 => "cpu",
+        1 => "nic (with a device that is not atomic with processors)",
+        _ => "nic (with a device that is atomic with processors)",
+    };
+    format!("{by} on host {}", join.card.host)
 }
 
 #[cfg(test)]
