@@ -33,9 +33,13 @@ impl Bias {
         self.holder.load(Ordering::Relaxed) == address(slot)
     }
 
-    /// Gives the right, which nobody holds, to the thread of `slot`; false if it is to ask again.
-    /// Under the lock.
+    /// Gives the right to the thread of `slot`; false if another one holds it, from which it has to
+    /// be taken, or if the thread is to ask again. Under the lock.
     pub(crate) fn give(&self, slot: &Slot) -> bool {
+        // Acquire: pairs with the Release in `give_back`.
+        if self.holder.load(Ordering::Acquire) != NOBODY {
+            return self.is_held_by(slot);
+        }
         // Relaxed, here and below: the lock orders them.
         let order = Ordering::Relaxed;
         let again = self.asker.swap(address(slot), order) == address(slot);
@@ -131,8 +135,9 @@ mod tests {
         assert!(bias.give(own) && bias.is_held_by(own));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                bias.take();
                 let other = epoch::own_slot();
+                assert!(!bias.give(other) && !bias.is_held_by(other), "it is the first one's");
+                bias.take();
                 let asks = (1..).find(|_| bias.give(other));
                 assert_eq!(asks, Some(PATIENCE + 1));
                 bias.give_back();

@@ -327,6 +327,7 @@ impl LaneState {
     /// # Errors
     /// What the device says.
     pub(super) fn signal(&mut self) -> Result<(), String> {
+        self.direct.take();
         if self.direct.unsignalled() == 0 || self.room() == 0 || !self.pairing.is_up() {
             return Ok(());
         }
