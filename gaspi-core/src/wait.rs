@@ -21,6 +21,10 @@ const REPORT_AFTER: Duration = Duration::from_secs(60);
 
 /// The sockets of a rank, as somebody who waits needs them.
 pub(crate) trait Sockets {
+    /// The caller begins or ends to wait by sleeping: until it ends, what comes has to be told of,
+    /// whoever looks meanwhile and leaves.
+    fn set_sleeping(&self, sleeping: bool);
+
     /// Handles what has come; false if nothing has.
     fn look(&self) -> bool;
 
@@ -265,6 +269,7 @@ impl Sleeper<'_> {
         let Sleeper { area, deadline, waiting, started, .. } = *self;
         let wakeup = area.own_wakeup();
         let mut reported = started;
+        let _sleeping = self.sockets.map(SleepingGuard::new);
         loop {
             let mut found = None;
             let limit = deadline.remaining().map_or(REPORT_AFTER, |left| left.min(REPORT_AFTER));
@@ -306,6 +311,22 @@ impl Sleeper<'_> {
     }
 }
 
+/// A thread that sleeps while it waits.
+struct SleepingGuard<'a>(&'a dyn Sockets);
+
+impl<'a> SleepingGuard<'a> {
+    fn new(sockets: &'a dyn Sockets) -> SleepingGuard<'a> {
+        sockets.set_sleeping(true);
+        SleepingGuard(sockets)
+    }
+}
+
+impl Drop for SleepingGuard<'_> {
+    fn drop(&mut self) {
+        self.0.set_sleeping(false);
+    }
+}
+
 /// Shows in the control page what this thread waits for.
 struct NoteGuard<'a>(&'a Note);
 
@@ -334,6 +355,8 @@ mod tests {
     struct Busy;
 
     impl Sockets for Busy {
+        fn set_sleeping(&self, _sleeping: bool) {}
+
         fn look(&self) -> bool {
             true
         }

@@ -27,6 +27,12 @@ impl Arrivals<'_> {
 }
 
 impl Sockets for Arrivals<'_> {
+    fn set_sleeping(&self, sleeping: bool) {
+        if let Some(verbs) = self.verbs {
+            verbs.table.set_sleeping(sleeping);
+        }
+    }
+
     fn look(&self) -> bool {
         let Some(verbs) = self.verbs else { return self.tcp.look() };
         let busy = verbs.poll();
@@ -63,6 +69,9 @@ impl Sockets for Arrivals<'_> {
 }
 
 impl Sockets for Tcp<'_> {
+    /// The sockets tell by themselves.
+    fn set_sleeping(&self, _sleeping: bool) {}
+
     fn look(&self) -> bool {
         // What the last attempt has left, for which others may wait.
         self.table.flush_corked(self.up);

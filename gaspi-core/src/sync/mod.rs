@@ -14,6 +14,7 @@ pub mod lane;
 mod lock;
 pub mod membarrier;
 pub(crate) mod once_arc;
+pub mod sleepers;
 pub mod slots;
 
 pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};

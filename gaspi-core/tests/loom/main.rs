@@ -9,6 +9,7 @@
 mod in_flight;
 mod lines;
 mod retired;
+mod sleepers;
 
 use gaspi_core::sync::arrival_slot::{ArrivalSlot, Poll};
 use gaspi_core::sync::eventcount::EventCount;

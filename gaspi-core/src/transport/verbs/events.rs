@@ -4,14 +4,16 @@
 //! The progress thread hears it. While the port is down idle lanes go by streams; what is under way
 //! on others is tried again by the device, so that a short cut costs nothing.
 //!
-//! The channel tells nothing while a thread looks, everything while one sleeps on it, and while
-//! nobody does what somebody may wait for. Whoever arms it looks once more then, since nobody tells
-//! of what has come before.
+//! The channel tells nothing while a thread looks, everything while one sleeps, and while nobody
+//! does what somebody may wait for. A thread that looks takes from the channel what others sleep
+//! for, so that whoever stops looking arms it again as long as there are such. Whoever arms it
+//! looks once more then, since nobody tells of what has come before.
 
 use super::device::Device;
 use super::lane::Lane;
 use super::{DeviceTable, Verbs};
-use crate::sync::{AtomicU8, Ordering};
+use crate::sync::sleepers::Sleepers;
+use crate::sync::{AtomicU8, AtomicU32, Ordering};
 use libibverbs_sys as sys;
 use std::os::fd::BorrowedFd;
 
@@ -191,9 +193,26 @@ pub(super) struct Arming {
     pub(super) now: AtomicU8,
     /// While nobody looks.
     pub(super) resting: AtomicU8,
+    sleepers: Sleepers<AtomicU32>,
+}
+
+impl Arming {
+    /// What the channel has to say while nobody looks.
+    fn at_rest(&self) -> u8 {
+        if self.sleepers.are_any() { armed::FOR_ALL } else { self.resting.load(Ordering::Relaxed) }
+    }
 }
 
 impl DeviceTable {
+    /// The calling thread begins or ends to wait by sleeping.
+    pub(crate) fn set_sleeping(&self, sleeping: bool) {
+        if sleeping {
+            self.arming.sleepers.begin();
+        } else {
+            self.arming.sleepers.end();
+        }
+    }
+
     /// Has the channel say when something comes from now on; the caller looks once more before it
     /// sleeps.
     pub(crate) fn arm(&self) {
@@ -225,7 +244,7 @@ impl DeviceTable {
 impl Verbs<'_> {
     /// Nobody looks from now on: has the channel tell of what somebody waits for.
     pub(crate) fn rest(self) {
-        let arm = || match self.table.arming.resting.load(Ordering::Relaxed) {
+        let arm = || match self.table.arming.at_rest() {
             armed::FOR_ALL => {
                 self.table.arm();
                 true
