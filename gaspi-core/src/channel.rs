@@ -12,6 +12,8 @@
 
 mod abort_notice;
 mod arena;
+mod arena_memory;
+mod bundle;
 mod counts;
 mod free_list;
 mod layout;
@@ -24,9 +26,10 @@ pub(crate) mod zero_copy;
 pub(crate) use crate::transport::posted_receives::HEAD_BYTES;
 pub use crate::transport::posted_receives::Head;
 pub(crate) use arena::Channels;
+pub use arena_memory::ArenaMemory;
 pub use memory::{Location, Mapped, Reached};
 pub use spec::ChannelSpec;
-pub(crate) use spec::describe;
+pub(crate) use spec::{describe, describe_many};
 
 use crate::control::PeerSlice;
 use crate::error::{Error, Result};
@@ -35,14 +38,15 @@ use crate::runtime::{Inner, Runtime};
 use crate::segment::Segment;
 use crate::sync::Mutex;
 use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, slots};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::timeout::Deadline;
-use crate::transport::endpoint::Departure;
-use crate::transport::shm::area::{liveness, wake_kind};
+use crate::transport::shm::area::wake_kind;
 use crate::wait::{Call, waiting_group};
-use arena::{Reserved, View};
+use arena::View;
+use bundle::Bundle;
 use layout::Layout;
 use setup::Placement;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A member, and how far this rank is with it. Written by the threads of this rank only.
@@ -71,6 +75,24 @@ struct Member {
 }
 
 impl Member {
+    /// The same for a channel that begins there in the range of its bundle.
+    fn of_part(&self, bytes_at: u64, words_at: u32) -> Member {
+        Member {
+            rank: self.rank,
+            node: self.node,
+            start: self.start.map(|start| start.wrapping_add(bytes_at as usize)),
+            base: self.base + bytes_at,
+            words: self.words + words_at,
+            view: self.view.clone(),
+            nth_remote: self.nth_remote,
+            received: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+            untold: AtomicU64::new(0),
+            losses: self.losses,
+        }
+    }
+
     fn copies(&self) -> Option<i32> {
         self.view.as_ref().and_then(|view| view.copies)
     }
@@ -104,7 +126,9 @@ pub struct Channel {
     ranks: Arc<[Rank]>,
     members: Box<[Member]>,
     segment: Arc<Segment>,
-    reserved: Reserved,
+    /// Its bytes in this rank's arena.
+    bytes: Range<u64>,
+    bundle: Arc<Bundle>,
     placement: Placement,
     /// How many requests of channels had failed when it was opened.
     failures_before: u64,
@@ -297,9 +321,7 @@ impl Channel {
 
     /// Whether a member has closed its end: it sends nothing more.
     pub fn has_closed(&self, member: usize) -> bool {
-        member != self.me
-            // Acquire: what it sent before is seen.
-            && self.own_word(self.layout.taken(member)).load(Ordering::Acquire) == counts::CLOSED
+        self.bundle.has_closed(member)
     }
 
     /// Whether a member is there to do what this rank waits for. As with [`check`](Channel::check),
@@ -344,35 +366,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        let inner = &*self.inner;
         self.withdraw();
-        // A forked child has no right to close for its parent; nor does one write to others that
-        // has ended for them.
-        if inner.process != std::process::id()
-            || inner.ranks.liveness(inner.ranks.me) == liveness::DEAD
-        {
-            return;
-        }
-        let word = self.layout.taken(self.me);
-        let mut writers = Vec::with_capacity(self.members.len());
-        for (index, member) in
-            self.members.iter().enumerate().filter(|(index, _)| *index != self.me)
-        {
-            if member.start.is_some() {
-                // Release, in `set`: all that this rank wrote there comes before it.
-                slots::set(self.word_of(member, word), counts::CLOSED);
-                self.inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
-            } else if inner.channels.losses(member.rank) == member.losses {
-                // Else what was sent by a connection that broke might come after this. A member
-                // that cannot be told has ended, and sees the end of this rank.
-                let _ = self.put(member, (0, 0, 0), (word, counts::CLOSED), Departure::Now);
-            }
-            let own = self.members[self.me].words + self.layout.taken(index);
-            writers.push((member.rank, own));
-        }
-        if let Some(arena) = inner.channels.arena() {
-            arena.close(self.reserved.clone(), writers);
-        }
     }
 }
 

@@ -60,6 +60,8 @@ pub enum CallKind {
     SegmentUse = 5,
     /// A channel opened by all.
     ChannelOpen = 6,
+    /// Many channels opened by all.
+    ChannelsOpen = 7,
 }
 
 /// Bits of a signature that hold the kind.
@@ -79,7 +81,7 @@ impl CallKind {
             CallKind::SegmentCreate => "segment_create",
             CallKind::SegmentUse => "segment_use",
             // The first one of a group, for a program.
-            CallKind::ChannelOpen => "a collective",
+            CallKind::ChannelOpen | CallKind::ChannelsOpen => "a collective",
         }
     }
 }
@@ -94,6 +96,7 @@ pub fn describe_call(signature: u64) -> String {
         4 => format!("segment_create of segment {details}"),
         5 => format!("segment_use of segment {details}"),
         6 => crate::channel::describe(details),
+        7 => crate::channel::describe_many(details),
         kind => format!("a collective of kind {kind}"),
     }
 }

@@ -273,7 +273,7 @@ impl Arena {
     }
 
     /// Gives back a range that nobody else knows of.
-    fn free(&self, reserved: Reserved) {
+    pub(super) fn free(&self, reserved: Reserved) {
         self.free_locked(&mut self.space.lock(), reserved);
     }
 

@@ -22,14 +22,16 @@ pub(super) const LINE: u64 = size_of::<ArrivalSlot<AtomicU64>>() as u64;
 const PAIR: u64 = 2 * LINE;
 /// What ranges of an arena are aligned to, and the distance at which caches begin again.
 pub(super) const PAGE: u64 = 4096;
-/// How staging of neighbouring members is shifted.
+/// How staging of neighbouring members is shifted in a channel with room.
 const SKEW: u64 = 5 * LINE;
 /// Stages of a member. Two would do, but lines that are still in a reader's cache are slow to
 /// write. After some megabytes they have left it: 64 KiB are written in 2 us instead of 7. Odd, so
 /// that operations of two arrivals, one of them staged, go through all.
 pub(super) const STAGES: u64 = 65;
+/// Stages of a channel that lies close to others.
+const COMPACT_STAGES: u64 = 2;
 /// Words per member, in its own cache line while that is cheap.
-const WORDS: u32 = 2;
+const WORDS: u32 = 3;
 const SPREAD_WORDS: u32 = (LINE / 4) as u32;
 /// Members up to which each has a cache line for its words.
 const SPREAD_MEMBERS: usize = 64;
@@ -42,8 +44,13 @@ pub(super) struct Layout {
     slot_stride: u64,
     /// From the slots of a member to those of the next.
     ring: u64,
+    stages: u64,
     stages_at: u64,
     stage_stride: u64,
+    /// How staging of neighbouring members is shifted.
+    skew: u64,
+    /// What the part is rounded up to.
+    align: u64,
     receive_slots_at: u64,
     send_slots_at: u64,
     words_per_member: u32,
@@ -51,24 +58,45 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// For `members` members.
+    /// For `members` members, with room where that makes it fast.
     pub(super) fn new(spec: ChannelSpec, members: usize) -> Layout {
+        let spread = members <= SPREAD_MEMBERS;
+        let words_per_member = if spread { SPREAD_WORDS } else { WORDS };
+        // Stages of neighbours are apart by a page, and by lines beyond.
+        let stage_stride = (spec.stage_bytes + PAGE).next_multiple_of(PAIR) + PAIR;
+        Layout::with(spec, members, (STAGES, stage_stride, SKEW), PAGE, words_per_member)
+    }
+
+    /// The same in as few bytes as will do, for one of many that lie close to each other.
+    pub(super) fn compact(spec: ChannelSpec, members: usize) -> Layout {
+        let stage_stride = spec.stage_bytes.next_multiple_of(PAIR);
+        Layout::with(spec, members, (COMPACT_STAGES, stage_stride, 0), PAIR, WORDS)
+    }
+
+    fn with(
+        spec: ChannelSpec,
+        members: usize,
+        (stages, stage_stride, skew): (u64, u64, u64),
+        align: u64,
+        words_per_member: u32,
+    ) -> Layout {
         let (slots, n) = (u64::from(spec.slots), members as u64);
         // An odd number of lines, so that slots go through all sets.
         let slot_stride = (spec.slot_bytes().div_ceil(LINE) | 1) * LINE;
         let ring = (slots * slot_stride).next_multiple_of(PAIR);
-        let stages_at = (3 * PAIR + n * LINE).next_multiple_of(PAGE);
-        let stage_stride = (spec.stage_bytes + PAGE).next_multiple_of(PAIR) + PAIR;
-        let receive_slots_at = (stages_at + STAGES * stage_stride).next_multiple_of(PAGE);
+        let stages_at = (3 * PAIR + n * LINE).next_multiple_of(align);
+        let receive_slots_at = (stages_at + stages * stage_stride).next_multiple_of(align);
         let send_slots_at = receive_slots_at + n * ring;
-        let words_per_member = if members <= SPREAD_MEMBERS { SPREAD_WORDS } else { WORDS };
         let words = words_per_member * members as u32;
         Layout {
             slots,
             slot_stride,
             ring,
+            stages,
             stages_at,
             stage_stride,
+            skew,
+            align,
             receive_slots_at,
             send_slots_at,
             words_per_member,
@@ -78,7 +106,7 @@ impl Layout {
 
     /// Bytes of a member's part, `remotes` of the others being of other nodes.
     pub(super) fn bytes(&self, remotes: usize) -> u64 {
-        (self.send_slots_at + remotes as u64 * self.ring).next_multiple_of(PAGE)
+        (self.send_slots_at + remotes as u64 * self.ring).next_multiple_of(self.align)
     }
 
     /// Words of a member's part.
@@ -107,8 +135,8 @@ impl Layout {
     /// Staging of `member` for an arrival.
     #[inline]
     pub(super) fn stage(&self, member: usize, sequence: u64) -> u64 {
-        let skew = member as u64 * SKEW % PAGE;
-        self.stages_at + (sequence % STAGES) * self.stage_stride + skew
+        let skew = member as u64 * self.skew % PAGE;
+        self.stages_at + (sequence % self.stages) * self.stage_stride + skew
     }
 
     #[inline]
@@ -145,6 +173,12 @@ impl Layout {
     pub(super) fn taken(&self, by: usize) -> u32 {
         self.received(by) + 1
     }
+
+    /// The word, among those of a member, in which `by` says that it has closed its end.
+    #[inline]
+    pub(super) fn closed(&self, by: usize) -> u32 {
+        self.received(by) + 2
+    }
 }
 
 #[cfg(test)]
@@ -160,12 +194,13 @@ mod tests {
             stage in 0..9000u64,
             members in 1..90usize,
             remotes in 0..90usize,
+            compact in any::<bool>(),
         ) {
             let remotes = remotes.min(members - 1);
             let spec = ChannelSpec { slots, message_bytes: message, stage_bytes: stage }
                 .rounded()
                 .expect("a small one");
-            let g = Layout::new(spec, members);
+            let g = if compact { Layout::compact(spec, members) } else { Layout::new(spec, members) };
             let firsts = [g.arrival_slot(0), g.arrival_slot(1), g.notice()];
             let mut parts: Vec<(u64, u64)> = firsts.map(|first| (first, LINE)).into();
             for member in 0..members {
@@ -178,7 +213,7 @@ mod tests {
             }
             // Each member has its own in its own part.
             let me = members / 2;
-            parts.extend((0..STAGES).map(|turn| (g.stage(me, turn), spec.stage_bytes)));
+            parts.extend((0..g.stages).map(|turn| (g.stage(me, turn), spec.stage_bytes)));
             parts.sort_unstable();
             for pair in parts.windows(2) {
                 prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
@@ -186,7 +221,7 @@ mod tests {
             let last = parts.last().expect("some");
             prop_assert!(last.0 + last.1 <= g.bytes(remotes));
             prop_assert!(parts.iter().all(|part| part.0 % LINE == 0));
-            prop_assert!(g.taken(members - 1) < g.words());
+            prop_assert!(g.closed(members - 1) < g.words());
             prop_assert_eq!(g.receive_slot(0, u64::from(slots) * 3), g.receive_slot(0, 0));
         }
     }

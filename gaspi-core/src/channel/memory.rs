@@ -2,11 +2,12 @@
 //! other memory by copies between processes.
 
 use super::Channel;
+use super::arena::View;
 use crate::control::PeerSlice;
 use crate::error::{Error, Result};
 use crate::ids::SegmentId;
 use crate::os::{cross_memory, process};
-use crate::segment::Target;
+use crate::segment::{ARENA, Target};
 use crate::sync::{Ordering, epoch};
 use std::io;
 use std::sync::Arc;
@@ -56,7 +57,15 @@ impl Location {
 pub struct Mapped {
     pointer: *mut u8,
     len: usize,
-    _keep: Option<Arc<Target>>,
+    _keep: Keep,
+}
+
+/// What keeps memory mapped.
+#[derive(Debug, Clone)]
+enum Keep {
+    Own,
+    Segment { _target: Arc<Target> },
+    Arena { _view: Arc<View> },
 }
 
 // SAFETY: the pointer leads into what `_keep` has mapped, or to memory of this process; it is only
@@ -92,6 +101,12 @@ impl Channel {
     /// [`all_reachable`]: Channel::all_reachable
     pub fn locate(&self, address: *const u8, len: u64) -> Location {
         let inner = &self.inner;
+        let in_arena = (address as u64).wrapping_sub(self.segment.pointer() as u64);
+        if in_arena <= self.segment.size && len <= self.segment.size - in_arena {
+            // All members had been told of it before they opened the channel.
+            let generation = self.segment.generation;
+            return Location::Segment { id: ARENA, generation, offset: in_arena };
+        }
         let inside = epoch::enter();
         let recent = self.recent.load(Ordering::Relaxed);
         let first = (recent != 0).then_some(SegmentId((recent >> 32) as u8));
@@ -121,6 +136,21 @@ impl Channel {
     pub fn reach(&self, member: usize, location: Location, len: u64) -> Option<Reached> {
         let at = &self.members[member];
         match location {
+            Location::Segment { id: ARENA, generation, offset } if member != self.me => {
+                let view = at.view.as_ref()?;
+                let fits = offset <= view.target.mapped() && len <= view.target.mapped() - offset;
+                if view.target.generation != generation || !fits {
+                    return None;
+                }
+                let pointer = view.target.start(offset);
+                let _view = Arc::clone(view);
+                let keep = Keep::Arena { _view };
+                Some(Reached::Mapped(Mapped { pointer, len: len as usize, _keep: keep }))
+            }
+            Location::Segment { id: ARENA, offset, .. } => {
+                let pointer = self.segment.pointer().wrapping_add(offset as usize);
+                Some(Reached::Mapped(Mapped { pointer, len: len as usize, _keep: Keep::Own }))
+            }
             Location::Segment { id, generation, offset } => {
                 let target = self.inner.ranks.targets_of(at.rank).get_arc(id)?;
                 let fits = offset <= target.mapped() && len <= target.mapped() - offset;
@@ -128,11 +158,15 @@ impl Channel {
                     return None;
                 }
                 let pointer = target.start(offset);
-                Some(Reached::Mapped(Mapped { pointer, len: len as usize, _keep: Some(target) }))
+                Some(Reached::Mapped(Mapped {
+                    pointer,
+                    len: len as usize,
+                    _keep: Keep::Segment { _target: target },
+                }))
             }
             Location::Address(address) if member == self.me => {
                 let pointer = address as *mut u8;
-                Some(Reached::Mapped(Mapped { pointer, len: len as usize, _keep: None }))
+                Some(Reached::Mapped(Mapped { pointer, len: len as usize, _keep: Keep::Own }))
             }
             Location::Address(_) => at.copies().map(|_| Reached::CrossMemory),
         }

@@ -81,7 +81,7 @@ impl Channel {
     ) -> Result<bool> {
         let (number, buffer) = match lifetime {
             Lifetime::UntilAcknowledged { awaited } if len >= ZERO_COPY_BYTES => {
-                let channel = (self.reserved.bytes.start, member);
+                let channel = (self.bytes.start, member);
                 // SAFETY: as the caller says.
                 let begun = unsafe { self.inner.channels.zero_copy.begin(channel, data, awaited) };
                 (begun.0, Some(begun.1))
@@ -98,7 +98,7 @@ impl Channel {
         let size = (HEAD_BYTES + len) as u64;
         let sent = self.posting(member, (to, size), word, number, |inner, put| {
             let from = self.layout.send_slot(member.nth_remote, index);
-            let slot = Payload::new(Arc::clone(&self.segment), self.reserved.bytes.start + from);
+            let slot = Payload::new(Arc::clone(&self.segment), self.bytes.start + from);
             let head = bytemuck::bytes_of(head);
             let data = Piece { pointer: data.cast_mut(), len };
             let message = ChannelMessage { put, head, data, slot, buffer };
@@ -116,7 +116,7 @@ impl Channel {
     /// until [`withdraw`](Channel::withdraw): it shows in [`check`](Channel::check) or
     /// [`alive`](Channel::alive).
     pub fn in_flight(&self) -> Vec<(usize, bool)> {
-        self.inner.channels.zero_copy.in_flight(self.reserved.bytes.start)
+        self.inner.channels.zero_copy.in_flight(self.bytes.start)
     }
 
     /// Messages of a member that have come so far. Messages below that may be read.
@@ -177,7 +177,7 @@ impl Channel {
     }
 
     fn arena_slot(&self, from: usize, index: u64) -> u64 {
-        self.reserved.bytes.start + self.layout.receive_slot(from, index)
+        self.bytes.start + self.layout.receive_slot(from, index)
     }
 
     /// Has the data of message `index` of a member of another node, of which fewer than the slots
@@ -211,8 +211,8 @@ impl Channel {
 
     /// Nothing is expected any more, and zero-copy sends are cancelled.
     pub fn withdraw(&self) {
-        self.inner.endpoints.posted_receives.cancel(self.reserved.bytes.clone());
-        self.inner.channels.zero_copy.cancel(self.reserved.bytes.start);
+        self.inner.endpoints.posted_receives.cancel(self.bytes.clone());
+        self.inner.channels.zero_copy.cancel(self.bytes.start);
     }
 
     /// Messages of a member below `count` are not needed any more. Tells a member of this node at
@@ -259,7 +259,7 @@ impl Channel {
         departure: Departure,
     ) -> Result<()> {
         self.posting(member, (to, size), word, 0, |inner, put| {
-            let start = self.reserved.bytes.start;
+            let start = self.bytes.start;
             let payload = (size > 0).then(|| Payload::new(Arc::clone(&self.segment), start + from));
             inner.endpoint(member.rank).put(put, payload, departure).map(|()| true)
         })

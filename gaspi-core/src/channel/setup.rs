@@ -1,12 +1,11 @@
-//! How the members of a group open a channel together.
+//! How the members of a group open channels together.
 //!
 //! Each takes a range of its arena, registers the arena with the other members where it is not yet,
 //! and arrives with the place of its range. Registration and arrival are those of segments made by
 //! a group, so all of it can be continued after a timeout.
 
-use super::arena::Reserved;
-use super::layout::Layout;
-use super::spec::ChannelSpec;
+use super::bundle::{Bundle, Parts};
+use super::spec::{ChannelSpec, digest};
 use super::{Channel, Member};
 use crate::control::reason::{Report, has_failed};
 use crate::control::{CallKey, CallKind, GroupCall, describe_call};
@@ -23,9 +22,8 @@ const RESERVING: u64 = 0;
 const REGISTERING: u64 = 1;
 const MEETING: u64 = 2;
 
-/// The call that opens a channel.
-fn key_of(spec: ChannelSpec) -> CallKey {
-    let (kind, details) = (CallKind::ChannelOpen, spec.details());
+/// The call that opens channels.
+fn key_of(kind: CallKind, details: u64) -> CallKey {
     let signature = kind.signature(details);
     CallKey { kind, arguments: details, signature, describe: describe_call }
 }
@@ -70,25 +68,27 @@ impl Offer {
 }
 
 impl Inner {
-    /// Takes a range for a channel with these members and clears what they look at in it.
-    fn reserve_part(&self, call: &GroupCall<'_>, group: GroupId, spec: ChannelSpec) -> Result<()> {
+    /// Takes a range for channels with these members and clears what they look at in it.
+    fn reserve_parts(&self, call: &GroupCall<'_>, group: GroupId, all: &Parts) -> Result<()> {
         let ranks = call.ranks();
-        let layout = Layout::new(spec, ranks.len());
-        let remotes = ranks.iter().filter(|rank| !self.ranks.is_local(**rank)).count();
-        let reserved = self.reserve(layout.bytes(remotes), layout.words())?;
+        let reserved = self.reserve(all.bytes, all.words)?;
         if let Some(arena) = self.channels.arena() {
             let start = arena.segment.pointer().wrapping_add(reserved.bytes.start as usize);
-            let notices = (0..ranks.len()).map(|member| layout.received_notice(member));
-            let firsts = [layout.arrival_slot(0), layout.arrival_slot(1), layout.notice()];
-            for offset in firsts.into_iter().chain(notices) {
-                // The number of a line or a notice is its first word.
-                // SAFETY: inside of the range, aligned, and nobody else knows it yet.
-                let number = unsafe { &*start.wrapping_add(offset as usize).cast::<AtomicU64>() };
-                // Relaxed: published by the arrival.
-                number.store(0, Ordering::Relaxed);
+            for part in &all.parts {
+                let (start, layout) = (start.wrapping_add(part.bytes_at as usize), part.layout);
+                let notices = (0..ranks.len()).map(|member| layout.received_notice(member));
+                let firsts = [layout.arrival_slot(0), layout.arrival_slot(1), layout.notice()];
+                for offset in firsts.into_iter().chain(notices) {
+                    let number = start.wrapping_add(offset as usize).cast::<AtomicU64>();
+                    // The number of a line or a notice is its first word.
+                    // SAFETY: inside of the range, aligned, and nobody else knows it yet.
+                    let number = unsafe { &*number };
+                    // Relaxed: published by the arrival.
+                    number.store(0, Ordering::Relaxed);
+                }
             }
         }
-        let writers = closers(ranks, call.me(), &layout, &reserved);
+        let writers = all.closers(ranks, call.me(), &reserved);
         self.channels.begin_opening(group, reserved, writers);
         Ok(())
     }
@@ -100,13 +100,6 @@ impl Inner {
             ranks.iter().filter(|rank| self.ranks.is_local(**rank) && **rank != self.ranks.me);
         others.into_iter().all(|rank| arena.segment.answer_of(*rank) == Some(1))
     }
-}
-
-/// The other members, and the words in which they say that they have closed a channel.
-fn closers(ranks: &[Rank], me: usize, layout: &Layout, reserved: &Reserved) -> Vec<(Rank, u32)> {
-    let word = |index: usize| reserved.words.start as u32 + layout.taken(index);
-    let others = ranks.iter().enumerate().filter(|(index, _)| *index != me);
-    others.map(|(index, rank)| (*rank, word(index))).collect()
 }
 
 impl Runtime {
@@ -124,10 +117,46 @@ impl Runtime {
         timeout: Timeout,
     ) -> Result<Channel> {
         let spec = spec.rounded()?;
+        let key = key_of(CallKind::ChannelOpen, spec.details());
+        let opened = self.open_parts(group, key, timeout, |ranks| {
+            let ranks_here = self.shared();
+            let remotes = ranks.iter().filter(|rank| !ranks_here.ranks.is_local(**rank)).count();
+            Ok(Parts::one(spec, ranks.len(), remotes))
+        });
+        opened?.pop().ok_or(Error::NotInitialised)
+    }
+
+    /// Opens many channels in one meeting, as [`channel_open`](Runtime::channel_open) opens one.
+    /// They lie close to each other: each takes little more than the bytes of its messages and of
+    /// two stages. Their memory is given back when the last of them has been closed.
+    ///
+    /// # Errors
+    /// As [`channel_open`](Runtime::channel_open).
+    #[doc(hidden)]
+    pub fn channels_open(
+        &self,
+        group: GroupId,
+        specs: &[ChannelSpec],
+        timeout: Timeout,
+    ) -> Result<Vec<Channel>> {
+        let specs = specs.iter().map(|spec| spec.rounded()).collect::<Result<Vec<_>>>()?;
+        let key = key_of(CallKind::ChannelsOpen, digest(&specs));
+        self.open_parts(group, key, timeout, |ranks| Parts::many(&specs, ranks.len()))
+    }
+
+    /// Opens the channels whose places `layout` gives.
+    fn open_parts(
+        &self,
+        group: GroupId,
+        key: CallKey,
+        timeout: Timeout,
+        layout: impl FnOnce(&[Rank]) -> Result<Parts>,
+    ) -> Result<Vec<Channel>> {
         let (inner, deadline) = (self.shared(), timeout.deadline());
-        let mut call = inner.group_call(group, key_of(spec))?;
+        let all = layout(&self.group_ranks(group)?)?;
+        let mut call = inner.group_call(group, key)?;
         let failures = inner.channels.failures();
-        inner.prepare_part(&mut call, group, spec, deadline)?;
+        inner.prepare_parts(&mut call, group, &all, deadline)?;
         let failure = call.failure();
         let failed = failure.is_some();
         let report = call.report(failure.as_ref());
@@ -140,7 +169,7 @@ impl Runtime {
             met.is_ok() && (0..call.ranks().len()).any(|m| has_failed(Offer::of(&call, m).report));
         let outcome = match (failure, met) {
             (Some(error), _) | (None, Err(error)) => Err(error),
-            (None, Ok(())) => inner.connect_parts(&call, group, spec, failures, deadline),
+            (None, Ok(())) => inner.connect_parts(&call, group, &all, failures, deadline),
         };
         if let Err(error) = &outcome {
             // A member that has seen all arrive alike, and none fail, has opened it.
@@ -158,15 +187,15 @@ impl Inner {
     ///
     /// # Errors
     /// [`Error::Timeout`].
-    fn prepare_part(
+    fn prepare_parts(
         &self,
         call: &mut GroupCall<'_>,
         group: GroupId,
-        spec: ChannelSpec,
+        all: &Parts,
         deadline: Deadline,
     ) -> Result<()> {
         if call.cursor() == RESERVING {
-            match self.reserve_part(call, group, spec) {
+            match self.reserve_parts(call, group, all) {
                 Ok(()) => call.set_cursor(REGISTERING),
                 Err(error) => {
                     call.set_failure(error);
@@ -197,15 +226,15 @@ impl Inner {
         Offer { report, base, words, reachable, shares_cores }
     }
 
-    /// Puts a channel together from what all members have offered.
+    /// Puts channels together from what all members have offered.
     fn connect_parts(
         self: &Arc<Inner>,
         call: &GroupCall<'_>,
         group: GroupId,
-        spec: ChannelSpec,
+        all: &Parts,
         failures: u64,
         deadline: Deadline,
-    ) -> Result<Channel> {
+    ) -> Result<Vec<Channel>> {
         let ranks = call.ranks_shared();
         let offers: Vec<Offer> = (0..ranks.len()).map(|member| Offer::of(call, member)).collect();
         if let Some(failed) = offers.iter().position(|offer| has_failed(offer.report)) {
@@ -215,22 +244,34 @@ impl Inner {
         let Some(arena) = self.channels.arena() else { return Err(Error::NotInitialised) };
         let members = self.members_of(&ranks, &offers, arena.segment.pointer())?;
         let reserved = self.channels.end_opening(group).ok_or(Error::NotInitialised)?;
-        Ok(Channel {
-            inner: Arc::clone(self),
-            group,
-            spec,
-            layout: Layout::new(spec, ranks.len()),
-            me: call.me(),
-            members,
-            segment: Arc::clone(&arena.segment),
-            reserved,
-            placement: self.placement(&ranks, &offers),
-            failures_before: failures,
-            harmless_failures: AtomicU64::new(failures),
-            recent: AtomicU64::new(0),
-            notices: Mutex::new(0),
-            ranks,
-        })
+        let Some(first) = all.parts.first() else { return Ok(Vec::new()) };
+        let placement = self.placement(&ranks, &offers);
+        let (inner, segment, me) = (Arc::clone(self), Arc::clone(&arena.segment), call.me());
+        let start = reserved.bytes.start;
+        let bundle = Bundle { inner, segment, me, members, layout: first.layout, reserved };
+        let bundle = Arc::new(bundle);
+        let ends = all.parts.iter().skip(1).map(|part| part.bytes_at).chain([all.bytes]);
+        let channels = all.parts.iter().zip(ends).map(|(part, end)| {
+            let moved = |member: &Member| member.of_part(part.bytes_at, part.words_at);
+            Channel {
+                inner: Arc::clone(self),
+                group,
+                spec: part.spec,
+                layout: part.layout,
+                me: call.me(),
+                members: bundle.members.iter().map(moved).collect(),
+                segment: Arc::clone(&arena.segment),
+                bytes: start + part.bytes_at..start + end,
+                bundle: Arc::clone(&bundle),
+                placement,
+                failures_before: failures,
+                harmless_failures: AtomicU64::new(failures),
+                recent: AtomicU64::new(0),
+                notices: Mutex::new(0),
+                ranks: Arc::clone(&ranks),
+            }
+        });
+        Ok(channels.collect())
     }
 
     fn placement(&self, ranks: &[Rank], offers: &[Offer]) -> Placement {

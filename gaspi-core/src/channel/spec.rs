@@ -10,6 +10,9 @@ const STAGE_BYTES_MAX: u64 = (1 << 26) - LINE;
 /// Bits of the largest number of lines of a message, and of staging.
 const MESSAGE_BITS: u32 = 24;
 const STAGE_BITS: u32 = 20;
+/// Bits of the number of channels that are opened together, and of the hash of their sizes.
+const MANY_BITS: u32 = 24;
+const HASH_BITS: u32 = 36;
 
 /// How large a channel is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +65,22 @@ impl ChannelSpec {
             stage_bytes: field(0, STAGE_BITS) * LINE,
         }
     }
+}
+
+/// What has to be the same on all members that open many channels: their number, and a hash.
+pub(super) fn digest(specs: &[ChannelSpec]) -> u64 {
+    // FNV-1a over the words.
+    let hash = specs.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, spec| {
+        (hash ^ spec.details()).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
+    });
+    let number = (specs.len() as u64) & ((1 << MANY_BITS) - 1);
+    number << HASH_BITS | hash >> (u64::BITS - HASH_BITS)
+}
+
+/// Many channels in words, from the details of the signature.
+pub(crate) fn describe_many(details: u64) -> String {
+    let (number, hash) = (details >> HASH_BITS, details & ((1 << HASH_BITS) - 1));
+    format!("channels_open of {number} channels of sizes {hash:x}")
 }
 
 /// A call in words, from the details of its signature.

@@ -251,7 +251,7 @@ impl GroupCall<'_> {
         let call = match self.key.kind {
             CallKind::Barrier => Call::Barrier,
             CallKind::SegmentCreate | CallKind::SegmentUse => Call::Create,
-            CallKind::ChannelOpen => Call::Channel,
+            CallKind::ChannelOpen | CallKind::ChannelsOpen => Call::Channel,
             _ => Call::Collective,
         };
         let (inner, waiting) = (self.inner, waiting_group(call, self.group));

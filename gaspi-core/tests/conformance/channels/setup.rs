@@ -106,6 +106,97 @@ fn memory_of_closed_channels_is_used_again() {
     }
 }
 
+/// Channels of several sizes.
+fn many_specs() -> Vec<ChannelSpec> {
+    let spec = |i: u64| ChannelSpec {
+        slots: 1 + (i % 3) as u32,
+        message_bytes: 256 + 64 * (i % 5),
+        stage_bytes: 64 * (i % 4),
+    };
+    (0..40).map(spec).collect()
+}
+
+fn many_channels_open_at_once_and_do_not_disturb_each_other() {
+    for size in [1, 2, 4] {
+        run(size, |rt| {
+            let mut places = BTreeSet::new();
+            for round in 0..30u64 {
+                let specs = many_specs();
+                let mut channels = rt.channels_open(GroupId::ALL, &specs, LIMIT).expect("many");
+                for (channel, spec) in channels.iter().zip(&specs) {
+                    assert_eq!(channel.spec(), *spec);
+                    let clean =
+                        (0..size as usize).all(|member| channel.read_notice(member).is_none());
+                    assert!(clean, "a notice of a former use");
+                }
+                places.insert(channels[0].incoming(0, 0).as_ptr() as usize);
+                // Each rank sends in an order of its own.
+                let (count, me) = (channels.len(), channels[0].me());
+                let order = |i: usize| (i * 7 + me * 11 + round as usize) % count;
+                for channel in (0..count).map(order) {
+                    (0..size as usize)
+                        .for_each(|to| send(&channels[channel], to, 0).expect("sent"));
+                }
+                for channel in (0..count).rev().map(order) {
+                    for from in 0..size as usize {
+                        receive(&channels[channel], from, 0).expect("received");
+                    }
+                    channels[channel].publish_notice([1; 6]);
+                }
+                // Those that stay open keep the memory of all.
+                channels.rotate_left(round as usize);
+                channels.truncate(1);
+                exchange(&channels[0], 1..20);
+            }
+            assert!(places.len() < 10, "{} places", places.len());
+            meet(rt);
+        });
+    }
+}
+
+fn all_hear_of_members_that_open_other_channels() {
+    run(3, |rt| {
+        let mut specs = many_specs();
+        if rt.rank() == Rank(2) {
+            specs[17].slots += 1;
+        }
+        let opened = rt.channels_open(GroupId::ALL, &specs, LIMIT);
+        let Err(Error::Mismatch { difference, .. }) = opened else { panic!("{opened:?}") };
+        assert!(difference.contains("40 channels"), "{difference}");
+        let channels = rt.channels_open(new_group(rt), &many_specs(), LIMIT).expect("many");
+        exchange(&channels[3], 0..10);
+        meet(rt);
+    });
+}
+
+fn memory_of_the_arena_is_mapped_by_the_members_of_the_node() {
+    run(3, |rt| {
+        let channel = open(rt);
+        let memory = rt.arena_memory(100_000).expect("memory");
+        assert!(memory.len() >= 100_000);
+        let me = channel.me() as u8;
+        // SAFETY: inside of the memory, which is this rank's.
+        unsafe { memory.pointer().add(99_999).write(me + 1) };
+        let location = channel.locate(memory.pointer().wrapping_add(99_999), 1);
+        let [kind, offset] = location.encode();
+        channel.publish_notice([kind, offset, 0, 0, 0, 0]);
+        for member in 0..channel.ranks().len() {
+            let words = until(&channel, || channel.read_notice(member)).expect("told");
+            let location = Location::decode([words[0], words[1]]);
+            if channel.is_local(member) {
+                let reached = channel.reach(member, location, 1).expect("mapped");
+                let found = read(&reached.slice().expect("mapped"), 1);
+                assert_eq!(found, [member as u8 + 1]);
+            }
+        }
+        meet(rt);
+        drop(memory);
+        let again = rt.arena_memory(100_000).expect("memory");
+        assert!(!again.is_empty());
+        meet(rt);
+    });
+}
+
 fn memory_that_a_member_may_still_write_to_is_not_used_again() {
     run(2, |rt| {
         let first = open(rt);
@@ -233,6 +324,9 @@ tests! {
         several_groups_open_and_use_channels_at_once,
         memory_of_closed_channels_is_used_again,
         memory_that_a_member_may_still_write_to_is_not_used_again,
+        many_channels_open_at_once_and_do_not_disturb_each_other,
+        all_hear_of_members_that_open_other_channels,
+        memory_of_the_arena_is_mapped_by_the_members_of_the_node,
         a_member_that_has_closed_its_end_is_told_from_one_that_is_late,
         a_member_that_dies_is_named_by_open_and_by_check,
         a_member_may_leave_as_soon_as_it_has_opened,

@@ -1,0 +1,181 @@
+//! Channels that are opened together: they share a range of each member's arena, which each gives
+//! back when its last one is closed.
+
+use super::layout::Layout;
+use super::spec::ChannelSpec;
+use super::{Member, counts};
+use crate::config::CHANNELS;
+use crate::error::{Error, Result};
+use crate::ids::{NotificationId, Rank};
+use crate::runtime::Inner;
+use crate::segment::{ARENA, Segment};
+use crate::sync::{Ordering, slots};
+use crate::transport::endpoint::Departure;
+use crate::transport::shm::area::{liveness, wake_kind};
+use crate::wire::message::{Put, RemoteAddress, Stream};
+use std::sync::Arc;
+
+use super::arena::Reserved;
+
+/// Where a channel lies in the ranges of its bundle, alike on all members.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub(super) spec: ChannelSpec,
+    pub(super) layout: Layout,
+    pub(super) bytes_at: u64,
+    pub(super) words_at: u32,
+}
+
+/// The channels of a bundle between so many members.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) parts: Vec<Part>,
+    /// Bytes and words of a member's range.
+    pub(super) bytes: u64,
+    pub(super) words: u32,
+}
+
+impl Parts {
+    /// One channel with all the room that makes it fast, where `remotes` of the members are of
+    /// other nodes than this rank.
+    pub(super) fn one(spec: ChannelSpec, members: usize, remotes: usize) -> Parts {
+        let layout = Layout::new(spec, members);
+        let part = Part { spec, layout, bytes_at: 0, words_at: 0 };
+        Parts { parts: vec![part], bytes: layout.bytes(remotes), words: layout.words() }
+    }
+
+    /// Channels that lie close to each other, at the same places on all members.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if they are more than an arena can hold.
+    pub(super) fn many(specs: &[ChannelSpec], members: usize) -> Result<Parts> {
+        let (mut bytes, mut words) = (0u64, 0u32);
+        let mut parts = Vec::with_capacity(specs.len());
+        for spec in specs {
+            let layout = Layout::compact(*spec, members);
+            parts.push(Part { spec: *spec, layout, bytes_at: bytes, words_at: words });
+            let ends =
+                bytes.checked_add(layout.bytes(members)).zip(words.checked_add(layout.words()));
+            (bytes, words) = ends.ok_or_else(|| Error::Memory {
+                needed: u64::MAX,
+                available: 0,
+                reason: format!("{} channels need more than an arena holds", specs.len()),
+            })?;
+        }
+        Ok(Parts { parts, bytes, words })
+    }
+
+    /// The others, and the words in which they say that they have closed their end.
+    pub(super) fn closers(
+        &self,
+        ranks: &[Rank],
+        me: usize,
+        reserved: &Reserved,
+    ) -> Vec<(Rank, u32)> {
+        let Some(first) = self.parts.first() else { return Vec::new() };
+        let word = |index: usize| reserved.words.start as u32 + first.layout.closed(index);
+        let others = ranks.iter().enumerate().filter(|(index, _)| *index != me);
+        others.map(|(index, rank)| (*rank, word(index))).collect()
+    }
+}
+
+/// What channels that were opened together share.
+#[derive(Debug)]
+pub(super) struct Bundle {
+    pub(super) inner: Arc<Inner>,
+    pub(super) segment: Arc<Segment>,
+    pub(super) me: usize,
+    /// The members, with the starts of their ranges.
+    pub(super) members: Box<[Member]>,
+    /// Of the first channel, whose words tell the end of all.
+    pub(super) layout: Layout,
+    pub(super) reserved: Reserved,
+}
+
+impl Bundle {
+    /// The word in which a member says that it has closed its end.
+    fn own_word(&self, of: usize) -> u32 {
+        self.members[self.me].words + self.layout.closed(of)
+    }
+
+    /// Whether a member has closed its end: it sends nothing more.
+    pub(super) fn has_closed(&self, member: usize) -> bool {
+        let word = self.segment.notification(self.own_word(member) as usize);
+        // Acquire: what it sent before is seen.
+        member != self.me && word.load(Ordering::Acquire) == counts::CLOSED
+    }
+
+    /// Tells a member that nothing of this rank follows.
+    fn tell(&self, member: &Member) {
+        let inner = &*self.inner;
+        let word = member.words + self.layout.closed(self.me);
+        let Some(view) = &member.view else { return };
+        if member.start.is_some() {
+            // Release, in `set`: all that this rank wrote there comes before it.
+            slots::set(view.target.notification(word as usize), counts::CLOSED);
+            inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
+            return;
+        }
+        if inner.channels.losses(member.rank) != member.losses || inner.check_open().is_err() {
+            // What was sent by a connection that broke might come after this.
+            return;
+        }
+        let generation = view.target.generation;
+        let remote = RemoteAddress { segment: ARENA, generation, offset: member.base };
+        let stream = Stream { queue: CHANNELS, generation: 0 };
+        let (notification, value) = (NotificationId(word), counts::CLOSED);
+        let put = Put { stream, remote, size: 0, last: true, notification, value };
+        // A member that cannot be told has ended, and sees the end of this rank.
+        let _ = inner.endpoint(member.rank).put(put, None, Departure::Now);
+    }
+}
+
+impl Drop for Bundle {
+    fn drop(&mut self) {
+        let inner = &*self.inner;
+        // A forked child has no right to close for its parent; nor does one write to others that
+        // has ended for them.
+        if inner.process != std::process::id()
+            || inner.ranks.liveness(inner.ranks.me) == liveness::DEAD
+        {
+            return;
+        }
+        let others = self.members.iter().enumerate().filter(|(index, _)| *index != self.me);
+        let writers = others.map(|(index, member)| {
+            self.tell(member);
+            (member.rank, self.own_word(index))
+        });
+        let writers = writers.collect();
+        if let Some(arena) = inner.channels.arena() {
+            arena.close(self.reserved.clone(), writers);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn channels_that_lie_close_do_not_overlap(
+            sizes in prop::collection::vec((1..9u32, 0..4000u64, 0..2000u64), 1..20),
+            members in 1..20usize,
+        ) {
+            let spec = |(slots, message_bytes, stage_bytes)| {
+                ChannelSpec { slots, message_bytes, stage_bytes }.rounded().expect("a small one")
+            };
+            let specs: Vec<ChannelSpec> = sizes.into_iter().map(spec).collect();
+            let all = Parts::many(&specs, members).expect("they fit");
+            for pair in all.parts.windows(2) {
+                let (bytes, words) = (pair[0].layout.bytes(members), pair[0].layout.words());
+                prop_assert!(pair[0].bytes_at + bytes <= pair[1].bytes_at);
+                prop_assert!(pair[0].words_at + words <= pair[1].words_at);
+            }
+            let last = all.parts.last().expect("some");
+            prop_assert!(last.bytes_at + last.layout.bytes(members) <= all.bytes);
+            prop_assert!(last.words_at + last.layout.words() <= all.words);
+        }
+    }
+}
