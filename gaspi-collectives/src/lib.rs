@@ -22,6 +22,7 @@ mod collective;
 mod datatype;
 mod engine;
 mod exec;
+pub mod fusion;
 #[doc(hidden)]
 pub mod handles;
 pub mod kernel;

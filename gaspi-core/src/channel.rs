@@ -27,6 +27,7 @@ pub(crate) use crate::transport::posted_receives::HEAD_BYTES;
 pub use crate::transport::posted_receives::Head;
 pub(crate) use arena::Channels;
 pub use arena_memory::ArenaMemory;
+pub use bundle::SharedData;
 pub use memory::{Location, Mapped, Reached};
 pub use spec::ChannelSpec;
 pub(crate) use spec::{describe, describe_many};
@@ -73,6 +74,12 @@ struct Member {
     /// How often requests to it were lost before the channel was opened.
     losses: u64,
 }
+
+// SAFETY: the pointer leads into a mapping that the view keeps, or the channel its own; what is
+// there is used through atomics and copies.
+unsafe impl Send for Member {}
+// SAFETY: shared by copies.
+unsafe impl Sync for Member {}
 
 impl Member {
     /// The same for a channel that begins there in the range of its bundle.
@@ -139,12 +146,6 @@ pub struct Channel {
     /// Notices published so far.
     notices: Mutex<u64>,
 }
-
-// SAFETY: the pointers lead into mappings that the channel keeps; what is there is used through
-// atomics and copies.
-unsafe impl Send for Channel {}
-// SAFETY: shared by copies.
-unsafe impl Sync for Channel {}
 
 impl Channel {
     /// The members, ascending.

@@ -79,7 +79,9 @@ pub mod sync;
 pub mod wire;
 
 pub use bootstrap::{Job, TestProxy, Transport};
-pub use channel::{ArenaMemory, Channel, ChannelSpec, Head, Lifetime, Location, Mapped, Reached};
+pub use channel::{
+    ArenaMemory, Channel, ChannelSpec, Head, Lifetime, Location, Mapped, Reached, SharedData,
+};
 pub use config::{Config, DeviceChoice, GidChoice, Network, QUEUE_MAX, RdmaParams, Topology};
 pub use control::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
 pub use error::{Error, Result};

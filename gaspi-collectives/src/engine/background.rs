@@ -1,13 +1,13 @@
 //! The background thread, which drives operations while no thread of the program does.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use gaspi_core::os::process;
 use gaspi_core::{Deadline, Error, Result};
 
-use super::{Engine, Shared};
+use super::{Engine, Shared, TellsEnds};
 use crate::exec::executor::{Driver, Executor};
 
 /// How long the background waits on a channel before it checks for other work.
@@ -46,15 +46,39 @@ impl Shared {
         executor.channel.wake_waiters();
     }
 
+    /// Has the thread tell the program of ends.
+    pub(crate) fn notify_ends(&self, executor: &Executor) {
+        // Release: pairs with the swap in `tell_ends`.
+        self.has_ends.store(true, Ordering::Release);
+        self.notify_background(executor);
+    }
+
+    /// Has the thread call this one when there is something to tell.
+    pub(crate) fn register_ends(&self, teller: &Arc<dyn TellsEnds>) {
+        let mut tellers = self.tellers.lock();
+        tellers.retain(|known| known.strong_count() > 0);
+        if !tellers.iter().any(|known| Weak::ptr_eq(known, &Arc::downgrade(teller))) {
+            tellers.push(Arc::downgrade(teller));
+        }
+    }
+
+    fn tell_ends(&self) {
+        if self.has_ends.swap(false, Ordering::AcqRel) {
+            let tellers: Vec<_> = self.tellers.lock().iter().filter_map(Weak::upgrade).collect();
+            tellers.iter().for_each(|teller| teller.tell_ends());
+        }
+    }
+
     /// An executor with background operations.
     fn background_executor(&self) -> Option<Arc<Executor>> {
-        let executors = self.executors.read();
-        executors.iter().find(|executor| executor.has_background()).cloned()
+        let listed = self.active.listed();
+        listed.iter().find(|executor| executor.has_background()).cloned()
     }
 
     /// The loop of the background thread.
     fn run_background(&self) {
         while !self.ending.load(Ordering::Acquire) {
+            self.tell_ends();
             let Some(executor) = self.background_executor() else {
                 let mut work = self.work.lock();
                 while !*work && !self.ending.load(Ordering::Acquire) {
@@ -66,7 +90,9 @@ impl Shared {
             let limit = Deadline::Never.at_most(BACKGROUND_LIMIT);
             let ended = executor.channel.wait_for(limit, || {
                 self.progress(Driver::Background, |executor| executor.has_background());
-                (!executor.has_background() || self.ending.load(Ordering::Acquire)).then_some(())
+                let other_work =
+                    self.has_ends.load(Ordering::Relaxed) || self.ending.load(Ordering::Acquire);
+                (!executor.has_background() || other_work).then_some(())
             });
             if ended.is_none() {
                 self.look_around(|executor| executor.has_background());

@@ -8,14 +8,16 @@ mod operation;
 
 use gaspi_core::sync::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gaspi_core::{ChannelSpec, Deadline, Error, GroupId, Result, Runtime, Timeout};
+use gaspi_core::{Channel, ChannelSpec, Deadline, Error, GroupId, Result, Runtime, Timeout};
 
 use crate::algorithms::Algorithm;
+use crate::exec::active::ActiveExecutors;
 use crate::exec::completion::Completion;
 use crate::exec::executor::{Driver, Executor};
 use crate::plan::cache::PlanCache;
@@ -60,12 +62,16 @@ fn preferred() -> std::result::Result<Option<Algorithm>, String> {
     }
 }
 
+/// Tells the program of what has ended, in the background.
+pub(crate) trait TellsEnds: fmt::Debug + Send + Sync {
+    fn tell_ends(&self);
+}
+
 /// What the threads of a rank share; owned values keep it beyond the [`Engine`].
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     contexts: RwLock<HashMap<GroupId, Arc<GroupContext>>>,
     lookup: LookupTable,
-    executors: RwLock<Vec<Arc<Executor>>>,
     handles: Mutex<Handles>,
     /// Whether work for the background was started since the thread last looked.
     work: Mutex<bool>,
@@ -73,8 +79,11 @@ pub(crate) struct Shared {
     ending: AtomicBool,
     /// Groups for which a thread of this rank is opening a channel.
     opening: Mutex<HashSet<GroupId>>,
-    /// Number of active operations.
-    active: Arc<AtomicUsize>,
+    /// Who tells the program of ends, and whether there is something to tell.
+    tellers: Mutex<Vec<Weak<dyn TellsEnds>>>,
+    has_ends: AtomicBool,
+    /// Executors with active operations.
+    active: Arc<ActiveExecutors>,
 }
 
 /// The collectives of one rank.
@@ -137,14 +146,28 @@ impl Engine {
         deadline: Deadline,
     ) -> Result<Arc<Executor>> {
         let members = rt.group_ranks(group)?.len();
-        let channel = loop {
+        let open = |timeout: Timeout| rt.channel_open(group, spec(members, prepared), timeout);
+        let channel = self.meet(deadline, open)?;
+        Ok(self.shared.executor(channel))
+    }
+
+    /// Opens channels, and drives the operations of this rank meanwhile.
+    ///
+    /// # Errors
+    /// Those of `open`, which is called again after its timeouts.
+    pub(crate) fn meet<T>(
+        &self,
+        deadline: Deadline,
+        open: impl Fn(Timeout) -> Result<T>,
+    ) -> Result<T> {
+        loop {
             // Other members may wait for operations that this rank has started or is about to
             // start.
-            let slice = deadline.at_most(match self.shared.active.load(Ordering::Relaxed) {
+            let slice = deadline.at_most(match self.shared.active.operations() {
                 0 => IDLE_SLICE,
                 _ => OPENING_SLICE,
             });
-            match rt.channel_open(group, spec(members, prepared), remaining(slice)) {
+            match open(remaining(slice)) {
                 Err(Error::Timeout { .. }) if slice != deadline && !deadline.passed() => {
                     self.shared.progress(Driver::Other, |_| true);
                     self.shared.look_around(|executor| executor.active() > 0);
@@ -156,18 +179,14 @@ impl Engine {
                     );
                     return Err(Error::Mismatch { group, difference });
                 }
-                opened => break opened?,
+                opened => return opened,
             }
-        };
-        let executor = Arc::new(Executor::new(channel, Arc::clone(&self.shared.active)));
-        let mut executors = self.shared.executors.write();
-        executors.push(Arc::clone(&executor));
-        Ok(executor)
+        }
     }
 }
 
 /// The time that is left, as a timeout.
-fn remaining(deadline: Deadline) -> Timeout {
+pub(crate) fn remaining(deadline: Deadline) -> Timeout {
     match deadline {
         Deadline::Now => Timeout::Test,
         Deadline::Never => Timeout::Block,
@@ -198,15 +217,36 @@ impl Drop for Opening<'_> {
 }
 
 impl Shared {
+    /// An executor on a channel.
+    pub(crate) fn executor(&self, channel: Channel) -> Arc<Executor> {
+        Executor::new(channel, Arc::clone(&self.active))
+    }
+
+    /// Waits on an executor until `ended` gives something, as [`Executor::wait_until`] does, and
+    /// drives all others meanwhile.
+    pub(crate) fn wait_until<T>(
+        &self,
+        executor: &Arc<Executor>,
+        deadline: Deadline,
+        ended: impl FnMut() -> Option<Result<T>>,
+        pending: &impl Fn() -> Error,
+    ) -> Result<T> {
+        executor.wait_until(deadline, ended, pending, |around| {
+            self.progress_others(executor);
+            if around {
+                self.look_around_others(executor);
+            }
+        })
+    }
+
     /// Removes an executor on which no operation will be started any more.
     pub(crate) fn close(&self, executor: &Arc<Executor>) {
-        let mut executors = self.executors.write();
-        executors.retain(|other| !Arc::ptr_eq(other, executor));
+        self.active.remove(executor);
     }
 
     /// Drives the operations of all executors but this one.
     fn progress_others(&self, own: &Arc<Executor>) {
-        if own.active() == self.active.load(Ordering::Relaxed) {
+        if own.active() == self.active.operations() {
             return;
         }
         self.progress(Driver::Other, |executor| !Arc::ptr_eq(executor, own));
@@ -234,17 +274,29 @@ impl Shared {
     }
 
     fn progress(&self, driver: Driver, wanted: impl Fn(&Arc<Executor>) -> bool) {
-        let executors = self.executors.read();
-        for executor in
-            executors.iter().filter(|executor| executor.active() > 0 && wanted(executor))
-        {
-            executor.progress(driver);
+        let mut has_idle = false;
+        for executor in self.active.listed().iter() {
+            if executor.active() == 0 {
+                has_idle = true;
+            } else if wanted(executor) {
+                executor.progress(driver);
+            }
+        }
+        if has_idle {
+            self.active.sweep();
         }
     }
 
     /// Checks the notices of these executors, as threads that wait do for their own.
     fn look_around(&self, wanted: impl Fn(&Arc<Executor>) -> bool) {
-        let executors = self.executors.read();
-        executors.iter().filter(|s| wanted(s)).for_each(|executor| executor.look_around());
+        let listed = self.active.listed();
+        listed.iter().filter(|s| wanted(s)).for_each(|executor| executor.look_around());
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Its executors know the list.
+        self.active.clear();
     }
 }

@@ -1,6 +1,9 @@
 //! The completion of an operation, for the threads that started it and that wait for it.
 
+use std::fmt;
+
 use gaspi_core::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use gaspi_core::{Error, Result};
@@ -12,6 +15,11 @@ mod status {
     pub(super) const ACTIVE: u8 = 1;
     pub(super) const DONE: u8 = 2;
     pub(super) const FAILED: u8 = 3;
+}
+
+/// Who is told of the end of an operation, while its executor is locked: nothing there waits.
+pub(crate) trait EndHook: fmt::Debug + Send + Sync {
+    fn ended(&self, outcome: &Result<()>);
 }
 
 /// Whether an operation has ended, and how.
@@ -27,6 +35,8 @@ pub(crate) struct Completion {
     pub(super) still_used: AtomicBool,
     /// It ends only when no other member can access its memory, however long that takes.
     pub(super) until_unused: bool,
+    /// Who is told of each end.
+    hook: Option<Arc<dyn EndHook>>,
     /// It was given up before its end.
     pub(super) cancelled: AtomicBool,
 }
@@ -41,6 +51,7 @@ impl Completion {
             background,
             still_used: AtomicBool::new(false),
             until_unused: false,
+            hook: None,
             cancelled: AtomicBool::new(false),
         }
     }
@@ -49,6 +60,11 @@ impl Completion {
     /// it, however long that takes.
     pub(crate) fn until_unused(self) -> Completion {
         Completion { until_unused: true, ..self }
+    }
+
+    /// The same for an operation of whose ends somebody is told.
+    pub(crate) fn with_hook(self, hook: Arc<dyn EndHook>) -> Completion {
+        Completion { hook: Some(hook), ..self }
     }
 
     pub(crate) fn is_active(&self) -> bool {
@@ -85,13 +101,16 @@ impl Completion {
     }
 
     pub(super) fn end(&self, outcome: Result<()>) {
-        let status = match outcome {
+        let status = match &outcome {
             Ok(()) => status::DONE,
             Err(error) => {
-                *self.error.lock() = Some(error);
+                *self.error.lock() = Some(error.clone());
                 status::FAILED
             }
         };
         self.status.store(status, Ordering::Release);
+        if let Some(hook) = &self.hook {
+            hook.ended(&outcome);
+        }
     }
 }

@@ -11,12 +11,13 @@
 use gaspi_core::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use gaspi_core::{Channel, Error, Rank, Result};
 
+use super::active::ActiveExecutors;
 use super::buffers::{Arithmetic, Buffers};
 use super::completion::Completion;
 use super::counters::Counters;
@@ -95,9 +96,12 @@ pub(super) struct BlockingCall {
 pub(crate) struct Executor {
     pub(crate) channel: Channel,
     pub(super) state: Mutex<State>,
-    /// Active operations, here and on all executors of the rank.
+    /// Number of active operations.
     pub(super) active: AtomicUsize,
-    pub(super) of_all: Arc<AtomicUsize>,
+    /// All executors of the rank with active operations, and whether this is one of them.
+    pub(super) all: Arc<ActiveExecutors>,
+    listed: AtomicBool,
+    own: Weak<Executor>,
     /// Of those, the number that the background drives.
     pub(super) background: AtomicUsize,
     /// Number of threads that wait.
@@ -146,12 +150,12 @@ impl Drop for WakeOnDrop<'_> {
 impl Drop for Executor {
     fn drop(&mut self) {
         // Operations that have not ended are no longer counted.
-        self.of_all.fetch_sub(self.active(), Ordering::Relaxed);
+        self.all.end(self.active());
     }
 }
 
 impl Executor {
-    pub(crate) fn new(channel: Channel, of_all: Arc<AtomicUsize>) -> Executor {
+    pub(crate) fn new(channel: Channel, all: Arc<ActiveExecutors>) -> Arc<Executor> {
         let counters = Counters::new(channel.ranks().len());
         let state = State {
             counters,
@@ -169,16 +173,18 @@ impl Executor {
             notices: 0,
             trouble: Trouble::default(),
         };
-        Executor {
+        Arc::new_cyclic(|own| Executor {
             channel,
             state: Mutex::new(state),
             active: AtomicUsize::new(0),
-            of_all,
+            all,
+            listed: AtomicBool::new(false),
+            own: Weak::clone(own),
             background: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             cancelled: AtomicBool::new(false),
             again: AtomicBool::new(false),
-        }
+        })
     }
 
     fn held<'a>(&'a self, state: MutexGuard<'a, State>) -> Held<'a> {
@@ -269,10 +275,32 @@ impl Executor {
 
     pub(super) fn enqueue(&self, state: &mut State, completion: &Arc<Completion>, task: Box<Task>) {
         completion.begin();
-        self.active.fetch_add(1, Ordering::Relaxed);
-        self.of_all.fetch_add(1, Ordering::Relaxed);
+        // SeqCst: in one order with `unlist`, which looks at the number after it has cleared the
+        // flag.
+        self.active.fetch_add(1, Ordering::SeqCst);
+        self.all.begin();
+        self.list();
         self.background.fetch_add(usize::from(completion.background), Ordering::Relaxed);
         state.queue.push_back((Arc::clone(completion), task));
+    }
+
+    /// Has the threads that drive operations look at this executor.
+    fn list(&self) {
+        // SeqCst: see `enqueue`.
+        if !self.listed.load(Ordering::SeqCst)
+            && !self.listed.swap(true, Ordering::SeqCst)
+            && let Some(own) = self.own.upgrade()
+        {
+            self.all.add(own);
+        }
+    }
+
+    /// Takes it off the list, which is locked; false if it has to stay.
+    pub(super) fn unlist(&self) -> bool {
+        self.listed.store(false, Ordering::SeqCst);
+        // SeqCst: an operation that has begun meanwhile is seen here, or sees that it is not
+        // listed.
+        self.active.load(Ordering::SeqCst) == 0 || self.listed.swap(true, Ordering::SeqCst)
     }
 
     /// Drives all operations that can go on. Reductions of the program are called by its own
@@ -340,7 +368,7 @@ impl Executor {
         let quiescing = state.trouble.quiescing.take();
         state.trouble = Trouble { quiescing, ..Trouble::default() };
         self.active.fetch_sub(1, Ordering::Relaxed);
-        self.of_all.fetch_sub(1, Ordering::Relaxed);
+        self.all.end(1);
         self.background.fetch_sub(usize::from(completion.background), Ordering::Relaxed);
         completion.end(outcome);
         // A thread that waits for it may sleep while another one drove it.
@@ -358,7 +386,7 @@ mod tests {
     use std::time::Duration;
 
     /// The only rank of a job.
-    fn lone_executor(name: &str) -> (gaspi_core::Runtime, Executor) {
+    fn lone_executor(name: &str) -> (gaspi_core::Runtime, Arc<Executor>) {
         let job = Job::in_process(name, Rank(0), 1);
         let mut joining = PendingInit::new(job, Config::default()).expect("joining");
         let rt = joining.wait(Timeout::Block).expect("it is alone");

@@ -7,7 +7,6 @@
 //! work together. For all others a task runs the steps.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use gaspi_core::sync::arrival_slot::Poll;
 use gaspi_core::sync::epoch;
@@ -39,7 +38,7 @@ impl Executor {
         let buffers = unsafe { state.recents[at].buffers(simple) }?;
         // A thread that waits has to drive the operations of all channels. After a death nothing
         // begins.
-        let others = self.of_all.load(Ordering::Relaxed) > 0;
+        let others = self.all.operations() > 0;
         if !state.is_idle() || others || !self.channel.all_live() {
             return None;
         }

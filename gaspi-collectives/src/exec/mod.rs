@@ -1,6 +1,7 @@
 //! Execution of plans: tasks that run steps, and executors that run tasks over a channel.
 
 mod abort;
+pub(crate) mod active;
 pub(crate) mod blocking;
 mod buffer_location;
 pub(crate) mod buffers;

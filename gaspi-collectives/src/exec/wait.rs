@@ -27,53 +27,69 @@ impl Executor {
         &self,
         completion: &Completion,
         deadline: Deadline,
-        mut others: impl FnMut(bool),
+        others: impl FnMut(bool),
     ) -> Result<()> {
+        let pending = || Error::Timeout { pending: self.pending(completion) };
+        self.wait_until(deadline, || completion.outcome(), &pending, others)
+    }
+
+    /// Drives its operations until `ended` gives something.
+    ///
+    /// # Errors
+    /// What `pending` says after the deadline, and what `ended` gives.
+    pub(crate) fn wait_until<T>(
+        &self,
+        deadline: Deadline,
+        mut ended: impl FnMut() -> Option<Result<T>>,
+        pending: &impl Fn() -> Error,
+        mut others: impl FnMut(bool),
+    ) -> Result<T> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let outcome = self.wait_counted(completion, deadline, &mut others);
+        let outcome = self.wait_counted(deadline, &mut ended, pending, &mut others);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         outcome
     }
 
-    fn wait_counted(
+    fn wait_counted<T>(
         &self,
-        completion: &Completion,
         deadline: Deadline,
+        ended: &mut impl FnMut() -> Option<Result<T>>,
+        pending: &impl Fn() -> Error,
         others: &mut impl FnMut(bool),
-    ) -> Result<()> {
+    ) -> Result<T> {
         let quiet = if deadline == Deadline::Now { deadline } else { deadline.at_most(QUIET) };
-        let ended = self.channel.wait_for(quiet, || {
+        let early = self.channel.wait_for(quiet, || {
             self.progress(Driver::Waiter);
             others(false);
-            completion.outcome()
+            ended()
         });
-        if let Some(outcome) = ended {
+        if let Some(outcome) = early {
             return outcome;
         }
         if deadline.passed() {
             // A caller that polls reads the notices here.
             self.look_around();
             others(true);
-            return match completion.outcome() {
+            return match ended() {
                 Some(outcome) => outcome,
                 None if deadline == Deadline::Now => Err(Error::Timeout { pending: String::new() }),
-                None => Err(self.timed_out(completion)),
+                None => Err(pending()),
             };
         }
         while !deadline.passed() {
             self.announce();
             others(true);
-            let ended = self.channel.wait_for(deadline.at_most(LOOK_AROUND), || {
+            let late = self.channel.wait_for(deadline.at_most(LOOK_AROUND), || {
                 self.progress(Driver::Waiter);
                 others(false);
                 self.look_at_notices();
-                completion.outcome()
+                ended()
             });
-            if let Some(outcome) = ended {
+            if let Some(outcome) = late {
                 return outcome;
             }
         }
-        Err(self.timed_out(completion))
+        Err(pending())
     }
 
     /// Publishes what this rank waits for.
@@ -128,12 +144,13 @@ impl Executor {
         words
     }
 
+    /// What an operation waits for, in words.
     #[cold]
-    fn timed_out(&self, completion: &Completion) -> Error {
+    pub(crate) fn pending(&self, completion: &Completion) -> String {
         let mut state = self.hold();
         let state = &mut *state;
         let what = signature::describe(completion.signature);
-        let pending = match state.queue.front_mut() {
+        match state.queue.front_mut() {
             Some((first, _)) if first.signature != completion.signature => {
                 format!("{what}, behind {}", signature::describe(first.signature))
             }
@@ -150,7 +167,6 @@ impl Executor {
                 None => what,
             },
             None => what,
-        };
-        Error::Timeout { pending }
+        }
     }
 }

@@ -7,6 +7,7 @@ mod divide;
 mod halves;
 mod memory;
 mod reduce;
+pub(crate) mod stage;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -80,6 +81,11 @@ impl<'a> Target<'a> {
 
     /// Staging, which gaspi-core keeps mapped for as long as the slice's borrow.
     pub(crate) fn of_peer(slice: PeerSlice<'a>) -> Target<'a> {
+        Target { start: slice.as_ptr(), len: slice.len(), lifetime: PhantomData }
+    }
+
+    /// Memory that gaspi-core keeps mapped, for which the caller is to see that it stays so.
+    pub(crate) fn of_shared(slice: &PeerSlice<'_>) -> Target<'static> {
         Target { start: slice.as_ptr(), len: slice.len(), lifetime: PhantomData }
     }
 

@@ -80,6 +80,27 @@ impl PlanKey {
     /// # Errors
     /// [`Error::Unsupported`]: no algorithm serves.
     pub(crate) fn plan(&self, shape: &Shape, preferred: Option<Algorithm>) -> Result<Arc<Plan>> {
+        self.plan_guarded(shape, preferred, AgreementGuard::of)
+    }
+
+    /// The same for members that have compared all their calls before.
+    ///
+    /// # Errors
+    /// As [`plan`](PlanKey::plan).
+    pub(crate) fn plan_among_agreed(
+        &self,
+        shape: &Shape,
+        preferred: Option<Algorithm>,
+    ) -> Result<Arc<Plan>> {
+        self.plan_guarded(shape, preferred, |_, _, _, _| AgreementGuard::default())
+    }
+
+    fn plan_guarded(
+        &self,
+        shape: &Shape,
+        preferred: Option<Algorithm>,
+        guard: impl Fn(Collective, &Shape, Algorithm, bool) -> AgreementGuard,
+    ) -> Result<Arc<Plan>> {
         let algorithm = choose(self, shape, preferred)?;
         let build = |algorithm: Algorithm, fallback| {
             let steps = algorithm.steps(self.collective, shape).ok_or_else(|| {
@@ -87,7 +108,7 @@ impl PlanKey {
                 Error::Unsupported { reason }
             })?;
             let user = self.user.is_some();
-            let guard = AgreementGuard::of(self.collective, shape, algorithm, user);
+            let guard = guard(self.collective, shape, algorithm, user);
             let steps = guard.around(shape, steps);
             let scratch_bytes = scratch_bytes(&steps);
             let zero_copy_sends = zero_copy::sends(&steps, shape.shares_cores);

@@ -1,10 +1,11 @@
 //! Channels that are opened together: they share a range of each member's arena, which each gives
 //! back when its last one is closed.
 
-use super::layout::Layout;
+use super::layout::{Layout, PAGE};
 use super::spec::ChannelSpec;
 use super::{Member, counts};
 use crate::config::CHANNELS;
+use crate::control::PeerSlice;
 use crate::error::{Error, Result};
 use crate::ids::{NotificationId, Rank};
 use crate::runtime::Inner;
@@ -30,6 +31,9 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) parts: Vec<Part>,
+    /// Memory for data behind them: where it begins, and how much it is.
+    pub(super) data_at: u64,
+    pub(super) data_bytes: u64,
     /// Bytes and words of a member's range.
     pub(super) bytes: u64,
     pub(super) words: u32,
@@ -41,14 +45,21 @@ impl Parts {
     pub(super) fn one(spec: ChannelSpec, members: usize, remotes: usize) -> Parts {
         let layout = Layout::new(spec, members);
         let part = Part { spec, layout, bytes_at: 0, words_at: 0 };
-        Parts { parts: vec![part], bytes: layout.bytes(remotes), words: layout.words() }
+        let (bytes, words) = (layout.bytes(remotes), layout.words());
+        Parts { parts: vec![part], data_at: bytes, data_bytes: 0, bytes, words }
     }
 
-    /// Channels that lie close to each other, at the same places on all members.
+    /// Channels that lie close to each other, and memory for data behind them, at the same places
+    /// on all members.
     ///
     /// # Errors
     /// [`Error::Memory`] if they are more than an arena can hold.
-    pub(super) fn many(specs: &[ChannelSpec], members: usize) -> Result<Parts> {
+    pub(super) fn many(specs: &[ChannelSpec], data_bytes: u64, members: usize) -> Result<Parts> {
+        let too_much = || Error::Memory {
+            needed: u64::MAX,
+            available: 0,
+            reason: format!("{} channels need more than an arena holds", specs.len()),
+        };
         let (mut bytes, mut words) = (0u64, 0u32);
         let mut parts = Vec::with_capacity(specs.len());
         for spec in specs {
@@ -56,13 +67,11 @@ impl Parts {
             parts.push(Part { spec: *spec, layout, bytes_at: bytes, words_at: words });
             let ends =
                 bytes.checked_add(layout.bytes(members)).zip(words.checked_add(layout.words()));
-            (bytes, words) = ends.ok_or_else(|| Error::Memory {
-                needed: u64::MAX,
-                available: 0,
-                reason: format!("{} channels need more than an arena holds", specs.len()),
-            })?;
+            (bytes, words) = ends.ok_or_else(too_much)?;
         }
-        Ok(Parts { parts, bytes, words })
+        let data_at = bytes.checked_next_multiple_of(PAGE).ok_or_else(too_much)?;
+        let bytes = data_at.checked_add(data_bytes).ok_or_else(too_much)?;
+        Ok(Parts { parts, data_at, data_bytes, bytes, words })
     }
 
     /// The others, and the words in which they say that they have closed their end.
@@ -130,6 +139,38 @@ impl Bundle {
     }
 }
 
+/// The data of a bundle: memory that its members on a node have mapped, and that is not given back
+/// before all of them have closed their channels.
+#[derive(Debug)]
+pub struct SharedData {
+    bundle: Arc<Bundle>,
+    data_at: u64,
+    bytes: u64,
+}
+
+impl SharedData {
+    pub(super) fn new(bundle: &Arc<Bundle>, all: &Parts) -> SharedData {
+        let (data_at, bytes) = (all.data_at, all.data_bytes);
+        SharedData { bundle: Arc::clone(bundle), data_at, bytes }
+    }
+
+    /// That of this rank, at the start of a page. What is there first is undefined.
+    pub fn own(&self) -> PeerSlice<'_> {
+        let start = self.bundle.segment.pointer();
+        let offset = self.bundle.reserved.bytes.start + self.data_at;
+        PeerSlice::new(start.wrapping_add(offset as usize), self.bytes as usize)
+    }
+
+    /// That of a member, where it is mapped here.
+    pub fn of(&self, member: usize) -> Option<PeerSlice<'_>> {
+        if member == self.bundle.me {
+            return Some(self.own());
+        }
+        let start = self.bundle.members[member].start?;
+        Some(PeerSlice::new(start.wrapping_add(self.data_at as usize), self.bytes as usize))
+    }
+}
+
 impl Drop for Bundle {
     fn drop(&mut self) {
         let inner = &*self.inner;
@@ -167,14 +208,15 @@ mod tests {
                 ChannelSpec { slots, message_bytes, stage_bytes }.rounded().expect("a small one")
             };
             let specs: Vec<ChannelSpec> = sizes.into_iter().map(spec).collect();
-            let all = Parts::many(&specs, members).expect("they fit");
+            let all = Parts::many(&specs, 100, members).expect("they fit");
             for pair in all.parts.windows(2) {
                 let (bytes, words) = (pair[0].layout.bytes(members), pair[0].layout.words());
                 prop_assert!(pair[0].bytes_at + bytes <= pair[1].bytes_at);
                 prop_assert!(pair[0].words_at + words <= pair[1].words_at);
             }
             let last = all.parts.last().expect("some");
-            prop_assert!(last.bytes_at + last.layout.bytes(members) <= all.bytes);
+            prop_assert!(last.bytes_at + last.layout.bytes(members) <= all.data_at);
+            prop_assert!(all.data_at + 100 <= all.bytes);
             prop_assert!(last.words_at + last.layout.words() <= all.words);
         }
     }

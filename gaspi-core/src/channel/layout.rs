@@ -200,7 +200,8 @@ mod tests {
             let spec = ChannelSpec { slots, message_bytes: message, stage_bytes: stage }
                 .rounded()
                 .expect("a small one");
-            let g = if compact { Layout::compact(spec, members) } else { Layout::new(spec, members) };
+            let new = if compact { Layout::compact } else { Layout::new };
+            let g = new(spec, members);
             let firsts = [g.arrival_slot(0), g.arrival_slot(1), g.notice()];
             let mut parts: Vec<(u64, u64)> = firsts.map(|first| (first, LINE)).into();
             for member in 0..members {

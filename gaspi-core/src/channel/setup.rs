@@ -4,7 +4,7 @@
 //! and arrives with the place of its range. Registration and arrival are those of segments made by
 //! a group, so all of it can be continued after a timeout.
 
-use super::bundle::{Bundle, Parts};
+use super::bundle::{Bundle, Parts, SharedData};
 use super::spec::{ChannelSpec, digest};
 use super::{Channel, Member};
 use crate::control::reason::{Report, has_failed};
@@ -123,12 +123,13 @@ impl Runtime {
             let remotes = ranks.iter().filter(|rank| !ranks_here.ranks.is_local(**rank)).count();
             Ok(Parts::one(spec, ranks.len(), remotes))
         });
-        opened?.pop().ok_or(Error::NotInitialised)
+        opened?.0.pop().ok_or(Error::NotInitialised)
     }
 
     /// Opens many channels in one meeting, as [`channel_open`](Runtime::channel_open) opens one.
     /// They lie close to each other: each takes little more than the bytes of its messages and of
-    /// two stages. Their memory is given back when the last of them has been closed.
+    /// two stages. With them comes memory of `data_bytes` that the members of a node share. All of
+    /// it is given back when the last channel has been closed and the memory dropped, by all.
     ///
     /// # Errors
     /// As [`channel_open`](Runtime::channel_open).
@@ -137,11 +138,16 @@ impl Runtime {
         &self,
         group: GroupId,
         specs: &[ChannelSpec],
+        data_bytes: u64,
         timeout: Timeout,
-    ) -> Result<Vec<Channel>> {
+    ) -> Result<(Vec<Channel>, SharedData)> {
+        if specs.is_empty() {
+            let reason = "at least one channel is opened".to_owned();
+            return Err(Error::Number { number: 0, reason });
+        }
         let specs = specs.iter().map(|spec| spec.rounded()).collect::<Result<Vec<_>>>()?;
-        let key = key_of(CallKind::ChannelsOpen, digest(&specs));
-        self.open_parts(group, key, timeout, |ranks| Parts::many(&specs, ranks.len()))
+        let key = key_of(CallKind::ChannelsOpen, digest(&specs, data_bytes));
+        self.open_parts(group, key, timeout, |ranks| Parts::many(&specs, data_bytes, ranks.len()))
     }
 
     /// Opens the channels whose places `layout` gives.
@@ -151,7 +157,7 @@ impl Runtime {
         key: CallKey,
         timeout: Timeout,
         layout: impl FnOnce(&[Rank]) -> Result<Parts>,
-    ) -> Result<Vec<Channel>> {
+    ) -> Result<(Vec<Channel>, SharedData)> {
         let (inner, deadline) = (self.shared(), timeout.deadline());
         let all = layout(&self.group_ranks(group)?)?;
         let mut call = inner.group_call(group, key)?;
@@ -234,7 +240,7 @@ impl Inner {
         all: &Parts,
         failures: u64,
         deadline: Deadline,
-    ) -> Result<Vec<Channel>> {
+    ) -> Result<(Vec<Channel>, SharedData)> {
         let ranks = call.ranks_shared();
         let offers: Vec<Offer> = (0..ranks.len()).map(|member| Offer::of(call, member)).collect();
         if let Some(failed) = offers.iter().position(|offer| has_failed(offer.report)) {
@@ -244,13 +250,13 @@ impl Inner {
         let Some(arena) = self.channels.arena() else { return Err(Error::NotInitialised) };
         let members = self.members_of(&ranks, &offers, arena.segment.pointer())?;
         let reserved = self.channels.end_opening(group).ok_or(Error::NotInitialised)?;
-        let Some(first) = all.parts.first() else { return Ok(Vec::new()) };
+        let Some(first) = all.parts.first() else { return Err(Error::NotInitialised) };
         let placement = self.placement(&ranks, &offers);
         let (inner, segment, me) = (Arc::clone(self), Arc::clone(&arena.segment), call.me());
         let start = reserved.bytes.start;
         let bundle = Bundle { inner, segment, me, members, layout: first.layout, reserved };
         let bundle = Arc::new(bundle);
-        let ends = all.parts.iter().skip(1).map(|part| part.bytes_at).chain([all.bytes]);
+        let ends = all.parts.iter().skip(1).map(|part| part.bytes_at).chain([all.data_at]);
         let channels = all.parts.iter().zip(ends).map(|(part, end)| {
             let moved = |member: &Member| member.of_part(part.bytes_at, part.words_at);
             Channel {
@@ -271,7 +277,8 @@ impl Inner {
                 ranks: Arc::clone(&ranks),
             }
         });
-        Ok(channels.collect())
+        let data = SharedData::new(&bundle, all);
+        Ok((channels.collect(), data))
     }
 
     fn placement(&self, ranks: &[Rank], offers: &[Offer]) -> Placement {

@@ -68,10 +68,11 @@ impl ChannelSpec {
 }
 
 /// What has to be the same on all members that open many channels: their number, and a hash.
-pub(super) fn digest(specs: &[ChannelSpec]) -> u64 {
+pub(super) fn digest(specs: &[ChannelSpec], data_bytes: u64) -> u64 {
     // FNV-1a over the words.
-    let hash = specs.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, spec| {
-        (hash ^ spec.details()).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
+    let words = specs.iter().map(|spec| spec.details()).chain([data_bytes]);
+    let hash = words.fold(0xcbf2_9ce4_8422_2325_u64, |hash, word| {
+        (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
     });
     let number = (specs.len() as u64) & ((1 << MANY_BITS) - 1);
     number << HASH_BITS | hash >> (u64::BITS - HASH_BITS)

@@ -107,6 +107,16 @@ impl Runtime {
         Ok(self.inner().control.groups.members(group)?.ranks.clone())
     }
 
+    /// Whether all members share memory.
+    ///
+    /// # Errors
+    /// [`Error::InvalidGroup`] if there is no such group, [`Error::NotInitialised`].
+    pub fn group_is_one_node(&self, group: GroupId) -> Result<bool> {
+        let ranks = self.group_ranks(group)?;
+        let node = |rank: &Rank| self.inner().ranks.cards[rank.index()].node;
+        Ok(ranks.iter().all(|rank| node(rank) == node(&ranks[0])))
+    }
+
     /// Tells the uses of a group's id apart: another number after each commit.
     ///
     /// # Errors

@@ -149,6 +149,7 @@ const COLLECTIVES: &[Layer] = &[
         modules: &[
             "checked_request",
             "engine",
+            "fusion",
             "handles",
             "operations",
             "owned",

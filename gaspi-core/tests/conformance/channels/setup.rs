@@ -122,12 +122,21 @@ fn many_channels_open_at_once_and_do_not_disturb_each_other() {
             let mut places = BTreeSet::new();
             for round in 0..30u64 {
                 let specs = many_specs();
-                let mut channels = rt.channels_open(GroupId::ALL, &specs, LIMIT).expect("many");
+                let opened = rt.channels_open(GroupId::ALL, &specs, 100, LIMIT);
+                let (mut channels, data) = opened.expect("many");
+                fill(&data.own(), &[channels[0].me() as u8; 100]);
                 for (channel, spec) in channels.iter().zip(&specs) {
                     assert_eq!(channel.spec(), *spec);
                     let clean =
                         (0..size as usize).all(|member| channel.read_notice(member).is_none());
                     assert!(clean, "a notice of a former use");
+                }
+                rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+                for member in 0..size as usize {
+                    let of_member = data.of(member);
+                    assert_eq!(of_member.is_some(), channels[0].is_local(member));
+                    let found = of_member.map(|data| read(&data, 100));
+                    assert!(found.is_none_or(|found| found == [member as u8; 100]));
                 }
                 places.insert(channels[0].incoming(0, 0).as_ptr() as usize);
                 // Each rank sends in an order of its own.
@@ -160,10 +169,11 @@ fn all_hear_of_members_that_open_other_channels() {
         if rt.rank() == Rank(2) {
             specs[17].slots += 1;
         }
-        let opened = rt.channels_open(GroupId::ALL, &specs, LIMIT);
+        let opened = rt.channels_open(GroupId::ALL, &specs, 0, LIMIT);
         let Err(Error::Mismatch { difference, .. }) = opened else { panic!("{opened:?}") };
         assert!(difference.contains("40 channels"), "{difference}");
-        let channels = rt.channels_open(new_group(rt), &many_specs(), LIMIT).expect("many");
+        let opened = rt.channels_open(new_group(rt), &many_specs(), 0, LIMIT);
+        let (channels, _) = opened.expect("many");
         exchange(&channels[3], 0..10);
         meet(rt);
     });

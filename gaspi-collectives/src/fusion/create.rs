@@ -1,0 +1,430 @@
+//! Making a fused buffer: the ranks compare their declarations, then open the channels of all
+//! buckets in one meeting. After a timeout the same call continues.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use gaspi_core::{
+    Channel, ChannelSpec, Deadline, Error, GroupId, Rank, Result, Runtime, SharedData, Timeout,
+};
+
+use super::bucket::{Bucket, BucketEnd};
+use super::countdown::{CONTRIBUTIONS_MAX, Countdown};
+use super::ends::Ends;
+use super::fused::Fused;
+use super::handles::Fusions;
+use super::layout::{BucketLayout, Layout};
+use super::memory::BucketMemory;
+use super::{Options, Order, Tensor};
+use crate::checked_request::CheckedRequest;
+use crate::collective::Collective;
+use crate::datatype::{DataType, Operation};
+use crate::engine::{Engine, Shared};
+use crate::exec::completion::Completion;
+use crate::kernel::Target;
+use crate::plan::Plan;
+use crate::procedures::run;
+use crate::request::{Combination, Request};
+use crate::signature::mix;
+
+/// Words that each rank tells in a comparison.
+const WORDS: usize = 4;
+/// What they are: the hash of the declaration up to a tensor, that tensor, the number of tensors,
+/// the options.
+const HASH: usize = 0;
+const TENSOR: usize = 1;
+const TENSORS: usize = 2;
+const OPTIONS: usize = 3;
+
+/// Stands where operations of the program have a root.
+const COMPARISON: Rank = Rank(u16::MAX - 1);
+
+/// Up to so many bytes buckets of ranks of one node have stages.
+const STAGED_BYTES: u64 = 1 << 10;
+/// Limits of a message of a bucket, and of the messages between two ranks.
+const MESSAGE_BYTES_MAX: u64 = 256 << 10;
+const MESSAGE_BYTES_MIN: u64 = 256;
+const SLOTS_MAX: u64 = 8;
+
+/// A fused buffer that ranks are making.
+#[derive(Debug)]
+pub(crate) struct Creating {
+    /// A hash of the arguments: a continued call has the same.
+    arguments: u64,
+    layout: Layout,
+    /// Hashes of the declaration up to each tensor.
+    hashes: Vec<u64>,
+    /// The first tensor that differs lies in this range, as far as is known.
+    differs: Option<std::ops::Range<usize>>,
+    /// What this rank tells, and what all have told.
+    told: Box<[u64; WORDS]>,
+    heard: Vec<u64>,
+    /// All have declared the same.
+    agreed: bool,
+}
+
+/// A tensor in a word.
+fn encode(tensor: Tensor) -> u64 {
+    tensor.count << 8 | tensor.ty.code()
+}
+
+fn in_words(word: u64) -> String {
+    let (count, ty) = (word >> 8, DataType::from_code(word & 255));
+    match ty {
+        Some(ty) => format!("{count} x {ty}"),
+        None => format!("{count} elements of an unknown type"),
+    }
+}
+
+/// What must be the same on all ranks.
+fn options_word(options: &Options) -> u64 {
+    let Options { operation, order, threshold, limit, wire, algorithm, .. } = *options;
+    mix(&[
+        operation.code(),
+        u64::from(order == Order::Reverse),
+        threshold,
+        limit.map_or(0, |limit| limit.wrapping_add(1)),
+        wire.map_or(0, |wire| 1 + wire.code()),
+        algorithm.map_or(0, |algorithm| 1 + algorithm as u64),
+    ])
+}
+
+fn check(tensors: &[Tensor], options: &Options) -> Result<()> {
+    if tensors.is_empty() {
+        let reason = "a fused buffer needs at least one tensor".to_owned();
+        return Err(Error::Number { number: 0, reason });
+    }
+    let contributions = options.contributions;
+    if !(1..=CONTRIBUTIONS_MAX).contains(&contributions) {
+        let reason = format!("a tensor is submitted 1 to {CONTRIBUTIONS_MAX} times in a step");
+        return Err(Error::Number { number: contributions.into(), reason });
+    }
+    let all = (tensors.len() as u64).checked_mul(contributions.into());
+    if all.is_none_or(|all| u32::try_from(all).is_err()) {
+        let reason = "so many tensors are more than a fused buffer can count".to_owned();
+        return Err(Error::Number { number: tensors.len() as u64, reason });
+    }
+    if !matches!(
+        options.operation,
+        Operation::Sum | Operation::Average | Operation::Min | Operation::Max
+    ) {
+        let reason =
+            format!("a fused buffer gives sum, average, min or max, not {}", options.operation);
+        return Err(Error::Unsupported { reason });
+    }
+    if let Some(wire) = options.wire.filter(|wire| !matches!(wire, DataType::F16 | DataType::Bf16))
+    {
+        let reason = format!("tensors of f32 travel as f16 or bf16, not as {wire}");
+        return Err(Error::Unsupported { reason });
+    }
+    Ok(())
+}
+
+impl Creating {
+    fn new(
+        arguments: u64,
+        tensors: &[Tensor],
+        options: &Options,
+        ranks: usize,
+    ) -> Result<Creating> {
+        let layout = Layout::new(tensors, options)?;
+        let mut hash = 0;
+        let hashes = tensors.iter().map(|tensor| {
+            hash = mix(&[hash, encode(*tensor)]);
+            hash
+        });
+        Ok(Creating {
+            arguments,
+            layout,
+            hashes: hashes.collect(),
+            differs: None,
+            told: Box::new([0; WORDS]),
+            heard: vec![0; WORDS * ranks],
+            agreed: false,
+        })
+    }
+
+    /// The tensor that the next comparison is about: the last one first.
+    fn probe(&self) -> usize {
+        match &self.differs {
+            None => self.hashes.len() - 1,
+            Some(range) => range.start + (range.end - range.start - 1) / 2,
+        }
+    }
+
+    /// Tells all ranks about a tensor, and hears what they tell.
+    fn exchange(
+        &mut self,
+        rt: &Runtime,
+        group: GroupId,
+        tensors: &[Tensor],
+        options: &Options,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let probe = self.probe();
+        *self.told = [
+            self.hashes[probe],
+            encode(tensors[probe]),
+            tensors.len() as u64,
+            options_word(options),
+        ];
+        let request = Request {
+            collective: Collective::Allgather,
+            send: self.told.as_ptr().cast(),
+            receive: self.heard.as_mut_ptr().cast(),
+            count: WORDS as u64,
+            blocks: Vec::new(),
+            combination: Combination::BuiltIn(DataType::U64, Operation::Sum),
+            // Told apart from operations of the program, which give no root.
+            root: COMPARISON,
+            algorithm: None,
+            background: false,
+        };
+        // SAFETY: both are of the lengths that the request says, and stay where they are until the
+        // operation has ended: after a timeout they are kept with this.
+        unsafe { run(rt, group, &request, crate::engine::remaining(deadline)) }
+    }
+
+    /// The words of each rank.
+    fn words(&self) -> impl Iterator<Item = &[u64]> {
+        self.heard.chunks_exact(WORDS)
+    }
+
+    fn all_alike(&self, word: usize) -> bool {
+        self.words().all(|words| words[word] == self.heard[word])
+    }
+
+    /// The first rank whose word is another than that of the group's first.
+    fn other(&self, word: usize) -> usize {
+        self.words().position(|words| words[word] != self.heard[word]).unwrap_or(0)
+    }
+
+    /// Compares until all is known to be the same, or the first difference is found.
+    fn compare(
+        &mut self,
+        rt: &Runtime,
+        group: GroupId,
+        tensors: &[Tensor],
+        options: &Options,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let ranks = rt.group_ranks(group)?;
+        let mismatch = |difference: String| Error::Mismatch { group, difference };
+        while !self.agreed {
+            self.exchange(rt, group, tensors, options, deadline)?;
+            let probe = self.probe();
+            if !self.all_alike(OPTIONS) {
+                let (one, other) = (ranks[0], ranks[self.other(OPTIONS)]);
+                return Err(mismatch(format!(
+                    "{one} and {other} give different options of a fused buffer"
+                )));
+            }
+            let shortest = self.words().map(|words| words[TENSORS]).min().unwrap_or(0) as usize;
+            match self.differs.clone() {
+                None if self.all_alike(HASH) && self.all_alike(TENSORS) => self.agreed = true,
+                // The number of tensors may be the only difference.
+                None => self.differs = Some(0..shortest),
+                Some(range) if self.all_alike(HASH) && probe + 1 == range.end => {
+                    let other = self.other(TENSORS);
+                    let (a, b) = (self.heard[TENSORS], self.heard[WORDS * other + TENSORS]);
+                    let (one, other) = (ranks[0], ranks[other]);
+                    return Err(mismatch(format!(
+                        "{one} declares {a} tensors, {other} {b}; all that both have are the same"
+                    )));
+                }
+                Some(range) if range.len() == 1 && !self.all_alike(HASH) => {
+                    let other = self.other(HASH);
+                    let words = [self.heard[TENSOR], self.heard[WORDS * other + TENSOR]];
+                    let [a, b] = words.map(in_words);
+                    let (one, other) = (ranks[0], ranks[other]);
+                    return Err(mismatch(format!(
+                        "tensor {probe} of a fused buffer is {a} on {one}, and {b} on {other}"
+                    )));
+                }
+                Some(range) if self.all_alike(HASH) => self.differs = Some(probe + 1..range.end),
+                Some(range) => self.differs = Some(range.start..probe + 1),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The channel of a bucket. It follows the bytes of the bucket: so many travel between two ranks
+/// until the receiver has taken the first.
+fn spec(bucket: &BucketLayout, by_messages: bool) -> ChannelSpec {
+    let bytes = bucket.bytes();
+    if !by_messages {
+        let stage_bytes = if bytes <= STAGED_BYTES { bytes } else { 0 };
+        return ChannelSpec { slots: 1, message_bytes: 64, stage_bytes };
+    }
+    let message_bytes = bytes.next_multiple_of(64).clamp(MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX);
+    let slots = (bytes / message_bytes).clamp(1, SLOTS_MAX) as u32;
+    ChannelSpec { slots, message_bytes, stage_bytes: 0 }
+}
+
+/// Makes a fused buffer.
+///
+/// # Errors
+/// Those of [`Fusion::create`](super::Fusion::create).
+pub(super) fn create(
+    rt: &Runtime,
+    tensors: &[Tensor],
+    group: GroupId,
+    options: &Options,
+    timeout: Timeout,
+) -> Result<Arc<Fused>> {
+    let (engine, fusions) = (Engine::of(rt), Fusions::of(rt));
+    let deadline = timeout.deadline();
+    check(tensors, options)?;
+    engine.preferred()?;
+    let ranks = rt.group_ranks(group)?.len();
+    let encoded: Vec<u64> = tensors.iter().map(|tensor| encode(*tensor)).collect();
+    let arguments = mix(&[mix(&encoded), options_word(options), u64::from(options.contributions)]);
+    let former = fusions.creating.lock().remove(&group);
+    let mut creating = match former {
+        Some(creating) if creating.arguments == arguments => creating,
+        Some(creating) => {
+            fusions.creating.lock().insert(group, creating);
+            let active = "a fused buffer that is being made with other arguments".to_owned();
+            return Err(Error::ActiveCollective { group, active });
+        }
+        None => Box::new(Creating::new(arguments, tensors, options, ranks)?),
+    };
+    let made = creating
+        .compare(rt, group, tensors, options, deadline)
+        .and_then(|()| open(rt, engine, group, (options, &creating.layout), deadline))
+        .and_then(|opened| assemble(engine, (tensors, options, &creating.layout), opened));
+    if made.as_ref().is_err_and(Error::is_timeout) {
+        fusions.creating.lock().insert(group, creating);
+    }
+    if options.background && made.is_ok() {
+        engine.start_background_thread()?;
+    }
+    made
+}
+
+/// Channels of all buckets, and their memory; none without buckets.
+type Opened = (GroupId, Vec<Channel>, Option<SharedData>);
+
+fn open(
+    rt: &Runtime,
+    engine: &Engine,
+    group: GroupId,
+    (options, layout): (&Options, &Layout),
+    deadline: Deadline,
+) -> Result<Opened> {
+    if layout.buckets.is_empty() {
+        return Ok((group, Vec::new(), None));
+    }
+    let asked = options.algorithm.or(engine.preferred()?);
+    let by_messages = !rt.group_is_one_node(group)?
+        || asked.is_some_and(|algorithm| !algorithm.requires_one_node());
+    let specs: Vec<_> = layout.buckets.iter().map(|bucket| spec(bucket, by_messages)).collect();
+    let open = |timeout: Timeout| rt.channels_open(group, &specs, layout.bytes, timeout);
+    let (channels, data) = engine.meet(deadline, open)?;
+    Ok((group, channels, Some(data)))
+}
+
+/// Puts the fused buffer together.
+fn assemble(
+    engine: &Engine,
+    (tensors, options, layout): (&[Tensor], &Options, &Layout),
+    (group, channels, data): Opened,
+) -> Result<Arc<Fused>> {
+    let shared = &engine.shared;
+    let mut plans: Vec<((u64, DataType), u64, Arc<Plan>)> = Vec::new();
+    let mut prepared = Vec::with_capacity(channels.len());
+    for (channel, bucket) in channels.into_iter().zip(&layout.buckets) {
+        let executor = shared.executor(channel);
+        let request = request(bucket, options);
+        let call = CheckedRequest::new(&request, &executor)?;
+        let kind = (bucket.elements, bucket.wire);
+        let known = plans.iter().find(|(known, ..)| *known == kind);
+        let (signature, plan) = match known {
+            Some((_, signature, plan)) => (*signature, Arc::clone(plan)),
+            None => {
+                let key = call.key();
+                let plan = key.plan_among_agreed(&call.shape(&key), engine.preferred()?)?;
+                let signature = call.signature(&plan);
+                plans.push((kind, signature, Arc::clone(&plan)));
+                (signature, plan)
+            }
+        };
+        prepared.push((executor.clone(), signature, plan, call.arithmetic()));
+    }
+    let memory = data.as_ref().map(|data| Target::of_shared(&data.own()));
+    let fused = Arc::new_cyclic(|fused| {
+        let buckets = prepared.into_iter().zip(&layout.buckets).enumerate();
+        let buckets = buckets.map(|(index, ((executor, signature, plan, arithmetic), bucket))| {
+            let end = BucketEnd { fused: fused.clone(), bucket: index };
+            let completion =
+                Completion::new(signature, options.background).with_hook(Arc::new(end));
+            let first = memory.expect("there are buckets").part(bucket.at, bucket.bytes());
+            let plain_bytes =
+                (bucket.ty != bucket.wire).then(|| bucket.elements * u64::from(bucket.ty.bytes()));
+            Bucket {
+                executor,
+                completion: Arc::new(completion),
+                plan,
+                arithmetic,
+                countdown: Countdown::new(bucket.tensors.len(), options.contributions),
+                memory: BucketMemory::new(first, plain_bytes),
+            }
+        });
+        let buckets: Box<[Bucket]> = buckets.collect();
+        Fused {
+            group,
+            shared: Arc::clone(shared),
+            tensors: tensors.into(),
+            options: options.clone(),
+            ends: Ends::new(buckets.len()),
+            layout: layout.clone(),
+            buckets,
+            waiting: AtomicUsize::new(0),
+            data,
+        }
+    });
+    Ok(fused)
+}
+
+/// The all-reduce of a bucket, in place.
+fn request(bucket: &BucketLayout, options: &Options) -> Request {
+    Request {
+        collective: Collective::Allreduce,
+        send: std::ptr::null(),
+        receive: std::ptr::null_mut(),
+        count: bucket.elements,
+        blocks: Vec::new(),
+        combination: Combination::BuiltIn(bucket.wire, options.operation),
+        root: Rank(0),
+        algorithm: options.algorithm,
+        background: options.background,
+    }
+}
+
+/// How long all-reduces that are under way may still end by themselves when a fused buffer is
+/// freed.
+const FINISH_LIMIT: Duration = Duration::from_millis(100);
+/// How long one that was given up waits for members that still use its memory.
+const QUIESCE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Ends what is under way. Afterwards this rank touches the memory no more.
+pub(super) fn close(shared: &Shared, buckets: &[Bucket]) {
+    let limit = Deadline::Never.at_most(FINISH_LIMIT);
+    let active = || buckets.iter().filter(|bucket| bucket.completion.is_active());
+    for bucket in active() {
+        let _ = shared.wait(&bucket.executor, &bucket.completion, limit);
+    }
+    active().for_each(|bucket| bucket.executor.cancel(&bucket.completion));
+    let limit = Deadline::Never.at_most(QUIESCE_LIMIT);
+    for bucket in active() {
+        let _ = shared.wait(&bucket.executor, &bucket.completion, limit);
+    }
+    for bucket in buckets {
+        shared.close(&bucket.executor);
+        if bucket.is_still_used() {
+            bucket.memory.abandon();
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Who is told of buckets that have ended: callers of `next`, a descriptor, a function.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gaspi_core::os::event::Wakeup;
+use gaspi_core::sync::{Mutex, RwLock};
+use gaspi_core::{Error, Result};
+
+/// A function that is told of the end of a bucket.
+pub type OnEnd = dyn Fn(usize, Result<()>) + Send + Sync;
+
+#[derive(Debug, Default)]
+struct State {
+    /// Buckets that have ended and were not fetched, each once.
+    ended: VecDeque<usize>,
+    is_queued: Vec<bool>,
+    /// The error that has ended the fused buffer.
+    failure: Option<Error>,
+    /// Ends that the function was not told of.
+    untold: VecDeque<(usize, Result<()>)>,
+    descriptor: Option<Wakeup>,
+}
+
+impl State {
+    /// Has the descriptor tell whether there is anything to fetch.
+    fn signal(&self, before: bool) {
+        let now = self.is_readable();
+        let Some(descriptor) = self.descriptor.as_ref().filter(|_| before != now) else { return };
+        if now { descriptor.wake() } else { descriptor.clear() }
+    }
+
+    fn is_readable(&self) -> bool {
+        !self.ended.is_empty() || self.failure.is_some()
+    }
+}
+
+/// The ends of the buckets of a fused buffer.
+#[derive(Default)]
+pub(super) struct Ends {
+    state: Mutex<State>,
+    function: RwLock<Option<Arc<OnEnd>>>,
+    has_untold: AtomicBool,
+}
+
+impl fmt::Debug for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ends").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl Ends {
+    pub(super) fn new(buckets: usize) -> Ends {
+        let ends = Ends::default();
+        ends.state.lock().is_queued = vec![false; buckets];
+        ends
+    }
+
+    /// A bucket has ended. Nothing here waits or calls the program.
+    pub(super) fn add(&self, bucket: usize, outcome: &Result<()>) {
+        let mut state = self.state.lock();
+        let before = state.is_readable();
+        if outcome.is_ok() && !std::mem::replace(&mut state.is_queued[bucket], true) {
+            state.ended.push_back(bucket);
+        }
+        if let Err(error) = outcome {
+            state.failure.get_or_insert_with(|| error.clone());
+        }
+        state.signal(before);
+        if self.function.read().is_some() {
+            state.untold.push_back((bucket, outcome.clone()));
+            // Release: pairs with the Acquire in `has_untold`.
+            self.has_untold.store(true, Ordering::Release);
+        }
+    }
+
+    /// The bucket that ended first of those that were not fetched.
+    ///
+    /// # Errors
+    /// What has ended the fused buffer, once all that ended before have been fetched.
+    pub(super) fn fetch(&self) -> Option<Result<usize>> {
+        let mut state = self.state.lock();
+        let before = state.is_readable();
+        let Some(bucket) = state.ended.pop_front() else {
+            return state.failure.clone().map(Err);
+        };
+        state.is_queued[bucket] = false;
+        state.signal(before);
+        Some(Ok(bucket))
+    }
+
+    /// What has ended the fused buffer.
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.state.lock().failure.clone()
+    }
+
+    /// A descriptor that is readable while there is something to fetch.
+    pub(super) fn descriptor(&self) -> Result<RawFd> {
+        let mut state = self.state.lock();
+        if state.descriptor.is_none() {
+            let made = Wakeup::new()?;
+            if state.is_readable() {
+                made.wake();
+            }
+            state.descriptor = Some(made);
+        }
+        Ok(state.descriptor.as_ref().map_or(-1, |made| made.as_fd().as_raw_fd()))
+    }
+
+    /// Has a function told of each end from now on; none of them is being called any more by
+    /// threads that come later.
+    pub(super) fn set_function(&self, function: Option<Arc<OnEnd>>) {
+        *self.function.write() = function;
+    }
+
+    /// Whether the function is to be told of an end.
+    #[inline]
+    pub(super) fn has_untold(&self) -> bool {
+        self.has_untold.load(Ordering::Acquire)
+    }
+
+    /// Tells the function of all ends. The caller holds no lock.
+    pub(super) fn tell(&self) {
+        while self.has_untold() {
+            let next = {
+                let mut state = self.state.lock();
+                let next = state.untold.pop_front();
+                // Relaxed: under the lock, and looked at again.
+                self.has_untold.store(!state.untold.is_empty(), Ordering::Relaxed);
+                next
+            };
+            let function = self.function.read().clone();
+            if let (Some((bucket, outcome)), Some(function)) = (next, function) {
+                function(bucket, outcome);
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! What the threads of a rank share of a fused buffer: submitting, waiting, ends.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gaspi_core::{Deadline, Error, GroupId, Result, Runtime, SharedData, Timeout};
+
+use super::bucket::Bucket;
+use super::create;
+use super::ends::Ends;
+use super::layout::{Layout, Place};
+use super::{Options, Tensor};
+use crate::datatype::DataType;
+use crate::engine::{Shared, TellsEnds};
+use crate::kernel::stage::{Stage, Write};
+use crate::kernel::{Source, Target};
+
+thread_local! {
+    /// Whether this thread is in a function of the program that is told of an end.
+    static IN_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What the threads of a rank share of a fused buffer.
+pub(crate) struct Fused {
+    pub(super) group: GroupId,
+    pub(super) shared: Arc<Shared>,
+    pub(super) tensors: Box<[Tensor]>,
+    pub(super) options: Options,
+    pub(super) layout: Layout,
+    pub(super) buckets: Box<[Bucket]>,
+    pub(super) ends: Ends,
+    /// Threads that wait for any bucket.
+    pub(super) waiting: AtomicUsize,
+    /// The memory of all buckets.
+    pub(super) data: Option<SharedData>,
+}
+
+impl fmt::Debug for Fused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fused")
+            .field("group", &self.group)
+            .field("tensors", &self.tensors.len())
+            .field("buckets", &self.buckets.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A tensor that a bucket holds.
+#[derive(Clone, Copy)]
+pub(super) struct Found<'f> {
+    tensor: usize,
+    pub(super) place: Place,
+    pub(super) bucket: &'f Bucket,
+    /// Types of the program's tensor and of what travels.
+    pub(super) ty: DataType,
+    pub(super) wire: DataType,
+}
+
+impl Found<'_> {
+    /// Where it begins, in what travels and in the type of the tensor.
+    pub(super) fn offsets(&self) -> (u64, u64) {
+        let at = |ty: DataType| self.place.first * u64::from(ty.bytes());
+        (at(self.wire), at(self.ty))
+    }
+
+    pub(super) fn bytes(&self, ty: DataType) -> u64 {
+        self.place.count * u64::from(ty.bytes())
+    }
+
+    /// Its part of what travels.
+    pub(super) fn part(&self, memory: Target<'static>) -> Target<'static> {
+        memory.part(self.offsets().0, self.bytes(self.wire))
+    }
+
+    /// The step in which it was submitted last, or the first one.
+    fn step(&self) -> u64 {
+        self.bucket.countdown.submitted(self.place.nth).max(1)
+    }
+}
+
+impl Fused {
+    /// A tensor and its bucket; none if it has no elements.
+    ///
+    /// # Errors
+    /// [`Error::Number`]: there is no such tensor.
+    #[inline]
+    pub(super) fn find(&self, tensor: usize) -> Result<Option<Found<'_>>> {
+        match self.layout.places.get(tensor) {
+            Some(Some(place)) => {
+                let bucket = &self.buckets[place.bucket];
+                let layout = &self.layout.buckets[place.bucket];
+                let (ty, wire) = (layout.ty, layout.wire);
+                Ok(Some(Found { tensor, place: *place, bucket, ty, wire }))
+            }
+            Some(None) => Ok(None),
+            None => Err(self.no_tensor(tensor)),
+        }
+    }
+
+    #[cold]
+    fn no_tensor(&self, tensor: usize) -> Error {
+        let reason = format!("there is no such tensor; {} were declared", self.tensors.len());
+        Error::Number { number: tensor as u64, reason }
+    }
+
+    /// Hands over a tensor, times `scale`. Nothing here waits for another rank.
+    ///
+    /// # Errors
+    /// Those of [`Fusion::submit`].
+    ///
+    /// # Safety
+    /// `data` is readable for the bytes of the tensor.
+    pub(super) unsafe fn submit(
+        &self,
+        rt: &Runtime,
+        tensor: usize,
+        data: *const u8,
+        scale: f64,
+    ) -> Result<()> {
+        let Some(found) = self.find(tensor)? else { return Ok(()) };
+        if data.is_null() {
+            return Err(Error::Null { what: "data" });
+        }
+        if let Some(error) = self.ends.failure() {
+            return Err(error);
+        }
+        let (bucket, nth) = (found.bucket, found.place.nth);
+        self.check_overlap(&found, data)?;
+        // SAFETY: the caller's promise.
+        let source = unsafe { Source::new(data, found.bytes(found.ty) as usize) };
+        let stage = |write| Stage::new(found.ty, found.wire, scale, write);
+        let store = stage(Write::Store)?;
+        let claim = bucket.claim(nth, tensor)?;
+        bucket.prepare(rt, nth, claim)?;
+        let place = found.part(bucket.memory.current());
+        if claim.is_first {
+            store.run(place, source);
+        } else {
+            let added = stage(Write::Accumulate(self.options.operation));
+            added.inspect_err(|_| bucket.countdown.renounce(nth, claim))?.run(place, source);
+        }
+        if bucket.countdown.finish(nth, claim) {
+            self.start(found.place.bucket)?;
+        }
+        Ok(())
+    }
+
+    /// Errors if memory overlaps that of the bucket elsewhere than in the tensor's own place.
+    fn check_overlap(&self, found: &Found<'_>, from: *const u8) -> Result<()> {
+        let Some(data) = &self.data else { return Ok(()) };
+        let own = data.own();
+        let (start, end) = (own.as_ptr() as u64, own.as_ptr() as u64 + own.len() as u64);
+        let (from, bytes) = (from as u64, found.bytes(found.ty));
+        if from >= end || from.saturating_add(bytes) <= start {
+            return Ok(());
+        }
+        let layout = &self.layout.buckets[found.place.bucket];
+        if found.ty == found.wire && from == start + layout.at + found.offsets().0 {
+            return Ok(());
+        }
+        let tensor = found.tensor;
+        let reason = format!(
+            "the data of tensor {tensor} overlaps the memory of the fused buffer, but is not the \
+             tensor's own place there"
+        );
+        Err(Error::Size { size: bytes, reason })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn start(&self, bucket: usize) -> Result<()> {
+        let started = self.buckets[bucket].start(&self.shared);
+        if let Err(error) = &started {
+            self.bucket_ended(bucket, &Err(error.clone()));
+        }
+        self.tell();
+        started
+    }
+
+    /// The all-reduce of a bucket has ended. Called while its executor is locked.
+    pub(super) fn bucket_ended(&self, index: usize, outcome: &Result<()>) {
+        let bucket = &self.buckets[index];
+        if outcome.is_ok() {
+            bucket.countdown.end();
+        }
+        self.ends.add(index, outcome);
+        if self.ends.has_untold() {
+            self.shared.notify_ends(&bucket.executor);
+        } else if outcome.is_err() || self.waiting.load(Ordering::Relaxed) > 0 {
+            bucket.executor.channel.wake_waiters();
+        }
+    }
+
+    /// Tells the function of the program of ends, unless this thread is in it.
+    fn tell(&self) {
+        if !self.ends.has_untold() || IN_FUNCTION.replace(true) {
+            return;
+        }
+        self.ends.tell();
+        IN_FUNCTION.set(false);
+    }
+
+    /// Errors in the function of the program that is told of ends.
+    pub(super) fn may_wait(timeout: Timeout) -> Result<()> {
+        if timeout != Timeout::Test && IN_FUNCTION.get() {
+            let reason =
+                "a function that is told of the end of a bucket may not wait; test instead"
+                    .to_owned();
+            return Err(Error::Unsupported { reason });
+        }
+        Ok(())
+    }
+
+    /// Whether the step has ended in which a tensor was submitted last.
+    fn outcome(&self, found: &Found<'_>, step: u64) -> Option<Result<()>> {
+        if found.bucket.countdown.ended() >= step {
+            return Some(Ok(()));
+        }
+        if let Some(error) = self.ends.failure() {
+            return Some(Err(error));
+        }
+        found.bucket.check().err().map(|error| {
+            // It may have ended just before.
+            if found.bucket.countdown.ended() >= step { Ok(()) } else { Err(error) }
+        })
+    }
+
+    /// Waits until the step of a tensor has ended.
+    pub(super) fn wait(&self, found: &Found<'_>, timeout: Timeout) -> Result<()> {
+        self.wait_for_step(found, found.step(), timeout)
+    }
+
+    pub(super) fn wait_for_step(
+        &self,
+        found: &Found<'_>,
+        step: u64,
+        timeout: Timeout,
+    ) -> Result<()> {
+        Fused::may_wait(timeout)?;
+        let pending = || self.pending(found);
+        self.wait_on(found.bucket, timeout.deadline(), || self.outcome(found, step), pending)
+    }
+
+    /// Waits on a bucket, and tells the program of ends meanwhile.
+    pub(super) fn wait_on<T>(
+        &self,
+        bucket: &Bucket,
+        deadline: Deadline,
+        mut ended: impl FnMut() -> Option<Result<T>>,
+        pending: impl Fn() -> Error,
+    ) -> Result<T> {
+        loop {
+            self.tell();
+            let attempt = || match ended() {
+                None if self.ends.has_untold() && !IN_FUNCTION.get() => Some(Ok(None)),
+                other => other.map(|ended| ended.map(Some)),
+            };
+            let waited = self.shared.wait_until(&bucket.executor, deadline, attempt, &pending);
+            match waited {
+                Ok(Some(ended)) => {
+                    self.tell();
+                    return Ok(ended);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    self.tell();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// What a tensor waits for, in words.
+    #[cold]
+    fn pending(&self, found: &Found<'_>) -> Error {
+        let bucket = &self.layout.buckets[found.place.bucket];
+        let Found { tensor, place, .. } = *found;
+        let step = found.step();
+        let missing = bucket.tensors.iter().enumerate();
+        let missing = missing.filter(|(nth, _)| !found.bucket.countdown.is_complete(*nth, step));
+        let missing: Vec<String> = missing.map(|(_, tensor)| tensor.to_string()).collect();
+        let group = self.group;
+        let pending = match &missing[..] {
+            [] => found.bucket.executor.pending(&found.bucket.completion),
+            [..] if missing.len() <= 4 => {
+                format!("this rank has not submitted tensor {}", missing.join(", "))
+            }
+            [first, ..] => {
+                format!("this rank has not submitted tensor {first} and {} more", missing.len() - 1)
+            }
+        };
+        let place = place.bucket;
+        let pending =
+            format!("tensor {tensor} of a fused buffer of {group}, bucket {place}: {pending}");
+        Error::Timeout { pending }
+    }
+
+    /// Copies the sum of a tensor to the program's memory.
+    ///
+    /// # Safety
+    /// `to` is writable for the bytes of the tensor.
+    pub(super) unsafe fn copy_out(&self, found: &Found<'_>, to: *mut u8) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let target = unsafe { Target::new(to, found.bytes(found.ty) as usize) };
+        let sum = found.part(found.bucket.memory.current()).source();
+        Stage::new(found.wire, found.ty, 1.0, Write::Store)?.run(target, sum);
+        Ok(())
+    }
+}
+
+impl Fused {
+    /// Ends what is under way, and tells nobody.
+    pub(super) fn close(&self) {
+        self.ends.set_function(None);
+        create::close(&self.shared, &self.buckets);
+    }
+}
+
+impl TellsEnds for Fused {
+    fn tell_ends(&self) {
+        self.tell();
+    }
+}

@@ -1,0 +1,308 @@
+//! Fused buffers: many tensors, handed over in any order, are summed over all ranks in few
+//! all-reduces, while the program still computes the others.
+//!
+//! All ranks declare the same tensors once. They are laid out in buckets ([`layout`]), each of
+//! which has a channel of its own ([`create`]). Whoever submits the last tensor of a bucket
+//! ([`countdown`]) starts its all-reduce. Nothing but that is ever sent.
+//!
+//! Invariant: a rank writes into the memory of a bucket only between the end of a step and its own
+//! last submit of the next, and never where a result is lent ([`memory`]).
+
+mod bucket;
+mod countdown;
+mod create;
+mod ends;
+mod fused;
+pub mod handles;
+mod layout;
+mod memory;
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gaspi_core::{Error, GroupId, Result, Runtime, Timeout};
+
+use crate::algorithms::Algorithm;
+use crate::datatype::{DataType, Operation};
+use crate::engine::{Engine, TellsEnds};
+use crate::kernel::Target;
+use crate::kernel::stage::{Stage, Write};
+pub use ends::OnEnd;
+use fused::Fused;
+
+/// The threshold of a bucket unless the program sets one.
+const THRESHOLD: u64 = 32 << 10;
+
+/// A tensor of a fused buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tensor {
+    /// Elements.
+    pub count: u64,
+    /// Their type.
+    pub ty: DataType,
+}
+
+/// The order in which tensors are put into buckets.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Order {
+    /// As they are declared.
+    #[default]
+    Declared,
+    /// The last one first: the order in which gradients are computed.
+    Reverse,
+}
+
+/// How a fused buffer works. All but `contributions` and `background` are the same on all ranks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// How contributions are combined: sum, average, minimum, maximum or product.
+    pub operation: Operation,
+    /// The order in which tensors are put into buckets.
+    pub order: Order,
+    /// A bucket gets further tensors while it has fewer bytes; 0: one tensor for each.
+    pub threshold: u64,
+    /// Most bytes of a bucket of several tensors.
+    pub limit: Option<u64>,
+    /// How often this rank submits each tensor in a step; they are combined before anything is
+    /// sent. From 1 to 32767.
+    pub contributions: u32,
+    /// The type in which tensors of f32 travel: f16 or bf16. Each rank adds in f32 and rounds.
+    pub wire: Option<DataType>,
+    /// The algorithm; `None` leaves the choice to the library.
+    pub algorithm: Option<Algorithm>,
+    /// Whether a thread of the library carries all-reduces on while no thread of the program waits.
+    pub background: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            operation: Operation::Sum,
+            order: Order::Declared,
+            threshold: THRESHOLD,
+            limit: None,
+            contributions: 1,
+            wire: None,
+            algorithm: None,
+            background: true,
+        }
+    }
+}
+
+/// Many tensors that are summed over the ranks of a group in few all-reduces.
+///
+/// Each step, every rank submits each tensor, in any order and from any thread, and waits for those
+/// that it needs. A tensor can be submitted again when its bucket has ended.
+#[derive(Debug)]
+#[must_use = "dropping a fused buffer frees it"]
+pub struct Fusion<'r> {
+    rt: &'r Runtime,
+    fused: Arc<Fused>,
+    /// Whether dropping this frees it.
+    frees: bool,
+}
+
+impl Drop for Fusion<'_> {
+    fn drop(&mut self) {
+        if self.frees {
+            self.fused.close();
+        }
+    }
+}
+
+impl<'r> Fusion<'r> {
+    /// Makes a fused buffer, together with all ranks of the group, which declare the same tensors
+    /// with the same options. After a timeout, call again with the same arguments to continue.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] names the first tensor in which declarations differ, and the ranks;
+    /// [`Error::Number`] if there are no tensors, or too many elements; [`Error::Unsupported`] if
+    /// the operation or the type does not serve; [`Error::Memory`] if the buckets do not fit; and
+    /// those of [`run`](crate::run).
+    pub fn create(
+        rt: &'r Runtime,
+        tensors: &[Tensor],
+        group: GroupId,
+        options: &Options,
+        timeout: Timeout,
+    ) -> Result<Fusion<'r>> {
+        let fused = create::create(rt, tensors, group, options, timeout)?;
+        Ok(Fusion { rt, fused, frees: true })
+    }
+
+    /// Writes `data` times `scale` to the place of a tensor. The last tensor of a bucket starts its
+    /// all-reduce. Never waits for other ranks. A tensor without elements need not be submitted.
+    ///
+    /// # Errors
+    /// [`Error::Number`]: there is no such tensor, or it has been submitted in this step;
+    /// [`Error::Null`]; [`Error::Size`]: the data overlaps the fused buffer elsewhere than in the
+    /// [place](Fusion::tensor_ptr) of the tensor; [`Error::Unsupported`]: integers by a scale that
+    /// is no integer; and what has ended the fused buffer.
+    ///
+    /// # Safety
+    /// `data` is readable for the bytes of the tensor, in its type, and nobody writes there during
+    /// the call.
+    pub unsafe fn submit(&self, tensor: usize, data: *const u8, scale: f64) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.fused.submit(self.rt, tensor, data, scale) }
+    }
+
+    /// Whether the step has ended in which the tensor was submitted last. Copies the sum to
+    /// `result` then, unless that is null.
+    ///
+    /// # Errors
+    /// What has ended the fused buffer.
+    ///
+    /// # Safety
+    /// `result` is null or writable for the bytes of the tensor.
+    pub unsafe fn test(&self, tensor: usize, result: *mut u8) -> Result<bool> {
+        // SAFETY: the caller's promise.
+        match unsafe { self.wait(tensor, result, Timeout::Test) } {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_timeout() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until the step has ended in which the tensor was submitted last, and copies the sum to
+    /// `result`, unless that is null.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: all goes on; and what has ended the fused buffer.
+    ///
+    /// # Safety
+    /// `result` is null or writable for the bytes of the tensor.
+    pub unsafe fn wait(&self, tensor: usize, result: *mut u8, timeout: Timeout) -> Result<()> {
+        let Some(found) = self.fused.find(tensor)? else { return Ok(()) };
+        self.fused.wait(&found, timeout)?;
+        if result.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.fused.copy_out(&found, result) }
+    }
+
+    /// Waits like [`wait`](Fusion::wait) and lends the sum where it lies: it does not change until
+    /// it is [released](Fusion::release), as often as it was lent. For a tensor without elements a
+    /// pointer that may not be followed.
+    ///
+    /// # Errors
+    /// As [`wait`](Fusion::wait).
+    pub fn result(&self, tensor: usize, timeout: Timeout) -> Result<*const u8> {
+        let Some(found) = self.fused.find(tensor)? else {
+            return Ok(std::ptr::without_provenance(layout::ALIGNMENT as usize));
+        };
+        let stage = Stage::new(found.wire, found.ty, 1.0, Write::Store)?;
+        let (first, plain) = found.offsets();
+        let widen = |to: Target<'_>, from: Target<'static>| {
+            stage.run(to.part(plain, found.bytes(found.ty)), found.part(from).source());
+        };
+        loop {
+            self.fused.wait(&found, timeout)?;
+            let step = found.bucket.countdown.ended();
+            let lent = found.bucket.memory.lend(step, found.place.nth, (first, plain), widen);
+            // Another thread has begun the next step: that one's sum is the last.
+            if let Some(lent) = lent {
+                return Ok(lent);
+            }
+            let begun = found.bucket.memory.step();
+            self.fused.wait_for_step(&found, begun, timeout)?;
+        }
+    }
+
+    /// Takes back what [`result`](Fusion::result) has lent.
+    ///
+    /// # Errors
+    /// [`Error::Number`]: nothing of the tensor is lent there.
+    pub fn release(&self, tensor: usize, lent: *const u8) -> Result<()> {
+        match self.fused.find(tensor)? {
+            Some(found) if !found.bucket.memory.release(lent) => {
+                let reason = format!("no result of tensor {tensor} is lent at {lent:p}");
+                Err(Error::Number { number: tensor as u64, reason })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The place of a tensor in the fused buffer, aligned to 64 bytes and always the same.
+    /// Submitting it copies nothing, or just converts where another type travels. The program may
+    /// write there from the end of a step until it submits the tensor again. Where no result is
+    /// lent, the sum comes there too.
+    ///
+    /// # Errors
+    /// [`Error::Number`]: there is no such tensor.
+    pub fn tensor_ptr(&self, tensor: usize) -> Result<*mut u8> {
+        Ok(match self.fused.find(tensor)? {
+            Some(found) => found.bucket.memory.place(found.offsets()),
+            None => std::ptr::without_provenance_mut(layout::ALIGNMENT as usize),
+        })
+    }
+
+    /// Waits until a bucket has ended that was not given here since: each once in a step.
+    ///
+    /// # Errors
+    /// As [`wait`](Fusion::wait).
+    pub fn next(&self, timeout: Timeout) -> Result<usize> {
+        let fused = &*self.fused;
+        if let Some(fetched) = fused.ends.fetch() {
+            return fetched;
+        }
+        Fused::may_wait(timeout)?;
+        let Some(first) = fused.buckets.first() else {
+            let reason = "no tensor has elements, so there are no buckets".to_owned();
+            return Err(Error::Unsupported { reason });
+        };
+        fused.waiting.fetch_add(1, Ordering::Relaxed);
+        let group = fused.group;
+        let pending =
+            || Error::Timeout { pending: format!("a bucket of a fused buffer of {group}") };
+        let ended = || fused.ends.fetch().or_else(|| first.check().err().map(Err));
+        let found = fused.wait_on(first, timeout.deadline(), ended, pending);
+        fused.waiting.fetch_sub(1, Ordering::Relaxed);
+        found
+    }
+
+    /// Has a function told of each bucket that ends, or fails, by whatever thread finds out. It may
+    /// submit, test and take results, but not wait.
+    ///
+    /// # Errors
+    /// [`Error::System`]: the thread of the library cannot be started.
+    pub fn on_end(&self, function: Option<Arc<OnEnd>>) -> Result<()> {
+        if function.is_some() {
+            Engine::of(self.rt).start_background_thread()?;
+            let fused: Arc<dyn TellsEnds> = Arc::clone(&self.fused) as Arc<dyn TellsEnds>;
+            self.fused.shared.register_ends(&fused);
+        }
+        self.fused.ends.set_function(function);
+        Ok(())
+    }
+
+    /// A descriptor that is readable while [`next`](Fusion::next) has something to tell. It belongs
+    /// to the fused buffer.
+    ///
+    /// # Errors
+    /// Descriptors have run out.
+    pub fn descriptor(&self) -> Result<RawFd> {
+        self.fused.ends.descriptor()
+    }
+
+    /// Number of buckets.
+    pub fn buckets(&self) -> usize {
+        self.fused.buckets.len()
+    }
+
+    /// The bucket of a tensor.
+    ///
+    /// # Errors
+    /// [`Error::Number`]: there is no such tensor, or it has no elements.
+    pub fn bucket(&self, tensor: usize) -> Result<usize> {
+        match self.fused.find(tensor)? {
+            Some(found) => Ok(found.place.bucket),
+            None => {
+                let reason = format!("tensor {tensor} has no elements and so no bucket");
+                Err(Error::Number { number: tensor as u64, reason })
+            }
+        }
+    }
+}
