@@ -21,8 +21,9 @@
  *
  * 1000: gaspi_error_detail
  * 1001: gaspi_coll_*
+ * 1002: gaspi_fusion_*
  */
-#define GASPI_COLLECTIVES_VERSION 1001
+#define GASPI_COLLECTIVES_VERSION 1002
 
 #ifdef __cplusplus
 extern "C" {
@@ -633,6 +634,206 @@ gaspi_return_t gaspi_coll_op_free(gaspi_coll_op_t op);
  */
 gaspi_return_t gaspi_coll_algorithms(const char *operation, char *names, gaspi_size_t size);
 
+/* ---- Fused buffers ----
+ *
+ * Many tensors, handed over in any order and from any thread, are summed over all ranks of a group
+ * in few all-reduces, while the program still computes the others: the gradients of a training
+ * step.
+ *
+ * All ranks declare the same tensors once, together, with gaspi_fusion_create. They are laid out in
+ * buckets: a bucket begins with a tensor and gets the next one of the same type while it has fewer
+ * bytes than the threshold. In each step every rank submits each tensor. The last tensor of a
+ * bucket starts its all-reduce, whatever other buckets do; ranks may submit in different orders.
+ * Nothing but these all-reduces is sent. A tensor may be submitted again when its bucket has ended.
+ *
+ * Data may lie anywhere and is copied once; tensors that are computed in their own place
+ * (gaspi_fusion_tensor_ptr) are not. Sums are copied out (gaspi_fusion_wait), or lent where they
+ * lie (gaspi_fusion_result) until they are released: if a tensor is submitted before, its bucket
+ * works in other memory for that step.
+ *
+ * When a rank dies, what is pending ends with an error that names it. After any error that is not
+ * GASPI_TIMEOUT and not about an argument, the fused buffer can only be freed; one on a new group
+ * works. Tensors are numbered from 0 as they were declared, buckets from 0 as they were made.
+ *
+ * Example:
+ *
+ * @code
+ * gaspi_return_t sum_gradients(float *weights, const uint64_t weights_num, float *bias,
+ *                              const uint64_t bias_num, unsigned steps) {
+ *   const gaspi_fusion_tensor_t tensors[] = {{weights_num, GASPI_COLL_TYPE_F32, 0},
+ *                                            {bias_num, GASPI_COLL_TYPE_F32, 0}};
+ *   gaspi_fusion_options_t options = GASPI_FUSION_OPTIONS_INIT;
+ *   gaspi_fusion_t fusion = 0;
+ *   gaspi_return_t code;
+ *
+ *   options.op = GASPI_COLL_OP_AVERAGE;
+ *   options.order = GASPI_FUSION_REVERSE;
+ *   code = gaspi_fusion_create(tensors, 2, GASPI_GROUP_ALL, &options, &fusion, GASPI_BLOCK);
+ *   if (code != GASPI_SUCCESS) return code;
+ *   while (code == GASPI_SUCCESS && steps-- > 0) {
+ *     code = gaspi_fusion_submit(fusion, 1, bias, 1.0);
+ *     if (code == GASPI_SUCCESS) code = gaspi_fusion_submit(fusion, 0, weights, 1.0);
+ *     if (code == GASPI_SUCCESS) code = gaspi_fusion_wait(fusion, 0, weights, GASPI_BLOCK);
+ *     if (code == GASPI_SUCCESS) code = gaspi_fusion_wait(fusion, 1, bias, GASPI_BLOCK);
+ *   }
+ *   return code == GASPI_SUCCESS ? gaspi_fusion_free(fusion) : code;
+ * }
+ * @endcode
+ */
+
+/** A fused buffer. Never 0; its number is not used again. */
+typedef uint64_t gaspi_fusion_t;
+
+/** A tensor of a fused buffer. */
+typedef struct gaspi_fusion_tensor {
+  uint64_t count;                 /**< elements; one without needs no submit and has no bucket */
+  gaspi_coll_datatype_t datatype; /**< their type, not GASPI_COLL_TYPE_USER */
+  gaspi_uint reserved;            /**< 0 */
+} gaspi_fusion_tensor_t;
+
+/** The order in which tensors are put into buckets. */
+enum {
+  GASPI_FUSION_DECLARED = 0, /**< as they are declared */
+  GASPI_FUSION_REVERSE = 1   /**< the last one first, as gradients are computed */
+};
+
+/**
+ * Options of a fused buffer; NULL stands for the initial values. All but `contributions` and
+ * `background` are the same on all ranks. A later version of this header may append fields.
+ */
+typedef struct gaspi_fusion_options {
+  size_t size;              /**< sizeof(gaspi_fusion_options_t) */
+  gaspi_coll_op_t op;       /**< GASPI_COLL_OP_SUM, _AVERAGE (over the ranks), _MIN or _MAX */
+  gaspi_size_t threshold;   /**< a bucket grows while it has fewer bytes; 0: a tensor for each */
+  gaspi_size_t limit;       /**< most bytes of a bucket of several tensors; 0: any */
+  const char *algorithm;    /**< a name of gaspi_coll_algorithms("allreduce"); NULL: chosen */
+  gaspi_uint order;         /**< GASPI_FUSION_DECLARED or _REVERSE */
+  gaspi_uint contributions; /**< how often this rank submits each tensor in a step, 1 to 32767 */
+  gaspi_uint wire;          /**< GASPI_COLL_TYPE_F16 or _BF16: F32 travels so; 0: as it is */
+  gaspi_uint background;    /**< 1: a thread of the library carries all-reduces on too */
+} gaspi_fusion_options_t;
+
+/** The initial values: gaspi_fusion_options_t options = GASPI_FUSION_OPTIONS_INIT; */
+#define GASPI_FUSION_OPTIONS_INIT \
+  {sizeof(gaspi_fusion_options_t), GASPI_COLL_OP_SUM, 32768, 0, NULL, GASPI_FUSION_DECLARED, 1, 0, \
+   1}
+
+/**
+ * Is told of a bucket that has ended, or failed: `outcome` is GASPI_SUCCESS or the code of the
+ * error, whose words gaspi_error_detail gives. Called by whatever threads find out, several at a
+ * time. May submit,
+ * test and take results of what has ended; what waits is GASPI_ERROR there.
+ */
+typedef void (*gaspi_fusion_function_t)(gaspi_fusion_t fusion, gaspi_size_t bucket,
+                                        gaspi_return_t outcome, void *state);
+
+/**
+ * Makes a fused buffer, together with all ranks of the group. After GASPI_TIMEOUT the same call
+ * continues it.
+ * @param tensors  `num` tensors, the same on all ranks
+ * @param num      at least 1
+ * @param options  NULL for the initial values
+ * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM if there are no
+ *         tensors, or too many elements; GASPI_ERR_MEMALLOC if they do not fit; GASPI_ERROR, on
+ *         all ranks, if they declare different tensors (the words name the first one) or options
+ */
+gaspi_return_t gaspi_fusion_create(const gaspi_fusion_tensor_t *tensors, gaspi_size_t num,
+                                   gaspi_group_t group, const gaspi_fusion_options_t *options,
+                                   gaspi_fusion_t *fusion, gaspi_timeout_t timeout);
+
+/**
+ * Writes `data` times `scale` to the place of a tensor, or adds it to what this rank has submitted
+ * in this step before, if the options say so. The last tensor of a bucket starts its all-reduce.
+ * Never waits for other ranks; any thread may call it.
+ * @param data   as many elements as the tensor has, in its type; free again after the call. Not in
+ *               the fused buffer, unless it is the place of this tensor
+ * @param scale  for integers an integer; for F16, BF16 and F32 it is rounded to F32
+ * @return GASPI_SUCCESS; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM if there is no such tensor, or it was
+ *         submitted in this step; GASPI_ERR_INV_SIZE if the data overlaps other places; GASPI_ERROR
+ */
+gaspi_return_t gaspi_fusion_submit(gaspi_fusion_t fusion, gaspi_size_t tensor, const void *data,
+                                   double scale);
+
+/**
+ * Tells whether the step has ended in which a tensor was submitted last, and then copies its sum.
+ * @param result  where to; NULL: nothing is copied
+ * @param done    1 if it has ended, else 0
+ * @return GASPI_SUCCESS; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM; GASPI_ERROR
+ */
+gaspi_return_t gaspi_fusion_test(gaspi_fusion_t fusion, gaspi_size_t tensor, void *result,
+                                 int *done);
+
+/**
+ * Waits until the step has ended in which a tensor was submitted last, and copies its sum.
+ * @param result  where to; NULL: nothing is copied
+ * @return GASPI_SUCCESS; GASPI_TIMEOUT, all goes on; GASPI_ERR_INV_NUM; GASPI_ERROR
+ */
+gaspi_return_t gaspi_fusion_wait(gaspi_fusion_t fusion, gaspi_size_t tensor, void *result,
+                                 gaspi_timeout_t timeout);
+
+/**
+ * Waits like gaspi_fusion_wait and lends the sum where it lies. It does not change until it is
+ * released as often as it was lent.
+ * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM; GASPI_ERROR
+ */
+gaspi_return_t gaspi_fusion_result(gaspi_fusion_t fusion, gaspi_size_t tensor, const void **result,
+                                   gaspi_timeout_t timeout);
+
+/**
+ * Takes back what gaspi_fusion_result has lent.
+ * @return GASPI_SUCCESS; GASPI_ERR_INV_NUM if nothing of the tensor is lent there
+ */
+gaspi_return_t gaspi_fusion_release(gaspi_fusion_t fusion, gaspi_size_t tensor,
+                                    const void *result);
+
+/**
+ * The place of a tensor in the fused buffer, aligned to 64 bytes and always the same. The program
+ * may write there from the end of a step until it submits the tensor again. While no result is
+ * lent, the sum comes there too.
+ * @return GASPI_SUCCESS; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM
+ */
+gaspi_return_t gaspi_fusion_tensor_ptr(gaspi_fusion_t fusion, gaspi_size_t tensor, void **pointer);
+
+/**
+ * Waits for a bucket that has ended and was not given here since: each once in a step.
+ * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERR_NULLPTR; GASPI_ERROR
+ */
+gaspi_return_t gaspi_fusion_next(gaspi_fusion_t fusion, gaspi_size_t *bucket,
+                                 gaspi_timeout_t timeout);
+
+/**
+ * Has a function told of each bucket that ends from now on, or that fails.
+ * @param function  NULL: none any more
+ * @param state     for the function
+ * @return GASPI_SUCCESS; GASPI_ERROR
+ */
+gaspi_return_t gaspi_fusion_on_end(gaspi_fusion_t fusion, gaspi_fusion_function_t function,
+                                   void *state);
+
+/**
+ * A descriptor that is readable while gaspi_fusion_next has something to tell, for poll(2). It
+ * belongs to the fused buffer: only poll it.
+ * @return GASPI_SUCCESS; GASPI_ERR_NULLPTR; GASPI_ERR_EMFILE
+ */
+gaspi_return_t gaspi_fusion_fd(gaspi_fusion_t fusion, int *fd);
+
+/** The number of buckets. @return GASPI_SUCCESS; GASPI_ERR_NULLPTR */
+gaspi_return_t gaspi_fusion_buckets(gaspi_fusion_t fusion, gaspi_size_t *num);
+
+/**
+ * The bucket of a tensor.
+ * @return GASPI_SUCCESS; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM, also if it has no elements
+ */
+gaspi_return_t gaspi_fusion_bucket(gaspi_fusion_t fusion, gaspi_size_t tensor,
+                                   gaspi_size_t *bucket);
+
+/**
+ * Frees a fused buffer, with all that is lent. What is under way is given up, which is an error on
+ * the other ranks; so all free it between steps.
+ * @return GASPI_SUCCESS; GASPI_ERROR if it was freed already
+ */
+gaspi_return_t gaspi_fusion_free(gaspi_fusion_t fusion);
+
 /* ==== The same under their profiling names, as PGASPI.h for the procedures of GASPI.h ==== */
 gaspi_return_t pgaspi_error_detail(char *text, gaspi_size_t size);
 gaspi_return_t pgaspi_coll_allreduce(const void *send, void *receive, uint64_t count,
@@ -790,6 +991,30 @@ gaspi_return_t pgaspi_coll_op_create(gaspi_coll_reduce_function_t function, void
                                      gaspi_coll_op_t *op);
 gaspi_return_t pgaspi_coll_op_free(gaspi_coll_op_t op);
 gaspi_return_t pgaspi_coll_algorithms(const char *operation, char *names, gaspi_size_t size);
+gaspi_return_t pgaspi_fusion_create(const gaspi_fusion_tensor_t *tensors, gaspi_size_t num,
+                                    gaspi_group_t group, const gaspi_fusion_options_t *options,
+                                    gaspi_fusion_t *fusion, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_fusion_submit(gaspi_fusion_t fusion, gaspi_size_t tensor, const void *data,
+                                    double scale);
+gaspi_return_t pgaspi_fusion_test(gaspi_fusion_t fusion, gaspi_size_t tensor, void *result,
+                                  int *done);
+gaspi_return_t pgaspi_fusion_wait(gaspi_fusion_t fusion, gaspi_size_t tensor, void *result,
+                                  gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_fusion_result(gaspi_fusion_t fusion, gaspi_size_t tensor,
+                                    const void **result, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_fusion_release(gaspi_fusion_t fusion, gaspi_size_t tensor,
+                                     const void *result);
+gaspi_return_t pgaspi_fusion_tensor_ptr(gaspi_fusion_t fusion, gaspi_size_t tensor,
+                                        void **pointer);
+gaspi_return_t pgaspi_fusion_next(gaspi_fusion_t fusion, gaspi_size_t *bucket,
+                                  gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_fusion_on_end(gaspi_fusion_t fusion, gaspi_fusion_function_t function,
+                                    void *state);
+gaspi_return_t pgaspi_fusion_fd(gaspi_fusion_t fusion, int *fd);
+gaspi_return_t pgaspi_fusion_buckets(gaspi_fusion_t fusion, gaspi_size_t *num);
+gaspi_return_t pgaspi_fusion_bucket(gaspi_fusion_t fusion, gaspi_size_t tensor,
+                                    gaspi_size_t *bucket);
+gaspi_return_t pgaspi_fusion_free(gaspi_fusion_t fusion);
 
 #ifdef __cplusplus
 }

@@ -18,6 +18,7 @@ fn procedures() -> Vec<&'static Prototype> {
         crate::atomics::PROTOTYPES,
         crate::clock::PROTOTYPES,
         crate::coll::PROTOTYPES,
+        crate::coll::fusion::PROTOTYPES,
         crate::coll::reductions::PROTOTYPES,
         crate::coll::requests::PROTOTYPES,
         crate::collectives::PROTOTYPES,
@@ -85,6 +86,8 @@ fn c_type(rust: &str) -> String {
     match rust.as_str() {
         "()" | "c_void" => "void".to_owned(),
         "u64" => "uint64_t".to_owned(),
+        "f64" => "double".to_owned(),
+        "c_int" => "int".to_owned(),
         "thread_function" => "__typeof__(void *(*)(void *))".to_owned(),
         name => name.to_owned(),
     }
@@ -191,7 +194,8 @@ fn types_have_the_sizes_of_c() {
         gaspi_state_vector_t gaspi_return_t gaspi_operation_t gaspi_datatype_t gaspi_network_t
         gaspi_alloc_t gaspi_statistic_argument_t gaspi_topology_t gaspi_reduce_operation_t
         gaspi_config_t gaspi_coll_request_t gaspi_coll_op_t gaspi_coll_datatype_t
-        gaspi_coll_options_t gaspi_coll_reduce_function_t
+        gaspi_coll_options_t gaspi_coll_reduce_function_t gaspi_fusion_t gaspi_fusion_tensor_t
+        gaspi_fusion_options_t gaspi_fusion_function_t
     });
 }
 
@@ -229,14 +233,19 @@ fn the_configuration_has_the_layout_of_c() {
 #[test]
 fn the_options_of_collectives_have_the_layout_of_c() {
     macro_rules! offsets {
-        ($($field:ident)*) => {
+        ($of:ident: $($field:ident)*) => {
             [$((
-                format!("offsetof(gaspi_coll_options_t, {})", stringify!($field)),
-                offset_of!(gaspi_coll_options_t, $field) as i64,
+                format!("offsetof({}, {})", stringify!($of), stringify!($field)),
+                offset_of!($of, $field) as i64,
             )),*]
         };
     }
-    let offsets = offsets! { size algorithm background reserved };
+    assert_equal(offsets! { gaspi_fusion_tensor_t: count datatype reserved });
+    assert_equal(offsets! {
+        gaspi_fusion_options_t:
+        size op threshold limit algorithm order contributions wire background
+    });
+    let offsets = offsets! { gaspi_coll_options_t: size algorithm background reserved };
     let ours: Vec<i64> = offsets.iter().map(|(_, offset)| *offset).collect();
     assert_eq!(ours, [0, 8, 16, 20]);
     assert_equal(offsets);
@@ -266,6 +275,7 @@ fn constants_have_the_values_of_c() {
         GASPI_COLL_TYPE_USER GASPI_COLL_OP_SUM GASPI_COLL_OP_PRODUCT GASPI_COLL_OP_MIN
         GASPI_COLL_OP_MAX GASPI_COLL_OP_AND GASPI_COLL_OP_OR GASPI_COLL_OP_XOR
         GASPI_COLL_OP_AVERAGE GASPI_COLL_OP_ORDERED GASPI_COLL_OP_BACKGROUND
+        GASPI_FUSION_DECLARED GASPI_FUSION_REVERSE
     });
     // Typed constants are no constant expressions in C: the text has to say it.
     let types = compile(&["-E", "-P"], &includes()).unwrap();

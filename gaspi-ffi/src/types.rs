@@ -82,6 +82,47 @@ pub(crate) type gaspi_coll_reduce_function_t = Option<
     ) -> gaspi_return_t,
 >;
 
+pub(crate) type gaspi_fusion_t = u64;
+
+/// A tensor of a fused buffer.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct gaspi_fusion_tensor_t {
+    pub(crate) count: u64,
+    pub(crate) datatype: gaspi_coll_datatype_t,
+    pub(crate) reserved: gaspi_uint,
+}
+
+/// The options of a fused buffer, as far as this version of the library knows them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct gaspi_fusion_options_t {
+    /// Bytes of the structure as the program knows it.
+    pub(crate) size: usize,
+    pub(crate) op: gaspi_coll_op_t,
+    pub(crate) threshold: gaspi_size_t,
+    pub(crate) limit: gaspi_size_t,
+    pub(crate) algorithm: *const c_char,
+    pub(crate) order: gaspi_uint,
+    pub(crate) contributions: gaspi_uint,
+    pub(crate) wire: gaspi_uint,
+    pub(crate) background: gaspi_uint,
+}
+
+/// The function of `gaspi_fusion_on_end`; NULL is `None`.
+pub(crate) type gaspi_fusion_function_t = Option<
+    unsafe extern "C" fn(
+        fusion: gaspi_fusion_t,
+        bucket: gaspi_size_t,
+        outcome: gaspi_return_t,
+        state: *mut c_void,
+    ),
+>;
+
+/// The orders in which tensors are put into buckets.
+pub(crate) const GASPI_FUSION_DECLARED: gaspi_uint = 0;
+pub(crate) const GASPI_FUSION_REVERSE: gaspi_uint = 1;
+
 /// The function of `gaspi_threads_run`: `void *(*)(void *)`; NULL is `None`.
 pub(crate) type thread_function = Option<unsafe extern "C" fn(*mut c_void) -> *mut c_void>;
 

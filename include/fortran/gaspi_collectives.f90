@@ -60,6 +60,32 @@ module gaspi_collectives
     integer(gaspi_uint) :: reserved = 0
   end type gaspi_coll_options_t
 
+  ! Fused buffers. A function for gaspi_fusion_on_end is bind(C): c_funloc of it.
+  integer, parameter :: gaspi_fusion_t = c_int64_t
+
+  type, bind(C) :: gaspi_fusion_tensor_t
+    integer(gaspi_coll_count_t) :: count = 0
+    integer(gaspi_coll_datatype_t) :: datatype = GASPI_COLL_TYPE_F32
+    integer(gaspi_uint) :: reserved = 0
+  end type gaspi_fusion_tensor_t
+
+  ! The order in which tensors are put into buckets.
+  integer(gaspi_uint), parameter :: GASPI_FUSION_DECLARED = 0
+  integer(gaspi_uint), parameter :: GASPI_FUSION_REVERSE = 1
+
+  ! Options of a fused buffer, with their initial values.
+  type, bind(C) :: gaspi_fusion_options_t
+    integer(gaspi_size_t) :: size = 56
+    integer(gaspi_coll_op_t) :: op = GASPI_COLL_OP_SUM
+    integer(gaspi_size_t) :: threshold = 32768
+    integer(gaspi_size_t) :: limit = 0
+    type(c_ptr) :: algorithm = c_null_ptr
+    integer(gaspi_uint) :: order = GASPI_FUSION_DECLARED
+    integer(gaspi_uint) :: contributions = 1
+    integer(gaspi_uint) :: wire = 0
+    integer(gaspi_uint) :: background = 1
+  end type gaspi_fusion_options_t
+
   interface
     function gaspi_coll_allreduce(send, receive, count, datatype, op, group, options, &
         timeout) bind(C) result(code)
@@ -542,5 +568,113 @@ module gaspi_collectives
       integer(gaspi_size_t), value :: size
       integer(gaspi_return_t) :: code
     end function gaspi_coll_algorithms
+
+    function gaspi_fusion_create(tensors, num, group, options, fusion, &
+        timeout) bind(C) result(code)
+      import
+      type(c_ptr), value :: tensors
+      integer(gaspi_size_t), value :: num
+      integer(gaspi_group_t), value :: group
+      type(c_ptr), value :: options
+      integer(gaspi_fusion_t), intent(out) :: fusion
+      integer(gaspi_timeout_t), value :: timeout
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_create
+
+    function gaspi_fusion_submit(fusion, tensor, data, scale) bind(C) result(code)
+      import
+      integer(gaspi_fusion_t), value :: fusion
+      integer(gaspi_size_t), value :: tensor
+      type(c_ptr), value :: data
+      real(c_double), value :: scale
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_submit
+
+    function gaspi_fusion_test(fusion, tensor, sum, done) bind(C) result(code)
+      import
+      integer(gaspi_fusion_t), value :: fusion
+      integer(gaspi_size_t), value :: tensor
+      type(c_ptr), value :: sum
+      integer(gaspi_int), intent(out) :: done
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_test
+
+    function gaspi_fusion_wait(fusion, tensor, sum, timeout) bind(C) result(code)
+      import
+      integer(gaspi_fusion_t), value :: fusion
+      integer(gaspi_size_t), value :: tensor
+      type(c_ptr), value :: sum
+      integer(gaspi_timeout_t), value :: timeout
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_wait
+
+    function gaspi_fusion_result(fusion, tensor, sum, timeout) bind(C) result(code)
+      import
+      integer(gaspi_fusion_t), value :: fusion
+      integer(gaspi_size_t), value :: tensor
+      type(c_ptr), intent(out) :: sum
+      integer(gaspi_timeout_t), value :: timeout
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_result
+
+    function gaspi_fusion_release(fusion, tensor, sum) bind(C) result(code)
+      import
+      integer(gaspi_fusion_t), value :: fusion
+      integer(gaspi_size_t), value :: tensor
+      type(c_ptr), value :: sum
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_release
+
+    function gaspi_fusion_tensor_ptr(fusion, tensor, pointer) bind(C) result(code)
+      import
+      integer(gaspi_fusion_t), value :: fusion
+      integer(gaspi_size_t), value :: tensor
+      type(c_ptr), intent(out) :: pointer
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_tensor_ptr
+
+    function gaspi_fusion_next(fusion, bucket, timeout) bind(C) result(code)
+      import
+      integer(gaspi_fusion_t), value :: fusion
+      integer(gaspi_size_t), intent(out) :: bucket
+      integer(gaspi_timeout_t), value :: timeout
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_next
+
+    function gaspi_fusion_on_end(fusion, told, state) bind(C) result(code)
+      import
+      integer(gaspi_fusion_t), value :: fusion
+      type(c_funptr), value :: told
+      type(c_ptr), value :: state
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_on_end
+
+    function gaspi_fusion_fd(fusion, fd) bind(C) result(code)
+      import
+      integer(gaspi_fusion_t), value :: fusion
+      integer(c_int), intent(out) :: fd
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_fd
+
+    function gaspi_fusion_buckets(fusion, num) bind(C) result(code)
+      import
+      integer(gaspi_fusion_t), value :: fusion
+      integer(gaspi_size_t), intent(out) :: num
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_buckets
+
+    function gaspi_fusion_bucket(fusion, tensor, bucket) bind(C) result(code)
+      import
+      integer(gaspi_fusion_t), value :: fusion
+      integer(gaspi_size_t), value :: tensor
+      integer(gaspi_size_t), intent(out) :: bucket
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_bucket
+
+    function gaspi_fusion_free(fusion) bind(C) result(code)
+      import
+      integer(gaspi_fusion_t), value :: fusion
+      integer(gaspi_return_t) :: code
+    end function gaspi_fusion_free
   end interface
 end module gaspi_collectives

@@ -165,6 +165,30 @@ static inline void all_noinit_requests(gaspi_coll_request_t request) {
   NOINIT(gaspi_coll_free(request));
 }
 
+static inline void all_noinit_fusion(void) {
+  const gaspi_fusion_tensor_t tensor = {1, GASPI_COLL_TYPE_F32, 0};
+  gaspi_fusion_t fusion = 1;
+  gaspi_size_t number = 0;
+  const void *sum = NULL;
+  void *place = NULL;
+  float data = 0;
+  int done = 0;
+
+  NOINIT(gaspi_fusion_create(&tensor, 1, GASPI_GROUP_ALL, NULL, &fusion, LIMIT));
+  NOINIT(gaspi_fusion_submit(fusion, 0, &data, 1.0));
+  NOINIT(gaspi_fusion_test(fusion, 0, &data, &done));
+  NOINIT(gaspi_fusion_wait(fusion, 0, &data, LIMIT));
+  NOINIT(gaspi_fusion_result(fusion, 0, &sum, LIMIT));
+  NOINIT(gaspi_fusion_release(fusion, 0, &data));
+  NOINIT(gaspi_fusion_tensor_ptr(fusion, 0, &place));
+  NOINIT(gaspi_fusion_next(fusion, &number, LIMIT));
+  NOINIT(gaspi_fusion_on_end(fusion, NULL, NULL));
+  NOINIT(gaspi_fusion_fd(fusion, &done));
+  NOINIT(gaspi_fusion_buckets(fusion, &number));
+  NOINIT(gaspi_fusion_bucket(fusion, 0, &number));
+  NOINIT(gaspi_fusion_free(fusion));
+}
+
 static inline void all_noinit_collectives(void) {
   static char from[64], to[64];
   const uint64_t counts[1] = {4};
@@ -242,6 +266,7 @@ static inline void all_noinit(void) {
   all_noinit_limits();
   all_noinit_threads();
   all_noinit_collectives();
+  all_noinit_fusion();
 }
 
 #endif /* NOINIT_H */

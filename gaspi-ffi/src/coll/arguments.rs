@@ -130,7 +130,7 @@ pub(crate) fn simple(
     Some(SimpleRequest { collective, send, receive, count, ty, op, root, algorithm: None })
 }
 
-fn data_type(number: gaspi_coll_datatype_t) -> Option<DataType> {
+pub(crate) fn data_type(number: gaspi_coll_datatype_t) -> Option<DataType> {
     Some(match number {
         GASPI_COLL_TYPE_I8 => DataType::I8,
         GASPI_COLL_TYPE_U8 => DataType::U8,
@@ -148,7 +148,7 @@ fn data_type(number: gaspi_coll_datatype_t) -> Option<DataType> {
     })
 }
 
-fn operation(number: gaspi_coll_op_t) -> Option<Operation> {
+pub(crate) fn operation(number: gaspi_coll_op_t) -> Option<Operation> {
     Some(match number {
         GASPI_COLL_OP_SUM => Operation::Sum,
         GASPI_COLL_OP_PRODUCT => Operation::Product,
@@ -163,7 +163,7 @@ fn operation(number: gaspi_coll_op_t) -> Option<Operation> {
 }
 
 /// The error for an unknown type.
-fn strange_type(number: gaspi_coll_datatype_t) -> Failure {
+pub(crate) fn strange_type(number: gaspi_coll_datatype_t) -> Failure {
     Failure::Rejected(match number {
         GASPI_COLL_TYPE_USER => "GASPI_COLL_TYPE_USER is the type of elements that an operation \
              of gaspi_coll_op_create combines; bytes that are moved are GASPI_COLL_TYPE_U8"
@@ -312,11 +312,42 @@ pub(crate) fn algorithms(collective: Collective) -> Vec<&'static str> {
 }
 
 /// The algorithm of a name.
-fn algorithm(collective: Collective, name: &str) -> Result<Algorithm, Failure> {
+pub(crate) fn algorithm(collective: Collective, name: &str) -> Result<Algorithm, Failure> {
     name.parse().ok().filter(|known: &Algorithm| known.serves(collective)).ok_or_else(|| {
         let known = algorithms(collective).join(", ");
         Failure::Rejected(format!("{collective} has no algorithm {name:?}; it has {known}"))
     })
+}
+
+/// Reads options of any kind, which begin with their size.
+///
+/// # Safety
+/// `options` points to as many bytes as its first word says.
+pub(crate) unsafe fn read_options<T: Copy>(
+    options: *const T,
+    name: &str,
+    initial: &str,
+) -> Result<T, Failure> {
+    let known = size_of::<T>();
+    // SAFETY: the size comes first in every version; C does not promise alignment.
+    let size = unsafe { options.cast::<usize>().read_unaligned() };
+    let refuse = |reason: &str| {
+        let reason = format!("{reason}; begin with {initial}");
+        Failure::Core(Error::Size { size: size as u64, reason })
+    };
+    if size < known || size as u64 > OPTIONS_BYTES_MAX {
+        return Err(refuse(&format!("{name} does not have so many bytes")));
+    }
+    for at in known..size {
+        // SAFETY: inside of the size in its first word.
+        if unsafe { options.cast::<u8>().add(at).read() } != 0 {
+            return Err(refuse(&format!(
+                "byte {at} of the options is set, which this version of the library does not know"
+            )));
+        }
+    }
+    // SAFETY: the size was checked to be at least that of the structure.
+    Ok(unsafe { options.read_unaligned() })
 }
 
 /// Reads the options into a request.
@@ -330,26 +361,9 @@ pub(crate) unsafe fn optioned(
     if options.is_null() {
         return Ok(request);
     }
-    let known = size_of::<gaspi_coll_options_t>();
-    // SAFETY: the size comes first in every version; C does not promise alignment.
-    let size = unsafe { options.cast::<usize>().read_unaligned() };
-    let refuse = |reason: &str| {
-        let reason = format!("{reason}; begin with GASPI_COLL_OPTIONS_INIT");
-        Failure::Core(Error::Size { size: size as u64, reason })
-    };
-    if size < known || size as u64 > OPTIONS_BYTES_MAX {
-        return Err(refuse("gaspi_coll_options_t does not have so many bytes"));
-    }
-    for at in known..size {
-        // SAFETY: inside of the size in its first word.
-        if unsafe { options.cast::<u8>().add(at).read() } != 0 {
-            return Err(refuse(&format!(
-                "byte {at} of the options is set, which this version of the library does not know"
-            )));
-        }
-    }
-    // SAFETY: the size was checked to be at least that of the structure.
-    let options = unsafe { options.read_unaligned() };
+    let (name, initial) = ("gaspi_coll_options_t", "GASPI_COLL_OPTIONS_INIT");
+    // SAFETY: the caller's promise.
+    let options = unsafe { read_options(options, name, initial) }?;
     if options.background > 1 || options.reserved != 0 {
         return Err(Failure::Rejected(format!(
             "options: background is {}, reserved is {}; they have to be 0 or 1, and 0",
@@ -366,6 +380,7 @@ pub(crate) unsafe fn optioned(
 }
 
 const _: () = assert!(offset_of!(gaspi_coll_options_t, size) == 0);
+const _: () = assert!(offset_of!(gaspi_fusion_options_t, size) == 0);
 
 #[cfg(test)]
 mod tests {

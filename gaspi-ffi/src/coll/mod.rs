@@ -2,6 +2,7 @@
 //! that starts, one that prepares.
 
 mod arguments;
+pub(crate) mod fusion;
 pub(crate) mod reductions;
 pub(crate) mod requests;
 
