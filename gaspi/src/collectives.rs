@@ -10,6 +10,8 @@
 //! [`Started`], which is waited for. `prepare` gives a [`Prepared`], which can be started again and
 //! again. They own their memory, or borrow it in a [`scope`].
 //!
+//! [`fusion`] sums many tensors in few all-reduces, in whatever order they become ready.
+//!
 //! All ranks of the group have to call the same operation with fitting arguments. After a timeout
 //! the same call continues.
 //!
@@ -35,6 +37,8 @@
 
 #[doc(inline)]
 pub use gaspi_collectives::algorithms::{Algorithm, Collective};
+#[doc(inline)]
+pub use gaspi_collectives::fusion;
 #[doc(inline)]
 pub use gaspi_collectives::{
     Blocks, Combination, DataType, Element, NotStarted, Operand, Operation, Prepared, Reduce,

@@ -13,6 +13,7 @@ mod countdown;
 mod create;
 mod ends;
 mod fused;
+#[doc(hidden)]
 pub mod handles;
 mod layout;
 mod memory;
