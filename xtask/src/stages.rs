@@ -253,6 +253,10 @@ fn core_tests(context: &Context) -> Command {
 /// The test program of gaspi-core that runs over every layout.
 const CONFORMANCE: &str = "conformance";
 
+/// The test programs of gaspi-collectives that run over every layout.
+const OF_COLLECTIVES: [&str; 8] =
+    ["--test", "fusion", "--test", "operations", "--test", "standard", "--test", "trouble"];
+
 /// The same suite, and that of the collective operations, with the ranks spread over nodes: each on
 /// its own, and in pairs.
 fn tcp(context: &Context) -> Result<Count> {
@@ -261,7 +265,7 @@ fn tcp(context: &Context) -> Result<Count> {
         let mut cargo = workspace::cargo();
         cargo.args(["test", "--quiet", "-p", "gaspi-core", "-p", "gaspi-collectives"]);
         cargo.args(["--no-fail-fast", "--test", CONFORMANCE]);
-        cargo.args(["--test", "operations", "--test", "standard", "--test", "trouble"]);
+        cargo.args(OF_COLLECTIVES);
         count = count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?;
     }
     Ok(count)
@@ -274,7 +278,7 @@ fn faulty(context: &Context) -> Result<Count> {
     cargo.args(["--test", CONFORMANCE]);
     if context.full {
         cargo.env("GASPI_TEST_SEEDS", "5").args(["-p", "gaspi-collectives"]);
-        cargo.args(["--test", "operations", "--test", "standard", "--test", "trouble"]);
+        cargo.args(OF_COLLECTIVES);
     }
     cargo_test(context, &mut cargo, &only_layout("faulty/"), &[])
 }
@@ -295,7 +299,8 @@ fn verbs(context: &Context) -> Result<Count> {
     for layout in ["verbs/", "verbs-pairs/"] {
         let mut cargo = core_tests(context);
         cargo.args(["--test", CONFORMANCE]);
-        cargo.args(["-p", "gaspi-collectives", "--test", "standard", "--test", "trouble"]);
+        cargo.args(["-p", "gaspi-collectives", "--test", "fusion"]);
+        cargo.args(["--test", "standard", "--test", "trouble"]);
         if context.full {
             cargo.env("GASPI_TEST_SEEDS", "10").args(["--test", "operations"]);
         }
