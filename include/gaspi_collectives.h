@@ -802,7 +802,8 @@ gaspi_return_t gaspi_fusion_next(gaspi_fusion_t fusion, gaspi_size_t *bucket,
                                  gaspi_timeout_t timeout);
 
 /**
- * Has a function told of each bucket that ends from now on, or that fails.
+ * Has a function told of each bucket that ends from now on, or that fails. A former function, and
+ * its state, are not used any more when this returns.
  * @param function  NULL: none any more
  * @param state     for the function
  * @return GASPI_SUCCESS; GASPI_ERROR

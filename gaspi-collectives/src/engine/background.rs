@@ -71,8 +71,7 @@ impl Shared {
 
     /// An executor with background operations.
     fn background_executor(&self) -> Option<Arc<Executor>> {
-        let listed = self.active.listed();
-        listed.iter().find(|executor| executor.has_background()).cloned()
+        self.active.find(|executor| executor.has_background().then(|| Arc::clone(executor)))
     }
 
     /// The loop of the background thread.

@@ -274,23 +274,22 @@ impl Shared {
     }
 
     fn progress(&self, driver: Driver, wanted: impl Fn(&Arc<Executor>) -> bool) {
-        let mut has_idle = false;
-        for executor in self.active.listed().iter() {
-            if executor.active() == 0 {
-                has_idle = true;
-            } else if wanted(executor) {
+        self.active.find(|executor| {
+            if executor.active() > 0 && wanted(executor) {
                 executor.progress(driver);
             }
-        }
-        if has_idle {
-            self.active.sweep();
-        }
+            None::<()>
+        });
     }
 
     /// Checks the notices of these executors, as threads that wait do for their own.
     fn look_around(&self, wanted: impl Fn(&Arc<Executor>) -> bool) {
-        let listed = self.active.listed();
-        listed.iter().filter(|s| wanted(s)).for_each(|executor| executor.look_around());
+        self.active.find(|executor| {
+            if wanted(executor) {
+                executor.look_around();
+            }
+            None::<()>
+        });
     }
 }
 

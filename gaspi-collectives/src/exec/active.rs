@@ -2,9 +2,9 @@
 //! costs the same, however many others there are.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use gaspi_core::sync::Mutex;
+use gaspi_core::sync::{Mutex, RwLock};
 
 use super::executor::Executor;
 
@@ -13,8 +13,11 @@ use super::executor::Executor;
 pub(crate) struct ActiveExecutors {
     /// Active operations of the rank.
     operations: AtomicUsize,
-    /// Replaced as a whole while others read it, in the order in which they became active.
-    list: Mutex<Arc<Vec<Arc<Executor>>>>,
+    /// In the order in which they became active. Threads that drive hold it to read.
+    list: RwLock<Vec<Arc<Executor>>>,
+    /// Those that became active while threads held the list, and whether there are any.
+    newcomers: Mutex<Vec<Arc<Executor>>>,
+    has_newcomers: AtomicBool,
 }
 
 impl ActiveExecutors {
@@ -34,36 +37,64 @@ impl ActiveExecutors {
         self.operations.fetch_sub(operations, Ordering::Relaxed);
     }
 
-    /// The executors, as of now.
-    pub(crate) fn listed(&self) -> Arc<Vec<Arc<Executor>>> {
-        Arc::clone(&self.list.lock())
+    /// Adds an executor, whose flag says that it is listed. Waits for nobody who drives.
+    pub(super) fn add(&self, executor: Arc<Executor>) {
+        let mut newcomers = self.newcomers.lock();
+        newcomers.push(executor);
+        // Release: pairs with the Acquire in `find`. Who looks later, by whatever tells it to, sees
+        // this.
+        self.has_newcomers.store(true, Ordering::Release);
     }
 
-    /// Adds an executor, whose flag says that it is listed.
-    pub(super) fn add(&self, executor: Arc<Executor>) {
-        Arc::make_mut(&mut self.list.lock()).push(executor);
+    /// Calls `look` with each executor until it gives something. Those without active operations
+    /// are removed at times.
+    pub(crate) fn find<T>(&self, mut look: impl FnMut(&Arc<Executor>) -> Option<T>) -> Option<T> {
+        let has_newcomers = || self.has_newcomers.load(Ordering::Acquire);
+        if has_newcomers()
+            && let Some(mut list) = self.list.try_write()
+        {
+            let mut newcomers = self.newcomers.lock();
+            list.append(&mut newcomers);
+            self.has_newcomers.store(false, Ordering::Relaxed);
+        }
+        let mut has_idle = false;
+        let mut look = |executor: &Arc<Executor>| {
+            has_idle |= executor.active() == 0;
+            look(executor)
+        };
+        let mut found = self.list.read().iter().find_map(&mut look);
+        if found.is_none() && has_newcomers() {
+            // Another thread drives the list.
+            let newcomers = self.newcomers.lock().clone();
+            found = newcomers.iter().find_map(&mut look);
+        }
+        if has_idle {
+            self.sweep();
+        }
+        found
     }
 
     /// Removes an executor on which no operation will be started any more.
     pub(crate) fn remove(&self, executor: &Arc<Executor>) {
-        let mut list = self.list.lock();
-        Arc::make_mut(&mut list).retain(|other| !Arc::ptr_eq(other, executor));
+        self.list.write().retain(|other| !Arc::ptr_eq(other, executor));
+        self.newcomers.lock().retain(|other| !Arc::ptr_eq(other, executor));
     }
 
-    /// Removes executors without active operations.
+    /// Removes executors without active operations, unless another thread drives them.
     #[cold]
-    pub(crate) fn sweep(&self) {
-        let mut list = self.list.lock();
-        // Those that others are just driving stay; an executor is dropped after the lock.
-        let removed: Vec<Arc<Executor>> = Arc::make_mut(&mut list)
-            .extract_if(.., |executor| executor.active() == 0 && executor.unlist())
-            .collect();
+    fn sweep(&self) {
+        let Some(mut list) = self.list.try_write() else { return };
+        let is_idle = |executor: &mut Arc<Executor>| executor.active() == 0 && executor.unlist();
+        // They are dropped after the lock.
+        let removed: Vec<Arc<Executor>> = list.extract_if(.., is_idle).collect();
         drop(list);
         drop(removed);
     }
 
     /// Forgets all executors, which know this list.
     pub(crate) fn clear(&self) {
-        *self.list.lock() = Arc::default();
+        let list = std::mem::take(&mut *self.list.write());
+        let newcomers = std::mem::take(&mut *self.newcomers.lock());
+        drop((list, newcomers));
     }
 }

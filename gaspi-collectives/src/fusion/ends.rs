@@ -7,21 +7,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gaspi_core::os::event::Wakeup;
-use gaspi_core::sync::{Mutex, RwLock};
+use gaspi_core::sync::{Condvar, Mutex};
 use gaspi_core::{Error, Result};
 
 /// A function that is told of the end of a bucket.
 pub type OnEnd = dyn Fn(usize, Result<()>) + Send + Sync;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// Buckets that have ended and were not fetched, each once.
     ended: VecDeque<usize>,
     is_queued: Vec<bool>,
     /// The error that has ended the fused buffer.
     failure: Option<Error>,
-    /// Ends that the function was not told of.
+    /// Who is told of ends, and the ends that it was not told of.
+    function: Option<Arc<OnEnd>>,
     untold: VecDeque<(usize, Result<()>)>,
+    /// Threads that are just telling it.
+    telling: usize,
     descriptor: Option<Wakeup>,
 }
 
@@ -42,13 +45,29 @@ impl State {
 #[derive(Default)]
 pub(super) struct Ends {
     state: Mutex<State>,
-    function: RwLock<Option<Arc<OnEnd>>>,
+    /// Nobody is telling any more.
+    told: Condvar,
     has_untold: AtomicBool,
 }
 
 impl fmt::Debug for Ends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ends").field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("Ends").field("has_untold", &self.has_untold).finish_non_exhaustive()
+    }
+}
+
+/// A thread that is telling the function of an end. It ends well if the function panics too.
+struct Telling<'a>(&'a Ends);
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.telling -= 1;
+        let is_last = state.telling == 0;
+        drop(state);
+        if is_last {
+            self.0.told.notify_one();
+        }
     }
 }
 
@@ -70,7 +89,7 @@ impl Ends {
             state.failure.get_or_insert_with(|| error.clone());
         }
         state.signal(before);
-        if self.function.read().is_some() {
+        if state.function.is_some() {
             state.untold.push_back((bucket, outcome.clone()));
             // Release: pairs with the Acquire in `has_untold`.
             self.has_untold.store(true, Ordering::Release);
@@ -110,10 +129,23 @@ impl Ends {
         Ok(state.descriptor.as_ref().map_or(-1, |made| made.as_fd().as_raw_fd()))
     }
 
-    /// Has a function told of each end from now on; none of them is being called any more by
-    /// threads that come later.
-    pub(super) fn set_function(&self, function: Option<Arc<OnEnd>>) {
-        *self.function.write() = function;
+    /// Has a function told of each end from now on. The former one is not called any more when this
+    /// returns, unless this thread `is_told` itself.
+    pub(super) fn set_function(&self, function: Option<Arc<OnEnd>>, is_told: bool) {
+        let mut state = self.state.lock();
+        let former = std::mem::replace(&mut state.function, function);
+        if state.function.is_none() {
+            state.untold.clear();
+            // Relaxed: changed under the lock.
+            self.has_untold.store(false, Ordering::Relaxed);
+        }
+        while state.telling > 0 && !is_told {
+            state = self.told.wait(state);
+        }
+        drop(state);
+        // For the next thread that waits here.
+        self.told.notify_one();
+        drop(former);
     }
 
     /// Whether the function is to be told of an end.
@@ -125,17 +157,19 @@ impl Ends {
     /// Tells the function of all ends. The caller holds no lock.
     pub(super) fn tell(&self) {
         while self.has_untold() {
-            let next = {
-                let mut state = self.state.lock();
-                let next = state.untold.pop_front();
-                // Relaxed: under the lock, and looked at again.
-                self.has_untold.store(!state.untold.is_empty(), Ordering::Relaxed);
-                next
+            let mut state = self.state.lock();
+            let next = state.untold.pop_front();
+            // Relaxed: under the lock, and looked at again.
+            self.has_untold.store(!state.untold.is_empty(), Ordering::Relaxed);
+            let (Some((bucket, outcome)), Some(function)) = (next, state.function.clone()) else {
+                continue;
             };
-            let function = self.function.read().clone();
-            if let (Some((bucket, outcome)), Some(function)) = (next, function) {
-                function(bucket, outcome);
-            }
+            state.telling += 1;
+            drop(state);
+            let telling = Telling(self);
+            function(bucket, outcome);
+            drop(function);
+            drop(telling);
         }
     }
 }

@@ -9,7 +9,7 @@ use gaspi_core::{Deadline, Error, GroupId, Result, Runtime, SharedData, Timeout}
 
 use super::bucket::Bucket;
 use super::create;
-use super::ends::Ends;
+use super::ends::{Ends, OnEnd};
 use super::layout::{Layout, Place};
 use super::{Options, Tensor};
 use crate::datatype::DataType;
@@ -20,6 +20,15 @@ use crate::kernel::{Source, Target};
 thread_local! {
     /// Whether this thread is in a function of the program that is told of an end.
     static IN_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Takes [`IN_FUNCTION`] back, also if the function panics.
+struct Inside;
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        IN_FUNCTION.set(false);
+    }
 }
 
 /// What the threads of a rank share of a fused buffer.
@@ -198,8 +207,13 @@ impl Fused {
         if !self.ends.has_untold() || IN_FUNCTION.replace(true) {
             return;
         }
+        let _inside = Inside;
         self.ends.tell();
-        IN_FUNCTION.set(false);
+    }
+
+    /// Has a function told of ends, or none any more.
+    pub(super) fn set_function(&self, function: Option<Arc<OnEnd>>) {
+        self.ends.set_function(function, IN_FUNCTION.get());
     }
 
     /// Errors in the function of the program that is told of ends.
@@ -313,7 +327,7 @@ impl Fused {
 impl Fused {
     /// Ends what is under way, and tells nobody.
     pub(super) fn close(&self) {
-        self.ends.set_function(None);
+        self.set_function(None);
         create::close(&self.shared, &self.buckets);
     }
 }

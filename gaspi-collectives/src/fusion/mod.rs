@@ -265,7 +265,8 @@ impl<'r> Fusion<'r> {
     }
 
     /// Has a function told of each bucket that ends, or fails, by whatever thread finds out. It may
-    /// submit, test and take results, but not wait.
+    /// submit, test and take results, but not wait. A former function is not called any more when
+    /// this returns.
     ///
     /// # Errors
     /// [`Error::System`]: the thread of the library cannot be started.
@@ -275,7 +276,7 @@ impl<'r> Fusion<'r> {
             let fused: Arc<dyn TellsEnds> = Arc::clone(&self.fused) as Arc<dyn TellsEnds>;
             self.fused.shared.register_ends(&fused);
         }
-        self.fused.ends.set_function(function);
+        self.fused.set_function(function);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use gaspi_collectives::Operation;
+use gaspi_collectives::fusion::handles;
 use gaspi_core::{Config, Error, Rank, Timeout};
 
 macro_rules! fails {
@@ -96,20 +97,27 @@ fn a_dead_rank_ends_what_is_pending() {
     ranks::run_owned(3, &Config::default(), |rt| {
         let me = rt.rank().index();
         let counts = [5000, 100, 70_000];
-        let fusion = create(&rt, &floats(&counts), &Options { threshold: 0, ..Options::default() });
-        for (tensor, count) in counts.into_iter().enumerate() {
-            submit(&fusion, tensor, &contribution(me, tensor, 0, count));
-            wait(&fusion, tensor, count);
-        }
-        while fusion.next(Timeout::Test).is_ok() {}
-        ready.wait();
+        let options = Options { threshold: 0, ..Options::default() };
+        let step = |fusion: &Fusion<'_>| {
+            for (tensor, count) in counts.into_iter().enumerate() {
+                submit(fusion, tensor, &contribution(me, tensor, 0, count));
+                wait(fusion, tensor, count);
+            }
+            while fusion.next(Timeout::Test).is_ok() {}
+        };
         if me == 1 {
-            // What a process holds ends with it.
-            std::mem::forget(fusion);
+            // It ends with the rank, and tells nobody.
+            let made = handles::create(&rt, &floats(&counts), ALL, &options, LIMIT);
+            let handle = made.expect("a fused buffer");
+            handles::with(&rt, handle, |fusion| Ok(step(fusion))).expect("a step");
+            ready.wait();
             ranks::die(rt);
             parted.wait();
             return;
         }
+        let fusion = create(&rt, &floats(&counts), &options);
+        step(&fusion);
+        ready.wait();
         // One is under way, one is not submitted by this rank.
         let data = contribution(me, 2, 1, 70_000);
         // SAFETY: as many elements as the tensor has.

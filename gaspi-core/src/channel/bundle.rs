@@ -70,7 +70,8 @@ impl Parts {
             (bytes, words) = ends.ok_or_else(too_much)?;
         }
         let data_at = bytes.checked_next_multiple_of(PAGE).ok_or_else(too_much)?;
-        let bytes = data_at.checked_add(data_bytes).ok_or_else(too_much)?;
+        let end = data_at.checked_add(data_bytes);
+        let bytes = end.and_then(|end| end.checked_next_multiple_of(PAGE)).ok_or_else(too_much)?;
         Ok(Parts { parts, data_at, data_bytes, bytes, words })
     }
 

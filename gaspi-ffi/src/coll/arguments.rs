@@ -326,13 +326,13 @@ pub(crate) fn algorithm(collective: Collective, name: &str) -> Result<Algorithm,
 pub(crate) unsafe fn read_options<T: Copy>(
     options: *const T,
     name: &str,
-    initial: &str,
+    remedy: &str,
 ) -> Result<T, Failure> {
     let known = size_of::<T>();
     // SAFETY: the size comes first in every version; C does not promise alignment.
     let size = unsafe { options.cast::<usize>().read_unaligned() };
     let refuse = |reason: &str| {
-        let reason = format!("{reason}; begin with {initial}");
+        let reason = format!("{reason}; {remedy}");
         Failure::Core(Error::Size { size: size as u64, reason })
     };
     if size < known || size as u64 > OPTIONS_BYTES_MAX {
@@ -361,9 +361,9 @@ pub(crate) unsafe fn optioned(
     if options.is_null() {
         return Ok(request);
     }
-    let (name, initial) = ("gaspi_coll_options_t", "GASPI_COLL_OPTIONS_INIT");
+    let (name, remedy) = ("gaspi_coll_options_t", "begin with GASPI_COLL_OPTIONS_INIT");
     // SAFETY: the caller's promise.
-    let options = unsafe { read_options(options, name, initial) }?;
+    let options = unsafe { read_options(options, name, remedy) }?;
     if options.background > 1 || options.reserved != 0 {
         return Err(Failure::Rejected(format!(
             "options: background is {}, reserved is {}; they have to be 0 or 1, and 0",

@@ -20,8 +20,9 @@ unsafe fn options(options: *const gaspi_fusion_options_t) -> Result<Options, Fai
         return Ok(Options::default());
     }
     // SAFETY: the caller's promise.
-    let given =
-        unsafe { read_options(options, "gaspi_fusion_options_t", "GASPI_FUSION_OPTIONS_INIT") }?;
+    let given = unsafe {
+        read_options(options, "gaspi_fusion_options_t", "begin with GASPI_FUSION_OPTIONS_INIT")
+    }?;
     let rejected = |reason: String| Failure::Rejected(format!("options: {reason}"));
     let Some(operation) = operation(given.op) else {
         return Err(rejected(format!(

@@ -3,6 +3,7 @@
 mod closed_proc;
 mod collectives;
 mod compare;
+mod fused;
 mod tables;
 mod tcp;
 mod verbs;

@@ -55,6 +55,8 @@ pub(crate) enum Test {
     Alltoall(DataCollective),
     /// gaspi_coll_alltoallv: the same with blocks of two lengths
     Alltoallv(DataCollective),
+    /// gaspi_fusion_*: a step of many tensors beside one all-reduce of as many bytes
+    Fusion(FusedStep),
     /// Start of a job, its memory, and what cycles of segments and queues take
     Init(Init),
     /// Every test with its default sizes
@@ -313,6 +315,44 @@ impl Place {
     }
 }
 
+/// `fusion`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FusedStep {
+    #[command(flatten)]
+    pub(crate) plain: Plain,
+
+    /// resnet50, lenet, deep or transformer; NxELEMENTS; or a file of numbers of elements
+    #[arg(long, value_name = "LIST", default_value = "resnet50")]
+    pub(crate) tensors: String,
+
+    /// The order in which ranks submit them; random: another one on each rank and in each step
+    #[arg(long, value_enum, default_value = "reverse")]
+    pub(crate) order: TensorOrder,
+
+    /// Microseconds that each rank computes in a step, between the submits
+    #[arg(long, value_name = "US", default_value = "0")]
+    pub(crate) compute: u32,
+
+    /// A bucket grows while it has fewer bytes
+    #[arg(long, value_name = "SIZE", default_value = "32K", value_parser = threshold)]
+    pub(crate) threshold: usize,
+}
+
+/// A choice for `--order`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TensorOrder {
+    /// As they are declared
+    Forward,
+    /// The last one first
+    Reverse,
+    /// Any
+    Random,
+}
+
+fn threshold(text: &str) -> std::result::Result<usize, String> {
+    if text == "0" { Ok(0) } else { parse_size(text) }
+}
+
 /// `init`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Init {
@@ -370,6 +410,7 @@ impl Test {
             Test::Scatter(_) => "scatter",
             Test::Alltoall(_) => "alltoall",
             Test::Alltoallv(_) => "alltoallv",
+            Test::Fusion(_) => "fusion",
             Test::Init(_) => "init",
             Test::All(_) => "all",
         }
@@ -439,6 +480,7 @@ impl Test {
             Test::WriteNotifyLat(notified) => &notified.paired.sizes.plain,
             Test::NotifyRate(plain) | Test::AtomicLat(plain) | Test::Barrier(plain) => plain,
             Test::WriteRate(rate) => &rate.paired.sizes.plain,
+            Test::Fusion(step) => &step.plain,
             Test::Init(init) => &init.plain,
             Test::All(all) => &all.plain,
         }

@@ -8,7 +8,7 @@ use crate::connections::{self, Streams};
 use crate::control::{Control, Places};
 use crate::failure::{Failure, Result};
 use crate::fd_passing::{self, FileServer};
-use crate::library::{self, Collectives, Config, Library, Procedures, Status};
+use crate::library::{self, Collectives, Config, Fusions, Library, Procedures, Status};
 use crate::links::{Link, Links};
 use crate::memory::{PAGE, Region, Shared};
 use crate::raw_verbs;
@@ -44,6 +44,7 @@ pub(crate) struct Job {
     pub(crate) ranks: usize,
     pub(crate) procedures: Procedures,
     pub(crate) collectives: Option<Collectives>,
+    pub(crate) fusions: Option<Fusions>,
     pub(crate) library: PathBuf,
     pub(crate) interface: f32,
     /// How the ranks reach each other.
@@ -79,6 +80,7 @@ impl Job {
             ranks: 1,
             procedures: library.procedures,
             collectives: library.collectives,
+            fusions: library.fusions,
             library: library.path,
             interface: 0.0,
             links: Links::alone(),

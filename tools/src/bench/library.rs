@@ -147,12 +147,75 @@ procedures! {
          *const Options, c_ulong);
 }
 
+/// gaspi_fusion_tensor_t.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Tensor {
+    count: u64,
+    datatype: u32,
+    reserved: c_uint,
+}
+
+impl Tensor {
+    pub(crate) fn of(count: usize, datatype: u32) -> Tensor {
+        Tensor { count: count as u64, datatype, reserved: 0 }
+    }
+}
+
+/// gaspi_fusion_options_t.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct TensorOptions {
+    size: usize,
+    op: u64,
+    threshold: u64,
+    limit: u64,
+    algorithm: *const c_char,
+    order: c_uint,
+    contributions: c_uint,
+    wire: c_uint,
+    background: c_uint,
+}
+
+impl TensorOptions {
+    /// Those of GASPI_FUSION_OPTIONS_INIT with an operation and a threshold.
+    pub(crate) fn of(op: u64, threshold: u64) -> TensorOptions {
+        TensorOptions {
+            size: size_of::<TensorOptions>(),
+            op,
+            threshold,
+            limit: 0,
+            algorithm: std::ptr::null(),
+            order: 0,
+            contributions: 1,
+            wire: 0,
+            background: 1,
+        }
+    }
+}
+
+procedures! {
+    /// Fused buffers of gaspi_collectives.h.
+    Fusions
+    create:
+        "gaspi_fusion_create"
+        (*const Tensor, u64, u8, *const TensorOptions, *mut u64, c_ulong);
+    submit: "gaspi_fusion_submit" (u64, u64, *const c_void, f64);
+    wait: "gaspi_fusion_wait" (u64, u64, *mut c_void, c_ulong);
+    result: "gaspi_fusion_result" (u64, u64, *mut *const c_void, c_ulong);
+    release: "gaspi_fusion_release" (u64, u64, *const c_void);
+    tensor_ptr: "gaspi_fusion_tensor_ptr" (u64, u64, *mut *mut c_void);
+    free: "gaspi_fusion_free" (u64);
+}
+
 /// The library as long as the process lives.
 #[derive(Debug)]
 pub(crate) struct Library {
     pub(crate) procedures: Procedures,
     /// None if it has no collective operations but those of the standard.
     pub(crate) collectives: Option<Collectives>,
+    /// None if it has no fused buffers.
+    pub(crate) fusions: Option<Fusions>,
     /// The file that was loaded.
     pub(crate) path: PathBuf,
 }
@@ -179,11 +242,12 @@ impl Library {
             Failure::usage(format!("{} is not a library to measure: {error}", place.display()))
         })?;
         let collectives = Collectives::find(&loaded).ok();
+        let fusions = Fusions::find(&loaded).ok();
         let symbol = procedures.proc_init as *const c_void;
         let path = file_of(symbol).unwrap_or_else(|| place.to_path_buf());
         // Its threads may run until the process ends.
         std::mem::forget(loaded);
-        Ok(Library { procedures, collectives, path })
+        Ok(Library { procedures, collectives, fusions, path })
     }
 }
 

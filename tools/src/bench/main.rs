@@ -24,6 +24,7 @@ mod data_collectives;
 mod elements;
 mod failure;
 mod fd_passing;
+mod fused;
 mod goals;
 mod info;
 mod init;
@@ -111,6 +112,7 @@ fn measure(job: &Job, test: &Test, report: &mut Report) -> Result<()> {
         Test::PassiveLat(sizes) => passive::run(job, sizes, report),
         Test::Barrier(plain) => standard_collectives::barrier(job, plain, report),
         Test::AllreduceStandard(sizes) => standard_collectives::allreduce(job, sizes, report),
+        Test::Fusion(step) => fused::run(job, step, report),
         Test::Init(options) => init::run(job, options, report),
         Test::All(all) => all::run(job, all, report),
         test => data_collectives::run(job, test, report),

@@ -1,0 +1,61 @@
+//! gaspi-bench fusion.
+
+use super::{FEW, alone, demand, number, rows};
+use gaspi_tests::Result;
+
+const LENET: [&str; 3] = ["fusion", "--tensors", "lenet"];
+/// Bytes of its tensors.
+const LENET_BYTES: u64 = 4 * (150 + 6 + 2400 + 16 + 48_000 + 120 + 10_080 + 84 + 840 + 10);
+
+#[test]
+fn a_step_stands_beside_one_allreduce() -> Result<()> {
+    for (ranks, order, transport) in [
+        (1, "forward", "auto"),
+        (2, "reverse", "auto"),
+        (3, "random", "auto"),
+        (2, "random", "tcp"),
+    ] {
+        let options = ["--order", order, "--transport", transport, "--check"];
+        let rows = rows(ranks, &[&LENET[..], &FEW, &options].concat())?;
+        let variants: Vec<_> = rows.iter().map(|row| row["variant"].as_str()).collect();
+        let expected = ["set-up", "in place", "private, lent"];
+        assert_eq!(variants, expected.map(Some), "{ranks} ranks, {order}, {transport}");
+        for row in &rows {
+            demand(row["errors"] == 0, "no error", row)?;
+            demand(number(row, "median_us")? > 0.0, "a time", row)?;
+        }
+        for row in &rows[1..] {
+            demand(row["size_bytes"] == LENET_BYTES, "the bytes of all tensors", row)?;
+            demand(number(row, "of_limit")? > 0.0, "a limit", row)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_left_behind_the_last_submit_is_exposed() -> Result<()> {
+    let options = ["--compute", "2000", "--threshold", "0"];
+    let rows = rows(2, &[&LENET[..], &FEW, &options].concat())?;
+    let of = |variant: &str| rows.iter().find(|row| row["variant"] == variant);
+    let (whole, exposed) = (of("with computing").expect("a row"), of("exposed").expect("a row"));
+    demand(number(whole, "median_us")? >= 2000.0, "as long as computing", whole)?;
+    demand(number(exposed, "median_us")? < number(whole, "median_us")?, "a part", exposed)
+}
+
+#[test]
+fn tensors_by_number_and_by_file() -> Result<()> {
+    let rows_of = |tensors: &str| rows(2, &[&["fusion", "--tensors", tensors][..], &FEW].concat());
+    assert_eq!(rows_of("100x64")?[1]["size_bytes"], 4 * 6400);
+    let file = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("tensors");
+    std::fs::write(&file, "10 20\n30\n")?;
+    assert_eq!(rows_of(&file.to_string_lossy())?[1]["size_bytes"], 4 * 60);
+    std::fs::write(&file, "10 many")?;
+    for (tensors, words) in [
+        (&*file.to_string_lossy(), "`many` is no number"),
+        ("alexnet", "neither resnet50, lenet, deep or transformer"),
+        ("3x0", "at least one element"),
+    ] {
+        alone(&["fusion", "--tensors", tensors])?.run()?.code(2)?.says(words)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,399 @@
+//! Fused buffers (gaspi_fusion_*): a step of many tensors beside one all-reduce of as many bytes.
+//!
+//! All tensors are averaged, so that values stay what they are from step to step. Each rank submits
+//! them all, then waits for each. With computing, the ranks spin between the submits as a backward
+//! pass would, and what is left behind the last submit is the exposed part.
+
+use crate::arguments::{FusedStep, Plain, TensorOrder};
+use crate::failure::{Failure, Result};
+use crate::job::{Job, LIMIT_MS, Segment, micros};
+use crate::library::{Fusions, Options, Tensor, TensorOptions};
+use crate::measure::{Lane, Schedule, interleave, run_together, timed};
+use crate::pair::SEGMENT;
+use crate::report::{Layout, Report};
+use crate::row::Row;
+use crate::samples::Samples;
+use std::cell::{Cell, RefCell};
+use std::ffi::c_void;
+use std::time::{Duration, Instant};
+
+const GROUP_ALL: u8 = 0;
+const TYPE_F32: u32 = 34;
+const OP_AVERAGE: u64 = 23;
+const FLOAT: usize = size_of::<f32>();
+/// How often a fused buffer is made for the row that says how long that takes.
+const SET_UPS: usize = 7;
+
+/// Elements of the tensors of a model, in the order of its layers.
+fn resnet50() -> Vec<usize> {
+    let mut counts = Vec::new();
+    let mut convolution = |size: usize, from: usize, to: usize| {
+        counts.extend([size * size * from * to, to, to]);
+    };
+    convolution(7, 3, 64);
+    let mut from = 64;
+    for (blocks, width) in [(3, 64), (4, 128), (6, 256), (3, 512)] {
+        for block in 0..blocks {
+            convolution(1, from, width);
+            convolution(3, width, width);
+            convolution(1, width, 4 * width);
+            if block == 0 {
+                convolution(1, from, 4 * width);
+            }
+            from = 4 * width;
+        }
+    }
+    counts.extend([2048 * 1000, 1000]);
+    counts
+}
+
+/// The base model with twelve layers.
+fn transformer() -> Vec<usize> {
+    const WIDTH: usize = 768;
+    let mut counts = vec![30_522 * WIDTH, 512 * WIDTH, 2 * WIDTH, WIDTH, WIDTH];
+    for _ in 0..12 {
+        counts.extend([WIDTH * WIDTH, WIDTH].repeat(4));
+        counts.extend([WIDTH, WIDTH, 4 * WIDTH * WIDTH, 4 * WIDTH]);
+        counts.extend([4 * WIDTH * WIDTH, WIDTH, WIDTH, WIDTH]);
+    }
+    counts
+}
+
+/// The tensors that `--tensors` names: a model, `N x ELEMENTS`, or a file of numbers of elements.
+pub(crate) fn counts(name: &str) -> Result<Vec<usize>> {
+    let counts = match name {
+        "resnet50" => resnet50(),
+        "lenet" => vec![150, 6, 2400, 16, 48_000, 120, 10_080, 84, 840, 10],
+        "deep" => [4900, 70].repeat(41),
+        "transformer" => transformer(),
+        other => match other.split_once('x').map(|(n, count)| (n.parse(), count.parse())) {
+            Some((Ok(number), Ok(count))) => vec![count; number],
+            _ => from_file(other)?,
+        },
+    };
+    let all = counts.iter().try_fold(0usize, |all, count| all.checked_add(*count));
+    if all.is_none_or(|all| all == 0 || all > 1 << 32) || counts.contains(&0) {
+        return Err(Failure::usage(format!(
+            "--tensors {name}: tensors have at least one element, and all together up to 2^32"
+        )));
+    }
+    Ok(counts)
+}
+
+fn from_file(path: &str) -> Result<Vec<usize>> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::usage(format!(
+            "--tensors {path}: neither resnet50, lenet, deep or transformer, nor NxELEMENTS, nor a \
+             file: {error}"
+        ))
+    })?;
+    let number = |word: &str| {
+        let reason = || format!("--tensors {path}: `{word}` is no number of elements");
+        word.parse().map_err(|_| Failure::usage(reason()))
+    };
+    text.split_whitespace().map(number).collect()
+}
+
+/// A fused buffer, and the gradients of this rank.
+struct Gradients<'a> {
+    job: &'a Job,
+    procedures: Fusions,
+    fusion: u64,
+    counts: &'a [usize],
+    /// Places of the tensors in the fused buffer.
+    places: Vec<*mut f32>,
+    private: RefCell<Vec<Vec<f32>>>,
+    order: TensorOrder,
+    steps: Cell<u64>,
+    compute: Duration,
+}
+
+impl<'a> Gradients<'a> {
+    fn create(
+        job: &'a Job,
+        procedures: Fusions,
+        counts: &[usize],
+        step: &FusedStep,
+    ) -> Result<u64> {
+        let tensors: Vec<Tensor> =
+            counts.iter().map(|count| Tensor::of(*count, TYPE_F32)).collect();
+        let options = TensorOptions::of(OP_AVERAGE, step.threshold as u64);
+        let mut fusion = 0;
+        // SAFETY: as many tensors as it says.
+        let status = unsafe {
+            (procedures.create)(
+                tensors.as_ptr(),
+                tensors.len() as u64,
+                GROUP_ALL,
+                &raw const options,
+                &raw mut fusion,
+                LIMIT_MS,
+            )
+        };
+        job.call("gaspi_fusion_create", status)?;
+        Ok(fusion)
+    }
+
+    fn new(
+        job: &'a Job,
+        procedures: Fusions,
+        counts: &'a [usize],
+        step: &FusedStep,
+    ) -> Result<Gradients<'a>> {
+        let fusion = Gradients::create(job, procedures, counts, step)?;
+        let mut places = Vec::with_capacity(counts.len());
+        for tensor in 0..counts.len() {
+            let mut place = std::ptr::null_mut::<c_void>();
+            // SAFETY: writes the pointer.
+            let status = unsafe { (procedures.tensor_ptr)(fusion, tensor as u64, &raw mut place) };
+            job.call("gaspi_fusion_tensor_ptr", status)?;
+            places.push(place.cast::<f32>());
+        }
+        let private = RefCell::new(counts.iter().map(|count| vec![1.0; *count]).collect());
+        let (order, compute) = (step.order, Duration::from_micros(step.compute.into()));
+        let steps = Cell::new(0);
+        let gradients =
+            Gradients { job, procedures, fusion, counts, places, private, order, steps, compute };
+        gradients.fill();
+        Ok(gradients)
+    }
+
+    /// Whole numbers that differ by rank and tensor.
+    fn value(rank: usize, tensor: usize) -> f32 {
+        ((rank + 1) * (tensor % 7 + 1)) as f32
+    }
+
+    fn fill(&self) {
+        for (tensor, count) in self.counts.iter().enumerate() {
+            let value = Gradients::value(self.job.rank, tensor);
+            for index in 0..*count {
+                // SAFETY: inside of the tensor's place, which has been waited for.
+                unsafe { self.places[tensor].add(index).write(value) };
+            }
+            self.private.borrow_mut()[tensor].fill(value);
+        }
+    }
+
+    /// The tensors in the order in which this rank submits them in this step.
+    fn order(&self) -> Vec<usize> {
+        let step = self.steps.replace(self.steps.get() + 1);
+        let mut order: Vec<usize> = (0..self.counts.len()).collect();
+        match self.order {
+            TensorOrder::Forward => {}
+            TensorOrder::Reverse => order.reverse(),
+            TensorOrder::Random => {
+                let mut random = (step << 16) + self.job.rank as u64 + 1;
+                for last in (1..order.len()).rev() {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    order.swap(last, (random >> 33) as usize % (last + 1));
+                }
+            }
+        }
+        order
+    }
+
+    fn submit(&self, tensor: usize, data: *const f32) -> Result<()> {
+        // SAFETY: as many elements as the tensor has.
+        let status = unsafe {
+            (self.procedures.submit)(self.fusion, tensor as u64, data.cast::<c_void>(), 1.0)
+        };
+        self.job.call("gaspi_fusion_submit", status)
+    }
+
+    fn wait(&self, tensor: usize) -> Result<()> {
+        // SAFETY: nothing is copied.
+        let status = unsafe {
+            (self.procedures.wait)(self.fusion, tensor as u64, std::ptr::null_mut(), LIMIT_MS)
+        };
+        self.job.call("gaspi_fusion_wait", status)
+    }
+
+    /// All tensors in their places; returns when the last was submitted.
+    fn step_in_place(&self, compute: Duration) -> Result<Instant> {
+        let order = self.order();
+        let part = compute / order.len() as u32;
+        for tensor in &order {
+            spin(part);
+            self.submit(*tensor, self.places[*tensor])?;
+        }
+        let submitted = Instant::now();
+        (0..self.counts.len()).try_for_each(|tensor| self.wait(tensor))?;
+        Ok(submitted)
+    }
+
+    /// All tensors from private memory, and their sums lent.
+    fn step_lent(&self) -> Result<()> {
+        for tensor in self.order() {
+            let data = self.private.borrow()[tensor].as_ptr();
+            self.submit(tensor, data)?;
+        }
+        for tensor in 0..self.counts.len() as u64 {
+            let mut lent = std::ptr::null();
+            // SAFETY: writes the pointer.
+            let status =
+                unsafe { (self.procedures.result)(self.fusion, tensor, &raw mut lent, LIMIT_MS) };
+            self.job.call("gaspi_fusion_result", status)?;
+            // SAFETY: gives back what was lent.
+            let status = unsafe { (self.procedures.release)(self.fusion, tensor, lent) };
+            self.job.call("gaspi_fusion_release", status)?;
+        }
+        Ok(())
+    }
+
+    /// Elements of a step that are wrong.
+    fn wrong(&self) -> Result<u64> {
+        let mut wrong = 0;
+        for lent in [false, true] {
+            self.fill();
+            self.job.barrier()?;
+            if lent {
+                self.step_lent()?
+            } else {
+                self.step_in_place(Duration::ZERO).map(drop)?
+            }
+            for (tensor, count) in self.counts.iter().enumerate() {
+                let all = (0..self.job.ranks).map(|rank| Gradients::value(rank, tensor));
+                let mean = all.sum::<f32>() / self.job.ranks as f32;
+                let differs = |index: &usize| {
+                    // SAFETY: inside of the tensor's place.
+                    let found = unsafe { self.places[tensor].add(*index).read() };
+                    (found - mean).abs() > mean * 1e-6
+                };
+                wrong += (0..*count).filter(differs).count() as u64;
+            }
+            // Nobody begins the next step while another compares.
+            self.job.barrier()?;
+        }
+        Ok(wrong)
+    }
+
+    fn free(self) -> Result<()> {
+        // SAFETY: no arguments but the number.
+        self.job.call("gaspi_fusion_free", unsafe { (self.procedures.free)(self.fusion) })
+    }
+}
+
+fn spin(time: Duration) {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// One all-reduce of all bytes, in a segment, in place.
+fn allreduce<'a>(job: &'a Job, segment: &'a Segment<'_>, elements: usize) -> Result<Lane<'a>> {
+    let procedures = job.collectives.ok_or_else(|| without(job, "gaspi_coll_*"))?;
+    Ok(Lane::new(move |batch| {
+        let us = timed(batch, || {
+            let data: *mut c_void = segment.region.address().cast();
+            let options = Options::of(None);
+            // SAFETY: the segment has so many elements.
+            let status = unsafe {
+                (procedures.allreduce)(
+                    data,
+                    data,
+                    elements as u64,
+                    TYPE_F32,
+                    OP_AVERAGE,
+                    GROUP_ALL,
+                    &raw const options,
+                    LIMIT_MS,
+                )
+            };
+            job.call("gaspi_coll_allreduce", status)
+        })?;
+        Ok(Some(us))
+    }))
+}
+
+fn without(job: &Job, what: &str) -> Failure {
+    Failure::usage(format!("{} has no {what}: there is nothing to measure", job.library.display()))
+}
+
+/// How long it takes to make a fused buffer: the slowest rank, each time.
+fn set_up(job: &Job, procedures: Fusions, counts: &[usize], step: &FusedStep) -> Result<Samples> {
+    let mut samples = Vec::new();
+    for _ in 0..SET_UPS {
+        let mut made = 0;
+        samples.extend(run_together(job, job.ranks, || {
+            let begin = Instant::now();
+            made = Gradients::create(job, procedures, counts, step)?;
+            Ok(Some(micros(begin.elapsed())))
+        })?);
+        // SAFETY: no arguments but the number.
+        job.call("gaspi_fusion_free", unsafe { (procedures.free)(made) })?;
+    }
+    Ok(Samples::new(samples))
+}
+
+pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()> {
+    let procedures = job.fusions.ok_or_else(|| without(job, "gaspi_fusion_*"))?;
+    let counts = counts(&step.tensors)?;
+    let elements: usize = counts.iter().sum();
+    let bytes = elements * FLOAT;
+    let set_up = set_up(job, procedures, &counts, step)?;
+    let segment = job.segment(SEGMENT, bytes)?;
+    let gradients = Gradients::new(job, procedures, &counts, step)?;
+    let measured = {
+        let (mut from, mut to) = (vec![1u8; bytes], vec![0u8; bytes]);
+        let gradients = &gradients;
+        let exposed = &RefCell::new(Vec::new());
+        let mut lanes = vec![
+            allreduce(job, &segment, elements)?,
+            Lane::new(move |batch| {
+                let us = timed(batch, || {
+                    to.copy_from_slice(std::hint::black_box(&from));
+                    std::mem::swap(&mut from, &mut to);
+                    Ok(())
+                })?;
+                Ok(Some(us))
+            }),
+            Lane::new(|batch| {
+                timed(batch, || gradients.step_in_place(Duration::ZERO).map(drop)).map(Some)
+            }),
+            Lane::new(|batch| timed(batch, || gradients.step_lent()).map(Some)),
+        ];
+        if !gradients.compute.is_zero() {
+            lanes.push(Lane::new(|batch| {
+                exposed.borrow_mut().clear();
+                let us = timed(batch, || {
+                    let submitted = gradients.step_in_place(gradients.compute)?;
+                    exposed.borrow_mut().push(micros(submitted.elapsed()));
+                    Ok(())
+                })?;
+                Ok(Some(us))
+            }));
+            // Of the batch before, behind what was not measured.
+            lanes.push(Lane::new(|batch| {
+                let exposed = exposed.borrow();
+                let measured = &exposed[batch.before.min(exposed.len())..];
+                Ok(Some(measured.iter().sum::<f64>() / measured.len().max(1) as f64))
+            }));
+        }
+        let schedule = schedule(&step.plain, bytes);
+        interleave(job, job.ranks, schedule, &mut lanes, |_| gradients.wrong())?
+    };
+    let mut rows = vec![Row::new("fusion", "set-up", set_up)];
+    if let [one, copy, in_place, lent, computing @ ..] = &measured.samples[..] {
+        let (one, copy) = (one.median(), copy.median());
+        let row = |variant, samples: &Samples| Row::new("fusion", variant, samples.clone());
+        let in_place = row("in place", in_place).limit("one all-reduce", one);
+        rows.push(in_place.size(bytes).errors(measured.errors));
+        rows.push(row("private, lent", lent).limit("all-reduce + memcpy", one + copy).size(bytes));
+        if let [whole, exposed] = computing {
+            let compute = f64::from(step.compute);
+            let whole = row("with computing", whole);
+            rows.push(whole.limit("computing + all-reduce", compute + one).size(bytes));
+            rows.push(row("exposed", exposed).limit("one all-reduce", one).size(bytes));
+        }
+    }
+    if job.rank == 0 {
+        rows.iter().try_for_each(|row| report.row(Layout::Latency, row))?;
+    }
+    gradients.free()?;
+    segment.delete()
+}
+
+fn schedule(plain: &Plain, bytes: usize) -> Schedule {
+    Schedule::of_size(plain, bytes.max(64 << 10))
+}
