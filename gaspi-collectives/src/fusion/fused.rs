@@ -23,9 +23,9 @@ thread_local! {
 }
 
 /// Takes [`IN_FUNCTION`] back, also if the function panics.
-struct Inside;
+struct ToldHere;
 
-impl Drop for Inside {
+impl Drop for ToldHere {
     fn drop(&mut self) {
         IN_FUNCTION.set(false);
     }
@@ -207,7 +207,7 @@ impl Fused {
         if !self.ends.has_untold() || IN_FUNCTION.replace(true) {
             return;
         }
-        let _inside = Inside;
+        let _inside = ToldHere;
         self.ends.tell();
     }
 

@@ -333,6 +333,10 @@ pub(crate) struct FusedStep {
     #[arg(long, value_name = "US", default_value = "0")]
     pub(crate) compute: u32,
 
+    /// Only the program's threads carry all-reduces on
+    #[arg(long)]
+    pub(crate) no_background: bool,
+
     /// A bucket grows while it has fewer bytes
     #[arg(long, value_name = "SIZE", default_value = "32K", value_parser = threshold)]
     pub(crate) threshold: usize,

@@ -421,7 +421,7 @@ fn blocks(job: &Job, kind: Kind, count: usize) -> (Vec<u64>, Vec<u64>) {
 
 fn row(job: &Job, wish: &Wish<'_>, size: usize, report: &mut Report) -> Result<()> {
     let (kind, options) = (wish.kind, wish.options);
-    let procedures = job.collectives.ok_or_else(|| {
+    let procedures = job.extensions.collectives.ok_or_else(|| {
         let library = job.library.display();
         Failure::usage(format!("{library} has no gaspi_coll_*: it has no collectives to measure"))
     })?;

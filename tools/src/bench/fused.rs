@@ -117,7 +117,7 @@ impl<'a> Gradients<'a> {
     ) -> Result<u64> {
         let tensors: Vec<Tensor> =
             counts.iter().map(|count| Tensor::of(*count, TYPE_F32)).collect();
-        let options = TensorOptions::of(OP_AVERAGE, step.threshold as u64);
+        let options = TensorOptions::of(OP_AVERAGE, step.threshold as u64, !step.no_background);
         let mut fusion = 0;
         // SAFETY: as many tensors as it says.
         let status = unsafe {
@@ -282,7 +282,7 @@ fn spin(time: Duration) {
 
 /// One all-reduce of all bytes, in a segment, in place.
 fn allreduce<'a>(job: &'a Job, segment: &'a Segment<'_>, elements: usize) -> Result<Lane<'a>> {
-    let procedures = job.collectives.ok_or_else(|| without(job, "gaspi_coll_*"))?;
+    let procedures = job.extensions.collectives.ok_or_else(|| without(job, "gaspi_coll_*"))?;
     Ok(Lane::new(move |batch| {
         let us = timed(batch, || {
             let data: *mut c_void = segment.region.address().cast();
@@ -327,7 +327,7 @@ fn set_up(job: &Job, procedures: Fusions, counts: &[usize], step: &FusedStep) ->
 }
 
 pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()> {
-    let procedures = job.fusions.ok_or_else(|| without(job, "gaspi_fusion_*"))?;
+    let procedures = job.extensions.fusions.ok_or_else(|| without(job, "gaspi_fusion_*"))?;
     let counts = counts(&step.tensors)?;
     let elements: usize = counts.iter().sum();
     let bytes = elements * FLOAT;

@@ -8,7 +8,7 @@ use crate::connections::{self, Streams};
 use crate::control::{Control, Places};
 use crate::failure::{Failure, Result};
 use crate::fd_passing::{self, FileServer};
-use crate::library::{self, Collectives, Config, Fusions, Library, Procedures, Status};
+use crate::library::{self, Config, Extensions, Library, Procedures, Status};
 use crate::links::{Link, Links};
 use crate::memory::{PAGE, Region, Shared};
 use crate::raw_verbs;
@@ -43,8 +43,7 @@ pub(crate) struct Job {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
     pub(crate) procedures: Procedures,
-    pub(crate) collectives: Option<Collectives>,
-    pub(crate) fusions: Option<Fusions>,
+    pub(crate) extensions: Extensions,
     pub(crate) library: PathBuf,
     pub(crate) interface: f32,
     /// How the ranks reach each other.
@@ -79,8 +78,7 @@ impl Job {
             rank: 0,
             ranks: 1,
             procedures: library.procedures,
-            collectives: library.collectives,
-            fusions: library.fusions,
+            extensions: library.extensions,
             library: library.path,
             interface: 0.0,
             links: Links::alone(),

@@ -178,8 +178,8 @@ pub(crate) struct TensorOptions {
 }
 
 impl TensorOptions {
-    /// Those of GASPI_FUSION_OPTIONS_INIT with an operation and a threshold.
-    pub(crate) fn of(op: u64, threshold: u64) -> TensorOptions {
+    /// Those of GASPI_FUSION_OPTIONS_INIT but for these.
+    pub(crate) fn of(op: u64, threshold: u64, background: bool) -> TensorOptions {
         TensorOptions {
             size: size_of::<TensorOptions>(),
             op,
@@ -189,7 +189,7 @@ impl TensorOptions {
             order: 0,
             contributions: 1,
             wire: 0,
-            background: 1,
+            background: background.into(),
         }
     }
 }
@@ -208,14 +208,18 @@ procedures! {
     free: "gaspi_fusion_free" (u64);
 }
 
+/// What a library may have beyond the standard.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extensions {
+    pub(crate) collectives: Option<Collectives>,
+    pub(crate) fusions: Option<Fusions>,
+}
+
 /// The library as long as the process lives.
 #[derive(Debug)]
 pub(crate) struct Library {
     pub(crate) procedures: Procedures,
-    /// None if it has no collective operations but those of the standard.
-    pub(crate) collectives: Option<Collectives>,
-    /// None if it has no fused buffers.
-    pub(crate) fusions: Option<Fusions>,
+    pub(crate) extensions: Extensions,
     /// The file that was loaded.
     pub(crate) path: PathBuf,
 }
@@ -241,13 +245,13 @@ impl Library {
         let procedures = Procedures::find(&loaded).map_err(|error| {
             Failure::usage(format!("{} is not a library to measure: {error}", place.display()))
         })?;
-        let collectives = Collectives::find(&loaded).ok();
-        let fusions = Fusions::find(&loaded).ok();
+        let (collectives, fusions) = (Collectives::find(&loaded).ok(), Fusions::find(&loaded).ok());
+        let extensions = Extensions { collectives, fusions };
         let symbol = procedures.proc_init as *const c_void;
         let path = file_of(symbol).unwrap_or_else(|| place.to_path_buf());
         // Its threads may run until the process ends.
         std::mem::forget(loaded);
-        Ok(Library { procedures, collectives, fusions, path })
+        Ok(Library { procedures, extensions, path })
     }
 }
 
