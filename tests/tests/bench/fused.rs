@@ -22,7 +22,7 @@ fn a_step_stands_beside_one_allreduce() -> Result<()> {
         assert_eq!(variants, expected.map(Some), "{ranks} ranks, {order}, {transport}");
         for row in &rows {
             demand(row["errors"] == 0, "no error", row)?;
-            demand(number(row, "median_us")? > 0.0, "a time", row)?;
+            demand(number(row, "p50_us")? > 0.0, "a time", row)?;
         }
         for row in &rows[1..] {
             demand(row["size_bytes"] == LENET_BYTES, "the bytes of all tensors", row)?;
@@ -38,8 +38,8 @@ fn what_is_left_behind_the_last_submit_is_exposed() -> Result<()> {
     let rows = rows(2, &[&LENET[..], &FEW, &options].concat())?;
     let of = |variant: &str| rows.iter().find(|row| row["variant"] == variant);
     let (whole, exposed) = (of("with computing").expect("a row"), of("exposed").expect("a row"));
-    demand(number(whole, "median_us")? >= 2000.0, "as long as computing", whole)?;
-    demand(number(exposed, "median_us")? < number(whole, "median_us")?, "a part", exposed)
+    demand(number(whole, "p50_us")? >= 2000.0, "as long as computing", whole)?;
+    demand(number(exposed, "p50_us")? < number(whole, "p50_us")?, "a part", exposed)
 }
 
 #[test]
