@@ -48,6 +48,7 @@ pub(super) struct Ends {
     /// Nobody is telling any more.
     told: Condvar,
     has_untold: AtomicBool,
+    has_failed: AtomicBool,
 }
 
 impl fmt::Debug for Ends {
@@ -87,6 +88,8 @@ impl Ends {
         }
         if let Err(error) = outcome {
             state.failure.get_or_insert_with(|| error.clone());
+            // Release: pairs with the Acquire in `failure`.
+            self.has_failed.store(true, Ordering::Release);
         }
         state.signal(before);
         if state.function.is_some() {
@@ -112,8 +115,10 @@ impl Ends {
     }
 
     /// What has ended the fused buffer.
+    #[inline]
     pub(super) fn failure(&self) -> Option<Error> {
-        self.state.lock().failure.clone()
+        // Acquire: pairs with the Release in `add`.
+        self.has_failed.load(Ordering::Acquire).then(|| self.state.lock().failure.clone())?
     }
 
     /// A descriptor that is readable while there is something to fetch.

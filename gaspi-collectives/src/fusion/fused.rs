@@ -252,6 +252,9 @@ impl Fused {
         step: u64,
         timeout: Timeout,
     ) -> Result<()> {
+        if let Some(outcome) = self.outcome(found, step) {
+            return outcome;
+        }
         Fused::may_wait(timeout)?;
         let pending = || self.pending(found);
         self.wait_on(found.bucket, timeout.deadline(), || self.outcome(found, step), pending)
