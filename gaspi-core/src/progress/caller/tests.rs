@@ -57,7 +57,19 @@ fn await_that(what: &str, mut so: impl FnMut() -> bool) {
 }
 
 fn tell(from: &Runtime, to: &Runtime) {
-    from.notify(to.rank(), SEGMENT, NEWS, 1, QUEUE, LIMIT).expect("notify");
+    tell_value(from, to, 1);
+}
+
+/// Sends a notification; it may take more of them than a queue holds.
+fn tell_value(from: &Runtime, to: &Runtime, value: u32) {
+    let notify = || from.notify(to.rank(), SEGMENT, NEWS, value, QUEUE, LIMIT);
+    match notify() {
+        Err(Error::QueueFull { .. }) => {
+            from.wait(QUEUE, LIMIT).expect("wait");
+            notify().expect("notify");
+        }
+        sent => sent.expect("notify"),
+    }
 }
 
 fn hear(runtime: &Runtime) {
@@ -76,8 +88,7 @@ fn talk_until(a: &Runtime, b: &Runtime, what: &str, mut so: impl FnMut() -> bool
                 hear(b);
                 // The last message has another value: nothing answers it.
                 let ended = so();
-                b.notify(a.rank(), SEGMENT, NEWS, if ended { 2 } else { 1 }, QUEUE, LIMIT)
-                    .expect("notify");
+                tell_value(b, a, if ended { 2 } else { 1 });
                 if ended {
                     break;
                 }
