@@ -721,8 +721,7 @@ typedef struct gaspi_fusion_options {
 /**
  * Is told of a bucket that has ended, or failed: `outcome` is GASPI_SUCCESS or the code of the
  * error, whose words gaspi_error_detail gives. Called by whatever threads find out, several at a
- * time. May submit,
- * test and take results of what has ended; what waits is GASPI_ERROR there.
+ * time. May submit, test and take results of what has ended; what waits is GASPI_ERROR there.
  */
 typedef void (*gaspi_fusion_function_t)(gaspi_fusion_t fusion, gaspi_size_t bucket,
                                         gaspi_return_t outcome, void *state);
@@ -749,7 +748,9 @@ gaspi_return_t gaspi_fusion_create(const gaspi_fusion_tensor_t *tensors, gaspi_s
  *               the fused buffer, unless it is the place of this tensor
  * @param scale  for integers an integer; for F16, BF16 and F32 it is rounded to F32
  * @return GASPI_SUCCESS; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM if there is no such tensor, or it was
- *         submitted in this step; GASPI_ERR_INV_SIZE if the data overlaps other places; GASPI_ERROR
+ *         submitted in this step; GASPI_ERR_INV_SIZE if the data overlaps other places;
+ *         GASPI_ERROR, also for a second contribution from the tensor's own place, which holds the
+ *         first
  */
 gaspi_return_t gaspi_fusion_submit(gaspi_fusion_t fusion, gaspi_size_t tensor, const void *data,
                                    double scale);
@@ -788,8 +789,9 @@ gaspi_return_t gaspi_fusion_release(gaspi_fusion_t fusion, gaspi_size_t tensor,
 
 /**
  * The place of a tensor in the fused buffer, aligned to 64 bytes and always the same. The program
- * may write there from the end of a step until it submits the tensor again. While no result is
- * lent, the sum comes there too.
+ * may write there from the end of a step until it submits the tensor again. Unless results of the
+ * bucket are lent when a step begins, its sum comes there too. A result that is lent there changes
+ * if the program writes there.
  * @return GASPI_SUCCESS; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM
  */
 gaspi_return_t gaspi_fusion_tensor_ptr(gaspi_fusion_t fusion, gaspi_size_t tensor, void **pointer);

@@ -147,7 +147,16 @@ impl Engine {
     ) -> Result<Arc<Executor>> {
         let members = rt.group_ranks(group)?.len();
         let open = |timeout: Timeout| rt.channel_open(group, spec(members, prepared), timeout);
-        let channel = self.meet(deadline, open)?;
+        let channel = self.meet(deadline, open).map_err(|error| match error {
+            Error::Mismatch { group, difference } => {
+                let difference = format!(
+                    "{difference}; channels are opened by the first operation of a group, with \
+                     more staging by each that is prepared"
+                );
+                Error::Mismatch { group, difference }
+            }
+            other => other,
+        })?;
         Ok(self.shared.executor(channel))
     }
 
@@ -171,13 +180,6 @@ impl Engine {
                 Err(Error::Timeout { .. }) if slice != deadline && !deadline.passed() => {
                     self.shared.progress(Driver::Other, |_| true);
                     self.shared.look_around(|executor| executor.active() > 0);
-                }
-                Err(Error::Mismatch { group, difference }) => {
-                    let difference = format!(
-                        "{difference}; channels are opened by the first operation of a group, with \
-                         more staging by each that is prepared"
-                    );
-                    return Err(Error::Mismatch { group, difference });
                 }
                 opened => return opened,
             }

@@ -61,7 +61,7 @@ impl Bucket {
     /// # Errors
     /// Those of [`Executor::start`].
     pub(super) fn start(&self, shared: &Shared) -> Result<()> {
-        let memory = self.memory.current();
+        let memory = self.memory.of_step(self.countdown.ended() + 1);
         let buffers = Buffers { input: memory.source(), output: memory };
         self.executor.start(&self.completion, &self.plan, &self.arithmetic, buffers)?;
         self.executor.progress(Driver::Other);

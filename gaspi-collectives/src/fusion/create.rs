@@ -17,6 +17,7 @@ use super::handles::Fusions;
 use super::layout::{BucketLayout, Layout};
 use super::memory::BucketMemory;
 use super::{Options, Order, Tensor};
+use crate::algorithms::Algorithm;
 use crate::checked_request::CheckedRequest;
 use crate::collective::Collective;
 use crate::datatype::{DataType, Operation};
@@ -42,16 +43,28 @@ const COMPARISON: Rank = Rank(u16::MAX - 1);
 
 /// Up to so many bytes buckets of ranks of one node have stages.
 const STAGED_BYTES: u64 = 1 << 10;
+/// Most bytes of a stage where an algorithm is asked for that uses stages.
+const STAGE_BYTES_MAX: u64 = 64 << 10;
 /// Limits of a message of a bucket, and of the messages between two ranks.
 const MESSAGE_BYTES_MAX: u64 = 256 << 10;
 const MESSAGE_BYTES_MIN: u64 = 256;
 const SLOTS_MAX: u64 = 8;
+
+/// What a rank declares.
+#[derive(Clone, Copy)]
+struct Declaration<'a> {
+    group: GroupId,
+    tensors: &'a [Tensor],
+    options: &'a Options,
+}
 
 /// A fused buffer that ranks are making.
 #[derive(Debug)]
 pub(crate) struct Creating {
     /// A hash of the arguments: a continued call has the same.
     arguments: u64,
+    /// The [use](Runtime::group_use) of the group's id.
+    group_use: u64,
     layout: Layout,
     /// Hashes of the declaration up to each tensor.
     hashes: Vec<u64>,
@@ -62,6 +75,37 @@ pub(crate) struct Creating {
     heard: Vec<u64>,
     /// All have declared the same.
     agreed: bool,
+}
+
+impl Declaration<'_> {
+    /// A hash of it.
+    fn arguments(&self) -> u64 {
+        let encoded: Vec<u64> = self.tensors.iter().map(|tensor| encode(*tensor)).collect();
+        let contributions = self.options.contributions.into();
+        mix(&[mix(&encoded), options_word(self.options), contributions])
+    }
+
+    /// What is left of a call that has timed out.
+    ///
+    /// # Errors
+    /// [`Error::ActiveCollective`]: it had other arguments.
+    fn former(&self, rt: &Runtime) -> Result<Option<Box<Creating>>> {
+        let (group, group_use) = (self.group, rt.group_use(self.group)?);
+        let mut creating = Fusions::of(rt).creating.lock();
+        match creating.remove(&group) {
+            Some(former) if former.group_use != group_use => {
+                // Of a group that was deleted. Members may still write what they tell.
+                std::mem::forget(former);
+                Ok(None)
+            }
+            Some(former) if former.arguments != self.arguments() => {
+                creating.insert(group, former);
+                let active = "a fused buffer that is being made with other arguments".to_owned();
+                Err(Error::ActiveCollective { group, active })
+            }
+            former => Ok(former),
+        }
+    }
 }
 
 /// A tensor in a word.
@@ -122,25 +166,21 @@ fn check(tensors: &[Tensor], options: &Options) -> Result<()> {
 }
 
 impl Creating {
-    fn new(
-        arguments: u64,
-        tensors: &[Tensor],
-        options: &Options,
-        ranks: usize,
-    ) -> Result<Creating> {
-        let layout = Layout::new(tensors, options)?;
+    fn new(rt: &Runtime, declared: Declaration<'_>) -> Result<Creating> {
+        let layout = Layout::new(declared.tensors, declared.options)?;
         let mut hash = 0;
-        let hashes = tensors.iter().map(|tensor| {
+        let hashes = declared.tensors.iter().map(|tensor| {
             hash = mix(&[hash, encode(*tensor)]);
             hash
         });
         Ok(Creating {
-            arguments,
+            arguments: declared.arguments(),
+            group_use: rt.group_use(declared.group)?,
             layout,
             hashes: hashes.collect(),
             differs: None,
             told: Box::new([0; WORDS]),
-            heard: vec![0; WORDS * ranks],
+            heard: vec![0; WORDS * rt.group_ranks(declared.group)?.len()],
             agreed: false,
         })
     }
@@ -157,9 +197,7 @@ impl Creating {
     fn exchange(
         &mut self,
         rt: &Runtime,
-        group: GroupId,
-        tensors: &[Tensor],
-        options: &Options,
+        Declaration { group, tensors, options }: Declaration<'_>,
         deadline: Deadline,
     ) -> Result<()> {
         let probe = self.probe();
@@ -204,15 +242,14 @@ impl Creating {
     fn compare(
         &mut self,
         rt: &Runtime,
-        group: GroupId,
-        tensors: &[Tensor],
-        options: &Options,
+        declared: Declaration<'_>,
         deadline: Deadline,
     ) -> Result<()> {
+        let group = declared.group;
         let ranks = rt.group_ranks(group)?;
         let mismatch = |difference: String| Error::Mismatch { group, difference };
         while !self.agreed {
-            self.exchange(rt, group, tensors, options, deadline)?;
+            self.exchange(rt, declared, deadline)?;
             let probe = self.probe();
             if !self.all_alike(OPTIONS) {
                 let (one, other) = (ranks[0], ranks[self.other(OPTIONS)]);
@@ -252,10 +289,14 @@ impl Creating {
 
 /// The channel of a bucket. It follows the bytes of the bucket: so many travel between two ranks
 /// until the receiver has taken the first.
-fn spec(bucket: &BucketLayout, by_messages: bool) -> ChannelSpec {
+fn spec(bucket: &BucketLayout, by_messages: bool, asked: Option<Algorithm>) -> ChannelSpec {
     let bytes = bucket.bytes();
     if !by_messages {
-        let stage_bytes = if bytes <= STAGED_BYTES { bytes } else { 0 };
+        let stage_bytes = match asked {
+            Some(Algorithm::CopyInCopyOut | Algorithm::SlicedCopy) => bytes.min(STAGE_BYTES_MAX),
+            _ if bytes <= STAGED_BYTES => bytes,
+            _ => 0,
+        };
         return ChannelSpec { slots: 1, message_bytes: 64, stage_bytes };
     }
     let message_bytes = bytes.next_multiple_of(64).clamp(MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX);
@@ -274,29 +315,21 @@ pub(super) fn create(
     options: &Options,
     timeout: Timeout,
 ) -> Result<Arc<Fused>> {
-    let (engine, fusions) = (Engine::of(rt), Fusions::of(rt));
+    let engine = Engine::of(rt);
     let deadline = timeout.deadline();
     check(tensors, options)?;
     engine.preferred()?;
-    let ranks = rt.group_ranks(group)?.len();
-    let encoded: Vec<u64> = tensors.iter().map(|tensor| encode(*tensor)).collect();
-    let arguments = mix(&[mix(&encoded), options_word(options), u64::from(options.contributions)]);
-    let former = fusions.creating.lock().remove(&group);
-    let mut creating = match former {
-        Some(creating) if creating.arguments == arguments => creating,
-        Some(creating) => {
-            fusions.creating.lock().insert(group, creating);
-            let active = "a fused buffer that is being made with other arguments".to_owned();
-            return Err(Error::ActiveCollective { group, active });
-        }
-        None => Box::new(Creating::new(arguments, tensors, options, ranks)?),
+    let declared = Declaration { group, tensors, options };
+    let mut creating = match declared.former(rt)? {
+        Some(former) => former,
+        None => Box::new(Creating::new(rt, declared)?),
     };
     let made = creating
-        .compare(rt, group, tensors, options, deadline)
-        .and_then(|()| open(rt, engine, group, (options, &creating.layout), deadline))
-        .and_then(|opened| assemble(engine, (tensors, options, &creating.layout), opened));
+        .compare(rt, declared, deadline)
+        .and_then(|()| open(rt, engine, declared, &creating.layout, deadline))
+        .and_then(|opened| assemble(engine, declared, &creating.layout, opened));
     if made.as_ref().is_err_and(Error::is_timeout) {
-        fusions.creating.lock().insert(group, creating);
+        Fusions::of(rt).creating.lock().insert(group, creating);
     }
     if options.background && made.is_ok() {
         engine.start_background_thread()?;
@@ -305,32 +338,35 @@ pub(super) fn create(
 }
 
 /// Channels of all buckets, and their memory; none without buckets.
-type Opened = (GroupId, Vec<Channel>, Option<SharedData>);
+type Opened = (Vec<Channel>, Option<SharedData>);
 
 fn open(
     rt: &Runtime,
     engine: &Engine,
-    group: GroupId,
-    (options, layout): (&Options, &Layout),
+    declared: Declaration<'_>,
+    layout: &Layout,
     deadline: Deadline,
 ) -> Result<Opened> {
     if layout.buckets.is_empty() {
-        return Ok((group, Vec::new(), None));
+        return Ok((Vec::new(), None));
     }
-    let asked = options.algorithm.or(engine.preferred()?);
+    let group = declared.group;
+    let asked = declared.options.algorithm.or(engine.preferred()?);
     let by_messages = !rt.group_is_one_node(group)?
         || asked.is_some_and(|algorithm| !algorithm.requires_one_node());
-    let specs: Vec<_> = layout.buckets.iter().map(|bucket| spec(bucket, by_messages)).collect();
+    let specs = layout.buckets.iter().map(|bucket| spec(bucket, by_messages, asked));
+    let specs: Vec<_> = specs.collect();
     let open = |timeout: Timeout| rt.channels_open(group, &specs, layout.bytes, timeout);
     let (channels, data) = engine.meet(deadline, open)?;
-    Ok((group, channels, Some(data)))
+    Ok((channels, Some(data)))
 }
 
 /// Puts the fused buffer together.
 fn assemble(
     engine: &Engine,
-    (tensors, options, layout): (&[Tensor], &Options, &Layout),
-    (group, channels, data): Opened,
+    Declaration { group, tensors, options }: Declaration<'_>,
+    layout: &Layout,
+    (channels, data): Opened,
 ) -> Result<Arc<Fused>> {
     let shared = &engine.shared;
     let mut plans: Vec<((u64, DataType), u64, Arc<Plan>)> = Vec::new();
@@ -353,14 +389,17 @@ fn assemble(
         };
         prepared.push((executor.clone(), signature, plan, call.arithmetic()));
     }
-    let memory = data.as_ref().map(|data| Target::of_shared(&data.own()));
+    let memory = match &data {
+        Some(data) => Target::of_shared(&data.own()),
+        None => Target::of(&mut []),
+    };
     let fused = Arc::new_cyclic(|fused| {
         let buckets = prepared.into_iter().zip(&layout.buckets).enumerate();
         let buckets = buckets.map(|(index, ((executor, signature, plan, arithmetic), bucket))| {
             let end = BucketEnd { fused: fused.clone(), bucket: index };
             let completion =
                 Completion::new(signature, options.background).with_hook(Arc::new(end));
-            let first = memory.expect("there are buckets").part(bucket.at, bucket.bytes());
+            let first = memory.part(bucket.at, bucket.bytes());
             let plain_bytes =
                 (bucket.ty != bucket.wire).then(|| bucket.elements * u64::from(bucket.ty.bytes()));
             Bucket {

@@ -11,6 +11,7 @@ use super::bucket::Bucket;
 use super::create;
 use super::ends::{Ends, OnEnd};
 use super::layout::{Layout, Place};
+use super::memory::Part;
 use super::{Options, Tensor};
 use crate::datatype::DataType;
 use crate::engine::{Shared, TellsEnds};
@@ -68,23 +69,24 @@ pub(super) struct Found<'f> {
 }
 
 impl Found<'_> {
-    /// Where it begins, in what travels and in the type of the tensor.
-    pub(super) fn offsets(&self) -> (u64, u64) {
+    /// Where it lies in the memories of its bucket.
+    pub(super) fn part(&self) -> Part {
         let at = |ty: DataType| self.place.first * u64::from(ty.bytes());
-        (at(self.wire), at(self.ty))
+        let (nth, plain_bytes) = (self.place.nth, self.bytes(self.ty));
+        Part { nth, at: at(self.wire), plain_at: at(self.ty), plain_bytes }
     }
 
-    pub(super) fn bytes(&self, ty: DataType) -> u64 {
+    fn bytes(&self, ty: DataType) -> u64 {
         self.place.count * u64::from(ty.bytes())
     }
 
     /// Its part of what travels.
-    pub(super) fn part(&self, memory: Target<'static>) -> Target<'static> {
-        memory.part(self.offsets().0, self.bytes(self.wire))
+    pub(super) fn part_of(&self, memory: Target<'static>) -> Target<'static> {
+        memory.part(self.place.first * u64::from(self.wire.bytes()), self.bytes(self.wire))
     }
 
     /// The step in which it was submitted last, or the first one.
-    fn step(&self) -> u64 {
+    pub(super) fn step(&self) -> u64 {
         self.bucket.countdown.submitted(self.place.nth).max(1)
     }
 }
@@ -136,18 +138,21 @@ impl Fused {
             return Err(error);
         }
         let (bucket, nth) = (found.bucket, found.place.nth);
-        self.check_overlap(&found, data)?;
+        let is_own_place = self.check_overlap(&found, data)?;
         // SAFETY: the caller's promise.
         let source = unsafe { Source::new(data, found.bytes(found.ty) as usize) };
         let stage = |write| Stage::new(found.ty, found.wire, scale, write);
         let store = stage(Write::Store)?;
         let claim = bucket.claim(nth, tensor)?;
         bucket.prepare(rt, nth, claim)?;
-        let place = found.part(bucket.memory.current());
+        let place = found.part_of(bucket.memory.of_step(claim.step));
         if claim.is_first {
             store.run(place, source);
         } else {
-            let added = stage(Write::Accumulate(self.options.operation));
+            let added = match is_own_place {
+                false => stage(Write::Accumulate(self.options.operation)),
+                true => Err(Error::Unsupported { reason: added_from_place(tensor) }),
+            };
             added.inspect_err(|_| bucket.countdown.renounce(nth, claim))?.run(place, source);
         }
         if bucket.countdown.finish(nth, claim) {
@@ -156,18 +161,21 @@ impl Fused {
         Ok(())
     }
 
-    /// Errors if memory overlaps that of the bucket elsewhere than in the tensor's own place.
-    fn check_overlap(&self, found: &Found<'_>, from: *const u8) -> Result<()> {
-        let Some(data) = &self.data else { return Ok(()) };
+    /// Whether data lies in the tensor's own place in the memory of the buckets.
+    ///
+    /// # Errors
+    /// [`Error::Size`]: it overlaps that memory elsewhere.
+    fn check_overlap(&self, found: &Found<'_>, from: *const u8) -> Result<bool> {
+        let Some(data) = &self.data else { return Ok(false) };
         let own = data.own();
         let (start, end) = (own.as_ptr() as u64, own.as_ptr() as u64 + own.len() as u64);
         let (from, bytes) = (from as u64, found.bytes(found.ty));
         if from >= end || from.saturating_add(bytes) <= start {
-            return Ok(());
+            return Ok(false);
         }
         let layout = &self.layout.buckets[found.place.bucket];
-        if found.ty == found.wire && from == start + layout.at + found.offsets().0 {
-            return Ok(());
+        if found.ty == found.wire && from == start + layout.at + found.part().at {
+            return Ok(true);
         }
         let tensor = found.tensor;
         let reason = format!(
@@ -241,23 +249,16 @@ impl Fused {
         })
     }
 
-    /// Waits until the step of a tensor has ended.
-    pub(super) fn wait(&self, found: &Found<'_>, timeout: Timeout) -> Result<()> {
-        self.wait_for_step(found, found.step(), timeout)
-    }
-
-    pub(super) fn wait_for_step(
-        &self,
-        found: &Found<'_>,
-        step: u64,
-        timeout: Timeout,
-    ) -> Result<()> {
+    /// Waits until the step has ended in which a tensor was submitted last. Returns that step.
+    pub(super) fn wait(&self, found: &Found<'_>, timeout: Timeout) -> Result<u64> {
+        let step = found.step();
         if let Some(outcome) = self.outcome(found, step) {
-            return outcome;
+            return outcome.map(|()| step);
         }
         Fused::may_wait(timeout)?;
         let pending = || self.pending(found);
-        self.wait_on(found.bucket, timeout.deadline(), || self.outcome(found, step), pending)
+        let ended = || self.outcome(found, step);
+        self.wait_on(found.bucket, timeout.deadline(), ended, pending).map(|()| step)
     }
 
     /// Waits on a bucket, and tells the program of ends meanwhile.
@@ -314,14 +315,15 @@ impl Fused {
         Error::Timeout { pending }
     }
 
-    /// Copies the sum of a tensor to the program's memory.
+    /// Copies the sum of a tensor, of the step in which it was submitted last, to the program's
+    /// memory.
     ///
     /// # Safety
     /// `to` is writable for the bytes of the tensor.
-    pub(super) unsafe fn copy_out(&self, found: &Found<'_>, to: *mut u8) -> Result<()> {
+    pub(super) unsafe fn copy_out(&self, found: &Found<'_>, step: u64, to: *mut u8) -> Result<()> {
         // SAFETY: the caller's promise.
         let target = unsafe { Target::new(to, found.bytes(found.ty) as usize) };
-        let sum = found.part(found.bucket.memory.current()).source();
+        let sum = found.part_of(found.bucket.memory.of_step(step)).source();
         Stage::new(found.wire, found.ty, 1.0, Write::Store)?.run(target, sum);
         Ok(())
     }
@@ -333,6 +335,14 @@ impl Fused {
         self.set_function(None);
         create::close(&self.shared, &self.buckets);
     }
+}
+
+#[cold]
+fn added_from_place(tensor: usize) -> String {
+    format!(
+        "tensor {tensor}: its place holds what was submitted before; further contributions come \
+         from other memory"
+    )
 }
 
 impl TellsEnds for Fused {

@@ -110,8 +110,7 @@ impl Layout {
             let end = bytes.checked_add(bucket.bytes()).and_then(|end| {
                 end.checked_next_multiple_of(ALIGNMENT).filter(|end| i64::try_from(*end).is_ok())
             });
-            let last = *bucket.tensors.last().expect("a bucket has tensors");
-            bytes = end.ok_or_else(|| too_many(last, tensors[last].count))?;
+            bytes = end.ok_or_else(|| too_many(bucket.tensors[0], bucket.elements))?;
         }
         Ok(Layout { buckets, places, bytes })
     }

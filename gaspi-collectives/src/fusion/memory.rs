@@ -1,7 +1,8 @@
 //! The memory of a bucket: where its tensors are summed, by turns where results are lent.
 //!
 //! Invariant: while a result is lent, its memory is not written. The step that begins meanwhile
-//! works in other memory, which is made when it is needed.
+//! works in other memory, which is made when it is needed. The sums of a step stay where they are
+//! until the next one is reduced.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -28,6 +29,22 @@ impl Plain {
         let start = all.source().start() as u64;
         all.part(start.next_multiple_of(ALIGNMENT) - start, self.bytes)
     }
+
+    fn at(&self, offset: u64) -> *mut u8 {
+        self.target().source().start().wrapping_add(offset as usize).cast_mut()
+    }
+}
+
+/// The part of a bucket that is a tensor's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Its number among the tensors of the bucket.
+    pub(super) nth: usize,
+    /// Where it begins: in what travels, and in the type of the tensor.
+    pub(super) at: u64,
+    pub(super) plain_at: u64,
+    /// Bytes, in the type of the tensor.
+    pub(super) plain_bytes: u64,
 }
 
 /// One of the memories of a bucket.
@@ -39,26 +56,59 @@ struct Memory {
     /// Results in the type of the tensors, where another type travels; the step of each tensor's.
     plain: Option<Plain>,
     plain_steps: Vec<u64>,
-    /// Results that are lent.
-    lent: u64,
+    /// Results that are lent, by tensor.
+    lent: Vec<u64>,
+}
+
+impl Memory {
+    fn new(start: *mut u8, arena: Option<ArenaMemory>) -> Memory {
+        Memory { start, arena, plain: None, plain_steps: Vec::new(), lent: Vec::new() }
+    }
+
+    fn is_free(&self) -> bool {
+        self.lent.iter().all(|lent| *lent == 0)
+    }
+
+    /// Where a tensor's part lies in the type of the tensor, once it was lent.
+    fn place(&self, part: Part, travels_plainly: bool) -> Option<*const u8> {
+        if travels_plainly {
+            return Some(self.start.wrapping_add(part.at as usize));
+        }
+        self.plain.as_ref().map(|plain| plain.at(part.plain_at).cast_const())
+    }
 }
 
 // SAFETY: the pointer leads into the arena, which the fused buffer keeps.
 unsafe impl Send for Memory {}
 
+/// A sum that was copied when it was lent: its memory is used for the next step already.
+#[derive(Debug)]
+struct Snapshot {
+    nth: usize,
+    plain: Plain,
+}
+
 #[derive(Debug)]
 struct Memories {
     all: Vec<Memory>,
-    current: usize,
+    /// The one of the last two steps, by [`turn`].
+    by_turn: [usize; 2],
+    snapshots: Vec<Snapshot>,
+}
+
+/// Where the memory of a step is remembered: beside that of the step before.
+fn turn(step: u64) -> usize {
+    (step % 2) as usize
 }
 
 /// The memories of a bucket.
 #[derive(Debug)]
 pub(super) struct BucketMemory {
     memories: Mutex<Memories>,
-    /// The step for which the current memory is ready.
+    /// The step for which memory is ready.
     ready: AtomicU64,
-    current: AtomicPtr<u8>,
+    /// Where the memory of the last two steps begins, by [`turn`].
+    starts: [AtomicPtr<u8>; 2],
     bytes: u64,
     /// Bytes in the type of the tensors, where another type travels.
     plain_bytes: Option<u64>,
@@ -67,22 +117,21 @@ pub(super) struct BucketMemory {
 impl BucketMemory {
     pub(super) fn new(first: Target<'static>, plain_bytes: Option<u64>) -> BucketMemory {
         let start = first.source().start().cast_mut();
-        let (arena, plain, plain_steps) = (None, None, Vec::new());
-        let memory = Memory { start, arena, plain, plain_steps, lent: 0 };
+        let all = vec![Memory::new(start, None)];
         BucketMemory {
-            memories: Mutex::new(Memories { all: vec![memory], current: 0 }),
+            memories: Mutex::new(Memories { all, by_turn: [0; 2], snapshots: Vec::new() }),
             ready: AtomicU64::new(0),
-            current: AtomicPtr::new(start),
+            starts: [start, start].map(AtomicPtr::new),
             bytes: first.len() as u64,
             plain_bytes,
         }
     }
 
-    /// The memory of the step that is being collected or reduced, or has ended last.
+    /// The memory of a step: the one that is being collected or reduced, or the one before it.
     #[inline]
-    pub(super) fn current(&self) -> Target<'static> {
-        // Acquire: pairs with the Release in `prepare`.
-        let start = self.current.load(Ordering::Acquire);
+    pub(super) fn of_step(&self, step: u64) -> Target<'static> {
+        // Relaxed: who asks has seen the step made ready, or its end.
+        let start = self.starts[turn(step)].load(Ordering::Relaxed);
         // SAFETY: memory of the bucket, which is kept as long as this. Threads that write there
         // have claimed what they write, or run the steps of the all-reduce.
         unsafe { Target::new(start, self.bytes as usize) }
@@ -98,12 +147,7 @@ impl BucketMemory {
         if self.ready.load(Ordering::Acquire) != step {
             self.prepare(rt, step)?;
         }
-        Ok(self.current())
-    }
-
-    /// The step for which memory was made ready last.
-    pub(super) fn step(&self) -> u64 {
-        self.ready.load(Ordering::Acquire)
+        Ok(self.of_step(step))
     }
 
     /// Does so for the first thread that comes to a step.
@@ -113,17 +157,16 @@ impl BucketMemory {
             return Ok(());
         }
         let memories = &mut *memories;
-        if memories.all[memories.current].lent > 0 {
-            memories.current = match memories.all.iter().position(|memory| memory.lent == 0) {
-                Some(free) => free,
-                None => {
-                    memories.all.push(self.another(rt)?);
-                    memories.all.len() - 1
-                }
-            };
-        }
-        let start = memories.all[memories.current].start;
-        self.current.store(start, Ordering::Relaxed);
+        let free = match memories.all.iter().position(Memory::is_free) {
+            Some(free) => free,
+            None => {
+                memories.all.push(self.another(rt)?);
+                memories.all.len() - 1
+            }
+        };
+        memories.by_turn[turn(step)] = free;
+        // Relaxed: published by the next store.
+        self.starts[turn(step)].store(memories.all[free].start, Ordering::Relaxed);
         // Release: who sees the step sees the memory.
         self.ready.store(step, Ordering::Release);
         Ok(())
@@ -137,76 +180,75 @@ impl BucketMemory {
             }
             other => other,
         })?;
-        let start = arena.pointer();
-        let (plain, plain_steps) = (None, Vec::new());
-        Ok(Memory { start, arena: Some(arena), plain, plain_steps, lent: 0 })
+        Ok(Memory::new(arena.pointer(), Some(arena)))
     }
 
-    /// Lends a tensor's part of the current memory, which holds the sums of `step`; `None` if a
-    /// later step has begun. Where another type travels, `widen` converts it first.
+    /// Lends the sum of a tensor that was computed in `step`, the last one in which it was
+    /// submitted. `read` writes a tensor in its own type, from the memory of the bucket; it is used
+    /// where another type travels, and where the next step has begun in the same memory.
     pub(super) fn lend(
         &self,
         step: u64,
-        nth: usize,
-        (offset, plain_offset): (u64, u64),
-        widen: impl FnOnce(Target<'_>, Target<'static>),
-    ) -> Option<*const u8> {
+        part: Part,
+        read: impl FnOnce(Target<'_>, Target<'static>),
+    ) -> *const u8 {
         let mut memories = self.memories.lock();
-        if self.ready.load(Ordering::Relaxed) != step {
-            return None;
-        }
         let memories = &mut *memories;
-        let memory = &mut memories.all[memories.current];
-        memory.lent += 1;
+        let [of_step, of_next] = [step, step + 1].map(|step| memories.by_turn[turn(step)]);
+        // Relaxed: changed under the lock.
+        if self.ready.load(Ordering::Relaxed) > step && of_step == of_next {
+            let plain = Plain::new(part.plain_bytes);
+            read(plain.target(), self.of_step(step));
+            let lent = plain.at(0).cast_const();
+            memories.snapshots.push(Snapshot { nth: part.nth, plain });
+            return lent;
+        }
+        let memory = &mut memories.all[of_step];
+        let most = memory.lent.len().max(part.nth + 1);
+        memory.lent.resize(most, 0);
+        memory.lent[part.nth] += 1;
         let Some(plain_bytes) = self.plain_bytes else {
-            return Some(memory.start.wrapping_add(offset as usize).cast_const());
+            return memory.start.wrapping_add(part.at as usize).cast_const();
         };
+        memory.plain_steps.resize(most, 0);
         let plain = memory.plain.get_or_insert_with(|| Plain::new(plain_bytes));
-        let target = plain.target();
-        if memory.plain_steps.len() <= nth {
-            memory.plain_steps.resize(nth + 1, 0);
+        if memory.plain_steps[part.nth] != step {
+            memory.plain_steps[part.nth] = step;
+            read(plain.target().part(part.plain_at, part.plain_bytes), self.of_step(step));
         }
-        if memory.plain_steps[nth] != step {
-            memory.plain_steps[nth] = step;
-            widen(target, self.current());
-        }
-        Some(target.source().start().wrapping_add(plain_offset as usize))
+        plain.at(part.plain_at).cast_const()
     }
 
     /// The place of a tensor in the first memory, in the tensor's type.
-    pub(super) fn place(&self, (offset, plain_offset): (u64, u64)) -> *mut u8 {
+    pub(super) fn place(&self, part: Part) -> *mut u8 {
         let mut memories = self.memories.lock();
         let memory = &mut memories.all[0];
-        let Some(plain_bytes) = self.plain_bytes else {
-            return memory.start.wrapping_add(offset as usize);
-        };
-        let plain = memory.plain.get_or_insert_with(|| Plain::new(plain_bytes));
-        plain.target().source().start().wrapping_add(plain_offset as usize).cast_mut()
+        match self.plain_bytes {
+            None => memory.start.wrapping_add(part.at as usize),
+            Some(bytes) => memory.plain.get_or_insert_with(|| Plain::new(bytes)).at(part.plain_at),
+        }
     }
 
-    /// Takes back what was lent; false if nothing of this memory is.
-    pub(super) fn release(&self, lent: *const u8) -> bool {
+    /// Takes back a result of a tensor; false if none is lent there.
+    pub(super) fn release(&self, part: Part, lent: *const u8) -> bool {
         let mut memories = self.memories.lock();
-        let inside = |start: *const u8, bytes: u64| {
-            (lent as u64).checked_sub(start as u64).is_some_and(|offset| offset < bytes)
-        };
-        let holds = |memory: &&mut Memory| match &memory.plain {
-            Some(plain) => inside(plain.target().source().start(), plain.bytes),
-            None => inside(memory.start, self.bytes),
-        };
-        match memories.all.iter_mut().find(holds) {
-            Some(memory) if memory.lent > 0 => {
-                memory.lent -= 1;
-                true
-            }
-            _ => false,
+        let memories = &mut *memories;
+        let travels_plainly = self.plain_bytes.is_none();
+        let holds = |memory: &&mut Memory| memory.place(part, travels_plainly) == Some(lent);
+        if let Some(memory) = memories.all.iter_mut().find(holds) {
+            let count = memory.lent.get_mut(part.nth).filter(|count| **count > 0);
+            return count.map(|count| *count -= 1).is_some();
         }
+        let found = memories.snapshots.iter().position(|snapshot| {
+            snapshot.nth == part.nth && snapshot.plain.at(0).cast_const() == lent
+        });
+        found.map(|at| memories.snapshots.swap_remove(at)).is_some()
     }
 
     /// Lets go of memory that other ranks may still write to.
     pub(super) fn abandon(&self) {
         let mut memories = self.memories.lock();
         memories.all.drain(1..).filter_map(|memory| memory.arena).for_each(ArenaMemory::abandon);
-        memories.current = 0;
+        memories.by_turn = [0; 2];
     }
 }

@@ -139,7 +139,8 @@ impl<'r> Fusion<'r> {
     /// [`Error::Number`]: there is no such tensor, or it has been submitted in this step;
     /// [`Error::Null`]; [`Error::Size`]: the data overlaps the fused buffer elsewhere than in the
     /// [place](Fusion::tensor_ptr) of the tensor; [`Error::Unsupported`]: integers by a scale that
-    /// is no integer; and what has ended the fused buffer.
+    /// is no integer, or a second contribution from the place of the tensor, which holds the first;
+    /// and what has ended the fused buffer.
     ///
     /// # Safety
     /// `data` is readable for the bytes of the tensor, in its type, and nobody writes there during
@@ -176,12 +177,12 @@ impl<'r> Fusion<'r> {
     /// `result` is null or writable for the bytes of the tensor.
     pub unsafe fn wait(&self, tensor: usize, result: *mut u8, timeout: Timeout) -> Result<()> {
         let Some(found) = self.fused.find(tensor)? else { return Ok(()) };
-        self.fused.wait(&found, timeout)?;
+        let step = self.fused.wait(&found, timeout)?;
         if result.is_null() {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        unsafe { self.fused.copy_out(&found, result) }
+        unsafe { self.fused.copy_out(&found, step, result) }
     }
 
     /// Waits like [`wait`](Fusion::wait) and lends the sum where it lies: it does not change until
@@ -195,20 +196,18 @@ impl<'r> Fusion<'r> {
             return Ok(std::ptr::without_provenance(layout::ALIGNMENT as usize));
         };
         let stage = Stage::new(found.wire, found.ty, 1.0, Write::Store)?;
-        let (first, plain) = found.offsets();
-        let widen = |to: Target<'_>, from: Target<'static>| {
-            stage.run(to.part(plain, found.bytes(found.ty)), found.part(from).source());
+        let (memory, part) = (&found.bucket.memory, found.part());
+        let read = |to: Target<'_>, from: Target<'static>| {
+            stage.run(to, found.part_of(from).source());
         };
         loop {
-            self.fused.wait(&found, timeout)?;
-            let step = found.bucket.countdown.ended();
-            let lent = found.bucket.memory.lend(step, found.place.nth, (first, plain), widen);
-            // Another thread has begun the next step: that one's sum is the last.
-            if let Some(lent) = lent {
+            let step = self.fused.wait(&found, timeout)?;
+            let lent = memory.lend(step, part, read);
+            if found.step() == step {
                 return Ok(lent);
             }
-            let begun = found.bucket.memory.step();
-            self.fused.wait_for_step(&found, begun, timeout)?;
+            // Another thread has submitted the tensor meanwhile: that step's sum is the last.
+            memory.release(part, lent);
         }
     }
 
@@ -218,7 +217,7 @@ impl<'r> Fusion<'r> {
     /// [`Error::Number`]: nothing of the tensor is lent there.
     pub fn release(&self, tensor: usize, lent: *const u8) -> Result<()> {
         match self.fused.find(tensor)? {
-            Some(found) if !found.bucket.memory.release(lent) => {
+            Some(found) if !found.bucket.memory.release(found.part(), lent) => {
                 let reason = format!("no result of tensor {tensor} is lent at {lent:p}");
                 Err(Error::Number { number: tensor as u64, reason })
             }
@@ -228,14 +227,15 @@ impl<'r> Fusion<'r> {
 
     /// The place of a tensor in the fused buffer, aligned to 64 bytes and always the same.
     /// Submitting it copies nothing, or just converts where another type travels. The program may
-    /// write there from the end of a step until it submits the tensor again. Where no result is
-    /// lent, the sum comes there too.
+    /// write there from the end of a step until it submits the tensor again. Unless results of the
+    /// bucket are lent when a step begins, its sum comes there too. A result that is lent there
+    /// changes if the program writes there.
     ///
     /// # Errors
     /// [`Error::Number`]: there is no such tensor.
     pub fn tensor_ptr(&self, tensor: usize) -> Result<*mut u8> {
         Ok(match self.fused.find(tensor)? {
-            Some(found) => found.bucket.memory.place(found.offsets()),
+            Some(found) => found.bucket.memory.place(found.part()),
             None => std::ptr::without_provenance_mut(layout::ALIGNMENT as usize),
         })
     }

@@ -5,6 +5,7 @@
 mod ranks;
 
 mod ends;
+mod results;
 mod sums;
 mod trouble;
 
@@ -14,7 +15,7 @@ use gaspi_core::{GroupId, Runtime};
 use ranks::LIMIT;
 
 fn main() -> std::process::ExitCode {
-    ranks::run_tests([sums::tests(), ends::tests(), trouble::tests()])
+    ranks::run_tests([sums::tests(), results::tests(), ends::tests(), trouble::tests()])
 }
 
 const ALL: GroupId = GroupId::ALL;

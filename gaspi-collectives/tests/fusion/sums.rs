@@ -2,6 +2,7 @@
 
 use super::*;
 use gaspi_collectives::Operation;
+use gaspi_collectives::algorithms::Algorithm;
 use gaspi_collectives::fusion::Order;
 use gaspi_core::Timeout;
 
@@ -71,6 +72,21 @@ fn tensors_are_summed_in_any_order() {
                 };
                 let usage = [Use::Copied, Use::InPlace, Use::Lent][turn % 3];
                 run_steps(rt, &options, usage, 4);
+            }
+        });
+    }
+}
+
+/// Buckets longer than their stages too.
+fn each_algorithm_serves() {
+    for n in [2, 3] {
+        ranks::run(n, |rt| {
+            for algorithm in [Algorithm::SlicedCopy, Algorithm::CopyInCopyOut, Algorithm::Ring] {
+                for threshold in [0, 1 << 20] {
+                    let algorithm = Some(algorithm);
+                    let options = Options { algorithm, threshold, ..Options::default() };
+                    run_steps(rt, &options, Use::Copied, 2);
+                }
             }
         });
     }
@@ -281,4 +297,6 @@ tests! {
         threads_submit_and_wait,
         a_thousand_buckets,
         fused_buffers_come_and_go;
+    SHM:
+        each_algorithm_serves;
 }

@@ -223,8 +223,43 @@ fn creation_goes_on_after_a_timeout() {
     });
 }
 
+/// The group of a creation that has timed out is deleted, and its id serves another.
+fn creation_on_a_new_group_of_the_same_id_starts_anew() {
+    ranks::run(2, |rt| {
+        let me = rt.rank().index();
+        let group = || {
+            let group = rt.group_create().expect("a group");
+            (0..2).for_each(|rank| rt.group_add(group, Rank(rank)).expect("a member"));
+            rt.group_commit(group, LIMIT).expect("committed");
+            group
+        };
+        let options = Options::default();
+        for round in 0..5 {
+            let deleted = group();
+            if me == round % 2 {
+                let made =
+                    Fusion::create(rt, &floats(&[10]), deleted, &options, Timeout::Millis(1));
+                fails!(made, Error::Timeout { .. }, "");
+            }
+            rt.barrier(ALL, LIMIT).expect("barrier");
+            rt.group_delete(deleted).expect("deleted");
+            let group = group();
+            assert_eq!(group, deleted);
+            let made = Fusion::create(rt, &floats(&[7, 3000]), group, &options, LIMIT);
+            let fusion = made.expect("another fused buffer");
+            submit(&fusion, 0, &contribution(me, 0, round, 7));
+            submit(&fusion, 1, &contribution(me, 1, round, 3000));
+            assert_eq!(wait(&fusion, 1, 3000), sum(2, 1, round, 3000));
+            drop(fusion);
+            rt.barrier(ALL, LIMIT).expect("barrier");
+            rt.group_delete(group).expect("deleted");
+        }
+    });
+}
+
 tests! {
     DEVICES:
+        creation_on_a_new_group_of_the_same_id_starts_anew,
         declarations_that_differ_are_told_on_all,
         what_is_wrong_with_arguments_is_said,
         a_dead_rank_ends_what_is_pending,

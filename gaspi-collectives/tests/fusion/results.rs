@@ -1,0 +1,147 @@
+//! Sums of a step, once other tensors of the bucket have been submitted for the next one.
+
+use super::*;
+use gaspi_core::Error;
+
+/// Two tensors of one bucket.
+const COUNTS: [usize; 2] = [300, 70];
+const WIRES: [Option<DataType>; 2] = [None, Some(DataType::F16)];
+
+fn one_bucket(rt: &Runtime, wire: Option<DataType>) -> Fusion<'_> {
+    let fusion = create(rt, &floats(&COUNTS), &Options { wire, ..Options::default() });
+    assert_eq!(fusion.buckets(), 1);
+    fusion
+}
+
+fn submit_step(fusion: &Fusion<'_>, me: usize, tensor: usize, step: usize) {
+    submit(fusion, tensor, &contribution(me, tensor, step, COUNTS[tensor]));
+}
+
+fn expected(tensor: usize, step: usize) -> Vec<f32> {
+    sum(2, tensor, step, COUNTS[tensor])
+}
+
+/// With results of the last step lent or not, the next step works in other memory or the same.
+fn a_sum_stays_while_others_are_submitted_again() {
+    ranks::run(2, |rt| {
+        let me = rt.rank().index();
+        for (wire, lends) in WIRES.into_iter().flat_map(|wire| [(wire, false), (wire, true)]) {
+            let fusion = one_bucket(rt, wire);
+            let mut lent = None;
+            for step in 0..6 {
+                (0..2).for_each(|tensor| submit_step(&fusion, me, tensor, step));
+                assert_eq!(wait(&fusion, 1, COUNTS[1]), expected(1, step));
+                if lends {
+                    // Released a step later, so that the memories take turns.
+                    let former = lent.replace(fusion.result(1, LIMIT).expect("a result"));
+                    if let Some(former) = former {
+                        assert_eq!(read(former, COUNTS[1]), expected(1, step - 1));
+                        fusion.release(1, former).expect("it was lent");
+                    }
+                }
+                // The next step begins with one of the two.
+                submit_step(&fusion, me, 1, step + 1);
+                assert_eq!(wait(&fusion, 0, COUNTS[0]), expected(0, step));
+                let result = fusion.result(0, LIMIT).expect("a result");
+                assert_eq!(read(result, COUNTS[0]), expected(0, step), "{wire:?}, {lends}");
+                submit_step(&fusion, me, 0, step + 1);
+                assert_eq!(wait(&fusion, 0, COUNTS[0]), expected(0, step + 1));
+                assert_eq!(wait(&fusion, 1, COUNTS[1]), expected(1, step + 1));
+                // What is lent has not changed.
+                assert_eq!(read(result, COUNTS[0]), expected(0, step), "{wire:?}, {lends}");
+                fusion.release(0, result).expect("it was lent");
+                fusion.release(0, result).expect_err("it was lent once");
+                // One more, so that each turn begins a step.
+                for tensor in 0..2 {
+                    submit_step(&fusion, me, tensor, step + 2);
+                }
+                wait(&fusion, 0, COUNTS[0]);
+            }
+        }
+    });
+}
+
+fn a_result_is_released_by_its_tensor_as_often_as_it_was_lent() {
+    ranks::run(2, |rt| {
+        for wire in WIRES {
+            let fusion = one_bucket(rt, wire);
+            (0..2).for_each(|tensor| submit_step(&fusion, rt.rank().index(), tensor, 0));
+            let result = |tensor| fusion.result(tensor, LIMIT).expect("a result");
+            let (first, again, other) = (result(0), result(0), result(1));
+            assert_eq!(first, again);
+            fusion.release(1, first).expect_err("this is of the other tensor");
+            fusion.release(0, other).expect_err("so is this");
+            fusion.release(0, first.wrapping_add(4)).expect_err("nothing lent begins there");
+            for tensor in [0, 0, 1] {
+                let lent = [first, other][tensor];
+                fusion.release(tensor, lent).expect("it was lent");
+            }
+            fusion.release(0, first).expect_err("it was lent twice");
+            fusion.release(1, other).expect_err("it was lent once");
+        }
+    });
+}
+
+fn sums_come_back_to_their_places_once_all_is_released() {
+    ranks::run(2, |rt| {
+        let me = rt.rank().index();
+        let fusion = one_bucket(rt, None);
+        let place = fusion.tensor_ptr(0).expect("a place").cast_const();
+        let step = |step: usize| {
+            (0..2).for_each(|tensor| submit_step(&fusion, me, tensor, step));
+            let result = fusion.result(0, LIMIT).expect("a result");
+            assert_eq!(read(result, COUNTS[0]), expected(0, step));
+            result
+        };
+        let (first, second) = (step(0), step(1));
+        assert_eq!(first, place);
+        assert_ne!(second, place);
+        assert_eq!(read(place, COUNTS[0]), expected(0, 0));
+        fusion.release(0, first).expect("it was lent");
+        // The other memory is lent still; the first one is free.
+        let third = step(2);
+        assert_eq!(third, place);
+        assert_eq!(read(second, COUNTS[0]), expected(0, 1));
+        fusion.release(0, second).expect("it was lent");
+        fusion.release(0, third).expect("it was lent");
+        step(3);
+        assert_eq!(read(place, COUNTS[0]), expected(0, 3));
+    });
+}
+
+fn a_place_serves_for_the_first_contribution_only() {
+    ranks::run(2, |rt| {
+        let me = rt.rank().index();
+        for wire in WIRES {
+            let options = Options { contributions: 2, wire, ..Options::default() };
+            let fusion = create(rt, &floats(&COUNTS[..1]), &options);
+            let place = fusion.tensor_ptr(0).expect("a place");
+            let data = contribution(me, 0, 0, COUNTS[0]);
+            // SAFETY: the place of the tensor, before it is submitted.
+            unsafe { place.cast::<f32>().copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+            // SAFETY: so is this.
+            let in_place = || unsafe { fusion.submit(0, place, 1.0) };
+            in_place().expect("submitted");
+            match wire {
+                None => {
+                    let error = in_place().expect_err("it would be added to itself");
+                    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+                    assert!(error.to_string().contains("tensor 0"), "{error}");
+                    submit_step(&fusion, me, 0, 0);
+                }
+                // The place is not what travels.
+                Some(_) => in_place().expect("submitted"),
+            }
+            let twice: Vec<f32> = expected(0, 0).into_iter().map(|sum| sum * 2.0).collect();
+            assert_eq!(wait(&fusion, 0, COUNTS[0]), twice, "{wire:?}");
+        }
+    });
+}
+
+tests! {
+    DEVICES:
+        a_sum_stays_while_others_are_submitted_again,
+        a_result_is_released_by_its_tensor_as_often_as_it_was_lent,
+        sums_come_back_to_their_places_once_all_is_released,
+        a_place_serves_for_the_first_contribution_only;
+}
