@@ -21,7 +21,7 @@
  *
  * 1000: gaspi_error_detail
  * 1001: gaspi_coll_*
- * 1002: gaspi_fusion_*
+ * 1002: gaspi_fusion_*, gaspi_coll_broadcast_list
  */
 #define GASPI_COLLECTIVES_VERSION 1002
 
@@ -255,6 +255,39 @@ gaspi_return_t gaspi_coll_broadcast_init(const void *send, void *receive, uint64
                                          gaspi_coll_datatype_t datatype, gaspi_rank_t root,
                                          gaspi_group_t group, const gaspi_coll_options_t *options,
                                          gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+
+/** A piece of gaspi_coll_broadcast_list. */
+typedef struct gaspi_coll_piece {
+  void *data;                     /**< read at the root, written at others; NULL without elements */
+  uint64_t count;                 /**< elements, any number */
+  gaspi_coll_datatype_t datatype; /**< their type, not GASPI_COLL_TYPE_USER */
+  gaspi_uint reserved;            /**< 0 */
+} gaspi_coll_piece_t;
+
+/**
+ * Gives many pieces of the root to all, such as the weights of a model. Small ones are packed,
+ * large ones travel from and to where they lie. After GASPI_TIMEOUT the same call continues it.
+ * @param pieces   `num` pieces, on all ranks as many, of the same counts and types; none share
+ *                 memory
+ * @param num      any
+ * @param root     the rank that gives them
+ * @param group    the ranks that take part
+ * @param options  NULL: none; the algorithm is one of gaspi_coll_algorithms("broadcast")
+ * @return GASPI_SUCCESS; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM; GASPI_ERR_INV_SIZE if pieces share
+ *         memory; GASPI_ERROR also if the ranks give different lists: the root may be told by its
+ *         next operation
+ */
+gaspi_return_t gaspi_coll_broadcast_list(const gaspi_coll_piece_t *pieces, gaspi_size_t num,
+                                         gaspi_rank_t root, gaspi_group_t group,
+                                         const gaspi_coll_options_t *options,
+                                         gaspi_timeout_t timeout);
+
+/** Starts what gaspi_coll_broadcast_list does; `pieces` may go afterwards. @return as there */
+gaspi_return_t gaspi_coll_broadcast_list_start(const gaspi_coll_piece_t *pieces, gaspi_size_t num,
+                                               gaspi_rank_t root, gaspi_group_t group,
+                                               const gaspi_coll_options_t *options,
+                                               gaspi_coll_request_t *request,
+                                               gaspi_timeout_t timeout);
 
 /**
  * Combines the elements of all ranks; each gets one block of the result.
@@ -879,6 +912,15 @@ gaspi_return_t pgaspi_coll_broadcast_init(const void *send, void *receive, uint6
                                           gaspi_coll_datatype_t datatype, gaspi_rank_t root,
                                           gaspi_group_t group, const gaspi_coll_options_t *options,
                                           gaspi_coll_request_t *request, gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_broadcast_list(const gaspi_coll_piece_t *pieces, gaspi_size_t num,
+                                          gaspi_rank_t root, gaspi_group_t group,
+                                          const gaspi_coll_options_t *options,
+                                          gaspi_timeout_t timeout);
+gaspi_return_t pgaspi_coll_broadcast_list_start(const gaspi_coll_piece_t *pieces, gaspi_size_t num,
+                                                gaspi_rank_t root, gaspi_group_t group,
+                                                const gaspi_coll_options_t *options,
+                                                gaspi_coll_request_t *request,
+                                                gaspi_timeout_t timeout);
 gaspi_return_t pgaspi_coll_reduce_scatter(const void *send, void *receive, uint64_t count,
                                           gaspi_coll_datatype_t datatype, gaspi_coll_op_t op,
                                           gaspi_group_t group, const gaspi_coll_options_t *options,

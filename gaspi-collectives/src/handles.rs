@@ -3,6 +3,7 @@
 
 use gaspi_core::{Error, GroupId, Result, Runtime, Timeout};
 
+use crate::broadcast_list::{self, BroadcastList};
 use crate::engine::Engine;
 use crate::operations::{self, MemoryTerms};
 use crate::request::Request;
@@ -28,6 +29,24 @@ pub unsafe fn start(
 ) -> Result<Handle> {
     // SAFETY: the caller's promise.
     let operation = unsafe { operations::start(rt, group, request, MemoryTerms::OF_C, timeout) }?;
+    Ok(Handle(Engine::of(rt).register(operation)))
+}
+
+/// Starts the broadcast of a list.
+///
+/// # Errors
+/// Those of [`run_broadcast_list`](crate::run_broadcast_list) that come from arguments.
+///
+/// # Safety
+/// That of [`run_broadcast_list`](crate::run_broadcast_list).
+pub unsafe fn start_broadcast_list(
+    rt: &Runtime,
+    group: GroupId,
+    list: &BroadcastList,
+    timeout: Timeout,
+) -> Result<Handle> {
+    // SAFETY: the caller's promise.
+    let operation = unsafe { broadcast_list::start(rt, group, list, MemoryTerms::OF_C, timeout) }?;
     Ok(Handle(Engine::of(rt).register(operation)))
 }
 

@@ -17,6 +17,7 @@
 //! are found without a lock.
 
 pub mod algorithms;
+mod broadcast_list;
 mod checked_request;
 mod collective;
 mod datatype;
@@ -37,11 +38,12 @@ mod standard_allreduce;
 pub mod steps;
 mod user_reduction;
 
+pub use broadcast_list::{BroadcastList, Piece, run_broadcast_list};
 pub use datatype::{DataType, Element, Operation};
 pub use half::{bf16, f16};
 pub use owned::{
     NotStarted, Operand, Prepared, Scope, Started, TypedRequest, prepare, prepare_raw, scope,
-    start, start_raw,
+    start, start_broadcast_list_raw, start_raw,
 };
 pub use procedures::{run, try_run_fast};
 pub use request::{Blocks, Combination, Reduce, Reducer, Request, SimpleRequest};

@@ -51,9 +51,14 @@ impl MemoryTerms {
         let mut packed = PackBuffers::default();
         // SAFETY: the caller's promise; packed memory lives as long as the operation.
         let buffers = unsafe { call.buffers(plan, &mut packed) }?;
-        let completion = Completion::new(call.signature(plan), background);
-        let completion = if self.until_unused { completion.until_unused() } else { completion };
+        let completion = self.completion(call.signature(plan), background);
         Ok((buffers, packed, Arc::new(completion)))
+    }
+
+    /// What tells of the end of an operation.
+    pub(crate) fn completion(self, signature: u64, background: bool) -> Completion {
+        let completion = Completion::new(signature, background);
+        if self.until_unused { completion.until_unused() } else { completion }
     }
 }
 

@@ -19,6 +19,7 @@ fn procedures() -> Vec<&'static Prototype> {
         crate::clock::PROTOTYPES,
         crate::coll::PROTOTYPES,
         crate::coll::fusion::PROTOTYPES,
+        crate::coll::lists::PROTOTYPES,
         crate::coll::reductions::PROTOTYPES,
         crate::coll::requests::PROTOTYPES,
         crate::collectives::PROTOTYPES,
@@ -194,8 +195,8 @@ fn types_have_the_sizes_of_c() {
         gaspi_state_vector_t gaspi_return_t gaspi_operation_t gaspi_datatype_t gaspi_network_t
         gaspi_alloc_t gaspi_statistic_argument_t gaspi_topology_t gaspi_reduce_operation_t
         gaspi_config_t gaspi_coll_request_t gaspi_coll_op_t gaspi_coll_datatype_t
-        gaspi_coll_options_t gaspi_coll_reduce_function_t gaspi_fusion_t gaspi_fusion_tensor_t
-        gaspi_fusion_options_t gaspi_fusion_function_t
+        gaspi_coll_options_t gaspi_coll_piece_t gaspi_coll_reduce_function_t gaspi_fusion_t
+        gaspi_fusion_tensor_t gaspi_fusion_options_t gaspi_fusion_function_t
     });
 }
 
@@ -240,6 +241,7 @@ fn the_options_of_collectives_have_the_layout_of_c() {
             )),*]
         };
     }
+    assert_equal(offsets! { gaspi_coll_piece_t: data count datatype reserved });
     assert_equal(offsets! { gaspi_fusion_tensor_t: count datatype reserved });
     assert_equal(offsets! {
         gaspi_fusion_options_t:

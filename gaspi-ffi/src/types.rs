@@ -70,6 +70,16 @@ pub(crate) struct gaspi_coll_options_t {
     pub(crate) reserved: gaspi_uint,
 }
 
+/// A piece of `gaspi_coll_broadcast_list`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct gaspi_coll_piece_t {
+    pub(crate) data: *mut c_void,
+    pub(crate) count: u64,
+    pub(crate) datatype: gaspi_coll_datatype_t,
+    pub(crate) reserved: gaspi_uint,
+}
+
 /// The function of `gaspi_coll_op_create`; NULL is `None`.
 pub(crate) type gaspi_coll_reduce_function_t = Option<
     unsafe extern "C" fn(

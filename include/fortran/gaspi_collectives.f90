@@ -60,6 +60,14 @@ module gaspi_collectives
     integer(gaspi_uint) :: reserved = 0
   end type gaspi_coll_options_t
 
+  ! A piece of gaspi_coll_broadcast_list.
+  type, bind(C) :: gaspi_coll_piece_t
+    type(c_ptr) :: data = c_null_ptr
+    integer(gaspi_coll_count_t) :: count = 0
+    integer(gaspi_coll_datatype_t) :: datatype = GASPI_COLL_TYPE_F32
+    integer(gaspi_uint) :: reserved = 0
+  end type gaspi_coll_piece_t
+
   ! Fused buffers. A function for gaspi_fusion_on_end is bind(C): c_funloc of it.
   integer, parameter :: gaspi_fusion_t = c_int64_t
 
@@ -212,6 +220,31 @@ module gaspi_collectives
       integer(gaspi_timeout_t), value :: timeout
       integer(gaspi_return_t) :: code
     end function gaspi_coll_broadcast_init
+
+    function gaspi_coll_broadcast_list(pieces, num, root, group, options, &
+        timeout) bind(C) result(code)
+      import
+      type(gaspi_coll_piece_t), intent(in) :: pieces(*)
+      integer(gaspi_size_t), value :: num
+      integer(gaspi_rank_t), value :: root
+      integer(gaspi_group_t), value :: group
+      type(c_ptr), value :: options
+      integer(gaspi_timeout_t), value :: timeout
+      integer(gaspi_return_t) :: code
+    end function gaspi_coll_broadcast_list
+
+    function gaspi_coll_broadcast_list_start(pieces, num, root, group, options, &
+        request, timeout) bind(C) result(code)
+      import
+      type(gaspi_coll_piece_t), intent(in) :: pieces(*)
+      integer(gaspi_size_t), value :: num
+      integer(gaspi_rank_t), value :: root
+      integer(gaspi_group_t), value :: group
+      type(c_ptr), value :: options
+      integer(gaspi_coll_request_t), intent(out) :: request
+      integer(gaspi_timeout_t), value :: timeout
+      integer(gaspi_return_t) :: code
+    end function gaspi_coll_broadcast_list_start
 
     function gaspi_coll_reduce_scatter(send, receive, count, datatype, op, group, options, &
         timeout) bind(C) result(code)

@@ -43,6 +43,8 @@ PAIR(coll_barrier_init);
 PAIR(coll_barrier_start);
 PAIR(coll_broadcast);
 PAIR(coll_broadcast_init);
+PAIR(coll_broadcast_list);
+PAIR(coll_broadcast_list_start);
 PAIR(coll_broadcast_start);
 PAIR(coll_free);
 PAIR(coll_gather);

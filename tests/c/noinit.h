@@ -212,6 +212,8 @@ static inline void all_noinit_collectives(void) {
                                     &request, LIMIT));
   NOINIT(gaspi_coll_broadcast_init(from, to, 4, GASPI_COLL_TYPE_I32, 0, GASPI_GROUP_ALL, NULL,
                                    &request, LIMIT));
+  NOINIT(gaspi_coll_broadcast_list(NULL, 0, 0, GASPI_GROUP_ALL, NULL, LIMIT));
+  NOINIT(gaspi_coll_broadcast_list_start(NULL, 0, 0, GASPI_GROUP_ALL, NULL, &request, LIMIT));
   NOINIT(gaspi_coll_reduce_scatter(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_COLL_OP_SUM,
                                    GASPI_GROUP_ALL, NULL, LIMIT));
   NOINIT(gaspi_coll_reduce_scatter_start(from, to, 4, GASPI_COLL_TYPE_I32, GASPI_COLL_OP_SUM,

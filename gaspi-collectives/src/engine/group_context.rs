@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use gaspi_core::sync::epoch;
 use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout};
 
-use super::{Engine, Opening};
+use super::{Engine, Opening, Operation};
 use crate::exec::executor::{Driver, Executor};
 use crate::exec::pack::PackBuffers;
 use crate::plan::PlanKey;
@@ -26,6 +26,9 @@ pub(crate) struct GroupContext {
     /// packing.
     pub(crate) blocking: Mutex<PackBuffers>,
     pub(crate) plans: Mutex<PlanCache<PlanKey>>,
+    /// The broadcast of a list that was interrupted by its timeout, and a hash of its arguments.
+    /// Held by the thread that is in one.
+    pub(crate) list: Mutex<Option<(u64, Operation)>>,
 }
 
 /// Contexts by group, found without a lock. A reader follows a pointer inside of an epoch. A
@@ -75,6 +78,7 @@ impl Engine {
             executor,
             blocking: Mutex::default(),
             plans: Mutex::default(),
+            list: Mutex::default(),
         });
         let mut contexts = self.shared.contexts.write();
         contexts.insert(group, Arc::clone(&context));

@@ -39,6 +39,8 @@ pub(crate) struct Operation {
     packed: Mutex<PackBuffers>,
     /// Whether there is a result to unpack.
     unpacks: bool,
+    /// Operations that were started behind it and belong to it.
+    rest: Vec<Operation>,
 }
 
 impl Drop for Operation {
@@ -58,7 +60,18 @@ impl Operation {
         packed: PackBuffers,
     ) -> Operation {
         let unpacks = packed.has_output();
-        Operation { completion, executor, repeat, packed: Mutex::new(packed), unpacks }
+        let (packed, rest) = (Mutex::new(packed), Vec::new());
+        Operation { completion, executor, repeat, packed, unpacks, rest }
+    }
+
+    /// Makes one that was started behind it a part of it.
+    pub(crate) fn append(&mut self, next: Operation) {
+        self.rest.push(next);
+    }
+
+    /// Whether other members may access its memory although it has ended.
+    pub(crate) fn is_still_used(&self) -> bool {
+        self.completion.is_still_used() || self.rest.iter().any(Operation::is_still_used)
     }
 
     /// Whether it can be started repeatedly, on a channel of its own.
@@ -96,6 +109,20 @@ impl Operation {
     /// [`Error::Timeout`](gaspi_core::Error::Timeout): it goes on; and the error that
     /// ended it.
     pub(crate) fn wait(&self, shared: &Shared, deadline: Deadline) -> Result<()> {
+        let mut outcome = self.wait_for_own(shared, deadline);
+        for part in &self.rest {
+            // After a failure too, until all parts have ended.
+            if timed_out(&outcome) {
+                break;
+            }
+            let waited = part.wait_for_own(shared, deadline);
+            outcome = if timed_out(&waited) { waited } else { outcome.and(waited) };
+        }
+        outcome
+    }
+
+    /// Does so for all but the rest.
+    fn wait_for_own(&self, shared: &Shared, deadline: Deadline) -> Result<()> {
         if self.is_prepared() && self.completion.is_idle() {
             return Ok(());
         }
@@ -114,11 +141,21 @@ impl Operation {
     /// more, and no other member does, except as [`Completion::is_still_used`] says.
     #[cold]
     pub(crate) fn give_up(&self, shared: &Shared) {
-        if !self.completion.is_active() {
+        let is_active = |operation: &Operation| operation.completion.is_active();
+        if !is_active(self) && !self.rest.iter().any(is_active) {
             return;
         }
         let begin = Deadline::Never.at_most(FINISH_LIMIT);
         if !std::thread::panicking() && !timed_out(&self.wait(shared, begin)) {
+            return;
+        }
+        self.cancel(shared);
+        self.rest.iter().for_each(|part| part.cancel(shared));
+    }
+
+    /// Has it fail, as far as it has not ended, and waits until its memory is free.
+    fn cancel(&self, shared: &Shared) {
+        if !self.completion.is_active() {
             return;
         }
         self.executor.cancel(&self.completion);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use gaspi_core::{Error, GroupId, Result, Runtime, Timeout};
 
+use crate::broadcast_list::{self, BroadcastList};
 use crate::datatype::Element;
 use crate::engine::{Engine, Operation, Shared};
 use crate::operations::{self, MemoryTerms};
@@ -49,7 +50,7 @@ impl<'b, T> Run<'b, T> {
     /// Whether the memory is this rank's again. If not at once, the operation is given up.
     fn has_memory(&self) -> bool {
         self.give_up();
-        !self.operation.completion.is_still_used()
+        !self.operation.is_still_used()
     }
 
     fn output(&self) -> &[T] {
@@ -391,6 +392,24 @@ pub unsafe fn prepare_raw(
     // SAFETY: the caller's promise.
     let operation = unsafe { operations::prepare(rt, group, request, PROMISED, timeout) }?;
     Ok(Prepared(Run::new(rt, operation, NOTHING)))
+}
+
+/// Starts the broadcast of a list.
+///
+/// # Errors
+/// Those of [`run_broadcast_list`](crate::run_broadcast_list) that come from arguments.
+///
+/// # Safety
+/// That of [`prepare_raw`].
+pub unsafe fn start_broadcast_list_raw(
+    rt: &Runtime,
+    group: GroupId,
+    list: &BroadcastList,
+    timeout: Timeout,
+) -> Result<Started<'static>> {
+    // SAFETY: the caller's promise.
+    let operation = unsafe { broadcast_list::start(rt, group, list, PROMISED, timeout) }?;
+    Ok(Started(Held::Own(Run::new(rt, operation, NOTHING))))
 }
 
 /// As [`start`], for all requests and memory anywhere.

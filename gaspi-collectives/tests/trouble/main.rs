@@ -12,6 +12,7 @@ mod groups;
 mod handles;
 mod late;
 mod lingering;
+mod lists;
 mod mismatch;
 mod owned;
 mod reducers;
@@ -32,6 +33,7 @@ fn main() -> std::process::ExitCode {
         handles::tests(),
         late::tests(),
         lingering::tests(),
+        lists::tests(),
         mismatch::tests(),
         owned::tests(),
         reducers::tests(),

@@ -3,6 +3,7 @@
 
 mod arguments;
 pub(crate) mod fusion;
+pub(crate) mod lists;
 pub(crate) mod reductions;
 pub(crate) mod requests;
 

@@ -147,6 +147,7 @@ const COLLECTIVES: &[Layer] = &[
     Layer {
         name: "the procedures",
         modules: &[
+            "broadcast_list",
             "checked_request",
             "engine",
             "fusion",
